@@ -1,0 +1,6 @@
+"""Run what is not trusted in a process of its own, so that a crash, a hang or a flood stays there."""
+
+from pytest_nvfp4.isolation.outcome import Captured, Outcome
+from pytest_nvfp4.isolation.run import run
+
+__all__ = ["Captured", "Outcome", "run"]

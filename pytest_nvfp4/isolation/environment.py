@@ -1,0 +1,45 @@
+"""The environment an isolated process gets: what it needs to run, and no secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_KEPT = frozenset(
+    {
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "TEMP",
+        "TMP",
+        "VIRTUAL_ENV",
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "LD_LIBRARY_PATH",
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "CUDA_VISIBLE_DEVICES",
+        "NVIDIA_VISIBLE_DEVICES",
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "XDG_CACHE_HOME",
+        "SYSTEMROOT",
+    }
+)
+
+
+def scrubbed(source: Mapping[str, str], extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of ``source`` that a kernel may see, with ``extra`` on top.
+
+    It is a list of what is let through, not of what is held back: a token under a name that nobody thought of does
+    not reach the kernel. Variables of the DSL (``CUTE_DSL_*``) are not let through either, so that a result never
+    depends on somebody's shell; settings and options say what the DSL is to do.
+    """
+    kept = {key: value for key, value in source.items() if key in _KEPT or key.startswith("LC_")}
+    kept.update(extra or {})
+    return kept

@@ -1,0 +1,236 @@
+"""Run one command isolated: own session, deadline, bounded output, result over its own pipe, no orphans."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pytest_nvfp4.isolation.environment import scrubbed
+from pytest_nvfp4.isolation.limits import FILE_VARIABLE, MEMORY_VARIABLE, PARENT_VARIABLE
+from pytest_nvfp4.isolation.outcome import Captured, Outcome
+
+RESULT_VARIABLE = "NVFP4_RESULT_FD"
+"""Environment variable that names the descriptor on which the process returns its result."""
+
+_TOKEN_VARIABLE = "NVFP4_PROCESS_TOKEN"
+_DRAIN_S = 1.0
+
+
+class _Tail:
+    """Keeps the first and the last bytes of a stream and counts the rest."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._tail_size = 0
+        self._dropped = 0
+
+    def feed(self, chunk: bytes) -> None:
+        room = self._limit // 2 - len(self._head)
+        if room > 0:
+            self._head += chunk[:room]
+            chunk = chunk[room:]
+        if chunk:
+            self._tail.append(chunk)
+            self._tail_size += len(chunk)
+            while self._tail_size - len(self._tail[0]) >= self._limit // 2:
+                dropped = self._tail.popleft()
+                self._tail_size -= len(dropped)
+                self._dropped += len(dropped)
+
+    def captured(self) -> Captured:
+        tail = b"".join(self._tail)
+        if not self._dropped:
+            return Captured((bytes(self._head) + tail).decode("utf-8", "replace"))
+        return Captured(self._head.decode("utf-8", "replace"), tail.decode("utf-8", "replace"), self._dropped)
+
+
+class _Result:
+    """Collects the result pipe up to a limit."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._data = bytearray()
+        self.overflow = False
+
+    def feed(self, chunk: bytes) -> None:
+        if self.overflow or len(self._data) + len(chunk) > self._limit:
+            self.overflow = True
+            self._data.clear()
+        else:
+            self._data += chunk
+
+    def value(self) -> bytes | None:
+        return bytes(self._data) if self._data and not self.overflow else None
+
+
+def _marked(token: str) -> list[int]:
+    """Processes that carry our token in their environment: children that left the process group included."""
+    needle = f"{_TOKEN_VARIABLE}={token}".encode()
+    found = []
+    for entry in Path("/proc").iterdir() if sys.platform == "linux" else ():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if needle in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _kill_marked(token: str, own: int) -> int:
+    """Kill what is left, until a look finds nothing more (a fork bomb may outrun one look)."""
+    killed: set[int] = set()
+    for _ in range(20):
+        left = [pid for pid in _marked(token) if pid != own]
+        if not left:
+            break
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+        time.sleep(0.005)
+    return len(killed)
+
+
+@contextlib.contextmanager
+def _process(
+    command: Sequence[str], *, cwd: Path, environ: Mapping[str, str], token: str
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The started process and the reading end of its result pipe; whatever happens, nothing of it is left."""
+    read_end, write_end = os.pipe()
+    try:
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env={**environ, RESULT_VARIABLE: str(write_end), _TOKEN_VARIABLE: token},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(write_end,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(write_end)
+        try:
+            yield process, read_end
+        finally:
+            _kill_group(process.pid)
+            process.wait()
+            _kill_marked(token, os.getpid())
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+    finally:
+        os.close(read_end)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    deadline_s: float,
+    environ: Mapping[str, str] | None = None,
+    memory_bytes: int | None = None,
+    file_bytes: int | None = None,
+    output_bytes: int = 1 << 20,
+    result_bytes: int = 256 << 20,
+) -> Outcome:
+    """Run ``command`` isolated and wait for its end.
+
+    The command gets a scrubbed environment with ``environ`` on top, no standard input, and a descriptor (named by
+    ``NVFP4_RESULT_FD``) on which it returns its result. It leads its own session. When it ends, when the deadline
+    passes, or when this call is interrupted, it and everything it started are killed: its process group, and by a
+    token in the environment also children that left the group.
+
+    Args:
+        command: Program and arguments. Memory and file limits take effect where the command calls
+            ``pytest_nvfp4.isolation.limits.apply`` on itself, as this project's workers do.
+        cwd: Its working directory.
+        deadline_s: Seconds after which it is killed.
+        environ: Variables on top of the scrubbed environment.
+        memory_bytes: Limit on its private memory.
+        file_bytes: Limit on the size of any file it writes.
+        output_bytes: How much of each output stream is kept (half from the start, half from the end); the rest is
+            read and dropped, so that a flood costs neither memory nor disk.
+        result_bytes: The largest result that is accepted.
+
+    Raises:
+        OSError: the command could not be started.
+    """
+    token = secrets.token_hex(16)
+    settings = {PARENT_VARIABLE: str(os.getpid()), **(environ or {})}
+    if memory_bytes is not None:
+        settings[MEMORY_VARIABLE] = str(memory_bytes)
+    if file_bytes is not None:
+        settings[FILE_VARIABLE] = str(file_bytes)
+    start = time.monotonic()
+    out, err, result = _Tail(output_bytes), _Tail(output_bytes), _Result(result_bytes)
+    timed_out = False
+    stragglers = 0
+    with (
+        _process(command, cwd=cwd, environ=scrubbed(os.environ, settings), token=token) as (process, read_end),
+        selectors.DefaultSelector() as selector,
+    ):
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for descriptor, sink in ((process.stdout.fileno(), out), (process.stderr.fileno(), err), (read_end, result)):
+            os.set_blocking(descriptor, False)
+            selector.register(descriptor, selectors.EVENT_READ, sink)
+        until = start + deadline_s
+        ended = False
+        while selector.get_map():
+            left = until - time.monotonic()
+            if left <= 0:
+                if ended:
+                    break  # a straggler holds a pipe open: it is killed below, what it has to say does not count
+                timed_out = True
+                _kill_group(process.pid)
+                ended, until = True, time.monotonic() + _DRAIN_S
+                continue
+            for key, _ in selector.select(timeout=min(left, 0.05)):
+                try:
+                    chunk = os.read(key.fd, 1 << 16)
+                except BlockingIOError:
+                    continue
+                if chunk:
+                    key.data.feed(chunk)
+                else:
+                    selector.unregister(key.fd)
+            if not ended and process.poll() is not None:
+                _kill_group(process.pid)
+                stragglers += _kill_marked(token, os.getpid())  # they may hold a pipe open
+                ended, until = True, min(until, time.monotonic() + _DRAIN_S)
+        if not ended:
+            try:
+                process.wait(timeout=max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                timed_out = True
+                _kill_group(process.pid)
+        wall = time.monotonic() - start
+        returncode = process.wait()
+        stragglers += _kill_marked(token, os.getpid())
+    return Outcome(
+        returncode=returncode,
+        timed_out=timed_out,
+        result=result.value(),
+        result_overflow=result.overflow,
+        stdout=out.captured(),
+        stderr=err.captured(),
+        wall_s=wall,
+        stragglers=stragglers,
+    )

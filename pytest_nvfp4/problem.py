@@ -1,0 +1,188 @@
+"""Problems: what a grouped GEMM is asked to compute.
+
+A problem is a list of groups, each ``C[m, n] = A[m, k] @ B[n, k]^T`` in NVFP4 with one scale factor for 16
+elements of k. The named problems are the test and benchmark cases of GPU MODE's ``nvfp4_group_gemm`` leaderboard.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+GPUMODE_SEED = 1111
+"""Seed of GPU MODE's test cases."""
+
+
+class ProblemError(ValueError):
+    """A problem that is malformed or that a kernel's contract rules out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One GEMM of the list: ``m x n`` outputs, ``k`` products each, ``l`` batches.
+
+    Sizes are in elements. ``m`` may be zero (a group without rows); ``n``, ``k`` and ``l`` are positive.
+    """
+
+    m: int
+    n: int
+    k: int
+    l: int = 1  # noqa: E741 - the contract's own name
+
+    def __post_init__(self) -> None:
+        for name, least in (("m", 0), ("n", 1), ("k", 1), ("l", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ProblemError(f"{name} = {value!r} of group {self._text()} is not an integer")
+            if value < least:
+                raise ProblemError(f"{name} = {value} of group {self._text()} must be at least {least}")
+
+    def _text(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}" + (f"x{self.l}" if self.l != 1 else "")
+
+    def __str__(self) -> str:
+        return self._text()
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A named list of groups with the seed of its inputs.
+
+    The name is what appears in a node id: ``sm100.py::layouts[gpumode-0]``.
+    """
+
+    name: str
+    groups: tuple[Group, ...]
+    seed: int = field(default=GPUMODE_SEED)
+
+    def __post_init__(self) -> None:
+        if not self.groups:
+            raise ProblemError(f"problem {self.name!r} has no groups")
+
+    @property
+    def sizes(self) -> list[tuple[int, int, int, int]]:
+        """``[(m, n, k, l), ...]`` as GPU MODE's ``custom_kernel`` receives them."""
+        return [(g.m, g.n, g.k, g.l) for g in self.groups]
+
+    @property
+    def key(self) -> str:
+        """The groups as text, without the name: equal for equal work."""
+        return ",".join(str(group) for group in self.groups) + f"@{self.seed}"
+
+    def contract_violation(self) -> str | None:
+        """What of GPU MODE's contract this problem breaks (l = 1, k % 256 == 0, n % 128 == 0), or None."""
+        for index, group in enumerate(self.groups):
+            if group.l != 1:
+                return f"group {index} ({group}): l must be 1"
+            if group.k % 256:
+                return f"group {index} ({group}): k must be a multiple of 256"
+            if group.n % 128:
+                return f"group {index} ({group}): n must be a multiple of 128"
+        return None
+
+
+def _problem(name: str, m: Sequence[int], n: Sequence[int], k: Sequence[int]) -> Problem:
+    return Problem(name, tuple(Group(*sizes) for sizes in zip(m, n, k, strict=True)))
+
+
+_TESTS: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...] = (
+    ((96, 128), (128, 256), (256, 512)),
+    ((256, 72), (512, 384), (256, 256)),
+    ((128, 128), (128, 256), (512, 256)),
+    ((80, 128, 256), (384, 256, 128), (256, 512, 256)),
+    ((64, 72, 96), (128, 384, 512), (512, 512, 256)),
+    ((64, 256, 128), (768, 128, 256), (512, 256, 512)),
+    ((128, 128, 64), (256, 512, 512), (768, 256, 768)),
+    ((128,) * 4, (128,) * 4, (512, 256, 512, 256)),
+    ((40, 56, 384, 512), (512, 384, 256, 128), (256,) * 4),
+    ((512, 384, 256, 128), (256,) * 4, (512, 768, 512, 768)),
+)
+
+_BENCHMARKS: tuple[tuple[tuple[int, ...], int, int], ...] = (
+    ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168),
+    ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048),
+    ((192, 320), 3072, 4096),
+    ((128, 384), 4096, 1536),
+)
+
+GPUMODE: tuple[Problem, ...] = tuple(_problem(f"gpumode-{i}", m, n, k) for i, (m, n, k) in enumerate(_TESTS))
+"""The ten official test cases, ``gpumode-0`` to ``gpumode-9``."""
+
+GPUMODE_BENCH: tuple[Problem, ...] = tuple(
+    _problem(f"gpumode-bench-{i}", m, (n,) * len(m), (k,) * len(m)) for i, (m, n, k) in enumerate(_BENCHMARKS)
+)
+"""The four official benchmark cases, ``gpumode-bench-0`` to ``gpumode-bench-3``."""
+
+SETS: Mapping[str, tuple[Problem, ...]] = {"gpumode": GPUMODE, "gpumode-bench": GPUMODE_BENCH}
+"""Names that stand for several problems."""
+
+_SHAPE = re.compile(r"(\d+)x(\d+)x(\d+)(?:x(\d+))?")
+
+
+def parse_shape(text: str, *, name: str | None = None) -> Problem:
+    """Read ``MxNxK[,MxNxK...]``, each optionally ``xL``, as a problem; its name is the text with ``+`` for ``,``.
+
+    Raises:
+        ProblemError: a part is not of that form.
+    """
+    groups = []
+    for part in text.replace(" ", "").split(","):
+        match = _SHAPE.fullmatch(part)
+        if match is None:
+            raise ProblemError(f"{part!r} in shape {text!r} is not MxNxK, such as 96x128x256 (several: 96x128x256,…)")
+        groups.append(Group(*(int(number) for number in match.groups(default="1"))))
+    return Problem(name or "+".join(str(group) for group in groups), tuple(groups))
+
+
+def parse_table(name: str, table: Mapping[str, object]) -> Problem:
+    """Read a problem of ``[tool.pytest_nvfp4.problems]``: ``{ m = [96, 128], n = 128, k = [256, 512] }``.
+
+    A single integer stands for every group. Raises ProblemError.
+    """
+    unknown = set(table) - {"m", "n", "k", "seed"}
+    if unknown:
+        raise ProblemError(f"problem {name!r}: unknown key {sorted(unknown)[0]!r}; known are m, n, k and seed")
+    columns: dict[str, list[int]] = {}
+    for key in ("m", "n", "k"):
+        value = table.get(key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            columns[key] = [value]
+        elif isinstance(value, list) and value and all(type(item) is int for item in value):
+            columns[key] = value
+        else:
+            raise ProblemError(f"problem {name!r}: {key} = {value!r} must be an integer or a list of integers")
+    count = max(len(column) for column in columns.values())
+    for key, column in columns.items():
+        if len(column) == 1:
+            columns[key] = column * count
+        elif len(column) != count:
+            raise ProblemError(f"problem {name!r}: {key} has {len(column)} entries where another list has {count}")
+    seed = table.get("seed", GPUMODE_SEED)
+    if type(seed) is not int:
+        raise ProblemError(f"problem {name!r}: seed = {seed!r} must be an integer")
+    groups = tuple(Group(*sizes) for sizes in zip(columns["m"], columns["n"], columns["k"], strict=True))
+    return Problem(name, groups, seed)
+
+
+def resolve(names: Iterable[str], *, own: Mapping[str, Problem] | None = None) -> tuple[Problem, ...]:
+    """The problems behind names: one of ``own``, a set, one problem of a set, or a shape ``MxNxK[,...]``.
+
+    Order is kept and repeats are dropped. Raises ProblemError for a name that is none of these.
+    """
+    own = own or {}
+    singles = {problem.name: problem for problems in SETS.values() for problem in problems} | dict(own)
+    found: dict[str, Problem] = {}
+    for name in names:
+        if name in singles:
+            chosen: tuple[Problem, ...] = (singles[name],)
+        elif name in SETS:
+            chosen = SETS[name]
+        elif _SHAPE.match(name):
+            chosen = (parse_shape(name),)
+        else:
+            known = ", ".join([*own, *SETS, "gpumode-0 … gpumode-9", "gpumode-bench-0 … gpumode-bench-3"])
+            raise ProblemError(f"no problem is called {name!r}; known are {known}, or a shape such as 96x128x256")
+        for problem in chosen:
+            found.setdefault(problem.name, problem)
+    return tuple(found.values())

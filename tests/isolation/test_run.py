@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.isolation import Outcome, run
+
+
+def execute(tmp_path: Path, source: str, **options: object) -> Outcome:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(source))
+    options = {"deadline_s": 20.0, **options}
+    return run([sys.executable, "-B", str(script)], cwd=tmp_path, **options)  # type: ignore[arg-type]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def gone(pid: int) -> bool:
+    until = time.monotonic() + 5
+    while alive(pid) and time.monotonic() < until:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+def test_result_comes_over_its_own_pipe_and_output_is_kept(tmp_path: Path) -> None:
+    outcome = execute(
+        tmp_path,
+        """
+        import os, sys
+        print("out"); print("err", file=sys.stderr)
+        os.write(int(os.environ["NVFP4_RESULT_FD"]), b"x" * 300_000)
+        """,
+    )
+    assert (outcome.returncode, outcome.stdout.text, outcome.stderr.text) == (0, "out\n", "err\n")
+    assert outcome.result == b"x" * 300_000
+    assert outcome.describe_end() == "exited with status 0"
+
+
+def test_exit_without_a_result_has_none(tmp_path: Path) -> None:
+    outcome = execute(tmp_path, "import os; os._exit(0)")
+    assert outcome.returncode == 0
+    assert outcome.result is None
+
+
+def test_a_crash_is_named_by_its_signal(tmp_path: Path) -> None:
+    outcome = execute(tmp_path, "import ctypes; ctypes.string_at(0)")
+    assert outcome.returncode == -signal.SIGSEGV
+    assert "SIGSEGV" in outcome.describe_end()
+
+
+def test_a_hang_ends_at_the_deadline_with_its_children(tmp_path: Path) -> None:
+    outcome = execute(
+        tmp_path,
+        """
+        import subprocess, sys, time
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        away = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+        print(child.pid, away.pid, flush=True)
+        time.sleep(60)
+        """,
+        deadline_s=1.0,
+    )
+    assert outcome.timed_out
+    assert outcome.wall_s < 10
+    assert "deadline" in outcome.describe_end()
+    for pid in map(int, outcome.stdout.text.split()):
+        assert gone(pid)
+
+
+def test_children_left_behind_do_not_hold_up_the_result(tmp_path: Path) -> None:
+    outcome = execute(
+        tmp_path,
+        """
+        import os, subprocess, sys
+        away = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True,
+                                close_fds=False, pass_fds=(int(os.environ["NVFP4_RESULT_FD"]),))
+        print(away.pid, flush=True)
+        os.write(int(os.environ["NVFP4_RESULT_FD"]), b"done")
+        """,
+    )
+    assert outcome.result == b"done"
+    assert not outcome.timed_out
+    assert outcome.wall_s < 10
+    assert outcome.stragglers == 1
+    assert gone(int(outcome.stdout.text))
+
+
+def test_a_flood_is_read_and_bounded(tmp_path: Path) -> None:
+    outcome = execute(
+        tmp_path,
+        """
+        import sys
+        print("first")
+        for _ in range(2000):
+            sys.stdout.write("x" * 10_000)
+        print("last")
+        """,
+        output_bytes=10_000,
+    )
+    text = outcome.stdout.text
+    assert text.startswith("first")
+    assert text.endswith("last\n")
+    assert "bytes not kept" in text
+    assert len(text) < 100_000
+
+
+def test_a_result_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    outcome = execute(
+        tmp_path,
+        'import os; [os.write(int(os.environ["NVFP4_RESULT_FD"]), b"x" * 1000) for _ in range(10)]',
+        result_bytes=5000,
+    )
+    assert outcome.result is None
+    assert outcome.result_overflow
+
+
+def test_secrets_do_not_reach_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MODAL_TOKEN_SECRET", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "SOMETHING_ELSE", "CUTE_DSL_ARCH"):
+        monkeypatch.setenv(name, "planted")
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    outcome = execute(tmp_path, "import os; print(os.environ)", environ={"CUTE_DSL_DRYRUN": "given"})
+    assert "planted" not in outcome.stdout.text
+    assert "given" in outcome.stdout.text
+    assert "LC_ALL" in outcome.stdout.text
+
+
+def test_limits_bind_memory_and_file_size(tmp_path: Path) -> None:
+    root = str(Path(__file__).parents[2])
+    outcome = execute(
+        tmp_path,
+        f"""
+        import os, sys
+        sys.path.insert(0, {root!r})
+        from pytest_nvfp4.isolation.limits import apply
+        apply(dict(os.environ))
+        try:
+            bytearray(1 << 30)
+        except MemoryError:
+            print("memory bounded")
+        import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        try:
+            open("big", "wb").write(bytes(3 << 20))
+        except OSError:
+            print("file bounded")
+        """,
+        memory_bytes=512 << 20,
+        file_bytes=1 << 20,
+    )
+    assert outcome.stdout.text.split("\n")[:2] == ["memory bounded", "file bounded"], outcome
+
+
+def test_without_limits_the_same_allocations_succeed(tmp_path: Path) -> None:
+    outcome = execute(tmp_path, 'bytearray(1 << 30); open("big", "wb").write(bytes(3 << 20)); print("free")')
+    assert outcome.stdout.text == "free\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_survives_the_parent(tmp_path: Path, number: signal.Signals) -> None:
+    root = Path(__file__).parents[2]
+    script = tmp_path / "child.py"
+    script.write_text(
+        "import os, sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "from pytest_nvfp4.isolation.limits import apply; apply(dict(os.environ))\n"
+        "open('pid', 'w').write(str(os.getpid())); time.sleep(60)\n"
+    )
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from pathlib import Path; from pytest_nvfp4.isolation import run\n"
+            "run([sys.executable, sys.argv[1], sys.argv[2]], cwd=Path(sys.argv[3]), deadline_s=60)",
+            str(script),
+            str(root),
+            str(tmp_path),
+        ],
+        cwd=root,
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 15
+    pid_file = tmp_path / "pid"
+    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < until:
+        time.sleep(0.02)
+    pid = int(pid_file.read_text())
+    assert alive(pid)
+    os.kill(parent.pid, number)
+    parent.wait(timeout=15)
+    assert gone(pid)
+
+
+def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        run(["/nonexistent/program"], cwd=tmp_path, deadline_s=1)
