@@ -1,0 +1,111 @@
+"""The coalesced form of a layout, which is unique, and the canonical text of a type.
+
+Coalescing drops modes of size 1 and merges neighbours ``s:d, s':d'`` where ``s * d == d'``. The result is determined by
+the layout as a function of one index: the first stride is the first step, the first size is where that step first
+fails, and so on through the multiples of that size. So two static layouts are the same function exactly when their
+coalesced forms are equal, for integer, rational and scaled-basis strides alike. A ``?`` is kept as it is written: no
+arithmetic is done with it, and equal texts with ``?`` are equal texts, no more.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache
+
+from pytest_nvfp4.layout.grammar import Group, IrType, Keyword, Quoted, TypeInfo, parse_type
+from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle, Tile
+from pytest_nvfp4.layout.tree import Dynamic, Leaf, ScaledBasis, Wildcard, leaves
+
+Mode = tuple[Leaf, Leaf]
+
+
+@lru_cache(maxsize=65536)
+def canonical(layout: AnyLayout) -> AnyLayout:
+    """The coalesced form: flat, without modes of size 1, neighbours merged; ``1:0`` if nothing is left.
+
+    Of a composed layout the outer one is coalesced; a swizzle of no bits with offset 0 is dropped. The inner layout is
+    kept, since its shape is the profile of the coordinates that it takes.
+    """
+    if isinstance(layout, Layout):
+        return _layout_of(coalesced_modes(layout))
+    outer = canonical(layout.outer)
+    if isinstance(layout.inner, Swizzle) and layout.inner.bits == 0 and layout.offset == 0:
+        return outer
+    if layout.inner is None and layout.offset == 0:
+        return outer
+    return ComposedLayout(layout.inner, layout.offset, outer)
+
+
+def coalesced_modes(layout: Layout) -> list[Mode]:
+    """The modes ``(size, stride)`` of the coalesced form: none for a layout of size 1, ``(0, 0)`` for an empty one."""
+    sizes, strides = leaves(layout.shape), leaves(layout.stride)
+    if 0 in sizes:
+        return [(0, 0)]
+    modes: list[Mode] = []
+    for size, stride in zip(sizes, map(_reduced, strides), strict=True):
+        if size == 1:
+            continue
+        if modes and isinstance(size, int):
+            last_size, last_stride = modes[-1]
+            if isinstance(last_size, int) and _times(last_size, last_stride) == stride:
+                modes[-1] = (last_size * size, last_stride)
+                continue
+        modes.append((size, stride))
+    return modes
+
+
+def _layout_of(modes: list[Mode]) -> Layout:
+    if not modes:
+        return Layout(1, 0)
+    if len(modes) == 1:
+        return Layout(*modes[0])
+    return Layout(tuple(size for size, _ in modes), tuple(stride for _, stride in modes))
+
+
+def _reduced(stride: Leaf) -> Leaf:
+    """A basis vector scaled by zero is zero, whatever its mode."""
+    return 0 if isinstance(stride, ScaledBasis) and stride.value == 0 else stride
+
+
+def _times(size: int, stride: Leaf) -> Leaf | None:
+    if isinstance(stride, ScaledBasis):
+        scaled = _times(size, stride.value)
+        return ScaledBasis(scaled, stride.modes) if isinstance(scaled, int | Fraction) else None
+    if isinstance(stride, Dynamic | Wildcard):
+        return None
+    product = size * stride
+    return product.numerator if product.denominator == 1 else product
+
+
+@lru_cache(maxsize=65536)
+def canonical_text(info: TypeInfo | str) -> str:
+    """The canonical text of a type, as snapshots show it.
+
+    For a type with a layout (``layout``, ``composed_layout``, ``memref``, ``coord_tensor``, ``smem_desc_view``) it is
+    the coalesced form, behind ``S<..> o 0 o`` where the pointer swizzles. Element type, space, alignment and the
+    nesting of modes are left to the raw text. For any other type it is the type itself, less what says nothing: a
+    ``permutation_MNK`` that permutes nothing, which 4.8.1 prints and 4.4.0 does not.
+
+    Raises `LayoutSyntaxError` or `PoisonedLayout` as `parse_type` does.
+    """
+    if isinstance(info, str):
+        info = parse_type(info)
+    if info.layout is None:
+        return str(_without_defaults(info.tree))
+    layout = canonical(info.layout)
+    pointer = info.pointer_swizzle
+    return f"{layout}" if pointer is None or pointer.bits == 0 else f"{pointer} o 0 o {layout}"
+
+
+def _without_defaults(tree: IrType) -> IrType:
+    if tree.args is None:
+        return tree
+    kept = (_without_defaults(arg) if isinstance(arg, IrType) else arg for arg in tree.args if not _is_default(arg))
+    return IrType(tree.name, tuple(kept))
+
+
+def _is_default(arg: object) -> bool:
+    if not (isinstance(arg, Keyword) and arg.name == "permutation_MNK" and isinstance(arg.value, Group)):
+        return False
+    tiles = [member.term for member in arg.value.members if isinstance(member, Quoted)]
+    return all(isinstance(tile, Tile) and set(tile.modes) == {Wildcard.ALL} for tile in tiles)

@@ -1,0 +1,211 @@
+"""The text of a layout snapshot: a header, and one line a named layout, for people to read and review.
+
+    # nvfp4-layouts 1
+    # kernel   kernels/nvfp4_group_gemm/sm100.py
+    # dsl      4.8.1
+
+    kernel.sA  S<3,4,3> o 0 o (128,64):(256,1)  !cute.memref<...>  smem  128
+    # end 1
+
+Fields (name, canonical text, raw type, space, alignment in bytes) stand two blanks apart, never padded, so that a
+change of one line is a change of one layout. ``-`` is an empty field and ``=`` a raw type equal to its canonical text.
+The last line counts the records: a half-written file cannot pass for a short one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+
+from pytest_nvfp4.layout.canonical import canonical_text
+from pytest_nvfp4.layout.errors import LayoutError, LayoutSyntaxError, ListingError, PoisonedLayout
+from pytest_nvfp4.layout.grammar import TypeInfo, parse_type
+
+FORMAT = "# nvfp4-layouts 1"
+_END = re.compile(r"# end (\d+)")
+_HEADER = re.compile(r"# (\S+) +(\S.*)")
+_CONFLICT = ("<<<<<<<", "=======", ">>>>>>>", "|||||||")
+_DIGITS = re.compile(r"(\d+)")
+
+
+def natural_key(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
+    """A sort key by which ``x#2`` comes before ``x#10``: digits compare as numbers, the rest as text."""
+    parts = ((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in _DIGITS.split(name) if part)
+    return tuple(parts), name
+
+
+@dataclass(frozen=True)
+class Record:
+    """One named layout: ``name`` (``scope.variable``) and the type text, its white space collapsed.
+
+    The derived properties raise `LayoutSyntaxError` for a text that is not a type and `PoisonedLayout` for ``x``.
+    Raises `LayoutError` for a name that a line cannot hold.
+    """
+
+    name: str
+    raw: str
+
+    def __post_init__(self) -> None:
+        if not self.name or self.name != "".join(self.name.split()) or self.name.startswith(("#", *_CONFLICT)):
+            raise LayoutError(
+                f"layout name {self.name!r}: a name has no blanks, is not empty and does not begin with '#'; "
+                "use scope.variable, as in kernel.tCgA"
+            )
+        object.__setattr__(self, "raw", " ".join(self.raw.split()))
+
+    @cached_property
+    def info(self) -> TypeInfo:
+        """What the type says."""
+        try:
+            return parse_type(self.raw)
+        except PoisonedLayout as error:
+            raise PoisonedLayout(error.text, error.column, name=self.name) from None
+        except LayoutSyntaxError as error:
+            raise LayoutSyntaxError(error.text, error.column, error.expected, name=self.name) from None
+
+    @cached_property
+    def canonical(self) -> str:
+        """The canonical text; see `pytest_nvfp4.layout.canonical.canonical_text`."""
+        return canonical_text(self.info)
+
+    @cached_property
+    def space(self) -> str | None:
+        """The address space (``gmem``, ``smem``, ``rmem``, ``tmem``, ``generic``), or None."""
+        return self.info.space
+
+    @cached_property
+    def align(self) -> int | None:
+        """The printed alignment in bytes, or None."""
+        return self.info.align
+
+    @cached_property
+    def dtype(self) -> str | None:
+        """The element type as CuTe DSL prints it, or None."""
+        return self.info.dtype
+
+    @cached_property
+    def line(self) -> str:
+        """The record as its line of the listing."""
+        raw = "=" if self.raw == self.canonical else self.raw
+        align = "-" if self.align is None else str(self.align)
+        return "  ".join((self.name, self.canonical, raw, self.space or "-", align))
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A header and the records, sorted by name.
+
+    Raises `LayoutError` for a header that its lines cannot hold or for two records of one name.
+    """
+
+    header: Mapping[str, str] = field(default_factory=dict)
+    records: tuple[Record, ...] = ()
+
+    def __post_init__(self) -> None:
+        for key, value in self.header.items():
+            if not key or key != "".join(key.split()) or key == "end" or value != " ".join(value.split()) or not value:
+                raise LayoutError(
+                    f"layout snapshot header {key!r}: {value!r}: a key is one word other than 'end', and a value is "
+                    "one line of text without double blanks"
+                )
+        object.__setattr__(self, "header", MappingProxyType(dict(self.header)))
+        object.__setattr__(self, "records", tuple(sorted(self.records, key=lambda record: natural_key(record.name))))
+        for first, second in itertools.pairwise(self.records):
+            if first.name == second.name:
+                raise LayoutError(f"layout name {first.name!r} occurs twice; Listing.from_pairs numbers repeated names")
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Record]:
+        """The records by name."""
+        return MappingProxyType({record.name: record for record in self.records})
+
+    @property
+    def dsl(self) -> str | None:
+        """The version of CuTe DSL that made the listing, which is compared by itself."""
+        return self.header.get("dsl")
+
+    @classmethod
+    def from_pairs(cls, header: Mapping[str, str], pairs: Iterable[tuple[str, str]]) -> Listing:
+        """A listing of a capture: ``(name, type text)`` in the order of appearance.
+
+        A pair seen before is dropped. A name that takes another type is a reassigned variable: its further types are
+        ``name#2``, ``name#3``, ... in the order of appearance.
+        """
+        types: dict[str, list[str]] = {}
+        for name, text in pairs:
+            raw = " ".join(text.split())
+            seen = types.setdefault(name, [])
+            if raw not in seen:
+                seen.append(raw)
+        records = {name: Record(name, raws[0]) for name, raws in types.items()}
+        for name, raws in types.items():
+            free = (numbered for number in itertools.count(2) if (numbered := f"{name}#{number}") not in types)
+            records.update((numbered, Record(numbered, raw)) for raw, numbered in zip(raws[1:], free, strict=False))
+        return cls(header, tuple(records.values()))
+
+    def render(self) -> str:
+        """The text of the file; raises `LayoutSyntaxError` or `PoisonedLayout` if a record has no canonical text."""
+        width = max(map(len, self.header), default=0)
+        lines = [FORMAT, *(f"# {key:<{width}}  {value}" for key, value in self.header.items()), ""]
+        lines += [record.line for record in self.records]
+        return "\n".join([*lines, f"# end {len(self.records)}", ""])
+
+    @classmethod
+    def parse(cls, text: str) -> Listing:
+        """The listing of a text that `render` wrote.
+
+        Raises `ListingError`, naming the line, for anything else: conflict markers, a file cut short, a field that does
+        not follow from its raw type, names out of order or twice.
+        """
+        lines = text.split("\n")
+        for number, line in enumerate(lines, 1):
+            if line.startswith(_CONFLICT):
+                raise ListingError(number, f"a merge conflict marker {line[:7]!r}")
+        if lines[0].rstrip("\r") != FORMAT:
+            raise ListingError(1, f"{lines[0][:40]!r} where {FORMAT!r} belongs")
+        if "\r" in text:
+            raise ListingError(1, "carriage returns; the file has plain line feeds")
+        if text.endswith("\n"):
+            lines.pop()
+        header, start = _parse_header(lines)
+        count = _END.fullmatch(lines[-1])
+        if count is None:
+            raise ListingError(len(lines), "no last line '# end N': the file was cut short")
+        records = tuple(_parse_line(line, number) for number, line in enumerate(lines[start:-1], start + 1))
+        if int(count[1]) != len(records):
+            raise ListingError(len(lines), f"'{lines[-1]}' after {len(records)} records: lines were lost or added")
+        for number, (first, second) in enumerate(itertools.pairwise(records), start + 2):
+            if natural_key(first.name) >= natural_key(second.name):
+                raise ListingError(number, f"name {second.name!r} after {first.name!r}: out of order or twice")
+        return cls(header, records)
+
+
+def _parse_header(lines: list[str]) -> tuple[dict[str, str], int]:
+    header: dict[str, str] = {}
+    for number, line in enumerate(lines[1:], 2):
+        if not line:
+            return header, number
+        found = _HEADER.fullmatch(line)
+        if found is None or found[1] == "end" or found[1] in header:
+            raise ListingError(number, f"{line[:60]!r} where a header line '# key   value' or a blank line belongs")
+        header[found[1]] = found[2]
+    raise ListingError(len(lines), "no blank line after the header: the file was cut short")
+
+
+def _parse_line(line: str, number: int) -> Record:
+    fields = line.split("  ")
+    if len(fields) != 5 or not all(part and part == part.strip() for part in fields):
+        raise ListingError(number, f"{line[:80]!r} where 'name  canonical  raw  space  align' belongs")
+    name, canonical, raw, _, _ = fields
+    try:
+        record = Record(name, canonical if raw == "=" else raw)
+        expected = record.line
+    except LayoutError as error:
+        raise ListingError(number, str(error)) from error
+    if expected != line:
+        raise ListingError(number, f"{line!r} does not follow from its raw type, which gives {expected!r}")
+    return record
