@@ -1,0 +1,167 @@
+"""What a launch needs to know from a CUBIN: its kernels, their parameter sizes and their static shared memory.
+
+The host code carries its CUBIN in a "fat binary" container. A CUBIN is a 64-bit ELF file. Kernel ``k`` has a section
+``.text.k``; its ``.nv.info.k`` section is a list of attributes, of which ``EIATTR_KPARAM_INFO`` describes one parameter
+each. The attribute numbers are those that ``cuobjdump -elf`` prints by name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["CubinError", "CubinKernel", "image_at", "parse"]
+
+_ELF_MAGIC: Final = b"\x7fELF"
+_EM_CUDA: Final = 190
+_EIATTR_KPARAM_INFO: Final = 0x17
+_EIATTR_CBANK_PARAM_SIZE: Final = 0x19
+_EIFMT_SIZED: Final = 4
+_HEADER_BYTES: Final = 64
+_FATBIN_MAGIC: Final = b"\x50\xed\x55\xba"
+_FATBIN_ELF: Final = 2
+_SHT_NOBITS: Final = 8
+_MAX_PARAM_BYTES: Final = (1 << 14) - 1
+_MAX_IMAGE_BYTES: Final = 1 << 30
+
+
+class CubinError(ValueError):
+    """The bytes are not a CUBIN that can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class CubinKernel:
+    """One kernel of a CUBIN. ``params`` holds ``(offset, size)`` in bytes of each parameter, in order."""
+
+    name: str
+    params: tuple[tuple[int, int], ...]
+    static_smem: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    name: str
+    kind: int
+    offset: int
+    size: int
+
+
+def image_at(address: int) -> bytes:
+    """Copy the CUBIN that starts at ``address`` of this process, alone or in a fat binary.
+
+    ``cudaLibraryLoadData`` gets no length, so it is read from the headers, as the driver does.
+
+    :raises CubinError: neither starts there, or the fat binary does not hold exactly one uncompressed CUBIN.
+    """
+    if ctypes.string_at(address, 4) == _FATBIN_MAGIC:
+        return _only_elf(address)
+    header = ctypes.string_at(address, _HEADER_BYTES)
+    _check_header(header)
+    phoff, shoff = struct.unpack_from("<QQ", header, 32)
+    phentsize, phnum, shentsize, shnum, _ = struct.unpack_from("<HHHHH", header, 54)
+    size = max(_HEADER_BYTES, phoff + phentsize * phnum, shoff + shentsize * shnum)
+    if size > _MAX_IMAGE_BYTES:
+        raise CubinError(f"the ELF header at {address:#x} claims {size} bytes, which is not plausible for a CUBIN")
+    image = ctypes.string_at(address, size)
+    end = max((s.offset + s.size for s in _sections(image) if s.kind != _SHT_NOBITS), default=0)
+    return image if end <= size else ctypes.string_at(address, end)
+
+
+def _only_elf(address: int) -> bytes:
+    _, _, header_size, body_size = struct.unpack("<IHHQ", ctypes.string_at(address, 16))
+    if body_size > _MAX_IMAGE_BYTES:
+        raise CubinError(f"the fat binary at {address:#x} claims {body_size} bytes, which is not plausible")
+    body = ctypes.string_at(address + header_size, body_size)
+    found = []
+    at = 0
+    while at < len(body):
+        kind, _, entry_header, payload = struct.unpack_from("<HHIQ", body, at)
+        if not entry_header:
+            raise CubinError(f"the fat binary at {address:#x} is damaged at byte {header_size + at}")
+        if kind == _FATBIN_ELF:
+            found.append(body[at + entry_header : at + entry_header + payload])
+        at += entry_header + payload
+    if len(found) != 1:
+        raise CubinError(f"the fat binary holds {len(found)} CUBINs, expected one: compile for a single architecture")
+    if found[0][:4] != _ELF_MAGIC:
+        raise CubinError("the CUBIN inside the fat binary is compressed, which the DSL does not do: unknown format")
+    return found[0]
+
+
+def parse(image: bytes) -> dict[str, CubinKernel]:
+    """Read the kernels of a CUBIN, by symbol.
+
+    :raises CubinError: not a GPU ELF file, truncated, or a kernel without parameter information.
+    """
+    _check_header(image)
+    try:
+        sections = _sections(image)
+        smem = {s.name.removeprefix(".nv.shared."): s.size for s in sections if s.name.startswith(".nv.shared.")}
+        kernels = {}
+        for section in sections:
+            if section.name.startswith(".nv.info."):
+                name = section.name.removeprefix(".nv.info.")
+                params = _params(name, image[section.offset : section.offset + section.size])
+                kernels[name] = CubinKernel(name=name, params=params, static_smem=smem.get(name, 0))
+    except (struct.error, IndexError, ValueError) as error:
+        if isinstance(error, CubinError):
+            raise
+        raise CubinError(f"the CUBIN of {len(image)} bytes is truncated or damaged ({error})") from error
+    return kernels
+
+
+def _check_header(image: bytes) -> None:
+    if image[:4] != _ELF_MAGIC or len(image) < _HEADER_BYTES:
+        raise CubinError(f"the module image starts with {image[:4]!r}, expected an ELF file: is it a fatbin or PTX?")
+    if image[4] != 2:
+        raise CubinError("the module image is a 32-bit ELF file, a CUBIN is 64-bit")
+    (machine,) = struct.unpack_from("<H", image, 18)
+    if machine != _EM_CUDA:
+        raise CubinError(f"the module image is an ELF file for machine {machine}, expected {_EM_CUDA} (CUDA)")
+
+
+def _sections(image: bytes) -> list[_Section]:
+    (shoff,) = struct.unpack_from("<Q", image, 40)
+    shentsize, shnum, shstrndx = struct.unpack_from("<HHH", image, 58)
+    raw = [struct.unpack_from("<IIQQQQ", image, shoff + i * shentsize) for i in range(shnum)]
+    names = raw[shstrndx][4]
+    found = []
+    for name, kind, _, _, offset, size in raw:
+        start = names + name
+        found.append(_Section(image[start : image.index(b"\0", start)].decode(), kind, offset, size))
+    return found
+
+
+def _attributes(blob: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Yield ``(attribute, inline value, payload)`` of a ``.nv.info`` section."""
+    at = 0
+    while at < len(blob):
+        form, attribute, value = struct.unpack_from("<BBH", blob, at)
+        at += 4
+        length = value if form == _EIFMT_SIZED else 0
+        yield attribute, value, blob[at : at + length]
+        at += length
+
+
+def _params(name: str, blob: bytes) -> tuple[tuple[int, int], ...]:
+    found: dict[int, tuple[int, int]] = {}
+    total = 0
+    for attribute, value, payload in _attributes(blob):
+        if attribute == _EIATTR_KPARAM_INFO:
+            _, ordinal, offset, flags = struct.unpack_from("<IHHI", payload)
+            found[ordinal] = (offset, flags >> 18)
+        elif attribute == _EIATTR_CBANK_PARAM_SIZE:
+            total = value
+    if sorted(found) != list(range(len(found))):
+        raise CubinError(f"kernel {name} describes parameters {sorted(found)}: one is missing")
+    params = tuple(found[i] for i in range(len(found)))
+    starts = [offset for offset, _ in params[1:]] + [total]
+    if any(start - offset > _MAX_PARAM_BYTES for (offset, _), start in zip(params, starts, strict=False)):
+        raise CubinError(f"kernel {name}: a parameter exceeds the {_MAX_PARAM_BYTES} bytes its record can say")
+    end = max((offset + size for offset, size in params), default=0)
+    if end > total:
+        raise CubinError(f"kernel {name}: the parameters end at byte {end}, but the parameter area has {total} bytes")
+    return params

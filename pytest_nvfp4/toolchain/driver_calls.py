@@ -1,0 +1,319 @@
+"""Stand-ins for ``cuda.bindings.driver`` and ``cuda.bindings.runtime`` where no driver is installed.
+
+Device memory is host memory, every stream runs its work at once and in issue order, and no event knows a time: an
+elapsed time is NaN, never a number. A function without a stand-in raises :class:`HostSideError` with its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, Final
+
+from pytest_nvfp4.toolchain import cubin
+from pytest_nvfp4.toolchain.device_model import DeviceModel
+from pytest_nvfp4.toolchain.launches import HostSideError
+
+__all__ = ["DeviceMemory", "DriverCalls"]
+
+_ALIGN: Final = 256
+_POISON: Final = 0xFF  # fresh device memory reads as NaN in every float format the kernels use
+_FIRST_HANDLE: Final = 0x5A0000000001  # not a mapped address: a handle used as a pointer faults at once
+
+# Answered by the toolkit's own libraries, so the real functions work without a driver.
+_REAL: Final = frozenset({"cudaGetErrorName", "cudaGetErrorString", "cudaRuntimeGetVersion", "getLocalRuntimeVersion"})
+
+
+class DeviceMemory:
+    """Allocations of ``cuMemAlloc`` and its kin. Addresses are host addresses, aligned as ``cudaMalloc`` aligns."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, ctypes.Array[ctypes.c_char]] = {}
+
+    def allocate(self, size: int) -> int:
+        """Reserve ``size`` bytes, filled with 0xFF, and return their address."""
+        block = ctypes.create_string_buffer(size + _ALIGN)
+        ctypes.memset(block, _POISON, size + _ALIGN)
+        address = -(-ctypes.addressof(block) // _ALIGN) * _ALIGN
+        self._blocks[address] = block
+        return address
+
+    def free(self, address: int) -> None:
+        """Release an allocation; freeing null is allowed, as in CUDA.
+
+        :raises HostSideError: the address was not allocated here, or was freed before.
+        """
+        if address and self._blocks.pop(address, None) is None:
+            raise HostSideError(f"free of {address:#x}, which is not a live device allocation: freed twice?")
+
+
+def _address(pointer: Any) -> int:
+    """Address of what the bindings accept as a pointer: an int, a CUdeviceptr, or an object with a buffer."""
+    with contextlib.suppress(TypeError, ValueError):
+        return int(pointer)
+    with contextlib.suppress(TypeError, BufferError):
+        return ctypes.addressof(ctypes.c_char.from_buffer(pointer))
+    raise HostSideError(f"a memory copy got {type(pointer).__name__}: pass an address or a writable buffer")
+
+
+class DriverCalls:
+    """Installs and removes the stand-ins. ``memory`` is shared with the compiled host code's own calls."""
+
+    def __init__(self, device: DeviceModel, memory: DeviceMemory) -> None:
+        self._device = device
+        self._memory = memory
+        self._driver = importlib.import_module("cuda.bindings.driver")
+        self._runtime = importlib.import_module("cuda.bindings.runtime")
+        self._handles = itertools.count(_FIRST_HANDLE)
+        self._libraries: dict[int, dict[str, int]] = {}
+        self._kernel_attributes: dict[tuple[int, int], int] = {}
+        self._saved: list[tuple[ModuleType, str, Any]] = []
+        self._context = 0
+        self._primary = next(self._handles)
+
+    def install(self) -> None:
+        """Replace every function of both modules: by its stand-in, or by one that raises with its name."""
+        tables = ((self._driver, self._driver_table(), "cu"), (self._runtime, self._runtime_table(), "cuda"))
+        for module, table, prefix in tables:
+            for name in dir(module):
+                value = getattr(module, name)
+                is_call = name.startswith(prefix) and callable(value) and not inspect.isclass(value)
+                if not is_call or name in _REAL:
+                    continue
+                self._saved.append((module, name, value))
+                setattr(module, name, table.get(name) or _unmodelled(module.__name__, name))
+
+    def remove(self) -> None:
+        """Put the real functions back."""
+        while self._saved:
+            module, name, value = self._saved.pop()
+            setattr(module, name, value)
+
+    # ---- results -----------------------------------------------------------------------------------------------
+
+    def _cu(self, *values: Any) -> tuple[Any, ...]:
+        return (self._driver.CUresult.CUDA_SUCCESS, *values)
+
+    def _rt(self, *values: Any) -> tuple[Any, ...]:
+        return (self._runtime.cudaError_t.cudaSuccess, *values)
+
+    def _cu_name(self, error: Any) -> tuple[Any, ...]:
+        return self._cu(self._driver.CUresult(int(error)).name.encode())
+
+    # ---- tables ------------------------------------------------------------------------------------------------
+
+    def _driver_table(self) -> dict[str, Callable[..., Any]]:
+        d = self._driver
+        table: dict[str, Callable[..., Any]] = {
+            "cuInit": lambda _flags: self._cu(),
+            "cuDriverGetVersion": lambda: self._cu(self._device.driver_version),
+            "cuGetErrorName": self._cu_name,
+            "cuGetErrorString": self._cu_name,
+            "cuDeviceGet": lambda ordinal: self._cu(d.CUdevice(self._check_ordinal(ordinal))),
+            "cuDeviceGetCount": lambda: self._cu(1),
+            "cuDeviceGetName": lambda length, _device: self._cu(self._device.name.encode()[: length - 1]),
+            "cuDeviceTotalMem": lambda _device: self._cu(self._device.memory_bytes),
+            "cuDeviceGetAttribute": self._device_attribute,
+            "cuDevicePrimaryCtxRetain": lambda _device: self._make_current(self._primary),
+            "cuDevicePrimaryCtxRelease": lambda _device: self._cu(),
+            "cuCtxCreate": lambda *_: self._make_current(next(self._handles)),
+            "cuCtxDestroy": lambda _context: self._cu(),
+            "cuCtxGetCurrent": lambda: self._cu(d.CUcontext(self._context)),
+            "cuCtxSetCurrent": self._set_current,
+            "cuCtxPushCurrent": self._set_current,
+            "cuCtxPopCurrent": lambda: self._cu(d.CUcontext(self._context)),
+            "cuCtxGetDevice": lambda *_: self._cu(d.CUdevice(0)),
+            "cuCtxSynchronize": self._cu,
+            "cuLibraryLoadData": lambda code, *_: self._load_library(code),
+            "cuLibraryUnload": self._unload_library,
+            "cuLibraryGetKernel": self._library_kernel,
+            "cuLibraryGetKernelCount": lambda library: self._cu(len(self._library(library))),
+            "cuLibraryEnumerateKernels": lambda count, library: self._cu(
+                [d.CUkernel(handle) for handle in list(self._library(library).values())[:count]]
+            ),
+            "cuKernelGetFunction": lambda kernel: self._cu(d.CUfunction(int(kernel))),
+            "cuFuncSetAttribute": self._set_function_attribute,
+            "cuKernelSetAttribute": lambda attribute, value, kernel, _device: self._set_function_attribute(
+                kernel, attribute, value
+            ),
+            "cuFuncGetAttribute": lambda attribute, function: self._cu(
+                self._kernel_attributes.get((int(function), int(attribute)), 0)
+            ),
+            "cuOccupancyAvailableDynamicSMemPerBlock": lambda _function, blocks, _threads: self._cu(
+                min(self._device.smem_per_sm // blocks, self._device.smem_per_sm) - self._device.smem_reserved_per_block
+            ),
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor": lambda _function, threads, smem: self._cu(
+                self._blocks_per_sm(threads, smem)
+            ),
+            "cuOccupancyMaxActiveClusters": self._max_active_clusters,
+            "cuStreamCreate": lambda _flags: self._cu(d.CUstream(next(self._handles))),
+            "cuStreamCreateWithPriority": lambda _flags, _priority: self._cu(d.CUstream(next(self._handles))),
+            "cuStreamDestroy": lambda _stream: self._cu(),
+            "cuStreamSynchronize": lambda _stream: self._cu(),
+            "cuStreamQuery": lambda _stream: self._cu(),
+            "cuStreamWaitEvent": lambda *_: self._cu(),
+            "cuEventCreate": lambda _flags: self._cu(d.CUevent(next(self._handles))),
+            "cuEventDestroy": lambda _event: self._cu(),
+            "cuEventRecord": lambda *_: self._cu(),
+            "cuEventQuery": lambda _event: self._cu(),
+            "cuEventSynchronize": lambda _event: self._cu(),
+            "cuEventElapsedTime": lambda _start, _end: self._cu(math.nan),
+            "cuMemAlloc": lambda size: self._cu(d.CUdeviceptr(self._memory.allocate(size))),
+            "cuMemAllocAsync": lambda size, _stream: self._cu(d.CUdeviceptr(self._memory.allocate(size))),
+            "cuMemFree": lambda pointer: self._cu(*self._free(pointer)),
+            "cuMemFreeAsync": lambda pointer, _stream: self._cu(*self._free(pointer)),
+            "cuMemGetInfo": lambda: self._cu(self._device.memory_bytes, self._device.memory_bytes),
+        }
+        for bits, kind in ((8, ctypes.c_uint8), (16, ctypes.c_uint16), (32, ctypes.c_uint32)):
+            table[f"cuMemsetD{bits}"] = self._memset(kind)
+            table[f"cuMemsetD{bits}Async"] = self._memset(kind)
+        for suffix in ("", "HtoD", "DtoH", "DtoD"):
+            table[f"cuMemcpy{suffix}"] = self._cu_copy
+            table[f"cuMemcpy{suffix}Async"] = self._cu_copy
+        return table
+
+    def _runtime_table(self) -> dict[str, Callable[..., Any]]:
+        r = self._runtime
+        return {
+            "cudaGetDeviceCount": lambda: self._rt(1),
+            "cudaGetDevice": lambda: self._rt(0),
+            "cudaSetDevice": self._set_device,
+            "cudaDriverGetVersion": lambda: self._rt(self._device.driver_version),
+            "cudaDeviceGetAttribute": lambda attribute, device: self._rt(self._device_attribute(attribute, device)[1]),
+            "cudaDeviceSynchronize": self._rt,
+            "cudaGetLastError": self._rt,
+            "cudaPeekAtLastError": self._rt,
+            "cudaLibraryUnload": lambda _library: self._rt(),
+            "cudaStreamCreate": lambda: self._rt(r.cudaStream_t(next(self._handles))),
+            "cudaStreamCreateWithFlags": lambda _flags: self._rt(r.cudaStream_t(next(self._handles))),
+            "cudaStreamDestroy": lambda _stream: self._rt(),
+            "cudaStreamSynchronize": lambda _stream: self._rt(),
+            "cudaStreamQuery": lambda _stream: self._rt(),
+            "cudaStreamWaitEvent": lambda *_: self._rt(),
+            "cudaEventCreate": lambda: self._rt(r.cudaEvent_t(next(self._handles))),
+            "cudaEventCreateWithFlags": lambda _flags: self._rt(r.cudaEvent_t(next(self._handles))),
+            "cudaEventDestroy": lambda _event: self._rt(),
+            "cudaEventRecord": lambda *_: self._rt(),
+            "cudaEventSynchronize": lambda _event: self._rt(),
+            "cudaEventElapsedTime": lambda _start, _end: self._rt(math.nan),
+            "cudaMalloc": lambda size: self._rt(self._memory.allocate(size)),
+            "cudaMallocAsync": lambda size, _stream: self._rt(self._memory.allocate(size)),
+            "cudaFree": lambda pointer: self._rt(*self._free(pointer)),
+            "cudaFreeAsync": lambda pointer, _stream: self._rt(*self._free(pointer)),
+            "cudaMemcpy": lambda to, source, size, _kind: self._rt(*self._copy(to, source, size)),
+            "cudaMemcpyAsync": lambda to, source, size, _kind, _stream: self._rt(*self._copy(to, source, size)),
+            "cudaMemset": lambda to, value, size: self._rt(*self._fill(to, value, size)),
+            "cudaMemsetAsync": lambda to, value, size, _stream: self._rt(*self._fill(to, value, size)),
+        }
+
+    # ---- devices, contexts -------------------------------------------------------------------------------------
+
+    def _check_ordinal(self, ordinal: Any) -> int:
+        if int(ordinal):
+            raise HostSideError(f"device {int(ordinal)} was asked for, one device (0) is simulated")
+        return 0
+
+    def _set_device(self, ordinal: Any) -> tuple[Any, ...]:
+        self._check_ordinal(ordinal)
+        return self._rt()
+
+    def _device_attribute(self, attribute: Any, _device: Any) -> tuple[Any, ...]:
+        name = self._driver.CUdevice_attribute(int(attribute)).name.removeprefix("CU_DEVICE_ATTRIBUTE_")
+        values = self._device.attributes()
+        if name not in values:
+            raise HostSideError(f"the device model {self._device.name} has no answer for CU_DEVICE_ATTRIBUTE_{name}")
+        return self._cu(values[name])
+
+    def _make_current(self, handle: int) -> tuple[Any, ...]:
+        self._context = handle
+        return self._cu(self._driver.CUcontext(handle))
+
+    def _set_current(self, context: Any) -> tuple[Any, ...]:
+        self._context = int(context)
+        return self._cu()
+
+    # ---- code --------------------------------------------------------------------------------------------------
+
+    def _load_library(self, code: Any) -> tuple[Any, ...]:
+        image = bytes(code) if isinstance(code, bytes | bytearray) else cubin.image_at(_address(code))
+        handle = next(self._handles)
+        self._libraries[handle] = {name: next(self._handles) for name in cubin.parse(image)}
+        return self._cu(self._driver.CUlibrary(handle))
+
+    def _library(self, library: Any) -> dict[str, int]:
+        kernels = self._libraries.get(int(library))
+        if kernels is None:
+            raise HostSideError(f"CUlibrary {int(library):#x} is not loaded: unloaded before its last use?")
+        return kernels
+
+    def _unload_library(self, library: Any) -> tuple[Any, ...]:
+        self._library(library)
+        del self._libraries[int(library)]
+        return self._cu()
+
+    def _library_kernel(self, library: Any, name: bytes) -> tuple[Any, ...]:
+        kernels = self._library(library)
+        if name.decode() not in kernels:
+            raise HostSideError(f"kernel {name.decode()} is not in the library, which has {sorted(kernels)}")
+        return self._cu(self._driver.CUkernel(kernels[name.decode()]))
+
+    def _set_function_attribute(self, function: Any, attribute: Any, value: int) -> tuple[Any, ...]:
+        self._kernel_attributes[int(function), int(attribute)] = value
+        return self._cu()
+
+    def _blocks_per_sm(self, threads: int, smem: int) -> int:
+        device = self._device
+        by_smem = device.smem_per_sm // (smem + device.smem_reserved_per_block)
+        return min(device.blocks_per_sm, device.threads_per_sm // threads, by_smem)
+
+    def _max_active_clusters(self, _function: Any, config: Any) -> tuple[Any, ...]:
+        size = 1
+        for attribute in config.attrs:
+            if attribute.id == self._driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+                dims = attribute.value.clusterDim
+                size = dims.x * dims.y * dims.z
+        if size > self._device.max_cluster_ctas:
+            return self._cu(0)
+        return self._cu(self._device.clusters(size))
+
+    # ---- memory ------------------------------------------------------------------------------------------------
+
+    def _free(self, pointer: Any) -> tuple[()]:
+        self._memory.free(int(pointer))
+        return ()
+
+    def _copy(self, to: Any, source: Any, size: int) -> tuple[()]:
+        at = ctypes.c_char_p(bytes(source)) if isinstance(source, bytes) else _address(source)
+        ctypes.memmove(_address(to), at, size)
+        return ()
+
+    def _cu_copy(self, to: Any, source: Any, size: int, *_stream: Any) -> tuple[Any, ...]:
+        return self._cu(*self._copy(to, source, size))
+
+    def _fill(self, to: Any, value: int, size: int) -> tuple[()]:
+        ctypes.memset(_address(to), value, size)
+        return ()
+
+    def _memset(self, kind: type[Any]) -> Callable[..., tuple[Any, ...]]:
+        def memset(to: Any, value: int, count: int, *_stream: Any) -> tuple[Any, ...]:
+            pattern = bytes(kind(value))
+            ctypes.memmove(_address(to), pattern * count, len(pattern) * count)
+            return self._cu()
+
+        return memset
+
+
+def _unmodelled(module: str, name: str) -> Callable[..., Any]:
+    def call(*_args: Any, **_kwargs: Any) -> Iterator[Any]:
+        raise HostSideError(
+            f"{module}.{name} has no stand-in on a machine without a GPU: run this check on a real device"
+        )
+
+    call.__name__ = name
+    return call
