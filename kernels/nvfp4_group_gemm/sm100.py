@@ -30,11 +30,11 @@ Warps (192 threads)
     5    TMA
 
 Barriers
-    full[s]   1 arrival (the TMA warp's expect_tx) + 36,864 bytes; waited on by MMA, first with parity 0
-    empty[s]  1 arrival (tcgen05.commit of the MMAs that read the stage); waited on by TMA, first with parity 1, which
-              a fresh mbarrier passes
-    acc       1 arrival (tcgen05.commit after the last k-tile); waited on once by the epilogue, parity 0
-    CTA-wide  bar.sync 0 twice: after the prologue, and before TMEM is freed
+    full_mbar[s]   1 arrival (the TMA warp's expect_tx) + 36,864 bytes; waited on by MMA, first with parity 0
+    empty_mbar[s]  1 arrival (tcgen05.commit of the MMAs that read the stage); waited on by TMA, first with parity 1,
+                   which a fresh mbarrier passes
+    acc_mbar       1 arrival (tcgen05.commit after the last k-tile); waited on once by the epilogue, parity 0
+    CTA-wide       bar.sync 0 twice: after the prologue, and before TMEM is freed
 
 Tensormaps
     The host encodes one template per operand into the kernel's parameters. Each CTA copies it to shared memory
@@ -211,9 +211,9 @@ def group_gemm_kernel(
     sTensormaps = smem.allocate_tensor(
         Int64, cute.make_layout((TENSORMAP_BYTES // 8, NUM_TENSORMAPS)), byte_alignment=TENSORMAP_BYTES
     )
-    full = smem.allocate_array(Int64, NUM_STAGES)
-    empty = smem.allocate_array(Int64, NUM_STAGES)
-    acc = smem.allocate_array(Int64, 1)
+    full_mbar = smem.allocate_array(Int64, NUM_STAGES)
+    empty_mbar = smem.allocate_array(Int64, NUM_STAGES)
+    acc_mbar = smem.allocate_array(Int64, 1)
     tmem_address = smem.allocate_array(Int32, 1)
     sA = smem.allocate_tensor(
         AB_DTYPE, a_smem_layout_staged.outer, byte_alignment=1024, swizzle=a_smem_layout_staged.inner
@@ -252,9 +252,9 @@ def group_gemm_kernel(
     if warp == MMA_WARP:
         with cute.arch.elect_one():
             for stage in cutlass.range_constexpr(NUM_STAGES):
-                cute.arch.mbarrier_init(full + stage, 1)
-                cute.arch.mbarrier_init(empty + stage, 1)
-            cute.arch.mbarrier_init(acc, 1)
+                cute.arch.mbarrier_init(full_mbar + stage, 1)
+                cute.arch.mbarrier_init(empty_mbar + stage, 1)
+            cute.arch.mbarrier_init(acc_mbar, 1)
         cute.arch.mbarrier_init_fence()
         cute.arch.alloc_tmem(TMEM_COLUMNS, tmem_address)
         # Let the SM's other CTA allocate.
@@ -314,17 +314,17 @@ def group_gemm_kernel(
         stage = Int32(0)
         parity = Int32(1)
         for k_tile in cutlass.range(k_tiles, unroll=1):
-            cute.arch.mbarrier_wait(empty + stage, parity)
-            bar = full + stage
+            cute.arch.mbarrier_wait(empty_mbar + stage, parity)
+            mbar = full_mbar + stage
             with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive_and_expect_tx(bar, STAGE_BYTES)
-            cute.copy(tma_atom_a, tAgA[None, k_tile], tAsA[None, stage], tma_bar_ptr=bar, tma_desc_ptr=descriptor[0])
-            cute.copy(tma_atom_b, tBgB[None, k_tile], tBsB[None, stage], tma_bar_ptr=bar, tma_desc_ptr=descriptor[1])
+                cute.arch.mbarrier_arrive_and_expect_tx(mbar, STAGE_BYTES)
+            cute.copy(tma_atom_a, tAgA[None, k_tile], tAsA[None, stage], tma_bar_ptr=mbar, tma_desc_ptr=descriptor[0])
+            cute.copy(tma_atom_b, tBgB[None, k_tile], tBsB[None, stage], tma_bar_ptr=mbar, tma_desc_ptr=descriptor[1])
             cute.copy(
-                tma_atom_sfa, tAgSFA[None, k_tile], tAsSFA[None, stage], tma_bar_ptr=bar, tma_desc_ptr=descriptor[2]
+                tma_atom_sfa, tAgSFA[None, k_tile], tAsSFA[None, stage], tma_bar_ptr=mbar, tma_desc_ptr=descriptor[2]
             )
             cute.copy(
-                tma_atom_sfb, tBgSFB[None, k_tile], tBsSFB[None, stage], tma_bar_ptr=bar, tma_desc_ptr=descriptor[3]
+                tma_atom_sfb, tBgSFB[None, k_tile], tBsSFB[None, stage], tma_bar_ptr=mbar, tma_desc_ptr=descriptor[3]
             )
             stage += 1
             if stage == NUM_STAGES:
@@ -367,7 +367,7 @@ def group_gemm_kernel(
         stage = Int32(0)
         parity = Int32(0)
         for _ in cutlass.range(k_tiles, unroll=1):
-            cute.arch.mbarrier_wait(full + stage, parity)
+            cute.arch.mbarrier_wait(full_mbar + stage, parity)
             fence_tcgen05_after_sync()
             cute.copy(s2t_sfa, tSsSFA[None, None, None, None, stage], tStSFA)
             cute.copy(s2t_sfb, tSsSFB[None, None, None, None, stage], tStSFB)
@@ -377,13 +377,13 @@ def group_gemm_kernel(
                 cute.gemm(tiled_mma, tCtAcc, tCrA[None, None, k_block, stage], tCrB[None, None, k_block, stage], tCtAcc)
                 tiled_mma.set(tcgen05.Field.ACCUMULATE, True)
             with cute.arch.elect_one():
-                tcgen05.commit(empty + stage)
+                tcgen05.commit(empty_mbar + stage)
             stage += 1
             if stage == NUM_STAGES:
                 stage = Int32(0)
                 parity ^= 1
         with cute.arch.elect_one():
-            tcgen05.commit(acc)
+            tcgen05.commit(acc_mbar)
 
     #
     # Epilogue warps: a thread has one row of the tile
@@ -403,7 +403,7 @@ def group_gemm_kernel(
         tDrAcc = cute.make_rmem_tensor(tDgC.shape, Float32)
         tDrC = cute.make_rmem_tensor(tDgC.shape, C_DTYPE)
 
-        cute.arch.mbarrier_wait(acc, 0)
+        cute.arch.mbarrier_wait(acc_mbar, 0)
         fence_tcgen05_after_sync()
         cute.copy(t2r, tDtAcc, tDrAcc)
         cute.arch.fence_view_async_tmem_load()
@@ -433,8 +433,8 @@ def launch(table_ptr: cute.Pointer, tensormaps_ptr: cute.Pointer, num_groups: In
     sfb_smem_layout_staged = blockscaled_utils.make_smem_layout_sfb(tiled_mma, TILER_MNK, SF_VEC, NUM_STAGES)
 
     # Templates: box, swizzle and type are final; address, extents and strides are any, for the CTAs replace them.
-    # The extents come from a run-time value so that no layout in the kernel can depend on them.
-    extent = num_groups * TILE_K
+    # The extents are a run-time value, so that no layout of the kernel depends on them.
+    extent = Int32(TILE_K)
     address = table_ptr.toint()
     a, b, sfa, sfb = make_operands(address, address, address, address, extent, extent, extent)
     tma_op = cpasync.CopyBulkTensorTileG2SOp(tcgen05.CtaGroup.ONE)
