@@ -1,1 +1,1 @@
-
+"""From a kernel file to its trace: what compiling it shows without a device."""

@@ -1,0 +1,284 @@
+"""The user's settings for their kernels: ``[tool.pytest_nvfp4]`` in pyproject.toml.
+
+::
+
+    [tool.pytest_nvfp4]
+    arch = "sm_100a"                                  # default for every kernel
+    problems.small = { m = [40, 96], n = 128, k = 256 }
+
+    [[tool.pytest_nvfp4.kernel]]
+    path = "kernels/*/sm100.py"                       # glob, relative to the pyproject.toml
+    problems = ["small", "gpumode-0"]
+    protected = ["*.sA", "*.tCtAcc"]
+
+    [[tool.pytest_nvfp4.kernel]]
+    path = "examples/dense_gemm.py"
+    name = "2cta"                                     # several configurations of one file
+    entry = "examples/build.py::two_cta"
+    compile-options = ["--opt-level 2"]
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pytest_nvfp4.problem import Problem, ProblemError, parse_table, resolve
+
+DEFAULT_ARCH = "sm_100a"
+DEFAULT_PROBLEMS = ("gpumode-0",)
+_ARCH = re.compile(r"sm_\d{2,3}[af]?")
+_NAME = re.compile(r"[A-Za-z0-9_.+-]*")
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used; the message names the file, the key, the value and what is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSettings:
+    """How one kernel file is to be checked.
+
+    Attributes:
+        name: Name of the configuration; empty for the only one. It becomes part of the node id.
+        entry: ``FILE::FUNCTION`` relative to the root; None for a kernel under GPU MODE's contract.
+        arch: Architecture to compile for.
+        problems: The problems it is traced on.
+        protected: Patterns (``fnmatch``) of layout names that may not change without ``--nvfp4-unprotect``.
+        compile_options: Options on top of the kernel's own.
+        configured: A table of pyproject.toml speaks of this file.
+    """
+
+    name: str = ""
+    entry: str | None = None
+    arch: str = DEFAULT_ARCH
+    problems: tuple[Problem, ...] = field(default_factory=lambda: resolve(DEFAULT_PROBLEMS))
+    protected: tuple[str, ...] = ()
+    compile_options: tuple[str, ...] = ()
+    configured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """One ``[[tool.pytest_nvfp4.kernel]]`` as it was read."""
+
+    path: str
+    settings: KernelSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that ``[tool.pytest_nvfp4]`` says.
+
+    Attributes:
+        root: The folder that paths are relative to.
+        file: The file the settings come from; None when there is none.
+        problems: The user's own problems by name.
+        default: What holds for a kernel that no table names.
+        tables: The tables in their order.
+    """
+
+    root: Path
+    file: Path | None = None
+    problems: Mapping[str, Problem] = field(default_factory=dict)
+    default: KernelSettings = field(default_factory=KernelSettings)
+    tables: tuple[_Table, ...] = ()
+
+    def for_kernel(self, path: Path) -> tuple[KernelSettings, ...]:
+        """The configurations of a kernel file: one for each table whose path fits it, or the default.
+
+        Raises:
+            SettingsError: two of them have the same name.
+        """
+        relative = _relative(path, self.root)
+        found = tuple(table.settings for table in self.tables if _fits(relative, table.path))
+        names = [settings.name for settings in found]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise SettingsError(
+                f"{self.file}: several [[tool.pytest_nvfp4.kernel]] tables fit {relative} and are named "
+                f"{twice!r}; give each a `name` of its own"
+            )
+        return found or (self.default,)
+
+    def names_kernel(self, path: Path) -> bool:
+        """Whether a table of the settings fits a file."""
+        relative = _relative(path, self.root)
+        return any(_fits(relative, table.path) for table in self.tables)
+
+    def resolve_problems(self, names: Sequence[str]) -> tuple[Problem, ...]:
+        """Problems by name, the user's own first. Raises ProblemError."""
+        return resolve(names, own=self.problems)
+
+
+def _relative(path: Path, root: Path) -> str:
+    try:
+        return path.resolve().relative_to(root.resolve()).as_posix()
+    except ValueError:
+        return path.as_posix()
+
+
+@lru_cache(maxsize=512)
+def _pattern(glob: str) -> re.Pattern[str]:
+    """A glob as a regular expression: ``**`` spans folders, ``*`` and ``?`` stay within one."""
+    parts: list[str] = []
+    for part in re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", glob):
+        match part:
+            case "**/":
+                parts.append(r"(?:[^/]+/)*")
+            case "**":
+                parts.append(r".*")
+            case "*":
+                parts.append(r"[^/]*")
+            case "?":
+                parts.append(r"[^/]")
+            case _ if part.startswith("[") and part.endswith("]"):
+                parts.append(part.replace("[!", "[^"))
+            case _:
+                parts.append(re.escape(part))
+    return re.compile("".join(parts))
+
+
+def _fits(relative: str, glob: str) -> bool:
+    return _pattern(str(PurePosixPath(glob))).fullmatch(relative) is not None
+
+
+def fits_any(path: Path, globs: Sequence[str], *, root: Path) -> bool:
+    """Whether a file below ``root`` fits one of the globs."""
+    relative = _relative(path, root)
+    return any(_fits(relative, glob) for glob in globs)
+
+
+class _Reader:
+    """Reads one table with errors that name the place."""
+
+    def __init__(self, file: Path, where: str, table: Mapping[str, Any]) -> None:
+        self._file, self._where, self._table = file, where, table
+
+    def fail(self, key: str, value: object, expected: str) -> SettingsError:
+        return SettingsError(f"{self._file}: {self._where}: {key} = {value!r} is not usable: {expected}")
+
+    def check_keys(self, known: Sequence[str]) -> None:
+        for key in self._table:
+            if key not in known:
+                raise SettingsError(
+                    f"{self._file}: {self._where}: unknown key {key!r}; known are {', '.join(sorted(known))}"
+                )
+
+    def text(self, key: str, pattern: re.Pattern[str], expected: str, default: str | None) -> str | None:
+        value = self._table.get(key, default)
+        if value is not None and (not isinstance(value, str) or not pattern.fullmatch(value)):
+            raise self.fail(key, value, expected)
+        return value
+
+    def texts(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        value = self._table.get(key)
+        if value is None:
+            return default
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
+            raise self.fail(key, value, "a list of texts is expected")
+        return tuple(items)
+
+
+_KERNEL_KEYS = ("path", "name", "entry", "arch", "problems", "protected", "compile-options")
+_TOP_KEYS = ("arch", "problems", "protected", "compile-options", "kernel", "default-problems")
+_ANY = re.compile(r".+", re.DOTALL)
+
+
+def _kernel(reader: _Reader, base: KernelSettings, own: Mapping[str, Problem], problems_key: str) -> KernelSettings:
+    arch = reader.text("arch", _ARCH, "an architecture such as sm_100a", base.arch)
+    names = reader.texts(problems_key, ())
+    try:
+        problems = resolve(names, own=own) if names else base.problems
+    except ProblemError as error:
+        raise reader.fail(problems_key, list(names), str(error)) from error
+    return replace(
+        base,
+        arch=arch or base.arch,
+        problems=problems,
+        protected=reader.texts("protected", base.protected),
+        compile_options=reader.texts("compile-options", base.compile_options),
+    )
+
+
+def parse(data: Mapping[str, Any], *, file: Path) -> Settings:
+    """Read the content of a pyproject.toml. Raises SettingsError."""
+    tool = data.get("tool", {})
+    section = tool.get("pytest_nvfp4", {}) if isinstance(tool, dict) else {}
+    if not isinstance(section, dict):
+        raise SettingsError(f"{file}: tool.pytest_nvfp4 must be a table")
+    top = _Reader(file, "[tool.pytest_nvfp4]", section)
+    top.check_keys(_TOP_KEYS)
+    own: dict[str, Problem] = {}
+    tables = section.get("problems", {})
+    if not isinstance(tables, dict):
+        raise top.fail(
+            "problems", tables, "a table of named problems, such as problems.small = { m = 96, n = 128, k = 256 }"
+        )
+    for name, table in tables.items():
+        if not _NAME.fullmatch(name) or not name:
+            raise top.fail(f"problems.{name}", table, "a name of letters, digits, and . _ + - is expected")
+        if not isinstance(table, dict):
+            raise top.fail(f"problems.{name}", table, "a table with m, n and k is expected")
+        try:
+            own[name] = parse_table(name, table)
+        except ProblemError as error:
+            raise SettingsError(f"{file}: [tool.pytest_nvfp4] problems: {error}") from error
+    default = _kernel(top, KernelSettings(), own, "default-problems")
+    kernels = section.get("kernel", [])
+    if not isinstance(kernels, list) or not all(isinstance(kernel, dict) for kernel in kernels):
+        raise top.fail("kernel", kernels, "write each kernel as a [[tool.pytest_nvfp4.kernel]] table")
+    read: list[_Table] = []
+    for index, kernel in enumerate(kernels):
+        reader = _Reader(file, f"[[tool.pytest_nvfp4.kernel]] number {index + 1}", kernel)
+        reader.check_keys(_KERNEL_KEYS)
+        path = reader.text("path", _ANY, "a path or glob relative to this file is expected", None)
+        if path is None:
+            raise reader.fail("path", None, "a path or glob relative to this file is expected")
+        settings = replace(
+            _kernel(reader, default, own, "problems"),
+            name=reader.text("name", _NAME, "letters, digits, and . _ + - are expected", "") or "",
+            entry=reader.text("entry", re.compile(r".+::\w+"), "FILE::FUNCTION is expected", None),
+            configured=True,
+        )
+        read.append(_Table(path, settings))
+    return Settings(file.parent, file, own, default, tuple(read))
+
+
+def load(root: Path, *, file: Path | None = None) -> Settings:
+    """The settings of the pyproject.toml in ``root`` (or of ``file``); the defaults where there is none.
+
+    Raises:
+        SettingsError: the file is not TOML, or a setting cannot be used.
+    """
+    path = file or root / "pyproject.toml"
+    if not path.is_file():
+        return Settings(root)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read as TOML: {error}") from error
+    return parse(data, file=path)
+
+
+def find_root(start: Path) -> Path:
+    """The nearest folder at or above ``start`` whose pyproject.toml has ``[tool.pytest_nvfp4]``, else the nearest with
+    a pyproject.toml or a .git folder, else ``start`` itself."""
+    folder = start.resolve()
+    folder = folder if folder.is_dir() else folder.parent
+    nearest: Path | None = None
+    for candidate in (folder, *folder.parents):
+        pyproject = candidate / "pyproject.toml"
+        if pyproject.is_file():
+            if "pytest_nvfp4" in pyproject.read_text(encoding="utf-8", errors="replace"):
+                return candidate
+            nearest = nearest or candidate
+        elif (candidate / ".git").exists():
+            nearest = nearest or candidate
+    return nearest or folder

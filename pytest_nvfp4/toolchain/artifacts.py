@@ -1,0 +1,116 @@
+"""Turn the files that a compile left into facts: registers, local memory, TMEM columns, opcode mixes, SASS."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from pytest_nvfp4.toolchain import binaries, ptx
+from pytest_nvfp4.toolchain.trace import Artifact, Code, Finding
+
+_USAGE = re.compile(r"Function\s+([\w$.]+):\s*\n\s*(.*)")
+_SECTION = re.compile(r"^\.text\.([\w$.]+):|^\s*\.section\s+\.text\.([\w$.]+),|Function\s*:\s*([\w$.]+)")
+_OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
+_KINDS: dict[str, Literal["ptx", "cubin", "sass", "mlir"]] = {
+    ".ptx": "ptx",
+    ".cubin": "cubin",
+    ".sass": "sass",
+    ".mlir": "mlir",
+}
+
+
+def _usage(cubin: Path) -> dict[str, dict[str, int]]:
+    """Resource usage of each kernel of a CUBIN as ``cuobjdump --dump-resource-usage`` prints it."""
+    text = binaries.run("cuobjdump", "--dump-resource-usage", str(cubin))
+    return {
+        name: {key: int(value) for key, value in re.findall(r"([A-Z]+)(?:\[\d+\])?:(\d+)", facts)}
+        for name, facts in _USAGE.findall(text)
+    }
+
+
+def _sass_mixes(text: str) -> dict[str, Counter[str]]:
+    mixes: dict[str, Counter[str]] = {}
+    current: Counter[str] = Counter()
+    for line in text.splitlines():
+        if section := _SECTION.search(line):
+            current = mixes.setdefault(next(group for group in section.groups() if group), Counter())
+        elif opcode := _OPCODE.search(line):
+            current[opcode.group(1)] += 1
+    return mixes
+
+
+def _source_name(symbol: str, functions: Iterable[str]) -> str | None:
+    stripped = symbol.removeprefix("kernel_cutlass_")
+    fitting = [name for name in functions if stripped == name or stripped.startswith(f"{name}_")]
+    return max(fitting, key=len, default=None)
+
+
+def _order(path: Path) -> tuple[int, str]:
+    return (path.stat().st_mtime_ns, path.name)
+
+
+def _rename_by_content(folder: Path) -> None:
+    """Give artifacts short names that do not depend on when or where they were compiled: ``0.ptx``, ``1.ptx``."""
+    for suffix in (".ptx", ".cubin", ".mlir"):
+        files = sorted(folder.glob(f"*{suffix}"), key=_order)
+        for index, path in enumerate(files):
+            path.rename(folder / f"{index}{suffix}")
+
+
+def collect(folder: Path, functions: Iterable[str]) -> tuple[tuple[Code, ...], tuple[Artifact, ...], list[Finding]]:
+    """Read the artifacts in a folder, add the SASS, and say what could not be had.
+
+    Args:
+        folder: Where the compile wrote its PTX, CUBIN and MLIR.
+        functions: Names of the kernel file's functions, to name the code after them.
+    """
+    functions = list(functions)
+    findings: list[Finding] = []
+    _rename_by_content(folder)
+    usage: dict[str, dict[str, int]] = {}
+    mixes: dict[str, Counter[str]] = {}
+    missing: set[str] = set()
+    for cubin in sorted(folder.glob("*.cubin")):
+        try:
+            usage |= _usage(cubin)
+        except binaries.ToolUnavailableError as error:
+            missing.add(f"registers and local memory are not known: {error}")
+        try:
+            sass = binaries.run("nvdisasm", "--print-code", str(cubin))
+            cubin.with_suffix(".sass").write_text(sass, encoding="utf-8")
+            mixes |= _sass_mixes(sass)
+        except binaries.ToolUnavailableError as error:
+            missing.add(f"SASS is not available: {error}")
+    findings += [Finding(kind="environment", message=text, severity="warning") for text in sorted(missing)]
+    code: list[Code] = []
+    for path in sorted(folder.glob("*.ptx")):
+        module = ptx.parse(path.read_text(encoding="utf-8", errors="replace"))
+        for kernel in module.kernels:
+            used = usage.get(kernel.symbol)
+            mix = mixes.get(kernel.symbol)
+            code.append(
+                Code(
+                    symbol=kernel.symbol,
+                    source_name=_source_name(kernel.symbol, functions),
+                    registers=used.get("REG") if used else None,
+                    stack_bytes=used.get("STACK") if used else None,
+                    local_bytes=used.get("LOCAL") if used else None,
+                    spill_stores=mix.get("STL", 0) if mix is not None else None,
+                    spill_loads=mix.get("LDL", 0) if mix is not None else None,
+                    static_smem_bytes=module.static_smem_bytes,
+                    tmem_columns=kernel.tmem_columns,
+                    max_threads=kernel.max_threads,
+                    ptx_mix=kernel.mix,
+                    sass_mix=dict(sorted(mix.items())) if mix is not None else {},
+                )
+            )
+    artifacts = tuple(
+        Artifact(kind=_KINDS[path.suffix], name=path.name, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(folder.iterdir())
+        if path.suffix in _KINDS
+    )
+    return tuple(code), artifacts, findings

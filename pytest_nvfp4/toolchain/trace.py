@@ -1,0 +1,153 @@
+"""The trace of a kernel: everything that compiling it on one problem showed, as validated data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA = 1
+"""Version of the stored form; a trace of another version is made anew."""
+
+Dim3 = tuple[int, int, int]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Finding(_Model):
+    """Something that went wrong, with the user's own line where it is known.
+
+    ``kind`` is one of ``import``, ``compile``, ``run``, ``contract``, ``entry``, ``exit``, ``no-compile``, ``poisoned``,
+    ``memory``, ``capture``, ``options``, ``environment``, ``crash``, ``timeout``, ``vanished``, ``internal``.
+    """
+
+    kind: str
+    message: str
+    severity: Literal["error", "warning"] = "error"
+    file: str | None = None
+    line: int | None = None
+    text: str | None = None
+    detail: str = ""
+
+    def __str__(self) -> str:
+        place = ""
+        if self.file is not None:
+            place = f"{self.file}:{self.line}: " if self.line is not None else f"{self.file}: "
+        source = f"\n    {self.text}" if self.text else ""
+        return f"{place}{self.message}{source}"
+
+
+class Value(_Model):
+    """A named value of the kernel's own functions and the text of its IR type; ``name`` includes its scope."""
+
+    name: str
+    type: str
+    file: str
+    line: int
+
+
+class TensorMapView(_Model):
+    """A TMA descriptor that the host passed: which parameter holds it, at which byte, and what it says."""
+
+    parameter: int
+    offset: int
+    text: str
+
+
+class LaunchFact(_Model):
+    """One launch of the kernel's host code. Sizes in CTAs (grid, cluster), threads (block) and bytes."""
+
+    problem: str
+    kernel: str
+    grid: Dim3
+    block: Dim3
+    cluster: Dim3
+    smem_bytes: int
+    cooperative: bool
+    pdl: bool
+    parameter_bytes: tuple[int, ...]
+    tensormaps: tuple[TensorMapView, ...]
+
+
+class Code(_Model):
+    """What the machine code of one kernel uses.
+
+    Attributes:
+        symbol: Its mangled name.
+        source_name: The function of the kernel file it comes from, where the symbol tells.
+        registers: Registers a thread (cuobjdump); None where cuobjdump is not installed.
+        stack_bytes: Stack frame a thread, in bytes.
+        local_bytes: Local memory a thread, in bytes; spills live in the stack frame or here.
+        spill_stores: Instructions that store to local memory (STL), from the SASS; None without nvdisasm.
+        spill_loads: Instructions that load from local memory (LDL).
+        static_smem_bytes: Shared memory declared in the PTX.
+        tmem_columns: Columns of each tcgen05.alloc in the order of the PTX; None for one that is computed at run time.
+        max_threads: ``.maxntid`` or ``.reqntid`` product where given.
+        ptx_mix: Instructions by opcode (without type suffixes) in the PTX.
+        sass_mix: Instructions by opcode in the SASS.
+    """
+
+    symbol: str
+    source_name: str | None
+    registers: int | None
+    stack_bytes: int | None
+    local_bytes: int | None
+    spill_stores: int | None
+    spill_loads: int | None
+    static_smem_bytes: int
+    tmem_columns: tuple[int | None, ...]
+    max_threads: int | None
+    ptx_mix: dict[str, int]
+    sass_mix: dict[str, int] = Field(default_factory=dict)
+
+
+class Artifact(_Model):
+    """A file beside the trace: its kind, its name in the trace's folder and its SHA-256."""
+
+    kind: Literal["ptx", "cubin", "sass", "mlir"]
+    name: str
+    sha256: str
+
+
+class Trace(_Model):
+    """Everything that compiling one kernel on one problem showed.
+
+    ``ok`` says that it compiled; the checks that look at layouts or launches need that. ``findings`` may hold
+    warnings all the same.
+    """
+
+    schema_version: int = SCHEMA
+    kernel: str
+    entry: str | None
+    problem: str
+    problem_sizes: tuple[tuple[int, int, int, int], ...]
+    arch: str
+    options: tuple[str, ...]
+    dsl_version: str
+    python: str
+    ok: bool
+    values: tuple[Value, ...]
+    launches: tuple[LaunchFact, ...]
+    launch_count: int
+    code: tuple[Code, ...]
+    artifacts: tuple[Artifact, ...]
+    findings: tuple[Finding, ...]
+    dependencies: dict[str, str]
+    stages: dict[str, float]
+    seconds: float
+    session: str | None = None
+    bundle: str | None = None
+    folder: str | None = None
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that make the trace fail."""
+        return tuple(finding for finding in self.findings if finding.severity == "error")
+
+    def artifact_paths(self, kind: Literal["ptx", "cubin", "sass", "mlir"]) -> list[Path]:
+        """The files of one kind, in the order they were compiled."""
+        folder = Path(self.folder or ".")
+        return [folder / artifact.name for artifact in self.artifacts if artifact.kind == kind]

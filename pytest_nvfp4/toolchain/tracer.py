@@ -1,0 +1,324 @@
+"""Make the trace of a kernel: from the cache, or by a worker process that compiles it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pytest_nvfp4 import isolation
+from pytest_nvfp4.isolation import Outcome
+from pytest_nvfp4.isolation.environment import scrubbed
+from pytest_nvfp4.toolchain import artifacts, bundle
+from pytest_nvfp4.toolchain.cache import TraceCache, content_key, file_hash
+from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION, TraceRequest
+from pytest_nvfp4.toolchain.source import read_source
+from pytest_nvfp4.toolchain.trace import SCHEMA, Finding, LaunchFact, Trace, Value
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_WORKER = "pytest_nvfp4.toolchain.worker.__main__"
+_MAX_LAUNCHES = 1000
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in ', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a worker may use. The defaults are far above what a kernel's compile needs."""
+
+    deadline_s: float = 300.0
+    memory_bytes: int = 12 << 30
+    file_bytes: int = 4 << 30
+    output_bytes: int = 1 << 20
+
+
+@dataclass(slots=True)
+class _Events:
+    """What a worker said before it ended."""
+
+    findings: list[Finding] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
+    launches: list[LaunchFact] = field(default_factory=list)
+    launch_count: int = 0
+    dependencies: list[str] = field(default_factory=list)
+    stages: dict[str, float] = field(default_factory=dict)
+    dsl_version: str | None = None
+    ended: bool = False
+
+    @property
+    def last_stage(self) -> str:
+        return next(reversed(self.stages), "start")
+
+    def take(self, event: dict[str, Any]) -> None:
+        match event.pop("event"):
+            case "finding":
+                self.findings.append(Finding.model_validate(event))
+            case "stage":
+                self.stages[str(event["name"])] = float(event["seconds"])
+            case "dsl":
+                self.dsl_version = str(event["version"])
+            case "launch":
+                self.launches.append(LaunchFact.model_validate(event))
+            case "values":
+                self.values = [
+                    Value(name=name, type=text, file=file, line=line) for name, text, file, line in event["values"]
+                ]
+                self.launch_count = int(event["launches"])
+            case "dependencies":
+                self.dependencies = [str(file) for file in event["files"]]
+            case "end":
+                self.ended = True
+            case other:
+                raise ValueError(f"unknown event {other!r}")
+
+
+@lru_cache(maxsize=1)
+def _own_hash() -> str:
+    """Hash of the code that makes traces, so that a trace of another version of it is not used."""
+    digest = hashlib.sha256()
+    for folder in ("toolchain", "isolation"):
+        for path in sorted((_PACKAGE / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def cache_key(request: TraceRequest) -> str:
+    """The name of a request's trace: its content, not its time."""
+    return content_key(
+        {
+            "schema": SCHEMA,
+            "own": _own_hash(),
+            "kernel": str(request.kernel),
+            "source": file_hash(request.kernel),
+            "entry": [str(request.entry.file), request.entry.function, file_hash(request.entry.file)]
+            if request.entry
+            else None,
+            "problem": [request.problem.name, request.problem.key],
+            "arch": request.arch,
+            "options": request.options,
+            "roots": [str(root) for root in request.all_roots],
+            "capture": request.capture,
+            "dsl": request.toolchain.dsl_version,
+            "python": request.toolchain.python_version,
+            "interpreter": str(request.toolchain.python),
+        }
+    )
+
+
+class Tracer:
+    """Makes traces and keeps them.
+
+    Args:
+        root: The user's root folder: debug bundles go below it, and its Python files count as the user's.
+        cache: Where traces are kept; None for the default.
+        limits: What a worker may use.
+        session: A name for this test run; within it a failed trace is reused too.
+    """
+
+    def __init__(
+        self, *, root: Path, cache: TraceCache | None = None, limits: Limits | None = None, session: str | None = None
+    ) -> None:
+        self._root = root.resolve()
+        self._cache = cache or TraceCache()
+        self._limits = limits or Limits()
+        self._session = session
+        self._memory: dict[str, Trace] = {}
+
+    def cached(self, request: TraceRequest) -> Trace | None:
+        """The trace of a request if it is at hand; nothing is compiled."""
+        key = cache_key(request)
+        return self._memory.get(key) or self._cache.load(key, session=self._session)
+
+    def trace(self, request: TraceRequest) -> Trace:
+        """The trace of a request; whatever the kernel does, the answer is a trace, with findings if it failed."""
+        key = cache_key(request)
+        if known := self._memory.get(key):
+            return known
+        found = self._cache.load(key, session=self._session)
+        if found is None:
+            with self._cache.locked(key):
+                found = self._cache.load(key, session=self._session) or self._make(request, key)
+        self._memory[key] = found
+        return found
+
+    def _make(self, request: TraceRequest, key: str) -> Trace:
+        with self._cache.building() as build:
+            folder, scratch = build / "artifacts", build / "scratch"
+            folder.mkdir()
+            scratch.mkdir()
+            job = build / "job.json"
+            job.write_text(json.dumps(self._job(request, folder)), encoding="utf-8")
+            environ = {
+                "CUTE_DSL_ARCH": request.arch,
+                "CUTE_DSL_DISABLE_FILE_CACHING": "1",
+                "CUTE_DSL_KEEP_PTX": "1",
+                "CUTE_DSL_KEEP_CUBIN": "1",
+                "CUTE_DSL_KEEP_IR": "1",
+                "CUTE_DSL_LINEINFO": "1",
+                "CUTE_DSL_DUMP_DIR": str(folder),
+                "PYTHONFAULTHANDLER": "1",
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "PYTHONUNBUFFERED": "1",
+            }
+            bootstrap = _PACKAGE / "toolchain" / "worker" / "bootstrap.py"
+            outcome = isolation.run(
+                [str(request.toolchain.python), "-P", str(bootstrap), str(_PACKAGE), _WORKER, str(job)],
+                cwd=scratch,
+                deadline_s=self._limits.deadline_s,
+                environ=environ,
+                memory_bytes=self._limits.memory_bytes,
+                file_bytes=self._limits.file_bytes,
+                output_bytes=self._limits.output_bytes,
+            )
+            trace = self._assemble(request, outcome, folder, scrubbed(os.environ, environ))
+            return self._cache.store(key, trace, folder)
+
+    def _job(self, request: TraceRequest, folder: Path) -> dict[str, Any]:
+        return {
+            "kernel": str(request.kernel),
+            "entry": {"file": str(request.entry.file), "function": request.entry.function} if request.entry else None,
+            "problem": {"name": request.problem.name, "sizes": request.problem.sizes, "seed": request.problem.seed},
+            "options": list(request.options),
+            "roots": [str(root) for root in dict.fromkeys((self._root, *request.all_roots))],
+            "package": str(_PACKAGE),
+            "artifacts": str(folder),
+            "capture": request.capture,
+            "max_launches": _MAX_LAUNCHES,
+        }
+
+    def _assemble(self, request: TraceRequest, outcome: Outcome, folder: Path, environ: dict[str, str]) -> Trace:
+        events = _Events()
+        for line in (outcome.result or b"").splitlines():
+            try:
+                events.take(json.loads(line))
+            except (ValueError, KeyError, TypeError, ValidationError) as error:
+                events.findings.append(Finding(kind="internal", message=f"the worker's answer is damaged: {error}"))
+                break
+        if not events.ended or outcome.returncode != 0:
+            events.findings.append(self._ending(request, outcome, events))
+        functions = self._functions(request)
+        code, files, more = artifacts.collect(folder, functions)
+        events.findings += more
+        events.findings += _poisoned(events.values)
+        if request.capture and not code and not any(finding.severity == "error" for finding in events.findings):
+            events.findings.append(_nothing_compiled(request))
+        errors = [finding for finding in events.findings if finding.severity == "error"]
+        place = None
+        if errors:
+            errors_name = f"{request.kernel.stem}-{request.problem.name}-{cache_key(request)[:8]}"
+            place = bundle.write(
+                self._root,
+                name=re.sub(r"[^\w.+-]", "_", errors_name)[:120],
+                request=request,
+                outcome=outcome,
+                findings=events.findings,
+                environ=environ,
+                artifacts=folder,
+            )
+        dependencies = {
+            *events.dependencies,
+            str(request.kernel),
+            *([str(request.entry.file)] if request.entry else []),
+        }
+        return Trace(
+            kernel=str(request.kernel),
+            entry=str(request.entry) if request.entry else None,
+            problem=request.problem.name,
+            problem_sizes=tuple(request.problem.sizes),
+            arch=request.arch,
+            options=request.options,
+            dsl_version=events.dsl_version or request.toolchain.dsl_version,
+            python=request.toolchain.python_version,
+            ok=not errors,
+            values=tuple(events.values),
+            launches=tuple(events.launches),
+            launch_count=events.launch_count,
+            code=code,
+            artifacts=files,
+            findings=tuple(events.findings),
+            dependencies={path: file_hash(Path(path)) for path in sorted(dependencies)},
+            stages=events.stages,
+            seconds=round(outcome.wall_s, 3),
+            session=self._session,
+            bundle=str(place) if place else None,
+        )
+
+    @staticmethod
+    def _functions(request: TraceRequest) -> list[str]:
+        source = request.kernel.read_text(encoding="utf-8", errors="replace") if request.kernel.is_file() else ""
+        return re.findall(r"^\s*def\s+(\w+)", source, re.MULTILINE)
+
+    def _ending(self, request: TraceRequest, outcome: Outcome, events: _Events) -> Finding:
+        """The finding for a worker that did not come to its end."""
+        file, line = self._last_frame(outcome.stderr.text, request)
+        stage = events.last_stage
+        doing = {
+            "import kernel": f"while {request.kernel.name} was imported",
+            "compile": f"while {request.kernel.name} compiled",
+            "run": f"while the host code of {request.kernel.name} ran",
+        }.get(stage, f"in stage {stage!r}")
+        said = outcome.stderr.text.strip()[-4000:]
+        if outcome.timed_out:
+            kind, message = (
+                "timeout",
+                f"the kernel {outcome.describe_end()}, {doing}; raise --nvfp4-timeout if it needs longer",
+            )
+        elif outcome.result_overflow:
+            kind, message = "internal", "the worker's answer was larger than is accepted"
+        elif outcome.returncode < 0:
+            kind, message = "crash", f"the process {outcome.describe_end()} {doing}"
+        else:
+            kind, message = (
+                "vanished",
+                f"the process {outcome.describe_end()} {doing}, before it had an answer (os._exit?)",
+            )
+        text = None
+        if file and line:
+            try:
+                text = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()[line - 1].strip()
+            except (OSError, IndexError):
+                text = None
+        return Finding(kind=kind, message=message, file=file, line=line, text=text, detail=said)
+
+    @staticmethod
+    def _last_frame(stderr: str, request: TraceRequest) -> tuple[str | None, int | None]:
+        """The innermost frame of the user's in what faulthandler printed (most recent call first)."""
+        own = {str(request.kernel), str(request.entry.file) if request.entry else ""}
+        for match in _FRAME.finditer(stderr):
+            if match["file"] in own:
+                return match["file"], int(match["line"])
+        return None, None
+
+
+def _poisoned(values: list[Value]) -> list[Finding]:
+    """A layout that the DSL could not compute is the letter ``x``; using it is always wrong."""
+    return [
+        Finding(
+            kind="poisoned",
+            message=f"{value.name} has a poisoned layout ({value.type}): the DSL could not compute it and did not say so",
+            file=value.file,
+            line=value.line,
+        )
+        for value in values
+        if re.search(r'"(?:[^"]*\bo )?x"', value.type)
+    ]
+
+
+def _nothing_compiled(request: TraceRequest) -> Finding:
+    source = read_source(request.kernel)
+    why = (
+        "it does not use CuTe DSL"
+        if source is None or not source.mentions_dsl
+        else "neither its entry nor custom_kernel compiled or launched a @cute.jit function"
+    )
+    return Finding(
+        kind="no-compile",
+        message=f"{request.kernel.name} compiled no {DSL_DISTRIBUTION} kernel: {why}",
+        file=str(request.kernel),
+    )

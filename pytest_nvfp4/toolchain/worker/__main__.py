@@ -1,0 +1,294 @@
+"""Compile one kernel on one problem: read a job, return events, one JSON object a line, on the result pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pytest_nvfp4.isolation.limits import apply as apply_limits
+from pytest_nvfp4.toolchain.worker import contract, options
+from pytest_nvfp4.toolchain.worker.capture import Capture
+from pytest_nvfp4.toolchain.worker.findings import Finding, from_exception
+
+_RESULT_VARIABLE = "NVFP4_RESULT_FD"
+
+
+class _Reporter:
+    """Sends events to the parent, each whole, so that a crash loses nothing that was said before it."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_inheritable(descriptor, False)  # children of the kernel have no business with it
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+
+    def send(self, event: str, **data: Any) -> None:
+        line = (json.dumps({"event": event, **data}) + "\n").encode()
+        with self._lock:
+            view = memoryview(line)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+
+
+class _Session:
+    """One job, from the kernel's import to its launches."""
+
+    def __init__(self, job: dict[str, Any], reporter: _Reporter) -> None:
+        self.job = job
+        self.reporter = reporter
+        self.kernel = Path(job["kernel"])
+        self.entry = (Path(job["entry"]["file"]), job["entry"]["function"]) if job.get("entry") else None
+        self.sizes = [tuple(size) for size in job["problem"]["sizes"]]
+        self.failed = False
+        self._roots = [Path(root) for root in job["roots"]]
+        self._libraries = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
+        self._known: dict[str, bool] = {}
+        self.capture = Capture(self.watched)
+
+    def watched(self, file: str) -> bool:
+        """Whether a file is the user's: below the roots of the job and not of an installed library."""
+        known = self._known.get(file)
+        if known is None:
+            path = Path(file)
+            own = {str(self.kernel), str(self.entry[0]) if self.entry else ""}
+            known = file in own or (
+                path.is_absolute()
+                and not file.startswith(self._libraries)
+                and "site-packages" not in path.parts
+                and any(path.is_relative_to(root) for root in self._roots)
+                and not path.is_relative_to(self.job["package"])
+            )
+            self._known[file] = known
+        return known
+
+    def report(self, finding: Finding) -> None:
+        self.failed |= finding.severity == "error"
+        self.reporter.send("finding", **finding.to_dict())
+
+    def fail(self, kind: str, what: str, error: BaseException) -> None:
+        self.report(from_exception(kind, what, error, self.watched))
+
+    def stage(self, name: str) -> None:
+        self.reporter.send("stage", name=name, seconds=round(time.monotonic() - _START, 3))
+
+
+_START = time.monotonic()
+
+
+def _load(path: Path) -> ModuleType:
+    """Import a file under its own name, within its package if it is part of one, its folder first on the path."""
+    folder, parts = path.parent, [path.stem]
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    sys.path.insert(0, str(folder))
+    name = ".".join(parts)
+    if len(parts) > 1:
+        return importlib.import_module(name)
+    if name in sys.modules or name in sys.stdlib_module_names or not name.isidentifier():
+        name = f"nvfp4_kernel_{''.join(c if c.isalnum() else '_' for c in name)}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be imported as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _mentions_torch(session: _Session) -> bool:
+    files = [session.kernel, *([session.entry[0]] if session.entry else [])]
+    return session.entry is None or any(b"torch" in file.read_bytes() for file in files if file.is_file())
+
+
+def _call_entry(session: _Session, module: ModuleType, name: str) -> object:
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        session.report(
+            Finding(
+                "entry",
+                f"entry {session.entry[0] if session.entry else module.__file__}::{name} is not a function there; "
+                f"the file defines {', '.join(known) or 'no function'}",
+            )
+        )
+        return None
+    required = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ]
+    if len(required) > 1:
+        names = ", ".join(parameter.name for parameter in required)
+        session.report(
+            Finding(
+                "entry",
+                f"entry {name}({names}) cannot be called: an entry takes no argument, or one, the problem as a list "
+                "of (m, n, k, l); wrap it in a function that fills in the rest",
+            )
+        )
+        return None
+    if not required:
+        return function()
+    if required[0].kind is required[0].KEYWORD_ONLY:
+        return function(**{required[0].name: session.sizes})
+    return function(session.sizes)
+
+
+def _call_contract(session: _Session, module: ModuleType) -> object:
+    custom = getattr(module, "custom_kernel", None)
+    if not callable(custom):
+        session.report(
+            Finding(
+                "contract",
+                f"{session.kernel.name} defines no custom_kernel(data) and no entry is configured: add "
+                '`entry = "FILE::FUNCTION"` for it to [tool.pytest_nvfp4] in pyproject.toml, or pass --nvfp4-entry',
+            )
+        )
+        return None
+    kept: list[object] = []
+    if callable(prepare := getattr(module, "compile_kernel", None)):
+        kept.append(prepare(session.sizes))
+    session.stage("run")
+    kept.append(custom(contract.make_data(session.sizes)))
+    return kept
+
+
+def _launch_record(launch: Any, problem: str) -> dict[str, Any]:
+    from pytest_nvfp4.toolchain import tensormap
+
+    maps = []
+    for index, data in enumerate(launch.params):
+        for offset in range(0, len(data) - 127, 64):
+            chunk = data[offset : offset + 128]
+            if tensormap.looks_like_tensormap(chunk):
+                with contextlib.suppress(tensormap.TensorMapError):
+                    maps.append({"parameter": index, "offset": offset, "text": tensormap.decode(chunk).describe()})
+    return {
+        "problem": problem,
+        "kernel": launch.kernel,
+        "grid": list(launch.grid),
+        "block": list(launch.block),
+        "cluster": list(launch.cluster),
+        "smem_bytes": launch.dynamic_smem,
+        "cooperative": launch.cooperative,
+        "pdl": launch.programmatic_dependent_launch,
+        "parameter_bytes": [len(data) for data in launch.params],
+        "tensormaps": maps,
+    }
+
+
+def _work(session: _Session) -> None:
+    job = session.job
+    session.stage("import cutlass")
+    try:
+        import cutlass
+        import cutlass.cute
+    except Exception as error:
+        session.fail("environment", "nvidia-cutlass-dsl cannot be imported", error)
+        return
+    session.reporter.send("dsl", version=getattr(cutlass, "__version__", "unknown"))
+    launches = 0
+
+    def on_launch(launch: Any) -> None:
+        nonlocal launches
+        launches += 1
+        if launches <= job["max_launches"]:
+            session.reporter.send("launch", **_launch_record(launch, job["problem"]["name"]))
+
+    from pytest_nvfp4.toolchain import hostside
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(hostside.install(on_launch))
+        if _mentions_torch(session):
+            session.stage("import torch")
+            from pytest_nvfp4.toolchain import torch_cuda
+
+            stack.enter_context(torch_cuda.redirect())
+        try:
+            options.install(job["options"], dump_dir=Path(job["artifacts"]))
+        except options.OptionError as error:
+            session.report(Finding("options", str(error)))
+            return
+        contract.provide_task()
+        if job["capture"]:
+            session.capture.start()
+        kept: list[object] = []
+        try:
+            session.stage("import kernel")
+            try:
+                module = _load(session.kernel)
+                main = (
+                    module if session.entry is None or session.entry[0] == session.kernel else _load(session.entry[0])
+                )
+            except BaseException as error:
+                session.fail("import", f"{session.kernel.name} could not be imported", error)
+                return
+            session.stage("compile")
+            try:
+                kept.append(
+                    _call_entry(session, main, session.entry[1]) if session.entry else _call_contract(session, module)
+                )
+            except BaseException as error:
+                compiled = any(Path(job["artifacts"]).glob("*.ptx"))
+                kind, what = (
+                    ("run", "its host code failed after a compile") if compiled else ("compile", "did not compile")
+                )
+                session.fail(kind, f"{session.kernel.name} {what}", error)
+        finally:
+            session.capture.stop()
+            session.reporter.send(
+                "values",
+                values=[[v.name, v.type, v.file, v.line] for v in session.capture.values()],
+                launches=launches,
+            )
+            for error_text in session.capture.errors[:5]:
+                session.report(Finding("capture", f"a value could not be read: {error_text}", severity="warning"))
+        session.stage("done")
+        # Objects of the DSL must not be touched, not even destroyed, once their compile is over.
+        os.environ["NVFP4_KEPT"] = str(len(kept))
+
+
+def _dependencies(session: _Session) -> list[str]:
+    files = {str(session.kernel)} | ({str(session.entry[0])} if session.entry else set())
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(".py") and session.watched(file):
+            files.add(file)
+    return sorted(files)
+
+
+def main() -> None:
+    """Read the job named on the command line, do it, and leave without running any of the kernel's exit handlers."""
+    reporter = _Reporter(int(os.environ.pop(_RESULT_VARIABLE)))
+    apply_limits(dict(os.environ))
+    job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    session = _Session(job, reporter)
+    exit_now: Callable[[int], Any] = os._exit
+    flush = [stream.flush for stream in (sys.stdout, sys.stderr)]
+    try:
+        _work(session)
+    except BaseException as error:
+        session.fail("internal", "the trace itself failed", error)
+    reporter.send("dependencies", files=_dependencies(session))
+    reporter.send("end", ok=not session.failed)
+    for one in flush:
+        with contextlib.suppress(Exception):
+            one()
+    exit_now(0)
+
+
+if __name__ == "__main__":
+    main()

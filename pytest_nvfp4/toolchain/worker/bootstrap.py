@@ -1,0 +1,30 @@
+"""Start a module of this package in any interpreter, without putting this package's surroundings on its path.
+
+Usage: ``python bootstrap.py FOLDER MODULE [ARGUMENT ...]``, where FOLDER is the folder of the package. An environment
+of its own (another version of the DSL) must not see the packages installed beside this one.
+"""
+
+import importlib.util
+import runpy
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Import the package from its folder and run one of its modules as ``__main__``."""
+    folder, module, *arguments = sys.argv[1:]
+    name = Path(folder).name
+    spec = importlib.util.spec_from_file_location(
+        name, Path(folder) / "__init__.py", submodule_search_locations=[folder]
+    )
+    if spec is None or spec.loader is None:
+        sys.exit(f"no package in {folder}")
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[name] = package
+    spec.loader.exec_module(package)
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=False)
+
+
+if __name__ == "__main__":
+    main()

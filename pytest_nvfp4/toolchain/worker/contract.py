@@ -1,0 +1,55 @@
+"""Call a kernel the way GPU MODE's harness does: its ``task`` module, its inputs, its two functions."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+Sizes = Sequence[tuple[int, int, int, int]]
+
+
+def provide_task() -> None:
+    """Make ``from task import input_t, output_t`` work where no ``task`` module is at hand."""
+    try:
+        if importlib.util.find_spec("task") is not None:
+            return
+    except (ImportError, ValueError):
+        pass
+    module = types.ModuleType("task", "Stand-in for GPU MODE's task module: its two type variables.")
+    module.input_t = TypeVar("input_t")  # type: ignore[attr-defined, misc]
+    module.output_t = TypeVar("output_t")  # type: ignore[attr-defined, misc]
+    module.TestSpec = dict  # type: ignore[attr-defined]
+    sys.modules["task"] = module
+
+
+def make_data(sizes: Sizes) -> Any:
+    """Inputs of the right shapes, strides and types under GPU MODE's contract; their values are zero.
+
+    ``(abc, plain scales, reordered scales, sizes)``: ``a [m, k//2, l]`` and ``b [n, k//2, l]`` are float4_e2m1fn_x2
+    and K-major, ``c [m, n, l]`` is float16 and N-major, plain scales ``[m|n, k//16, l]`` are float8_e4m3fn on the CPU,
+    reordered scales are ``[32, 4, rest_m, 4, rest_k, l]``. Memory is zeroed lazily, so large shapes cost nothing.
+    """
+    import torch
+
+    def packed(rows: int, k: int, batches: int) -> Any:
+        raw = torch.zeros((batches, rows, k // 2), dtype=torch.uint8, device="cuda")
+        return raw.view(torch.float4_e2m1fn_x2).permute(1, 2, 0)
+
+    def plain(rows: int, k: int, batches: int) -> Any:
+        return torch.zeros((batches, rows, k // 16), dtype=torch.uint8).view(torch.float8_e4m3fn).permute(1, 2, 0)
+
+    def reordered(rows: int, k: int, batches: int) -> Any:
+        shape = (batches, -(-rows // 128), -(-(k // 16) // 4), 32, 4, 4)
+        raw = torch.zeros(shape, dtype=torch.uint8, device="cuda")
+        return raw.view(torch.float8_e4m3fn).permute(3, 4, 1, 5, 2, 0)
+
+    abc, scales, scales_reordered = [], [], []
+    for m, n, k, batches in sizes:
+        c = torch.zeros((batches, m, n), dtype=torch.float16, device="cuda").permute(1, 2, 0)
+        abc.append((packed(m, k, batches), packed(n, k, batches), c))
+        scales.append((plain(m, k, batches), plain(n, k, batches)))
+        scales_reordered.append((reordered(m, k, batches), reordered(n, k, batches)))
+    return abc, scales, scales_reordered, list(sizes)

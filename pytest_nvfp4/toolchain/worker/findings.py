@@ -1,0 +1,73 @@
+"""Turn what a kernel raised into a finding that names the kernel's own line."""
+
+from __future__ import annotations
+
+import linecache
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class Finding:
+    """Something that went wrong, as it is returned to the parent.
+
+    Attributes:
+        kind: What it is, for programs: ``import``, ``compile``, ``run``, ``contract``, ``entry``, ``exit``,
+            ``no-compile``, ``poisoned``, ``memory``, ``capture``, ``options``, ``environment``.
+        message: What happened, in words.
+        severity: ``error`` fails the trace, ``warning`` does not.
+        file: The user's file, where one is known.
+        line: Its line.
+        text: The source of that line.
+        detail: The traceback or diagnostic in full.
+    """
+
+    kind: str
+    message: str
+    severity: str = "error"
+    file: str | None = None
+    line: int | None = None
+    text: str | None = None
+    detail: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The finding as JSON."""
+        return asdict(self)
+
+
+def _place(error: BaseException, watched: Callable[[str], bool]) -> tuple[str | None, int | None]:
+    """The innermost place in the user's files that the error, or what caused it, passed through."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return error.filename, error.lineno
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    for link in chain:
+        file, line = getattr(link, "filename", None), getattr(link, "lineno", None)
+        if isinstance(file, str) and isinstance(line, int) and watched(file):
+            return file, line  # the DSL's own errors about source code carry these
+    for link in chain:
+        frames = [frame for frame in traceback.extract_tb(link.__traceback__) if watched(frame.filename)]
+        if frames:
+            return frames[-1].filename, frames[-1].lineno
+    return None, None
+
+
+def from_exception(kind: str, what: str, error: BaseException, watched: Callable[[str], bool]) -> Finding:
+    """A finding for an exception: ``what`` happened, with the error's own text and the user's line."""
+    file, line = _place(error, watched)
+    text = linecache.getline(file, line).strip() if file and line else None
+    said = str(error).strip() or "no message"
+    if isinstance(error, MemoryError):
+        kind, said = "memory", "out of memory"
+    if isinstance(error, SystemExit):
+        kind, said = "exit", f"the kernel called sys.exit({error.code!r})"
+        return Finding(kind, f"{what}: {said}", file=file, line=line, text=text or None)
+    name = type(error).__name__
+    detail = "".join(traceback.format_exception(error))
+    message = f"{what}: {name}: {said}"
+    return Finding(kind, message, file=file, line=line, text=text or None, detail=detail[-20_000:])

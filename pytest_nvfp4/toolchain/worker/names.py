@@ -1,0 +1,61 @@
+"""Give the frames of compiled kernels the names their author knows.
+
+The DSL rewrites the functions it compiles: loop and branch bodies become functions of their own, temporaries appear.
+The line numbers stay the author's, so the source file says which function and which names a frame belongs to.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Scope:
+    """A function of the source file.
+
+    Attributes:
+        name: Its qualified name without ``<locals>``, such as ``Kernel.kernel``.
+        first: Its first line, decorators included.
+        last: Its last line.
+        names: Every name that its source mentions; what the DSL adds is not among them.
+    """
+
+    name: str
+    first: int
+    last: int
+    names: frozenset[str] = field(default_factory=frozenset)
+
+
+class SourceNames:
+    """The functions of one source file by line."""
+
+    def __init__(self, text: str) -> None:
+        self._scopes: list[Scope] = []
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            return
+        self._collect(tree, ())
+        self._scopes.sort(key=lambda scope: scope.last - scope.first)
+
+    def _collect(self, node: ast.AST, path: tuple[str, ...]) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                inner = (*path, child.name)
+                first = min([child.lineno, *(decorator.lineno for decorator in child.decorator_list)])
+                names = {sub.id for sub in ast.walk(child) if isinstance(sub, ast.Name)}
+                names |= {sub.arg for sub in ast.walk(child) if isinstance(sub, ast.arg)}
+                self._scopes.append(Scope(".".join(inner), first, child.end_lineno or first, frozenset(names)))
+                self._collect(child, inner)
+            elif isinstance(child, ast.ClassDef):
+                self._collect(child, (*path, child.name))
+            else:
+                self._collect(child, path)
+
+    def at(self, line: int) -> Scope | None:
+        """The innermost function that holds a line, or None at module level."""
+        for scope in self._scopes:
+            if scope.first <= line <= scope.last:
+                return scope
+        return None
