@@ -432,8 +432,8 @@ def launch(table_ptr: cute.Pointer, tensormaps_ptr: cute.Pointer, num_groups: In
     sfa_smem_layout_staged = blockscaled_utils.make_smem_layout_sfa(tiled_mma, TILER_MNK, SF_VEC, NUM_STAGES)
     sfb_smem_layout_staged = blockscaled_utils.make_smem_layout_sfb(tiled_mma, TILER_MNK, SF_VEC, NUM_STAGES)
 
-    # Templates: box, swizzle and type are final; address, extents and strides are those of some small tensor, for the CTAs replace them.
-    # The extents are a run-time value, so that no layout of the kernel depends on them.
+    # Templates: box, swizzle and type are final; address, extents and strides are those of some small tensor, for the
+    # CTAs replace them. The extents are a run-time value, so that no layout of the kernel depends on them.
     extent = Int32(TILE_K)
     address = table_ptr.toint()
     a, b, sfa, sfb = make_operands(address, address, address, address, extent, extent, extent)
