@@ -31,7 +31,6 @@ from typing import Any
 from pytest_nvfp4.problem import Problem, ProblemError, parse_table, resolve
 
 DEFAULT_ARCH = "sm_100a"
-DEFAULT_PROBLEMS = ("gpumode-0",)
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 _NAME = re.compile(r"[A-Za-z0-9_.+-]*")
 
@@ -48,7 +47,8 @@ class KernelSettings:
         name: Name of the configuration; empty for the only one. It becomes part of the node id.
         entry: ``FILE::FUNCTION`` relative to the root; None for a kernel under GPU MODE's contract.
         arch: Architecture to compile for.
-        problems: The problems it is traced on.
+        problems: The problems it is traced on; None where the settings do not say: then ``gpumode-0`` for a kernel
+            under the contract, and one trace without a problem's name for an entry.
         protected: Patterns (``fnmatch``) of layout names that may not change without ``--nvfp4-unprotect``.
         compile_options: Options on top of the kernel's own.
         configured: A table of pyproject.toml speaks of this file.
@@ -57,7 +57,7 @@ class KernelSettings:
     name: str = ""
     entry: str | None = None
     arch: str = DEFAULT_ARCH
-    problems: tuple[Problem, ...] = field(default_factory=lambda: resolve(DEFAULT_PROBLEMS))
+    problems: tuple[Problem, ...] | None = None
     protected: tuple[str, ...] = ()
     compile_options: tuple[str, ...] = ()
     configured: bool = False

@@ -14,7 +14,9 @@ _ENTRY = re.compile(r"\.entry\s+([\w$.]+)")
 _THREADS = re.compile(r"\.(?:maxntid|reqntid)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?")
 _SHARED = re.compile(r"\.shared\s+(?:\.align\s+\d+\s+)?\.\w+\s+[\w$]+(?:\[(\d*)\])?")
 _WIDTH = re.compile(r"\.shared\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)\s")
-_INSTRUCTION = re.compile(r"^\s*(?:\{\s*)?(?:@!?%?[\w$]+\s+)?([a-z][\w]*(?:(?:\.|::)[\w]+)*)\b")
+_INSTRUCTION = re.compile(r"(?:@!?%?[\w$]+\s+)?([a-z]\w*(?:(?:\.|::)\w+)*)")
+_LABEL = re.compile(r"\A\s*(?:[\w$%]+:(?!:)\s*)+")
+_LINE_DIRECTIVE = re.compile(r"^\s*\.(?:loc|file|section)\b.*$", re.MULTILINE)
 _ALLOC = re.compile(r"tcgen05\.alloc[\w.:]*\s+\[[^\]]*\]\s*,\s*(%?[\w$]+)\s*;")
 _MOVE = re.compile(r"mov\.[bu]32\s+(%[\w$]+)\s*,\s*(0[xX][0-9a-fA-F]+|\d+)\s*;")
 _COMMENT = re.compile(r"//.*?$|/\*.*?\*/", re.MULTILINE | re.DOTALL)
@@ -81,13 +83,10 @@ def _columns(body: str) -> tuple[int | None, ...]:
 
 def _mix(body: str) -> dict[str, int]:
     mix: Counter[str] = Counter()
-    for statement in body.replace("{", "{\n").split("\n"):
-        for part in statement.split(";"):
-            text = part.strip().lstrip("{").strip()
-            if not text or text.startswith((".", "}", "//", "$", "%")) or text.endswith(":"):
-                continue
-            if match := _INSTRUCTION.match(text):
-                mix[family(match.group(1))] += 1
+    for statement in re.split(r"[;{}]", _LINE_DIRECTIVE.sub("", body)):
+        text = _LABEL.sub("", statement).strip()
+        if text and not text.startswith(".") and (match := _INSTRUCTION.match(text)):
+            mix[family(match.group(1))] += 1
     return dict(sorted(mix.items()))
 
 

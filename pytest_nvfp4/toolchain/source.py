@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,16 +30,18 @@ class KernelSource:
         defines_contract: It defines ``custom_kernel`` at module level (a function, or a name bound to something).
         mentions_dsl: It imports ``cutlass`` somewhere.
         functions: Names of its module-level functions.
-        main_guard: It has an ``if __name__ == "__main__"`` block.
-        problem: Why it could not be parsed; the other fields then come from a look at its text.
     """
 
     path: Path
     defines_contract: bool
     mentions_dsl: bool
     functions: tuple[str, ...] = ()
-    main_guard: bool = False
-    problem: SourceProblem | None = None
+
+
+_DEFINES = re.compile(rf"^(?:async\s+)?def\s+{CONTRACT}\s*\(|^{CONTRACT}\s*(?::[^=\n]+)?=(?!=)", re.MULTILINE)
+_IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+cutlass\b", re.MULTILINE)
+_FUNCTION = re.compile(r"^(?:async\s+)?def\s+(\w+)\s*\(", re.MULTILINE)
+_CLASS = re.compile(r"^class\s+(\w+)\b", re.MULTILINE)
 
 
 def _binds(node: ast.stmt, name: str) -> bool:
@@ -61,29 +64,10 @@ def _binds(node: ast.stmt, name: str) -> bool:
     return False
 
 
-def _imports(tree: ast.AST, module: str) -> bool:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import) and any(alias.name.split(".")[0] == module for alias in node.names):
-            return True
-        if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").split(".")[0] == module:
-            return True
-    return False
-
-
-def _is_main_guard(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.If)
-        and isinstance(node.test, ast.Compare)
-        and isinstance(node.test.left, ast.Name)
-        and node.test.left.id == "__name__"
-    )
-
-
 def read_source(path: Path) -> KernelSource | None:
     """Read a file; None when it is neither a kernel under the contract nor a user of the DSL.
 
-    Large trees are fast: a file is parsed only if its text holds one of the words that matter. An answer is kept
-    for as long as the file's size and modification time stay the same.
+    An answer is kept for as long as the file's size and modification time stay the same.
     """
     try:
         stat = path.stat()
@@ -95,27 +79,44 @@ def read_source(path: Path) -> KernelSource | None:
 @lru_cache(maxsize=4096)
 def _read(path: Path, _mtime_ns: int, _size: int) -> KernelSource | None:
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        return KernelSource(path, False, False, problem=SourceProblem(f"cannot be read: {error}", None, None))
-    words = (CONTRACT.encode() in data, b"cutlass" in data)
-    if not any(words):
+        text = path.read_bytes().decode("utf-8", "replace")
+    except OSError:
         return None
-    try:
-        tree = ast.parse(data, filename=str(path))
-    except SyntaxError as error:
-        problem = SourceProblem(f"{error.msg}", error.lineno, error.text and error.text.rstrip())
-        return KernelSource(path, *words, problem=problem)
-    except (ValueError, RecursionError, MemoryError) as error:
-        return KernelSource(path, *words, problem=SourceProblem(str(error) or type(error).__name__, None, None))
-    contract = any(_binds(node, CONTRACT) for node in tree.body)
-    dsl = _imports(tree, "cutlass")
+    if CONTRACT not in text and "cutlass" not in text:
+        return None
+    contract, dsl = _defines_contract(text), _IMPORTS.search(text) is not None
     if not contract and not dsl:
         return None
-    return KernelSource(
-        path,
-        contract,
-        dsl,
-        functions=tuple(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)),
-        main_guard=any(_is_main_guard(node) for node in tree.body),
-    )
+    names = tuple(_FUNCTION.findall(text)) + tuple(_CLASS.findall(text))
+    return KernelSource(path, contract, dsl, names)
+
+
+def _defines_contract(text: str) -> bool:
+    """Whether the module binds the contract's name.
+
+    A definition at the start of a line is one, unless it may stand inside a string; then, and where the name is only
+    mentioned (an import, a branch), the parsed source decides. Parsing every file would make collection of a large
+    folder slow.
+    """
+    if CONTRACT not in text:
+        return False
+    match = _DEFINES.search(text)
+    before = text[: match.start()] if match else ""
+    if match and before.count('"""') % 2 == 0 and before.count("'''") % 2 == 0:
+        return True
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return match is not None
+    return any(_binds(node, CONTRACT) for node in tree.body)
+
+
+def syntax_problem(path: Path) -> SourceProblem | None:
+    """Why a file is not Python, or None when it is."""
+    try:
+        compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return SourceProblem(f"{type(error).__name__}: {error.msg}", error.lineno, error.text and error.text.rstrip())
+    except (ValueError, RecursionError, MemoryError, OSError) as error:
+        return SourceProblem(f"{type(error).__name__}: {error}", None, None)
+    return None

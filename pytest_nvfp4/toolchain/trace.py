@@ -20,8 +20,8 @@ class _Model(BaseModel):
 class Finding(_Model):
     """Something that went wrong, with the user's own line where it is known.
 
-    ``kind`` is one of ``import``, ``compile``, ``run``, ``contract``, ``entry``, ``exit``, ``no-compile``, ``poisoned``,
-    ``memory``, ``capture``, ``options``, ``environment``, ``crash``, ``timeout``, ``vanished``, ``internal``.
+    ``kind`` is one of ``import``, ``compile``, ``run``, ``contract``, ``entry``, ``exit``, ``no-compile``,
+    ``poisoned``, ``memory``, ``capture``, ``options``, ``environment``, ``crash``, ``timeout``, ``vanished``, ``internal``.
     """
 
     kind: str

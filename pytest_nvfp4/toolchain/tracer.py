@@ -19,8 +19,8 @@ from pytest_nvfp4.isolation.environment import scrubbed
 from pytest_nvfp4.toolchain import artifacts, bundle
 from pytest_nvfp4.toolchain.cache import TraceCache, content_key, file_hash
 from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION, TraceRequest
-from pytest_nvfp4.toolchain.source import read_source
-from pytest_nvfp4.toolchain.trace import SCHEMA, Finding, LaunchFact, Trace, Value
+from pytest_nvfp4.toolchain.source import read_source, syntax_problem
+from pytest_nvfp4.toolchain.trace import SCHEMA, Artifact, Code, Finding, LaunchFact, Trace, Value
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _WORKER = "pytest_nvfp4.toolchain.worker.__main__"
@@ -140,12 +140,26 @@ class Tracer:
         key = cache_key(request)
         if known := self._memory.get(key):
             return known
-        found = self._cache.load(key, session=self._session)
+        found = self._cache.load(key, session=self._session) or self._unparsable(request)
         if found is None:
             with self._cache.locked(key):
                 found = self._cache.load(key, session=self._session) or self._make(request, key)
         self._memory[key] = found
         return found
+
+    def _unparsable(self, request: TraceRequest) -> Trace | None:
+        """The failed trace of a kernel or entry that is missing or not Python; no process is needed to say so."""
+        for path in (request.kernel, *([request.entry.file] if request.entry else [])):
+            if problem := syntax_problem(path):
+                finding = Finding(
+                    kind="import",
+                    message=f"{path.name} is not valid Python: {problem.message}",
+                    file=str(path),
+                    line=problem.line,
+                    text=problem.text,
+                )
+                return self._trace(request, _Events(findings=[finding]), ok=False)
+        return None
 
     def _make(self, request: TraceRequest, key: str) -> Trace:
         with self._cache.building() as build:
@@ -163,7 +177,6 @@ class Tracer:
                 "CUTE_DSL_LINEINFO": "1",
                 "CUTE_DSL_DUMP_DIR": str(folder),
                 "PYTHONFAULTHANDLER": "1",
-                "PYTHONDONTWRITEBYTECODE": "1",
                 "PYTHONUNBUFFERED": "1",
             }
             bootstrap = _PACKAGE / "toolchain" / "worker" / "bootstrap.py"
@@ -221,11 +234,20 @@ class Tracer:
                 environ=environ,
                 artifacts=folder,
             )
-        dependencies = {
-            *events.dependencies,
-            str(request.kernel),
-            *([str(request.entry.file)] if request.entry else []),
-        }
+        return self._trace(request, events, ok=not errors, code=code, files=files, seconds=outcome.wall_s, place=place)
+
+    def _trace(
+        self,
+        request: TraceRequest,
+        events: _Events,
+        *,
+        ok: bool,
+        code: tuple[Code, ...] = (),
+        files: tuple[Artifact, ...] = (),
+        seconds: float = 0.0,
+        place: Path | None = None,
+    ) -> Trace:
+        known = {*events.dependencies, str(request.kernel), *([str(request.entry.file)] if request.entry else [])}
         return Trace(
             kernel=str(request.kernel),
             entry=str(request.entry) if request.entry else None,
@@ -235,16 +257,16 @@ class Tracer:
             options=request.options,
             dsl_version=events.dsl_version or request.toolchain.dsl_version,
             python=request.toolchain.python_version,
-            ok=not errors,
+            ok=ok,
             values=tuple(events.values),
             launches=tuple(events.launches),
             launch_count=events.launch_count,
             code=code,
             artifacts=files,
             findings=tuple(events.findings),
-            dependencies={path: file_hash(Path(path)) for path in sorted(dependencies)},
+            dependencies={path: file_hash(Path(path)) for path in sorted(known)},
             stages=events.stages,
-            seconds=round(outcome.wall_s, 3),
+            seconds=round(seconds, 3),
             session=self._session,
             bundle=str(place) if place else None,
         )
@@ -267,7 +289,7 @@ class Tracer:
         if outcome.timed_out:
             kind, message = (
                 "timeout",
-                f"the kernel {outcome.describe_end()}, {doing}; raise --nvfp4-timeout if it needs longer",
+                f"the kernel {outcome.describe_end()}, {doing}; raise --nvfp4-timeout if it needs more",
             )
         elif outcome.result_overflow:
             kind, message = "internal", "the worker's answer was larger than is accepted"

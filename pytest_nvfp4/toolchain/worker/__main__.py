@@ -216,12 +216,13 @@ def _work(session: _Session) -> None:
             session.stage("import torch")
             from pytest_nvfp4.toolchain import torch_cuda
 
-            stack.enter_context(torch_cuda.redirect())
+            stack.enter_context(torch_cuda.install())
         try:
             options.install(job["options"], dump_dir=Path(job["artifacts"]))
         except options.OptionError as error:
             session.report(Finding("options", str(error)))
             return
+        sys.dont_write_bytecode = True  # from here on only the user's files are imported: leave their folders alone
         contract.provide_task()
         if job["capture"]:
             session.capture.start()

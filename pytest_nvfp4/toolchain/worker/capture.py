@@ -65,7 +65,7 @@ class Capture:
     def stop(self) -> None:
         """Remove the hook."""
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
 
     def _names(self, file: str) -> SourceNames | None:
         if file not in self._files:
@@ -140,8 +140,8 @@ class Capture:
         elif isinstance(value, dict):
             if depth < _MAX_DEPTH:
                 for key, member in list(value.items())[:_MAX_MEMBERS]:
-                    if isinstance(key, str | int):
-                        yield from self._typed(member, f"{label}[{key!r}]", scope, depth=depth + 1)
+                    if isinstance(key, int) or (isinstance(key, str) and key.isidentifier()):
+                        yield from self._typed(member, f"{label}[{key}]", scope, depth=depth + 1)
         elif self._is_own(value):
             yield from self._attributes(value, scope, label, depth=depth)
         elif (text := _type_text(value)) is not None:

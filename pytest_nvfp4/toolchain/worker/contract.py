@@ -19,8 +19,8 @@ def provide_task() -> None:
     except (ImportError, ValueError):
         pass
     module = types.ModuleType("task", "Stand-in for GPU MODE's task module: its two type variables.")
-    module.input_t = TypeVar("input_t")  # type: ignore[attr-defined, misc]
-    module.output_t = TypeVar("output_t")  # type: ignore[attr-defined, misc]
+    module.input_t = TypeVar("input_t")  # type: ignore[attr-defined]
+    module.output_t = TypeVar("output_t")  # type: ignore[attr-defined]
     module.TestSpec = dict  # type: ignore[attr-defined]
     sys.modules["task"] = module
 

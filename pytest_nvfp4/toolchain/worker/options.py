@@ -65,4 +65,4 @@ def install(extra: Sequence[str], *, dump_dir: Path) -> None:
             self.options[folder].value = str(dump_dir)
         return original(self, *args, **kwargs)
 
-    compiler.CompileOptions.apply_envar_settings = apply
+    setattr(compiler.CompileOptions, original.__name__, apply)
