@@ -1,0 +1,253 @@
+"""A tensor of a device that is not there: CUDA metadata over an ordinary CPU tensor.
+
+Every operator on a :class:`HostCudaTensor` is dispatched here, run on the CPU tensors behind it, and its results are
+wrapped again, so the rules of two memories hold: moving copies, mixing devices is an error, ``numpy()`` is an error.
+:mod:`~pytest_nvfp4.toolchain.torch_cuda` redirects ``device="cuda"`` to this class.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Self
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from pytest_nvfp4.toolchain.launches import HostSideError
+
+__all__ = ["HostCudaTensor", "check_index", "dispatch"]
+
+_CPU: Final = torch.device("cpu")
+_DL_CUDA: Final = 2
+_ALIGN: Final = 512  # torch's CUDA allocator starts every block on such a boundary; its CPU allocator only on 64
+_POISON: Final = 0xFF  # what uninitialised device memory holds here: NaN in every float format, -1 in every integer
+
+# They change a tensor's shape, strides or storage in place; a wrapper's metadata cannot follow.
+_METADATA_IN_PLACE: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("as_strided_", "detach_", "resize_", "resize_as_", "set_", "squeeze_", "swapaxes_", "swapdims_"),
+        *("t_", "transpose_", "unsqueeze_", "rename_", "set_data"),
+    )
+)
+# Operators that copy between devices, and those whose indices (argument 1) may stay on the CPU.
+_UNINITIALISED: Final = frozenset(
+    f"aten::{name}"
+    for name in ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+)
+_COPIES: Final = frozenset({"aten::copy_", "aten::_to_copy"})
+_INDEXED: Final = frozenset({"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"})
+
+
+class HostCudaTensor(torch.Tensor):
+    """A tensor of the modelled device. ``host`` is the CPU tensor that holds its elements."""
+
+    host: torch.Tensor
+
+    @staticmethod
+    def __new__(cls: type[Self], host: torch.Tensor) -> Self:
+        """Wrap ``host`` without copying; the wrapper sees every later change of its elements."""
+        wrapper: Self = torch.Tensor._make_wrapper_subclass(
+            cls,
+            host.size(),
+            strides=host.stride(),
+            storage_offset=host.storage_offset(),
+            dtype=host.dtype,
+            device=torch.device("cuda", 0),
+            requires_grad=False,
+        )
+        wrapper.host = host
+        return wrapper
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Answer what C++ would read from the wrapper itself, which has no storage."""
+        kwargs = kwargs or {}
+        answer = _ANSWERS.get(func)
+        if answer is not None:
+            return answer(*args, **kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operator that has a device tensor among its arguments."""
+        return dispatch(func, args, kwargs or {}, generator=None)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        """Export as DLPack with device kDLCUDA, sharing the elements."""
+        return _cuda_capsule(self.host, kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:  # type: ignore[override]
+        """Return ``(kDLCUDA, 0)``."""
+        return _DL_CUDA, 0
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickling would lose the device.
+
+        :raises HostSideError: always; move the tensor to the CPU first.
+        """
+        raise HostSideError("a cuda tensor cannot be pickled without a GPU: call .cpu() first")
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"{repr(self.host)[:-1]}, device='cuda:0')"
+
+
+def _numpy(_tensor: torch.Tensor, **_kwargs: Any) -> Any:
+    raise TypeError(
+        "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+    )
+
+
+def _array(_tensor: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
+    return _numpy(_tensor)
+
+
+def _storage_refused(name: str) -> Callable[..., Any]:
+    def call(*_args: Any, **_kwargs: Any) -> Any:
+        raise HostSideError(f"torch.Tensor.{name} of a cuda tensor has no stand-in without a GPU: use data_ptr()")
+
+    return call
+
+
+def _pinned(*_args: Any, **_kwargs: Any) -> Any:
+    raise RuntimeError("cannot pin 'torch.cuda.FloatTensor': only dense CPU tensors can be pinned")
+
+
+_ANSWERS: Final[dict[Any, Callable[..., Any]]] = {
+    torch.Tensor.data_ptr: lambda tensor: tensor.host.data_ptr(),
+    torch.Tensor.tolist: lambda tensor: tensor.host.tolist(),
+    torch.Tensor.numpy: _numpy,
+    torch.Tensor.__array__: _array,
+    torch.Tensor.pin_memory: _pinned,
+    torch.Tensor.is_pinned: lambda _tensor, *_: False,
+    torch.Tensor.get_device: lambda _tensor: 0,
+    torch.Tensor.untyped_storage: _storage_refused("untyped_storage"),
+    torch.Tensor.storage: _storage_refused("storage"),
+    torch.Tensor.share_memory_: _storage_refused("share_memory_"),
+    torch.Tensor.__format__: lambda tensor, spec: (
+        format(tensor.host.item(), spec) if tensor.dim() == 0 else object.__format__(tensor, spec)
+    ),
+    torch.Tensor.__repr__: lambda tensor, **_: HostCudaTensor.__repr__(tensor),
+    torch.Tensor.__deepcopy__: lambda tensor, memo: memo.setdefault(id(tensor), tensor.clone()),
+}
+
+
+def _is_cuda(value: Any) -> bool:
+    return isinstance(value, torch.device) and value.type == "cuda"
+
+
+def check_index(device: torch.device) -> None:
+    """Refuse a device other than the one that is simulated.
+
+    :raises HostSideError: the index is not 0.
+    """
+    if device.index not in (None, 0):
+        raise HostSideError(f"device {device} was asked for, one device (cuda:0) is simulated")
+
+
+def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generator: torch.Generator | None) -> Any:
+    """Run the operator ``func`` on host memory and wrap its results as its device semantics ask.
+
+    ``generator`` replaces torch's default CPU generator where a random operator of the device names none.
+
+    :raises RuntimeError: operands on different devices, as torch says it.
+    :raises HostSideError: an operator that has no stand-in.
+    """
+    name = func._schema.name
+    leaves, _ = tree_flatten((args, kwargs))
+    on_device = [leaf for leaf in leaves if isinstance(leaf, HostCudaTensor)]
+    if on_device and name in _METADATA_IN_PLACE:
+        raise HostSideError(
+            f"{name} changes a cuda tensor's shape or storage in place, which has no stand-in without a GPU: "
+            "use the out-of-place form"
+        )
+    if on_device and name not in _COPIES:
+        _check_one_device(name, leaves if name not in _INDEXED else [args[0], *args[2:]])
+    device = kwargs.get("device")
+    devices = [leaf for leaf in leaves if _is_cuda(leaf)]
+    for leaf in devices:
+        check_index(leaf)
+
+    host_args = tree_map_only(HostCudaTensor, lambda tensor: tensor.host, tuple(args))
+    host_kwargs = tree_map_only(HostCudaTensor, lambda tensor: tensor.host, dict(kwargs))
+    host_args = tree_map_only(torch.device, lambda d: _CPU if d.type == "cuda" else d, host_args)
+    host_kwargs = tree_map_only(torch.device, lambda d: _CPU if d.type == "cuda" else d, host_kwargs)
+    to_device = device.type == "cuda" if isinstance(device, torch.device) else bool(on_device or devices)
+    if host_kwargs.get("pin_memory"):
+        host_kwargs["pin_memory"] = False  # page-locking changes speed, not content
+    if generator is not None and to_device and _draws_from_default(func, kwargs):
+        host_kwargs["generator"] = generator
+
+    result = func(*host_args, **host_kwargs)
+
+    # In-place and out= operators return one of their arguments, which keeps its device.
+    own = {id(leaf.host if isinstance(leaf, HostCudaTensor) else leaf): leaf for leaf in leaves}
+    viewed = {tensor.host.untyped_storage().data_ptr() for tensor in on_device}
+
+    def wrap(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) in own:
+            found: torch.Tensor = own[id(tensor)]
+            return found
+        if not to_device:
+            return tensor
+        if tensor.untyped_storage().data_ptr() in viewed:
+            return HostCudaTensor(tensor)
+        return HostCudaTensor(_device_block(tensor, initialised=name not in _UNINITIALISED))
+
+    return tree_map_only(torch.Tensor, wrap, result)
+
+
+def _device_block(tensor: torch.Tensor, *, initialised: bool) -> torch.Tensor:
+    """Move a fresh result to memory that starts where a device allocation would."""
+    storage = tensor.untyped_storage()
+    size = storage.nbytes()
+    if not size:
+        return tensor
+    memory = ctypes.create_string_buffer(size + _ALIGN)
+    start = -ctypes.addressof(memory) % _ALIGN
+    block = torch.frombuffer((ctypes.c_char * size).from_buffer(memory, start), dtype=torch.uint8)
+    if initialised:
+        ctypes.memmove(block.data_ptr(), storage.data_ptr(), size)
+    else:
+        ctypes.memset(block.data_ptr(), _POISON, size)
+    return block.view(tensor.dtype).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def _check_one_device(name: str, operands: Sequence[Any]) -> None:
+    """Refuse what torch refuses: CPU tensors beside device tensors, except those of zero dimensions."""
+    tensors = [leaf for leaf in operands if isinstance(leaf, torch.Tensor)]
+    for tensor in tensors:
+        if not isinstance(tensor, HostCudaTensor) and tensor.dim():
+            raise RuntimeError(
+                f"{name}: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and "
+                f"{tensor.device}!"
+            )
+
+
+def _draws_from_default(func: Any, kwargs: dict[str, Any]) -> bool:
+    takes_one = any(argument.name == "generator" for argument in func._schema.arguments)
+    return takes_one and kwargs.get("generator") is None
+
+
+def _cuda_capsule(host: torch.Tensor, kwargs: dict[str, Any]) -> Any:
+    """Export ``host`` and rewrite the device field of its DLTensor (DLPack ABI, dlpack.h)."""
+    kwargs = {name: value for name, value in kwargs.items() if name in ("max_version", "copy")}
+    capsule = host.__dlpack__(**kwargs)
+    api = ctypes.pythonapi
+    is_valid = api.PyCapsule_IsValid
+    is_valid.restype, is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
+    pointer = api.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    # DLManagedTensor starts with its DLTensor; DLManagedTensorVersioned has version, context, deleter and flags first.
+    for name, tensor_at in ((b"dltensor", 0), (b"dltensor_versioned", 32)):
+        if is_valid(capsule, name):
+            device_at = pointer(capsule, name) + tensor_at + ctypes.sizeof(ctypes.c_void_p)
+            ctypes.c_int32.from_address(device_at).value = _DL_CUDA
+            return capsule
+    raise HostSideError("torch exported a DLPack capsule of an unknown kind: report the torch version")
