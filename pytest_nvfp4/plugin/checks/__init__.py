@@ -1,0 +1,29 @@
+"""The built-in checks. Each is a test function that gets its kernel from its item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_nvfp4.plugin.checks.codegen import codegen
+from pytest_nvfp4.plugin.checks.compiles import compiles
+from pytest_nvfp4.plugin.checks.launch import launch
+from pytest_nvfp4.plugin.checks.layouts import layouts
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check: its name in node ids, and the test function that makes it."""
+
+    name: str
+    function: Callable[..., Any]
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("compile", compiles),
+    Check("layouts", layouts),
+    Check("launch", launch),
+    Check("codegen", codegen),
+)
+"""The checks of a kernel file, in the order they run."""

@@ -1,0 +1,134 @@
+"""The launch and code facts of a trace as text for people: what a snapshot of them looks like.
+
+::
+
+    # nvfp4-launch 1
+    # kernel   kernels/nvfp4_group_gemm/sm100.py
+    # problem  gpumode-0
+    # dsl      4.8.1
+
+    launch.0.grid  3x1x1
+    launch.0.smem_bytes  111616
+    # end 2
+
+A line is a name and its value, two blanks apart; the last line counts them, so that a half-written file is not taken
+for a whole one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_nvfp4.toolchain.trace import Trace
+
+_HEADER = re.compile(r"# (\S+) +(\S.*)")
+_END = re.compile(r"# end (\d+)")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+\b")
+
+
+class SheetError(ValueError):
+    """A file of facts that cannot be read; the message names the line and the way out."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Named facts with a header. ``kind`` is ``launch`` or ``codegen``."""
+
+    kind: str
+    header: Mapping[str, str]
+    facts: Mapping[str, str]
+
+    def render(self) -> str:
+        """The text of the file."""
+        lines = [f"# nvfp4-{self.kind} 1"]
+        width = max((len(key) for key in self.header), default=0)
+        lines += [f"# {key:<{width}}  {value}" for key, value in self.header.items()]
+        lines.append("")
+        lines += [f"{name}  {value}" for name, value in self.facts.items()]
+        lines.append(f"# end {len(self.facts)}")
+        return "\n".join(lines) + "\n"
+
+    @classmethod
+    def parse(cls, text: str, *, kind: str) -> Sheet:
+        """Read a file.
+
+        Raises:
+            SheetError: it is damaged, half-written, or of another kind.
+        """
+        mend = "restore it from version control, or make it anew with --snapshot-update"
+        lines = text.splitlines()
+        first = f"# nvfp4-{kind} 1"
+        if not lines or lines[0].rstrip() != first:
+            raise SheetError(f"line 1 is {lines[0][:60] if lines else ''!r}, expected {first!r}: {mend}")
+        header: dict[str, str] = {}
+        facts: dict[str, str] = {}
+        for number, line in enumerate(lines[1:], start=2):
+            if end := _END.fullmatch(line):
+                if int(end[1]) != len(facts) or any(rest.strip() for rest in lines[number:]):
+                    raise SheetError(f"line {number} says {end[1]} facts end here, but there are {len(facts)}: {mend}")
+                return cls(kind, header, facts)
+            if match := _HEADER.fullmatch(line):
+                header[match[1]] = match[2].strip()
+            elif line.strip():
+                name, separator, value = line.partition("  ")
+                if not separator or not name or name != name.strip() or name in facts:
+                    raise SheetError(f"line {number} is {line[:80]!r}, expected 'name  value' with a new name: {mend}")
+                facts[name] = value.strip()
+        raise SheetError(f"the file ends without its '# end' line, so part of it is missing: {mend}")
+
+
+def _dims(dims: tuple[int, int, int]) -> str:
+    return "x".join(str(number) for number in dims)
+
+
+def _short(symbol: str, trace: Trace) -> str:
+    for code in trace.code:
+        if code.symbol == symbol and code.source_name:
+            return code.source_name
+    return symbol
+
+
+def launch_facts(trace: Trace) -> dict[str, str]:
+    """What each launch asks for: sizes, shared memory, TMEM, and the TMA descriptors the host passed.
+
+    Addresses are left out: they differ from run to run.
+    """
+    facts: dict[str, str] = {"launches": str(trace.launch_count)}
+    for index, launch in enumerate(trace.launches):
+        name = f"launch.{index}"
+        facts[f"{name}.kernel"] = _short(launch.kernel, trace)
+        facts[f"{name}.grid"] = _dims(launch.grid)
+        facts[f"{name}.block"] = _dims(launch.block)
+        facts[f"{name}.cluster"] = _dims(launch.cluster)
+        facts[f"{name}.smem_bytes"] = str(launch.smem_bytes)
+        if launch.cooperative:
+            facts[f"{name}.cooperative"] = "yes"
+        if launch.pdl:
+            facts[f"{name}.programmatic_dependent_launch"] = "yes"
+        for number, view in enumerate(launch.tensormaps):
+            facts[f"{name}.tensormap.{number}"] = _ADDRESS.sub("", view.text)
+    for index, code in enumerate(trace.code):
+        name = f"code.{index}"
+        facts[f"{name}.kernel"] = code.source_name or code.symbol
+        facts[f"{name}.static_smem_bytes"] = str(code.static_smem_bytes)
+        if code.max_threads is not None:
+            facts[f"{name}.max_threads"] = str(code.max_threads)
+        columns = [str(count) if count is not None else "?" for count in code.tmem_columns]
+        facts[f"{name}.tmem_columns"] = ",".join(columns) or "none"
+    return facts
+
+
+def codegen_facts(trace: Trace) -> dict[str, str]:
+    """What the compiler made of each kernel: registers, local memory, spills, and how often each PTX opcode occurs."""
+    facts: dict[str, str] = {}
+    for index, code in enumerate(trace.code):
+        name = f"code.{index}"
+        facts[f"{name}.kernel"] = code.source_name or code.symbol
+        for key in ("registers", "stack_bytes", "local_bytes", "spill_stores", "spill_loads"):
+            value = getattr(code, key)
+            facts[f"{name}.{key}"] = "unavailable" if value is None else str(value)
+        for opcode, count in code.ptx_mix.items():
+            facts[f"{name}.ptx.{opcode}"] = str(count)
+    return facts
