@@ -106,7 +106,7 @@ def parse(image: bytes) -> dict[str, CubinKernel]:
                 name = section.name.removeprefix(".nv.info.")
                 params = _params(name, image[section.offset : section.offset + section.size])
                 kernels[name] = CubinKernel(name=name, params=params, static_smem=smem.get(name, 0))
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, IndexError, OverflowError, ValueError) as error:
         if isinstance(error, CubinError):
             raise
         raise CubinError(f"the CUBIN of {len(image)} bytes is truncated or damaged ({error})") from error

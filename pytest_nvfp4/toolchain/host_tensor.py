@@ -7,8 +7,9 @@ wrapped again, so the rules of two memories hold: moving copies, mixing devices 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Self
 
 import torch
@@ -181,10 +182,12 @@ def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generato
     to_device = device.type == "cuda" if isinstance(device, torch.device) else bool(on_device or devices)
     if host_kwargs.get("pin_memory"):
         host_kwargs["pin_memory"] = False  # page-locking changes speed, not content
-    if generator is not None and to_device and _draws_from_default(func, kwargs):
-        host_kwargs["generator"] = generator
-
-    result = func(*host_args, **host_kwargs)
+    random = torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None
+    if random and to_device and generator is not None:
+        with _drawing_from(generator):
+            result = func(*host_args, **host_kwargs)
+    else:
+        result = func(*host_args, **host_kwargs)
 
     # In-place and out= operators return one of their arguments, which keeps its device.
     own = {id(leaf.host if isinstance(leaf, HostCudaTensor) else leaf): leaf for leaf in leaves}
@@ -230,9 +233,17 @@ def _check_one_device(name: str, operands: Sequence[Any]) -> None:
             )
 
 
-def _draws_from_default(func: Any, kwargs: dict[str, Any]) -> bool:
-    takes_one = any(argument.name == "generator" for argument in func._schema.arguments)
-    return takes_one and kwargs.get("generator") is None
+@contextlib.contextmanager
+def _drawing_from(generator: torch.Generator) -> Iterator[None]:
+    """Let torch's default generator continue ``generator`` for a while: not every operator takes one."""
+    default = torch.default_generator
+    before = default.get_state()
+    default.set_state(generator.get_state())
+    try:
+        yield
+        generator.set_state(default.get_state())
+    finally:
+        default.set_state(before)
 
 
 def _cuda_capsule(host: torch.Tensor, kwargs: dict[str, Any]) -> Any:

@@ -52,6 +52,12 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return dispatch(func, args, kwargs or {}, generator=self._generator)
 
 
+# torch wraps a mode's __torch_dispatch__ so that the first call imports torch._dynamo, which takes seconds and serves
+# compiled graphs only. The plain function does what is needed here.
+if hasattr(_DispatchMode.__torch_dispatch__, "__wrapped__"):
+    setattr(_DispatchMode, "__torch_dispatch__", _DispatchMode.__torch_dispatch__.__wrapped__)  # noqa: B010
+
+
 class _FunctionMode(TorchFunctionMode):
     """Redirects the few functions whose C++ moves data to the device below the dispatcher."""
 
