@@ -13,6 +13,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -105,6 +106,17 @@ def _load(path: Path) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _leave_alone(watched: Callable[[str], bool]) -> None:
+    """Write no bytecode beside the user's files; libraries keep theirs, or every trace would compile them anew."""
+    write: Any = SourceFileLoader.set_data
+
+    def set_data(self: SourceFileLoader, path: str, data: bytes, **kwargs: Any) -> None:
+        if not watched(str(self.path)):
+            write(self, path, data, **kwargs)
+
+    setattr(SourceFileLoader, write.__name__, set_data)
 
 
 def _mentions_torch(session: _Session) -> bool:
@@ -222,7 +234,7 @@ def _work(session: _Session) -> None:
         except options.OptionError as error:
             session.report(Finding("options", str(error)))
             return
-        sys.dont_write_bytecode = True  # from here on only the user's files are imported: leave their folders alone
+        _leave_alone(session.watched)
         contract.provide_task()
         if job["capture"]:
             session.capture.start()

@@ -1,0 +1,3 @@
+"""Test configuration of this repository; it is not part of the plugin."""
+
+pytest_plugins = ("pytester",)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.settings import SettingsError, find_root, fits_any, load
+
+
+def project(tmp_path: Path, text: str) -> Path:
+    (tmp_path / "pyproject.toml").write_text(text)
+    return tmp_path
+
+
+FULL = """
+[tool.pytest_nvfp4]
+arch = "sm_100a"
+protected = ["*.sA"]
+problems.small = { m = [40, 96], n = 128, k = 256 }
+
+[[tool.pytest_nvfp4.kernel]]
+path = "kernels/*/sm100.py"
+problems = ["small", "gpumode-3"]
+
+[[tool.pytest_nvfp4.kernel]]
+path = "examples/**/dense.py"
+name = "one"
+entry = "examples/build.py::one"
+arch = "sm_90a"
+
+[[tool.pytest_nvfp4.kernel]]
+path = "examples/**/dense.py"
+name = "two"
+entry = "examples/build.py::two"
+compile-options = "--opt-level 2"
+protected = ["x.y"]
+"""
+
+
+def test_everything_is_read(tmp_path: Path) -> None:
+    settings = load(project(tmp_path, FULL))
+    (kernel,) = settings.for_kernel(tmp_path / "kernels/gemm/sm100.py")
+    assert kernel.problems is not None
+    assert [problem.name for problem in kernel.problems] == ["small", "gpumode-3"]
+    assert kernel.protected == ("*.sA",)
+    assert kernel.configured
+    one, two = settings.for_kernel(tmp_path / "examples/a/b/dense.py")
+    assert (one.name, one.entry, one.arch, one.problems) == ("one", "examples/build.py::one", "sm_90a", None)
+    assert (two.name, two.compile_options, two.protected) == ("two", ("--opt-level 2",), ("x.y",))
+    assert settings.for_kernel(tmp_path / "examples/dense.py")[0].name == "one"
+
+
+def test_other_kernels_get_the_defaults(tmp_path: Path) -> None:
+    settings = load(project(tmp_path, FULL))
+    (kernel,) = settings.for_kernel(tmp_path / "kernels/sm100.py")
+    assert not kernel.configured
+    assert kernel.problems is None
+    assert not settings.names_kernel(tmp_path / "kernels/sm100.py")
+    assert settings.names_kernel(tmp_path / "kernels/gemm/sm100.py")
+
+
+def test_without_a_file_everything_is_default(tmp_path: Path) -> None:
+    (kernel,) = load(tmp_path).for_kernel(tmp_path / "x.py")
+    assert (kernel.arch, kernel.entry, kernel.compile_options) == ("sm_100a", None, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("[tool", "TOML"),
+        ("[tool]\npytest_nvfp4 = 3", "must be a table"),
+        ("[tool.pytest_nvfp4]\narchs = 'x'", "unknown key 'archs'"),
+        ("[tool.pytest_nvfp4]\narch = 'B200'", "arch = 'B200'"),
+        ("[tool.pytest_nvfp4]\nprotected = [1]", "list of texts"),
+        ("[tool.pytest_nvfp4]\nproblems = 1", "problems = 1"),
+        ("[tool.pytest_nvfp4]\nproblems.x = 1", "table with m, n and k"),
+        ("[tool.pytest_nvfp4]\nproblems.x = { m = 1, n = 1 }", "k = None"),
+        ("[tool.pytest_nvfp4]\nproblems.'a b' = { m = 1, n = 1, k = 1 }", "name of letters"),
+        ("[tool.pytest_nvfp4]\nkernel = 1", r"\[\[tool.pytest_nvfp4.kernel\]\]"),
+        ("[[tool.pytest_nvfp4.kernel]]\nname = 'x'", "path = None"),
+        ("[[tool.pytest_nvfp4.kernel]]\npath = 'x'\nentry = 'nope'", "FILE::FUNCTION"),
+        ("[[tool.pytest_nvfp4.kernel]]\npath = 'x'\nname = 'a b'", "name = 'a b'"),
+        ("[[tool.pytest_nvfp4.kernel]]\npath = 'x'\nproblems = ['nope']", "no problem is called 'nope'"),
+        ("[[tool.pytest_nvfp4.kernel]]\npath = 'x'\ncompile_options = []", "unknown key 'compile_options'"),
+    ],
+)
+def test_mistakes_are_named_with_file_and_value(tmp_path: Path, text: str, word: str) -> None:
+    with pytest.raises(SettingsError, match=word) as error:
+        load(project(tmp_path, text))
+    assert str(tmp_path / "pyproject.toml") in str(error.value)
+
+
+def test_two_configurations_of_a_file_need_names(tmp_path: Path) -> None:
+    settings = load(project(tmp_path, '[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\n' * 2))
+    with pytest.raises(SettingsError, match="give each a `name`"):
+        settings.for_kernel(tmp_path / "k.py")
+
+
+@pytest.mark.parametrize(
+    ("glob", "fits", "not_"),
+    [
+        ("kernels/**/*.py", ["kernels/a.py", "kernels/a/b/c.py"], ["a.py", "kernels/a.txt", "xkernels/a.py"]),
+        ("kernels/*.py", ["kernels/a.py"], ["kernels/a/b.py"]),
+        ("k?.py", ["k1.py"], ["k.py", "k12.py", "k/.py"]),
+        ("k[!0-9].py", ["kx.py"], ["k1.py"]),
+        ("a.b/*", ["a.b/c.py"], ["axb/c.py"]),
+    ],
+)
+def test_globs(tmp_path: Path, glob: str, fits: list[str], not_: list[str]) -> None:
+    assert [name for name in fits + not_ if fits_any(tmp_path / name, [glob], root=tmp_path)] == fits
+
+
+def test_the_root_is_the_nearest_folder_with_settings(tmp_path: Path) -> None:
+    project(tmp_path, "[tool.pytest_nvfp4]\n")
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    (tmp_path / "a" / "pyproject.toml").write_text("[project]\n")
+    kernel = inner / "k.py"
+    kernel.write_text("")
+    assert find_root(kernel) == tmp_path

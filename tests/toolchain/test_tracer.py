@@ -1,0 +1,400 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.problem import GPUMODE
+from pytest_nvfp4.toolchain.cache import TraceCache
+from pytest_nvfp4.toolchain.request import Entry, EntryError, TraceRequest
+from pytest_nvfp4.toolchain.trace import Trace
+from pytest_nvfp4.toolchain.tracer import Limits, Tracer, cache_key
+
+from .conftest import TraceIt
+from .kernels import CONTRACT, TINY
+
+pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+
+
+def types(trace: Trace) -> dict[str, str]:
+    return {value.name: value.type for value in trace.values}
+
+
+def only_error(trace: Trace) -> tuple[str, str, int | None]:
+    assert not trace.ok
+    assert len(trace.errors) == 1, trace.findings
+    finding = trace.errors[0]
+    return finding.kind, str(finding), finding.line
+
+
+def line_of(source: str, text: str) -> int:
+    return next(number for number, line in enumerate(source.splitlines(), 1) if text in line)
+
+
+class TestCapture:
+    def test_every_layout_has_its_authors_name(self, trace_it: TraceIt) -> None:
+        trace = trace_it(TINY)
+        assert trace.ok, trace.findings
+        found = types(trace)
+        assert found["Tile.smem_layout"] == '!cute.composed_layout<"S<3,4,3> o 0 o (8,64):(64,1)">'
+        assert found["Tile.__call__.layout"] == '!cute.layout<"(16,4):(1,16)">'
+        assert found["Tile.__call__.layout#2"] == '!cute.layout<"(16,8):(1,16)">'
+        assert found["Tile.__call__.pair[0]"] == '!cute.layout<"2:1">'
+        assert found["Tile.__call__.pair[1][0]"] == '!cute.layout<"3:1">'
+        # inside a branch and a loop, which the DSL turns into functions of its own
+        assert found["Tile.kernel.inner"] == '!cute.layout<"(4,4):(1,4)">'
+        assert found["Tile.kernel.looped"] == '!cute.layout<"(2,2):(2,1)">'
+        # an argument bound anew
+        assert found["Tile.__call__.x"].startswith("!cute.ptr<f16, gmem")
+        assert found["Tile.__call__.x#2"].startswith("!cute.memref<f16, gmem")
+
+    def test_a_value_names_the_line_that_bound_it(self, trace_it: TraceIt) -> None:
+        trace = trace_it(TINY)
+        lines = {value.name: value.line for value in trace.values}
+        assert lines["Tile.__call__.layout#2"] == line_of(TINY, "layout = cute.make_layout((self.rows, 8))")
+        assert lines["Tile.kernel.looped"] == line_of(TINY, "looped =")
+
+    def test_names_that_the_dsl_adds_are_not_recorded(self, trace_it: TraceIt) -> None:
+        names = [value.name for value in trace_it(TINY).values]
+        assert not [name for name in names if "locals" in name or "block" in name or "region" in name]
+
+    def test_the_ir_and_the_ptx_are_those_of_an_untraced_compile(self, trace_it: TraceIt) -> None:
+        traced, plain = trace_it(TINY), trace_it(TINY, capture=False)
+        assert traced.values
+        assert not plain.values
+        for kind in ("mlir", "ptx"):
+            with_capture = [path.read_bytes() for path in traced.artifact_paths(kind)]  # type: ignore[arg-type]
+            without = [path.read_bytes() for path in plain.artifact_paths(kind)]  # type: ignore[arg-type]
+            assert with_capture == without
+            assert with_capture
+
+    def test_another_kernel_has_another_ir(self, trace_it: TraceIt) -> None:
+        """The comparison above can fail."""
+        one, other = (
+            trace_it(TINY),
+            trace_it(TINY.replace("(2, 2), stride=(2, 1)", "(2, 2), stride=(1, 2)").replace("x[i, 1]", "x[i, 2]")),
+        )
+        assert one.artifact_paths("mlir")[0].read_bytes() != other.artifact_paths("mlir")[0].read_bytes()
+
+    def test_helper_modules_of_the_user_are_watched_and_tracked(self, trace_it: TraceIt, tmp_path: Path) -> None:
+        helper = tmp_path / "tiling.py"
+        helper.write_text(
+            "import cutlass.cute as cute\n\n\n@cute.jit\ndef tile(rows: cutlass.Constexpr):\n"
+            "    piece = cute.make_layout((rows, 5))\n    return piece\n".replace(
+                "import cutlass.cute as cute", "import cutlass\nimport cutlass.cute as cute"
+            )
+        )
+        source = TINY.replace("import cutlass\n", "import cutlass\nfrom tiling import tile\n", 1).replace(
+            "layout = cute.make_layout((self.rows, 8))", "layout = tile(self.rows)"
+        )
+        trace = trace_it(source)
+        assert trace.ok, trace.findings
+        assert types(trace)["tile.piece"] == '!cute.layout<"(16,5):(1,16)">'
+        assert str(helper) in trace.dependencies
+        helper.write_text(helper.read_text().replace("5", "6"))
+        assert types(trace_it(source))["tile.piece"] == '!cute.layout<"(16,6):(1,16)">'
+
+
+class TestFacts:
+    def test_compiled_code_is_described(self, trace_it: TraceIt) -> None:
+        trace = trace_it(TINY)
+        (code,) = trace.code
+        assert code.source_name == "kernel"
+        assert code.registers is not None
+        assert code.registers >= 16
+        assert (code.local_bytes, code.spill_stores, code.spill_loads) == (0, 0, 0)
+        assert code.max_threads == 64
+        assert sum(count for opcode, count in code.ptx_mix.items() if opcode.startswith("st.global")) >= 2
+        assert "EXIT" in code.sass_mix
+        assert [artifact.kind for artifact in trace.artifacts] == ["cubin", "mlir", "ptx", "sass"]
+        assert ".target sm_100a" in trace.artifact_paths("ptx")[0].read_text()
+
+    def test_a_launch_is_recorded_with_the_sizes_of_its_arguments(self, trace_it: TraceIt) -> None:
+        trace = trace_it(TINY, entry="launch")
+        assert trace.ok, trace.findings
+        (launch,) = trace.launches
+        assert (launch.grid, launch.block, launch.cluster) == ((5, 2, 1), (64, 1, 1), (1, 1, 1))
+        assert launch.smem_bytes == 1024
+        assert trace.launch_count == 1
+
+    def test_compiling_alone_launches_nothing(self, trace_it: TraceIt) -> None:
+        assert trace_it(TINY).launch_count == 0
+
+    def test_a_contract_kernel_launches_for_its_problem(self, trace_it: TraceIt) -> None:
+        trace = trace_it(CONTRACT, entry=None)
+        assert trace.ok, trace.findings
+        assert trace.launches[0].grid == (3, 1, 1)
+        other = trace_it(CONTRACT, entry=None, problem=GPUMODE[1])
+        assert other.launches[0].grid == (2 * 4 + 1 * 3, 1, 1)
+
+    def test_the_architecture_is_the_one_asked_for(self, trace_it: TraceIt) -> None:
+        trace = trace_it(TINY, arch="sm_90a")
+        assert trace.ok, trace.findings
+        assert ".target sm_90a" in trace.artifact_paths("ptx")[0].read_text()
+
+    def test_an_entry_may_take_the_problem(self, trace_it: TraceIt) -> None:
+        source = TINY + "\n\ndef sized(sizes):\n    build()(pointer(), cutlass.Int32(sizes[0][0]))\n"
+        assert trace_it(source, entry="sized").launches[0].grid == (96, 2, 1)
+
+    def test_compile_options_are_overridden(self, trace_it: TraceIt) -> None:
+        plain = trace_it(TINY, entry="build")
+        asserting = trace_it(TINY, entry="build", options=("--enable-assertions",))
+        assert asserting.ok, asserting.findings
+        slow = trace_it(TINY, options=("--opt-level 0",))
+        assert slow.ok, slow.findings
+        assert slow.artifact_paths("cubin")[0].read_bytes() != plain.artifact_paths("cubin")[0].read_bytes()
+
+    @pytest.mark.parametrize(
+        ("option", "word"), [("--no-such-option", "does not accept"), ("--gpu-arch sm_90a", "--nvfp4-arch")]
+    )
+    def test_options_that_cannot_be_set_are_refused(self, trace_it: TraceIt, option: str, word: str) -> None:
+        kind, text, _ = only_error(trace_it(TINY, options=(option,)))
+        assert kind == "options"
+        assert word in text
+
+
+class TestFailures:
+    def test_not_python(self, trace_it: TraceIt) -> None:
+        kind, text, line = only_error(trace_it(TINY.replace("def build():", "def build(:")))
+        assert (kind, line) == ("import", line_of(TINY, "def build()"))
+        assert "def build(:" in text
+
+    def test_import_error(self, trace_it: TraceIt) -> None:
+        kind, text, line = only_error(trace_it("import cutlass\nimport surely_not_installed\n"))
+        assert (kind, line) == ("import", 2)
+        assert "surely_not_installed" in text
+
+    def test_compile_error_names_the_kernels_line(self, trace_it: TraceIt) -> None:
+        source = TINY.replace("inner = cute.make_layout((4, 4))", "inner = cute.make_layout((4, 4), stride=(1,))")
+        trace = trace_it(source)
+        kind, _text, line = only_error(trace)
+        assert (kind, line) == ("compile", line_of(source, "stride=(1,)"))
+
+    def test_a_failure_leaves_a_bundle(self, trace_it: TraceIt) -> None:
+        source = TINY.replace("return cute.compile", "print('hello'); 1 / 0\n    return cute.compile")
+        trace = trace_it(source)
+        assert trace.bundle is not None
+        bundle = Path(trace.bundle)
+        summary = json.loads((bundle / "summary.json").read_text())
+        assert "ZeroDivisionError" in summary["findings"][0]["message"]
+        assert summary["arch"] == "sm_100a"
+        assert (bundle / "stdout.txt").read_text() == "hello\n"
+        assert (bundle / "stderr.txt").exists()
+        assert (bundle / "kernel.py").read_text() == source
+        environment = json.loads((bundle / "environment.json").read_text())
+        assert environment["CUTE_DSL_ARCH"] == "sm_100a"
+
+    def test_a_failure_after_the_compile_keeps_what_was_seen(self, trace_it: TraceIt) -> None:
+        trace = trace_it(TINY.replace("build()(pointer()", "build(); 1 / 0; (pointer()"), entry="launch")
+        kind, text, _ = only_error(trace)
+        assert kind == "run"
+        assert "failed after a compile" in text
+        assert trace.values
+        assert trace.code
+        assert trace.bundle is not None
+        assert list(Path(trace.bundle).glob("*.ptx"))
+
+    @pytest.mark.parametrize(
+        ("statement", "kind", "words"),
+        [
+            ("import os; os._exit(0)", "vanished", "exited with status 0 while kernel.py was imported"),
+            ("import sys; sys.exit(3)", "exit", "sys.exit(3)"),
+            ("import ctypes; ctypes.string_at(0)", "crash", "SIGSEGV"),
+            ("import os; os.abort()", "crash", "SIGABRT"),
+            ("raise KeyboardInterrupt", "import", "KeyboardInterrupt"),
+        ],
+    )
+    def test_ends_of_the_process(self, trace_it: TraceIt, statement: str, kind: str, words: str) -> None:
+        source = TINY.replace("class Tile:", f"{statement}\n\n\nclass Tile:")
+        found, text, line = only_error(trace_it(source))
+        assert found == kind
+        assert words in text
+        if "os._exit" not in statement:
+            assert line == line_of(source, statement)
+
+    def test_a_hang_is_stopped(self, trace_it: TraceIt) -> None:
+        source = TINY.replace("def build():", "def build():\n    import time\n    time.sleep(600)")
+        kind, text, _ = only_error(trace_it(source, limits=Limits(deadline_s=6)))
+        assert kind == "timeout"
+        assert "while kernel.py compiled" in text
+        assert "--nvfp4-timeout" in text
+
+    def test_too_much_memory(self, trace_it: TraceIt) -> None:
+        source = TINY.replace("def build():", "def build():\n    x = bytearray(8 << 30)")
+        kind, text, line = only_error(trace_it(source, limits=Limits(memory_bytes=4 << 30)))
+        assert (kind, line) == ("memory", line_of(source, "bytearray"))
+        assert "out of memory" in text
+
+    def test_a_flood_of_output_is_survived(self, trace_it: TraceIt) -> None:
+        source = TINY.replace("def build():", "def build():\n    [print('x' * 10000) for _ in range(5000)]")
+        assert trace_it(source).ok
+
+    def test_a_forked_child_does_not_outlive_the_trace(self, trace_it: TraceIt, tmp_path: Path) -> None:
+        pid_file = tmp_path / "pid"
+        source = TINY.replace(
+            "def build():",
+            "def build():\n    import os, time\n    pid = os.fork()\n"
+            "    if pid == 0:\n        os.setsid(); time.sleep(600)\n"
+            f"    open({str(pid_file)!r}, 'w').write(str(pid))",
+        )
+        assert trace_it(source).ok
+        pid = int(pid_file.read_text())
+        until = time.monotonic() + 5
+        while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not Path(f"/proc/{pid}").exists()
+
+    def test_files_written_in_the_working_directory_stay_out_of_the_tree(
+        self, trace_it: TraceIt, tmp_path: Path
+    ) -> None:
+        assert trace_it(TINY + "\nopen('left_behind.txt', 'w').write('x')\n").ok
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["kernel.py"]
+
+    def test_a_poisoned_layout_is_an_error(self) -> None:
+        """DSL 4.4.0 computes such a layout for scale factors at K = 512 and says nothing."""
+        from pytest_nvfp4.toolchain.trace import Value
+        from pytest_nvfp4.toolchain.tracer import _poisoned
+
+        value = Value(name="k.sfa", type='!cute.layout<"x">', file="k.py", line=7)
+        (finding,) = _poisoned([value, replace_type(value, '!cute.layout<"(4,2):(1,4)">')])
+        assert (finding.kind, finding.line, finding.severity) == ("poisoned", 7, "error")
+
+    def test_nothing_compiled(self, trace_it: TraceIt) -> None:
+        kind, text, _ = only_error(trace_it("import cutlass\n\n\ndef build():\n    return 1\n"))
+        assert kind == "no-compile"
+        assert "compiled or launched a @cute.jit function" in text
+        kind, text, _ = only_error(trace_it("def custom_kernel(data):\n    return []\n", entry=None))
+        assert kind == "no-compile"
+        assert "does not use CuTe DSL" in text
+
+    def test_entries_that_cannot_be_called(self, trace_it: TraceIt) -> None:
+        kind, text, _ = only_error(trace_it(TINY, entry="missing"))
+        assert kind == "entry"
+        assert "build" in text
+        kind, text, _ = only_error(trace_it(TINY + "\n\ndef two(a, b):\n    pass\n", entry="two"))
+        assert kind == "entry"
+        assert "two(a, b)" in text
+
+    def test_without_contract_or_entry(self, trace_it: TraceIt) -> None:
+        kind, text, _ = only_error(trace_it(TINY, entry=None))
+        assert kind == "contract"
+        assert "--nvfp4-entry" in text
+
+
+def replace_type(value: object, text: str) -> object:
+    return value.model_copy(update={"type": text})  # type: ignore[attr-defined]
+
+
+class TestCache:
+    def test_a_second_tracer_reuses_the_trace(self, trace_it: TraceIt, tmp_path: Path, trace_cache: TraceCache) -> None:
+        first = trace_it(TINY)
+        request = TraceRequest(tmp_path / "kernel.py", GPUMODE[0], Entry(tmp_path / "kernel.py", "build"))
+        again = Tracer(root=tmp_path, cache=trace_cache).cached(request)
+        assert again == first
+
+    def test_what_decides_a_trace_is_in_its_key(self, tmp_path: Path) -> None:
+        path = tmp_path / "k.py"
+        path.write_text(TINY)
+        base = TraceRequest(path, GPUMODE[0], Entry(path, "build"))
+        keys = {
+            cache_key(request)
+            for request in (
+                base,
+                replace(base, problem=GPUMODE[1]),
+                replace(base, arch="sm_90a"),
+                replace(base, options=("--opt-level 2",)),
+                replace(base, entry=Entry(path, "launch")),
+                replace(base, entry=None),
+                replace(base, toolchain=replace(base.toolchain, dsl_version="4.4.0")),
+                replace(base, toolchain=replace(base.toolchain, python_version="3.99")),
+            )
+        }
+        assert len(keys) == 8
+        before = cache_key(base)
+        path.write_text(TINY + "# changed\n")
+        assert cache_key(replace(base)) != before
+
+    @pytest.mark.parametrize("damage", ["truncate", "garbage", "artifact", "version"])
+    def test_a_damaged_entry_is_made_anew(
+        self, trace_it: TraceIt, tmp_path: Path, trace_cache: TraceCache, damage: str
+    ) -> None:
+        trace = trace_it(TINY)
+        assert trace.folder is not None
+        entry = Path(trace.folder)
+        stored = entry / "trace.json"
+        text = stored.read_text()
+        match damage:
+            case "truncate":
+                stored.write_text(text[: len(text) // 2])
+            case "garbage":
+                stored.write_bytes(os.urandom(200))
+            case "artifact":
+                trace.artifact_paths("ptx")[0].unlink()
+            case "version":
+                stored.write_text(text.replace('"schema_version":1', '"schema_version":0'))
+        request = TraceRequest(tmp_path / "kernel.py", GPUMODE[0], Entry(tmp_path / "kernel.py", "build"))
+        assert Tracer(root=tmp_path, cache=trace_cache).cached(request) is None
+        again = trace_it(TINY)
+        assert again.ok
+        assert again.values == trace.values
+
+    def test_a_folder_that_cannot_be_written_is_replaced(self, tmp_path: Path) -> None:
+        blocked = tmp_path / "file"
+        blocked.write_text("")
+        cache = TraceCache(blocked / "cache")
+        assert cache.root != blocked / "cache"
+        assert cache.root.is_dir()
+
+    def test_failures_are_not_kept_beyond_a_run(self, tmp_path: Path, trace_cache: TraceCache) -> None:
+        path = tmp_path / "k.py"
+        path.write_text("import cutlass\n1 / 0\n")
+        request = TraceRequest(path, GPUMODE[0], Entry(path, "build"))
+        assert not Tracer(root=tmp_path, cache=trace_cache, session="one").trace(request).ok
+        assert Tracer(root=tmp_path, cache=trace_cache, session="one").cached(request) is not None
+        assert Tracer(root=tmp_path, cache=trace_cache, session="two").cached(request) is None
+        assert Tracer(root=tmp_path, cache=trace_cache).cached(request) is None
+
+
+def test_interrupting_a_trace_leaves_nothing_running(tmp_path: Path) -> None:
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(
+        "import os, time\nopen(os.path.join(os.path.dirname(__file__), 'pid'), 'w').write(str(os.getpid()))\n"
+        "time.sleep(600)\nimport cutlass\n"
+    )
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom pytest_nvfp4.problem import GPUMODE\n"
+        "from pytest_nvfp4.toolchain.cache import TraceCache\n"
+        "from pytest_nvfp4.toolchain.request import Entry, TraceRequest\n"
+        "from pytest_nvfp4.toolchain.tracer import Tracer\n"
+        "root = Path(sys.argv[1])\n"
+        "request = TraceRequest(root / 'kernel.py', GPUMODE[0], Entry(root / 'kernel.py', 'b'))\n"
+        "Tracer(root=root, cache=TraceCache(root / 'c')).trace(request)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stderr=subprocess.DEVNULL)
+    pid_file = tmp_path / "pid"
+    until = time.monotonic() + 60
+    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    pid = int(pid_file.read_text())
+    parent.send_signal(signal.SIGINT)
+    assert parent.wait(timeout=30) != 0
+    until = time.monotonic() + 5
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
+    assert not list((tmp_path / "c" / "builds").iterdir())
+
+
+@pytest.mark.parametrize("text", ["build", "k.py::", "::build", "k.py::not a name", "missing.py::build"])
+def test_entries_are_checked(tmp_path: Path, text: str) -> None:
+    (tmp_path / "k.py").write_text("")
+    with pytest.raises(EntryError, match=r"pyproject\.toml"):
+        Entry.parse(text, root=tmp_path, source="pyproject.toml")
+    assert Entry.parse("k.py::build", root=tmp_path, source="x").file == tmp_path / "k.py"
