@@ -1,0 +1,117 @@
+"""The group that knows every subcommand by name and imports one only when it is called."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from pytest_nvfp4 import __version__
+from pytest_nvfp4.cli.errors import Exit, as_input_error
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "layouts": ("layouts", "Every named layout of a kernel."),
+    "diff": ("diff", "Compare layouts of two kernels, snapshots or git revisions by meaning."),
+    "insights": (
+        "insights.command",
+        "What each layout of a kernel says about the hardware, worst first.",
+    ),
+    "compile": ("codegen", "Compile a kernel without a device and keep what the compiler wrote."),
+    "ptx": ("codegen", "The PTX of a kernel."),
+    "sass": ("codegen", "The SASS of a kernel."),
+    "upgrade": ("upgrade", "What another version of CuTe DSL changes in a kernel."),
+    "snapshot": ("snapshot", "Read a layout snapshot file."),
+    "cache": ("cache", "Where traces are kept, and how many."),
+    "doctor": ("doctor", "What works on this machine, and how to get what does not."),
+    "bench-self": ("bench_self", "How fast this tool is on this machine."),
+}
+"""Name -> module of this package and one line of help, so that ``nvfp4 --help`` imports none of them."""
+
+
+def _attribute(name: str) -> str:
+    return f"{name.replace('-', '_')}_command"
+
+
+class LazyGroup(click.Group):
+    """Subcommands by name from `COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of the table."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a subcommand."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"pytest_nvfp4.cli.{COMMANDS[cmd_name][0]}")
+        command = getattr(module, _attribute(cmd_name))
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the subcommand; a near miss is named in the error."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; commands are {', '.join(COMMANDS)}"
+            raise click.UsageError(f"no command is called {args[0]!r}{hint}", ctx=ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the subcommands without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the subcommand; what the user's input caused becomes one line of error."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            known = as_input_error(error)
+            if known is None:
+                raise
+            raise known from error
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 fine; 1 a check failed (layouts differ, a kernel does not compile, something required is "
+    "missing); 2 wrong usage or an input that cannot be read; 130 interrupted.",
+)
+@click.version_option(__version__, prog_name="nvfp4")
+def app() -> None:
+    """Look at NVFP4 kernels for NVIDIA Blackwell (CuTe DSL) on a machine without a GPU.
+
+    KERNEL is a Python file under GPU MODE's contract, or one with an entry in [tool.pytest_nvfp4]. It runs in a
+    process of its own. Results go to standard output, everything else to standard error.
+    """
+
+
+def run() -> None:
+    """Run the command line and leave with its exit code."""
+    try:
+        code = app.main(prog_name="nvfp4", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Abort:
+        click.echo("nvfp4: interrupted", err=True)
+        code = Exit.INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except BrokenPipeError:
+        # The reader has seen enough (`nvfp4 ptx KERNEL | head`): nothing more can be said there, and that is fine.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = Exit.FINE
+    sys.exit(code if isinstance(code, int) else Exit.FINE)

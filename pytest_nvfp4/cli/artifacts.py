@@ -1,0 +1,170 @@
+"""The files a compile left, under names that say which kernel they are of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from pytest_nvfp4.cli import output
+from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.subject import matching
+from pytest_nvfp4.cli.tracing import Traced
+from pytest_nvfp4.toolchain import binaries, cubin, ptx
+from pytest_nvfp4.toolchain.trace import Trace
+
+Kind = Literal["ptx", "cubin", "sass", "mlir"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Module:
+    """What one compile of the kernel file left: one PTX module and what was made of it.
+
+    Attributes:
+        name: A name for files, unique in its trace: the kernel's function, or the module's number.
+        functions: Names by which its kernels can be asked for: source names and symbols.
+        files: The file of each kind that there is.
+    """
+
+    name: str
+    functions: tuple[str, ...]
+    files: dict[Kind, Path]
+
+
+def modules(trace: Trace) -> list[Module]:
+    """The modules of a trace in the order they were compiled.
+
+    PTX, CUBIN and SASS belong together by the kernels in them; the IR by its number, since it names none.
+    """
+    sources = {code.symbol: code.source_name for code in trace.code}
+    cubins = {_cubin_symbols(path): path for path in trace.artifact_paths("cubin")}
+    irs = trace.artifact_paths("mlir")
+    texts = trace.artifact_paths("ptx")
+    found: list[tuple[tuple[str, ...], dict[Kind, Path]]] = []
+    for index, path in enumerate(texts):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        symbols = tuple(sorted(kernel.symbol for kernel in ptx.parse(text).kernels))
+        files: dict[Kind, Path] = {"ptx": path}
+        if binary := cubins.pop(symbols, None):
+            files["cubin"] = binary
+        if len(irs) == len(texts):
+            files["mlir"] = irs[index]
+        found.append((symbols, files))
+    found += [(symbols, {"cubin": path}) for symbols, path in cubins.items()]
+    if len(irs) != len(texts):
+        found += [((), {"mlir": path}) for path in irs]
+    for _, files in found:
+        if "cubin" in files and (sass := files["cubin"].with_suffix(".sass")).is_file():
+            files["sass"] = sass
+    names = [_name(symbols, sources) for symbols, _ in found]
+    return [
+        Module(
+            name=name if name and names.count(name) == 1 else ".".join(filter(None, (name, str(index)))),
+            functions=tuple(
+                dict.fromkeys(text for symbol in symbols for text in (sources.get(symbol), symbol) if text)
+            ),
+            files=files,
+        )
+        for index, (name, (symbols, files)) in enumerate(zip(names, found, strict=True))
+    ]
+
+
+def _cubin_symbols(path: Path) -> tuple[str, ...]:
+    try:
+        return tuple(sorted(cubin.parse(path.read_bytes())))
+    except cubin.CubinError:
+        return (path.name,)
+
+
+def _name(symbols: tuple[str, ...], sources: dict[str, str | None]) -> str:
+    known = [source for symbol in symbols if (source := sources.get(symbol))]
+    return re.sub(r"\W", "_", known[0]) if len(known) == len(symbols) == 1 else ""
+
+
+def chosen(found: list[Module], kernel: str | None, *, label: str) -> list[Module]:
+    """The modules that hold a kernel of this name (a pattern; the source name or the symbol), or all.
+
+    Raises:
+        InputError: none does.
+    """
+    if kernel is None:
+        return found
+    fitting = [module for module in found if matching(module.functions, [kernel])]
+    if not fitting:
+        names = ", ".join(module.functions[0] for module in found if module.functions) or "none"
+        raise InputError(f"{label}: compiled no kernel called {kernel!r}; there are {names}")
+    return fitting
+
+
+def content(module: Module, kind: Kind, *, label: str) -> bytes:
+    """The file of one kind; SASS is made now if the compile could not.
+
+    Raises:
+        InputError: there is none, and it cannot be made.
+    """
+    path = module.files.get(kind)
+    if path is not None:
+        # DSL 4.4.0 ends its PTX with a NUL byte.
+        return path.read_bytes().rstrip(b"\0") if kind == "ptx" else path.read_bytes()
+    if kind == "sass" and "cubin" in module.files:
+        return binaries.run("nvdisasm", "--print-code", str(module.files["cubin"])).encode()
+    raise InputError(f"{label}: the compile left no {kind.upper()} of {module.name}")
+
+
+def write(traced: Traced, found: list[Module], kinds: Iterable[Kind], folder: Path) -> list[Path]:
+    """Write artifacts to a folder as ``<file>.<kernel>.<kind>`` and a ``manifest.json`` that lists them.
+
+    Files that an earlier manifest lists for the same kernel file and that are not written now are removed, so that
+    the folder never holds code of an older compile.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made: {error.strerror}") from error
+    stem = Path(traced.trace.kernel).stem
+    manifest = folder / MANIFEST
+    stale = _listed(manifest, stem)
+    wanted = list(kinds)
+    entries, paths = [], []
+    for module in found:
+        for kind in wanted:
+            if kind not in module.files and not (kind == "sass" and "cubin" in module.files and wanted == ["sass"]):
+                continue
+            data = content(module, kind, label=traced.subject.label)
+            path = folder / f"{stem}.{module.name}.{kind}"
+            output.write_file(path, data)
+            paths.append(path)
+            entries.append(
+                {
+                    "name": path.name,
+                    "kind": kind,
+                    "kernels": list(module.functions),
+                    "bytes": len(data),
+                    "sha256": hashlib.sha256(data).hexdigest(),
+                }
+            )
+    for path in stale:
+        if path not in paths:
+            path.unlink(missing_ok=True)
+    output.write_file(manifest, json.dumps({"file": stem, **traced.to_json(), "artifacts": entries}, indent=2) + "\n")
+    return [*paths, manifest]
+
+
+def _listed(manifest: Path, stem: str) -> list[Path]:
+    """The artifacts of this kernel file that a manifest lists; none where it is not one of ours."""
+    try:
+        data = json.loads(manifest.read_text(encoding="utf-8"))
+        names = [entry["name"] for entry in data["artifacts"]] if data["file"] == stem else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    ours = re.compile(rf"{re.escape(stem)}\.[\w.]+\.(?:{'|'.join(KINDS)})")
+    return [manifest.parent / name for name in names if isinstance(name, str) and ours.fullmatch(name)]

@@ -1,0 +1,50 @@
+"""How the command ends: its exit codes, and the errors a user can cause."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import IO, Any
+
+import click
+
+
+class Exit(IntEnum):
+    """Exit codes of every subcommand."""
+
+    FINE = 0
+    """Nothing to complain of."""
+    FAILED = 1
+    """A check failed: layouts differ at the gate, a kernel does not compile, something required is missing."""
+    USAGE = 2
+    """The command could not do its work: wrong usage, or an input that cannot be read."""
+    INTERRUPTED = 130
+    """Ctrl-C."""
+
+
+class InputError(click.ClickException):
+    """An input that cannot be used. Its message names the file or value, what is wrong with it and what to do."""
+
+    exit_code = int(Exit.USAGE)
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Write the message to standard error, on one line and with nothing in it that could act on a terminal."""
+        from pytest_nvfp4.report.text import visible
+
+        message = " ".join(self.message.split("\n")).strip()
+        click.echo(f"nvfp4: error: {visible(message)}", file=file, err=file is None)
+
+
+def as_input_error(error: Exception) -> InputError | None:
+    """The error as one of the user's input, or None when it is a defect of this program."""
+    from pytest_nvfp4.layout.errors import LayoutError
+    from pytest_nvfp4.problem import ProblemError
+    from pytest_nvfp4.settings import SettingsError
+    from pytest_nvfp4.toolchain.binaries import ToolUnavailableError
+    from pytest_nvfp4.toolchain.request import EntryError
+
+    if isinstance(error, LayoutError | ProblemError | SettingsError | EntryError | ToolUnavailableError):
+        return InputError(str(error))
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return InputError(f"{where}{error.strerror or error}")
+    return None

@@ -1,0 +1,371 @@
+"""Insights from how threads walk a tile: sectors and bank conflicts of each request of a warp.
+
+A tiled copy says which thread has which element of a tile (``layout_copy_tv``), a tile tensor says where the elements
+are, and a partitioned tensor of the same scope shows that the two were put together: it holds exactly the elements
+that the copy gives to thread 0. Only where all three agree is anything said.
+
+For a TMEM load the tiled copy describes the TMEM side, where a warp's 32 lanes are one object. PTX ISA,
+"tcgen05.ld", shape ``.32x32b``: lane i of the warp receives row i, register j column j. So on the register side the
+thread's lane takes the place of the row among the values.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_nvfp4.cli.insights.model import Insight, Level
+from pytest_nvfp4.layout import signals, warp
+from pytest_nvfp4.layout.coordinates import idx2crd, tree_size
+from pytest_nvfp4.layout.errors import LayoutError
+from pytest_nvfp4.layout.grammar import Group, IrType, Quoted, TypeInfo, dtype_bits, parse_type
+from pytest_nvfp4.layout.listing import Record
+from pytest_nvfp4.layout.notation import ComposedLayout, Layout, Tile
+from pytest_nvfp4.layout.offsets import domain_size
+from pytest_nvfp4.layout.tree import Dynamic, Leaf, Tree, is_static, leaves, map_leaves
+from pytest_nvfp4.report.text import plural
+
+_LANES = 32
+_MOST_VALUES = 16384
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A tiled copy, seen from the threads.
+
+    Attributes:
+        name: Its name in the listing.
+        kind: ``tmem_load``, ``universal_copy``, ...
+        thread_value: (threads, values) -> index in the tile.
+        tiler: What of each mode of a tensor the tile takes.
+        bits: Bits of one access of one thread, where the atom says.
+    """
+
+    name: str
+    kind: str
+    thread_value: Layout
+    tiler: tuple[Layout, ...]
+    bits: int | None
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A copy over a tile tensor, with the partition that shows that it takes place.
+
+    Attributes:
+        copy: The copy.
+        tensor: The tile tensor.
+        part: The partitioned tensor.
+        info: The tile tensor's type with a number for each ``?``.
+        substituted: What was put in place of ``?``; empty where there was none.
+    """
+
+    copy: Copy
+    tensor: Record
+    part: Record
+    info: TypeInfo
+    substituted: str
+
+
+def scope_of(name: str) -> str:
+    """The scope of a name: ``kernel`` of ``kernel.tCgC``."""
+    return name.rpartition(".")[0]
+
+
+def copy_of(record: Record) -> Copy | None:
+    """The tiled copy that a record is, as the threads see it; None where it is none, or none that is understood."""
+    info = record.info
+    if info.family != "tiled_copy" or not info.tree.args or not isinstance(info.tree.args[0], IrType):
+        return None
+    atom = info.tree.args[0]
+    kind = atom.name.rpartition(".")[2]
+    thread_value, tiler = _term(info, "layout_copy_tv"), _term(info, "tiler_mn")
+    if not isinstance(thread_value, Layout) or not isinstance(tiler, Tile):
+        return None
+    if not is_static(thread_value.shape) or not is_static(thread_value.stride):
+        return None
+    modes = tuple(mode for mode in tiler.modes if isinstance(mode, Layout))
+    if len(modes) != len(tiler.modes):
+        return None
+    words = [arg for arg in atom.args or () if isinstance(arg, str)]
+    if kind == "tmem_load":
+        registers = _register_side(thread_value) if {"32 DP", "32 bit"} <= set(words) else None
+        return None if registers is None else Copy(record.name, kind, registers, modes, None)
+    if kind not in {"universal_copy", "simt_async_copy", "simt_sync_copy"}:
+        return None
+    bits = next((int(word.split()[0]) for word in words if word.endswith(" b") and word.split()[0].isdigit()), None)
+    return Copy(record.name, kind, thread_value, modes, bits)
+
+
+def _term(info: TypeInfo, keyword: str) -> object:
+    value = info.parameter(keyword)
+    if isinstance(value, Group) and len(value.members) == 1:
+        value = value.members[0]
+    return value.term if isinstance(value, Quoted) else None
+
+
+def _register_side(tmem_side: Layout) -> Layout | None:
+    """Threads and values of a ``.32x32b`` load's registers: the rows among the values become the lanes."""
+    shape, stride = tmem_side.shape, tmem_side.stride
+    match shape, stride:
+        case ((int(lanes), warps), (*values, rows)), ((0, warp_step), (*steps, row_step)) if lanes == rows == _LANES:
+            return Layout(((lanes, warps), tuple(values)), ((row_step, warp_step), tuple(steps)))
+    return None
+
+
+def fixed(info: TypeInfo) -> tuple[TypeInfo, str] | None:
+    """The type with its divisor in place of each ``?`` stride, and a sentence on that; None where that is not enough.
+
+    A stride of unknown divisor says nothing about sectors, so it is left alone. A divisor that is smaller than the
+    extent of the other modes would make them overlap, so the smallest multiple that does not is taken.
+    """
+    layout = info.layout
+    if not isinstance(layout, Layout):
+        return (info, "") if layout is not None and _static(layout) else None
+    if _static(layout):
+        return info, ""
+    if not is_static(layout.shape):
+        return None
+    known = 1 + sum(
+        (size - 1) * stride
+        for size, stride in zip(leaves(layout.shape), leaves(layout.stride), strict=True)
+        if isinstance(size, int) and isinstance(stride, int)
+    )
+    notes: list[str] = []
+
+    def number(leaf: Leaf) -> Leaf:
+        if not isinstance(leaf, Dynamic) or leaf.div == 1:
+            return leaf
+        chosen = -(-known // leaf.div) * leaf.div
+        notes.append(f"{chosen} in place of {leaf}")
+        return chosen
+
+    stride = map_leaves(number, layout.stride)
+    if not is_static(stride):
+        return None
+    text = str(info).replace(f'"{layout}"', f'"{Layout(layout.shape, stride)}"')
+    return parse_type(text), "; ".join(dict.fromkeys(notes))
+
+
+def _static(layout: Layout | ComposedLayout) -> bool:
+    while isinstance(layout, ComposedLayout):
+        if not is_static(layout.offset):
+            return False
+        layout = layout.outer
+    return is_static(layout.shape) and is_static(layout.stride)
+
+
+def walks(records: Sequence[Record]) -> list[Walk]:
+    """Every copy over every tile tensor of one scope that a partitioned tensor of the scope confirms.
+
+    Copies that give each thread the same, and tensors of one type, count once.
+    """
+    tensors = [record for record in records if _is_tensor(record.info)]
+    copies: dict[tuple[Layout, tuple[Layout, ...], int | None], Copy] = {}
+    for record in records:
+        if (copy := copy_of(record)) is not None:
+            copies.setdefault((copy.thread_value, copy.tiler, copy.bits), copy)
+    found: list[Walk] = []
+    for copy in copies.values():
+        for tensor in {record.raw: record for record in reversed(tensors)}.values():
+            ready = fixed(tensor.info)
+            mine = None if ready is None else _offsets(copy, ready[0])
+            if ready is None or mine is None:
+                continue
+            found += [
+                Walk(copy, tensor, part, *ready)
+                for part in tensors
+                if part.raw != tensor.raw and _confirms(part.info, mine, ready[0])
+            ]
+    return found
+
+
+def _is_tensor(info: TypeInfo) -> bool:
+    return info.family == "memref" and info.space in {"gmem", "smem"} and info.layout is not None
+
+
+def _modes(info: TypeInfo) -> tuple[Tree, ...] | None:
+    shape = info.layout.shape if info.layout is not None else None
+    return shape if isinstance(shape, tuple) else None
+
+
+def _offsets(copy: Copy, info: TypeInfo) -> list[Tree] | None:
+    """The offsets of all that thread 0 gets of a tensor, tile by tile; None where the tile does not fit the tensor."""
+    layout = info.layout
+    modes = _modes(info)
+    coords = _coords(copy, info, thread=0)
+    if coords is None or layout is None or modes is None:
+        return None
+    try:
+        rests = [_rest(tile, tree_size(mode)) for tile, mode in zip(copy.tiler, modes, strict=False)]
+        if None in rests:
+            return None
+        steps = [(rest or (1, 0)) for rest in rests] + [(tree_size(mode), 1) for mode in modes[len(rests) :]]
+        if math.prod(count for count, _ in steps) * len(coords) > _MOST_VALUES:
+            return None
+        found = []
+        for place in itertools.product(*(range(count) for count, _ in reversed(steps))):
+            shift = [at * step for at, (_, step) in zip(reversed(place), steps, strict=True)]
+            found += [layout(tuple(map(sum, zip(coord, shift, strict=True)))) for coord in coords]
+    except LayoutError:
+        return None
+    return found
+
+
+def _rest(tile: Layout, room: int) -> tuple[int, int] | None:
+    """How many tiles a mode holds, and the step from one to the next; None where they do not fill it evenly."""
+    size = tree_size(tile.shape)
+    if size == room:
+        return 1, 0
+    plain = size == 1 or tile(size - 1) == size - 1
+    return (room // size, size) if plain and room % size == 0 else None
+
+
+def _coords(copy: Copy, info: TypeInfo, *, thread: int) -> list[tuple[int, ...]] | None:
+    """The coordinates, an index a mode, of a thread's values of the first tile; None where the tile does not fit."""
+    modes = _modes(info)
+    if modes is None or len(modes) < len(copy.tiler) or not isinstance(copy.thread_value.shape, tuple):
+        return None
+    try:
+        sizes = [tree_size(mode.shape) for mode in copy.tiler]
+        room = [tree_size(mode) for mode in modes]
+        values = domain_size(copy.thread_value) // tree_size(copy.thread_value.shape[0])
+        if values > _MOST_VALUES or any(size > limit for size, limit in zip(sizes, room, strict=False)):
+            return None
+        found = []
+        for value in range(values):
+            index = copy.thread_value((thread, value))
+            if not isinstance(index, int):
+                return None
+            place = idx2crd(index, tuple(sizes))
+            assert isinstance(place, tuple)
+            steps = [mode(part) for mode, part in zip(copy.tiler, place, strict=True)]
+            whole = [step for step, limit in zip(steps, room, strict=False) if isinstance(step, int) and step < limit]
+            if len(whole) < len(steps):
+                return None
+            found.append((*whole, *([0] * (len(modes) - len(whole)))))
+    except LayoutError:
+        return None
+    return found
+
+
+def _confirms(part: TypeInfo, mine: list[Tree], tile: TypeInfo) -> bool:
+    """Whether a tensor holds what the copy gives to thread 0, in the same order, and nothing else."""
+    if part.space != tile.space or part.dtype != tile.dtype or part.pointer_swizzle != tile.pointer_swizzle:
+        return False
+    ready = fixed(part)
+    if ready is None or ready[0].layout is None:
+        return False
+    layout = ready[0].layout
+    try:
+        return domain_size(layout) == len(mine) and [layout(index) for index in range(len(mine))] == mine
+    except LayoutError:
+        return False
+
+
+def insights(walk: Walk, *, alone: bool) -> Iterator[Insight]:
+    """What the requests of a warp on this walk cost.
+
+    Args:
+        walk: The walk.
+        alone: No other copy fits the same partition.
+    """
+    bits = dtype_bits(walk.tensor.info.dtype)
+    if bits is None:
+        return
+    try:
+        width, requests = _requests(walk, bits)
+    except LayoutError:
+        return
+    if not requests:
+        return
+    found = _shared(walk, width, requests) if walk.tensor.info.space == "smem" else _global(walk, width, requests)
+    if not alone:
+        found = replace(
+            found, value=f"{found.value}; if it is this copy: others fit as well", level=min(found.level, Level.NOTE)
+        )
+    yield found
+
+
+def _requests(walk: Walk, bits: int) -> tuple[int, list[tuple[int, ...]]]:
+    """The widest access of a thread in bytes, and for each access of the first warp the address of each lane."""
+    threads = walk.copy.thread_value.shape
+    assert isinstance(threads, tuple)
+    lanes = min(_LANES, tree_size(threads[0]))
+    per_lane: list[list[tuple[int, ...]]] = []
+    for lane in range(lanes):
+        coords = _coords(walk.copy, walk.info, thread=lane)
+        if coords is None:
+            return 0, []
+        per_lane.append(coords)
+    allowed = walk.copy.bits or signals.vector_width(walk.part.info).value.bits
+    elements = max(1, min(allowed, 128) // bits)
+    while elements >= 1:
+        if elements * bits % 8 == 0 and len(per_lane[0]) % elements == 0:
+            requests = _addresses(walk.info, per_lane, elements=elements, bits=bits)
+            if requests is not None:
+                return elements * bits // 8, requests
+        elements //= 2
+    return 0, []
+
+
+def _addresses(
+    info: TypeInfo, per_lane: list[list[tuple[int, ...]]], *, elements: int, bits: int
+) -> list[tuple[int, ...]] | None:
+    width = elements * bits // 8
+    requests = []
+    for start in range(0, len(per_lane[0]), elements):
+        request = []
+        for coords in per_lane:
+            places = [info.layout(coord) for coord in coords[start : start + elements]] if info.layout else []
+            first = places[0]
+            if not isinstance(first, int) or places != list(range(first, first + elements)):
+                return None
+            (address,) = warp.addresses_at(info, [coords[start]])
+            if address % width:
+                return None
+            request.append(address)
+        requests.append(tuple(request))
+    return requests
+
+
+def _from(walk: Walk) -> str:
+    substituted = f", with {walk.substituted}" if walk.substituted else ""
+    return f"{walk.copy.name} over {walk.tensor.name}{substituted}"
+
+
+def _shared(walk: Walk, width: int, requests: list[tuple[int, ...]]) -> Insight:
+    costs = [warp.bank_conflicts(request, width=width) for request in requests]
+    worst = max(costs, key=lambda cost: cost.ways)
+    total, ideal = sum(cost.wavefronts for cost in costs), sum(cost.ideal for cost in costs)
+    return Insight(
+        "bank conflicts of a warp",
+        f"{worst.ways} way{'s' if worst.ways > 1 else ''}; {total} wavefronts where {ideal} would do "
+        f"({plural(len(requests), 'request')} of {width} B a lane; {_from(walk)})",
+        Level.LOOK if worst.ways > 1 else Level.FINE,
+        "enumerated",
+        "lanes of one request that need different words of one bank wait for each other",
+        "another thread order, a swizzle or a padded row" if worst.ways > 1 else "",
+    )
+
+
+def _global(walk: Walk, width: int, requests: list[tuple[int, ...]]) -> Insight:
+    costs = [warp.coalescing(request, width=width) for request in requests]
+    worst = min(costs, key=lambda cost: cost.sector_efficiency)
+    share = worst.sector_efficiency
+    good = share > 0.99
+    return Insight(
+        "sectors of a warp",
+        f"{worst.sectors} sectors and {worst.lines} lines for {worst.useful_bytes} B: {share:.0%} of the bytes moved "
+        f"are asked for ({plural(len(requests), 'request')} of {width} B a lane; {_from(walk)})",
+        Level.FINE if good else Level.LOOK if share <= 0.5 else Level.NOTE,
+        "enumerated",
+        "global memory moves in sectors of 32 bytes; the count is of one request, and a cache may join several "
+        "requests to one sector",
+        ""
+        if good
+        else "which mode the lanes run along: neighbours in a warp should be neighbours in memory (stage through "
+        "shared memory and store by TMA, or transpose with stmatrix)",
+    )

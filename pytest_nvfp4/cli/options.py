@@ -1,0 +1,105 @@
+"""Options that several subcommands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import click
+
+from pytest_nvfp4.layout.change import Severity
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelOptions:
+    """What the command line says about how a kernel is compiled; None where it leaves that to the settings.
+
+    Attributes:
+        problem: Name of a problem.
+        shape: ``MxNxK[,MxNxK...]``.
+        entry: ``FILE::FUNCTION``.
+        arch: Architecture.
+        compile_options: Options of the DSL.
+        configuration: Name of a ``[[tool.pytest_nvfp4.kernel]]`` table.
+        timeout_s: Deadline of one compile.
+    """
+
+    problem: str | None = None
+    shape: str | None = None
+    entry: str | None = None
+    arch: str | None = None
+    compile_options: tuple[str, ...] = ()
+    configuration: str | None = None
+    timeout_s: float = 300.0
+
+
+_KERNEL_OPTIONS = (
+    click.option("--problem", metavar="NAME", help="Problem to compile for, such as gpumode-3 or one of your own."),
+    click.option("--shape", metavar="MxNxK[,...]", help="Problem to compile for, one MxNxK a group."),
+    click.option("--entry", metavar="FILE::FUNCTION", help="Function that compiles the kernel, if not custom_kernel."),
+    click.option("--arch", metavar="ARCH", help="Architecture, such as sm_100a."),
+    click.option(
+        "--compile-option",
+        "compile_options",
+        multiple=True,
+        metavar="OPTION",
+        help="Option of the DSL's compiler, such as '--opt-level 2'; may be repeated.",
+    ),
+    click.option("--config", "configuration", metavar="NAME", help="Which of several configurations of the kernel."),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=1),
+        default=300.0,
+        show_default=True,
+        help="Seconds after which a compile is stopped.",
+    ),
+)
+
+
+def kernel_options(function: Function) -> Function:
+    """Add the options that say how a kernel is compiled; the function gets them as ``how``."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        values = {name: kwargs.pop(name) for name in KernelOptions.__dataclass_fields__}
+        return function(*args, how=KernelOptions(**values), **kwargs)
+
+    for option in reversed(_KERNEL_OPTIONS):
+        call = option(call)
+    return call
+
+
+def json_option(function: Function) -> Function:
+    """Add ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Write JSON.")(function)
+
+
+def _severity(ctx: click.Context, param: click.Parameter, value: str) -> Severity:
+    try:
+        return Severity.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx=ctx, param=param) from error
+
+
+def gate_options(function: Function) -> Function:
+    """Add ``--fail-on`` and ``--protected``."""
+    names = ", ".join(item.name.lower().replace("_", "-") for item in Severity if item)
+    function = click.option(
+        "--protected",
+        multiple=True,
+        metavar="PATTERN",
+        help="Layout that may not change at all, by name or pattern; may be repeated.",
+    )(function)
+    return click.option(
+        "--fail-on",
+        callback=_severity,
+        default="permuted",
+        show_default=True,
+        metavar="SEVERITY",
+        help=f"Exit with 1 for a change of this severity or worse: {names}.",
+    )(function)

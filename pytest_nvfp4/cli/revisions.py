@@ -1,0 +1,220 @@
+"""Take files out of a git revision without touching the working tree."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from filelock import FileLock
+
+from pytest_nvfp4.cli.errors import InputError
+
+_DEADLINE_S = 120.0
+_FLAT = re.compile(r"\{[^{}]*\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A file of a git revision: ``REV:path``.
+
+    Attributes:
+        text: What the user wrote.
+        name: The revision as the user wrote it.
+        commit: The full id of its commit.
+        repository: The top folder of the repository.
+        path: The file in it, with ``/`` between its parts.
+        prefix: The user's working folder in the repository, where relative options of theirs start.
+    """
+
+    text: str
+    name: str
+    commit: str
+    repository: Path
+    path: PurePosixPath
+    prefix: PurePosixPath
+
+
+def _git(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
+    git = shutil.which("git")
+    if git is None:
+        raise InputError("git is not installed, so no revision can be read; install it, or name files")
+    try:
+        return subprocess.run(
+            [git, *arguments],
+            cwd=cwd,
+            capture_output=True,
+            check=False,
+            timeout=_DEADLINE_S,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InputError(f"git {arguments[0]} did not finish within {_DEADLINE_S:.0f} s") from error
+
+
+def split(text: str) -> tuple[str, str] | None:
+    """``REV:path`` in its two parts, or None. A colon within braces belongs to the revision (``main@{1 day ago}``)."""
+    masked = _FLAT.sub(lambda match: "_" * len(match[0]), text)
+    at = masked.find(":")
+    return None if at < 0 else (text[:at], text[at + 1 :])
+
+
+def find(text: str, *, cwd: Path) -> Revision:
+    """The file that ``REV:path`` names in the repository around ``cwd``.
+
+    ``path`` starts at the top of the repository, as git has it, or at ``cwd`` where that is where the file is.
+
+    Raises:
+        InputError: there is no repository, no such revision, or no such file in it.
+    """
+    parts = split(text)
+    if parts is None or not parts[0] or not parts[1]:
+        raise InputError(f"{text}: is no file, and no REV:path of a git revision such as HEAD~1:kernels/gemm.py")
+    name, file = parts
+    where = _git("rev-parse", "--show-toplevel", "--show-prefix", cwd=cwd)
+    if where.returncode:
+        raise InputError(f"{text}: is no file, and {cwd} is in no git repository that could have a revision {name!r}")
+    top, prefix = [os.fsdecode(line) for line in where.stdout.split(b"\n")[:2]]
+    if name.startswith("-"):
+        raise InputError(f"{text}: a revision does not start with a dash")
+    found = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", cwd=cwd)
+    if found.returncode:
+        raise InputError(f"{text}: the repository {top} has no revision {name!r}")
+    commit = found.stdout.decode().strip()
+    for base in (PurePosixPath(), PurePosixPath(prefix)):
+        path = _normal(base / file)
+        if path is not None and _kind(commit, path, cwd=Path(top)) == "blob":
+            return Revision(text, name, commit, Path(top), path, PurePosixPath(prefix))
+    path = _normal(PurePosixPath(file))
+    if path is not None and _kind(commit, path, cwd=Path(top)) == "tree":
+        raise InputError(f"{text}: is a folder in revision {name}; name a file in it")
+    raise InputError(f"{text}: revision {name} ({commit[:12]}) has no file {file!r}")
+
+
+def _normal(path: PurePosixPath) -> PurePosixPath | None:
+    """The path without ``.`` and ``..``, or None when it leaves the repository."""
+    parts: list[str] = []
+    for part in path.parts:
+        if part == "..":
+            if not parts:
+                return None
+            parts.pop()
+        elif part not in {".", "/"}:
+            parts.append(part)
+        elif part == "/":
+            return None
+    return PurePosixPath(*parts) if parts else None
+
+
+def _kind(commit: str, path: PurePosixPath, *, cwd: Path) -> str | None:
+    done = _git("cat-file", "-t", f"{commit}:{path}", cwd=cwd)
+    return done.stdout.decode().strip() if done.returncode == 0 else None
+
+
+def read(revision: Revision) -> bytes:
+    """The content of the file, as the repository has it."""
+    done = _git("cat-file", "blob", f"{revision.commit}:{revision.path}", cwd=revision.repository)
+    if done.returncode:
+        raise InputError(f"{revision.text}: git could not read it: {done.stderr.decode(errors='replace').strip()}")
+    return done.stdout
+
+
+@contextlib.contextmanager
+def extracted(revision: Revision, *, below: Path) -> Iterator[Path]:
+    """The whole tree of a revision in a folder of its own, removed when the block ends.
+
+    The folder's name depends on the repository and the commit alone, so that a trace made in it is found again by the
+    next run; a lock keeps two runs apart.
+
+    Args:
+        revision: What to extract.
+        below: An existing folder to do that in.
+
+    Raises:
+        InputError: git cannot give the tree, or the file is not part of what it exports.
+    """
+    folder = below / "revisions"
+    folder.mkdir(exist_ok=True)
+    name = hashlib.sha256(f"{revision.repository}\0{revision.commit}".encode("utf-8", "surrogateescape")).hexdigest()[
+        :24
+    ]
+    tree = folder / name
+    with FileLock(folder / f"{name}.lock"):
+        shutil.rmtree(tree, ignore_errors=True)  # left by a run that was killed
+        try:
+            tree.mkdir()
+            _archive(revision, tree)
+            if not (tree / revision.path).is_file():
+                raise InputError(
+                    f"{revision.text}: git archive leaves this file out (a .gitattributes says export-ignore)"
+                )
+            yield tree
+        finally:
+            shutil.rmtree(tree, ignore_errors=True)
+
+
+def _archive(revision: Revision, tree: Path) -> None:
+    # Through a file, since a broken pipe between git and the reader would hide git's own message.
+    with tempfile.TemporaryFile() as archive:
+        git = shutil.which("git") or "git"
+        done = subprocess.run(
+            [git, "archive", "--format=tar", revision.commit],
+            cwd=revision.repository,
+            stdout=archive,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            check=False,
+            timeout=_DEADLINE_S,
+        )
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip()
+            raise InputError(f"{revision.text}: git archive failed: {said}")
+        archive.seek(0)
+        unpack(archive, tree)
+
+
+def unpack(archive: IO[bytes], tree: Path) -> None:
+    """Write the regular files of a tar archive below a folder, then the links that stay within it.
+
+    A member that would leave the folder is not written: its name is absolute or has ``..``, or it is a link to
+    somewhere else. Links come last, so that no file is written through one.
+    """
+    links: list[tuple[Path, str]] = []
+    with tarfile.open(fileobj=archive, mode="r:") as tar:
+        for member in tar:
+            name = PurePosixPath(member.name)
+            if name.is_absolute() or ".." in name.parts or not name.parts:
+                continue
+            place = tree / name
+            if member.isfile():
+                source = tar.extractfile(member)
+                assert source is not None
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with place.open("wb") as file:
+                    shutil.copyfileobj(source, file)
+            elif member.issym():
+                links.append((place, member.linkname))
+    made = []
+    for place, target in links:
+        if _inside(place.parent, tree) and _inside(place.parent / target, tree):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(target)
+            made.append(place)
+    for place in made:
+        if not _inside(place, tree):  # by way of another link, made after it
+            place.unlink()
+
+
+def _inside(path: Path, tree: Path) -> bool:
+    top = os.path.realpath(tree)
+    return os.path.commonpath([top, os.path.realpath(path)]) == top

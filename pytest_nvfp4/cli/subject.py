@@ -1,0 +1,207 @@
+"""The kernel that a command is about: from a path and options to a request for its trace."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.options import KernelOptions
+from pytest_nvfp4.problem import GPUMODE, Problem, parse_shape
+from pytest_nvfp4.settings import KernelSettings, Settings, find_root, load
+from pytest_nvfp4.toolchain.request import Entry, Toolchain, TraceRequest
+from pytest_nvfp4.toolchain.source import read_source, syntax_problem
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.toolchain.trace import Trace
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel in one configuration, ready to be traced.
+
+    Attributes:
+        label: What to call it: the file as the user named it.
+        root: The folder its settings come from; paths are shown relative to it.
+        settings: Its configuration.
+        request: What to trace.
+        timeout_s: Deadline of the compile.
+    """
+
+    label: str
+    root: Path
+    settings: KernelSettings
+    request: TraceRequest
+    timeout_s: float
+
+    @property
+    def problem(self) -> Problem:
+        """What it is compiled for."""
+        return self.request.problem
+
+    @property
+    def description(self) -> str:
+        """The kernel, its configuration and its problem in words."""
+        named = f" [{self.settings.name}]" if self.settings.name else ""
+        return f"{self.label}{named} on {self.problem.name}"
+
+    def relative(self, file: str) -> str:
+        """A file of the user's as it is shown: relative to the root where it is below it."""
+        try:
+            return Path(file).relative_to(self.root).as_posix()
+        except ValueError:
+            return file
+
+
+def matching(names: Sequence[str], patterns: Sequence[str]) -> frozenset[str]:
+    """The names that one of the patterns fits; a pattern with brackets also fits as it is written (``tTR[0]``)."""
+    return frozenset(
+        name for name in names if any(name == pattern or fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    )
+
+
+def check_kernel_file(path: Path, *, label: str, has_entry: bool) -> None:
+    """Raise InputError unless ``path`` can be a kernel: a Python file that parses and has something to compile."""
+    if not path.exists():
+        raise InputError(f"{label}: no such file")
+    if path.is_dir():
+        raise InputError(f"{label}: is a folder; name the kernel's Python file in it")
+    if not path.is_file() or path.suffix != ".py":
+        raise InputError(f"{label}: is not a Python file (.py)")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{label}: cannot be read: {error.strerror}") from error
+    if b"\0" in data:
+        raise InputError(f"{label}: is not Python source: it holds NUL bytes")
+    problem = syntax_problem(path)
+    if problem is not None:
+        place = f"{label}:{problem.line}" if problem.line else label
+        raise InputError(f"{place}: is not valid Python: {problem.message}")
+    source = read_source(path)
+    if not has_entry and (source is None or not source.defines_contract):
+        what = (
+            "neither defines custom_kernel nor imports cutlass" if source is None else "defines no custom_kernel(data)"
+        )
+        raise InputError(
+            f"{label}: {what}; name the function that compiles its kernel with --entry FILE::FUNCTION, or as `entry` "
+            "in [tool.pytest_nvfp4] of pyproject.toml"
+        )
+
+
+def _configuration(settings: Settings, path: Path, *, name: str | None, label: str) -> KernelSettings:
+    found = settings.for_kernel(path)
+    if name is None and len(found) == 1:
+        return found[0]
+    names = ", ".join(repr(one.name) for one in found)
+    if name is None:
+        raise InputError(f"{label}: has {len(found)} configurations in {settings.file}: {names}; choose with --config")
+    for one in found:
+        if one.name == name:
+            return one
+    raise InputError(f"{label}: no configuration is called {name!r}; there are {names}")
+
+
+def choose_problem(settings: Settings, own: KernelSettings, how: KernelOptions) -> Problem:
+    """The one problem that the options ask for, else the first of the kernel's own.
+
+    Raises:
+        InputError: they ask for several, or for one by name and one by shape.
+        ProblemError: no problem has that name, or the shape is malformed.
+    """
+    if how.problem is not None and how.shape is not None:
+        raise InputError("--problem and --shape both say what to compile for; give one of them")
+    if how.shape is not None:
+        return parse_shape(how.shape)
+    if how.problem is None:
+        return (own.problems or GPUMODE)[0]
+    found = settings.resolve_problems([how.problem])
+    if len(found) != 1:
+        raise InputError(
+            f"--problem {how.problem} names {len(found)} problems, but one is compiled for; choose one, such as "
+            f"{found[0].name}"
+        )
+    return found[0]
+
+
+def _entry(text: str, *, bases: Sequence[Path], source: str) -> Entry:
+    file = text.rpartition("::")[0]
+    base = next((base for base in bases if file and (base / file).is_file()), bases[-1])
+    return Entry.parse(text, root=base, source=source)
+
+
+def resolve(
+    path: Path,
+    how: KernelOptions,
+    *,
+    label: str | None = None,
+    within: Path | None = None,
+    bases: Sequence[Path] = (),
+    problem: Problem | None = None,
+    toolchain: Toolchain | None = None,
+) -> Subject:
+    """The kernel at ``path``, configured by its pyproject.toml and the command line.
+
+    Args:
+        path: The kernel file.
+        how: The options of the command line.
+        label: What to call it; its path by default.
+        within: A folder above which no settings are looked for (an extracted git revision).
+        bases: Where ``--entry`` is looked for first; the working directory by default.
+        problem: What to compile for where the options do not say.
+        toolchain: Which DSL compiles it; the one beside this program by default.
+
+    Raises:
+        InputError: the file cannot be a kernel, or the options do not say exactly one thing.
+        SettingsError, ProblemError, EntryError: a setting or option cannot be used.
+    """
+    label = label or str(path)
+    if path.is_dir() or not path.exists():
+        check_kernel_file(path, label=label, has_entry=False)
+    path = path.resolve()
+    root = find_root(path)
+    if within is not None and not root.is_relative_to(within.resolve()):
+        root = within.resolve()
+    settings = load(root)
+    own = _configuration(settings, path, name=how.configuration, label=label)
+    entry_text = how.entry or own.entry
+    check_kernel_file(path, label=label, has_entry=entry_text is not None)
+    entry = None
+    if how.entry is not None:
+        entry = _entry(how.entry, bases=[*(bases or (Path.cwd(),)), root], source="--entry")
+    elif own.entry is not None:
+        entry = _entry(own.entry, bases=[root], source=str(settings.file))
+    chosen = problem if problem is not None and how.problem is None and how.shape is None else None
+    request = TraceRequest(
+        kernel=path,
+        problem=chosen or choose_problem(settings, own, how),
+        entry=entry,
+        arch=how.arch or own.arch,
+        options=(*own.compile_options, *how.compile_options),
+        toolchain=toolchain or Toolchain.current(),
+    )
+    return Subject(label=label, root=root, settings=own, request=request, timeout_s=how.timeout_s)
+
+
+def _in_our_words(message: str) -> str:
+    """A message that names an option of the pytest plugin, with this command's name of the same option."""
+    return re.sub(r"--nvfp4-(timeout|entry|arch|compile-option|problem)\b", r"--\1", message.strip())
+
+
+def findings_text(trace: Trace, subject: Subject) -> str:
+    """What went wrong in a trace: one finding a line or two, the user's own line with it."""
+    lines = []
+    for finding in trace.findings:
+        place = ""
+        if finding.file is not None:
+            place = subject.relative(finding.file) + (f":{finding.line}" if finding.line is not None else "") + ": "
+        lines.append(f"{place}{finding.severity}: {_in_our_words(finding.message)}")
+        if finding.text:
+            lines.append(f"    {finding.text.strip()}")
+    if trace.bundle:
+        lines.append(f"everything needed to look into it is in {trace.bundle}")
+    return "\n".join(lines)
