@@ -36,11 +36,12 @@ def canonical(layout: AnyLayout) -> AnyLayout:
     return ComposedLayout(layout.inner, layout.offset, outer)
 
 
-def coalesced_modes(layout: Layout) -> list[Mode]:
+@lru_cache(maxsize=65536)
+def coalesced_modes(layout: Layout) -> tuple[Mode, ...]:
     """The modes ``(size, stride)`` of the coalesced form: none for a layout of size 1, ``(0, 0)`` for an empty one."""
     sizes, strides = leaves(layout.shape), leaves(layout.stride)
     if 0 in sizes:
-        return [(0, 0)]
+        return ((0, 0),)
     modes: list[Mode] = []
     for size, stride in zip(sizes, map(_reduced, strides), strict=True):
         if size == 1:
@@ -51,10 +52,10 @@ def coalesced_modes(layout: Layout) -> list[Mode]:
                 modes[-1] = (last_size * size, last_stride)
                 continue
         modes.append((size, stride))
-    return modes
+    return tuple(modes)
 
 
-def _layout_of(modes: list[Mode]) -> Layout:
+def _layout_of(modes: tuple[Mode, ...]) -> Layout:
     if not modes:
         return Layout(1, 0)
     if len(modes) == 1:

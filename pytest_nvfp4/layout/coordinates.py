@@ -103,16 +103,14 @@ def _add_value(total: Vector, coord: Tree, shape: Tree, stride: Tree) -> None:
     else:
         if isinstance(stride, tuple):
             raise LayoutError(f"stride {render_tree(stride)} does not nest as the shape {render_tree(shape)} does")
-        place = number(coord, where=f"coordinate {coord}", needed="an offset")
-        if place:
-            _add_step(total, place, stride)
+        _add_step(total, number(coord, where=f"coordinate {coord}", needed="an offset"), stride)
 
 
 def _add_step(total: Vector, place: Number, stride: Leaf) -> None:
+    # A mode at coordinate 0 counts too: it gives the value its profile, and its stride may be unknown.
     modes, factor = (stride.modes, stride.value) if isinstance(stride, ScaledBasis) else ((), stride)
-    step = number(factor, where=f"stride {stride}", needed="an offset")
-    value = total.get(modes, 0) + place * step
-    total[modes] = value
+    step = number(factor, where=f"stride {stride}", needed="an offset") if place else 0
+    total[modes] = total.get(modes, 0) + place * step
 
 
 def as_tree(value: Mapping[tuple[int, ...], Number]) -> Tree:

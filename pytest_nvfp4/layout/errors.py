@@ -32,8 +32,9 @@ class PoisonedLayout(LayoutError):
         self.text, self.column, self.name = text, column, name
         super().__init__(
             f"{_of(name)}layout text {text!r}: column {column} has the poisoned layout 'x': "
-            "CuTe DSL could not compute this layout and went on without an error; look at the call that made it (a tile that does not divide, or a "
-            "scale-factor layout at an MMA_K that the DSL version does not support) before trusting any result"
+            "CuTe DSL could not compute this layout and went on without an error; look at the call that made it (a "
+            "tile that does not divide, or a scale-factor layout at an MMA_K that the DSL version does not support) "
+            "before trusting any result"
         )
 
 

@@ -6,7 +6,7 @@ A *tree* is a leaf or a Python tuple of trees. Leaves are ``int``, `Fraction` (p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
@@ -70,7 +70,13 @@ def leaves(tree: Tree) -> tuple[Leaf, ...]:
     """The leaves of the tree, left to right."""
     if not isinstance(tree, tuple):
         return (tree,)
-    return tuple(leaf for child in tree for leaf in leaves(child))
+    found: list[Leaf] = []
+    for child in tree:
+        if isinstance(child, tuple):
+            found += leaves(child)
+        else:
+            found.append(child)
+    return tuple(found)
 
 
 def congruent(a: Tree, b: Tree) -> bool:
@@ -85,6 +91,16 @@ def map_leaves(function: Callable[[Leaf], Leaf], tree: Tree) -> Tree:
     if isinstance(tree, tuple):
         return tuple(map_leaves(function, child) for child in tree)
     return function(tree)
+
+
+def unflatten(flat: Sequence[Tree], profile: Tree) -> Tree:
+    """The members of ``flat``, in order, nested as ``profile`` is; there must be one for each of its leaves."""
+    queue = iter(flat)
+
+    def nest(tree: Tree) -> Tree:
+        return tuple(nest(child) for child in tree) if isinstance(tree, tuple) else next(queue)
+
+    return nest(profile)
 
 
 def is_static(tree: Tree) -> bool:

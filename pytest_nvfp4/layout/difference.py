@@ -1,0 +1,175 @@
+"""Where two layouts first differ: by their coalesced modes, or by looking at every index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from pytest_nvfp4.layout.canonical import Mode, coalesced_modes
+from pytest_nvfp4.layout.coordinates import as_tree
+from pytest_nvfp4.layout.errors import DynamicLayoutError, LayoutError
+from pytest_nvfp4.layout.notation import AnyLayout, Layout, Swizzle
+from pytest_nvfp4.layout.offsets import domain_size, is_integer_valued, offset_array, swizzle_array, values
+from pytest_nvfp4.layout.tree import ScaledBasis, Tree, is_static, leaves, render_tree, unflatten
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first index at which two layouts differ; unpacks as ``index, coord, offset_a, offset_b``.
+
+    ``coord`` is that index in the shape of the first layout. Offsets are in elements, None past the end of a layout.
+    """
+
+    index: int
+    coord: Tree
+    offset_a: Tree | None
+    offset_b: Tree | None
+
+    def __iter__(self) -> Iterator[Tree | None]:
+        return iter((self.index, self.coord, self.offset_a, self.offset_b))
+
+    @property
+    def text(self) -> str:
+        """The difference in words."""
+        a, b = ("past the end" if o is None else f"at {render_tree(o)}" for o in (self.offset_a, self.offset_b))
+        return f"index {self.index}, coordinate {render_tree(self.coord)}, is {a} in one and {b} in the other"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is compared: a layout, the swizzle of its pointer (on byte addresses), and the bits of an element."""
+
+    layout: AnyLayout | None
+    swizzle: Swizzle | None
+    bits: int | None
+
+    def offset(self, index: int) -> Tree:
+        """The element offset at an index, after the swizzle; raises `DynamicLayoutError` if it depends on a ``?``."""
+        if self.layout is None:
+            raise LayoutError("there is no layout to evaluate")
+        found = self.layout(index)
+        if self.swizzle is None or self.bits is None:
+            return found
+        if not isinstance(found, int):
+            raise LayoutError(f"a pointer's swizzle needs integer offsets, not {render_tree(found)}")
+        address, rest = divmod(found * self.bits, 8)
+        place = Fraction(self.swizzle(address) * 8 + rest, self.bits)
+        return place.numerator if place.denominator == 1 else place
+
+
+def coordinate(index: int, shape: Tree) -> Tree:
+    """The coordinate of an index; the last mode, or the first of size ``?``, takes all that is left there."""
+    sizes = leaves(shape)
+    places: list[Tree] = []
+    for place, size in enumerate(sizes):
+        if isinstance(size, int) and size and place < len(sizes) - 1:
+            index, rest = divmod(index, size)
+        else:
+            index, rest = 0, index
+        places.append(rest)
+    return unflatten(places, shape)
+
+
+def plain_difference(a: Layout, b: Layout) -> Difference | None:
+    """The first index at which two layouts differ, from their coalesced forms; None if none is known to differ.
+
+    Where a ``?`` stands before the first difference, sizes and offsets after it are not known and None is returned.
+    """
+    ones, others = coalesced_modes(a), coalesced_modes(b)
+    index = 1
+    for place in range(max(len(ones), len(others))):
+        one, other = _mode(ones, place), _mode(others, place)
+        if one == other and isinstance(one[0], int) and is_static(one):
+            index *= one[0]
+            continue
+        step = _first_step(one, other, _mode(ones, place + 1), _mode(others, place + 1))
+        return None if step is None else _at(index * step, a, b)
+    return None
+
+
+END: Mode = (1, 0)
+
+
+def _mode(modes: Sequence[Mode], place: int) -> Mode:
+    return modes[place] if place < len(modes) else END
+
+
+def _first_step(one: Mode, other: Mode, after_one: Mode, after_other: Mode) -> int | None:
+    """How many steps of the current multiple away the first difference is, or None if that is not known."""
+    (size, stride), (other_size, other_stride) = one, other
+    if not isinstance(size, int) or not isinstance(other_size, int):
+        return None
+    if 1 in (size, other_size):  # one of them has ended: the other goes on
+        return 1
+    if not (is_static(stride) and is_static(other_stride)):
+        return None
+    if stride != other_stride:
+        return 1
+    shorter, after = (size, after_one) if size < other_size else (other_size, after_other)
+    # The form is coalesced, so what follows the shorter mode goes elsewhere than one more step would.
+    return shorter if after == END or is_static(after) else None
+
+
+def _at(index: int, a: Layout, b: Layout) -> Difference:
+    return Difference(index, coordinate(index, a.shape), _value(a, index), _value(b, index))
+
+
+def _value(layout: Layout, index: int) -> Tree | None:
+    size = _known_size(layout)
+    if size is not None and index >= size:
+        return None
+    vector = layout.vector(coordinate(index, layout.shape))
+    try:
+        return as_tree(vector)
+    except LayoutError:  # strides such as 1@0 beside 1@0@0, of which no coordinate can be made: show the sum
+        return tuple(ScaledBasis(amount, modes) if modes else amount for modes, amount in sorted(vector.items()))
+
+
+def _known_size(layout: AnyLayout) -> int | None:
+    try:
+        return domain_size(layout)
+    except DynamicLayoutError:
+        return None
+
+
+def address_difference(a: Subject, b: Subject) -> Difference | None:
+    """The first index at which the places differ, by looking at all; None if there is none.
+
+    Places are element offsets, or, where a pointer swizzles, bit addresses (so that elements of 4 bits have one).
+    Raises `DynamicLayoutError` for a ``?`` and `LayoutError` for a domain too large to look at.
+    """
+    if a.layout is None or b.layout is None:
+        raise LayoutError("there is no layout to compare")
+    in_bits = a.swizzle is not None or b.swizzle is not None
+    size = domain_size(a.layout)
+    shared = min(size, domain_size(b.layout))
+    index = _first_unlike(_places(a, in_bits=in_bits), _places(b, in_bits=in_bits), shared)
+    if index is None and size == domain_size(b.layout):
+        return None
+    where = shared if index is None else index
+    return Difference(
+        where,
+        coordinate(where, a.layout.shape),
+        a.offset(where) if where < size else None,
+        b.offset(where) if where < domain_size(b.layout) else None,
+    )
+
+
+def _places(subject: Subject, *, in_bits: bool) -> Sequence[Tree]:
+    layout = subject.layout
+    assert layout is not None
+    if not in_bits:
+        return values(layout)
+    if subject.bits is None or not is_integer_valued(layout):
+        raise LayoutError(f"{layout}: byte addresses need integer offsets and elements of known width")
+    bits = offset_array(layout) * subject.bits
+    if subject.swizzle is None:
+        return bits.tolist()  # type: ignore[no-any-return]
+    return (swizzle_array(subject.swizzle, bits >> 3) * 8 + (bits & 7)).tolist()  # type: ignore[no-any-return]
+
+
+def _first_unlike(a: Sequence[Tree], b: Sequence[Tree], shared: int) -> int | None:
+    if a[:shared] == b[:shared]:
+        return None
+    return next((index for index in range(shared) if a[index] != b[index]), None)

@@ -1,0 +1,175 @@
+"""What one memory request of a warp costs: shared-memory bank conflicts, and sectors of global memory.
+
+Addresses are in **bytes**, and a pointer's swizzle acts on them. Shared memory has 32 banks of 4 bytes; a request of 8
+bytes a lane is served a half warp at a time and one of 16 bytes a quarter warp at a time, so that each pass moves at
+most 128 bytes. Two lanes conflict when they need different words of one bank; lanes that need the same word share it.
+Global memory moves in sectors of 32 bytes, four to a cache line of 128.
+
+All numbers here are enumerated from the addresses; nothing is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pytest_nvfp4.layout.coordinates import tree_size
+from pytest_nvfp4.layout.difference import Subject
+from pytest_nvfp4.layout.errors import LayoutError
+from pytest_nvfp4.layout.offsets import domain_size
+from pytest_nvfp4.layout.sameness import Comparable, Method, subject
+from pytest_nvfp4.layout.tree import Tree, render_tree
+
+WARP = 32
+BANKS = 32
+BANK_BYTES = 4
+SECTOR_BYTES = 32
+LINE_BYTES = 128
+WIDTHS = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class BankConflicts:
+    """The cost of one shared-memory request of a warp.
+
+    ``ways`` is the worst serialisation of a pass (1 is free of conflicts), ``wavefronts`` the passes that all of the
+    request takes, ``ideal`` those that it would take without conflicts.
+    """
+
+    ways: int
+    wavefronts: int
+    ideal: int
+    method: Method = "enumerated"
+
+
+@dataclass(frozen=True, slots=True)
+class Coalescing:
+    """The cost of one global-memory request of a warp: sectors and cache lines touched, and bytes really asked for."""
+
+    sectors: int
+    lines: int
+    useful_bytes: int
+    method: Method = "enumerated"
+
+    @property
+    def sector_efficiency(self) -> float:
+        """Bytes asked for over bytes of the sectors moved, 0 to 1."""
+        return self.useful_bytes / (self.sectors * SECTOR_BYTES)
+
+    @property
+    def line_efficiency(self) -> float:
+        """Bytes asked for over bytes of the cache lines touched, 0 to 1."""
+        return self.useful_bytes / (self.lines * LINE_BYTES)
+
+
+def bank_conflicts(addresses: Sequence[int], *, width: int) -> BankConflicts:
+    """The conflicts of one request in which each lane accesses ``width`` bytes (1 to 16) at its byte address.
+
+    ``addresses`` has one entry an active lane, in lane order, 32 at most. Raises `LayoutError` for other widths, more
+    lanes, or an address that is not a multiple of ``width`` (the hardware faults on those).
+    """
+    _check(addresses, width=width, most=16)
+    lanes = WARP * BANK_BYTES // max(width, BANK_BYTES)
+    passes = [_ways(addresses[at : at + lanes], width) for at in range(0, len(addresses), lanes)]
+    return BankConflicts(ways=max(passes), wavefronts=sum(passes), ideal=len(passes))
+
+
+def _ways(addresses: Sequence[int], width: int) -> int:
+    words = {word for at in addresses for word in range(at // BANK_BYTES, (at + width - 1) // BANK_BYTES + 1)}
+    banks = [0] * BANKS
+    for word in words:
+        banks[word % BANKS] += 1
+    return max(banks)
+
+
+def coalescing(addresses: Sequence[int], *, width: int) -> Coalescing:
+    """The sectors and lines of one request in which each lane accesses ``width`` bytes (1 to 32) at its byte address.
+
+    Bytes that several lanes ask for count once. Raises `LayoutError` as `bank_conflicts` does.
+    """
+    _check(addresses, width=width, most=32)
+    starts = set(addresses)
+    return Coalescing(
+        sectors=len({at // SECTOR_BYTES for at in starts}),
+        lines=len({at // LINE_BYTES for at in starts}),
+        useful_bytes=len(starts) * width,
+    )
+
+
+def _check(addresses: Sequence[int], *, width: int, most: int) -> None:
+    if width not in WIDTHS or width > most:
+        raise LayoutError(f"access of {width} bytes a lane: the hardware has powers of two from 1 to {most}")
+    if not 1 <= len(addresses) <= WARP:
+        raise LayoutError(f"{len(addresses)} addresses: a request of a warp has 1 to {WARP}, one an active lane")
+    crooked = next((at for at in addresses if at % width), None)
+    if crooked is not None:
+        raise LayoutError(f"address {crooked} is not a multiple of the {width} bytes accessed; the hardware faults")
+
+
+def addresses_at(value: Comparable, coords: Iterable[Tree], *, bits: int | None = None) -> tuple[int, ...]:
+    """The byte address of each coordinate (or index), from a base at 0, after the pointer's swizzle.
+
+    ``bits`` of an element default to what the type says. Raises `LayoutError` if they are not known or an element
+    begins inside a byte, and `DynamicLayoutError` if an address depends on a ``?``.
+    """
+    found, width = _with_width(value, bits)
+    return tuple(_address(found, coord, width) for coord in coords)
+
+
+def _with_width(value: Comparable, bits: int | None) -> tuple[Subject, int]:
+    found = subject(value)
+    width = bits or found.bits
+    if width is None:
+        raise LayoutError(f"{value}: byte addresses need the bits of an element; give bits=")
+    return found, width
+
+
+def _bit_address(found: Subject, coord: Tree, width: int) -> int:
+    if found.layout is None:
+        raise LayoutError("a type without a layout has no addresses")
+    offset = found.layout(coord)
+    if not isinstance(offset, int):
+        raise LayoutError(f"coordinate {render_tree(coord)} is at {render_tree(offset)}, which is no memory offset")
+    address, inside = divmod(offset * width, 8)
+    return (address if found.swizzle is None else found.swizzle(address)) * 8 + inside
+
+
+def _address(found: Subject, coord: Tree, width: int) -> int:
+    address, inside = divmod(_bit_address(found, coord, width), 8)
+    if inside:
+        raise LayoutError(
+            f"coordinate {render_tree(coord)} begins at bit {inside} of a byte; access whole bytes "
+            f"({8 // width} elements of {width} bits at a time)"
+        )
+    return address
+
+
+def warp_requests(
+    value: Comparable, *, vector: int = 1, bits: int | None = None, warp: int = 0
+) -> tuple[tuple[int, ...], ...]:
+    """The requests of one warp that walks a thread-value layout: for each vector of values, the address of each lane.
+
+    Mode 0 counts threads and the other modes the values of a thread; ``vector`` values make one access. Raises
+    `LayoutError` if the values of a vector do not lie side by side in some lane, and as `addresses_at` does.
+    """
+    found, width = _with_width(value, bits)
+    if found.layout is None or not isinstance(found.layout.shape, tuple):
+        raise LayoutError(f"{value}: a thread-value layout has threads in mode 0 and values in the others")
+    threads = tree_size(found.layout.shape[0], where=value)
+    count = domain_size(found.layout) // threads
+    lanes = range(warp * WARP, min(threads, (warp + 1) * WARP))
+    if not lanes or count % vector:
+        raise LayoutError(
+            f"{value}: no warp {warp} among {threads} threads, or {vector} does not divide {count} values"
+        )
+    requests = []
+    for start in range(0, count, vector):
+        for lane in lanes:
+            places = [_bit_address(found, lane + (start + step) * threads, width) for step in range(vector)]
+            if places != list(range(places[0], places[0] + vector * width, width)):
+                raise LayoutError(
+                    f"{value}: values {start} to {start + vector - 1} of thread {lane} do not lie side by side; "
+                    "access fewer at a time"
+                )
+        requests.append(tuple(_address(found, lane + start * threads, width) for lane in lanes))
+    return tuple(requests)
