@@ -1,0 +1,109 @@
+"""What changed in a launch: grid, block, cluster, shared memory, TMEM columns, registers, spills.
+
+Facts are text, as a snapshot stores them. A number may carry a unit (``48 KiB``); a dimension is written
+``(148, 1, 1)``, ``[148,1,1]`` or ``148x1x1`` and counts as the product of its parts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Direction = Literal["up", "down", "same size", "changed", "added", "removed"]
+
+_NUMBER = re.compile(r"^\s*([-+]?\d[\d_]*(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*([A-Za-z%/]*)\s*$")
+_TUPLE = re.compile(r"^\s*[(\[]\s*(\d+(?:\s*,\s*\d+)*)\s*,?\s*[)\]]\s*$")
+_TIMES = re.compile(r"^\s*\d+(?:\s*[x\u00d7]\s*\d+)+\s*$")
+# Each is a resource of which a kernel can only run short: more of it is never an improvement by itself.
+_COSTS = ("spill", "stack", "local_mem", "local mem", "register", "smem", "shared", "tmem", "barrier")
+
+
+@dataclass(frozen=True, slots=True)
+class FactChange:
+    """One launch fact that differs.
+
+    Attributes:
+        name: the fact's name.
+        old: its text before, ``None`` when added.
+        new: its text after, ``None`` when removed.
+        direction: ``up`` or ``down`` for numbers, ``same size`` for a dimension of equal product,
+            ``changed`` for text.
+        change: new minus old, in the unit of the text; ``None`` unless both are numbers of one unit.
+        percent: the change in percent of the old value; ``None`` when the old value is zero or not a number.
+        costs: the fact is a resource of which the kernel now uses more.
+    """
+
+    name: str
+    old: str | None
+    new: str | None
+    direction: Direction
+    change: float | None = None
+    percent: float | None = None
+    costs: bool = False
+
+    @property
+    def numeric(self) -> bool:
+        """Whether both values are numbers of one unit."""
+        return self.change is not None
+
+    def text(self) -> str:
+        """``registers 128 -> 168 (+40, +31.2 %)``."""
+        line = f"{self.name} {self.old or 'absent'} -> {self.new or 'absent'}"
+        if self.change is None:
+            return line
+        if self.direction == "same size":
+            return f"{line} (same total)"
+        share = "from zero" if self.percent is None else f"{self.percent:+.1f} %"
+        return f"{line} ({self.change:+g}, {share})"
+
+    def to_json(self) -> dict[str, object]:
+        """The fact as JSON-ready values."""
+        return {
+            "name": self.name,
+            "old": self.old,
+            "new": self.new,
+            "direction": self.direction,
+            "change": self.change,
+            "percent": self.percent,
+            "costs": self.costs,
+        }
+
+
+def diff_facts(old: Mapping[str, str], new: Mapping[str, str]) -> list[FactChange]:
+    """The facts that differ, by name; facts whose texts are equal are left out."""
+    return [
+        _compare(name, old.get(name), new.get(name))
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
+
+
+def _compare(name: str, old: str | None, new: str | None) -> FactChange:
+    if old is None:
+        return FactChange(name, old, new, "added")
+    if new is None:
+        return FactChange(name, old, new, "removed")
+    before, after = _amount(old), _amount(new)
+    if before is None or after is None or before[1] != after[1]:
+        return FactChange(name, old, new, "changed")
+    change = after[0] - before[0]
+    if change == 0:
+        return FactChange(name, old, new, "same size", change=0.0, percent=0.0)
+    percent = change / before[0] * 100 if before[0] else None
+    costs = change > 0 and any(word in name.lower() for word in _COSTS)
+    return FactChange(name, old, new, "up" if change > 0 else "down", change=change, percent=percent, costs=costs)
+
+
+def _amount(text: str) -> tuple[float, str] | None:
+    """The number and unit of a fact's text; ``None`` when it is not a number. ``inf`` and ``nan`` are text."""
+    if match := _TUPLE.match(text):
+        return float(math.prod(int(part) for part in match[1].split(","))), "total"
+    if _TIMES.match(text):
+        return float(math.prod(int(part) for part in re.findall(r"\d+", text))), "total"
+    if match := _NUMBER.match(text):
+        value = float(match[1].replace("_", ""))
+        return (value, match[2]) if math.isfinite(value) else None
+    return None

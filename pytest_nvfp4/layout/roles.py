@@ -1,0 +1,424 @@
+"""What the modes of a named layout stand for: ``(MMA, MMA_M, MMA_K, STAGE)`` and the like.
+
+A role is read from the variable's name *and* its type together. CuTe's naming convention says what a name such
+as ``tCgSFA`` is (its tutorial "0x_gemm_tutorial.md": ``tXyZ`` is partitioning ``tX`` of tensor ``Z`` in memory
+``y``), and NVIDIA's Blackwell examples and GPU MODE's template state the modes of each. A rule applies only if the
+memory space and the number of modes agree with it. Where no rule applies, or two could, the role is unknown:
+a guess would send someone to the wrong line.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
+
+from pytest_nvfp4.layout.change import ModeChange
+from pytest_nvfp4.layout.notation import ComposedLayout, Layout
+from pytest_nvfp4.layout.tree import Tree, render_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_nvfp4.layout.grammar import TypeInfo
+    from pytest_nvfp4.layout.notation import AnyLayout
+
+Path = tuple[int, ...]
+_Mode: TypeAlias = "tuple[Tree, Tree]"
+
+_GROUPED = "NVIDIA CUTLASS examples/python/CuTeDSL/blackwell/grouped_blockscaled_gemm.py"
+_TEMPLATE = "GPU MODE's nvfp4_group_gemm template"
+_SF_ATOM = "cuBLAS 128x4 block-scaling layout: CuTe's atom ((32,4),(16,4)):((16,4),(0,1))"
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The roles of one layout's modes.
+
+    Attributes:
+        modes: one role a top-level mode.
+        inner: roles of nested modes that are known, by path; ``(0, 1)`` is the second part of the first mode.
+        source: where the rule comes from.
+    """
+
+    modes: tuple[str, ...]
+    source: str
+    inner: Mapping[Path, str] = field(default_factory=dict)
+
+    def at(self, path: Path) -> str | None:
+        """The role of the mode at ``path``: its own, or that of the nearest mode around it."""
+        if not path or path[0] >= len(self.modes):
+            return None
+        for depth in range(len(path), 1, -1):
+            if (role := self.inner.get(path[:depth])) is not None:
+                return f"{self.modes[path[0]]}.{role}"
+        return self.modes[path[0]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """Roles by number of modes for the names that match; ``{X}`` in a role is M for operand A and N for B."""
+
+    name: re.Pattern[str]
+    families: frozenset[str]
+    spaces: frozenset[str | None]
+    roles: Mapping[int, tuple[str, ...]]
+    source: str
+    first: tuple[str, ...] = ()
+
+
+def _rule(
+    name: str, where: str, roles: tuple[str, ...], source: str, *, families: str = "memref", first: str = ""
+) -> _Rule:
+    """A rule whose ``roles`` are comma-separated lists, one for each number of modes that has a known reading."""
+    by_rank = {len(modes): modes for modes in (tuple(text.split(",")) for text in roles)}
+    spaces = frozenset(None if space == "-" else space for space in where.split())
+    parts = tuple(first.split(",")) if first else ()
+    return _Rule(re.compile(name), frozenset(families.split()), spaces, by_rank, source, parts)
+
+
+_OPERAND = r"(?P<op>SF[AB]|[AB])\d*"
+_LOWER = r"(?P<op>sf[ab]|[ab])\d*"
+# Coordinate tensors print no space; a layout alone has none.
+_RULES = (
+    _rule(
+        rf"s{_OPERAND}",
+        "smem",
+        ("MMA,MMA_{X},MMA_K,STAGE",),
+        f"{_GROUPED}: 'Setup smem tensor A/B/SFA/SFB'",
+        first="{X},K",
+    ),
+    _rule(
+        rf"{_LOWER}_smem(?:_layout)?(?:_staged)?",
+        "-",
+        ("MMA,MMA_{X},MMA_K", "MMA,MMA_{X},MMA_K,STAGE"),
+        "cutlass.utils make_smem_layout_a/b and make_smem_layout_sfa/sfb; the slice of one stage has no STAGE",
+        families="layout composed_layout",
+        first="{X},K",
+    ),
+    _rule(
+        rf"tCr{_OPERAND}",
+        "- smem",
+        ("MMA,MMA_{X},MMA_K,STAGE",),
+        f"{_GROUPED}: make_fragment_A/B",
+        families="smem_desc_view",
+    ),
+    _rule(
+        rf"m{_OPERAND}(?:_(?:mkl|nkl)\d*)?",
+        "gmem -",
+        ("{X},K,L",),
+        f"{_TEMPLATE}: a and b are (M|N, K, L), the scales ((Atom,Rest),(Atom,Rest),L)",
+        families="memref coord_tensor",
+    ),
+    _rule(
+        r"m(?:C|D)(?:_mnl)?",
+        "gmem -",
+        ("M,N,L", "M,N"),
+        f"{_TEMPLATE}: c is (M, N, L)",
+        families="memref coord_tensor",
+    ),
+    _rule(
+        rf"g{_OPERAND}(?:_(?:mkl|nkl)\d*)?",
+        "gmem -",
+        ("b{X},bK,Rest{X},RestK,RestL", "b{X},bK,RestK"),
+        f"{_GROUPED}: local_tile; three modes once the M|N and L tiles are fixed",
+        families="memref coord_tensor",
+    ),
+    _rule(
+        r"g(?:C|D)(?:_mnl)?",
+        "gmem -",
+        ("bM,bN,RestM,RestN,RestL", "bM,bN"),
+        f"{_GROUPED}: local_tile; two modes once the tile is fixed",
+        families="memref coord_tensor",
+    ),
+    _rule(
+        rf"tCg{_OPERAND}",
+        "gmem -",
+        ("MMA,MMA_{X},MMA_K,Rest{X},RestK,RestL", "MMA,MMA_{X},MMA_K,RestK"),
+        f"{_GROUPED}: thr_mma.partition_A/B",
+        families="memref coord_tensor",
+        first="{X},K",
+    ),
+    _rule(
+        r"tCg(?:C|D)",
+        "gmem -",
+        ("MMA,MMA_M,MMA_N,RestM,RestN,RestL", "MMA,MMA_M,MMA_N"),
+        f"{_GROUPED}: thr_mma.partition_C",
+        families="memref coord_tensor",
+        first="M,N",
+    ),
+    _rule(
+        rf"t[AB]s{_OPERAND}",
+        "smem",
+        ("TMA,STAGE",),
+        f"{_GROUPED}: cpasync.tma_partition, ((atom_v, rest_v), STAGE)",
+        first="atom_v,rest_v",
+    ),
+    _rule(
+        rf"t[AB]g{_OPERAND}(?:_slice)?",
+        "gmem -",
+        ("TMA,Rest{X},RestK,RestL", "TMA,RestK"),
+        f"{_GROUPED}: cpasync.tma_partition, ((atom_v, rest_v), RestM|N, RestK, RestL)",
+        families="memref coord_tensor",
+        first="atom_v,rest_v",
+    ),
+    _rule(
+        r"tCtAcc\d*(?:_fake|_base)?",
+        "tmem",
+        ("MMA,MMA_M,MMA_N", "MMA,MMA_M,MMA_N,STAGE"),
+        f"{_GROUPED}: make_fragment_C; the accumulator stages come last",
+        first="M,N",
+    ),
+    _rule(
+        r"tCt(?P<op>SF[AB])\d*(?:_compact)?",
+        "tmem",
+        ("MMA,MMA_{X},MMA_K",),
+        f"{_GROUPED}: make_tmem_layout_sfa/sfb",
+        first="{X},K",
+    ),
+    _rule(
+        r"tCt(?P<op>SF[AB])\d*_layout(?:_mma)?",
+        "-",
+        ("MMA,MMA_{X},MMA_K",),
+        f"{_GROUPED}: make_tmem_layout_sfa/sfb",
+        families="layout",
+        first="{X},K",
+    ),
+    _rule(
+        r"tCs(?P<op>SF[AB])\d*_compact",
+        "smem",
+        ("MMA,MMA_{X},MMA_K,STAGE",),
+        f"{_GROUPED}: filter_zeros of sSFA/sSFB",
+        first="{X},K",
+    ),
+    _rule(
+        r"tCs(?P<op>SF[AB])\d*_compact_s2t_?",
+        "smem -",
+        ("S2T,Rest_Tiler,MMA_{X},MMA_K,STAGE",),
+        f"{_GROUPED}: partition_S of the smem-to-TMEM copy, ((ATOM_V, REST_V), Rest_Tiler, MMA_MN, MMA_K, STAGE)",
+        families="memref smem_desc_view",
+        first="ATOM_V,REST_V",
+    ),
+    _rule(
+        r"tCt(?P<op>SF[AB])\d*_compact_s2t",
+        "tmem",
+        ("S2T,Rest_Tiler,MMA_{X},MMA_K",),
+        f"{_GROUPED}: partition_D of the smem-to-TMEM copy",
+        first="ATOM_V,REST_V",
+    ),
+    _rule(
+        # Four modes have two readings (the template divides no epilogue tile; CUTLASS groups the subtiles): unknown.
+        r"tTR_tAcc(?:_base)?",
+        "tmem",
+        ("T2R,T2R_M,T2R_N", "T2R,T2R_M,T2R_N,EPI_M,EPI_N", "T2R,T2R_M,T2R_N,EPI_M,EPI_N,STAGE"),
+        f"{_GROUPED}: epilog_tmem_copy_and_partition",
+    ),
+    _rule(
+        r"tTR_g(?:C|D)",
+        "gmem -",
+        ("T2R,T2R_M,T2R_N,EPI_M,EPI_N", "T2R,T2R_M,T2R_N,EPI_M,EPI_N,RestM,RestN,RestL"),
+        f"{_GROUPED}: epilog_tmem_copy_and_partition",
+        families="memref coord_tensor",
+    ),
+    _rule(
+        r"tTR_r(?:Acc|C|D)",
+        "rmem",
+        ("T2R,T2R_M,T2R_N",),
+        f"{_GROUPED}: epilog_tmem_copy_and_partition",
+    ),
+    _rule(
+        r"tD(?:tAcc|gC|rAcc|rC)",
+        "tmem gmem rmem",
+        ("T2R,T2R_REST",),
+        f"{_TEMPLATE}: partition_S/D of the accumulator's MMA mode alone, one copy's values and the copies",
+    ),
+    _rule(
+        r"tRS_s(?:C|D)",
+        "smem",
+        ("R2S,R2S_M,R2S_N,PIPE_D",),
+        f"{_GROUPED}: epilog_smem_copy_and_partition",
+    ),
+    _rule(
+        r"tRS_r(?:Acc|C|D)",
+        "rmem",
+        ("R2S,R2S_M,R2S_N",),
+        f"{_GROUPED}: epilog_smem_copy_and_partition (retile)",
+    ),
+    _rule(
+        r"bSG_s(?:C|D)",
+        "smem",
+        ("TMA,EPI_STAGE",),
+        "cpasync.tma_partition of sC (EPI_TILE_M, EPI_TILE_N, STAGE) with its first two modes grouped",
+        first="ATOM_V,REST_V",
+    ),
+    _rule(
+        r"bSG_g(?:C|D)",
+        "gmem -",
+        ("TMA,EPI_M,EPI_N", "TMA,EPI_M,EPI_N,RestM,RestN,RestL"),
+        f"{_GROUPED}: epilog_gmem_copy_and_partition",
+        families="memref coord_tensor",
+        first="ATOM_V,REST_V",
+    ),
+    _rule(
+        r"s(?:C|D)",
+        "smem",
+        ("EPI_TILE_M,EPI_TILE_N,STAGE",),
+        "cutlass.utils make_smem_layout_epi",
+    ),
+    _rule(
+        r"(?:c|d|epi)_smem_layout(?:_staged)?",
+        "-",
+        ("EPI_TILE_M,EPI_TILE_N,STAGE",),
+        "cutlass.utils make_smem_layout_epi",
+        families="layout composed_layout",
+    ),
+)
+
+
+def base_name(name: str) -> str:
+    """The variable in a listing's name: ``kernel.self.sA[0]#2`` is ``sA``."""
+    last = name.rpartition(".")[2]
+    return re.split(r"[\[#@ ]", last, maxsplit=1)[0]
+
+
+def roles_of(name: str, info: TypeInfo) -> Roles | None:
+    """The roles of a named layout's modes, or ``None`` when no rule knows them."""
+    if info.layout is None:
+        return None
+    layout = plain(info.layout)
+    for rule, operand in _rules_for(base_name(name)):
+        if info.family not in rule.families or info.space not in rule.spaces:
+            continue
+        modes = rule.roles.get(len(top_modes(layout)))
+        if modes is None:
+            return None
+        letter = "N" if operand.upper().endswith("B") else "M"
+        named = tuple(mode.replace("{X}", letter) for mode in modes)
+        inner = _inner(rule, layout, letter=letter, scales=operand.upper().startswith("SF"))
+        return Roles(named, rule.source + (f"; {_SF_ATOM}" if len(inner) > 2 else ""), inner)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _rules_for(base: str) -> tuple[tuple[_Rule, str], ...]:
+    """The rules whose name matches, each with the operand (``SFA``) that it read from the name, or ``""``."""
+    matches = ((rule, rule.name.fullmatch(base)) for rule in _RULES)
+    return tuple((rule, match.groupdict().get("op") or "") for rule, match in matches if match is not None)
+
+
+def _inner(rule: _Rule, layout: Layout, *, letter: str, scales: bool) -> dict[Path, str]:
+    """Roles inside the first mode: its parts as the rule names them, and the scale-factor atom within."""
+    first = top_modes(layout)[0].shape
+    parts = tuple(part.replace("{X}", letter) for part in rule.first)
+    if not isinstance(first, tuple) or len(first) != len(parts) or not parts:
+        return {}
+    inner: dict[Path, str] = {(0, at): part for at, part in enumerate(parts)}
+    if scales and parts == (letter, "K"):
+        inner.update(_atom(first, letter))
+    return inner
+
+
+def _atom(first: tuple[Tree, ...], letter: str) -> dict[Path, str]:
+    """The scale-factor atom's modes; none unless the type has exactly its shape, so that a new atom is not misread."""
+    rows, blocks = first
+    found: dict[Path, str] = {}
+    # ((32,4), Rest): the atom's 128 rows, then more of them (or TMEM's four copies).
+    if isinstance(rows, tuple) and len(rows) == 2 and rows[0] == (32, 4):
+        found |= {(0, 0, 0): f"{letter} rows of the atom", (0, 0, 1): f"{letter} beyond the atom"}
+        found |= {(0, 0, 0, 0): f"{letter} % 32", (0, 0, 0, 1): f"{letter} // 32 % 4"}
+    elif rows == (32, 4):
+        found |= {(0, 0, 0): f"{letter} % 32", (0, 0, 1): f"{letter} // 32 % 4"}
+    else:
+        return {}
+    if isinstance(blocks, tuple) and len(blocks) == 2 and blocks[1] == 4 and blocks[0] in {16, 1}:
+        found |= {(0, 1, 0): "K within a block of 16", (0, 1, 1): "K block % 4"}
+    return found
+
+
+def plain(layout: AnyLayout) -> Layout:
+    """The layout under every swizzle, offset and composition: what has shape *and* stride."""
+    while isinstance(layout, ComposedLayout):
+        layout = layout.outer
+    return layout
+
+
+def top_modes(layout: Layout) -> tuple[Layout, ...]:
+    """The top-level modes as layouts; a layout that is a bare leaf is one mode."""
+    if not isinstance(layout.shape, tuple) or not isinstance(layout.stride, tuple):
+        return (layout,)
+    return tuple(Layout(shape, stride) for shape, stride in zip(layout.shape, layout.stride, strict=True))
+
+
+def changed_modes(
+    old: AnyLayout, new: AnyLayout, *, old_roles: Roles | None, new_roles: Roles | None
+) -> tuple[ModeChange, ...]:
+    """The modes that differ, as deep as both nest alike.
+
+    The stride of a mode of size 1, which nothing steps by, is named only if nothing else differs. Modes of equal
+    number are paired in order. When the number differs, they are paired by role if both sides have roles, and
+    otherwise not at all: the answer is then one change of the whole layout.
+    """
+    before, after = top_modes(plain(old)), top_modes(plain(new))
+    roles = new_roles or old_roles
+    if len(before) == len(after):
+        changes: list[ModeChange] = []
+        for at, (left, right) in enumerate(zip(before, after, strict=True)):
+            changes += _within(left, right, (at,), roles)
+        return _substantial(changes)
+    if old_roles is None or new_roles is None:
+        return (ModeChange((), None, str(plain(old)), str(plain(new))),)
+    return _by_role(before, after, old_roles, new_roles)
+
+
+def _by_role(
+    before: tuple[Layout, ...], after: tuple[Layout, ...], old_roles: Roles, new_roles: Roles
+) -> tuple[ModeChange, ...]:
+    left = dict(zip(old_roles.modes, enumerate(before), strict=True))
+    right = dict(zip(new_roles.modes, enumerate(after), strict=True))
+    changes: list[ModeChange] = []
+    for role in dict.fromkeys((*new_roles.modes, *old_roles.modes)):
+        was, now = left.get(role), right.get(role)
+        if was is None and now is not None:
+            changes.append(ModeChange((now[0],), role, None, str(now[1])))
+        elif now is None and was is not None:
+            changes.append(ModeChange((was[0],), role, str(was[1]), None))
+        elif was is not None and now is not None:
+            changes += _within(was[1], now[1], (now[0],), new_roles)
+    return _substantial(changes)
+
+
+def _substantial(changes: list[ModeChange]) -> tuple[ModeChange, ...]:
+    """The changes without those of a mode that has size 1 on both sides, unless there are no others."""
+    found = [change for change in changes if not (_is_single(change.old) and _is_single(change.new))]
+    return tuple(found or changes)
+
+
+def _is_single(mode: str | None) -> bool:
+    return mode is not None and mode.startswith("1:")
+
+
+def _within(old: Layout, new: Layout, path: Path, roles: Roles | None) -> list[ModeChange]:
+    """The changes inside one mode: of its parts while both have the same number of them, else of the mode."""
+    return _changes_between((old.shape, old.stride), (new.shape, new.stride), path, roles)
+
+
+def _changes_between(old: _Mode, new: _Mode, path: Path, roles: Roles | None) -> list[ModeChange]:
+    # Shape and stride go as a pair: making a Layout of each would check again that they nest alike.
+    if old == new:
+        return []
+    (old_shape, old_stride), (new_shape, new_stride) = old, new
+    nested = isinstance(old_shape, tuple) and isinstance(new_shape, tuple) and len(old_shape) == len(new_shape) > 0
+    if nested:
+        parts = zip(zip(old_shape, old_stride, strict=True), zip(new_shape, new_stride, strict=True), strict=True)  # type: ignore[arg-type]
+        return [
+            change
+            for at, (left, right) in enumerate(parts)
+            for change in _changes_between(left, right, (*path, at), roles)
+        ]
+    role = None if roles is None else roles.at(path)
+    return [ModeChange(path, role, _mode_text(*old), _mode_text(*new))]
+
+
+def _mode_text(shape: Tree, stride: Tree) -> str:
+    return f"{render_tree(shape)}:{render_tree(stride)}"
