@@ -1,1 +1,1 @@
-
+"""Reports of checks: for terminals, pull requests, GitHub Actions and browsers."""

@@ -1,0 +1,145 @@
+"""The report inside GitHub Actions: the step summary and annotations on the changed lines.
+
+Limits, from GitHub's "Workflow commands" and "Annotations" reference: a step's summary holds at most 1 MiB
+and is dropped whole beyond that; a step shows at most 10 error and 10 warning annotations.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Literal
+
+from pytest_nvfp4.report.markdown import render_markdown
+from pytest_nvfp4.report.model import CheckReport, Report
+from pytest_nvfp4.report.text import clip, plural, visible
+
+Level = Literal["error", "warning", "notice"]
+
+SUMMARY_LIMIT = 1024 * 1024
+"""Bytes that one step's summary may hold."""
+ANNOTATIONS_PER_LEVEL = 10
+"""Annotations of one level that GitHub shows for one step."""
+_MESSAGE_LIMIT = 4_000
+_TITLE_LIMIT = 200
+
+
+def annotation(
+    level: Level, message: str, *, file: str | None = None, line: int | None = None, title: str | None = None
+) -> str:
+    """One workflow command, ``::error file=a.py,line=3,title=t::message``, without a new line.
+
+    The message escapes ``%``, CR and LF; a property also ``:`` and ``,``, which would end it (the runner's own
+    rules). No text can therefore start a second command or another property.
+    """
+    properties = {"file": file, "line": None if line is None else str(line), "title": title}
+    shown = ",".join(f"{key}={_property(value)}" for key, value in properties.items() if value is not None)
+    return f"::{level}{' ' + shown if shown else ''}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    safe = visible(text, multiline=True)
+    return safe.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(visible(text)).replace(":", "%3A").replace(",", "%2C")
+
+
+def annotate(report: Report, *, root: Path | None = None) -> list[str]:
+    """The workflow commands of a report: an error a bad check, a warning a layout change that does not gate.
+
+    At most ten of each level, since GitHub drops the others without a word; the tenth then says how many
+    more there are.
+
+    Args:
+        report: what to annotate.
+        root: the repository's folder; files inside it are named relative to it, as GitHub needs.
+    """
+    errors = [_error(check, report, root) for check in report.worst_first() if check.bad]
+    warnings = [line for check in report.worst_first() if not check.bad and (line := _warning(check, root)) is not None]
+    return _capped(errors, "error", "failed check") + _capped(warnings, "warning", "check with layout changes")
+
+
+def _error(check: CheckReport, report: Report, root: Path | None) -> str:
+    lines = [check.message.strip() or f"{check.check} {check.outcome}"]
+    if check.diff is not None:
+        gated = check.diff.gate(report.threshold)
+        lines += [f"{change.name}: {change.severity.label}: {'; '.join(change.why)}" for change in gated]
+    return _checked("error", check, "\n".join(lines), root)
+
+
+def _warning(check: CheckReport, root: Path | None) -> str | None:
+    if check.outcome != "passed" or check.diff is None or not check.diff.changes:
+        return None
+    changes = check.diff.changes
+    lines = [f"{plural(len(changes), 'layout')} changed below the gate; the worst is {check.diff.worst.label}."]
+    lines += [f"{change.name}: {change.severity.label}" for change in changes]
+    return _checked("warning", check, "\n".join(lines), root)
+
+
+def _checked(level: Level, check: CheckReport, message: str, root: Path | None) -> str:
+    title = clip(f"{check.kernel} {check.check}: {check.outcome}", _TITLE_LIMIT)
+    return annotation(
+        level, clip(message, _MESSAGE_LIMIT), file=_relative(check.file, root), line=check.line, title=title
+    )
+
+
+def _relative(file: str | None, root: Path | None) -> str | None:
+    if file is None or root is None:
+        return file
+    path = PurePath(file)
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else file
+
+
+def _capped(lines: list[str], level: Level, noun: str) -> list[str]:
+    if len(lines) <= ANNOTATIONS_PER_LEVEL:
+        return lines
+    shown = ANNOTATIONS_PER_LEVEL - 1
+    rest = len(lines) - shown
+    more = annotation(level, f"{plural(rest, noun)} more; GitHub shows ten annotations a step. See the step summary.")
+    return [*lines[:shown], more]
+
+
+def write_step_summary(report: Report, *, environ: Mapping[str, str] | None = None) -> int:
+    """Append the report to the file that ``GITHUB_STEP_SUMMARY`` names.
+
+    The file belongs to the whole step, so what other tools wrote is kept and counted. The text is fitted into
+    the bytes that are left of :data:`SUMMARY_LIMIT`, and says what it leaves out.
+
+    Args:
+        report: what to write.
+        environ: the environment; by default this process's.
+
+    Returns:
+        The number of bytes written; 0 outside GitHub Actions, or when the file has no room left.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    target = (os.environ if environ is None else environ).get("GITHUB_STEP_SUMMARY")
+    if not target:
+        return 0
+    path = Path(target)
+    used = path.stat().st_size if path.exists() else 0
+    glue = b"\n" if used else b""
+    room = SUMMARY_LIMIT - used - len(glue)
+    body = fit_bytes(report, room)
+    if not body:
+        return 0
+    with path.open("ab") as file:
+        return file.write(glue + body)
+
+
+def fit_bytes(report: Report, room: int) -> bytes:
+    """The report as UTF-8 Markdown of at most ``room`` bytes; empty when not even the headline fits."""
+    limit = room
+    while limit > 0:
+        text = render_markdown(report, limit=limit, marker=None)
+        body = text.encode("utf-8")
+        if len(body) <= room:
+            return body
+        # Markdown is fitted by characters; non-ASCII names take more bytes than that.
+        limit = min(limit - 1, limit * room // len(body))
+    return b""

@@ -1,0 +1,132 @@
+"""What a report is about: checks of kernels, with their layout diffs and launch facts.
+
+Every renderer of this package takes a :class:`Report` and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from pytest_nvfp4.layout.change import Change, ListingDiff, Severity, gates
+from pytest_nvfp4.layout.launch_facts import FactChange
+
+Outcome = Literal["passed", "failed", "error", "skipped"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """One check of one kernel.
+
+    Attributes:
+        kernel: the kernel's name or file, as the user knows it. Untrusted text.
+        check: the check's name, ``layouts`` or ``verify[gpumode-0]``.
+        outcome: passed, failed (the kernel is wrong), error (the check could not be made), skipped.
+        message: what was found, why it is wrong and what to do next; may have several lines. Untrusted text.
+        file: the file to point at, or ``None``.
+        line: the line in it, counted from 1, or ``None``.
+        diff: the layouts against the snapshot, when the check compared them.
+        facts: launch facts that changed.
+    """
+
+    kernel: str
+    check: str
+    outcome: Outcome
+    message: str = ""
+    file: str | None = None
+    line: int | None = None
+    diff: ListingDiff | None = None
+    facts: Sequence[FactChange] = ()
+
+    def __post_init__(self) -> None:
+        if self.outcome not in OUTCOMES:
+            raise ValueError(f"outcome {self.outcome!r} of {self.kernel}::{self.check} is not one of {OUTCOMES}")
+
+    @property
+    def bad(self) -> bool:
+        """Whether the run must fail because of this check."""
+        return self.outcome in {"failed", "error"}
+
+    @property
+    def worst(self) -> Severity:
+        """The worst layout severity; ``IDENTICAL`` without a diff."""
+        return Severity.IDENTICAL if self.diff is None else self.diff.worst
+
+    def to_json(self) -> dict[str, object]:
+        """The check as JSON-ready values."""
+        return {
+            "kernel": self.kernel,
+            "check": self.check,
+            "outcome": self.outcome,
+            "message": self.message,
+            "file": self.file,
+            "line": self.line,
+            "diff": None if self.diff is None else self.diff.to_json(),
+            "facts": [fact.to_json() for fact in self.facts],
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """All checks of a run.
+
+    Attributes:
+        checks: in the order they ran.
+        generated_with: versions and settings that the results depend on, name to value.
+        threshold: layout changes gate at this severity and worse.
+    """
+
+    checks: Sequence[CheckReport]
+    generated_with: Mapping[str, str] = field(default_factory=dict)
+    threshold: Severity = Severity.PERMUTED
+
+    @property
+    def outcomes(self) -> dict[Outcome, int]:
+        """How many checks had each outcome; every outcome is a key."""
+        counted = Counter(check.outcome for check in self.checks)
+        return {outcome: counted[outcome] for outcome in OUTCOMES}
+
+    @property
+    def severities(self) -> dict[Severity, int]:
+        """How many layouts have each severity, over all checks; every severity is a key."""
+        total: Counter[Severity] = Counter()
+        for check in self.checks:
+            if check.diff is not None:
+                total.update(check.diff.counts)
+        return {severity: total[severity] for severity in Severity}
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check failed or broke. A run whose checks were all skipped is *not* shown as a success."""
+        return not any(check.bad for check in self.checks)
+
+    @property
+    def headline(self) -> str:
+        """The result in one line: ``2 failed, 1 passed``."""
+        parts = [f"{count} {outcome}" for outcome, count in self.outcomes.items() if count]
+        order = {"failed": 0, "error": 1, "passed": 2, "skipped": 3}
+        parts.sort(key=lambda part: order[part.split()[1]])
+        return ", ".join(parts) or "no check ran"
+
+    def gates(self, change: Change) -> bool:
+        """Whether this change fails the run at the report's threshold."""
+        return gates(change, self.threshold)
+
+    def worst_first(self) -> list[CheckReport]:
+        """The checks that failed first, then by worst layout severity, each group in the order they ran."""
+        rank = {"failed": 0, "error": 0, "skipped": 2, "passed": 1}
+        return sorted(self.checks, key=lambda check: (rank[check.outcome], -check.worst))
+
+    def to_json(self) -> dict[str, object]:
+        """The report as JSON-ready values."""
+        return {
+            "ok": self.ok,
+            "outcomes": dict(self.outcomes),
+            "severities": {severity.name.lower(): count for severity, count in self.severities.items()},
+            "threshold": self.threshold.name.lower(),
+            "generated_with": dict(self.generated_with),
+            "checks": [check.to_json() for check in self.checks],
+        }

@@ -1,0 +1,54 @@
+"""Making untrusted text safe to show.
+
+A kernel chooses the names of its variables, files and messages, and so may put control characters
+(terminal escapes, new lines), bidirectional overrides or zero-width characters into them. None may act
+in a terminal, a pull request or a page: they are written out as escapes instead.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def visible(text: str, *, multiline: bool = False) -> str:
+    r"""``text`` with every character that could act, hide or reorder written as an escape.
+
+    Args:
+        text: anything, lone surrogates included.
+        multiline: keep new lines and tabs, for messages; a name never keeps them.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    kept = "\n\t" if multiline else ""
+    if multiline:
+        text = text.replace("\r\n", "\n")
+    return "".join(char if char in kept or _shown(char) else _escape(char) for char in text)
+
+
+def _shown(char: str) -> bool:
+    return unicodedata.category(char) not in _HIDDEN
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if char in _NAMED:
+        return _NAMED[char]
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def clip(text: str, limit: int) -> str:
+    """``text`` if it has at most ``limit`` characters, else its start and the number of characters left out."""
+    if len(text) <= limit:
+        return text
+    tail = f" ... [{len(text) - limit} characters left out]"
+    return text[:limit] + tail
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 layout``, ``2 layouts``, ``2 checks``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,6 @@
+"""The reports that all renderers are tried on."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
