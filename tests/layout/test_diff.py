@@ -1,13 +1,19 @@
 """The diff by meaning: every severity, the real differences of CuTe DSL 4.4.0 and 4.8.1, gates, renames."""
 
+import itertools
 import json
+import math
+import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_nvfp4.layout.diff import Severity, diff_facts, diff_listings
 from pytest_nvfp4.layout.grammar import parse_type
 from pytest_nvfp4.layout.listing import Listing
 from pytest_nvfp4.layout.measures import bank_ways, smem_bytes, tmem_columns
+from pytest_nvfp4.layout.notation import Layout, Swizzle
 
 SA = '!cute.memref<f4E2M1FN, smem, align<1024>, S<3,4,3>, "((128,64),1,4,1):((256,1),0,64,0)">'
 MMA = (
@@ -163,6 +169,44 @@ def test_a_coordinate_tensor_differs_at_a_coordinate():
     change = only(old, old.replace("(256,128)", "(128,128)").replace("256@0", "128@0"), "kernel.tAgA")
     assert change.severity is Severity.DIFFERENT
     assert (change.first.index, change.first.old, change.first.new) == (128, "(128,0,0)", "(0,1,0)")
+
+
+MODES = st.lists(
+    st.tuples(st.sampled_from([1, 2, 3, 4]), st.sampled_from([0, 1, 2, 3, 4, 8, 16])), min_size=1, max_size=3
+)
+
+
+def as_text(modes):
+    shapes, strides = zip(*modes, strict=True)
+    return f"({','.join(map(str, shapes))}):({','.join(map(str, strides))})"
+
+
+@settings(max_examples=300, deadline=None)
+@given(MODES, MODES, st.sampled_from(["", "S<2,4,3>, ", "S<1,4,3>, "]))
+def test_the_grade_agrees_with_looking_at_every_index(one, other, swizzle):
+    text = '!cute.memref<f8E4M3FN, smem, align<1024>, {}"{}">'
+    # 64-fold strides, so that the swizzles have bits to move.
+    old, new = (text.format(swizzle, as_text([(s, d * 64) for s, d in modes])) for modes in (one, other))
+    tables = []
+    for modes in (one, other):
+        plain = Layout(tuple(s for s, _ in modes), tuple(d * 64 for _, d in modes))
+        moved = Swizzle(*map(int, re.findall(r"\d", swizzle))) if swizzle else (lambda offset: offset)
+        tables.append([moved(plain(index)) for index in range(math.prod(s for s, _ in modes))])
+    if old == new:
+        return
+    change = only(old, new)
+    assert not change.unproven
+    assert (change.severity <= Severity.SAME_FUNCTION) == (tables[0] == tables[1])
+    if change.severity is Severity.PERMUTED:
+        assert len(tables[0]) == len(tables[1])
+        assert sorted(tables[0]) == sorted(tables[1])
+    if tables[0] == tables[1]:
+        assert change.first is None
+    else:
+        pairs = itertools.zip_longest(*tables)
+        index, (was, now) = next((at, pair) for at, pair in enumerate(pairs) if pair[0] != pair[1])
+        assert change.first.index == index
+        assert (change.first.old, change.first.new) == tuple(None if at is None else str(at) for at in (was, now))
 
 
 # --- what cannot be proved -----------------------------------------------------------------------------------------
