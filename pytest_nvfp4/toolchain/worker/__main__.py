@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 import inspect
 import json
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -22,6 +21,7 @@ from pytest_nvfp4.isolation.limits import apply as apply_limits
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.capture import Capture
 from pytest_nvfp4.toolchain.worker.findings import Finding, from_exception
+from pytest_nvfp4.toolchain.worker.loading import load
 
 _RESULT_VARIABLE = "NVFP4_RESULT_FD"
 
@@ -87,27 +87,6 @@ class _Session:
 _START = time.monotonic()
 
 
-def _load(path: Path) -> ModuleType:
-    """Import a file under its own name, within its package if it is part of one, its folder first on the path."""
-    folder, parts = path.parent, [path.stem]
-    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
-        parts.insert(0, folder.name)
-        folder = folder.parent
-    sys.path.insert(0, str(folder))
-    name = ".".join(parts)
-    if len(parts) > 1:
-        return importlib.import_module(name)
-    if name in sys.modules or name in sys.stdlib_module_names or not name.isidentifier():
-        name = f"nvfp4_kernel_{''.join(c if c.isalnum() else '_' for c in name)}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} cannot be imported as Python")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def _leave_alone(watched: Callable[[str], bool]) -> None:
     """Write no bytecode beside the user's files; libraries keep theirs, or every trace would compile them anew."""
     write: Any = SourceFileLoader.set_data
@@ -159,6 +138,25 @@ def _call_entry(session: _Session, module: ModuleType, name: str) -> object:
     return function(session.sizes)
 
 
+def _prepare(function: Callable[..., object], sizes: list[tuple[int, ...]]) -> object:
+    """Call a kernel's ``compile_kernel`` if it takes nothing or the problem; a helper of another form is its own affair.
+
+    The evaluation calls ``custom_kernel`` alone, so published kernels give this name to functions of any signature.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    required = [one for one in positional if one.default is one.empty]
+    if any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters) or len(required) > 1:
+        return None
+    first = (required or positional[:1] or [None])[0]
+    if first is not None and re.search("size|problem|shape|spec", first.name):
+        return function(list(sizes))
+    return None if required else function()
+
+
 def _call_contract(session: _Session, module: ModuleType) -> object:
     custom = getattr(module, "custom_kernel", None)
     if not callable(custom):
@@ -172,7 +170,7 @@ def _call_contract(session: _Session, module: ModuleType) -> object:
         return None
     kept: list[object] = []
     if callable(prepare := getattr(module, "compile_kernel", None)):
-        kept.append(prepare(session.sizes))
+        kept.append(_prepare(prepare, session.sizes))
     session.stage("run")
     kept.append(custom(contract.make_data(session.sizes)))
     return kept
@@ -242,10 +240,8 @@ def _work(session: _Session) -> None:
         try:
             session.stage("import kernel")
             try:
-                module = _load(session.kernel)
-                main = (
-                    module if session.entry is None or session.entry[0] == session.kernel else _load(session.entry[0])
-                )
+                module = load(session.kernel)
+                main = module if session.entry is None or session.entry[0] == session.kernel else load(session.entry[0])
             except BaseException as error:
                 session.fail("import", f"{session.kernel.name} could not be imported", error)
                 return

@@ -1,0 +1,30 @@
+"""Import a kernel's file as its author would: under its own name, within its package, beside its own modules."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+
+def load(path: Path) -> ModuleType:
+    """Import a file under its own name, within its package if it is part of one, its folder first on the path."""
+    folder, parts = path.parent, [path.stem]
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    sys.path.insert(0, str(folder))
+    name = ".".join(parts)
+    if len(parts) > 1:
+        return importlib.import_module(name)
+    if name in sys.modules or name in sys.stdlib_module_names or not name.isidentifier():
+        name = f"nvfp4_kernel_{''.join(c if c.isalnum() else '_' for c in name)}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be imported as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
