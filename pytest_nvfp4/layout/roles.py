@@ -110,9 +110,18 @@ _RULES = (
         ("{X},K,L",),
         f"{_TEMPLATE}: a and b are (M|N, K, L), the scales ((Atom,Rest),(Atom,Rest),L)",
         families="memref coord_tensor",
+        first="Atom_{X},Rest_{X}",
     ),
     _rule(
-        r"m(?:C|D)(?:_mnl)?",
+        r"(?P<op>sf[ab])\d*_layout",
+        "-",
+        ("{X},K,L",),
+        f"{_TEMPLATE}: tile_atom_to_shape_SF, ((Atom,Rest),(Atom,Rest),L)",
+        families="layout",
+        first="Atom_{X},Rest_{X}",
+    ),
+    _rule(
+        r"m(?:C|D)(?:_mnl?)?",
         "gmem -",
         ("M,N,L", "M,N"),
         f"{_TEMPLATE}: c is (M, N, L)",
@@ -193,7 +202,7 @@ _RULES = (
         first="{X},K",
     ),
     _rule(
-        r"tCs(?P<op>SF[AB])\d*_compact_s2t_?",
+        r"tCs(?P<op>SF[AB])\d*_compact_s2t_?|tSs(?P<op2>SF[AB])\d*",
         "smem -",
         ("S2T,Rest_Tiler,MMA_{X},MMA_K,STAGE",),
         f"{_GROUPED}: partition_S of the smem-to-TMEM copy, ((ATOM_V, REST_V), Rest_Tiler, MMA_MN, MMA_K, STAGE)",
@@ -201,7 +210,7 @@ _RULES = (
         first="ATOM_V,REST_V",
     ),
     _rule(
-        r"tCt(?P<op>SF[AB])\d*_compact_s2t",
+        r"tCt(?P<op>SF[AB])\d*_compact_s2t|tSt(?P<op2>SF[AB])\d*",
         "tmem",
         ("S2T,Rest_Tiler,MMA_{X},MMA_K",),
         f"{_GROUPED}: partition_D of the smem-to-TMEM copy",
@@ -230,8 +239,9 @@ _RULES = (
     _rule(
         r"tD(?:tAcc|gC|rAcc|rC)",
         "tmem gmem rmem",
-        ("T2R,T2R_REST",),
-        f"{_TEMPLATE}: partition_S/D of the accumulator's MMA mode alone, one copy's values and the copies",
+        ("T2R,T2R_REST", "T2R,T2R_REST,MMA_M,MMA_N"),
+        f"{_TEMPLATE}: partition_S/D of the accumulator's MMA mode, or of all three: one copy's values, then a mode of "
+        "copies for each mode that was partitioned",
     ),
     _rule(
         r"tRS_s(?:C|D)",
@@ -304,7 +314,11 @@ def roles_of(name: str, info: TypeInfo) -> Roles | None:
 def _rules_for(base: str) -> tuple[tuple[_Rule, str], ...]:
     """The rules whose name matches, each with the operand (``SFA``) that it read from the name, or ``""``."""
     matches = ((rule, rule.name.fullmatch(base)) for rule in _RULES)
-    return tuple((rule, match.groupdict().get("op") or "") for rule, match in matches if match is not None)
+    return tuple(
+        (rule, next((text for text in match.groupdict().values() if text), ""))
+        for rule, match in matches
+        if match is not None
+    )
 
 
 def _inner(rule: _Rule, layout: Layout, *, letter: str, scales: bool) -> dict[Path, str]:

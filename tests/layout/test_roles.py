@@ -36,6 +36,12 @@ KNOWN = [
     ("kernel.tCsSFA_compact_s2t", '!cute_nvgpu.smem_desc_view<!cute_nvgpu.smem_desc, '
      '"((((32,1,1),4),1),1,1,4,1):((((1,1,1),0),0),0,0,32,128)">', "S2T Rest_Tiler MMA_M MMA_K STAGE"),
     ("kernel.tDtAcc", '!cute.memref<f32, tmem, align<16>, "(((128,32),1),(1)):(((1,65536),0),(0))">', "T2R T2R_REST"),
+    ("kernel.tDgC", '!cute.memref<f16, gmem, align<16>, "((128,1),1,1,1):((1,0),0,0,0)">', "T2R T2R_REST MMA_M MMA_N"),
+    ("kernel.tSsSFB", '!cute_nvgpu.smem_desc_view<!cute_nvgpu.smem_desc, '
+     '"((((32,1,1),4),1),1,1,4,3):((((1,1,1),0),0),0,0,32,128)">', "S2T Rest_Tiler MMA_N MMA_K STAGE"),
+    ("host.sfb_layout", '!cute.layout<"(((32,4),?),((16,4),?),(1,1)):(((16,4),?{div=512}),((0,1),512),(0,0))">',
+     "N K L"),
+    ("kernel.mC_mn", '!cute.memref<f16, gmem, align<16>, "(?,?):(?{i64 div=128},1)">', "M N"),
     ("kernel.tRS_sC", '!cute.memref<f16, smem, align<16>, "((8,1),4,1,(1,2)):((1,0),8,0,(0,4096))">',
      "R2S R2S_M R2S_N PIPE_D"),
     ("kernel.gC_mnl", '!cute.memref<f16, gmem, align<16>, "(128,128,?,?,?):(?,1,?{div=128},128,?)">',
