@@ -46,9 +46,9 @@ from pytest_nvfp4.layout.change import (
     gates,
     worst_first,
 )
-from pytest_nvfp4.layout.difference import coordinate
+from pytest_nvfp4.layout.coordinates import add_vectors, as_tree, tree_vector
 from pytest_nvfp4.layout.errors import LayoutError, PoisonedLayout
-from pytest_nvfp4.layout.grammar import TypeInfo
+from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits
 from pytest_nvfp4.layout.launch_facts import FactChange, diff_facts
 from pytest_nvfp4.layout.listing import Listing, Record
 from pytest_nvfp4.layout.measures import measure_deltas
@@ -56,7 +56,7 @@ from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swiz
 from pytest_nvfp4.layout.pairing import Pairs, match_renames, pair
 from pytest_nvfp4.layout.properties import property_deltas
 from pytest_nvfp4.layout.roles import changed_modes, roles_of
-from pytest_nvfp4.layout.sameness import Level, compare, first_difference, subject
+from pytest_nvfp4.layout.sameness import Level, compare, first_difference
 from pytest_nvfp4.layout.tree import Tree, leaves, render_tree
 
 __all__ = [
@@ -228,43 +228,53 @@ def _another(first: FirstDifference) -> str:
 
 def _first(old: TypeInfo, new: TypeInfo) -> FirstDifference | None:
     try:
-        found = first_difference(*_under_one_swizzle(old, new))
+        under = _under_one_swizzle(old, new)
+        found = first_difference(old, new) if under is None else first_difference(*under)
         if found is None:
             return None
-        if isinstance(old.layout, Layout) and isinstance(new.layout, Layout) and not (old.swizzle or new.swizzle):
-            return FirstDifference(found.index, render_tree(found.coord), _text(found.offset_a), _text(found.offset_b))
-        before = None if found.offset_a is None else _offset(old, found.index)
-        after = None if found.offset_b is None else _offset(new, found.index)
+        before, after = found.offset_a, found.offset_b
+        if under is not None:
+            before, after = _finished(old, before), _finished(new, after)
     except LayoutError:
         return None
-    return FirstDifference(found.index, render_tree(found.coord), before, after)
+    return FirstDifference(found.index, render_tree(found.coord), _text(before), _text(after))
+
+
+def _under_one_swizzle(old: TypeInfo, new: TypeInfo) -> tuple[AnyLayout, AnyLayout] | None:
+    """The layouts under what both share, if that is a bijection: a swizzle, a coordinate offset, or nothing.
+
+    They differ first at the same index as the whole, which their coalesced forms show without looking at every index.
+    """
+    before, after = old.layout, new.layout
+    if old.pointer_swizzle != new.pointer_swizzle or (old.pointer_swizzle and old.dtype != new.dtype):
+        return None
+    if isinstance(before, Layout) and isinstance(after, Layout):
+        return before, after
+    if isinstance(before, ComposedLayout) and isinstance(after, ComposedLayout) and old.pointer_swizzle is None:
+        bijective = before.inner is None or isinstance(before.inner, Swizzle)
+        if bijective and (before.inner, before.offset) == (after.inner, after.offset):
+            return before.outer, after.outer
+    return None
+
+
+def _finished(info: TypeInfo, offset: Tree | None) -> Tree | None:
+    """The offset of a type's outer layout taken through the type's coordinate offset or swizzle."""
+    if offset is None:
+        return None
+    layout, swizzle, bits = info.layout, info.pointer_swizzle, dtype_bits(info.dtype)
+    if isinstance(layout, ComposedLayout):
+        offset = as_tree(add_vectors(tree_vector(layout.offset), tree_vector(offset)))
+        swizzle, bits = (layout.inner, 8) if isinstance(layout.inner, Swizzle) else (None, None)
+    if swizzle is None:
+        return offset
+    if not isinstance(offset, int) or not bits:
+        raise LayoutError(f"{info}: a swizzle needs integer offsets and elements of known width")
+    address, rest = divmod(offset * bits, 8)
+    return (swizzle(address) * 8 + rest) // bits
 
 
 def _text(tree: Tree | None) -> str | None:
     return None if tree is None else render_tree(tree)
-
-
-def _offset(info: TypeInfo, index: int) -> str:
-    """The offset that one type gives an index, swizzle and coordinate offset included."""
-    if info.pointer_swizzle is not None or info.layout is None:
-        return render_tree(subject(info).offset(index))
-    # By coordinate, which needs no size of a run-time mode to count past.
-    return render_tree(info.layout(coordinate(index, info.layout.shape)))
-
-
-def _under_one_swizzle(old: TypeInfo, new: TypeInfo) -> tuple[TypeInfo | AnyLayout, TypeInfo | AnyLayout]:
-    """What to look for the first difference in. A swizzle that both share is a bijection, so the layouts under it
-    differ first at the same index, which their coalesced forms show without looking at every index."""
-    before, after = old.layout, new.layout
-    if old.pointer_swizzle != new.pointer_swizzle or (old.pointer_swizzle and old.dtype != new.dtype):
-        return old, new
-    if isinstance(before, Layout) and isinstance(after, Layout):
-        return before, after
-    if isinstance(before, ComposedLayout) and isinstance(after, ComposedLayout):
-        bijective = before.inner is None or isinstance(before.inner, Swizzle)
-        if bijective and (before.inner, before.offset) == (after.inner, after.offset):
-            return before.outer, after.outer
-    return old, new
 
 
 @lru_cache(maxsize=16384)
