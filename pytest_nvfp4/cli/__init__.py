@@ -6,6 +6,11 @@ Importing this package imports nothing else; a subcommand is imported when it is
 
 def main() -> None:
     """Entry point of the console script."""
-    from pytest_nvfp4.cli.app import run
+    try:
+        from pytest_nvfp4.cli.app import run
+    except ModuleNotFoundError as error:
+        if error.name != "click":
+            raise
+        raise SystemExit("nvfp4: error: click is not installed: pip install click") from None
 
     run()

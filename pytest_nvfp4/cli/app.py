@@ -26,8 +26,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "upgrade": ("upgrade", "What another version of CuTe DSL changes in a kernel."),
     "snapshot": ("snapshot", "Read a layout snapshot file."),
     "cache": ("cache", "Where traces are kept, and how many."),
-    "doctor": ("doctor", "What works on this machine, and how to get what does not."),
-    "bench-self": ("bench_self", "How fast this tool is on this machine."),
+    "doctor": ("doctor.command", "What works on this machine, and how to get what does not."),
+    "bench-self": ("bench_self.command", "How fast this tool is on this machine."),
 }
 """Name -> module of this package and one line of help, so that ``nvfp4 --help`` imports none of them."""
 

@@ -44,6 +44,9 @@ def as_input_error(error: Exception) -> InputError | None:
 
     if isinstance(error, LayoutError | ProblemError | SettingsError | EntryError | ToolUnavailableError):
         return InputError(str(error))
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "pytest_nvfp4").startswith("pytest_nvfp4"):
+        name = str(error.name).partition(".")[0]
+        return InputError(f"{name} is not installed; `nvfp4 doctor` says what is missing and how to get it")
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return InputError(f"{where}{error.strerror or error}")

@@ -1,0 +1,1 @@
+"""``nvfp4 bench-self``: how fast this tool is on this machine."""

@@ -1,0 +1,180 @@
+"""Python, the packages this one needs, and the optional ones. Nothing of them is imported."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from pytest_nvfp4.cli.doctor.model import Item, State
+from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION
+
+DISTRIBUTION = "pytest-nvfp4"
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_LEAST_PYTHON = (3, 11)
+
+
+def requirements() -> list[str]:
+    """What this package requires: from its metadata where it is installed, else from the pyproject.toml beside it."""
+    try:
+        found = importlib.metadata.requires(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        found = None
+    if found is None:
+        pyproject = Path(__file__).resolve().parents[3] / "pyproject.toml"
+        try:
+            data = tomllib.loads(pyproject.read_text(encoding="utf-8"))
+            found = list(data["project"]["dependencies"])
+        except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError):
+            found = []
+    return [text for text in found if "extra ==" not in text]
+
+
+def version_of(name: str) -> str | None:
+    """The version of an installed distribution, or None."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def python() -> Iterator[Item]:
+    """The interpreter and the system."""
+    version = platform.python_version()
+    fits = sys.version_info >= _LEAST_PYTHON
+    yield Item(
+        "python",
+        "python",
+        State.OK if fits else State.FAILED,
+        f"{version} ({sys.executable})",
+        "" if fits else "uv venv --python 3.13",
+    )
+    linux = sys.platform == "linux"
+    yield Item(
+        "python",
+        "system",
+        State.OK if linux else State.WARNING,
+        f"{platform.system()} {platform.machine()}",
+        needed_for="" if linux else "compiling: CuTe DSL has wheels for Linux only",
+    )
+
+
+def required() -> Iterator[Item]:
+    """Every package that this one requires here, with the version that is installed."""
+    try:
+        from packaging.requirements import InvalidRequirement, Requirement
+    except ImportError:
+        yield Item("packages", "packaging", State.FAILED, "not installed", "pip install packaging")
+        return
+    for text in requirements():
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if requirement.marker is not None and not requirement.marker.evaluate():
+            continue
+        found = version_of(requirement.name)
+        fix = f"pip install '{requirement.name}{requirement.specifier}'"
+        if found is None:
+            yield Item("packages", requirement.name, State.FAILED, "not installed", fix)
+        elif not requirement.specifier.contains(found, prereleases=True):
+            said = f"{found}, but {requirement.specifier} is needed"
+            yield Item("packages", requirement.name, State.FAILED, said, fix)
+        else:
+            yield Item("packages", requirement.name, State.OK, found)
+
+
+def dsl_libraries() -> Iterator[Item]:
+    """The compiled parts of the DSL, which have to be of its own version."""
+    version = version_of(DSL_DISTRIBUTION)
+    if version is None:
+        return
+    names = {
+        match[0]
+        for text in importlib.metadata.requires(DSL_DISTRIBUTION) or ()
+        if (match := _NAME.match(text)) and match[0].startswith(f"{DSL_DISTRIBUTION}-libs") and "extra ==" not in text
+    }
+    for distribution in importlib.metadata.distributions():
+        name = distribution.metadata["Name"]
+        if name and name.startswith(f"{DSL_DISTRIBUTION}-libs"):
+            names.add(name)
+    for name in sorted(names):
+        found = version_of(name)
+        fits = found == version
+        yield Item(
+            "packages",
+            name,
+            State.OK if fits else State.FAILED,
+            (found or "not installed") + ("" if fits else f", but {DSL_DISTRIBUTION} is {version}"),
+            "" if fits else f"pip install --force-reinstall {DSL_DISTRIBUTION}=={version}",
+        )
+
+
+def plugin() -> Iterator[Item]:
+    """Whether pytest loads the plugin by itself."""
+    entries = importlib.metadata.entry_points(group="pytest11")
+    loaded = [entry for entry in entries if entry.value.startswith("pytest_nvfp4.")]
+    own = version_of(DISTRIBUTION)
+    if loaded:
+        yield Item("packages", DISTRIBUTION, State.OK, f"{own}, loaded by pytest as {loaded[0].name}")
+    elif find_spec("pytest_nvfp4.plugin") is None:
+        yield Item("packages", DISTRIBUTION, State.FAILED, "it has no pytest plugin", f"pip install {DISTRIBUTION}")
+    else:
+        yield Item(
+            "packages",
+            DISTRIBUTION,
+            State.WARNING,
+            "runs from its source folder; pytest does not load the plugin by itself",
+            "pip install -e .",
+            needed_for="pytest KERNEL.py without -p pytest_nvfp4.plugin",
+        )
+
+
+def torch_build() -> str | None:
+    """The CUDA version torch was built for, ``cpu``, or None where torch is not installed or does not say.
+
+    Read from the text of ``torch/version.py``: importing torch takes seconds.
+    """
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    match = re.search(r"^cuda(?::[^=]+)?\s*=\s*(?:'([\d.]+)'|\"([\d.]+)\"|(None))", text, re.MULTILINE)
+    if match is None:
+        return None
+    return match[1] or match[2] or "cpu"
+
+
+def optional() -> Iterator[Item]:
+    """Packages that not everyone needs."""
+    modal = version_of("modal")
+    if modal is None:
+        yield Item("optional", "modal", State.ABSENT, "not installed", "pip install modal", "running on a rented B200")
+    else:
+        known = bool(os.environ.get("MODAL_TOKEN_ID")) or (Path.home() / ".modal.toml").is_file()
+        yield Item(
+            "optional",
+            "modal",
+            State.OK if known else State.WARNING,
+            modal if known else f"{modal}, not signed in",
+            "" if known else "modal token new",
+            "running on a rented B200",
+        )
+    z3 = version_of("z3-solver")
+    yield Item(
+        "optional",
+        "z3-solver",
+        State.OK if z3 else State.ABSENT,
+        z3 or "not installed",
+        "" if z3 else "pip install z3-solver",
+        "proofs of the CTA map and the scale-factor layout",
+    )

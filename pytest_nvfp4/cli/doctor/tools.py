@@ -1,0 +1,118 @@
+"""Programs on this machine, and the cache folder."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_nvfp4.cli import environments, output
+from pytest_nvfp4.cli.cache import survey
+from pytest_nvfp4.cli.doctor.model import Item, State
+from pytest_nvfp4.toolchain import binaries
+from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache, default_root
+
+_DEADLINE_S = 20
+_LITTLE_SPACE = 1 << 30
+_RELEASE = re.compile(r"(?:release|version|Version)\s+v?([\d.]+)|\b(\d+\.\d+(?:\.\d+)*)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    """A program that is looked for on the path."""
+
+    name: str
+    needed_for: str
+    fix: str
+
+
+# Packages of NVIDIA's CUDA repository for Debian and Ubuntu.
+_TOOLS = (
+    _Tool("git", "nvfp4 diff REV:path", "sudo apt-get install git"),
+    _Tool("ncu", "profiles of kernels on a local GPU", "sudo apt-get install cuda-nsight-compute-13-0"),
+    _Tool("nsys", "timelines on a local GPU", "sudo apt-get install cuda-nsight-systems-13-0"),
+    _Tool("compute-sanitizer", "memory and race checks on a local GPU", "sudo apt-get install cuda-sanitizer-13-0"),
+)
+
+
+def version_line(command: list[str]) -> str:
+    """The version that a program prints, its first line where no version is found, or why it said nothing."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_DEADLINE_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"does not run: {error}"
+    text = (done.stdout or done.stderr).strip()
+    for line in reversed(text.splitlines()):
+        if match := _RELEASE.search(line):
+            return match[1] or match[2]
+    return text.splitlines()[0] if text else f"says nothing (status {done.returncode})"
+
+
+def binary_tools() -> Iterator[Item]:
+    """nvdisasm and cuobjdump: from their wheels, or from a CUDA toolkit."""
+    for name, purpose in (("nvdisasm", "SASS"), ("cuobjdump", "registers, stack and local memory")):
+        path = binaries.find(name)
+        if path is None:
+            yield Item("tools", name, State.FAILED, "not found", f"pip install nvidia-cuda-{name}", purpose)
+            continue
+        version = version_line([str(path), "--version"])
+        state = State.FAILED if version.startswith("does not run") else State.OK
+        fix = "" if state is State.OK else f"pip install --force-reinstall nvidia-cuda-{name}"
+        yield Item("tools", name, state, f"{version} ({path})", fix, purpose)
+
+
+def programs() -> Iterator[Item]:
+    """Programs for optional things."""
+    uv = environments.uv_path()
+    yield Item(
+        "optional",
+        "uv",
+        State.OK if uv else State.ABSENT,
+        version_line([uv, "--version"]) if uv else "not found",
+        "" if uv else "pip install uv",
+        "nvfp4 upgrade",
+    )
+    for tool in _TOOLS:
+        path = shutil.which(tool.name)
+        if path is None:
+            yield Item("optional", tool.name, State.ABSENT, "not found", tool.fix, tool.needed_for)
+        else:
+            found = f"{version_line([path, '--version'])} ({path})"
+            yield Item("optional", tool.name, State.OK, found, needed_for=tool.needed_for)
+
+
+def cache() -> Iterator[Item]:
+    """The cache folder: whether it can be written, how large it is, and how much room there is."""
+    wanted = default_root()
+    root = TraceCache().root
+    content = survey(root)
+    free = shutil.disk_usage(root).free
+    size = output.size_text(content.trace_bytes + content.environment_bytes)
+    found = f"{root}: {content.traces} traces, {size}; {output.size_text(free)} free"
+    if root != wanted:
+        yield Item(
+            "cache",
+            "folder",
+            State.WARNING,
+            f"{wanted} cannot be written; in use is {found}",
+            f"export {CACHE_VARIABLE}=/a/folder/that/can/be/written",
+            "keeping traces from one run to the next",
+        )
+    elif free < _LITTLE_SPACE:
+        yield Item("cache", "folder", State.WARNING, f"{found}: little room", "nvfp4 cache --clear")
+    else:
+        yield Item("cache", "folder", State.OK, found)
+    bundles = Path.cwd() / ".nvfp4"
+    if bundles.is_dir():
+        yield Item("cache", "bundles", State.OK, f"{bundles}: debug bundles of failed compiles")
