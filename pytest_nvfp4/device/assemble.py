@@ -1,0 +1,112 @@
+"""Make a result of what a worker said and how it ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.result import CaseReport, DeviceInfo, Measurement, Output, Result, Status
+from pytest_nvfp4.isolation import Outcome
+from pytest_nvfp4.toolchain.trace import Finding
+
+_TAIL = 20_000
+
+
+class _Said:
+    """The events of a worker, read one by one; the first that is damaged ends the reading."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.status: Status | None = None
+        self.device: DeviceInfo | None = None
+        self.outputs: dict[tuple[int, int], dict[str, Any]] = {}
+        self.cases: list[CaseReport] = []
+        self.measurements: list[Measurement] = []
+        self.stage = "start"
+        self.ended = False
+
+    def take(self, event: dict[str, Any]) -> None:
+        match event.pop("event"):
+            case "stage":
+                self.stage = str(event["name"])
+            case "finding":
+                self.findings.append(Finding.model_validate(event))
+            case "status":
+                self.status = event["status"]
+            case "device":
+                self.device = DeviceInfo.model_validate(event)
+            case "output":
+                self.outputs[int(event["call"]), int(event["group"])] = {**event, "late_sha256": None}
+            case "late":
+                self.outputs[int(event["call"]), int(event["group"])]["late_sha256"] = str(event["sha256"])
+            case "case":
+                self.cases.append(CaseReport.model_validate(event))
+            case "measurement":
+                self.measurements.append(Measurement.model_validate(event))
+            case "end":
+                self.ended = True
+            case other:
+                raise ValueError(f"unknown event {other!r}")
+
+
+def assemble(job: Job, outcome: Outcome, *, source_names: dict[str, str] | None = None) -> Result:
+    """The result of a job whose worker has ended.
+
+    Args:
+        job: The job.
+        outcome: How the worker ended, with the events it sent.
+        source_names: The user's own file for each of the worker's copies, so that findings name what the user knows.
+    """
+    said = _Said()
+    for line in (outcome.result or b"").splitlines():
+        try:
+            said.take(json.loads(line))
+        except (ValueError, KeyError, TypeError, ValidationError) as error:
+            said.findings.append(Finding(kind="internal", message=f"the worker's answer is damaged: {error}"))
+            said.status = "error"
+            break
+    status: Status = said.status or "passed"
+    if outcome.timed_out:
+        status = "timeout"
+        said.findings.append(_ending("timeout", f"it {outcome.describe_end()}", said.stage, outcome))
+    elif not said.ended or outcome.returncode != 0:
+        status = "crashed"
+        said.findings.append(_ending("crash", f"the process {outcome.describe_end()}", said.stage, outcome))
+    try:
+        outputs = tuple(Output.model_validate(output) for output in said.outputs.values())
+    except ValidationError as error:
+        outputs, status = (), "error"
+        said.findings.append(Finding(kind="internal", message=f"the worker's answer is damaged: {error}"))
+    return Result(
+        job=job.id,
+        status=status,
+        findings=tuple(_renamed(finding, source_names or {}) for finding in said.findings),
+        device=said.device,
+        outputs=outputs,
+        cases=tuple(said.cases),
+        measurements=tuple(said.measurements),
+        stdout=outcome.stdout.text[-_TAIL:],
+        stderr=outcome.stderr.text[-_TAIL:],
+        wall_s=round(outcome.wall_s, 3),
+    )
+
+
+def _ending(kind: str, what: str, stage: str, outcome: Outcome) -> Finding:
+    return Finding(kind=kind, message=f"{what}, in stage {stage!r}", detail=outcome.stderr.text.strip()[-4000:])
+
+
+def _renamed(finding: Finding, names: dict[str, str]) -> Finding:
+    if finding.file is None or finding.file not in names:
+        return finding
+    return finding.model_copy(update={"file": names[finding.file]})
+
+
+def source_names(job: Job, folder: Path, base: Path) -> dict[str, str]:
+    """For each of the worker's copies of a source file, the user's own file below ``base``."""
+    if job.kernel is None:
+        return {}
+    return {str(folder / "source" / file.path): str(base / file.path) for file in job.kernel.files}

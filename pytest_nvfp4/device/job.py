@@ -1,0 +1,213 @@
+"""A job: everything that a device needs to run a kernel, as JSON, and nothing that only this machine has."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tokenize
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pytest_nvfp4.problem import Group, Problem
+
+SCHEMA: Literal[1] = 1
+"""Version of jobs and results; a worker refuses a job of another version."""
+
+Action = Literal["probe", "verify", "benchmark"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SourceFile(_Model):
+    """One Python file of the user's.
+
+    ``path`` is relative to the folder the files share, with forward slashes. ``encoding`` is what the file declares
+    (PEP 263), and ``sha256`` is of its bytes.
+    """
+
+    path: str
+    text: str
+    encoding: str = "utf-8"
+    sha256: str
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        parts = PurePosixPath(self.path).parts
+        if not parts or self.path.startswith("/") or ".." in parts or "\\" in self.path:
+            raise ValueError(f"path {self.path!r} of a source file must be relative and stay below its folder")
+        if hashlib.sha256(self.data).hexdigest() != self.sha256:
+            raise ValueError(f"source file {self.path} does not have the content its hash was made of")
+        return self
+
+    @property
+    def data(self) -> bytes:
+        """The file's bytes."""
+        return self.text.encode(self.encoding)
+
+    @classmethod
+    def read(cls, path: Path, *, base: Path) -> SourceFile:
+        """Read a file below ``base``. Raises OSError, SyntaxError and UnicodeDecodeError."""
+        data = path.read_bytes()
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return cls(
+            path=path.relative_to(base).as_posix(),
+            text=data.decode(encoding),
+            encoding=encoding,
+            sha256=hashlib.sha256(data).hexdigest(),
+        )
+
+
+class KernelSpec(_Model):
+    """A kernel: its file, what it imports of the user's own, and how it is called.
+
+    Attributes:
+        files: The kernel's file and the user's modules it needs.
+        main: Path of the kernel's file among them.
+        entry: ``PATH::FUNCTION`` for a kernel outside the contract, PATH among the files.
+        arch: Architecture it is compiled for, such as ``sm_100a``.
+        compile_options: Options on top of its own.
+    """
+
+    files: tuple[SourceFile, ...]
+    main: str
+    entry: str | None = None
+    arch: str
+    compile_options: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        paths = {file.path for file in self.files}
+        for path in (self.main, *([self.entry.rpartition("::")[0]] if self.entry else [])):
+            if path not in paths:
+                raise ValueError(f"{path} is not among the kernel's files: {', '.join(sorted(paths))}")
+        return self
+
+    @property
+    def sha256(self) -> str:
+        """Hash of every file's path and content."""
+        digest = hashlib.sha256()
+        for file in sorted(self.files, key=lambda file: file.path):
+            digest.update(f"{file.path}\0{file.sha256}\0".encode())
+        return digest.hexdigest()
+
+    @classmethod
+    def from_files(
+        cls,
+        main: Path,
+        *,
+        others: Iterable[Path] = (),
+        arch: str,
+        entry: str | None = None,
+        entry_file: Path | None = None,
+        compile_options: tuple[str, ...] = (),
+    ) -> tuple[KernelSpec, Path]:
+        """Pack a kernel's file and the files it depends on; also returns the folder their paths are relative to.
+
+        Args:
+            main: The kernel's file.
+            others: Further files it needs, such as a trace's dependencies.
+            arch: Architecture to compile for.
+            entry: Name of the entry function, for a kernel outside the contract.
+            entry_file: The file it is in; the kernel's file where None.
+            compile_options: Options on top of the kernel's own.
+        """
+        paths = {main.resolve(), *(path.resolve() for path in others)}
+        if entry_file is not None:
+            paths.add(entry_file.resolve())
+        base = main.resolve().parent
+        while not all(path.is_relative_to(base) for path in paths):
+            base = base.parent
+        while (base / "__init__.py").is_file() and base.parent != base:
+            base = base.parent
+        for path in list(paths):
+            folder = path.parent
+            while folder != base and folder.is_relative_to(base):
+                if (folder / "__init__.py").is_file():
+                    paths.add(folder / "__init__.py")
+                folder = folder.parent
+        files = [SourceFile.read(path, base=base) for path in sorted(paths)]
+        target = (entry_file or main).resolve().relative_to(base).as_posix()
+        spec = cls(
+            files=tuple(files),
+            main=main.resolve().relative_to(base).as_posix(),
+            entry=f"{target}::{entry}" if entry else None,
+            arch=arch,
+            compile_options=compile_options,
+        )
+        return spec, base
+
+
+class ProblemSpec(_Model):
+    """A problem as a job carries it."""
+
+    name: str
+    sizes: tuple[tuple[int, int, int, int], ...]
+    seed: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> ProblemSpec:
+        """The same problem as a job carries it."""
+        return cls(name=problem.name, sizes=tuple(problem.sizes), seed=problem.seed)
+
+    def problem(self) -> Problem:
+        """The problem."""
+        return Problem(self.name, tuple(Group(*size) for size in self.sizes), self.seed)
+
+
+class Case(_Model):
+    """One call of the kernel: a problem with inputs of a family. The seed is the problem's."""
+
+    problem: ProblemSpec
+    family: str
+
+
+class Timing(_Model):
+    """How a benchmark is measured.
+
+    Attributes:
+        rounds: Timed rounds of each case.
+        warmup: Untimed calls before them.
+        cold_l2: Flush the L2 cache before every timed call.
+    """
+
+    rounds: int = Field(default=50, ge=1, le=100_000)
+    warmup: int = Field(default=5, ge=0, le=1000)
+    cold_l2: bool = True
+
+
+class Job(_Model):
+    """What a device is asked to do.
+
+    Attributes:
+        schema_version: Version of this form.
+        id: Name of the job; the result carries it.
+        action: ``probe`` describes the device, ``verify`` runs every case and returns the outputs, ``benchmark`` times
+            every case.
+        kernel: The kernel; None for ``probe``.
+        cases: The calls, in the order in which results are returned. The worker makes them in an order of its own.
+        order_seed: Seed of that order, so that a run can be repeated.
+        timing: How to measure, for ``benchmark``.
+        deadline_s: Seconds after which the job is stopped.
+        memory_bytes: Limit on the host memory of the worker.
+    """
+
+    schema_version: Literal[1] = SCHEMA
+    id: str
+    action: Action
+    kernel: KernelSpec | None = None
+    cases: tuple[Case, ...] = ()
+    order_seed: int = 0
+    timing: Timing = Timing()
+    deadline_s: float = Field(default=300.0, gt=0)
+    memory_bytes: int = Field(default=32 << 30, gt=0)
+
+    @model_validator(mode="after")
+    def _needs(self) -> Self:
+        if self.action != "probe" and (self.kernel is None or not self.cases):
+            raise ValueError(f"a job to {self.action} needs a kernel and at least one case")
+        return self

@@ -1,0 +1,88 @@
+"""The ``local`` device: a GPU of this machine, used by a worker process for each job."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from functools import cached_property
+from pathlib import Path
+
+from pytest_nvfp4 import isolation
+from pytest_nvfp4.device.assemble import assemble, source_names
+from pytest_nvfp4.device.base import DeviceUnavailableError
+from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.result import DeviceInfo, Result
+
+_BOOTSTRAP = Path(__file__).resolve().parents[1] / "toolchain" / "worker" / "bootstrap.py"
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+class LocalDevice:
+    """One GPU of this machine.
+
+    Every job has a process of its own, so a CUDA error in one never reaches the next. Nothing is touched before the
+    first question.
+
+    Args:
+        visible: What ``CUDA_VISIBLE_DEVICES`` is set to for its workers; None to leave it as it is.
+        probe_folder: Folder for the files of the first question.
+    """
+
+    name = "local"
+
+    def __init__(self, *, visible: str | None = None, probe_folder: Path) -> None:
+        self._visible = visible
+        self._probe_folder = probe_folder
+
+    @cached_property
+    def _probed(self) -> Result:
+        folder = self._probe_folder / f"probe-{uuid.uuid4().hex[:8]}"
+        folder.mkdir(parents=True)
+        return self.run(Job(id="probe", action="probe", deadline_s=120), folder=folder)
+
+    def describe(self) -> DeviceInfo:
+        """What the GPU is. Raises DeviceUnavailableError, also for one that cannot run anything."""
+        result = self._probed
+        if result.status != "passed" or result.device is None:
+            raise DeviceUnavailableError(f"no local GPU can be used: {result.reason}")
+        return result.device
+
+    def unsupported(self, arch: str) -> str | None:
+        """Why the GPU cannot run code for an architecture (an ``a`` architecture runs on its own chip only)."""
+        info = self.describe()
+        has = f"sm_{info.capability[0]}{info.capability[1]}"
+        if arch.rstrip("af") == has:
+            return None
+        return f"the kernel is for {arch}, and {info.name} is {has}"
+
+    def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:
+        """Run a job in a worker process; see ``Device``."""
+        path = folder / "job.json"
+        path.write_text(job.model_dump_json(), encoding="utf-8")
+        scratch = folder / "scratch"
+        scratch.mkdir()
+        environ = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "CUTE_DSL_DISABLE_FILE_CACHING": "1"}
+        if job.kernel is not None:
+            environ["CUTE_DSL_ARCH"] = job.kernel.arch
+        if self._visible is not None:
+            environ["CUDA_VISIBLE_DEVICES"] = self._visible
+        site = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).exists())
+        outcome = isolation.run(
+            [
+                sys.executable,
+                "-P",
+                str(_BOOTSTRAP),
+                str(_PACKAGE),
+                "pytest_nvfp4.device.worker.__main__",
+                str(path),
+                str(folder),
+            ],
+            cwd=scratch,
+            deadline_s=job.deadline_s,
+            environ={**environ, "PYTHONPATH": site},
+            memory_bytes=job.memory_bytes,
+            file_bytes=8 << 30,
+        )
+        names = source_names(job, folder, base) if base is not None else {}
+        return assemble(job, outcome, source_names=names)

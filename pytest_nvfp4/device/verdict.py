@@ -1,0 +1,140 @@
+"""Judge what a kernel left in memory: here, in the process that made the inputs, not in the one that ran the kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from pytest_nvfp4.device import rotation
+from pytest_nvfp4.device.job import Case, Job
+from pytest_nvfp4.device.result import Output, Result, Status
+from pytest_nvfp4.numerics.families import family
+from pytest_nvfp4.numerics.inputs import ProblemInput
+from pytest_nvfp4.numerics.judge import GroupVerdict, Reference, judge
+from pytest_nvfp4.toolchain.trace import Finding
+
+
+@dataclass(slots=True)
+class CaseVerdict:
+    """The judgement of one case: what was wrong with it, over all of its calls.
+
+    Attributes:
+        case: The case.
+        status: Its status.
+        findings: What was found, each in words.
+        groups: The numeric verdict of each group of each call.
+    """
+
+    case: Case
+    status: Status
+    findings: list[Finding] = field(default_factory=list)
+    groups: list[GroupVerdict] = field(default_factory=list)
+
+
+def _error(kind: str, message: str) -> Finding:
+    return Finding(kind=kind, message=message)
+
+
+@dataclass(slots=True)
+class _Expected:
+    """The inputs of a call and what is due for each group."""
+
+    inputs: ProblemInput
+    references: list[Reference]
+
+    @classmethod
+    def of(cls, inputs: ProblemInput) -> _Expected:
+        return cls(inputs, [Reference.of(group.exact()) for group in inputs.groups])
+
+
+class Judge:
+    """Judges results; what is expected is computed once a case and kept."""
+
+    def __init__(self) -> None:
+        self._cases: dict[tuple[str, str], _Expected] = {}
+
+    def _expected(self, case: Case) -> _Expected:
+        key = (case.problem.model_dump_json(), case.family)
+        if key not in self._cases:
+            self._cases[key] = _Expected.of(family(case.family).generate(case.problem.problem()))
+        return self._cases[key]
+
+    def judge(self, job: Job, result: Result, *, folder: Path) -> list[CaseVerdict]:
+        """The verdict of every case of a job, in the job's order.
+
+        A job that did not come to its end gives its status and findings to every case.
+        """
+        return [
+            self._case(case, [output for output in result.outputs if output.case == index], index, result, folder)
+            for index, case in enumerate(job.cases)
+        ]
+
+    def _case(self, case: Case, outputs: list[Output], index: int, result: Result, folder: Path) -> CaseVerdict:
+        if result.status != "passed":
+            return CaseVerdict(case, result.status, list(result.findings))
+        verdict = CaseVerdict(case, "passed")
+        calls: dict[int, list[Output]] = {}
+        for output in sorted(outputs, key=lambda output: (output.call, output.group)):
+            calls.setdefault(output.call, []).append(output)
+        for call, made in calls.items():
+            expected = self._for_call(case, made)
+            if [output.group for output in made] != list(range(len(expected.inputs.groups))):
+                verdict.findings.append(_error("internal", f"call {call} did not return an output for every group"))
+                continue
+            for output in made:
+                self._output(verdict, output, expected, folder)
+        if not calls:
+            verdict.findings.append(_error("internal", "the device returned no output for this case"))
+        for report in result.cases:
+            if report.case == index and report.inputs_before != report.inputs_after:
+                verdict.findings.append(
+                    _error("inputs", f"call {report.call} changed its inputs (A, B or scale factors, guards included)")
+                )
+        kinds = {finding.kind for finding in verdict.findings}
+        if kinds:
+            verdict.status = "cheated" if "cheat" in kinds else "crashed" if kinds == {"internal"} else "failed"
+        return verdict
+
+    def _for_call(self, case: Case, outputs: list[Output]) -> _Expected:
+        where = outputs[0].inputs
+        if where is None:
+            return self._expected(case)
+        return _Expected.of(rotation.inputs_at(case, index=where[0], visit=where[1]))
+
+    def _output(self, verdict: CaseVerdict, output: Output, expected: _Expected, folder: Path) -> None:
+        where = f"group {output.group}, call {output.call}"
+        if output.returned not in ("c", "other"):
+            kind = "cheat" if "not a tensor" in output.returned else "contract"
+            verdict.findings.append(_error(kind, f"{where}: {output.returned}"))
+            return
+        group = expected.inputs.groups[output.group]
+        try:
+            bits = np.frombuffer(output.data.read(folder), dtype=np.uint16)
+            buffer = bits.reshape(output.rows, output.columns)
+            if buffer.shape != group.c_buffer().shape:
+                raise ValueError(f"an output of {buffer.shape}, not {group.c_buffer().shape}")
+        except (ValueError, OSError) as error:
+            verdict.findings.append(_error("internal", f"{where}: the output cannot be read: {error}"))
+            return
+        before, c, after = group.split_c(buffer)
+        judged = judge(
+            c,
+            expected.references[output.group],
+            group=output.group,
+            guard_before=before,
+            guard_after=after,
+            poison=group.guard.poison,
+        )
+        verdict.groups.append(judged)
+        if not judged.ok:
+            verdict.findings.append(_error("mismatch", f"call {output.call}: {judged}"))
+        if output.late_sha256 is not None and output.late_sha256 != output.data.sha256:
+            verdict.findings.append(
+                _error(
+                    "cheat",
+                    f"{where}: the output changed after the device had been synchronised: work was still to come when "
+                    "custom_kernel returned and everything it had launched had ended (a thread, or a later launch)",
+                )
+            )

@@ -1,0 +1,146 @@
+"""Time a kernel on every case: device time, host time, and answers checked at rounds it cannot foresee."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pytest_nvfp4.device.job import Case, Job
+from pytest_nvfp4.device import rotation
+from pytest_nvfp4.device.worker.buffers import CallBuffers
+from pytest_nvfp4.device.worker.clock import DeviceClock
+from pytest_nvfp4.device.worker.events import Events
+from pytest_nvfp4.device.worker.memory import CudaMemory
+from pytest_nvfp4.device.worker.nvml import Nvml
+from pytest_nvfp4.device.worker.returned import describe, with_values
+
+_LEAST_SETS = 3
+_MOST_SETS = 8
+_HOST_SHARE = 4
+METHOD = "driver events behind a gate, legacy default stream"
+
+
+class Benchmark:
+    """Runs a benchmark job."""
+
+    def __init__(self, torch: Any, memory: CudaMemory, events: Events, folder: Path) -> None:
+        self._torch = torch
+        self._memory = memory
+        self._events = events
+        self._folder = folder
+        properties = torch.cuda.get_device_properties(0)
+        self._l2 = int(getattr(properties, "L2_cache_size", 0)) or (64 << 20)
+        uuid = getattr(properties, "uuid", None)
+        self._nvml = Nvml(str(uuid) if uuid is not None else None)
+        self._clock = DeviceClock(memory, l2_bytes=self._l2)
+
+    def run(self, job: Job, custom_kernel: Callable[[Any], Any], prepare: Callable[[Any], Any] | None) -> None:
+        """Time every case, in an order of the seed's."""
+        order = list(range(len(job.cases)))
+        random.Random(job.order_seed).shuffle(order)
+        for index in order:
+            case = job.cases[index]
+            self._events.stage(f"prepare {case.problem.name}")
+            if prepare is not None:
+                prepare([tuple(size) for size in case.problem.sizes])
+            self._case(job, index, case, custom_kernel)
+
+    def _sets(self, case: Case) -> tuple[list[CallBuffers], list[Any]]:
+        first = rotation.set_inputs(case, 0)
+        size = sum(group.a.nbytes + group.b.nbytes for group in first.groups) or 1
+        count = max(_LEAST_SETS, min(_MOST_SETS, -(-2 * self._l2 // size)))
+        inputs = [first, *(rotation.set_inputs(case, index) for index in range(1, count))]
+        buffers = []
+        for item in inputs:
+            slot = CallBuffers(self._torch, item)
+            slot.fill(self._memory, item)
+            buffers.append(slot)
+        return buffers, inputs
+
+    def _case(self, job: Job, index: int, case: Case, custom_kernel: Callable[[Any], Any]) -> None:
+        timing = job.timing
+        buffers, inputs = self._sets(case)
+        draw = random.Random(f"{job.order_seed}/{index}")
+        visits = [0] * len(buffers)
+        total = timing.warmup + timing.rounds
+        checked = {draw.randrange(timing.warmup, total), total - 1}
+        device, host, clocks = [], [], []
+        call_us = 1000.0
+        late = 0
+        self._events.stage(f"time {case.problem.name}")
+        clocks.append(self._nvml.sm_clock_mhz())
+        for position in range(total):
+            number = draw.randrange(len(buffers))
+            slot = buffers[number]
+            self._change(slot, inputs[number], number, visits[number])
+            visits[number] += 1
+            data, given = slot.data(inputs[number].problem.sizes)
+            returned: list[Any] = []
+            timed = self._clock.device_round(
+                lambda data=data, returned=returned: returned.append(custom_kernel(data)),  # type: ignore[misc]
+                cold=timing.cold_l2,
+                expected_call_us=call_us,
+            )
+            call_us = max(timed.call_us, 0.7 * call_us if position else timed.call_us)
+            if position >= timing.warmup:
+                device.append(timed.device_us)
+                late += timed.late
+            if position in checked:
+                self._output(
+                    returned[0], given, slot=slot, call=position, case=index, inputs=(number, visits[number] - 1)
+                )
+            if position == total // 2:
+                clocks.append(self._nvml.sm_clock_mhz())
+        for _ in range(max(5, timing.rounds // _HOST_SHARE)):
+            number = draw.randrange(len(buffers))
+            slot = buffers[number]
+            self._change(slot, inputs[number], number, visits[number])
+            visits[number] += 1
+            data, _ = slot.data(inputs[number].problem.sizes)
+            host.append(self._clock.host_round(lambda data=data: custom_kernel(data), cold=timing.cold_l2))  # type: ignore[misc]
+        clocks.append(self._nvml.sm_clock_mhz())
+        self._events.send(
+            "measurement",
+            case=index,
+            device_us=device,
+            host_us=[until_end for until_end, _ in host],
+            call_us=statistics.median(until_return for _, until_return in host),
+            late_rounds=late,
+            method=METHOD,
+            l2="cold" if timing.cold_l2 else "warm",
+            sets=len(buffers),
+            clocks_mhz=[clock for clock in clocks if clock is not None],
+        )
+
+    def _change(self, slot: CallBuffers, inputs: Any, number: int, visit: int) -> None:
+        for change in rotation.changes(inputs, index=number, visit=visit):
+            if change.row >= 0:
+                region = slot.groups[change.group].a
+                self._memory.write(region.address + change.row * len(change.data), change.data)
+        for group in slot.groups:
+            self._clock.fill16(group.c.address, inputs.groups[0].guard.poison, group.c.size // 2)
+
+    def _output(
+        self, returned: Any, given: list[Any], *, slot: CallBuffers, call: int, case: int, inputs: tuple[int, int]
+    ) -> None:
+        for group, (word, tensor) in enumerate(describe(self._torch, returned, given)):
+            buffers = slot.groups[group]
+            bits = with_values(self._memory, buffers, tensor)
+            digest = hashlib.sha256(bits).hexdigest()
+            name = f"b{case}-{call}-{group}.bin"
+            (self._folder / name).write_bytes(bits)
+            self._events.send(
+                "output",
+                call=call,
+                case=case,
+                group=group,
+                rows=buffers.rows,
+                columns=buffers.columns,
+                data={"sha256": digest, "size": len(bits), "file": name},
+                returned=word,
+                inputs=list(inputs),
+            )

@@ -1,0 +1,136 @@
+"""The tensors of one call under GPU MODE's contract, inside larger buffers whose rest must not matter."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pytest_nvfp4.device.worker.memory import DeviceMemory
+from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
+
+
+@dataclass(slots=True)
+class Region:
+    """A device buffer: the tensor that owns it, its address and its size in bytes, noted before any kernel ran."""
+
+    owner: Any
+    address: int
+    size: int
+
+
+def _region(torch: Any, size: int) -> Region:
+    owner = torch.empty(max(size, 1), dtype=torch.uint8, device="cuda")
+    return Region(owner, int(owner.data_ptr()), size)
+
+
+class GroupBuffers:
+    """The device buffers of one group, with the tensors that a kernel gets as views of them.
+
+    ``a [m, k//2, 1]`` and ``b [n, k//2, 1]`` are float4_e2m1fn_x2, ``c [m, n, 1]`` is float16, plain scales are
+    ``[rows, k//16, 1]`` float8_e4m3fn on the CPU, reordered scales ``[32, 4, rest, 4, rest_k, 1]`` on the device.
+    """
+
+    def __init__(self, torch: Any, group: GroupInput) -> None:
+        self._torch = torch
+        sizes, guard = group.group, group.guard
+        half = sizes.k // 2
+        self.a = _region(torch, (sizes.m + guard.packed_rows_after) * half)
+        self.b = _region(torch, (sizes.n + guard.packed_rows_after) * half)
+        self.sfa = _region(torch, group.sfa_flat(guarded=True).size)
+        self.sfb = _region(torch, group.sfb_flat(guarded=True).size)
+        self.rows = guard.c_rows_before + sizes.m + guard.c_rows_after
+        self.c = _region(torch, self.rows * sizes.n * 2)
+        self.rows_before = guard.c_rows_before
+        self.columns = sizes.n
+        self._group = group
+
+    def fill(self, memory: DeviceMemory, group: GroupInput) -> None:
+        """Write a group's inputs and poison C. The group must have the sizes the buffers were made for."""
+        self._group = group
+        for region, data in self._inputs():
+            memory.write(region.address, data)
+        memory.write(self.c.address, group.c_buffer().tobytes())
+
+    def _inputs(self) -> list[tuple[Region, bytes]]:
+        group, guard = self._group, self._group.guard
+        half = group.group.k // 2
+        tail = np.full(guard.packed_rows_after * half, guard.packed_byte, dtype=np.uint8).tobytes()
+        return [
+            (self.a, group.a.tobytes() + tail),
+            (self.b, group.b.tobytes() + tail),
+            (self.sfa, group.sfa_flat(guarded=True).tobytes()),
+            (self.sfb, group.sfb_flat(guarded=True).tobytes()),
+        ]
+
+    def expected_digest(self) -> str:
+        """Hash of what the input buffers were filled with."""
+        return hashlib.sha256(b"".join(data for _, data in self._inputs())).hexdigest()
+
+    def digest(self, memory: DeviceMemory) -> str:
+        """Hash of what the input buffers hold now."""
+        regions = (self.a, self.b, self.sfa, self.sfb)
+        return hashlib.sha256(b"".join(memory.read(region.address, region.size) for region in regions)).hexdigest()
+
+    def read_c(self, memory: DeviceMemory) -> bytes:
+        """The fp16 bits of C with its guard rows, row-major."""
+        return memory.read(self.c.address, self.c.size)
+
+    def tensors(self) -> tuple[Any, Any, Any, tuple[Any, Any], tuple[Any, Any]]:
+        """``(a, b, c, plain scales, reordered scales)`` as new tensor objects over the buffers."""
+        torch, group = self._torch, self._group
+        m, n, k = group.group.m, group.group.n, group.group.k
+        half = k // 2
+
+        def packed(region: Region, rows: int) -> Any:
+            view = region.owner[: rows * half].view(1, rows, half) if rows else region.owner[:0].view(1, 0, half)
+            return view.view(torch.float4_e2m1fn_x2).permute(1, 2, 0)
+
+        def plain(scales: np.ndarray[Any, Any]) -> Any:
+            return torch.from_numpy(scales.copy()).view(torch.float8_e4m3fn).unsqueeze(0).permute(1, 2, 0)
+
+        def reordered(region: Region, scales: np.ndarray[Any, Any]) -> Any:
+            _, _, rest, _, rest_k, _ = scales.shape
+            shape = (1, rest, rest_k, 32, 4, 4)
+            count = rest * rest_k * 512
+            return region.owner[:count].view(torch.float8_e4m3fn).view(shape).permute(3, 4, 1, 5, 2, 0)
+
+        top = group.guard.c_rows_before
+        whole = self.c.owner.view(torch.float16).view(self.rows, n) if self.c.size else None
+        c = whole[top : top + m].view(1, m, n).permute(1, 2, 0) if whole is not None else None
+        return (
+            packed(self.a, m),
+            packed(self.b, n),
+            c,
+            (plain(group.sfa), plain(group.sfb)),
+            (reordered(self.sfa, group.sfa_reordered), reordered(self.sfb, group.sfb_reordered)),
+        )
+
+
+class CallBuffers:
+    """The buffers of all groups of a call."""
+
+    def __init__(self, torch: Any, inputs: ProblemInput) -> None:
+        self.groups = [GroupBuffers(torch, group) for group in inputs.groups]
+
+    def fill(self, memory: DeviceMemory, inputs: ProblemInput) -> None:
+        """Write the inputs and poison every C."""
+        for buffers, group in zip(self.groups, inputs.groups, strict=True):
+            buffers.fill(memory, group)
+
+    def data(self, sizes: list[tuple[int, int, int, int]]) -> tuple[Any, list[Any]]:
+        """What ``custom_kernel`` is called with, and the list of C."""
+        views = [buffers.tensors() for buffers in self.groups]
+        outputs = [view[2] for view in views]
+        data = ([(a, b, c) for a, b, c, _, _ in views], [view[3] for view in views], [view[4] for view in views], sizes)
+        return data, outputs
+
+    def expected_digest(self) -> str:
+        """Hash of what all inputs were filled with."""
+        return hashlib.sha256("".join(buffers.expected_digest() for buffers in self.groups).encode()).hexdigest()
+
+    def digest(self, memory: DeviceMemory) -> str:
+        """Hash of what all inputs hold now."""
+        return hashlib.sha256("".join(buffers.digest(memory) for buffers in self.groups).encode()).hexdigest()

@@ -1,0 +1,143 @@
+"""Measure device time below torch: events, an L2 flush and a gate, through a libcuda handle of our own.
+
+A short kernel takes less time than its launch, so a pair of events around a call would time the launch. The stream is
+therefore held by a gate (a kernel that spins on ``%globaltimer``) while the host enqueues the start event, the call's
+work and the end event; when the gate opens, all of it runs back to back. Source: CUDA Driver API, "Event Management",
+"Stream Management"; PTX ISA, "Special Registers: %globaltimer".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_nvfp4.device.worker.memory import CudaMemory
+
+_GATE = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry nvfp4_gate(.param .u64 nanoseconds)
+{
+    .reg .u64 %t<4>;
+    .reg .pred %p1;
+    ld.param.u64 %t1, [nanoseconds];
+    mov.u64 %t2, %globaltimer;
+    add.u64 %t2, %t2, %t1;
+wait_here:
+    mov.u64 %t3, %globaltimer;
+    setp.lt.u64 %p1, %t3, %t2;
+    @%p1 bra wait_here;
+    ret;
+}
+\0"""
+
+_FLUSH_FACTOR = 3
+_GATE_MARGIN = 2.0
+_LEAST_GATE_US = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One timed call.
+
+    Attributes:
+        device_us: From the start event to the end event on the legacy default stream, in microseconds.
+        call_us: From the call to its return on the host.
+        late: The host was not done enqueueing when the gate opened, so ``device_us`` holds host time too.
+    """
+
+    device_us: float
+    call_us: float
+    late: bool
+
+
+class DeviceClock:
+    """Times calls on the current device.
+
+    Args:
+        memory: The device's memory, whose libcuda handle and context are used.
+        l2_bytes: Size of the L2 cache.
+    """
+
+    def __init__(self, memory: CudaMemory, *, l2_bytes: int) -> None:
+        self._memory = memory
+        self._call = memory.driver_call
+        self._now = time.perf_counter  # taken before any kernel is imported
+        module, self._gate = ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("cuModuleLoadData", ctypes.byref(module), _GATE)
+        self._call("cuModuleGetFunction", ctypes.byref(self._gate), module, b"nvfp4_gate")
+        self._start, self._end, self._open = (self._event() for _ in range(3))
+        self._flush_bytes = _FLUSH_FACTOR * max(l2_bytes, 32 << 20)
+        self._scratch = ctypes.c_uint64()
+        self._call("cuMemAlloc_v2", ctypes.byref(self._scratch), ctypes.c_size_t(self._flush_bytes))
+
+    def _event(self) -> ctypes.c_void_p:
+        event = ctypes.c_void_p()
+        self._call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(0))
+        return event
+
+    def _record(self, event: ctypes.c_void_p) -> None:
+        self._call("cuEventRecord", event, None)
+
+    def _elapsed_us(self, start: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
+        value = ctypes.c_float()
+        self._call("cuEventElapsedTime", ctypes.byref(value), start, end)
+        return value.value * 1e3
+
+    def flush(self) -> None:
+        """Enqueue a write of three times the L2 cache, so that nothing of what was there is left."""
+        self._call(
+            "cuMemsetD32Async", self._scratch, ctypes.c_uint(0x5A5A5A5A), ctypes.c_size_t(self._flush_bytes // 4), None
+        )
+
+    def fill16(self, address: int, value: int, count: int) -> None:
+        """Enqueue ``count`` 16-bit stores of a value."""
+        if count:
+            self._call(
+                "cuMemsetD16Async", ctypes.c_uint64(address), ctypes.c_ushort(value), ctypes.c_size_t(count), None
+            )
+
+    def _hold(self, microseconds: float) -> None:
+        nanoseconds = ctypes.c_uint64(int(microseconds * 1e3))
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(nanoseconds))
+        one = ctypes.c_uint(1)
+        self._call("cuLaunchKernel", self._gate, one, one, one, one, one, one, ctypes.c_uint(0), None, arguments, None)
+
+    def device_round(self, call: Callable[[], Any], *, cold: bool, expected_call_us: float) -> Round:
+        """Time one call on the device.
+
+        Args:
+            call: What is timed.
+            cold: Flush L2 first.
+            expected_call_us: How long the call is expected to take on the host; the gate stays shut twice as long.
+        """
+        self._memory.synchronize()
+        if cold:
+            self.flush()
+        self._hold(max(_LEAST_GATE_US, _GATE_MARGIN * expected_call_us))
+        self._record(self._start)
+        before = self._now()
+        call()
+        after = self._now()
+        self._record(self._end)
+        late = self._passed(self._start)
+        self._memory.synchronize()
+        return Round(self._elapsed_us(self._start, self._end), (after - before) * 1e6, late)
+
+    def _passed(self, event: ctypes.c_void_p) -> bool:
+        return self._memory.driver_status("cuEventQuery", event) == 0
+
+    def host_round(self, call: Callable[[], Any], *, cold: bool) -> tuple[float, float]:
+        """``(until everything had ended, until the call returned)`` on the host, in microseconds; idle before."""
+        if cold:
+            self.flush()
+        self._memory.synchronize()
+        before = self._now()
+        call()
+        returned = self._now()
+        self._memory.synchronize()
+        return (self._now() - before) * 1e6, (returned - before) * 1e6
