@@ -1,0 +1,60 @@
+"""Random numbers that are the same on every machine, in every order of tests, with every numpy.
+
+Each group of each family draws from its own Philox stream, keyed by
+``SeedSequence([problem.seed, crc32(family name), group index])``: no state is shared, so neither the order of tests nor
+xdist changes an input. Only ``random_raw`` is used, whose output numpy guarantees for a bit generator; the methods of
+``numpy.random.Generator`` may change between versions (NEP 19).
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.numerics.arrays import Bytes, Float64
+
+
+class Draw:
+    """A stream of random arrays. Each call continues the stream, so the order of calls is part of a family."""
+
+    def __init__(self, *, seed: int, family: str, index: int) -> None:
+        entropy = [seed & (2**64 - 1), zlib.crc32(family.encode()), index]
+        self._bits = np.random.Philox(np.random.SeedSequence(entropy))
+
+    def _raw(self, count: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
+        words = -(-count * np.dtype(dtype).itemsize // 8)
+        # "<u8" fixes the bytes' order, so that narrower views agree on machines of either byte order.
+        return self._bits.random_raw(words).astype("<u8").view(np.dtype(dtype).newbyteorder("<"))[:count]
+
+    def bytes(self, shape: tuple[int, ...]) -> Bytes:
+        """Uniform bytes 0..255."""
+        drawn: Bytes = self._raw(math.prod(shape), np.uint8).reshape(shape)
+        return drawn
+
+    def below(self, bound: int, shape: tuple[int, ...]) -> Bytes:
+        """Integers 0..bound-1 as bytes, ``1 <= bound <= 256``; each value's probability is off by at most 2^-16."""
+        wide = self._raw(math.prod(shape), np.uint16).astype(np.uint32)
+        return (wide * np.uint32(bound) >> np.uint32(16)).astype(np.uint8).reshape(shape)
+
+    def choice(self, codes: tuple[int, ...], shape: tuple[int, ...]) -> Bytes:
+        """Elements of ``codes`` (at most 256 bytes)."""
+        return np.take(np.array(codes, dtype=np.uint8), self.below(len(codes), shape))
+
+    def packed(self, codes: tuple[int, ...], shape: tuple[int, int]) -> Bytes:
+        """Packed E2M1 ``[rows, k // 2]`` with elements of ``codes``; ``shape`` is ``(rows, k // 2)``."""
+        return self.choice(codes, shape) | self.choice(codes, shape) << np.uint8(4)
+
+    def gaussian(self, shape: tuple[int, ...]) -> Float64:
+        """About standard normal, made of integers only: 64 fair bits counted, with 16 bits of dither between steps.
+
+        Binomial(64, 1/2) has mean 32 and standard deviation 4; the dither fills the steps of 1/4 evenly.
+        """
+        count = math.prod(shape)
+        ones = np.bitwise_count(self._raw(count, np.uint64)).astype(np.float64)
+        dither = self._raw(count, np.uint16).astype(np.float64) / 65536 - 0.5
+        drawn: Float64 = ((ones - 32 + dither) / 4).reshape(shape)
+        return drawn

@@ -1,0 +1,378 @@
+"""Input families: kinds of inputs, each made to show faults that the others hide.
+
+A family makes the inputs of any problem from its seed, see :mod:`~pytest_nvfp4.numerics.draw`. Which wrong kernels each
+one catches is measured in :mod:`~pytest_nvfp4.numerics.scoring`; together the default families catch all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from pytest_nvfp4.numerics import e4m3, probes, scale_layout
+from pytest_nvfp4.numerics.arrays import Bytes, NumericsError, ceil_div
+from pytest_nvfp4.numerics.draw import Draw
+from pytest_nvfp4.numerics.inputs import GroupInput, Guard, ProblemInput, assemble
+from pytest_nvfp4.numerics.quantise import BLOCK, quantise
+from pytest_nvfp4.problem import Group, Problem
+
+_ALL_CODES = tuple(range(16))
+_FINITE = tuple(range(e4m3.LARGEST + 1))
+_NAN_GUARD = Guard()
+# GPU MODE allocates nothing around its tensors: whatever follows is taken to be finite.
+_PLAIN_GUARD = Guard(scale_byte=probes.SCALE_ONE, packed_byte=0x00)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operands:
+    """What a family makes for a group before the layouts are built."""
+
+    a: Bytes
+    b: Bytes
+    sfa: Bytes
+    sfb: Bytes
+    padding_a: int | Bytes = 0
+    padding_b: int | Bytes = 0
+
+
+Maker = Callable[[Group, Draw, int], Operands]
+"""Makes a group's operands from its sizes, its stream and its index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A kind of inputs.
+
+    Attributes:
+        name: what users and node ids call it.
+        description: what it is made to show.
+        codes: element codes it can contain; it cannot tell kernels apart that agree on them.
+        scales: scale codes it can contain in the factors that count.
+        make: makes one group's operands.
+        default: whether a check runs it unless told otherwise.
+        guard: what lies around the tensors.
+        shapes: a problem of its own, for a family that is about sizes or needs certain ones; else None.
+    """
+
+    name: str
+    description: str
+    codes: frozenset[int]
+    scales: frozenset[int]
+    make: Maker
+    default: bool = True
+    guard: Guard = field(default=_NAN_GUARD)
+    shapes: Problem | None = None
+
+    def group(self, problem: Problem, index: int) -> GroupInput:
+        """The inputs of one group of a problem: the same whichever groups were made before.
+
+        Raises:
+            NumericsError: l is not 1 or k is not a multiple of 16.
+        """
+        group = problem.groups[index]
+        if group.k % BLOCK:
+            raise NumericsError(f"group {index} ({group}): k must be a multiple of 16 for family {self.name!r}")
+        made = self.make(group, Draw(seed=problem.seed, family=self.name, index=index), index)
+        return assemble(
+            group,
+            a=made.a,
+            b=made.b,
+            sfa=made.sfa,
+            sfb=made.sfb,
+            padding_a=made.padding_a,
+            padding_b=made.padding_b,
+            guard=self.guard,
+        )
+
+    def generate(self, problem: Problem) -> ProblemInput:
+        """The inputs of every group. Raises NumericsError as :meth:`group` does."""
+        groups = tuple(self.group(problem, index) for index in range(len(problem.groups)))
+        return ProblemInput(problem=problem, family=self.name, groups=groups)
+
+
+def _shapes(group: Group) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """Shapes of a, b, sfa and sfb."""
+    blocks = ceil_div(group.k, BLOCK)
+    return (group.m, group.k // 2), (group.n, group.k // 2), (group.m, blocks), (group.n, blocks)
+
+
+def _uniform(codes: Iterable[int], scales: Iterable[int], *, padding: int = 0) -> Maker:
+    """Elements and scale factors drawn evenly and independently from these codes."""
+    codes, scales = tuple(codes), tuple(scales)
+
+    def make(group: Group, draw: Draw, _index: int) -> Operands:
+        a, b, sfa, sfb = _shapes(group)
+        return Operands(
+            a=draw.packed(codes, a),
+            b=draw.packed(codes, b),
+            sfa=draw.choice(scales, sfa),
+            sfb=draw.choice(scales, sfb),
+            padding_a=padding,
+            padding_b=padding,
+        )
+
+    return make
+
+
+_GPUMODE_SCALES = (0x38, 0x40)
+
+
+def _gpumode(group: Group, draw: Draw, _index: int) -> Operands:
+    a, b, sfa, sfb = _shapes(group)
+
+    def elements(shape: tuple[int, int]) -> Bytes:
+        # randint(255) excludes 255; the mask keeps the sign and the two low bits of each element.
+        return draw.below(255, shape) & np.uint8(0xBB)
+
+    def padding(rows: int, blocks: int) -> Bytes:
+        whole = ceil_div(rows, scale_layout.ROWS) * scale_layout.ROWS
+        return draw.choice(_GPUMODE_SCALES, (whole, ceil_div(blocks, scale_layout.BLOCKS) * scale_layout.BLOCKS, 1))
+
+    return Operands(
+        a=elements(a),
+        b=elements(b),
+        sfa=draw.choice(_GPUMODE_SCALES, sfa),
+        sfb=draw.choice(_GPUMODE_SCALES, sfb),
+        padding_a=padding(*sfa),
+        padding_b=padding(*sfb),
+    )
+
+
+_SPARSE_CODES = (*(0x0, 0x8) * 21, *(code for code in _ALL_CODES if code & 7))
+"""Three quarters zeroes, of both signs; each other code equally often."""
+
+
+def _subnormal_output(group: Group, draw: Draw, _index: int) -> Operands:
+    """Sixteen small operands a row: sums of at most 16 * 24^2 units of 2^-20, of which most are below 2^-14."""
+    a, b, sfa, sfb = _shapes(group)
+    a_bytes, b_bytes = np.zeros(a, dtype=np.uint8), np.zeros(b, dtype=np.uint8)
+    width = BLOCK // 2
+    for packed in (a_bytes, b_bytes):
+        packed[:, -width:] = draw.packed((0x1, 0x9, 0x2, 0xA, 0x3), (packed.shape[0], width))
+    return Operands(
+        a=a_bytes,
+        b=b_bytes,
+        sfa=draw.choice((1, 2), sfa),
+        sfb=draw.choice((1, 2), sfb),
+    )
+
+
+_GAUSS_ROWS = 256
+"""Rows drawn and quantised at a time, which bounds memory; part of the family's definition, as it orders the draws."""
+
+
+def _gauss(group: Group, draw: Draw, _index: int) -> Operands:
+    made = []
+    for rows, (packed_shape, scales_shape) in ((group.m, _shapes(group)[0::2]), (group.n, _shapes(group)[1::2])):
+        packed, scales = np.empty(packed_shape, dtype=np.uint8), np.empty(scales_shape, dtype=np.uint8)
+        for top in range(0, rows, _GAUSS_ROWS):
+            span = slice(top, min(rows, top + _GAUSS_ROWS))
+            packed[span], scales[span] = quantise(draw.gaussian((span.stop - top, group.k)))
+        made.append((packed, scales))
+    (a, sfa), (b, sfb) = made
+    return Operands(a=a, b=b, sfa=sfa, sfb=sfb)
+
+
+def _onehot(group: Group, _draw: Draw, index: int) -> Operands:
+    a, sfa = probes.onehot_operand(group.m, group.k, opposite=group.n, start=31 * index)
+    b, sfb = probes.onehot_operand(group.n, group.k, opposite=group.m, start=31 * index + 64)
+    return Operands(a=a, b=b, sfa=sfa, sfb=sfb)
+
+
+def _ones_block(group: Group, _draw: Draw, index: int) -> Operands:
+    blocks = ceil_div(group.k, BLOCK)
+    a, sfa = probes.ones_block_operand(group.m, blocks, start=31 * index)
+    b, sfb = probes.ones_block_operand(group.n, blocks, start=31 * index + 57)
+    return Operands(a=a, b=b, sfa=sfa, sfb=sfb)
+
+
+_EIGHTHS = tuple(range(0x38, 0x40))
+"""Scale codes 1, 1.125, ... 1.875."""
+
+
+def _position_scales(group: Group, _draw: Draw, index: int) -> Operands:
+    a, b, sfa, sfb = _shapes(group)
+
+    def scales(shape: tuple[int, int], start: int) -> Bytes:
+        row, block = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
+        return np.uint8(0x38) | probes.position_code(row, block, start=start) % np.uint8(8)
+
+    ones = np.uint8(probes.ONE | probes.ONE << 4)
+    return Operands(
+        a=np.full(a, ones), b=np.full(b, ones), sfa=scales(sfa, 31 * index), sfb=scales(sfb, 31 * index + 57)
+    )
+
+
+_EXACT_SCALES = tuple(range(0x30, 0x40))
+"""0.5 to 1.875: every mantissa under two exponents, few enough bits that sparse sums are exact beyond K = 16384."""
+
+
+def _nan_isolated(group: Group, draw: Draw, index: int) -> Operands:
+    """NaN in one block of one row of A and of B of every other group; the rest as in ``nan_pad``."""
+    made = _uniform(_SPARSE_CODES, _EXACT_SCALES)(group, draw, index)
+    if index % 2 == 0:
+        for scales in (made.sfa, made.sfb):
+            rows, blocks = scales.shape
+            if rows:
+                scales[rows // 2, blocks - 1] = e4m3.NAN
+    return made
+
+
+_EDGE_SHAPES = Problem(
+    "edge",
+    tuple(
+        Group(m, n, k)
+        for m, n, k in (
+            (0, 128, 256),
+            (1, 256, 512),
+            (40, 384, 256),
+            (72, 128, 768),
+            (76, 128, 256),
+            (127, 128, 512),
+            (128, 256, 256),
+            (129, 128, 256),
+            (255, 128, 256),
+            (257, 128, 256),
+        )
+    ),
+)
+_EDGE_CODES = (0x0, 0x8, 0x8, 0x7, 0xF, 0x5, 0x1)
+_EDGE_LARGE = (0x70, 0x78, 0x7E)
+
+
+def _edge(group: Group, draw: Draw, index: int) -> Operands:
+    """Rows in turn: negative zeroes only, sums past fp16's range of either sign, and small values with many -0."""
+    made = _uniform(_EDGE_CODES, _EXACT_SCALES)(group, draw, index)
+    made.a[0::4] = 0x88
+    row = np.arange(group.m)
+    for remainder, code in ((1, 0x77), (2, 0xFF)):
+        chosen = row % 4 == remainder
+        made.a[chosen] = code
+        made.sfa[chosen] = draw.choice(_EDGE_LARGE, (int(chosen.sum()), made.sfa.shape[1]))
+    made.b[0::2] &= 0x77
+    return made
+
+
+_PROBE_SHAPES = Problem("probe", (Group(128, 128, 256), Group(136, 256, 512)))
+
+_FAMILIES = (
+    Family(
+        "gpumode",
+        "GPU MODE's own distribution: elements 0, 0.5, 1, 1.5 of either sign, scales 1 and 2, padding of 1 and 2",
+        codes=frozenset(code for code in _ALL_CODES if not code & 4),
+        scales=frozenset(_GPUMODE_SCALES),
+        make=_gpumode,
+        guard=_PLAIN_GUARD,
+    ),
+    Family(
+        "pow2_exact",
+        "all 16 element codes under scales 2^-3 to 2^0: exact in every order, yet needing the last rounding",
+        codes=frozenset(_ALL_CODES),
+        scales=frozenset((0x20, 0x28, 0x30, 0x38)),
+        make=_uniform(_ALL_CODES, (0x20, 0x28, 0x30, 0x38)),
+    ),
+    Family(
+        "subnormal_sf",
+        "all 16 element codes under the seven subnormal scales",
+        codes=frozenset(_ALL_CODES),
+        scales=frozenset(range(1, 8)),
+        make=_uniform(_ALL_CODES, range(1, 8)),
+        default=False,
+    ),
+    Family(
+        "subnormal_out",
+        "sums of a few smallest operands: most outputs are fp16 subnormals",
+        codes=frozenset((0x0, 0x1, 0x9, 0x2, 0xA, 0x3)),
+        scales=frozenset((1, 2)),
+        make=_subnormal_output,
+    ),
+    Family(
+        "all_scale",
+        "all 16 element codes under scales 2^-6 to 2: judged by the bound",
+        codes=frozenset(_ALL_CODES),
+        scales=frozenset(range(0x08, 0x41)),
+        make=_uniform(_ALL_CODES, range(0x08, 0x41)),
+        default=False,
+    ),
+    Family(
+        "sparse75",
+        "three quarters of the elements are zero, of either sign; scales 0.5 to 1.875: exact, with every mantissa",
+        codes=frozenset(_ALL_CODES),
+        scales=frozenset(_EXACT_SCALES),
+        make=_uniform(_SPARSE_CODES, _EXACT_SCALES),
+        default=False,
+    ),
+    Family(
+        "gauss_quantised",
+        "normal numbers quantised to NVFP4, as in a model",
+        codes=frozenset(_ALL_CODES),
+        scales=frozenset(_FINITE),
+        make=_gauss,
+        default=False,
+    ),
+    Family(
+        "onehot",
+        "decode probe: single outputs show each of the 16 x 127 pairs of element and scale code, for A and for B",
+        codes=frozenset(_ALL_CODES),
+        scales=frozenset(_FINITE),
+        make=_onehot,
+        shapes=_PROBE_SHAPES,
+    ),
+    Family(
+        "ones_block",
+        "position probe: all elements are 1, single outputs show each scale factor, coded by its place",
+        codes=frozenset((probes.ONE,)),
+        scales=frozenset(_FINITE),
+        make=_ones_block,
+        shapes=_PROBE_SHAPES,
+        default=False,
+    ),
+    Family(
+        "position_scales",
+        "all elements are 1 under scales 1 to 1.875 coded by their place: exact at any K",
+        codes=frozenset((probes.ONE,)),
+        scales=frozenset(_EIGHTHS),
+        make=_position_scales,
+        default=False,
+    ),
+    Family(
+        "nan_pad",
+        "NaN in the padding of the scale factors, behind them and in C: nothing outside the tensors may matter",
+        codes=frozenset(_ALL_CODES),
+        scales=frozenset(_EXACT_SCALES),
+        make=_uniform(_SPARSE_CODES, _EXACT_SCALES, padding=e4m3.NAN),
+    ),
+    Family(
+        "nan_isolated",
+        "a NaN scale factor in every other group: its row and column are NaN, and nothing else",
+        codes=frozenset(_ALL_CODES),
+        scales=frozenset((*_EXACT_SCALES, e4m3.NAN)),
+        make=_nan_isolated,
+    ),
+    Family(
+        "edge",
+        "M = 0, 1, 40, 72, 76 and around 128 and 256, uneven N and K; rows of -0, overflow to infinity",
+        codes=frozenset(_EDGE_CODES),
+        scales=frozenset((*_EXACT_SCALES, *_EDGE_LARGE)),
+        make=_edge,
+        shapes=_EDGE_SHAPES,
+    ),
+)
+
+FAMILIES: Mapping[str, Family] = MappingProxyType({family.name: family for family in _FAMILIES})
+"""All families by name, in the order of reports."""
+
+
+def default_families() -> tuple[Family, ...]:
+    """The families a check runs unless told otherwise."""
+    return tuple(family for family in FAMILIES.values() if family.default)
+
+
+def family(name: str) -> Family:
+    """The family of that name. Raises NumericsError naming the known ones."""
+    if name not in FAMILIES:
+        raise NumericsError(f"no input family is called {name!r}; known are {', '.join(FAMILIES)}")
+    return FAMILIES[name]

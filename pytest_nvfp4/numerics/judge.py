@@ -1,0 +1,335 @@
+"""Is an output right? Bit for bit where only one result is possible, else within a derived bound.
+
+**Exact outputs.** Where every fp32 accumulation order is exact (:meth:`Exact.order_free`), the only rounding left is
+the conversion to fp16. The kernel's bits must be those of the exact sum rounded once to nearest even.
+
+**Bounded outputs.** Elsewhere the order and the accumulator of the tensor core may show, and
+
+    |out - ref| <= 2^-11 * |ref| * (1 + 1e-3)  +  2^-23 * (K / 64 + 8) * sum|ab|  +  2^-25
+
+The first and last terms are half a unit in the last place of fp16 (normal, subnormal), the middle one is the
+accumulation: one fp32 rounding or truncation of at most ``sum|ab|`` for each MMA instruction of 64 products, and 8 to
+spare for what happens inside one. Sequential and truncating accumulators were simulated against it without a
+violation; it has not been checked on Blackwell silicon. An infinite output is right if the exact sum, moved by the
+middle term, could round to that infinity, and a finite one is wrong if the sum so moved could not be finite.
+
+**Special values.** NaN is right exactly where a NaN scale factor reaches the output; its payload does not matter. An
+output that still holds the poison's bits was not written, and is wrong even where NaN is due. The sign of zero is not
+part of the result (what the tensor core gives for an exact zero is not documented): -0 for +0 is counted and reported
+but right, unless ``zero_sign="strict"``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.numerics import fp16
+from pytest_nvfp4.numerics.arrays import Float64, HalfBits, Mask, NumericsError, frozen
+from pytest_nvfp4.numerics.oracle import Exact
+from pytest_nvfp4.numerics.pattern import describe
+
+Rule: TypeAlias = Literal["exact", "bound", "nan", "unwritten", "guard"]
+ZeroSign: TypeAlias = Literal["ignore", "strict"]
+
+FIRST = 8
+"""How many mismatches a verdict spells out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One wrong output.
+
+    Attributes:
+        group: index of the group in the problem.
+        row: row of C; for a guard row, counted from C's first row (negative before it, ``m`` and up after it).
+        col: column of C.
+        rule: which rule it breaks.
+        got: value found, with its bits in ``got_bits``.
+        want: exact sum rounded to fp16, with its bits in ``want_bits`` (the poison's for a guard row).
+        exact: the exact sum as float64.
+        bound: how far from ``exact`` an output may be; 0 under "exact", "nan", "unwritten" and "guard".
+        ulp: fp16 values between got and want, None where one is NaN.
+    """
+
+    group: int
+    row: int
+    col: int
+    rule: Rule
+    got: float
+    got_bits: int
+    want: float
+    want_bits: int
+    exact: float
+    bound: float
+    ulp: int | None
+
+    def __str__(self) -> str:
+        at = f"group {self.group} C[{self.row}, {self.col}]"
+        got = f"{self.got:.8g} (0x{self.got_bits:04X})"
+        want = f"{self.want:.8g} (0x{self.want_bits:04X})"
+        if self.rule == "unwritten":
+            return f"{at}: not written (still the poison 0x{self.got_bits:04X}), want {want}"
+        if self.rule == "guard":
+            return f"{at}: written outside the tensor, got {got} over the guard 0x{self.want_bits:04X}"
+        off = "" if self.ulp is None else f", {self.ulp} ulp off"
+        if self.rule == "bound":
+            return (
+                f"{at}: got {got}, want {want}{off}; |error| {abs(self.got - self.exact):.4g} > bound {self.bound:.4g}"
+            )
+        why = "NaN exactly where a scale factor is NaN" if self.rule == "nan" else "exact in every order"
+        return f"{at}: got {got}, want {want}{off} ({why})"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupVerdict:
+    """The judgement of one group.
+
+    ``mismatches`` counts all wrong outputs, unwritten and NaN ones included, but not ``guard`` elements.
+    ``exact_outputs`` had to match bit for bit, ``bounded_outputs`` within the bound; NaN outputs are in neither.
+    ``max_ulp`` is the largest distance from the rounded exact sum over outputs where both are numbers, wrong or not.
+    ``where`` says which part of C is wrong.
+    """
+
+    group: int
+    shape: tuple[int, int]
+    mismatches: int
+    unwritten: int
+    guard: int
+    unexpected_nan: int
+    missing_nan: int
+    negative_zeros: int
+    exact_outputs: int
+    bounded_outputs: int
+    max_ulp: int
+    where: str
+    first: tuple[Mismatch, ...]
+
+    @property
+    def ok(self) -> bool:
+        """No wrong output and no guard element touched."""
+        return self.mismatches == 0 and self.guard == 0
+
+    def __str__(self) -> str:
+        size = f"{self.shape[0]}x{self.shape[1]}"
+        judged = f"{self.exact_outputs} bit for bit, {self.bounded_outputs} within the bound"
+        if self.ok:
+            return f"group {self.group} ({size}): right ({judged}; at most {self.max_ulp} ulp)"
+        lines = [f"group {self.group} ({size}): {self.mismatches} of {self.shape[0] * self.shape[1]} outputs wrong"]
+        parts = [
+            f"{count} {what}"
+            for count, what in (
+                (self.unwritten, "not written"),
+                (self.unexpected_nan, "NaN where a number is due"),
+                (self.missing_nan, "numbers where NaN is due"),
+                (self.guard, "guard elements outside the tensor overwritten"),
+            )
+            if count
+        ]
+        lines[0] += f" ({', '.join(parts)})" if parts else ""
+        lines[0] += f"; judged {judged}; at most {self.max_ulp} ulp"
+        if self.where:
+            lines.append(f"  where: {self.where}")
+        lines += [f"  {mismatch}" for mismatch in self.first]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judgement of a problem, one entry a group."""
+
+    groups: tuple[GroupVerdict, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Every group is right."""
+        return all(group.ok for group in self.groups)
+
+    @property
+    def mismatches(self) -> int:
+        """Wrong outputs and touched guard elements over all groups."""
+        return sum(group.mismatches + group.guard for group in self.groups)
+
+    @property
+    def first(self) -> tuple[Mismatch, ...]:
+        """The first mismatches over all groups, at most ``FIRST``."""
+        return tuple(mismatch for group in self.groups for mismatch in group.first)[:FIRST]
+
+    def __str__(self) -> str:
+        return "\n".join(str(group) for group in self.groups if not group.ok or self.ok)
+
+
+def accumulation_bound(exact: Exact) -> Float64:
+    """``[m, n]``: how far an fp32 accumulation may be from the exact sum, ``2^-23 * (K / 64 + 8) * sum|ab|``."""
+    return exact.sum_of_magnitudes() * (2.0**-23 * (exact.k / 64 + 8))
+
+
+def bound(exact: Exact) -> Float64:
+    """``[m, n]``: how far a finite fp16 output may be from the exact sum (the module's formula); NaN where NaN."""
+    return 2.0**-11 * (1 + 1e-3) * np.abs(exact.values()) + accumulation_bound(exact) + 2.0**-25
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """What :func:`judge` compares with: made once of an exact result, for any number of outputs. All ``[m, n]``.
+
+    Attributes:
+        want: bits of the exact sum rounded to fp16.
+        values: the exact sum as float64.
+        nan: where NaN is due.
+        order_free: where only ``want`` is right.
+        bound: how far a finite output may be from ``values`` elsewhere.
+        slack: the accumulation's part of ``bound``.
+    """
+
+    want: HalfBits
+    values: Float64
+    nan: Mask
+    order_free: Mask
+    bound: Float64
+    slack: Float64
+
+    @classmethod
+    def of(cls, exact: Exact) -> Reference:
+        """The reference of an exact result."""
+        return cls(
+            want=frozen(exact.rounded().view(np.uint16)),
+            values=frozen(exact.values()),
+            nan=frozen(exact.nan),
+            order_free=frozen(exact.order_free()),
+            bound=frozen(bound(exact)),
+            slack=frozen(accumulation_bound(exact)),
+        )
+
+
+def judge(
+    out: NDArray[np.float16] | NDArray[np.uint16],
+    exact: Exact | Reference,
+    *,
+    group: int = 0,
+    guard_before: NDArray[Any] | None = None,
+    guard_after: NDArray[Any] | None = None,
+    poison: int = fp16.POISON,
+    zero_sign: ZeroSign = "ignore",
+) -> GroupVerdict:
+    """Judge one group's output.
+
+    Args:
+        out: ``[m, n]`` fp16 or its bits.
+        exact: what it should be; a :class:`Reference` when several outputs are judged.
+        group: index to report.
+        guard_before: rows ``[*, n]`` in front of C that were filled with ``poison``, or None.
+        guard_after: rows ``[*, n]`` behind C, or None.
+        poison: bits C and the guard rows held before the call.
+        zero_sign: "strict" also demands +0 for an exact zero.
+
+    Raises:
+        NumericsError: a wrong dtype or shape.
+    """
+    reference = exact if isinstance(exact, Reference) else Reference.of(exact)
+    m, n = reference.want.shape
+    if out.shape != (m, n):
+        raise NumericsError(f"output of group {group} has shape {list(out.shape)}, not {[m, n]}")
+    got, want = fp16.bits_of(out), reference.want
+    got_nan = fp16.is_nan(got)
+    unwritten = got == poison
+    zeroes = (want == 0) & (got == fp16.SIGN) & ~reference.nan
+    equal = got == want if zero_sign == "strict" else (got == want) | zeroes
+    near = equal | (_within_bound(got, reference) & (~zeroes if zero_sign == "strict" else True))
+    right = np.where(reference.nan, got_nan, np.where(reference.order_free, equal, near))
+    wrong = ~right | unwritten
+
+    guards = [
+        (top, fp16.bits_of(rows))
+        for top, rows in ((-len(guard_before) if guard_before is not None else 0, guard_before),
+                          (m, guard_after))
+        if rows is not None
+    ]  # fmt: skip
+    first = _first_mismatches(wrong, got, reference, group=group, unwritten=unwritten)
+    first += _first_guards(guards, group=group, poison=poison)
+    distance = fp16.ulp_distance(got, want)
+    return GroupVerdict(
+        group=group,
+        shape=(m, n),
+        mismatches=int(wrong.sum()),
+        unwritten=int(unwritten.sum()),
+        guard=sum(int((rows != poison).sum()) for _, rows in guards),
+        unexpected_nan=int((got_nan & ~reference.nan & ~unwritten).sum()),
+        missing_nan=int((reference.nan & ~got_nan).sum()),
+        negative_zeros=int(zeroes.sum()),
+        exact_outputs=int((reference.order_free & ~reference.nan).sum()),
+        bounded_outputs=int((~reference.order_free & ~reference.nan).sum()),
+        max_ulp=int(distance.max(initial=0)),
+        where=describe(wrong),
+        first=tuple(first[:FIRST]),
+    )
+
+
+def _within_bound(got: HalfBits, reference: Reference) -> Mask:
+    with np.errstate(invalid="ignore"):
+        found, magnitude = fp16.to_float64(got), np.abs(reference.values)
+        finite = np.abs(found - reference.values) <= reference.bound
+        finite &= magnitude - reference.slack < fp16.OVERFLOW
+        infinite = magnitude + reference.slack >= fp16.OVERFLOW
+        infinite &= np.signbit(found) == np.signbit(reference.values)
+    return np.where(np.isinf(found), infinite, finite)
+
+
+def _first_mismatches(
+    wrong: Mask, got: HalfBits, reference: Reference, *, group: int, unwritten: Mask
+) -> list[Mismatch]:
+    found = []
+    for flat in np.flatnonzero(wrong)[:FIRST]:
+        row, col = divmod(int(flat), wrong.shape[1])
+        got_bits, want_bits = int(got[row, col]), int(reference.want[row, col])
+        got_value, want_value = fp16.value(got_bits), fp16.value(want_bits)
+        either_nan = math.isnan(got_value) or math.isnan(want_value)
+        rule: Rule = "exact" if reference.order_free[row, col] else "bound"
+        if unwritten[row, col]:
+            rule = "unwritten"
+        elif either_nan:
+            rule = "nan"
+        found.append(
+            Mismatch(
+                group=group,
+                row=row,
+                col=col,
+                rule=rule,
+                got=got_value,
+                got_bits=got_bits,
+                want=want_value,
+                want_bits=want_bits,
+                exact=float(reference.values[row, col]),
+                bound=float(reference.bound[row, col]) if rule == "bound" else 0.0,
+                ulp=None if either_nan else abs(fp16.ordinal_of(got_bits) - fp16.ordinal_of(want_bits)),
+            )
+        )
+    return found
+
+
+def _first_guards(guards: Sequence[tuple[int, HalfBits]], *, group: int, poison: int) -> list[Mismatch]:
+    found = []
+    for top, rows in guards:
+        for row, col in np.argwhere(rows != poison)[:FIRST]:
+            bits = int(rows[row, col])
+            found.append(
+                Mismatch(
+                    group=group,
+                    row=top + int(row),
+                    col=int(col),
+                    rule="guard",
+                    got=fp16.value(bits),
+                    got_bits=bits,
+                    want=fp16.value(poison),
+                    want_bits=poison,
+                    exact=float("nan"),
+                    bound=0.0,
+                    ulp=None,
+                )
+            )
+    return found

@@ -1,0 +1,249 @@
+"""The exact result of a block-scaled product, with no rounding but the last.
+
+    C[m, n] = sum_k  a[m, k] * sfa[m, k // 16]  *  b[n, k] * sfb[n, k // 16]
+
+**Fixed point.** An E2M1 value is an integer (at most 12) times 2^-1 and an E4M3 value an integer (at most 229376)
+times 2^-9, so an operand ``a * sfa`` is an integer of at most 12 * 229376 = 2752512 times 2^-10 and a product an
+integer of at most 2752512^2 < 2^42.8 times 2^-20. C is therefore an integer times 2^-20, the *unit* of this module. An
+int64 holds it for every K up to ``MAX_K`` = 1217394 whatever the data (K = 7168 needs 56 bits); beyond, the limit is
+checked against the scale factors at hand and :class:`OracleLimitError` is raised.
+
+**Exact products from float64 BLAS.** The sum is taken over chunks of k. With operands of at most A and B units, a
+chunk of c terms is chosen such that ``c * A * B <= 2^53``. Every partial sum that a classical matrix product can form,
+in whatever order, blocking or number of threads and with or without fused multiply-add, is then a sum of some of those
+terms: an integer of magnitude at most 2^53, which float64 represents, so no operation rounds and the chunk is exact.
+(``c >= 1188`` even for the largest operands.) Chunks are added in int64. The argument needs a BLAS that sums products,
+as OpenBLAS, MKL and Accelerate do, rather than a Strassen scheme; so each chunk's row sums are compared with the
+same sums computed in integers, and :class:`OracleError` is raised if they differ.
+
+**Memory** besides inputs and result (17 bytes an output): one chunk of at most 4096 rows of A and 512 rows of B by
+2048 k, decoded, about 200 MB at most and 35 MB for 256 rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_nvfp4.numerics import e2m1, e4m3, fp16, matmul
+from pytest_nvfp4.numerics.arrays import (
+    Bytes,
+    Float64,
+    Half,
+    Int32,
+    Int64,
+    Mask,
+    NumericsError,
+    ceil_div,
+    frozen,
+    require_bytes,
+)
+from pytest_nvfp4.numerics.quantise import BLOCK
+
+UNIT_BITS = 20
+"""C is an integer times 2^-20."""
+OPERAND_BITS = 10
+"""An operand, element times scale factor, is an integer times 2^-10."""
+LARGEST_OPERAND = e2m1.LARGEST_HALVES * e4m3.LARGEST_UNITS
+"""2752512: the largest operand (6 * 448) in units of 2^-10."""
+MAX_K = (2**63 - 1) // LARGEST_OPERAND**2
+"""1217394: up to this K the result fits an int64 for any data."""
+
+_MANTISSA = 2**53
+_ROWS_A, _ROWS_B, _CHUNK = 4096, 512, 2048
+
+# Both elements of a packed byte at once: one 64-bit look-up gives two int32 in units of 1/2, low nibble first.
+_PAIRS: Int64 = frozen(
+    np.stack([np.tile(e2m1.decode_halves(np.arange(16, dtype=np.uint8)), 16),
+              np.repeat(e2m1.decode_halves(np.arange(16, dtype=np.uint8)), 16)], axis=1).view(np.int64)[:, 0].copy()
+)  # fmt: skip
+
+
+class OracleError(RuntimeError):
+    """The platform's matrix product is not what exactness rests on."""
+
+
+class OracleLimitError(NumericsError):
+    """The result does not fit an int64 in units of 2^-20."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exact:
+    """An exact product and what is needed to judge a computed one.
+
+    Attributes:
+        units: ``[m, n]`` int64, C in units of 2^-20 (0 where NaN).
+        magnitude: ``[m, n]`` int64, sum of ``|a * b|`` in units of 2^-20 (NaN terms left out).
+        step_a: ``[m]`` int64, a power of two that divides every operand of that row of A, in units of 2^-10.
+        step_b: ``[n]`` int64, the same for rows of B.
+        nan_rows: ``[m]``, rows of A with a NaN scale factor: NaN in every column.
+        nan_columns: ``[n]``, rows of B with a NaN scale factor.
+        k: number of products an output sums.
+    """
+
+    units: Int64
+    magnitude: Int64
+    step_a: Int64
+    step_b: Int64
+    nan_rows: Mask
+    nan_columns: Mask
+    k: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(m, n)``."""
+        return self.units.shape[0], self.units.shape[1]
+
+    @property
+    def nan(self) -> Mask:
+        """``[m, n]``: which outputs are NaN."""
+        return self.nan_rows[:, None] | self.nan_columns[None, :]
+
+    def rounded(self) -> Half:
+        """``[m, n]`` fp16: C rounded once, nearest even, overflow to infinity, zero as +0, NaN as 0x7FFF."""
+        rounded = fp16.round_units(self.units, unit_bits=UNIT_BITS)
+        rounded.view(np.uint16)[self.nan] = fp16.CANONICAL_NAN
+        return rounded
+
+    def values(self) -> Float64:
+        """``[m, n]`` float64: C (exact below 2^33, else correctly rounded), NaN where NaN."""
+        values = self.units.astype(np.float64) * 2.0**-UNIT_BITS
+        values[self.nan] = np.nan
+        return values
+
+    def sum_of_magnitudes(self) -> Float64:
+        """``[m, n]`` float64: ``sum |a * b|`` (rounded only from 2^33 on)."""
+        return self.magnitude.astype(np.float64) * 2.0**-UNIT_BITS
+
+    def order_free(self) -> Mask:
+        """``[m, n]``: where fp32 accumulation is exact in *every* order, so only one result is right.
+
+        All products are multiples of the quantum ``q = step_a * step_b``, and so is every partial sum; none exceeds
+        ``sum |a * b|``. Where that is below ``2^24 * q`` every partial sum is an integer below 2^24 times a power of
+        two, which fp32 represents, so no addition rounds. (Products themselves always fit: 11 significant bits.)
+        """
+        quantum = self.step_a.astype(np.float64)[:, None] * self.step_b.astype(np.float64)[None, :]
+        return self.magnitude.astype(np.float64) < 2.0**24 * quantum
+
+
+def exact_product(*, a: Bytes, b: Bytes, sfa: Bytes, sfb: Bytes, signed_scales: bool = False) -> Exact:
+    """The exact C of one group.
+
+    Args:
+        a: ``[m, k // 2]`` packed E2M1, see :mod:`~pytest_nvfp4.numerics.packing`; ``m`` may be 0.
+        b: ``[n, k // 2]`` packed E2M1.
+        sfa: ``[m, ceil(k / 16)]`` E4M3 bytes, plain.
+        sfb: ``[n, ceil(k / 16)]`` E4M3 bytes, plain.
+        signed_scales: read the sign bit of scale factors (as ``torch.float8_e4m3fn``) instead of rejecting it.
+
+    Returns:
+        The result with its error model. A NaN scale factor (0x7F) makes its whole row or column NaN, since NaN times
+        any element, zero included, is NaN.
+
+    Raises:
+        NumericsError: a wrong dtype or shape, or a scale factor with its sign bit set and not ``signed_scales``.
+        OracleLimitError: K is beyond ``MAX_K`` and the scale factors are too large for an int64.
+        OracleError: the matrix product of this platform is not exact on integers below 2^53.
+    """
+    for name, array in (("a", a), ("b", b)):
+        if require_bytes(name, array).ndim != 2:
+            raise NumericsError(f"{name} has shape {list(array.shape)}, not [rows, k // 2]")
+    k = a.shape[1] * 2
+    if b.shape[1] * 2 != k:
+        raise NumericsError(f"a has k = {k} but b has k = {b.shape[1] * 2}")
+    blocks = ceil_div(k, BLOCK)
+    units_a = _scale_units("sfa", sfa, shape=(a.shape[0], blocks), signed=signed_scales)
+    units_b = _scale_units("sfb", sfb, shape=(b.shape[0], blocks), signed=signed_scales)
+    largest_a, largest_b = _largest_operand(units_a), _largest_operand(units_b)
+    if k * largest_a * largest_b > 2**63 - 1:
+        raise OracleLimitError(
+            f"K = {k} with operands up to {largest_a / 1024:g} and {largest_b / 1024:g} may exceed int64 in units of "
+            f"2^-20; up to K = {MAX_K} any data fits: split the product along k and add the parts as Python integers"
+        )
+    a, b = _whole_blocks(a, blocks), _whole_blocks(b, blocks)
+
+    units = np.zeros((a.shape[0], b.shape[0]), dtype=np.int64)
+    magnitude = np.zeros_like(units)
+    bits_a, bits_b = np.zeros(a.shape[0], dtype=np.int32), np.zeros(b.shape[0], dtype=np.int32)
+    chunk_blocks = min(_MANTISSA // max(1, largest_a * largest_b), _CHUNK) // BLOCK
+    for rows in _spans(a.shape[0], _ROWS_A):
+        for chunk in _spans(blocks, chunk_blocks):
+            part_a = _operands(a[rows], units_a[rows], chunk)
+            bits_a[rows] |= np.bitwise_or.reduce(part_a, axis=1)
+            float_a = part_a.astype(np.float64)
+            for columns in _spans(b.shape[0], _ROWS_B):
+                part_b = _operands(b[columns], units_b[columns], chunk)
+                bits_b[columns] |= np.bitwise_or.reduce(part_b, axis=1)
+                float_b = part_b.astype(np.float64)
+                product = matmul.product(float_a, float_b).astype(np.int64)
+                certify_product(product, part_a, part_b)
+                units[rows, columns] += product
+                np.abs(float_b, out=float_b)
+                magnitude[rows, columns] += matmul.product(np.abs(float_a), float_b).astype(np.int64)
+    return Exact(
+        units=units,
+        magnitude=magnitude,
+        step_a=_lowest_bit(bits_a),
+        step_b=_lowest_bit(bits_b),
+        nan_rows=np.any(e4m3.is_nan(sfa), axis=1),
+        nan_columns=np.any(e4m3.is_nan(sfb), axis=1),
+        k=k,
+    )
+
+
+def certify_product(product: Int64, a: Int32, b: Int32) -> None:
+    """Check ``product [m, n]`` of integers ``a [m, c]`` and ``b [n, c]`` by its row sums, in int64.
+
+    Raises:
+        OracleError: they differ.
+    """
+    expected = a.astype(np.int64) @ b.sum(axis=0, dtype=np.int64)
+    if not np.array_equal(product.sum(axis=1), expected):
+        raise OracleError(
+            "numpy's float64 matrix product is not exact on integers whose partial sums stay below 2^53; the linked "
+            "BLAS does not sum products in float64 (see numpy.show_config()), and no exact reference can be had from it"
+        )
+
+
+def _scale_units(name: str, scales: Bytes, *, shape: tuple[int, int], signed: bool) -> Int32:
+    require_bytes(name, scales, shape=shape)
+    negative = scales >= e4m3.SIGN
+    if not signed and negative.any():
+        row, block = (int(i) for i in np.argwhere(negative)[0])
+        raise NumericsError(
+            f"{name}[{row}, {block}] = 0x{int(scales[row, block]):02X} has its sign bit set; a scale factor is UE4M3 "
+            "(0x00..0x7F) and what the hardware makes of the bit is not documented. Pass signed_scales=True to read it "
+            "as torch.float8_e4m3fn does"
+        )
+    return e4m3.decode_units(scales)
+
+
+def _largest_operand(units: Int32) -> int:
+    return e2m1.LARGEST_HALVES * int(np.abs(units).max(initial=0))
+
+
+def _whole_blocks(packed: Bytes, blocks: int) -> Bytes:
+    """The packed operand with the last block of k filled up by zeroes."""
+    missing = blocks * BLOCK // 2 - packed.shape[1]
+    return np.pad(packed, ((0, 0), (0, missing))) if missing else packed
+
+
+def _operands(packed: Bytes, scale_units: Int32, chunk: slice) -> Int32:
+    """Operands of a chunk of k-blocks, ``[rows, 16 * blocks]`` in units of 2^-10."""
+    width = BLOCK // 2
+    pairs = np.take(_PAIRS, packed[:, chunk.start * width : chunk.stop * width])
+    values = pairs.view(np.int32).reshape(packed.shape[0], chunk.stop - chunk.start, BLOCK)
+    values *= scale_units[:, chunk, None]
+    return values.reshape(packed.shape[0], -1)
+
+
+def _lowest_bit(bits: Int32) -> Int64:
+    lowest = (bits & -bits).astype(np.int64)
+    return np.where(lowest == 0, 1, lowest)
+
+
+def _spans(length: int, step: int) -> Iterator[slice]:
+    for start in range(0, length, step):
+        yield slice(start, min(start + step, length))

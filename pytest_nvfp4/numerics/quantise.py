@@ -1,0 +1,78 @@
+"""Real tensors to NVFP4: one E4M3 scale factor for 16 elements along k.
+
+The choices, since quantisers differ in them:
+
+- The scale factor is ``amax / 6`` of its block rounded to nearest even, saturating at 448, so the block's largest
+  element becomes about +-6. When ``amax > 0`` would give scale 0, the smallest scale 2^-9 is used instead.
+- An element is ``x / scale`` with the *rounded* scale, rounded to nearest even and saturating at +-6.
+- Both quotients are rounded once, exactly: thresholds are multiplied by the divisor instead of dividing, and those
+  products (at most 3 by 4 significant bits) are exact. A GPU quantiser that multiplies by an approximate reciprocal
+  may differ in a code where the quotient is close to a midpoint.
+- A NaN in a block makes its scale NaN (0x7F) and its codes 0, so the block is NaN. Infinity saturates: 6 * 448.
+- There is no second, per-tensor scale: divide by it first. The sign of zero is kept.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytest_nvfp4.numerics import e2m1, e4m3
+from pytest_nvfp4.numerics.arrays import Bytes, Float64, NumericsError, ceil_div
+from pytest_nvfp4.numerics.packing import pack, unpack
+
+BLOCK = 16
+"""Elements along k that share a scale factor."""
+
+
+class Quantised(NamedTuple):
+    """A tensor in NVFP4: ``packed [rows, k // 2]`` and ``scales [rows, ceil(k / 16)]``, both uint8."""
+
+    packed: Bytes
+    scales: Bytes
+
+
+def quantise(values: ArrayLike) -> Quantised:
+    """Quantise ``[rows, k]`` (k even) as the module says.
+
+    Raises:
+        NumericsError: not two-dimensional, or k odd.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim != 2 or x.shape[1] % 2:
+        raise NumericsError(f"shape {list(x.shape)} is not [rows, k] with k even")
+    rows, k = x.shape
+    blocks = ceil_div(k, BLOCK)
+    padded = np.zeros((rows, blocks * BLOCK))
+    padded[:, :k] = x
+    tiles = padded.reshape(rows, blocks, BLOCK)
+    magnitude = np.abs(tiles)
+    amax = magnitude.max(axis=2, initial=0.0)
+    scales = np.searchsorted(e4m3.thresholds(factor=e2m1.MAX), amax, side="right").astype(np.uint8)
+    scales[(amax > 0) & (scales == 0)] = 1
+    scales[np.isnan(amax)] = e4m3.NAN
+    scale = e4m3.decode(scales).astype(np.float64)[:, :, None]
+    codes = np.zeros(tiles.shape, dtype=np.uint8)
+    for index, midpoint in enumerate(e2m1.midpoints()):
+        threshold = midpoint * scale
+        codes += magnitude >= threshold if index % 2 else magnitude > threshold
+    codes |= np.where(np.signbit(tiles), np.uint8(e2m1.SIGN), np.uint8(0))
+    codes[(scales == 0) & ~(amax > 0)] &= e2m1.SIGN
+    codes[scales == e4m3.NAN] = 0
+    return Quantised(pack(codes.reshape(rows, blocks * BLOCK)[:, :k]), scales)
+
+
+def dequantise(packed: Bytes, scales: Bytes) -> Float64:
+    """Values ``[rows, k]`` in float64 (exact): element times the scale factor of its block.
+
+    Raises:
+        NumericsError: ``scales`` is not ``[rows, ceil(k / 16)]``.
+    """
+    codes = unpack(packed)
+    rows, k = codes.shape
+    if scales.shape != (rows, ceil_div(k, BLOCK)):
+        raise NumericsError(f"scales have shape {list(scales.shape)}, not {[rows, ceil_div(k, BLOCK)]} for k = {k}")
+    scale = np.repeat(e4m3.decode(scales), BLOCK, axis=1)[:, :k]
+    return e2m1.decode(codes).astype(np.float64) * scale
