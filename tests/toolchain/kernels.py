@@ -19,6 +19,7 @@ class Tile:
         layout = cute.make_layout((self.rows, 8))
         x = cute.make_tensor(x, cute.make_layout((n, 4), stride=(4, 1)))
         pair = (cute.make_layout(2), [cute.make_layout(3)])
+        _ = cute.make_layout(7)
         self.kernel(x, n).launch(grid=(n, 2, 1), block=(64, 1, 1), smem=1024)
 
     @cute.kernel

@@ -64,6 +64,7 @@ class TestCapture:
     def test_names_that_the_dsl_adds_are_not_recorded(self, trace_it: TraceIt) -> None:
         names = [value.name for value in trace_it(TINY).values]
         assert not [name for name in names if "locals" in name or "block" in name or "region" in name]
+        assert "Tile.__call__._" not in names
 
     def test_the_ir_and_the_ptx_are_those_of_an_untraced_compile(self, trace_it: TraceIt) -> None:
         traced, plain = trace_it(TINY), trace_it(TINY, capture=False)
@@ -74,6 +75,25 @@ class TestCapture:
             without = [path.read_bytes() for path in plain.artifact_paths(kind)]  # type: ignore[arg-type]
             assert with_capture == without
             assert with_capture
+
+    def test_values_known_only_to_the_device_are_not_compared(self, trace_it: TraceIt) -> None:
+        """`==` between two of them would emit IR, and asking whether it holds is an error of the DSL."""
+        source = TINY.replace(
+            "        pair = ",
+            "        size = (n, n)\n        size = (n + 1, n)\n        sizes = [size]\n        pair = ",
+        )
+        traced, plain = trace_it(source), trace_it(source, capture=False)
+        assert traced.ok
+        assert not traced.findings
+        assert [path.read_bytes() for path in traced.artifact_paths("mlir")] == [
+            path.read_bytes() for path in plain.artifact_paths("mlir")
+        ]
+
+    def test_a_container_that_grows_is_looked_at_again(self, trace_it: TraceIt) -> None:
+        source = TINY.replace(
+            "        pair = ", "        tiles = []\n        tiles.append(cute.make_layout(5))\n        pair = "
+        )
+        assert types(trace_it(source))["Tile.__call__.tiles[0]"] == '!cute.layout<"5:1">'
 
     def test_another_kernel_has_another_ir(self, trace_it: TraceIt) -> None:
         """The comparison above can fail."""
@@ -134,6 +154,32 @@ class TestFacts:
         other = trace_it(CONTRACT, entry=None, problem=GPUMODE[1])
         assert other.launches[0].grid == (2 * 4 + 1 * 3, 1, 1)
 
+    def test_a_compile_kernel_is_called_first(self, trace_it: TraceIt) -> None:
+        source = CONTRACT + "\n\ndef compile_kernel(problem_sizes):\n    1 / 0\n"
+        kind, _, line = only_error(trace_it(source, entry=None))
+        assert (kind, line) == ("compile", line_of(source, "1 / 0"))
+
+    def test_compile_kernel_is_called_if_its_signature_is_known(self) -> None:
+        """Published kernels give this name to functions of any form; the evaluation itself does not call them."""
+        from pytest_nvfp4.toolchain.worker.__main__ import _prepare
+
+        sizes = [(96, 128, 256, 1)]
+        assert _prepare(lambda: "none", sizes) == "none"
+        assert _prepare(lambda stages=1: stages, sizes) == 1
+        assert _prepare(lambda problem_sizes, stages=None: (problem_sizes, stages), sizes) == (sizes, None)
+        assert _prepare(lambda shapes=(): shapes, sizes) == sizes
+        assert _prepare(lambda num_groups: num_groups, sizes) is None
+        assert _prepare(lambda problem_sizes, tiles: (problem_sizes, tiles), sizes) is None
+        assert _prepare(lambda problem_sizes, *, tiles: (problem_sizes, tiles), sizes) is None
+
+    def test_the_task_module_beside_the_kernel_is_the_one_used(self, trace_it: TraceIt, tmp_path: Path) -> None:
+        source = CONTRACT.replace("import input_t, output_t", "import input_t, output_t, tile_m")
+        kind, text, _ = only_error(trace_it(source, entry=None))
+        assert kind == "import"
+        assert "tile_m" in text
+        (tmp_path / "task.py").write_text("input_t = output_t = object\ntile_m = 128\n")
+        assert trace_it(source + "# with its task\n", entry=None).ok
+
     def test_the_architecture_is_the_one_asked_for(self, trace_it: TraceIt) -> None:
         trace = trace_it(TINY, arch="sm_90a")
         assert trace.ok, trace.findings
@@ -176,6 +222,10 @@ class TestFailures:
         trace = trace_it(source)
         kind, _text, line = only_error(trace)
         assert (kind, line) == ("compile", line_of(source, "stride=(1,)"))
+        source = TINY.replace("if tid == 0:", "if cutlass.const_expr(tid == 0):")
+        kind, text, line = only_error(trace_it(source))
+        assert (kind, line) == ("compile", line_of(source, "const_expr"))
+        assert "\x1b" not in text  # the DSL colours this message
 
     def test_a_failure_leaves_a_bundle(self, trace_it: TraceIt) -> None:
         source = TINY.replace("return cute.compile", "print('hello'); 1 / 0\n    return cute.compile")

@@ -139,7 +139,7 @@ def _call_entry(session: _Session, module: ModuleType, name: str) -> object:
 
 
 def _prepare(function: Callable[..., object], sizes: list[tuple[int, ...]]) -> object:
-    """Call a kernel's ``compile_kernel`` if it takes nothing or the problem; a helper of another form is its own affair.
+    """Call a kernel's ``compile_kernel`` if it takes nothing or the problem; one of another form is a helper.
 
     The evaluation calls ``custom_kernel`` alone, so published kernels give this name to functions of any signature.
     """
@@ -151,8 +151,8 @@ def _prepare(function: Callable[..., object], sizes: list[tuple[int, ...]]) -> o
     required = [one for one in positional if one.default is one.empty]
     if any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters) or len(required) > 1:
         return None
-    first = (required or positional[:1] or [None])[0]
-    if first is not None and re.search("size|problem|shape|spec", first.name):
+    candidates = required or positional[:1]
+    if candidates and re.search("size|problem|shape|spec", candidates[0].name):
         return function(list(sizes))
     return None if required else function()
 
@@ -233,7 +233,7 @@ def _work(session: _Session) -> None:
             session.report(Finding("options", str(error)))
             return
         _leave_alone(session.watched)
-        contract.provide_task()
+        contract.provide_task(beside=session.kernel.parent)
         if job["capture"]:
             session.capture.start()
         kept: list[object] = []
@@ -263,8 +263,8 @@ def _work(session: _Session) -> None:
                 values=[[v.name, v.type, v.file, v.line] for v in session.capture.values()],
                 launches=launches,
             )
-            for error_text in session.capture.errors[:5]:
-                session.report(Finding("capture", f"a value could not be read: {error_text}", severity="warning"))
+            for (file, line), message in list(session.capture.errors.items())[:5]:
+                session.report(Finding("capture", message, severity="warning", file=file, line=line))
         session.stage("done")
         # Objects of the DSL must not be touched, not even destroyed, once their compile is over.
         os.environ["NVFP4_KEPT"] = str(len(kept))

@@ -8,14 +8,17 @@ kept, since an object of the DSL must not be used after its compile has returned
 
 from __future__ import annotations
 
+import operator
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pytest_nvfp4.toolchain.worker.findings import described
 from pytest_nvfp4.toolchain.worker.names import Scope, SourceNames
 
 _MAX_DEPTH = 3
@@ -50,8 +53,8 @@ class Capture:
         self._own: dict[type, bool] = {}
         self._types: dict[str, dict[str, int]] = {}
         self._order: list[Captured] = []
-        self.errors: list[str] = []
-        """What went wrong inside the capture itself; the kernel's compile is never disturbed by it."""
+        self.errors: dict[tuple[str, int], str] = {}
+        """What went wrong inside the capture itself, by file and line; the compile is never disturbed by it."""
 
     def values(self) -> list[Captured]:
         """Everything seen, in the order of first sight. A second distinct type of one name is called ``name#2``."""
@@ -82,7 +85,7 @@ class Capture:
         names = self._names(frame.f_code.co_filename)
         if names is None:
             return None
-        seen: dict[str, object] = {}
+        seen: dict[str, tuple[object, ...]] = {}
         previous = frame.f_lineno
 
         def step(frame: FrameType, event: str, _arg: Any) -> _Trace:
@@ -93,27 +96,39 @@ class Capture:
                     try:
                         self._look(frame, scope, seen, previous)
                     except Exception as error:  # reported, not raised: the hook runs inside the kernel's functions
-                        self.errors.append(f"{scope.name}, line {previous}: {type(error).__name__}: {error}")
+                        place = (frame.f_code.co_filename, previous)
+                        self.errors.setdefault(place, f"a value of {scope.name} could not be read: {described(error)}")
                 previous = frame.f_lineno
             return step
 
         return step
 
-    def _look(self, frame: FrameType, scope: Scope, seen: dict[str, object], line: int) -> None:
+    def _look(self, frame: FrameType, scope: Scope, seen: dict[str, tuple[object, ...]], line: int) -> None:
         file = frame.f_code.co_filename
         for name, value in frame.f_locals.items():
-            if name not in scope.names:
+            if name not in scope.names or name == "_":  # by custom, `_` is what nobody wants
                 continue
             if type(value) in _PLAIN:
                 continue
-            mark: object = value
-            if self._is_own(value):  # an object of the user's: look again once an attribute was bound anew
-                mark = (id(value), *map(id, getattr(value, "__dict__", {}).values()))
-            if name in seen and (seen[name] is mark or (type(mark) is tuple and seen[name] == mark)):
+            # Compared by identity: `==` between values of the DSL would emit a comparison into the kernel. They are
+            # kept as objects, since the id of one that is gone may be given to another.
+            parts = (value, *self._parts(value))
+            last = seen.get(name)
+            if last is not None and len(last) == len(parts) and all(map(operator.is_, last, parts)):
                 continue
-            seen[name] = mark
+            seen[name] = parts
             for label, text in self._members(value, scope, name, depth=0):
                 self._record(label, text, file, line)
+
+    def _parts(self, value: object) -> Iterable[object]:
+        """What a container or an object of the user's holds: bound anew, it is looked at again."""
+        if isinstance(value, tuple | list):
+            return value[:_MAX_MEMBERS]
+        if isinstance(value, dict):
+            return islice(value.values(), _MAX_MEMBERS)
+        if self._is_own(value):
+            return list(getattr(value, "__dict__", {}).values())
+        return ()
 
     def _members(self, value: object, scope: Scope, name: str, *, depth: int) -> Iterator[tuple[str, str]]:
         if self._is_own(value):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import linecache
+import re
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 @dataclass(slots=True)
@@ -57,17 +60,24 @@ def _place(error: BaseException, watched: Callable[[str], bool]) -> tuple[str | 
     return None, None
 
 
+def described(error: BaseException) -> str:
+    """An exception in words: its class and what it says, without the colours that the DSL puts in for terminals."""
+    return f"{type(error).__name__}: {_plain(str(error)).strip() or 'no message'}"
+
+
+def _plain(text: str) -> str:
+    return _COLOUR.sub("", text)
+
+
 def from_exception(kind: str, what: str, error: BaseException, watched: Callable[[str], bool]) -> Finding:
     """A finding for an exception: ``what`` happened, with the error's own text and the user's line."""
     file, line = _place(error, watched)
     text = linecache.getline(file, line).strip() if file and line else None
-    said = str(error).strip() or "no message"
     if isinstance(error, MemoryError):
-        kind, said = "memory", "out of memory"
+        kind = "memory"
     if isinstance(error, SystemExit):
         kind, said = "exit", f"the kernel called sys.exit({error.code!r})"
         return Finding(kind, f"{what}: {said}", file=file, line=line, text=text or None)
-    name = type(error).__name__
-    detail = "".join(traceback.format_exception(error))
-    message = f"{what}: {name}: {said}"
+    detail = _plain("".join(traceback.format_exception(error)))
+    message = f"{what}: {'out of memory' if kind == 'memory' else described(error)}"
     return Finding(kind, message, file=file, line=line, text=text or None, detail=detail[-20_000:])
