@@ -1,7 +1,8 @@
 """Is an output right? Bit for bit where only one result is possible, else within a derived bound.
 
 **Exact outputs.** Where every fp32 accumulation order is exact (:meth:`Exact.order_free`), the only rounding left is
-the conversion to fp16. The kernel's bits must be those of the exact sum rounded once to nearest even.
+the conversion to fp16. The kernel's bits must be those of the exact sum rounded once to nearest even. This presumes
+accumulators that keep all 24 bits of fp32, which is not checked on Blackwell silicon; Hopper's FP8 MMA keeps fewer.
 
 **Bounded outputs.** Elsewhere the order and the accumulator of the tensor core may show, and
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_nvfp4.numerics import e2m1, e4m3, fp16, judge, oracle
+from pytest_nvfp4.numerics import e2m1, e4m3, fp16, judge, matmul, oracle
 from pytest_nvfp4.numerics.arrays import NumericsError
 from pytest_nvfp4.numerics.families import FAMILIES
 from pytest_nvfp4.numerics.oracle import Exact, OracleError, OracleLimitError, certify_product, exact_product
@@ -253,6 +253,15 @@ def test_packed_pairs_are_decoded_low_nibble_first() -> None:
     scales = np.full((256, 1), 0x38, np.uint8)
     operands = oracle._operands(every, e4m3.decode_units(scales), slice(0, 1))
     assert (operands == e2m1.decode_halves(unpack(every)) * 512).all()
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 1, 1), (48, 48, 112), (49, 97, 113), (3, 200, 500), (0, 5, 7), (5, 4, 0)]
+)
+def test_products_in_pieces(m: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(m + n + k)
+    a, b = rng.integers(-9999, 9999, (m, k)), rng.integers(-9999, 9999, (n, k))
+    assert (matmul.product(a.astype(np.float64), b.astype(np.float64)) == a @ b.T).all()
 
 
 @pytest.mark.slow
