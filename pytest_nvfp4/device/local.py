@@ -27,12 +27,14 @@ class LocalDevice:
     Args:
         visible: What ``CUDA_VISIBLE_DEVICES`` is set to for its workers; None to leave it as it is.
         probe_folder: Folder for the files of the first question.
+        backend: ``cuda``; ``host`` uses torch's stand-in device instead, for kernels of plain torch operations.
     """
 
     name = "local"
 
-    def __init__(self, *, visible: str | None = None, probe_folder: Path) -> None:
+    def __init__(self, *, visible: str | None = None, probe_folder: Path, backend: str = "cuda") -> None:
         self._visible = visible
+        self._backend = backend
         self._probe_folder = probe_folder
 
     @cached_property
@@ -77,6 +79,7 @@ class LocalDevice:
                 "pytest_nvfp4.device.worker.__main__",
                 str(path),
                 str(folder),
+                self._backend,
             ],
             cwd=scratch,
             deadline_s=job.deadline_s,

@@ -19,27 +19,33 @@ class Call:
     Attributes:
         case: Index of the case.
         reuse: Index of an earlier call whose memory is filled anew for this one; None for new memory.
-        reported: The case's own call, whose output is the case's; the others are judged too.
+        visit: None for the case's own inputs; else one row of A of each group is changed, see ``rotation.inputs_at``.
     """
 
     case: int
     reuse: int | None
-    reported: bool
+    visit: int | None = None
 
 
 def make_plan(cases: tuple[Case, ...], seed: int) -> list[Call]:
-    """Every case once or twice, shuffled; half of the calls reuse the memory of an earlier call of equal sizes."""
+    """Every case once or twice, shuffled, and for each list of sizes one more with a single row changed.
+
+    Half of the calls reuse the memory of an earlier call of equal sizes. The calls with a changed row come last: what
+    they differ from has been seen.
+    """
     draw = random.Random(seed)
     order = list(range(len(cases))) + [index for index in range(len(cases)) if draw.random() < 0.5]
     draw.shuffle(order)
+    by_sizes: dict[tuple[tuple[int, int, int, int], ...], list[int]] = {}
+    for index, case in enumerate(cases):
+        by_sizes.setdefault(case.problem.sizes, []).append(index)
+    varied = [draw.choice(indices) for indices in by_sizes.values()]
     plan: list[Call] = []
     owners: dict[tuple[tuple[int, int, int, int], ...], list[int]] = {}
-    seen: set[int] = set()
-    for position, case in enumerate(order):
-        same = owners.setdefault(cases[case].problem.sizes, [])
+    for position, case_index in enumerate([*order, *varied]):
+        same = owners.setdefault(cases[case_index].problem.sizes, [])
         reuse = draw.choice(same) if same and draw.random() < 0.5 else None
         if reuse is None:
             same.append(position)
-        plan.append(Call(case, reuse, case not in seen))
-        seen.add(case)
+        plan.append(Call(case_index, reuse, None if position < len(order) else 0))
     return plan

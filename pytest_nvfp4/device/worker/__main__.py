@@ -1,4 +1,4 @@
-"""Run one job: ``python -m pytest_nvfp4.device.worker JOB.json FOLDER``.
+"""Run one job: ``python -m pytest_nvfp4.device.worker JOB.json FOLDER [cuda|host]``.
 
 It reads the job, runs the kernel, and says what happened as events on the descriptor named by ``NVFP4_RESULT_FD``.
 Outputs go to files in FOLDER. What it says about outputs is checked by the parent, which computes them itself.
@@ -11,10 +11,13 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pytest_nvfp4.device.job import Job, KernelSpec
+from pytest_nvfp4.device.worker import describe
 from pytest_nvfp4.device.worker.events import Events
+from pytest_nvfp4.device.worker.memory import CudaMemory, DeviceMemory, DriverError, HostMemory
+from pytest_nvfp4.device.worker.tamper import TamperCheck, reaches_into
 from pytest_nvfp4.isolation.limits import apply as apply_limits
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.findings import Finding, from_exception
@@ -23,24 +26,40 @@ from pytest_nvfp4.toolchain.worker.loading import load
 _RESULT_VARIABLE = "NVFP4_RESULT_FD"
 
 
-class _Stop(Exception):
-    """The job cannot go on; the status and finding have been sent."""
+_Custom = Callable[[Any], Any]
+_Prepare = Callable[[Any], Any]
+_Act = Callable[[_Custom, _Prepare | None], None]
+
+
+class _StopError(Exception):
+    """The job cannot go on; the status and its findings have been sent."""
 
 
 class _Worker:
-    def __init__(self, job: Job, folder: Path, events: Events) -> None:
+    """One job, from the device's description to the last event.
+
+    Args:
+        job: The job.
+        folder: Where sources, scratch files and outputs lie, shared with the parent.
+        events: Where to say what happens.
+        backend: ``cuda`` for a real device; ``host`` for torch's stand-in device, which computes on the CPU.
+    """
+
+    def __init__(self, job: Job, folder: Path, events: Events, *, backend: str) -> None:
         self._job = job
         self._folder = folder
         self._sources = folder / "source"
         self._events = events
+        self._backend = backend
 
     def _own(self, file: str) -> bool:
         return file.startswith(str(self._sources))
 
-    def _finish(self, status: str, finding: Finding) -> None:
-        self._events.send("finding", **finding.to_dict())
+    def _finish(self, status: str, *findings: Finding) -> NoReturn:
+        for finding in findings:
+            self._events.send("finding", **finding.to_dict())
         self._events.send("status", status=status)
-        raise _Stop
+        raise _StopError
 
     def run(self) -> None:
         """Do the job."""
@@ -49,77 +68,97 @@ class _Worker:
             import torch
         except ImportError as error:
             self._finish("unavailable", Finding("environment", f"torch cannot be imported: {error}"))
-            return
-        from pytest_nvfp4.device.worker import describe
+        if self._backend == "host":
+            from pytest_nvfp4.toolchain import torch_cuda
 
-        why = describe.unavailable(torch)
-        if why is not None:
-            self._finish("unavailable", Finding("environment", f"no CUDA device: {why}"))
-        info = describe.describe(torch)
-        self._events.send("device", **info)
+            torch_cuda.install()
+        self._describe(torch)
         if self._job.action == "probe":
             return
         assert self._job.kernel is not None
-        needed = self._job.kernel.arch
-        has = f"sm_{info['capability'][0]}{info['capability'][1]}"
+        # Everything the worker relies on is loaded and noted before the kernel's first line runs.
+        act = self._action(torch)
+        tamper = TamperCheck(torch)
+        custom, prepare = self._import_kernel(self._job.kernel)
+        raised: BaseException | None = None
+        try:
+            act(custom, prepare)
+        except BaseException as error:
+            raised = error
+        self._check_tampering(tamper)
+        if isinstance(raised, DriverError):
+            self._finish("error", Finding("cuda", f"the device is in an error state after the kernel: {raised}"))
+        if raised is not None:
+            name = Path(self._job.kernel.main).name
+            self._finish("error", from_exception("run", f"{name} failed on the device", raised, self._own))
+
+    def _describe(self, torch: Any) -> None:
+        why = describe.unavailable(torch)
+        if why is not None:
+            self._finish("unavailable", Finding("environment", f"no CUDA device: {why}"))
+        info = describe.describe(torch, simulated=self._backend == "host")
+        self._events.send("device", **info)
+        if self._job.kernel is None:
+            return
+        needed, has = self._job.kernel.arch, f"sm_{info['capability'][0]}{info['capability'][1]}"
         if needed.rstrip("af") != has:
             self._finish(
                 "unsupported",
                 Finding("device", f"the kernel is for {needed}, and {info['name']} is {has}: it cannot run its code"),
             )
-        custom, prepare = self._import_kernel(self._job.kernel)
-        self._act(torch, custom, prepare)
-
-    def _import_kernel(self, kernel: KernelSpec) -> tuple[Callable[[Any], Any], Callable[[Any], Any] | None]:
-        for file in kernel.files:
-            path = self._sources / file.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(file.data)
-        if kernel.entry is not None:
+        if self._job.kernel.entry is not None:
             self._finish(
                 "unsupported",
                 Finding("contract", "a kernel outside GPU MODE's contract has no custom_kernel(data) to call"),
             )
+
+    def _action(self, torch: Any) -> _Act:
+        job = self._job
+        if job.action == "verify":
+            from pytest_nvfp4.device.worker.verify import Verifier
+
+            memory: DeviceMemory = HostMemory() if self._backend == "host" else CudaMemory()
+            verifier = Verifier(torch, memory, self._events, self._folder)
+            return lambda custom, prepare: verifier.run(job, custom, prepare)
+        if self._backend == "host":
+            self._finish("unavailable", Finding("device", "not run: a device that is the CPU has no clock of a GPU"))
+        from pytest_nvfp4.device.worker.benchmark import Benchmark
+
+        benchmark = Benchmark(torch, CudaMemory(), self._events, self._folder)
+        return lambda custom, prepare: benchmark.run(job, custom, prepare)
+
+    def _import_kernel(self, kernel: KernelSpec) -> tuple[_Custom, _Prepare | None]:
+        for file in kernel.files:
+            path = self._sources / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.data)
+            if word := reaches_into(file.data):
+                self._finish(
+                    "cheated",
+                    Finding("cheat", f"{file.path} names {word}: a kernel has no business with what tests it"),
+                )
         if kernel.compile_options:
             try:
                 options.install(kernel.compile_options, dump_dir=self._folder)
             except (options.OptionError, ImportError) as error:
                 self._finish("error", Finding("options", str(error)))
+        name = Path(kernel.main).name
         contract.provide_task(beside=(self._sources / kernel.main).parent)
         self._events.stage("import kernel")
         try:
             module = load(self._sources / kernel.main)
         except BaseException as error:
-            self._finish(
-                "error", from_exception("import", f"{Path(kernel.main).name} could not be imported", error, self._own)
-            )
-            raise
+            self._finish("error", from_exception("import", f"{name} could not be imported", error, self._own))
         custom = getattr(module, "custom_kernel", None)
         if not callable(custom):
-            self._finish("error", Finding("contract", f"{Path(kernel.main).name} defines no custom_kernel(data)"))
+            self._finish("error", Finding("contract", f"{name} defines no custom_kernel(data)"))
         prepare = getattr(module, "compile_kernel", None)
-        assert callable(custom)
         return custom, prepare if callable(prepare) else None
 
-    def _act(self, torch: Any, custom: Callable[[Any], Any], prepare: Callable[[Any], Any] | None) -> None:
-        from pytest_nvfp4.device.worker.memory import CudaMemory, DriverError
-
-        try:
-            memory = CudaMemory()
-            if self._job.action == "verify":
-                from pytest_nvfp4.device.worker.verify import Verifier
-
-                Verifier(torch, memory, self._events, self._folder).run(self._job, custom, prepare)
-            else:
-                from pytest_nvfp4.device.worker.benchmark import Benchmark
-
-                Benchmark(torch, memory, self._events, self._folder).run(self._job, custom, prepare)
-        except DriverError as error:
-            self._finish("error", Finding("cuda", f"the device is in an error state after the kernel: {error}"))
-        except BaseException as error:
-            assert self._job.kernel is not None
-            name = Path(self._job.kernel.main).name
-            self._finish("error", from_exception("run", f"{name} failed on the device", error, self._own))
+    def _check_tampering(self, tamper: TamperCheck) -> None:
+        if replaced := tamper.replaced():
+            names = ", ".join(replaced[:5]) + (f" and {len(replaced) - 5} more" if len(replaced) > 5 else "")
+            self._finish("cheated", Finding("cheat", f"the kernel replaced {names}"))
 
 
 def main() -> None:
@@ -130,8 +169,8 @@ def main() -> None:
     flush = [stream.flush for stream in (sys.stdout, sys.stderr)]
     try:
         job = Job.model_validate_json(Path(sys.argv[1]).read_bytes())
-        _Worker(job, Path(sys.argv[2]), events).run()
-    except _Stop:
+        _Worker(job, Path(sys.argv[2]), events, backend=sys.argv[3] if len(sys.argv) > 3 else "cuda").run()
+    except _StopError:
         pass
     except BaseException as error:
         events.send(

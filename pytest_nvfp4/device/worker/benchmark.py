@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_nvfp4.device.job import Case, Job
 from pytest_nvfp4.device import rotation
+from pytest_nvfp4.device.job import Case, Job
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.clock import DeviceClock
 from pytest_nvfp4.device.worker.events import Events

@@ -49,14 +49,15 @@ def unavailable(torch: Any) -> str | None:
     return None if answer == 84 else f"a first small launch computed {answer} for 84"
 
 
-def describe(torch: Any) -> dict[str, Any]:
+def describe(torch: Any, *, simulated: bool) -> dict[str, Any]:
     """The device as a DeviceInfo."""
     properties = torch.cuda.get_device_properties(0)
     uuid = getattr(properties, "uuid", None)
     return {
         "name": properties.name,
         "capability": [properties.major, properties.minor],
-        "driver": _driver_version(),
+        "driver": None if simulated else _driver_version(),
+        "simulated": simulated,
         "sms": properties.multi_processor_count,
         "l2_bytes": getattr(properties, "L2_cache_size", None),
         "memory_bytes": properties.total_memory,

@@ -78,3 +78,18 @@ class CudaMemory:
         """Copy bytes to a device address."""
         if data:
             self.driver_call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
+
+
+class HostMemory:
+    """The memory of a device that is this process: under the stand-in for torch's CUDA device."""
+
+    def synchronize(self) -> None:
+        """Everything has ended when a call returns."""
+
+    def read(self, address: int, size: int) -> bytes:
+        """Copy from an address of this process."""
+        return ctypes.string_at(address, size) if size else b""
+
+    def write(self, address: int, data: bytes) -> None:
+        """Copy to an address of this process."""
+        ctypes.memmove(address, data, len(data))

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.job import Case, Job
+from pytest_nvfp4.device.plan import Call, make_plan
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import DeviceMemory
-from pytest_nvfp4.device.plan import Call, make_plan
 from pytest_nvfp4.device.worker.returned import describe, with_values
 from pytest_nvfp4.numerics.families import family
 from pytest_nvfp4.numerics.inputs import ProblemInput
@@ -49,7 +50,7 @@ class Verifier:
         prepared: set[tuple[tuple[int, int, int, int], ...]] = set()
         for position, call in enumerate(plan):
             case = job.cases[call.case]
-            inputs = inputs_of(case)
+            inputs = rotation.inputs_at(case, index=0, visit=call.visit) if call.visit is not None else inputs_of(case)
             if call.reuse is not None:
                 buffers[position] = buffers[call.reuse]
             else:
@@ -101,6 +102,7 @@ class Verifier:
                 columns=group.columns,
                 data={"sha256": digest, "size": len(bits), "file": name},
                 returned=word,
+                inputs=None if call.visit is None else [0, call.visit],
             )
         self._events.send(
             "case", call=position, case=call.case, inputs_before=before, inputs_after=slot.digest(self._memory)
