@@ -11,7 +11,7 @@ from pytest_nvfp4.layout.coordinates import Vector, integer
 from pytest_nvfp4.layout.errors import CompositionError
 from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle, Tile
 from pytest_nvfp4.layout.offsets import is_integer_valued, values, values_through
-from pytest_nvfp4.layout.tree import Leaf, ScaledBasis, Tree, Wildcard, leaves
+from pytest_nvfp4.layout.tree import Leaf, ScaledBasis, Tree, Wildcard, leaves, render_tree
 
 Tiler: TypeAlias = "int | Layout | ComposedLayout | Tile | Wildcard | tuple[Tiler, ...]"
 """What a layout is composed with or divided by: a layout, or one tiler a mode, where ``4`` stands for ``4:1``."""
@@ -21,8 +21,8 @@ def composition(a: AnyLayout | Swizzle, b: Tiler) -> AnyLayout:
     """``a o b``, the layout that takes index ``i`` of ``b`` to ``a(b(i))``, **checked** on the whole domain of ``b``.
 
     The result nests as ``b`` does, and further where one mode of ``b`` meets several of ``a``. As in CuTe an offset of
-    ``b`` past the end of ``a`` goes on in the last mode of ``a``. A tile composes mode by mode, and the modes of ``a``
-    that it does not name stay.
+    ``b`` past the end of ``a`` goes on in the last mode of ``a``, even if that has size 1. A tile
+    composes mode by mode, and the modes of ``a`` that it does not name stay.
 
     Where ``a`` is composed the result is composed with the same inner function; where ``b`` is composed the result is
     ``a o 0 o b``, which holds by definition.
@@ -63,7 +63,7 @@ def by_mode(a: Layout, tilers: Sequence[Tiler]) -> Layout:
 
 
 def _composed(a: Layout, b: Layout) -> Layout:
-    lowest = min(place for place in values(b) if isinstance(place, int)) if is_integer_valued(b) else 0
+    lowest = min((place for place in values(b) if isinstance(place, int)), default=0) if is_integer_valued(b) else 0
     if lowest < 0:
         raise CompositionError(f"({a}) o ({b}): offset {lowest} of the second layout is below 0, where none is defined")
     wanted = values_through(a, b)
@@ -73,21 +73,22 @@ def _composed(a: Layout, b: Layout) -> Layout:
         width = integer(leaf, where=b, needed="composition")
         fitted = fit([wanted[place * step] for place in range(width)] if step * width <= len(wanted) else [])
         if isinstance(fitted, int):
-            raise _not_a_layout(a, b, fitted * step)
+            raise _not_a_layout(a, b, fitted * step, wanted[fitted * step])
         found.append(fitted)
         step *= width
     result = _nest(b.shape, found)
     got = values(result)
     wrong = _first_unlike(got, wanted)
     if wrong is not None:
-        raise _not_a_layout(a, b, wrong)
+        raise _not_a_layout(a, b, wrong, wanted[wrong])
     return result
 
 
-def _not_a_layout(a: Layout, b: Layout, index: int) -> CompositionError:
+def _not_a_layout(a: Layout, b: Layout, index: int, value: Tree) -> CompositionError:
     return CompositionError(
-        f"({a}) o ({b}) is not a layout that nests as {b}: no strides give {a(b(index))} at index {index}, where the "
-        "second layout runs across modes of the first; choose sizes and strides that divide those of the first",
+        f"({a}) o ({b}) is not a layout that nests as {b}: no strides give {render_tree(value)} at index {index}, "
+        "where the second layout runs across modes of the first; choose sizes and strides that divide those of the "
+        "first",
         index,
     )
 

@@ -11,14 +11,15 @@ from pytest_nvfp4.layout.coordinates import as_tree
 from pytest_nvfp4.layout.errors import DynamicLayoutError, LayoutError
 from pytest_nvfp4.layout.notation import AnyLayout, Layout, Swizzle
 from pytest_nvfp4.layout.offsets import domain_size, is_integer_valued, offset_array, swizzle_array, values
-from pytest_nvfp4.layout.tree import ScaledBasis, Tree, is_static, leaves, render_tree, unflatten
+from pytest_nvfp4.layout.tree import Dynamic, ScaledBasis, Tree, is_static, leaves, render_tree, unflatten
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """The first index at which two layouts differ; unpacks as ``index, coord, offset_a, offset_b``.
 
-    ``coord`` is that index in the shape of the first layout. Offsets are in elements, None past the end of a layout.
+    ``coord`` is that index in the shape of the first layout. Offsets are in elements, None past the end of a layout
+    and ``?`` where only the end of the other layout is known.
     """
 
     index: int
@@ -119,7 +120,10 @@ def _value(layout: Layout, index: int) -> Tree | None:
     size = _known_size(layout)
     if size is not None and index >= size:
         return None
-    vector = layout.vector(coordinate(index, layout.shape))
+    try:
+        vector = layout.vector(coordinate(index, layout.shape))
+    except DynamicLayoutError:
+        return Dynamic()  # the other layout has ended here, or this one has not: that much is known
     try:
         return as_tree(vector)
     except LayoutError:  # strides such as 1@0 beside 1@0@0, of which no coordinate can be made: show the sum
