@@ -37,8 +37,6 @@ def work(data):
     return [c for _, _, c in abc]
 
 
-
-
 def later(data):
     time.sleep(0.02)
     work(data)

@@ -34,7 +34,6 @@ def work(data):
     return [c for _, _, c in abc]
 
 
-
 from pytest_nvfp4.device.worker import events
 
 REAL = events.Events.send

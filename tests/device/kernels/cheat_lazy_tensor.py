@@ -34,8 +34,6 @@ def work(data):
     return [c for _, _, c in abc]
 
 
-
-
 class Lazy(torch.Tensor):
     pass
 

@@ -34,7 +34,6 @@ def work(data):
     return [c for _, _, c in abc]
 
 
-
 SIDE = None
 
 

@@ -34,7 +34,6 @@ def work(data):
     return [c for _, _, c in abc]
 
 
-
 torch.cuda.Event.elapsed_time = lambda self, other: 0.001
 
 

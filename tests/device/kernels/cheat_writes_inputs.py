@@ -34,8 +34,6 @@ def work(data):
     return [c for _, _, c in abc]
 
 
-
-
 def custom_kernel(data: input_t) -> output_t:
     out = work(data)
     for a, _, _ in data[0]:

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from pytest_nvfp4.device.job import Case, Job, KernelSpec, ProblemSpec, SourceFile
+from pytest_nvfp4.device.plan import make_plan
+from pytest_nvfp4.device.result import Blob
+from pytest_nvfp4.problem import GPUMODE
+
+
+def spec(tmp_path: Path) -> KernelSpec:
+    (tmp_path / "k.py").write_text("def custom_kernel(data): ...\n")
+    return KernelSpec.from_files(tmp_path / "k.py", arch="sm_100a")[0]
+
+
+def test_a_job_survives_json(tmp_path: Path) -> None:
+    case = Case(problem=ProblemSpec.of(GPUMODE[0]), family="gpumode")
+    job = Job(id="j", action="verify", kernel=spec(tmp_path), cases=(case,))
+    assert Job.model_validate_json(job.model_dump_json()) == job
+    assert job.cases[0].problem.problem() == GPUMODE[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema_version": 2},
+        {"action": "destroy"},
+        {"kernel": None},
+        {"cases": []},
+        {"deadline_s": 0},
+        {"surprise": 1},
+    ],
+)
+def test_a_malformed_job_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    case = Case(problem=ProblemSpec.of(GPUMODE[0]), family="gpumode")
+    data = Job(id="j", action="verify", kernel=spec(tmp_path), cases=(case,)).model_dump()
+    Job.model_validate(data)
+    with pytest.raises(ValidationError):
+        Job.model_validate({**data, **change})
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x.py", "a/../../x.py", "", "a\\b.py"])
+def test_a_source_file_stays_below_its_folder(path: str) -> None:
+    import hashlib
+
+    with pytest.raises(ValidationError, match="relative"):
+        SourceFile(path=path, text="", sha256=hashlib.sha256(b"").hexdigest())
+
+
+def test_a_source_file_is_what_its_hash_says() -> None:
+    with pytest.raises(ValidationError, match="hash"):
+        SourceFile(path="k.py", text="x", sha256="0" * 64)
+
+
+def test_files_in_other_encodings_are_packed_as_they_are(tmp_path: Path) -> None:
+    data = "# -*- coding: latin-1 -*-\nname = 'é'\n".encode("latin-1")
+    (tmp_path / "k.py").write_bytes(data)
+    kernel, base = KernelSpec.from_files(tmp_path / "k.py", arch="sm_90a")
+    again = KernelSpec.model_validate_json(kernel.model_dump_json())
+    assert again.files[0].data == data
+    assert base == tmp_path
+
+
+def test_packages_and_helpers_are_packed_with_their_folders(tmp_path: Path) -> None:
+    package = tmp_path / "pkg" / "sub"
+    package.mkdir(parents=True)
+    for path in (tmp_path / "pkg" / "__init__.py", package / "__init__.py", package / "k.py", tmp_path / "helper.py"):
+        path.write_text("")
+    kernel, base = KernelSpec.from_files(package / "k.py", others=[tmp_path / "helper.py"], arch="sm_100a")
+    assert base == tmp_path
+    assert kernel.main == "pkg/sub/k.py"
+    assert [file.path for file in kernel.files] == [
+        "helper.py",
+        "pkg/__init__.py",
+        "pkg/sub/__init__.py",
+        "pkg/sub/k.py",
+    ]
+    assert kernel.sha256 != KernelSpec.from_files(package / "k.py", arch="sm_100a")[0].sha256
+
+
+class TestBlob:
+    def test_inline_bytes_come_back(self) -> None:
+        blob = Blob.inlined(b"x" * 1000)
+        assert Blob.model_validate_json(blob.model_dump_json()).read(None) == b"x" * 1000
+
+    def test_changed_bytes_are_noticed(self, tmp_path: Path) -> None:
+        blob = Blob(sha256=Blob.inlined(b"abc").sha256, size=3, file="c.bin")
+        (tmp_path / "c.bin").write_bytes(b"abc")
+        assert blob.read(tmp_path) == b"abc"
+        (tmp_path / "c.bin").write_bytes(b"abd")
+        with pytest.raises(ValueError, match="hash"):
+            blob.read(tmp_path)
+
+    @pytest.mark.parametrize("name", ["/etc/passwd", "../x"])
+    def test_files_elsewhere_are_refused(self, name: str) -> None:
+        with pytest.raises(ValidationError, match="below"):
+            Blob(sha256="0", size=0, file=name)
+
+    def test_a_link_is_not_followed(self, tmp_path: Path) -> None:
+        (tmp_path / "secret").write_bytes(b"s")
+        (tmp_path / "c.bin").symlink_to(tmp_path / "secret")
+        with pytest.raises(ValueError, match="not a file beside"):
+            Blob(sha256=Blob.inlined(b"s").sha256, size=1, file="c.bin").read(tmp_path)
+
+    def test_a_bomb_is_not_unpacked(self) -> None:
+        blob = Blob.inlined(bytes(10_000_000)).model_copy(update={"size": 10})
+        with pytest.raises(ValueError, match="hash"):
+            blob.read(None)
+
+
+class TestPlan:
+    cases = tuple(Case(problem=ProblemSpec.of(problem), family=f) for problem in GPUMODE[:3] for f in ("a", "b", "c"))
+
+    def test_every_case_is_called_and_some_twice(self) -> None:
+        for seed in range(20):
+            calls = [call.case for call in make_plan(self.cases, seed)]
+            assert set(calls) == set(range(9))
+            assert 12 <= len(calls) <= 21
+
+    def test_memory_is_reused_only_for_equal_sizes(self) -> None:
+        for seed in range(20):
+            plan = make_plan(self.cases, seed)
+            for position, call in enumerate(plan):
+                if call.reuse is not None:
+                    assert call.reuse < position
+                    owner = plan[call.reuse]
+                    assert owner.reuse is None
+                    assert self.cases[owner.case].problem.sizes == self.cases[call.case].problem.sizes
+
+    def test_seeds_give_different_orders_and_the_same_seed_the_same(self) -> None:
+        orders = {tuple(call.case for call in make_plan(self.cases, seed)) for seed in range(10)}
+        assert len(orders) == 10
+        assert make_plan(self.cases, 3) == make_plan(self.cases, 3)
+
+    def test_each_problem_is_called_once_with_a_changed_row(self) -> None:
+        varied = [call.case for call in make_plan(self.cases, 5) if call.visit is not None]
+        assert sorted(case // 3 for case in varied) == [0, 1, 2]

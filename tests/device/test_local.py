@@ -1,0 +1,162 @@
+"""The worker with torch's stand-in device: everything but the GPU itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.device.base import DeviceUnavailableError
+from pytest_nvfp4.device.job import Case, Job, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.local import LocalDevice
+from pytest_nvfp4.device.result import Result
+from pytest_nvfp4.device.verdict import CaseVerdict, Judge
+from pytest_nvfp4.problem import parse_shape
+
+pytest.importorskip("torch")
+
+KERNELS = Path(__file__).parent / "kernels"
+CASES = tuple(
+    Case(problem=ProblemSpec.of(parse_shape(shape)), family=family)
+    for shape in ("40x128x256", "7x128x256,130x128x512")
+    for family in ("pow2_exact", "gpumode")
+)
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> LocalDevice:
+    return LocalDevice(probe_folder=tmp_path_factory.mktemp("probe"), backend="host")
+
+
+def verify(
+    device: LocalDevice, tmp_path: Path, kernel: Path, *, seed: int = 7, arch: str = "sm_100a", deadline_s: float = 120
+) -> tuple[Result, list[CaseVerdict]]:
+    spec, base = KernelSpec.from_files(kernel, arch=arch)
+    job = Job(id="t", action="verify", kernel=spec, cases=CASES, order_seed=seed, deadline_s=deadline_s)
+    folder = tmp_path / f"job-{seed}"
+    folder.mkdir()
+    result = device.run(job, folder=folder, base=base)
+    return result, Judge().judge(job, result, folder=folder)
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "kernel.py"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("seed", [7, 8])
+def test_an_honest_kernel_passes(device: LocalDevice, tmp_path: Path, seed: int) -> None:
+    result, verdicts = verify(device, tmp_path, KERNELS / "honest.py", seed=seed)
+    assert result.status == "passed", result.findings
+    assert [verdict.status for verdict in verdicts] == ["passed"] * len(CASES), verdicts
+    assert all(verdict.groups for verdict in verdicts)
+
+
+RED = {
+    "cached_by_shape": {"failed"},
+    "cached_by_pointer": {"failed"},
+    "cached_by_sample": {"failed"},
+    "one_behind": {"failed"},
+    "deferred_thread": {"failed", "cheated"},
+    "lazy_tensor": {"error", "cheated"},
+    "patched_clock": {"cheated"},
+    "patched_event": {"cheated"},
+    "patched_compare": {"cheated"},
+    "patched_sync": {"cheated"},
+    "leaves_early": {"crashed"},
+    "reads_harness": {"cheated"},
+    "forges_events": {"cheated"},
+    "writes_inputs": {"failed"},
+    "stale_output": {"failed"},
+}
+"""Status of at least one case for each cheat of the corpus; ``other_stream`` is right and shows in its times only."""
+
+
+def test_the_corpus_is_complete() -> None:
+    assert {path.stem.removeprefix("cheat_") for path in KERNELS.glob("cheat_*.py")} == {*RED, "other_stream"}
+
+
+@pytest.mark.parametrize("cheat", RED)
+def test_cheats_go_red(device: LocalDevice, tmp_path: Path, cheat: str) -> None:
+    _, verdicts = verify(device, tmp_path, KERNELS / f"cheat_{cheat}.py")
+    assert {verdict.status for verdict in verdicts} & RED[cheat], verdicts
+    assert all(verdict.findings for verdict in verdicts if verdict.status != "passed")
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "words"),
+    [
+        ("def custom_kernel(data):\n    1 / 0\n", "error", "kernel.py:2: kernel.py failed on the device: ZeroDivision"),
+        ("import nothing_like_it\n", "error", "kernel.py:1"),
+        ("x = 1\n", "error", "defines no custom_kernel"),
+        ("def custom_kernel(data):\n    import ctypes; ctypes.string_at(0)\n", "crashed", "SIGSEGV"),
+        ("def custom_kernel(data):\n    import os; os.kill(os.getpid(), 9)\n", "crashed", "SIGKILL"),
+        ("def custom_kernel(data):\n    return None\n", "failed", "returned NoneType"),
+        ("def custom_kernel(data):\n    return []\n", "failed", "returned 0 outputs"),
+        ("def custom_kernel(data):\n    return [c.float() for _, _, c in data[0]]\n", "failed", "not torch.float16"),
+        ("def custom_kernel(data):\n    return [c[:1] for _, _, c in data[0]]\n", "failed", "has shape"),
+        ("def custom_kernel(data):\n    return [c for _, _, c in data[0]]\n", "failed", "not written"),
+    ],
+)
+def test_kernels_that_fail(device: LocalDevice, tmp_path: Path, text: str, status: str, words: str) -> None:
+    _, verdicts = verify(device, tmp_path, write(tmp_path, text))
+    assert {verdict.status for verdict in verdicts} == {status}, verdicts
+    assert words in str(verdicts[0].findings[0])
+    if "kernel.py:" in words:
+        assert verdicts[0].findings[0].file == str(tmp_path / "kernel.py")
+
+
+def test_a_hang_is_stopped(device: LocalDevice, tmp_path: Path) -> None:
+    path = write(tmp_path, "def custom_kernel(data):\n    import time; time.sleep(600)\n")
+    result, verdicts = verify(device, tmp_path, path, deadline_s=15)
+    assert result.status == "timeout"
+    assert {verdict.status for verdict in verdicts} == {"timeout"}
+    assert "call 0" in str(verdicts[0].findings[0])
+
+
+def test_an_output_in_a_tensor_of_its_own_counts(device: LocalDevice, tmp_path: Path) -> None:
+    text = (
+        (KERNELS / "honest.py")
+        .read_text()
+        .replace("    return [c for _, _, c in abc]", "    return [c.clone().contiguous() for _, _, c in abc]")
+    )
+    _, verdicts = verify(device, tmp_path, write(tmp_path, text))
+    assert {verdict.status for verdict in verdicts} == {"passed"}, verdicts
+
+
+def test_a_store_beyond_the_rows_is_seen(device: LocalDevice, tmp_path: Path) -> None:
+    text = (
+        (KERNELS / "honest.py")
+        .read_text()
+        .replace(
+            "    return [c for _, _, c in abc]",
+            "    for _, _, c in abc:\n"
+            "        m, n, _ = c.shape\n"
+            "        torch.as_strided(c, (1,), (1,), c.storage_offset() + m * n).fill_(1.0)\n"
+            "    return [c for _, _, c in abc]",
+        )
+    )
+    _, verdicts = verify(device, tmp_path, write(tmp_path, text))
+    assert {verdict.status for verdict in verdicts} == {"failed"}
+    assert "guard" in str(verdicts[0].findings[0])
+
+
+def test_another_architecture_is_unsupported(device: LocalDevice, tmp_path: Path) -> None:
+    assert device.unsupported("sm_100a") is None
+    assert "sm_90a" in (device.unsupported("sm_90a") or "")
+    result, _ = verify(device, tmp_path, KERNELS / "honest.py", arch="sm_90a")
+    assert result.status == "unsupported"
+    assert "sm_90a" in result.reason
+
+
+def test_a_machine_without_a_gpu_says_so(tmp_path: Path) -> None:
+    with pytest.raises(DeviceUnavailableError, match="no CUDA device"):
+        LocalDevice(probe_folder=tmp_path, visible="").describe()
+
+
+def test_the_worker_sees_no_secrets(device: LocalDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODAL_TOKEN_SECRET", "planted")
+    text = "import os\nassert 'planted' not in os.environ.values()\n" + (KERNELS / "honest.py").read_text()
+    result, _ = verify(device, tmp_path, write(tmp_path, text))
+    assert result.status == "passed", result.findings

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import numpy as np
+
+from pytest_nvfp4.device import rotation
+from pytest_nvfp4.device.job import Case, ProblemSpec
+from pytest_nvfp4.problem import parse_shape
+
+CASE = Case(problem=ProblemSpec.of(parse_shape("40x128x256,0x128x256,3x128x512")), family="gpumode")
+
+
+def test_each_visit_changes_one_row_of_each_group() -> None:
+    before = rotation.inputs_at(CASE, index=1, visit=3)
+    after = rotation.inputs_at(CASE, index=1, visit=4)
+    for old, new in zip(before.groups, after.groups, strict=True):
+        assert int((old.a != new.a).any(axis=1).sum()) <= 1
+        assert np.array_equal(old.b, new.b)
+        assert old.digest() == new.digest() or (old.a != new.a).any()
+
+
+def test_a_change_changes_the_result() -> None:
+    """Rolled rows could in principle agree; over many visits nearly all of them must not."""
+    base = rotation.set_inputs(CASE, 0)
+    exact = base.groups[0].exact().rounded()
+    changed = 0
+    for visit in range(20):
+        (change, *_) = rotation.changes(base, index=0, visit=visit)
+        a = base.groups[0].a.copy()
+        a[change.row] = np.frombuffer(change.data, dtype=np.uint8)
+        import dataclasses
+
+        changed += not np.array_equal(dataclasses.replace(base.groups[0], a=a).exact().rounded(), exact)
+    assert changed >= 19
+
+
+def test_sets_differ_and_are_repeatable() -> None:
+    digests = {rotation.set_inputs(CASE, index).digest() for index in range(4)}
+    assert len(digests) == 4
+    assert rotation.inputs_at(CASE, index=2, visit=5).digest() == rotation.inputs_at(CASE, index=2, visit=5).digest()
+
+
+def test_groups_without_rows_stay_as_they_are() -> None:
+    change = rotation.changes(rotation.set_inputs(CASE, 0), index=0, visit=0)[1]
+    assert (change.row, change.data) == (-1, b"")
