@@ -36,6 +36,13 @@ def _attribute(name: str) -> str:
     return f"{name.replace('-', '_')}_command"
 
 
+class ReaderLeftError(Exception):
+    """Whoever read standard output has seen enough (``nvfp4 ptx KERNEL | head``).
+
+    An exception of our own: click ends with status 1 on a broken pipe, as if something had failed.
+    """
+
+
 class LazyGroup(click.Group):
     """Subcommands by name from `COMMANDS`."""
 
@@ -75,8 +82,8 @@ class LazyGroup(click.Group):
         """Run the subcommand; what the user's input caused becomes one line of error."""
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:
-            raise
+        except BrokenPipeError as error:
+            raise ReaderLeftError from error
         except Exception as error:
             known = as_input_error(error)
             if known is None:
@@ -110,8 +117,8 @@ def run() -> None:
     except click.ClickException as error:
         error.show()
         code = error.exit_code
-    except BrokenPipeError:
-        # The reader has seen enough (`nvfp4 ptx KERNEL | head`): nothing more can be said there, and that is fine.
+    except (ReaderLeftError, BrokenPipeError):
+        # Nothing more can be said there, and that is fine.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = Exit.FINE
     sys.exit(code if isinstance(code, int) else Exit.FINE)

@@ -40,7 +40,11 @@ class KernelOptions:
 _KERNEL_OPTIONS = (
     click.option("--problem", metavar="NAME", help="Problem to compile for, such as gpumode-3 or one of your own."),
     click.option("--shape", metavar="MxNxK[,...]", help="Problem to compile for, one MxNxK a group."),
-    click.option("--entry", metavar="FILE::FUNCTION", help="Function that compiles the kernel, if not custom_kernel."),
+    click.option(
+        "--entry",
+        metavar="[FILE::]FUNCTION",
+        help="Function that compiles the kernel, if not custom_kernel; of the kernel's own file if none is named.",
+    ),
     click.option("--arch", metavar="ARCH", help="Architecture, such as sm_100a."),
     click.option(
         "--compile-option",

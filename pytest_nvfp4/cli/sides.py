@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_nvfp4.cli import revisions
@@ -14,6 +15,8 @@ from pytest_nvfp4.cli.tracing import Traced, trace
 from pytest_nvfp4.layout.errors import ListingError
 from pytest_nvfp4.layout.listing import FORMAT, Listing
 from pytest_nvfp4.problem import Problem
+from pytest_nvfp4.settings import find_root
+from pytest_nvfp4.toolchain.bundle import BUNDLE_FOLDER
 from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.sheet import Sheet, SheetError, codegen_facts, launch_facts
 
@@ -85,7 +88,24 @@ def load(text: str, how: KernelOptions, *, problem: Problem | None = None) -> Si
     with revisions.extracted(revision, below=TraceCache().root) as tree:
         bases = (tree / revision.prefix, tree)
         subject = resolve(tree / revision.path, how, label=text, within=tree, bases=bases, problem=problem)
-        return of_kernel(trace(subject))
+        return of_kernel(_with_bundle_kept(trace(subject)))
+
+
+def _with_bundle_kept(traced: Traced) -> Traced:
+    """The trace with its debug bundle, if it has one, moved out of the tree that is about to be removed."""
+    bundle = traced.trace.bundle
+    if bundle is None or not Path(bundle).is_dir():
+        return traced
+    kept = find_root(Path.cwd()) / BUNDLE_FOLDER / f"{Path(bundle).name}-revision"
+    place: str | None = str(kept)
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        (kept.parent.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(bundle, kept)
+    except OSError:
+        place = None
+    return replace(traced, trace=traced.trace.model_copy(update={"bundle": place}))
 
 
 def of_kernel(traced: Traced) -> Side:

@@ -84,12 +84,10 @@ def check_kernel_file(path: Path, *, label: str, has_entry: bool) -> None:
         raise InputError(f"{place}: is not valid Python: {problem.message}")
     source = read_source(path)
     if not has_entry and (source is None or not source.defines_contract):
-        what = (
-            "neither defines custom_kernel nor imports cutlass" if source is None else "defines no custom_kernel(data)"
-        )
+        what = "defines no custom_kernel(data)" + (" and imports no cutlass" if source is None else "")
         raise InputError(
-            f"{label}: {what}; name the function that compiles its kernel with --entry FILE::FUNCTION, or as `entry` "
-            "in [tool.pytest_nvfp4] of pyproject.toml"
+            f"{label}: {what}; name the function that compiles its kernel with --entry FUNCTION or --entry "
+            "FILE::FUNCTION, or as `entry` in [tool.pytest_nvfp4] of pyproject.toml"
         )
 
 
@@ -128,8 +126,11 @@ def choose_problem(settings: Settings, own: KernelSettings, how: KernelOptions) 
     return found[0]
 
 
-def _entry(text: str, *, bases: Sequence[Path], source: str) -> Entry:
-    file = text.rpartition("::")[0]
+def _entry(text: str, *, kernel: Path, bases: Sequence[Path], source: str) -> Entry:
+    """The entry that a text names: ``FILE::FUNCTION``, or ``FUNCTION`` of the kernel's own file."""
+    file, _, function = text.rpartition("::")
+    if not file and function.isidentifier():
+        return Entry(kernel, function)
     base = next((base for base in bases if file and (base / file).is_file()), bases[-1])
     return Entry.parse(text, root=base, source=source)
 
@@ -172,9 +173,9 @@ def resolve(
     check_kernel_file(path, label=label, has_entry=entry_text is not None)
     entry = None
     if how.entry is not None:
-        entry = _entry(how.entry, bases=[*(bases or (Path.cwd(),)), root], source="--entry")
+        entry = _entry(how.entry, kernel=path, bases=[*(bases or (Path.cwd(),)), root], source="--entry")
     elif own.entry is not None:
-        entry = _entry(own.entry, bases=[root], source=str(settings.file))
+        entry = _entry(own.entry, kernel=path, bases=[root], source=str(settings.file))
     chosen = problem if problem is not None and how.problem is None and how.shape is None else None
     request = TraceRequest(
         kernel=path,

@@ -30,17 +30,17 @@ def _kernel(named: Path | None) -> Path:
 
 
 def measure(kernel: Path | None, *, rounds: int, parts: tuple[str, ...]) -> Iterator[Figure]:
-    """The figures of the chosen parts."""
+    """The figures of the chosen parts; whole processes where there is a kernel."""
     if "layouts" in parts:
         from pytest_nvfp4.cli.bench_self import layouts
 
         with output.working("comparing layouts"):
             found = list(layouts.figures(rounds))
         yield from found
-    if "processes" in parts:
+    if kernel is not None:
         from pytest_nvfp4.cli.bench_self import processes
 
-        yield from processes.figures(_kernel(kernel), rounds)
+        yield from processes.figures(kernel, rounds)
 
 
 @click.command("bench-self")
@@ -54,11 +54,13 @@ def bench_self_command(*, kernel: Path | None, rounds: int, only: str | None, as
     Start-up of the plugin, the gate of a kernel (KERNEL, or the shipped one) with its traces at hand and without,
     collection of 200 kernel files, comparison of 10,000 layouts. Nothing is written beside the kernel.
     """
+    parts = (only,) if only else PARTS
+    chosen = _kernel(kernel) if "processes" in parts else None
     machine = Machine.this()
     if not as_json:
         output.write(str(machine))
     found = []
-    for figure in measure(kernel, rounds=rounds, parts=(only,) if only else PARTS):
+    for figure in measure(chosen, rounds=rounds, parts=parts):
         found.append(figure)
         if not as_json:
             output.write(figure.text())

@@ -331,6 +331,10 @@ def _addresses(
     return requests
 
 
+def _counted(requests: list[tuple[int, ...]], width: int) -> str:
+    return f"{plural(len(requests), 'request')} of {width} B a lane by the first warp in the first tile"
+
+
 def _from(walk: Walk) -> str:
     substituted = f", with {walk.substituted}" if walk.substituted else ""
     return f"{walk.copy.name} over {walk.tensor.name}{substituted}"
@@ -343,7 +347,7 @@ def _shared(walk: Walk, width: int, requests: list[tuple[int, ...]]) -> Insight:
     return Insight(
         "bank conflicts of a warp",
         f"{worst.ways} way{'s' if worst.ways > 1 else ''}; {total} wavefronts where {ideal} would do "
-        f"({plural(len(requests), 'request')} of {width} B a lane; {_from(walk)})",
+        f"({_counted(requests, width)}; {_from(walk)})",
         Level.LOOK if worst.ways > 1 else Level.FINE,
         "enumerated",
         "lanes of one request that need different words of one bank wait for each other",
@@ -359,7 +363,7 @@ def _global(walk: Walk, width: int, requests: list[tuple[int, ...]]) -> Insight:
     return Insight(
         "sectors of a warp",
         f"{worst.sectors} sectors and {worst.lines} lines for {worst.useful_bytes} B: {share:.0%} of the bytes moved "
-        f"are asked for ({plural(len(requests), 'request')} of {width} B a lane; {_from(walk)})",
+        f"are asked for ({_counted(requests, width)}; {_from(walk)})",
         Level.FINE if good else Level.LOOK if share <= 0.5 else Level.NOTE,
         "enumerated",
         "global memory moves in sectors of 32 bytes; the count is of one request, and a cache may join several "
