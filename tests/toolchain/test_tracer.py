@@ -89,6 +89,57 @@ class TestCapture:
             path.read_bytes() for path in plain.artifact_paths("mlir")
         ]
 
+    def test_what_an_earlier_compile_left_behind_is_not_touched(self, trace_it: TraceIt) -> None:
+        """A kernel object keeps values whose IR is gone; to read one ends the process."""
+        source = (
+            TINY.replace("        pair = ", "        self.mma = cute.make_layout((self.rows, 9))\n        pair = ")
+            + """
+
+def twice():
+    tile = Tile(16)
+    for rows in (16, 32):
+        tile.rows = rows
+        done = cute.compile(tile, pointer(), cutlass.Int32(3))
+        print("compiled")
+    return done
+"""
+        )
+        trace = trace_it(source, entry="twice")
+        assert trace.ok, trace.findings
+        found = types(trace)
+        assert found["Tile.mma"] == '!cute.layout<"(16,9):(1,16)">'
+        assert found["Tile.mma#2"] == '!cute.layout<"(32,9):(1,32)">'
+        assert "Tile.mma#3" not in found
+
+    def test_slots_and_named_tuples_are_read_by_name(self, trace_it: TraceIt) -> None:
+        source = (
+            """
+import dataclasses
+import typing
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    inner: object
+    later: object = None
+
+
+class Named(typing.NamedTuple):
+    first: object
+    second: object
+"""
+            + TINY
+        ).replace(
+            "        pair = ",
+            "        slotted = Slotted(cute.make_layout(11))\n        slotted.later = cute.make_layout(12)\n"
+            "        named = Named(cute.make_layout(13), (cute.make_layout(14),))\n        pair = ",
+        )
+        found = types(trace_it(source))
+        assert found["Slotted.inner"] == '!cute.layout<"11:1">'
+        assert found["Slotted.later"] == '!cute.layout<"12:1">'
+        assert found["Tile.__call__.named.first"] == '!cute.layout<"13:1">'
+        assert found["Tile.__call__.named.second[0]"] == '!cute.layout<"14:1">'
+
     def test_a_container_that_grows_is_looked_at_again(self, trace_it: TraceIt) -> None:
         source = TINY.replace(
             "        pair = ", "        tiles = []\n        tiles.append(cute.make_layout(5))\n        pair = "

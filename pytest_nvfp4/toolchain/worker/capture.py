@@ -13,12 +13,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MemberDescriptorType
 from typing import Any
 
 from pytest_nvfp4.toolchain.worker.findings import described
+from pytest_nvfp4.toolchain.worker.liveness import Liveness
 from pytest_nvfp4.toolchain.worker.names import Scope, SourceNames
 
 _MAX_DEPTH = 3
@@ -51,6 +53,7 @@ class Capture:
         self._watched = watched
         self._files: dict[str, SourceNames | None] = {}
         self._own: dict[type, bool] = {}
+        self._liveness = Liveness()
         self._types: dict[str, dict[str, int]] = {}
         self._order: list[Captured] = []
         self.errors: dict[tuple[str, int], str] = {}
@@ -105,6 +108,7 @@ class Capture:
 
     def _look(self, frame: FrameType, scope: Scope, seen: dict[str, tuple[object, ...]], line: int) -> None:
         file = frame.f_code.co_filename
+        context = self._liveness.context()
         for name, value in frame.f_locals.items():
             if name not in scope.names or name == "_":  # by custom, `_` is what nobody wants
                 continue
@@ -112,13 +116,21 @@ class Capture:
                 continue
             # Compared by identity: `==` between values of the DSL would emit a comparison into the kernel. They are
             # kept as objects, since the id of one that is gone may be given to another.
-            parts = (value, *self._parts(value))
+            parts = (value, context, *self._parts(value))
             last = seen.get(name)
             if last is not None and len(last) == len(parts) and all(map(operator.is_, last, parts)):
                 continue
             seen[name] = parts
-            for label, text in self._members(value, scope, name, depth=0):
-                self._record(label, text, file, line)
+            outdated: dict[int, object] = {}
+            if own := self._is_own(value):
+                prefix = type(value).__qualname__.replace("<locals>.", "")
+                held = partial(self._attributes, value, prefix, depth=0)
+                outdated = self._liveness.outdated(value, held, context)
+            if context is None:
+                continue
+            for label, member in held() if own else self._typed(value, f"{scope.name}.{name}", depth=0):
+                if id(member) not in outdated and (text := _type_text(member)) is not None:
+                    self._record(label, text, file, line)
 
     def _parts(self, value: object) -> Iterable[object]:
         """What a container or an object of the user's holds: bound anew, it is looked at again."""
@@ -127,45 +139,38 @@ class Capture:
         if isinstance(value, dict):
             return islice(value.values(), _MAX_MEMBERS)
         if self._is_own(value):
-            return list(getattr(value, "__dict__", {}).values())
+            return [member for _, member in _attributes_of(value)]
         return ()
 
-    def _members(self, value: object, scope: Scope, name: str, *, depth: int) -> Iterator[tuple[str, str]]:
-        if self._is_own(value):
-            prefix = type(value).__qualname__.replace("<locals>.", "")
-            yield from self._attributes(value, scope, prefix, depth=depth)
-            return
-        yield from self._typed(value, f"{scope.name}.{name}", scope, depth=depth)
+    def _attributes(self, value: object, prefix: str, *, depth: int) -> Iterator[tuple[str, object]]:
+        if depth < _MAX_DEPTH:
+            for key, member in _attributes_of(value):
+                yield from self._typed(member, f"{prefix}.{key}", depth=depth + 1)
 
-    def _attributes(self, value: object, scope: Scope, prefix: str, *, depth: int) -> Iterator[tuple[str, str]]:
-        if depth >= _MAX_DEPTH:
-            return
-        attributes = getattr(value, "__dict__", None)
-        if not isinstance(attributes, dict):
-            return
-        for key, member in list(attributes.items())[: 8 * _MAX_MEMBERS]:
-            if isinstance(key, str):
-                yield from self._typed(member, f"{prefix}.{key}", scope, depth=depth + 1)
-
-    def _typed(self, value: object, label: str, scope: Scope, *, depth: int) -> Iterator[tuple[str, str]]:
+    def _typed(self, value: object, label: str, *, depth: int) -> Iterator[tuple[str, object]]:
+        """The objects of the DSL that a value is or holds, each with its name; none of them is read."""
         if isinstance(value, tuple | list):
             if depth < _MAX_DEPTH:
+                fields = getattr(value, "_fields", ())  # a named tuple's members go by their names
                 for index, member in enumerate(value[:_MAX_MEMBERS]):
-                    yield from self._typed(member, f"{label}[{index}]", scope, depth=depth + 1)
+                    name = f"{label}.{fields[index]}" if index < len(fields) else f"{label}[{index}]"
+                    yield from self._typed(member, name, depth=depth + 1)
         elif isinstance(value, dict):
             if depth < _MAX_DEPTH:
                 for key, member in list(value.items())[:_MAX_MEMBERS]:
                     if isinstance(key, int) or (isinstance(key, str) and key.isidentifier()):
-                        yield from self._typed(member, f"{label}[{key}]", scope, depth=depth + 1)
+                        yield from self._typed(member, f"{label}[{key}]", depth=depth + 1)
         elif self._is_own(value):
-            yield from self._attributes(value, scope, label, depth=depth)
-        elif (text := _type_text(value)) is not None:
-            yield label, text
+            yield from self._attributes(value, label, depth=depth)
+        elif _of_the_dsl(value):
+            yield label, value
 
     def _is_own(self, value: object) -> bool:
         """Whether the value is an instance of a class that a watched file defines."""
         kind = type(value)
         own = self._own.get(kind)
+        if own is None and issubclass(kind, tuple | list | dict):
+            own = self._own[kind] = False
         if own is None:
             file = getattr(sys.modules.get(kind.__module__), "__file__", None)
             own = self._own[kind] = isinstance(file, str) and self._names(file) is not None
@@ -180,14 +185,31 @@ class Capture:
         self._order.append(Captured(name, text, file, line))
 
 
+def _attributes_of(value: object) -> list[tuple[str, object]]:
+    """The attributes of an object, those of ``__slots__`` among them, without calling any code of its class."""
+    found = [(key, one) for key, one in getattr(value, "__dict__", {}).items() if isinstance(key, str)]
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for key in (slots,) if isinstance(slots, str) else slots:
+            member = kind.__dict__.get(key)
+            if isinstance(member, MemberDescriptorType):
+                try:
+                    found.append((key, member.__get__(value)))
+                except AttributeError:  # not bound yet
+                    continue
+    return found[: 8 * _MAX_MEMBERS]
+
+
+def _of_the_dsl(value: object) -> bool:
+    module = type(value).__module__
+    return module.startswith("cutlass.") and not module.startswith(_MUTE) and not isinstance(value, type)
+
+
 def _type_text(value: object) -> str | None:
     """``str(value.type)`` of a DSL object whose type bears a layout, a swizzle, an address or an atom."""
-    module = type(value).__module__
-    if not module.startswith("cutlass.") or module.startswith(_MUTE) or isinstance(value, type):
-        return None
     try:
         kind = value.type  # type: ignore[attr-defined]
-    except Exception:  # a value outside a compile has no IR type; reading it must never disturb the kernel
+    except Exception:  # what has no IR type is nothing to record; reading it must never disturb the kernel
         return None
     if kind is None or callable(kind):
         return None
