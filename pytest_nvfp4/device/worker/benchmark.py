@@ -21,6 +21,7 @@ from pytest_nvfp4.device.worker.returned import describe, with_values
 _LEAST_SETS = 3
 _MOST_SETS = 8
 _HOST_SHARE = 4
+_LEAST_WARMUP = 4
 METHOD = "driver events behind a gate, legacy default stream"
 
 
@@ -66,42 +67,42 @@ class Benchmark:
         buffers, inputs = self._sets(case)
         draw = random.Random(f"{job.order_seed}/{index}")
         visits = [0] * len(buffers)
-        total = timing.warmup + timing.rounds
-        checked = {draw.randrange(timing.warmup, total), total - 1}
+        checked = {draw.randrange(timing.rounds), timing.rounds - 1}
         device, host, clocks = [], [], []
-        call_us = 1000.0
         late = 0
+
+        def prepare_call() -> tuple[Any, list[Any], CallBuffers, tuple[int, int]]:
+            number = draw.randrange(len(buffers))
+            visit = visits[number]
+            visits[number] += 1
+            self._change(buffers[number], inputs[number], number, visit)
+            data, given = buffers[number].data(inputs[number].problem.sizes)
+            return data, given, buffers[number], (number, visit)
+
+        def host_round() -> tuple[float, float]:
+            data, *_ = prepare_call()
+            return self._clock.host_round(lambda: custom_kernel(data), cold=timing.cold_l2)
+
+        self._events.stage(f"warm up {case.problem.name}")
+        warm = [host_round() for _ in range(max(_LEAST_WARMUP, timing.warmup))]
+        expected_us = statistics.median(until_return for _, until_return in warm[len(warm) // 2 :])
         self._events.stage(f"time {case.problem.name}")
         clocks.append(self._nvml.sm_clock_mhz())
-        for position in range(total):
-            number = draw.randrange(len(buffers))
-            slot = buffers[number]
-            self._change(slot, inputs[number], number, visits[number])
-            visits[number] += 1
-            data, given = slot.data(inputs[number].problem.sizes)
+        for position in range(timing.rounds):
+            data, given, slot, where = prepare_call()
             returned: list[Any] = []
-            timed = self._clock.device_round(
-                lambda data=data, returned=returned: returned.append(custom_kernel(data)),  # type: ignore[misc]
-                cold=timing.cold_l2,
-                expected_call_us=call_us,
-            )
-            call_us = max(timed.call_us, 0.7 * call_us if position else timed.call_us)
-            if position >= timing.warmup:
-                device.append(timed.device_us)
-                late += timed.late
+
+            def call(data: Any = data, returned: list[Any] = returned) -> None:
+                returned.append(custom_kernel(data))
+
+            timed = self._clock.device_round(call, cold=timing.cold_l2, expected_call_us=expected_us)
+            device.append(timed.device_us)
+            late += timed.late
             if position in checked:
-                self._output(
-                    returned[0], given, slot=slot, call=position, case=index, inputs=(number, visits[number] - 1)
-                )
-            if position == total // 2:
+                self._output(returned[0], given, slot=slot, call=position, case=index, inputs=where)
+            if position == timing.rounds // 2:
                 clocks.append(self._nvml.sm_clock_mhz())
-        for _ in range(max(5, timing.rounds // _HOST_SHARE)):
-            number = draw.randrange(len(buffers))
-            slot = buffers[number]
-            self._change(slot, inputs[number], number, visits[number])
-            visits[number] += 1
-            data, _ = slot.data(inputs[number].problem.sizes)
-            host.append(self._clock.host_round(lambda data=data: custom_kernel(data), cold=timing.cold_l2))  # type: ignore[misc]
+        host += [host_round() for _ in range(max(5, timing.rounds // _HOST_SHARE))]
         clocks.append(self._nvml.sm_clock_mhz())
         self._events.send(
             "measurement",

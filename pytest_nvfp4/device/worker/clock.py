@@ -38,6 +38,7 @@ wait_here:
 _FLUSH_FACTOR = 3
 _GATE_MARGIN = 2.0
 _LEAST_GATE_US = 60.0
+_LONGEST_GATE_US = 20_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +114,14 @@ class DeviceClock:
         Args:
             call: What is timed.
             cold: Flush L2 first.
-            expected_call_us: How long the call is expected to take on the host; the gate stays shut twice as long.
+            expected_call_us: How long the call takes on the host when nothing holds the device; the gate stays shut
+                twice as long. (Not the time of the last gated call: a call that waits for the device also waits for
+                the gate, which would then grow without end.)
         """
         self._memory.synchronize()
         if cold:
             self.flush()
-        self._hold(max(_LEAST_GATE_US, _GATE_MARGIN * expected_call_us))
+        self._hold(min(max(_LEAST_GATE_US, _GATE_MARGIN * expected_call_us), _LONGEST_GATE_US))
         self._record(self._start)
         before = self._now()
         call()
