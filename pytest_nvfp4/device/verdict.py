@@ -92,6 +92,16 @@ class Judge:
                 verdict.findings.append(
                     _error("inputs", f"call {report.call} changed its inputs (A, B or scale factors, guards included)")
                 )
+        for measurement in result.measurements:
+            if measurement.case == index and measurement.outside_stream:
+                verdict.findings.append(
+                    _error(
+                        "cheat",
+                        "outputs were written while the timed stream was held: the work runs on another stream that "
+                        "does not wait for it, so its time is not measured; launch on torch's current stream, or make "
+                        "your stream wait for it and it for yours",
+                    )
+                )
         kinds = {finding.kind for finding in verdict.findings}
         if kinds:
             verdict.status = "cheated" if "cheat" in kinds else "crashed" if kinds == {"internal"} else "failed"

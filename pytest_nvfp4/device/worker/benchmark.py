@@ -69,6 +69,7 @@ class Benchmark:
         visits = [0] * len(buffers)
         checked = {draw.randrange(timing.rounds), timing.rounds - 1}
         device, host, clocks = [], [], []
+        poison = inputs[0].groups[0].guard.poison.to_bytes(2, "little")
         late = 0
 
         def prepare_call() -> tuple[Any, list[Any], CallBuffers, tuple[int, int]]:
@@ -104,6 +105,14 @@ class Benchmark:
                 clocks.append(self._nvml.sm_clock_mhz())
         host += [host_round() for _ in range(max(5, timing.rounds // _HOST_SHARE))]
         clocks.append(self._nvml.sm_clock_mhz())
+        host_us = statistics.median(until_end for until_end, _ in host)
+        data, _, slot, _ = prepare_call()
+        watched = [
+            (group.c.address + group.rows_before * group.columns * 2, poison * group.columns)
+            for group in slot.groups
+            if group.has_rows
+        ]
+        outside = self._clock.ran_outside(lambda: custom_kernel(data), watched=watched, host_us=host_us)
         self._events.send(
             "measurement",
             case=index,
@@ -111,6 +120,7 @@ class Benchmark:
             host_us=[until_end for until_end, _ in host],
             call_us=statistics.median(until_return for _, until_return in host),
             late_rounds=late,
+            outside_stream=outside,
             method=METHOD,
             l2="cold" if timing.cold_l2 else "warm",
             sets=len(buffers),

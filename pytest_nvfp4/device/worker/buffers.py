@@ -44,6 +44,7 @@ class GroupBuffers:
         self.rows = guard.c_rows_before + sizes.m + guard.c_rows_after
         self.c = _region(torch, self.rows * sizes.n * 2)
         self.rows_before = guard.c_rows_before
+        self.has_rows = sizes.m > 0
         self.columns = sizes.n
         self._group = group
 

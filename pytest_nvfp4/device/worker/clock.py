@@ -39,6 +39,9 @@ _FLUSH_FACTOR = 3
 _GATE_MARGIN = 2.0
 _LEAST_GATE_US = 60.0
 _LONGEST_GATE_US = 20_000.0
+_STREAM_NON_BLOCKING = 1
+_PEEK_BYTES = 1 << 16
+_PEEK_GATE_US = 50_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,10 @@ class DeviceClock:
         self._flush_bytes = _FLUSH_FACTOR * max(l2_bytes, 32 << 20)
         self._scratch = ctypes.c_uint64()
         self._call("cuMemAlloc_v2", ctypes.byref(self._scratch), ctypes.c_size_t(self._flush_bytes))
+        self._aside = ctypes.c_void_p()
+        self._call("cuStreamCreate", ctypes.byref(self._aside), ctypes.c_uint(_STREAM_NON_BLOCKING))
+        self._pinned = ctypes.c_void_p()
+        self._call("cuMemHostAlloc", ctypes.byref(self._pinned), ctypes.c_size_t(_PEEK_BYTES), ctypes.c_uint(0))
 
     def _event(self) -> ctypes.c_void_p:
         event = ctypes.c_void_p()
@@ -144,3 +151,34 @@ class DeviceClock:
         returned = self._now()
         self._memory.synchronize()
         return (self._now() - before) * 1e6, (returned - before) * 1e6
+
+    def ran_outside(self, call: Callable[[], Any], *, watched: list[tuple[int, bytes]], host_us: float) -> bool | None:
+        """Whether a call's work reached memory while the legacy default stream, which is timed, was held.
+
+        Args:
+            call: The call.
+            watched: Addresses of outputs with the bytes they hold before the call (a part of each is looked at).
+            host_us: How long a call takes until all of its work has ended, in microseconds.
+
+        Returns:
+            True: it did, so its time is not seen by events on that stream. False: it did not. None: the gate opened
+            before that could be seen, because the call itself waits for the stream.
+        """
+        self._memory.synchronize()
+        self._hold(_PEEK_GATE_US + 4 * host_us)
+        self._record(self._start)
+        call()
+        until = self._now() + max(2 * host_us, 2000.0) * 1e-6
+        while self._now() < until and not self._passed(self._start):
+            time.sleep(0.0005)
+        seen = any(self._peek(address, len(before)) != before[:_PEEK_BYTES] for address, before in watched)
+        opened = self._passed(self._start)
+        self._memory.synchronize()
+        return None if opened else seen
+
+    def _peek(self, address: int, size: int) -> bytes:
+        """Read memory on a stream that waits for no other."""
+        size = min(size, _PEEK_BYTES)
+        self._call("cuMemcpyDtoHAsync_v2", self._pinned, ctypes.c_uint64(address), ctypes.c_size_t(size), self._aside)
+        self._call("cuStreamSynchronize", self._aside)
+        return ctypes.string_at(self._pinned.value or 0, size)
