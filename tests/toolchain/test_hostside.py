@@ -4,11 +4,12 @@ import re
 import struct
 
 import pytest
-from hostside_worker import PRELUDE, run_script
 
 from pytest_nvfp4.toolchain import cubin, hostside
 from pytest_nvfp4.toolchain.device_model import B200
 from pytest_nvfp4.toolchain.launches import HostSideError, Launch, ModuleImage
+
+from .hostside_worker import PRELUDE, run_script
 
 KERNELS = """
 @cute.kernel
@@ -228,7 +229,10 @@ def refused(call, *args, **kwargs):
     except Exception as error:
         return [type(error).__name__, str(error)]
 
-def ok(result):
+ok(cuda.cuInit(0))
+device = ok(cuda.cuDeviceGet(0))
+said["count"] = ok(cuda.cuDeviceGetCount())
+said["name"] = okdef ok(result):
     assert int(result[0]) == 0, result
     return result[1] if len(result) == 2 else result[1:]
 
@@ -237,11 +241,9 @@ said["clusters"] = [info.get_max_active_clusters(size) for size in (1, 2, 4)]
 said["sms"] = info.get_device_multiprocessor_count()
 said["l2"] = info.get_l2_cache_size_in_bytes()
 said["hardware_launches"] = len(launches)
+said["current"] = int(ok(cuda.cuCtxGetCurrent())) == int(cutlass.cuda.initialize_cuda_context()) != 0
 
-ok(cuda.cuInit(0))
-device = ok(cuda.cuDeviceGet(0))
-said["count"] = ok(cuda.cuDeviceGetCount())
-said["name"] = ok(cuda.cuDeviceGetName(64, device)).decode()
+(cuda.cuDeviceGetName(64, device)).decode()
 said["context"] = int(ok(cuda.cuDevicePrimaryCtxRetain(device))) != 0
 ok(cuda.cuCtxSetCurrent(ok(cuda.cuDevicePrimaryCtxRetain(device))))
 said["capability"] = [
@@ -267,6 +269,15 @@ stream = ok(cuda.cuStreamCreate(0))
 start, end = ok(cuda.cuEventCreate(0)), ok(cuda.cuEventCreate(0))
 ok(cuda.cuEventRecord(start, stream)); ok(cuda.cuEventRecord(end, stream)); ok(cuda.cuEventSynchronize(end))
 said["elapsed_is_nan"] = math.isnan(ok(cuda.cuEventElapsedTime(start, end)))
+
+@cute.jit
+def reverse(source: cute.Tensor, target: cute.Tensor):
+    for i in cutlass.range(cute.size(source)):
+        target[cute.size(source) - 1 - i] = source[i]
+
+source, target = torch.arange(16.0), torch.zeros(16)
+reverse(from_dlpack(source), from_dlpack(target))
+said["host_only"] = torch.equal(target, source.flip(0))
 
 x = torch.zeros(128, dtype=torch.int32, device="cuda")
 compiled = cute.compile(twice, from_dlpack(x), 4, stream)
@@ -304,6 +315,7 @@ def test_driver_calls_answer_and_memory_works(called):
     assert called["count"] == 1
     assert called["name"] == "NVIDIA B200"
     assert called["context"]
+    assert called["current"]
     assert called["capability"] == [10, 0]
     assert called["error_name"] == "CUDA_ERROR_INVALID_VALUE"
     assert called["aligned"] == 0
@@ -318,6 +330,10 @@ def test_what_has_no_stand_in_is_an_error_with_its_name(called):
     assert "MAX_PITCH" in called["unknown_attribute"][1]
     assert "not a live device allocation" in called["double_free"][1]
     assert "run times" in called["tune"][1]
+
+
+def test_a_function_without_a_kernel_runs_on_the_host(called):
+    assert called["host_only"]
 
 
 def test_no_time_is_invented(called):

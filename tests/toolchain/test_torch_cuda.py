@@ -1,7 +1,8 @@
 """device="cuda" without a GPU: the rules of two memories, in a worker (the redirection is process-wide)."""
 
 import pytest
-from hostside_worker import run_script
+
+from .hostside_worker import run_script
 
 PRELUDE = """
 import json
