@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -37,6 +38,16 @@ class KernelOptions:
     timeout_s: float = 300.0
 
 
+_ARCH = re.compile(r"sm_\d{2,3}[af]?")
+
+
+def arch_of(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Check ``--arch``."""
+    if value is not None and not _ARCH.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no architecture; write it as sm_100a", ctx=ctx, param=param)
+    return value
+
+
 _KERNEL_OPTIONS = (
     click.option("--problem", metavar="NAME", help="Problem to compile for, such as gpumode-3 or one of your own."),
     click.option("--shape", metavar="MxNxK[,...]", help="Problem to compile for, one MxNxK a group."),
@@ -45,7 +56,7 @@ _KERNEL_OPTIONS = (
         metavar="[FILE::]FUNCTION",
         help="Function that compiles the kernel, if not custom_kernel; of the kernel's own file if none is named.",
     ),
-    click.option("--arch", metavar="ARCH", help="Architecture, such as sm_100a."),
+    click.option("--arch", metavar="ARCH", callback=arch_of, help="Architecture, such as sm_100a."),
     click.option(
         "--compile-option",
         "compile_options",

@@ -189,8 +189,9 @@ def resolve(
 
 
 def _in_our_words(message: str) -> str:
-    """A message that names an option of the pytest plugin, with this command's name of the same option."""
-    return re.sub(r"--nvfp4-(timeout|entry|arch|compile-option|problem)\b", r"--\1", message.strip())
+    """A message without colours, and with this command's names of the pytest plugin's options."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", message.strip())
+    return re.sub(r"--nvfp4-(timeout|entry|arch|compile-option|problem)\b", r"--\1", plain)
 
 
 def findings_text(trace: Trace, subject: Subject) -> str:

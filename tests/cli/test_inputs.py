@@ -157,6 +157,22 @@ def test_options_that_do_not_fit(options, words, cli) -> None:
     check_one_line(cli("layouts", "row_major.py", *options), words)
 
 
+@pytest.mark.usefixtures("in_project")
+def test_an_architecture_that_is_none(cli) -> None:
+    for command in (["layouts", "row_major.py"], ["doctor", "--no-probe"]):
+        result = cli(*command, "--arch", "banana")
+        assert result.code == 2
+        assert "'banana' is no architecture" in result.err
+
+
+@pytest.mark.usefixtures("in_project")
+def test_a_compile_option_that_the_dsl_does_not_know(cli) -> None:
+    result = cli("compile", "row_major.py", "--compile-option", "--nonsense 3")
+    assert result.code == 1
+    assert "--nonsense" in result.err
+    assert "x1b" not in result.err, "the DSL's colours are dropped, not spelled out"
+
+
 def test_settings_that_cannot_be_used(tmp_path, cli) -> None:
     (tmp_path / "kernel.py").write_text(ROW_MAJOR)
     (tmp_path / "pyproject.toml").write_text("[tool.pytest_nvfp4]\narchitecture = 'sm_100a'\n")

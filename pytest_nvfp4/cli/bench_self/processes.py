@@ -94,16 +94,16 @@ def _many(root: Path, kernel: Path) -> Path:
 
 
 def _paired(
-    pytest: Pytest, with_plugin: Sequence[str], without: Sequence[str], rounds: int
+    ours: Pytest, with_plugin: Sequence[str], bare: Pytest, without: Sequence[str], *, rounds: int
 ) -> tuple[list[float], list[float]]:
-    """Alternating rounds of two commands, after one of each that does not count."""
-    pytest.run(*with_plugin, plugin=True)
-    pytest.run(*without, plugin=False)
-    ours, bare = [], []
+    """Alternating rounds of two commands in their projects, after one of each that does not count."""
+    ours.run(*with_plugin, plugin=True)
+    bare.run(*without, plugin=False)
+    first, second = [], []
     for _ in range(rounds):
-        ours.append(pytest.run(*with_plugin, plugin=True)[0])
-        bare.append(pytest.run(*without, plugin=False)[0])
-    return ours, bare
+        first.append(ours.run(*with_plugin, plugin=True)[0])
+        second.append(bare.run(*without, plugin=False)[0])
+    return first, second
 
 
 def figures(kernel: Path, rounds: int) -> Iterator[Figure]:
@@ -116,12 +116,12 @@ def figures(kernel: Path, rounds: int) -> Iterator[Figure]:
         root = Path(name).resolve()
         pytest = Pytest(_project(root, kernel), root / "cache")
         with output.working("start-up of pytest with and without the plugin"):
-            ours, bare = _paired(pytest, ["--version"], ["--version"], rounds)
+            ours, bare = _paired(pytest, ["--version"], pytest, ["--version"], rounds=rounds)
         yield Figure("startup", "start-up that the plugin adds to pytest", "s", ours, bare, "pytest --version")
         with output.working(f"compiling {kernel.name} and recording its snapshots"):
             pytest.run("-q", kernel.name, "--snapshot-update", plugin=True)
         with output.working(f"the gate of {kernel.name}, warm"):
-            ours, bare = _paired(pytest, ["-q", kernel.name], ["-q", "test_nothing.py"], rounds)
+            ours, bare = _paired(pytest, ["-q", kernel.name], pytest, ["-q", "test_nothing.py"], rounds=rounds)
         yield Figure("warm-gate", f"gate of {kernel.name}, unchanged", "s", ours, bare, "pytest of an empty test")
         with output.working(f"the gate of {kernel.name}, cold"):
             cold = [
@@ -135,6 +135,6 @@ def figures(kernel: Path, rounds: int) -> Iterator[Figure]:
             found = len({line.partition("::")[0] for line in text.splitlines() if "::" in line})
             if found != FILES:
                 raise InputError(f"pytest --co found {found} of {FILES} copies of {kernel.name}")
-            ours = [many.run("--co", "-q", "kernels", plugin=True)[0] for _ in range(rounds)]
-            bare = [pytest.run("--co", "-q", "test_nothing.py", plugin=False)[0] for _ in range(rounds)]
+            nothing = ["--co", "-q", "test_nothing.py"]
+            ours, bare = _paired(many, ["--co", "-q", "kernels"], pytest, nothing, rounds=rounds)
         yield Figure("collect", f"collecting {FILES} kernel files", "s", ours, bare, "pytest --co of an empty test")

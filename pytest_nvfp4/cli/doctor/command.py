@@ -11,7 +11,7 @@ from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.doctor import gpu, packages
 from pytest_nvfp4.cli.doctor.model import Item, State
 from pytest_nvfp4.cli.errors import Exit
-from pytest_nvfp4.cli.options import json_option
+from pytest_nvfp4.cli.options import arch_of, json_option
 from pytest_nvfp4.report.text import visible
 from pytest_nvfp4.settings import find_root, load
 
@@ -74,7 +74,9 @@ def _show(item: Item) -> None:
 
 
 @click.command("doctor")
-@click.option("--arch", metavar="ARCH", help="Architecture to compile for; that of the settings by default.")
+@click.option(
+    "--arch", metavar="ARCH", callback=arch_of, help="Architecture to compile for; that of the settings by default."
+)
 @click.option("--no-probe", is_flag=True, help="Do not compile a small kernel.")
 @click.option("--torch", "ask_torch", is_flag=True, help="Import torch too, to see which devices it was built for.")
 @json_option
