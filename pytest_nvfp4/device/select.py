@@ -1,0 +1,57 @@
+"""Choose where kernels run: what was asked for, or what this machine has."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_nvfp4.device.base import Device, DeviceUnavailableError
+from pytest_nvfp4.device.gpus import share, visible_gpus
+from pytest_nvfp4.device.local import LocalDevice
+
+ENTRY_POINTS = "pytest_nvfp4.devices"
+"""Entry point group by which others add devices: a callable that takes ``probe_folder`` and returns a Device."""
+
+BUILT_IN = ("auto", "local", "sim", "none")
+
+
+def _third_party(name: str) -> Callable[..., Device] | None:
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
+        factory: Callable[..., Device] = entry.load()
+        return factory
+    return None
+
+
+def known_names() -> list[str]:
+    """Every name that ``--nvfp4-device`` takes."""
+    return [*BUILT_IN, *sorted({entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)})]
+
+
+def select(name: str, *, folder: Path, worker: str | None = None) -> Device:
+    """The device of a name.
+
+    Args:
+        name: ``local``, ``auto`` (the same as ``local``, and unavailable where there is no GPU), ``none``, or the
+            name of a device that another package registers.
+        folder: Where its files go.
+        worker: Name of xdist's test process, which decides about the GPU on a machine with several.
+
+    Raises:
+        DeviceUnavailableError: there is no such device here; the message says why and what to do.
+    """
+    if name == "none":
+        raise DeviceUnavailableError("no device was wanted (--nvfp4-device=none)")
+    if name == "sim":
+        raise DeviceUnavailableError(
+            "this version has no simulator; --nvfp4-device=local runs kernels on a GPU of this machine"
+        )
+    if name in ("auto", "local"):
+        gpus = visible_gpus()
+        if not gpus:
+            raise DeviceUnavailableError("this machine has no NVIDIA GPU that this process may use")
+        return LocalDevice(visible=share(gpus, worker), probe_folder=folder)
+    factory = _third_party(name)
+    if factory is None:
+        raise DeviceUnavailableError(f"no device is called {name!r}; known are {', '.join(known_names())}")
+    return factory(probe_folder=folder)
