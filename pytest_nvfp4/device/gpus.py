@@ -7,7 +7,7 @@ import os
 
 
 def visible_gpus() -> list[str]:
-    """What ``CUDA_VISIBLE_DEVICES`` may be set to, one entry a GPU that this process may use; empty where there is none.
+    """What ``CUDA_VISIBLE_DEVICES`` may be set to, one entry a GPU that this process may use; empty without one.
 
     It honours a ``CUDA_VISIBLE_DEVICES`` that is already set. That a GPU is listed does not mean that it works: a
     device says so once it is asked.

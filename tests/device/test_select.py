@@ -53,7 +53,7 @@ def test_another_package_may_add_a_device(monkeypatch: pytest.MonkeyPatch, tmp_p
 
         @staticmethod
         def load() -> object:
-            return lambda *, probe_folder: made
+            return lambda **_options: made
 
     def entry_points(*, group: str, name: str | None = None) -> list[object]:
         return [Entry] if group == selection.ENTRY_POINTS and name in (None, "abacus") else []

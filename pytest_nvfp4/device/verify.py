@@ -1,0 +1,121 @@
+"""Verify a kernel on a device: run the cases together, and one defect spoils no other case's verdict."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_nvfp4.device.base import Device
+from pytest_nvfp4.device.job import Case, Job, KernelSpec, Timing
+from pytest_nvfp4.device.result import DeviceInfo, Result
+from pytest_nvfp4.device.verdict import CaseVerdict, Judge
+
+_ALONE = frozenset({"error", "timeout", "crashed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The verdicts of some cases, in their order, and what ran them.
+
+    Attributes:
+        verdicts: One a case.
+        device: The device; None where it could not be asked.
+        order_seed: Seed of the order of calls, to repeat a run.
+        stdout: The end of what the kernel printed.
+        stderr: The end of what it wrote to stderr.
+    """
+
+    verdicts: tuple[CaseVerdict, ...]
+    device: DeviceInfo | None
+    order_seed: int
+    stdout: str
+    stderr: str
+
+
+class Verifier:
+    """Verifies kernels on one device.
+
+    Args:
+        device: Where they run.
+        folder: Where the files of jobs go; each is removed once it was judged.
+        deadline_s: Seconds a job may take.
+    """
+
+    def __init__(self, device: Device, *, folder: Path, deadline_s: float = 300.0) -> None:
+        self._device = device
+        self._folder = folder
+        self._deadline_s = deadline_s
+        self._judge = Judge()
+
+    def verify(
+        self, kernel: KernelSpec, cases: Sequence[Case], *, base: Path | None = None, order_seed: int | None = None
+    ) -> Verification:
+        """The verdict of every case.
+
+        The cases run in one process, which costs one start and lets a kernel's memory of earlier calls show. When
+        that process ends badly, each problem is run once more by itself, so that the verdict of one says nothing
+        about another.
+
+        Args:
+            kernel: The kernel.
+            cases: The cases.
+            base: The folder its files are relative to.
+            order_seed: Seed of the order of calls; drawn anew where None, so that a kernel cannot know it.
+        """
+        seed = secrets.randbits(32) if order_seed is None else order_seed
+        result, verdicts = self._run(kernel, cases, base=base, seed=seed)
+        problems = list(dict.fromkeys(case.problem for case in cases))
+        if result.status in _ALONE and len(problems) > 1:
+            by_case = dict(zip(cases, verdicts, strict=True))
+            for problem in problems:
+                alone = [case for case in cases if case.problem == problem]
+                _, again = self._run(kernel, alone, base=base, seed=seed)
+                by_case.update(zip(alone, again, strict=True))
+            verdicts = [by_case[case] for case in cases]
+        return Verification(tuple(verdicts), result.device, seed, result.stdout, result.stderr)
+
+    def _run(
+        self, kernel: KernelSpec, cases: Sequence[Case], *, base: Path | None, seed: int
+    ) -> tuple[Result, list[CaseVerdict]]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self._folder, prefix="job-") as name:
+            folder = Path(name)
+            job = Job(
+                id=folder.name,
+                action="verify",
+                kernel=kernel,
+                cases=tuple(cases),
+                order_seed=seed,
+                deadline_s=self._deadline_s,
+            )
+            result = self._device.run(job, folder=folder, base=base)
+            return result, self._judge.judge(job, result, folder=folder)
+
+
+def measure(
+    device: Device,
+    kernel: KernelSpec,
+    cases: Sequence[Case],
+    *,
+    folder: Path,
+    rounds: int,
+    base: Path | None = None,
+    deadline_s: float = 600.0,
+) -> tuple[Result, list[CaseVerdict]]:
+    """Time every case on a device; the verdicts say whether the answers held while it was timed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix="job-") as name:
+        job = Job(
+            id=Path(name).name,
+            action="benchmark",
+            kernel=kernel,
+            cases=tuple(cases),
+            order_seed=secrets.randbits(32),
+            timing=Timing(rounds=rounds),
+            deadline_s=deadline_s,
+        )
+        result = device.run(job, folder=Path(name), base=base)
+        return result, Judge().judge(job, result, folder=Path(name))

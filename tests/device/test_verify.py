@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.device.job import Case, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.local import LocalDevice
+from pytest_nvfp4.device.verify import Verifier
+from pytest_nvfp4.problem import parse_shape
+
+pytest.importorskip("torch")
+
+KERNELS = Path(__file__).parent / "kernels"
+
+
+def test_a_crash_on_one_problem_spoils_no_other(tmp_path: Path) -> None:
+    text = (
+        (KERNELS / "honest.py")
+        .read_text()
+        .replace(
+            "    abc, _, reordered, sizes = data\n",
+            "    abc, _, reordered, sizes = data\n    if sizes[0][0] == 9:\n        import os; os.abort()\n",
+        )
+    )
+    path = tmp_path / "kernel.py"
+    path.write_text(text)
+    kernel, base = KernelSpec.from_files(path, arch="sm_100a")
+    cases = [Case(problem=ProblemSpec.of(parse_shape(f"{m}x128x256")), family="pow2_exact") for m in (8, 9, 10)]
+    device = LocalDevice(probe_folder=tmp_path / "probe", backend="host")
+    done = Verifier(device, folder=tmp_path / "jobs").verify(kernel, cases, base=base)
+    assert [verdict.status for verdict in done.verdicts] == ["passed", "crashed", "passed"]
+    assert done.device is not None
+    assert done.device.simulated
+    assert not list((tmp_path / "jobs").iterdir())
