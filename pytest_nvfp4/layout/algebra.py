@@ -1,7 +1,8 @@
-"""The basic algebra of layouts: measures, regrouping, and the names of all that the algebra offers.
+"""The basic algebra of layouts: coordinates, measures, regrouping.
 
-A layout is evaluated by calling it: ``layout(7)``, ``layout((3, (0, 1)))``. Functions that need numbers raise
-`DynamicLayoutError` where a layout has a ``?``; `coalesce` and `flatten` do not need them.
+Composition is in `pytest_nvfp4.layout.compose`, complement, inverses, divisions and products in
+`pytest_nvfp4.layout.divide`. A layout is evaluated by calling it: ``layout(7)``, ``layout((3, (0, 1)))``.
+Functions that need numbers raise `DynamicLayoutError` where a layout has a ``?``; `coalesce` and `flatten` do not.
 """
 
 from __future__ import annotations

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from pytest_nvfp4.layout.canonical import Mode, coalesced_modes
 from pytest_nvfp4.layout.coordinates import as_tree
 from pytest_nvfp4.layout.errors import DynamicLayoutError, LayoutError
 from pytest_nvfp4.layout.notation import AnyLayout, Layout, Swizzle
-from pytest_nvfp4.layout.offsets import domain_size, is_integer_valued, offset_array, swizzle_array, values
+from pytest_nvfp4.layout.offsets import (
+    checked_size,
+    domain_size,
+    is_integer_valued,
+    offset_array,
+    swizzle_array,
+    values,
+)
 from pytest_nvfp4.layout.tree import Dynamic, ScaledBasis, Tree, is_static, leaves, render_tree, unflatten
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.layout.offsets import Offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +56,27 @@ class Subject:
     swizzle: Swizzle | None
     bits: int | None
 
+    def bit_address(self, coord: Tree) -> int:
+        """The address in bits of an index or coordinate, from a base at 0, after the swizzle.
+
+        Raises `DynamicLayoutError` if it depends on a ``?`` and `LayoutError` if there is no layout in memory or the
+        width of an element is not known.
+        """
+        if self.layout is None or self.bits is None:
+            raise LayoutError(f"{self.layout}: an address needs a layout and elements of known width")
+        offset = self.layout(coord)
+        if not isinstance(offset, int):
+            raise LayoutError(f"coordinate {render_tree(coord)} is at {render_tree(offset)}, which is no memory offset")
+        address, rest = divmod(offset * self.bits, 8)
+        return (address if self.swizzle is None else self.swizzle(address)) * 8 + rest
+
     def offset(self, index: int) -> Tree:
-        """The element offset at an index, after the swizzle; raises `DynamicLayoutError` if it depends on a ``?``."""
+        """The element offset at an index, after the swizzle; raises as `bit_address` does."""
         if self.layout is None:
-            raise LayoutError("there is no layout to evaluate")
-        found = self.layout(index)
+            raise LayoutError("a type without a layout has no offsets")
         if self.swizzle is None or self.bits is None:
-            return found
-        if not isinstance(found, int):
-            raise LayoutError(f"a pointer's swizzle needs integer offsets, not {render_tree(found)}")
-        address, rest = divmod(found * self.bits, 8)
-        place = Fraction(self.swizzle(address) * 8 + rest, self.bits)
+            return self.layout(index)
+        place = Fraction(self.bit_address(index), self.bits)
         return place.numerator if place.denominator == 1 else place
 
 
@@ -117,6 +138,17 @@ def _at(index: int, a: Layout, b: Layout) -> Difference:
 
 
 def _value(layout: Layout, index: int) -> Tree | None:
+    """The value at an index that is known to be in the layout or past its end, None past its end."""
+    offset, rest = 0, index
+    for count, stride in coalesced_modes(layout):  # the quick way, for integers
+        if not isinstance(count, int) or not isinstance(stride, int) or not count:
+            return _any_value(layout, index)
+        rest, digit = divmod(rest, count)
+        offset += digit * stride
+    return None if rest else offset
+
+
+def _any_value(layout: Layout, index: int) -> Tree | None:
     size = _known_size(layout)
     if size is not None and index >= size:
         return None
@@ -146,34 +178,49 @@ def address_difference(a: Subject, b: Subject) -> Difference | None:
     if a.layout is None or b.layout is None:
         raise LayoutError("there is no layout to compare")
     in_bits = a.swizzle is not None or b.swizzle is not None
-    size = domain_size(a.layout)
-    shared = min(size, domain_size(b.layout))
-    index = _first_unlike(_places(a, in_bits=in_bits), _places(b, in_bits=in_bits), shared)
-    if index is None and size == domain_size(b.layout):
+    size, other_size = domain_size(a.layout), domain_size(b.layout)
+    shared = min(size, other_size)
+    index = _first_unlike(a, b, shared, in_bits=in_bits)
+    if index is None and size == other_size:
         return None
     where = shared if index is None else index
     return Difference(
         where,
         coordinate(where, a.layout.shape),
         a.offset(where) if where < size else None,
-        b.offset(where) if where < domain_size(b.layout) else None,
+        b.offset(where) if where < other_size else None,
     )
 
 
-def _places(subject: Subject, *, in_bits: bool) -> Sequence[Tree]:
-    layout = subject.layout
-    assert layout is not None
-    if not in_bits:
-        return values(layout)
-    if subject.bits is None or not is_integer_valued(layout):
-        raise LayoutError(f"{layout}: byte addresses need integer offsets and elements of known width")
-    bits = offset_array(layout) * subject.bits
-    if subject.swizzle is None:
-        return bits.tolist()  # type: ignore[no-any-return]
-    return (swizzle_array(subject.swizzle, bits >> 3) * 8 + (bits & 7)).tolist()  # type: ignore[no-any-return]
+_PROBED = 64
+"""Indices looked at one by one first: layouts that differ mostly do so early, and need no large arrays then."""
 
 
-def _first_unlike(a: Sequence[Tree], b: Sequence[Tree], shared: int) -> int | None:
-    if a[:shared] == b[:shared]:
+def _first_unlike(a: Subject, b: Subject, shared: int, *, in_bits: bool) -> int | None:
+    one, other = _checked(a, in_bits=in_bits), _checked(b, in_bits=in_bits)
+    for index in range(min(shared, _PROBED)):
+        if (a.bit_address(index) != b.bit_address(index)) if in_bits else (one(index) != other(index)):
+            return index
+    if shared <= _PROBED:
         return None
-    return next((index for index in range(shared) if a[index] != b[index]), None)
+    if is_integer_valued(one) and is_integer_valued(other):
+        unlike = _places(a, one, in_bits=in_bits)[:shared] != _places(b, other, in_bits=in_bits)[:shared]
+        return int(unlike.argmax()) if unlike.any() else None
+    pairs = zip(values(one), values(other), strict=False)
+    return next((index for index, (x, y) in enumerate(pairs) if x != y), None)
+
+
+def _checked(subject: Subject, *, in_bits: bool) -> AnyLayout:
+    layout = subject.layout
+    if layout is None or (in_bits and (subject.bits is None or not is_integer_valued(layout))):
+        raise LayoutError(f"{layout}: byte addresses need integer offsets and elements of known width")
+    checked_size(layout)
+    return layout
+
+
+def _places(subject: Subject, layout: AnyLayout, *, in_bits: bool) -> Offsets:
+    offsets = offset_array(layout)
+    if not in_bits or subject.bits is None:
+        return offsets
+    bits = offsets * subject.bits
+    return bits if subject.swizzle is None else swizzle_array(subject.swizzle, bits >> 3) * 8 + (bits & 7)

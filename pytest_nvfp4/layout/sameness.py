@@ -21,6 +21,7 @@ level is ``unknown`` and `Sameness.if_symbols_match` says what it would be.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -91,9 +92,13 @@ def first_difference(a: Comparable, b: Comparable) -> Difference | None:
     return _difference(subject(a), subject(b))
 
 
+_LAYOUT_TEXT = re.compile(r"\s*(?:[(\[\d?_-]|S<|x(?::|\s*$))")
+"""How the text of a layout (or another term) begins; any other text is a type."""
+
+
 @lru_cache(maxsize=65536)
 def _subject_of_text(text: str) -> Subject:
-    term = parse_type(text) if text.lstrip().startswith("!") else parse_term(text.strip())
+    term = parse_term(text.strip()) if _LAYOUT_TEXT.match(text) else parse_type(text)
     if not isinstance(term, TypeInfo | Layout | ComposedLayout):
         raise LayoutError(f"{text!r} is neither a type nor a layout; give str(obj.type) or shape:stride")
     return subject(term)

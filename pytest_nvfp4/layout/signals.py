@@ -140,9 +140,8 @@ def vector_width(
     run, rest = _contiguous(layout)
     limits = [run, *rest, *_swizzle_runs(found, width), *_offsets(found)]
     elements = math.gcd(*(limit for limit in limits if limit), _largest_power(max_bytes * 8 // width))
-    while elements > 1 and (
-        elements * width % 8 or elements * width // 8 > aligned or aligned * 8 % (elements * width)
-    ):
+    # An access is whole bytes, at an address that the alignment makes a multiple of them.
+    while elements > 1 and (elements * width % 8 or aligned * 8 % (elements * width)):
         elements //= 2
     return Signal(VectorWidth(run, elements, elements * width), "canonical")
 

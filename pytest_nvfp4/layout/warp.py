@@ -11,7 +11,7 @@ All numbers here are enumerated from the addresses; nothing is measured.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_nvfp4.layout.coordinates import tree_size
 from pytest_nvfp4.layout.difference import Subject
@@ -112,34 +112,26 @@ def addresses_at(value: Comparable, coords: Iterable[Tree], *, bits: int | None 
     ``bits`` of an element default to what the type says. Raises `LayoutError` if they are not known or an element
     begins inside a byte, and `DynamicLayoutError` if an address depends on a ``?``.
     """
-    found, width = _with_width(value, bits)
-    return tuple(_address(found, coord, width) for coord in coords)
+    found = _with_width(value, bits)
+    return tuple(_address(found, coord) for coord in coords)
 
 
-def _with_width(value: Comparable, bits: int | None) -> tuple[Subject, int]:
+def _with_width(value: Comparable, bits: int | None) -> Subject:
     found = subject(value)
     width = bits or found.bits
+    if found.layout is None:
+        raise LayoutError(f"{value}: a type without a layout has no addresses")
     if width is None:
         raise LayoutError(f"{value}: byte addresses need the bits of an element; give bits=")
-    return found, width
+    return replace(found, bits=width)
 
 
-def _bit_address(found: Subject, coord: Tree, width: int) -> int:
-    if found.layout is None:
-        raise LayoutError("a type without a layout has no addresses")
-    offset = found.layout(coord)
-    if not isinstance(offset, int):
-        raise LayoutError(f"coordinate {render_tree(coord)} is at {render_tree(offset)}, which is no memory offset")
-    address, inside = divmod(offset * width, 8)
-    return (address if found.swizzle is None else found.swizzle(address)) * 8 + inside
-
-
-def _address(found: Subject, coord: Tree, width: int) -> int:
-    address, inside = divmod(_bit_address(found, coord, width), 8)
+def _address(found: Subject, coord: Tree) -> int:
+    address, inside = divmod(found.bit_address(coord), 8)
     if inside:
         raise LayoutError(
-            f"coordinate {render_tree(coord)} begins at bit {inside} of a byte; access whole bytes "
-            f"({8 // width} elements of {width} bits at a time)"
+            f"coordinate {render_tree(coord)} begins at bit {inside} of a byte; access whole bytes, several elements "
+            f"of {found.bits} bits at a time"
         )
     return address
 
@@ -152,7 +144,8 @@ def warp_requests(
     Mode 0 counts threads and the other modes the values of a thread; ``vector`` values make one access. Raises
     `LayoutError` if the values of a vector do not lie side by side in some lane, and as `addresses_at` does.
     """
-    found, width = _with_width(value, bits)
+    found = _with_width(value, bits)
+    width = found.bits or 0
     if found.layout is None or not isinstance(found.layout.shape, tuple):
         raise LayoutError(f"{value}: a thread-value layout has threads in mode 0 and values in the others")
     threads = tree_size(found.layout.shape[0], where=value)
@@ -165,11 +158,11 @@ def warp_requests(
     requests = []
     for start in range(0, count, vector):
         for lane in lanes:
-            places = [_bit_address(found, lane + (start + step) * threads, width) for step in range(vector)]
+            places = [found.bit_address(lane + (start + step) * threads) for step in range(vector)]
             if places != list(range(places[0], places[0] + vector * width, width)):
                 raise LayoutError(
                     f"{value}: values {start} to {start + vector - 1} of thread {lane} do not lie side by side; "
                     "access fewer at a time"
                 )
-        requests.append(tuple(_address(found, lane + start * threads, width) for lane in lanes))
+        requests.append(tuple(_address(found, lane + start * threads) for lane in lanes))
     return tuple(requests)

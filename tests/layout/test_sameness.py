@@ -125,6 +125,7 @@ def test_levels(a: str, b: str, level: str, method: str) -> None:
         ("(128,?):(1,?)", "(128,?):(2,?)", "different", None),
         ("(128,?):(1,?)", "(64,8,?):(1,32,?)", "different", None),
         ("(128,?):(1,?)", "(64,?):(1,?)", "unknown", None),
+        ("4:1", "(4,2):(1,?)", "different", None),  # whatever the stride, there are more indices
         ("(?,4):(1,?)", "(?,4):(2,?)", "unknown", None),
         ("(4,?):(1,4)", "(4,8):(1,4)", "unknown", None),
         ("(0,?) o (8,8):(1@0,1@1)", "(0,?) o ((4,2),8):((1@0,4@0),1@1)", "unknown", "renested"),
@@ -224,6 +225,9 @@ def test_too_large_to_enumerate() -> None:
         ("!cute.ptr<i64, smem>", '!cute.memref<i64, smem, "4:1">', "different"),
         ('!cute.memref<i64, smem, "4:1">', '!cute.memref<i32, gmem, "4:1">', "identical"),
         ('!cute.layout<"(4,8):(1,4)">', "(4,8):(1,4)", "identical"),
+        ("vector<128xf32>", "vector<128xf32>", "identical"),
+        ("vector<128xf32>", "vector<64xf32>", "different"),
+        ("i32", '!cute.layout<"4:1">', "different"),
     ],
 )  # fmt: skip
 def test_types(a: str, b: str, level: str) -> None:
