@@ -74,8 +74,8 @@ class DriverCalls:
         self._libraries: dict[int, dict[str, int]] = {}
         self._kernel_attributes: dict[tuple[int, int], int] = {}
         self._saved: list[tuple[ModuleType, str, Any]] = []
-        self._context = 0
         self._primary = next(self._handles)
+        self._context = self._primary  # as after torch's initialisation, which host code takes for granted
 
     def install(self) -> None:
         """Replace every function of both modules: by its stand-in, or by one that raises with its name."""

@@ -229,10 +229,7 @@ def refused(call, *args, **kwargs):
     except Exception as error:
         return [type(error).__name__, str(error)]
 
-ok(cuda.cuInit(0))
-device = ok(cuda.cuDeviceGet(0))
-said["count"] = ok(cuda.cuDeviceGetCount())
-said["name"] = okdef ok(result):
+def ok(result):
     assert int(result[0]) == 0, result
     return result[1] if len(result) == 2 else result[1:]
 
@@ -241,9 +238,12 @@ said["clusters"] = [info.get_max_active_clusters(size) for size in (1, 2, 4)]
 said["sms"] = info.get_device_multiprocessor_count()
 said["l2"] = info.get_l2_cache_size_in_bytes()
 said["hardware_launches"] = len(launches)
-said["current"] = int(ok(cuda.cuCtxGetCurrent())) == int(cutlass.cuda.initialize_cuda_context()) != 0
+said["current"] = 0 not in (int(ok(cuda.cuCtxGetCurrent())), int(cutlass.cuda.initialize_cuda_context()))
 
-(cuda.cuDeviceGetName(64, device)).decode()
+ok(cuda.cuInit(0))
+device = ok(cuda.cuDeviceGet(0))
+said["count"] = ok(cuda.cuDeviceGetCount())
+said["name"] = ok(cuda.cuDeviceGetName(64, device)).decode()
 said["context"] = int(ok(cuda.cuDevicePrimaryCtxRetain(device))) != 0
 ok(cuda.cuCtxSetCurrent(ok(cuda.cuDevicePrimaryCtxRetain(device))))
 said["capability"] = [
