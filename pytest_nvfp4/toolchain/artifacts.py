@@ -61,12 +61,15 @@ def _rename_by_content(folder: Path) -> None:
             path.rename(folder / f"{index}{suffix}")
 
 
-def collect(folder: Path, functions: Iterable[str]) -> tuple[tuple[Code, ...], tuple[Artifact, ...], list[Finding]]:
+def collect(
+    folder: Path, functions: Iterable[str], *, library: str | None = None
+) -> tuple[tuple[Code, ...], tuple[Artifact, ...], list[Finding]]:
     """Read the artifacts in a folder, add the SASS, and say what could not be had.
 
     Args:
         folder: Where the compile wrote its PTX, CUBIN and MLIR.
-        functions: Names of the kernel file's functions, to name the code after them.
+        functions: Names of the functions of the user's files, to name the code after them.
+        library: The folder of the DSL; a module all of whose sources lie in it is the DSL's own.
     """
     functions = list(functions)
     findings: list[Finding] = []
@@ -89,13 +92,17 @@ def collect(folder: Path, functions: Iterable[str]) -> tuple[tuple[Code, ...], t
     code: list[Code] = []
     for path in sorted(folder.glob("*.ptx")):
         module = ptx.parse(path.read_text(encoding="utf-8", errors="replace"))
+        foreign = bool(library and module.files) and all(
+            Path(file).is_relative_to(str(library)) for file in module.files
+        )
         for kernel in module.kernels:
             used = usage.get(kernel.symbol)
             mix = mixes.get(kernel.symbol)
             code.append(
                 Code(
                     symbol=kernel.symbol,
-                    source_name=_source_name(kernel.symbol, functions),
+                    source_name=None if foreign else _source_name(kernel.symbol, functions),
+                    library=foreign,
                     registers=used.get("REG") if used else None,
                     stack_bytes=used.get("STACK") if used else None,
                     local_bytes=used.get("LOCAL") if used else None,

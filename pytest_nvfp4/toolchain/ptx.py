@@ -16,6 +16,7 @@ _SHARED = re.compile(r"\.shared\s+(?:\.align\s+\d+\s+)?\.\w+\s+[\w$]+(?:\[(\d*)\
 _WIDTH = re.compile(r"\.shared\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)\s")
 _INSTRUCTION = re.compile(r"(?:@!?%?[\w$]+\s+)?([a-z]\w*(?:(?:\.|::)\w+)*)")
 _LABEL = re.compile(r"\A\s*(?:[\w$%]+:(?!:)\s*)+")
+_FILE = re.compile(r'^\s*\.file\s+\d+\s+"([^"]*)"', re.MULTILINE)
 _LINE_DIRECTIVE = re.compile(r"^\s*\.(?:loc|file|section)\b.*$", re.MULTILINE)
 _ALLOC = re.compile(r"tcgen05\.alloc[\w.:]*\s+\[[^\]]*\]\s*,\s*(%?[\w$]+)\s*;")
 _MOVE = re.compile(r"mov\.[bu]32\s+(%[\w$]+)\s*,\s*(0[xX][0-9a-fA-F]+|\d+)\s*;")
@@ -53,10 +54,11 @@ class PtxKernel:
 
 @dataclass(frozen=True, slots=True)
 class PtxModule:
-    """A PTX module: its kernels and the shared memory its variables declare, in bytes."""
+    """A PTX module: its kernels, the shared memory its variables declare, in bytes, and the sources it was made of."""
 
     kernels: tuple[PtxKernel, ...]
     static_smem_bytes: int
+    files: tuple[str, ...] = ()
 
 
 def family(opcode: str) -> str:
@@ -121,4 +123,4 @@ def parse(text: str) -> PtxModule:
         count, width = _SHARED.search(line), _WIDTH.search(line)
         if count and width:
             smem += int(count.group(1) or ("0" if "[" in line else "1")) * int(width.group(1)) // 8
-    return PtxModule(tuple(kernels), smem)
+    return PtxModule(tuple(kernels), smem, tuple(dict.fromkeys(_FILE.findall(text))))

@@ -21,7 +21,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_nvfp4.toolchain.trace import Trace
+from pytest_nvfp4.toolchain.trace import Code, Trace
 
 _HEADER = re.compile(r"# (\S+) +(\S.*)")
 _END = re.compile(r"# end (\d+)")
@@ -93,10 +93,16 @@ def _short(symbol: str, trace: Trace) -> str:
 def launch_facts(trace: Trace) -> dict[str, str]:
     """What each launch asks for: sizes, shared memory, TMEM, and the TMA descriptors the host passed.
 
-    Addresses are left out: they differ from run to run.
+    Addresses are left out: they differ from run to run. Kernels of the DSL itself, which convert inputs or measure the
+    device, are counted and no more.
     """
-    facts: dict[str, str] = {"launches": str(trace.launch_count)}
-    for index, launch in enumerate(trace.launches):
+    library = {code.symbol for code in trace.code if code.library}
+    launches = [launch for launch in trace.launches if launch.kernel not in library]
+    others = len(trace.launches) - len(launches)
+    facts: dict[str, str] = {"launches": str(trace.launch_count - others)}
+    if others:
+        facts["launches_of_the_dsl"] = str(others)
+    for index, launch in enumerate(launches):
         name = f"launch.{index}"
         facts[f"{name}.kernel"] = _short(launch.kernel, trace)
         facts[f"{name}.grid"] = _dims(launch.grid)
@@ -109,7 +115,7 @@ def launch_facts(trace: Trace) -> dict[str, str]:
             facts[f"{name}.programmatic_dependent_launch"] = "yes"
         for number, view in enumerate(launch.tensormaps):
             facts[f"{name}.tensormap.{number}"] = _ADDRESS.sub("", view.text)
-    for index, code in enumerate(trace.code):
+    for index, code in enumerate(_own(trace)):
         name = f"code.{index}"
         facts[f"{name}.kernel"] = code.source_name or code.symbol
         facts[f"{name}.static_smem_bytes"] = str(code.static_smem_bytes)
@@ -120,10 +126,14 @@ def launch_facts(trace: Trace) -> dict[str, str]:
     return facts
 
 
+def _own(trace: Trace) -> list[Code]:
+    return [code for code in trace.code if not code.library]
+
+
 def codegen_facts(trace: Trace) -> dict[str, str]:
     """What the compiler made of each kernel: registers, local memory, spills, and how often each PTX opcode occurs."""
     facts: dict[str, str] = {}
-    for index, code in enumerate(trace.code):
+    for index, code in enumerate(_own(trace)):
         name = f"code.{index}"
         facts[f"{name}.kernel"] = code.source_name or code.symbol
         for key in ("registers", "stack_bytes", "local_bytes", "spill_stores", "spill_loads"):

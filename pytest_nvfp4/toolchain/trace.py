@@ -21,7 +21,8 @@ class Finding(_Model):
     """Something that went wrong, with the user's own line where it is known.
 
     ``kind`` is one of ``import``, ``compile``, ``run``, ``contract``, ``entry``, ``exit``, ``no-compile``,
-    ``poisoned``, ``memory``, ``capture``, ``options``, ``environment``, ``crash``, ``timeout``, ``vanished``, ``internal``.
+    ``poisoned``, ``memory``, ``capture``, ``options``, ``environment``, ``crash``, ``timeout``, ``vanished``,
+    ``internal``.
     """
 
     kind: str
@@ -77,7 +78,8 @@ class Code(_Model):
 
     Attributes:
         symbol: Its mangled name.
-        source_name: The function of the kernel file it comes from, where the symbol tells.
+        source_name: The function of the user's files it comes from, where the symbol tells.
+        library: It is a kernel of the DSL itself (``cute.testing.convert``, ``HardwareInfo``), not the user's.
         registers: Registers a thread (cuobjdump); None where cuobjdump is not installed.
         stack_bytes: Stack frame a thread, in bytes.
         local_bytes: Local memory a thread, in bytes; spills live in the stack frame or here.
@@ -92,6 +94,7 @@ class Code(_Model):
 
     symbol: str
     source_name: str | None
+    library: bool = False
     registers: int | None
     stack_bytes: int | None
     local_bytes: int | None

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -49,6 +50,7 @@ class _Events:
     dependencies: list[str] = field(default_factory=list)
     stages: dict[str, float] = field(default_factory=dict)
     dsl_version: str | None = None
+    dsl_folder: str | None = None
     ended: bool = False
 
     @property
@@ -62,7 +64,7 @@ class _Events:
             case "stage":
                 self.stages[str(event["name"])] = float(event["seconds"])
             case "dsl":
-                self.dsl_version = str(event["version"])
+                self.dsl_version, self.dsl_folder = str(event["version"]), str(event["folder"])
             case "launch":
                 self.launches.append(LaunchFact.model_validate(event))
             case "values":
@@ -197,6 +199,7 @@ class Tracer:
             "kernel": str(request.kernel),
             "entry": {"file": str(request.entry.file), "function": request.entry.function} if request.entry else None,
             "problem": {"name": request.problem.name, "sizes": request.problem.sizes, "seed": request.problem.seed},
+            "arch": request.arch,
             "options": list(request.options),
             "roots": [str(root) for root in dict.fromkeys((self._root, *request.all_roots))],
             "package": str(_PACKAGE),
@@ -215,8 +218,8 @@ class Tracer:
                 break
         if not events.ended or outcome.returncode != 0:
             events.findings.append(self._ending(request, outcome, events))
-        functions = self._functions(request)
-        code, files, more = artifacts.collect(folder, functions)
+        functions = _functions((request.kernel, *map(Path, events.dependencies)))
+        code, files, more = artifacts.collect(folder, functions, library=events.dsl_folder)
         events.findings += more
         events.findings += _poisoned(events.values)
         if request.capture and not code and not any(finding.severity == "error" for finding in events.findings):
@@ -271,11 +274,6 @@ class Tracer:
             bundle=str(place) if place else None,
         )
 
-    @staticmethod
-    def _functions(request: TraceRequest) -> list[str]:
-        source = request.kernel.read_text(encoding="utf-8", errors="replace") if request.kernel.is_file() else ""
-        return re.findall(r"^\s*def\s+(\w+)", source, re.MULTILINE)
-
     def _ending(self, request: TraceRequest, outcome: Outcome, events: _Events) -> Finding:
         """The finding for a worker that did not come to its end."""
         file, line = self._last_frame(outcome.stderr.text, request)
@@ -318,12 +316,18 @@ class Tracer:
         return None, None
 
 
+def _functions(files: Iterable[Path]) -> list[str]:
+    """Names of the functions that the user's files define."""
+    sources = [path.read_text(encoding="utf-8", errors="replace") for path in files if path.is_file()]
+    return [name for source in sources for name in re.findall(r"^\s*def\s+(\w+)", source, re.MULTILINE)]
+
+
 def _poisoned(values: list[Value]) -> list[Finding]:
     """A layout that the DSL could not compute is the letter ``x``; using it is always wrong."""
     return [
         Finding(
             kind="poisoned",
-            message=f"{value.name} has a poisoned layout ({value.type}): the DSL could not compute it and did not say so",
+            message=f"{value.name} has a poisoned layout ({value.type}): the DSL could not compute it and said nothing",
             file=value.file,
             line=value.line,
         )

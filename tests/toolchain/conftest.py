@@ -22,19 +22,19 @@ def trace_cache(tmp_path_factory: pytest.TempPathFactory) -> TraceCache:
 
 @pytest.fixture
 def trace_it(tmp_path: Path, trace_cache: TraceCache) -> TraceIt:
-    """``trace_it(source, entry=...)`` writes a kernel file and traces it."""
+    """``trace_it(source, entry=...)`` writes a kernel file and traces it; the entry is its own unless it says else."""
 
     def trace(
         source: str,
         *,
-        entry: str | None = "build",
+        entry: str | Entry | None = "build",
         name: str = "kernel.py",
         limits: Limits | None = None,
         **changes: object,
     ) -> Trace:
         path = tmp_path / name
         path.write_text(source)
-        request = TraceRequest(path, GPUMODE[0], Entry(path, entry) if entry else None)
+        request = TraceRequest(path, GPUMODE[0], Entry(path, entry) if isinstance(entry, str) else entry)
         tracer = Tracer(root=tmp_path, cache=trace_cache, limits=limits or Limits(deadline_s=120))
         return tracer.trace(replace(request, **changes))  # type: ignore[arg-type]
 

@@ -42,6 +42,8 @@ $L__BB0_2:
 	tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2], %r1;
 	ret;
 }
+	.file	1 "/a/kernel.py"
+	.file	2 "/dsl/cutlass/pipeline.py"
 \0"""
 
 
@@ -51,6 +53,7 @@ def test_kernels_are_read_with_threads_and_tmem() -> None:
     assert (first.symbol, first.max_threads, first.tmem_columns) == ("first", 256, (256,))
     assert (second.symbol, second.max_threads) == ("second", None)
     assert module.static_smem_bytes == 512
+    assert module.files == ("/a/kernel.py", "/dsl/cutlass/pipeline.py")
 
 
 def test_columns_that_are_not_constant_are_unknown() -> None:

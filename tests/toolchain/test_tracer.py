@@ -14,7 +14,8 @@ import pytest
 from pytest_nvfp4.problem import GPUMODE
 from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.request import Entry, EntryError, TraceRequest
-from pytest_nvfp4.toolchain.trace import Trace
+from pytest_nvfp4.toolchain.sheet import codegen_facts, launch_facts
+from pytest_nvfp4.toolchain.trace import SCHEMA, Trace
 from pytest_nvfp4.toolchain.tracer import Limits, Tracer, cache_key
 
 from .conftest import TraceIt
@@ -231,6 +232,18 @@ class TestFacts:
         (tmp_path / "task.py").write_text("input_t = output_t = object\ntile_m = 128\n")
         assert trace_it(source + "# with its task\n", entry=None).ok
 
+    def test_kernels_of_the_dsl_are_told_from_the_users(self, trace_it: TraceIt) -> None:
+        source = TINY.replace(
+            "def launch():\n", "def launch():\n    cutlass.utils.HardwareInfo().get_max_active_clusters(1)\n"
+        )
+        trace = trace_it(source, entry="launch")
+        assert trace.ok, trace.findings
+        assert [(code.source_name, code.library) for code in trace.code] == [(None, True), ("kernel", False)]
+        facts = launch_facts(trace) | codegen_facts(trace)
+        assert facts["launches"] == "1"
+        assert facts["code.0.kernel"] == "kernel"
+        assert "code.1.kernel" not in facts
+
     def test_the_architecture_is_the_one_asked_for(self, trace_it: TraceIt) -> None:
         trace = trace_it(TINY, arch="sm_90a")
         assert trace.ok, trace.findings
@@ -291,6 +304,34 @@ class TestFailures:
         assert (bundle / "kernel.py").read_text() == source
         environment = json.loads((bundle / "environment.json").read_text())
         assert environment["CUTE_DSL_ARCH"] == "sm_100a"
+
+    def test_a_second_compile_that_fails_is_not_host_code(self, trace_it: TraceIt) -> None:
+        source = TINY.replace("def launch():\n", "def launch():\n    build()\n    Tile.bad = True\n").replace(
+            "        pair = ",
+            "        if cutlass.const_expr(hasattr(self, 'bad')):\n            1 / 0\n        pair = ",
+        )
+        kind, text, line = only_error(trace_it(source, entry="launch"))
+        assert (kind, line) == ("compile", line_of(source, "1 / 0"))
+        assert "kernel.py did not compile: ZeroDivisionError" in text
+
+    def test_an_entry_that_looks_at_results_is_told_that_there_are_none(self, trace_it: TraceIt) -> None:
+        kind, text, _ = only_error(trace_it(TINY + "\n\ndef check():\n    launch()\n    assert 0\n", entry="check"))
+        assert kind == "run"
+        assert "not executed" in text
+
+    def test_the_wrong_architecture_is_said_with_the_option(self, trace_it: TraceIt) -> None:
+        source = TINY.replace(
+            "        pair = ",
+            "        warpgroup = cute.nvgpu.warpgroup\n"
+            "        major, smem = warpgroup.OperandMajorMode.K, warpgroup.OperandSource.SMEM\n"
+            "        types = cutlass.Float16, cutlass.Float32\n"
+            "        warpgroup.MmaF16BF16Op(*types, (64, 64, 16), smem, major, major)\n"
+            "        pair = ",
+        )
+        _, text, _ = only_error(trace_it(source))
+        assert "it was compiled for sm_100a" in text
+        assert "--nvfp4-arch" in text
+        assert trace_it(source, arch="sm_90a").ok
 
     def test_a_failure_after_the_compile_keeps_what_was_seen(self, trace_it: TraceIt) -> None:
         trace = trace_it(TINY.replace("build()(pointer()", "build(); 1 / 0; (pointer()"), entry="launch")
@@ -383,6 +424,22 @@ class TestFailures:
         assert kind == "entry"
         assert "two(a, b)" in text
 
+    def test_an_entry_in_another_file_comes_first(self, trace_it: TraceIt, tmp_path: Path) -> None:
+        """It may prepare the path that its kernel needs; the folder tests are started in is on it anyway."""
+        folder = tmp_path / "kernels" / "blackwell"
+        folder.mkdir(parents=True)
+        (folder / "shared.py").write_text("rows = 16\n")
+        entry = tmp_path / "entry.py"
+        entry.write_text("def build():\n    from kernels.blackwell import kernel\n    kernel.build()\n")
+        source = TINY.replace("import cutlass\n", "from kernels.blackwell.shared import rows\nimport cutlass\n", 1)
+        trace = trace_it(source, name="kernels/blackwell/kernel.py", entry=Entry(entry, "build"))
+        assert trace.ok, trace.findings
+        assert str(folder / "shared.py") in trace.dependencies
+        entry.write_text("def build():\n    pass\n")
+        kind, text, _ = only_error(trace_it(source, name="kernels/blackwell/kernel.py", entry=Entry(entry, "build")))
+        assert kind == "entry"
+        assert "never imported kernel.py" in text
+
     def test_without_contract_or_entry(self, trace_it: TraceIt) -> None:
         kind, text, _ = only_error(trace_it(TINY, entry=None))
         assert kind == "contract"
@@ -439,7 +496,7 @@ class TestCache:
             case "artifact":
                 trace.artifact_paths("ptx")[0].unlink()
             case "version":
-                stored.write_text(text.replace('"schema_version":1', '"schema_version":0'))
+                stored.write_text(text.replace(f'"schema_version":{SCHEMA}', '"schema_version":0'))
         request = TraceRequest(tmp_path / "kernel.py", GPUMODE[0], Entry(tmp_path / "kernel.py", "build"))
         assert Tracer(root=tmp_path, cache=trace_cache).cached(request) is None
         again = trace_it(TINY)

@@ -20,7 +20,7 @@ from typing import Any
 from pytest_nvfp4.isolation.limits import apply as apply_limits
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.capture import Capture
-from pytest_nvfp4.toolchain.worker.findings import Finding, from_exception
+from pytest_nvfp4.toolchain.worker.findings import Finding, from_exception, in_compile
 from pytest_nvfp4.toolchain.worker.loading import load
 
 _RESULT_VARIABLE = "NVFP4_RESULT_FD"
@@ -52,7 +52,7 @@ class _Session:
         self.entry = (Path(job["entry"]["file"]), job["entry"]["function"]) if job.get("entry") else None
         self.sizes = [tuple(size) for size in job["problem"]["sizes"]]
         self.failed = False
-        self._roots = [Path(root) for root in job["roots"]]
+        self.roots = [Path(root) for root in job["roots"]]
         self._libraries = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
         self._known: dict[str, bool] = {}
         self.capture = Capture(self.watched)
@@ -67,7 +67,7 @@ class _Session:
                 path.is_absolute()
                 and not file.startswith(self._libraries)
                 and "site-packages" not in path.parts
-                and any(path.is_relative_to(root) for root in self._roots)
+                and any(path.is_relative_to(root) for root in self.roots)
                 and not path.is_relative_to(self.job["package"])
             )
             self._known[file] = known
@@ -78,7 +78,17 @@ class _Session:
         self.reporter.send("finding", **finding.to_dict())
 
     def fail(self, kind: str, what: str, error: BaseException) -> None:
-        self.report(from_exception(kind, what, error, self.watched))
+        self.report(from_exception(kind, what, error, self.watched, hint=self._hint(kind, error)))
+
+    def _hint(self, kind: str, error: BaseException) -> str:
+        if "expects arch to be" in str(error):
+            return (
+                f"it was compiled for {self.job['arch']}: name another architecture with --nvfp4-arch, "
+                "or `arch` in [tool.pytest_nvfp4]"
+            )
+        if kind == "run" and self.entry:
+            return "kernels are compiled and launched here but not executed: an entry must not look at their results"
+        return ""
 
     def stage(self, name: str) -> None:
         self.reporter.send("stage", name=name, seconds=round(time.monotonic() - _START, 3))
@@ -176,6 +186,16 @@ def _call_contract(session: _Session, module: ModuleType) -> object:
     return kept
 
 
+def _untouched(session: _Session) -> Finding:
+    name = f"{session.entry[0].name}::{session.entry[1]}" if session.entry else "custom_kernel"
+    return Finding(
+        "entry",
+        f"entry {name} never imported {session.kernel.name}, so nothing of that file was checked: import the kernel in "
+        "the entry, or name the entry of another kernel",
+        file=str(session.entry[0]) if session.entry else None,
+    )
+
+
 def _launch_record(launch: Any, problem: str) -> dict[str, Any]:
     from pytest_nvfp4.toolchain import tensormap
 
@@ -209,7 +229,8 @@ def _work(session: _Session) -> None:
     except Exception as error:
         session.fail("environment", "nvidia-cutlass-dsl cannot be imported", error)
         return
-    session.reporter.send("dsl", version=getattr(cutlass, "__version__", "unknown"))
+    folder = str(Path(cutlass.__file__ or "").parent)
+    session.reporter.send("dsl", version=getattr(cutlass, "__version__", "unknown"), folder=folder)
     launches = 0
 
     def on_launch(launch: Any) -> None:
@@ -239,23 +260,23 @@ def _work(session: _Session) -> None:
         kept: list[object] = []
         try:
             session.stage("import kernel")
+            first = session.entry[0] if session.entry else session.kernel
             try:
-                module = load(session.kernel)
-                main = module if session.entry is None or session.entry[0] == session.kernel else load(session.entry[0])
+                module = load(first, beside=(session.kernel.parent, *session.roots))
             except BaseException as error:
-                session.fail("import", f"{session.kernel.name} could not be imported", error)
+                session.fail("import", f"{first.name} could not be imported", error)
                 return
             session.stage("compile")
             try:
                 kept.append(
-                    _call_entry(session, main, session.entry[1]) if session.entry else _call_contract(session, module)
+                    _call_entry(session, module, session.entry[1]) if session.entry else _call_contract(session, module)
                 )
             except BaseException as error:
                 compiled = any(Path(job["artifacts"]).glob("*.ptx"))
-                kind, what = (
-                    ("run", "its host code failed after a compile") if compiled else ("compile", "did not compile")
-                )
-                session.fail(kind, f"{session.kernel.name} {what}", error)
+                if compiled and not in_compile(error):
+                    session.fail("run", f"{session.kernel.name}: its host code failed after a compile", error)
+                else:
+                    session.fail("compile", f"{session.kernel.name} did not compile", error)
         finally:
             session.capture.stop()
             session.reporter.send(
@@ -265,6 +286,8 @@ def _work(session: _Session) -> None:
             )
             for (file, line), message in list(session.capture.errors.items())[:5]:
                 session.report(Finding("capture", message, severity="warning", file=file, line=line))
+        if job["capture"] and not session.failed and not session.capture.entered(session.kernel):
+            session.report(_untouched(session))
         session.stage("done")
         # Objects of the DSL must not be touched, not even destroyed, once their compile is over.
         os.environ["NVFP4_KEPT"] = str(len(kept))

@@ -63,6 +63,10 @@ class Capture:
         """Everything seen, in the order of first sight. A second distinct type of one name is called ``name#2``."""
         return list(self._order)
 
+    def entered(self, file: Path) -> bool:
+        """Whether any code of a watched file ran, by whatever path it was imported."""
+        return str(file) in self._files or any(Path(seen).resolve() == file.resolve() for seen in self._files)
+
     def start(self) -> None:
         """Install the hook in this thread and in those to come."""
         threading.settrace(self._enter)

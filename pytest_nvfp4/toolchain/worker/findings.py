@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+_COMPILER = re.compile(r"cutlass/base_dsl/(?:dsl|compiler)\.py$")
+_EXECUTOR = re.compile(r"cutlass/(?:base_dsl|cutlass_dsl)/\w*jit_executor\.py$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -40,15 +42,21 @@ class Finding:
         return asdict(self)
 
 
-def _place(error: BaseException, watched: Callable[[str], bool]) -> tuple[str | None, int | None]:
-    """The innermost place in the user's files that the error, or what caused it, passed through."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return error.filename, error.lineno
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error and what caused it, the latest first."""
     chain: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in chain:
         chain.append(current)
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return chain
+
+
+def _place(error: BaseException, watched: Callable[[str], bool]) -> tuple[str | None, int | None]:
+    """The innermost place in the user's files that the error, or what caused it, passed through."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return error.filename, error.lineno
+    chain = _chain(error)
     for link in chain:
         file, line = getattr(link, "filename", None), getattr(link, "lineno", None)
         if isinstance(file, str) and isinstance(line, int) and watched(file):
@@ -69,8 +77,21 @@ def _plain(text: str) -> str:
     return _COLOUR.sub("", text)
 
 
-def from_exception(kind: str, what: str, error: BaseException, watched: Callable[[str], bool]) -> Finding:
-    """A finding for an exception: ``what`` happened, with the error's own text and the user's line."""
+def in_compile(error: BaseException) -> bool:
+    """Whether an error was raised while the DSL compiled, rather than by host code around it or by a launch."""
+    chain = _chain(error)
+    files = [frame.filename for link in chain for frame in traceback.extract_tb(link.__traceback__)]
+    if any(_EXECUTOR.search(file) for file in files):
+        return False
+    return any(_COMPILER.search(file) for file in files) or any(
+        type(link).__module__.partition(".")[0] == "cutlass" for link in chain
+    )
+
+
+def from_exception(
+    kind: str, what: str, error: BaseException, watched: Callable[[str], bool], *, hint: str = ""
+) -> Finding:
+    """A finding for an exception: ``what`` happened, with the error's own text, the user's line, and what to do."""
     file, line = _place(error, watched)
     text = linecache.getline(file, line).strip() if file and line else None
     if isinstance(error, MemoryError):
@@ -80,4 +101,6 @@ def from_exception(kind: str, what: str, error: BaseException, watched: Callable
         return Finding(kind, f"{what}: {said}", file=file, line=line, text=text or None)
     detail = _plain("".join(traceback.format_exception(error)))
     message = f"{what}: {'out of memory' if kind == 'memory' else described(error)}"
+    if hint:
+        message = f"{message}\n{hint}"
     return Finding(kind, message, file=file, line=line, text=text or None, detail=detail[-20_000:])

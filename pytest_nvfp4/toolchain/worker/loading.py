@@ -5,17 +5,24 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
 
-def load(path: Path) -> ModuleType:
-    """Import a file under its own name, within its package if it is part of one, its folder first on the path."""
+def load(path: Path, *, beside: Iterable[Path] = ()) -> ModuleType:
+    """Import a file under its own name, within its package if it is part of one, its folder first on the path.
+
+    Args:
+        path: The file.
+        beside: Folders whose modules it may import too, as it could if Python were started in them; they come last.
+    """
     folder, parts = path.parent, [path.stem]
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
         parts.insert(0, folder.name)
         folder = folder.parent
     sys.path.insert(0, str(folder))
+    sys.path += [str(one) for one in beside if str(one) not in sys.path]
     name = ".".join(parts)
     if len(parts) > 1:
         return importlib.import_module(name)
