@@ -14,9 +14,11 @@ import pytest
 
 from pytest_nvfp4.plugin import options as _options
 from pytest_nvfp4.plugin.fixtures import layout_snapshot, nvfp4_case, nvfp4_fact_snapshot, nvfp4_trace
+from pytest_nvfp4.plugin.kernel import KernelWarning
+from pytest_nvfp4.plugin.session import FinishHook, SessionHooks
 from pytest_nvfp4.plugin.state import RUN, Run
 
-__all__ = ["layout_snapshot", "nvfp4_case", "nvfp4_fact_snapshot", "nvfp4_trace"]
+__all__ = ["KernelWarning", "layout_snapshot", "nvfp4_case", "nvfp4_fact_snapshot", "nvfp4_trace"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,30 +30,27 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the options and register what goes with a run."""
     config.addinivalue_line("markers", "nvfp4: a check of a kernel file (set on the items of kernel files)")
     config.stash[RUN] = Run(config, _options.read(config))
-    if config.pluginmanager.hasplugin("syrupy"):
-        from pytest_nvfp4.plugin.session import FinishHook, SessionHooks
-        from pytest_nvfp4.plugin.snapshots import configure
-
-        configure(config)
-        hooks = SessionHooks(config)
-        config.pluginmanager.register(hooks, "nvfp4-session")
-        config.pluginmanager.register(FinishHook(hooks), "nvfp4-finish")
+    hooks = SessionHooks(config)
+    config.pluginmanager.register(hooks, "nvfp4-session")
+    config.pluginmanager.register(FinishHook(hooks), "nvfp4-finish")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, Any, Any]:
     """Collect a kernel file as such, and keep other plugins from importing it."""
-    collectors: Any = yield
     from pytest_nvfp4.plugin.collector import collect_file
 
-    kernel = collect_file(file_path, parent)
-    return collectors if kernel is None else [kernel]
+    collectors = collect_file(file_path, parent, (yield))
+    if not collectors:
+        parent.config.stash[RUN].passed_over.append(file_path)
+    return collectors
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Name the DSL that compiles kernels, where any may be collected."""
     run = config.stash[RUN]
-    if not run.options.kernels and not any(str(argument).endswith(".py") for argument in config.args):
+    named = any(str(argument).split("::")[0].endswith(".py") for argument in config.args)
+    if not (named or run.options.kernels or run.settings.tables):
         return None
     from pytest_nvfp4.toolchain.request import installed_dsl_version
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 SEVERITIES = ("cosmetic", "renested", "same-function", "permuted", "different")
+_ARCH = re.compile(r"sm_\d{2,3}[af]?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,7 @@ class Options:
 
     Attributes:
         root: The folder that paths are relative to.
+        here: The folder that paths of the command line are relative to.
         kernels: Globs of kernel files (ini ``nvfp4_kernels``).
         snapshots: The folder of the snapshots.
         fail_on: The mildest layout change that fails.
@@ -29,9 +32,14 @@ class Options:
         cache: Folder for traces; None for the default.
         html: Where to write the HTML report.
         markdown: Where to write the Markdown report.
+        update: ``--snapshot-update``: write snapshots that differ, remove those that nothing uses.
+        cleanup: Remove them; False with ``--snapshot-no-cleanup``.
+        warn_unused: Unused snapshots do not fail the run (``--snapshot-warn-unused``).
+        find_unused: Look for unused snapshots; False with ``--snapshot-disable-unused``.
     """
 
     root: Path
+    here: Path
     kernels: tuple[str, ...]
     snapshots: Path
     fail_on: str
@@ -45,6 +53,10 @@ class Options:
     cache: Path | None
     html: Path | None
     markdown: Path | None
+    update: bool
+    cleanup: bool
+    warn_unused: bool
+    find_unused: bool
 
 
 def add(parser: pytest.Parser) -> None:
@@ -72,7 +84,8 @@ def add(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="OPTION",
-        help='compile option on top of the kernel\'s own, as the DSL spells it ("--opt-level 2"); may be repeated',
+        help="compile option on top of the kernel's own, as the DSL spells it, in one word with this option: "
+        "'--nvfp4-compile-option=--opt-level 2'; may be repeated",
     )
     group.addoption(
         "--nvfp4-fail-on",
@@ -94,7 +107,7 @@ def add(parser: pytest.Parser) -> None:
     parser.addini("nvfp4_snapshots", "folder of the snapshots, relative to the root", default="snapshots")
     parser.addini("nvfp4_fail_on", f"mildest layout change that fails: {', '.join(SEVERITIES)}", default="permuted")
     parser.addini("nvfp4_protected", "patterns of layouts that may not change unnoticed", type="args", default=[])
-    parser.addini("nvfp4_timeout", "seconds a compile may take", default="300")
+    parser.addini("nvfp4_timeout", "seconds a compile may take", type="float", default=300.0)
 
 
 def read(config: pytest.Config) -> Options:
@@ -103,46 +116,98 @@ def read(config: pytest.Config) -> Options:
     Raises:
         pytest.UsageError: a value cannot be used.
     """
-    fail_on = config.getoption("--nvfp4-fail-on") or config.getini("nvfp4_fail_on")
-    if fail_on not in SEVERITIES:
-        raise pytest.UsageError(f"ini nvfp4_fail_on = {fail_on!r} must be one of {', '.join(SEVERITIES)}")
-    timeout = config.getoption("--nvfp4-timeout")
-    if timeout is None:
-        try:
-            timeout = float(config.getini("nvfp4_timeout"))
-        except ValueError as error:
-            raise pytest.UsageError(f"ini nvfp4_timeout = {config.getini('nvfp4_timeout')!r} is no number") from error
-    if not timeout > 0:
-        raise pytest.UsageError(f"--nvfp4-timeout {timeout} must be more than zero seconds")
-    snapshots = config.getini("nvfp4_snapshots")
-    if not snapshots or Path(snapshots).is_absolute() or ".." in Path(snapshots).parts or Path(snapshots) == Path():
-        raise pytest.UsageError(
-            f"ini nvfp4_snapshots = {snapshots!r} must be a folder below the root, such as snapshots"
-        )
-    if str(config.getoption("snapshot_dirname", "")) == snapshots:
-        raise pytest.UsageError(
-            f"--snapshot-dirname {snapshots} is where pytest-nvfp4 keeps its snapshots; choose another name there, or "
-            "set ini nvfp4_snapshots"
-        )
     here = config.invocation_params.dir
-
-    def output(name: str) -> Path | None:
-        given = config.getoption(name)
-        return (here / given).resolve() if given else None
-
+    arch = config.getoption("--nvfp4-arch")
+    if arch is not None and not _ARCH.fullmatch(arch):
+        raise pytest.UsageError(f"--nvfp4-arch {arch!r} is not an architecture such as sm_100a")
     return Options(
         root=config.rootpath,
+        here=here,
         kernels=tuple(config.getini("nvfp4_kernels")),
-        snapshots=config.rootpath / snapshots,
-        fail_on=fail_on,
+        snapshots=_snapshots(config),
+        fail_on=_fail_on(config),
         protected=tuple(config.getini("nvfp4_protected")),
         unprotect=tuple(config.getoption("--nvfp4-unprotect")),
-        entry=config.getoption("--nvfp4-entry"),
-        arch=config.getoption("--nvfp4-arch"),
+        entry=_entry(config),
+        arch=arch,
         problems=tuple(config.getoption("--nvfp4-problem")),
         compile_options=tuple(config.getoption("--nvfp4-compile-option")),
-        timeout_s=timeout,
-        cache=output("--nvfp4-cache-dir"),
-        html=output("--nvfp4-html"),
-        markdown=output("--nvfp4-md"),
+        timeout_s=_timeout(config),
+        cache=_path(config, "--nvfp4-cache-dir"),
+        html=_output(config, "--nvfp4-html"),
+        markdown=_output(config, "--nvfp4-md"),
+        update=bool(config.getoption("update_snapshots", default=False)),
+        cleanup=not config.getoption("no_cleanup", default=False),
+        warn_unused=bool(config.getoption("warn_unused_snapshots", default=False)),
+        find_unused=not config.getoption("disable_unused_snapshots", default=False),
     )
+
+
+def _fail_on(config: pytest.Config) -> str:
+    fail_on = str(config.getoption("--nvfp4-fail-on") or config.getini("nvfp4_fail_on"))
+    if fail_on not in SEVERITIES:
+        raise pytest.UsageError(f"ini nvfp4_fail_on = {fail_on!r} must be one of {', '.join(SEVERITIES)}")
+    return fail_on
+
+
+def _timeout(config: pytest.Config) -> float:
+    given = config.getoption("--nvfp4-timeout")
+    try:
+        seconds = float(config.getini("nvfp4_timeout") if given is None else given)
+    except (TypeError, ValueError) as error:  # pytest before 9.1 lets them through
+        raise pytest.UsageError(f"ini nvfp4_timeout is not a number of seconds: {error}") from error
+    if not seconds > 0:
+        name = "ini nvfp4_timeout =" if given is None else "--nvfp4-timeout"
+        raise pytest.UsageError(f"{name} {seconds:g} must be more than zero seconds")
+    return seconds
+
+
+def _snapshots(config: pytest.Config) -> Path:
+    given = str(config.getini("nvfp4_snapshots"))
+    folder = Path(given)
+    if not given or folder.is_absolute() or ".." in folder.parts or not folder.parts:
+        raise pytest.UsageError(f"ini nvfp4_snapshots = {given!r} must be a folder below the root, such as snapshots")
+    taken = str(config.getoption("snapshot_dirname", default=""))
+    if taken in folder.parts or taken == str(config.rootpath / folder):
+        # syrupy takes every file below its folder for its own, and removes those it does not know
+        raise pytest.UsageError(
+            f"ini nvfp4_snapshots = {given!r} lies where syrupy keeps its own snapshots (--snapshot-dirname {taken}): "
+            "choose another folder for one of them"
+        )
+    return config.rootpath / folder
+
+
+def _entry(config: pytest.Config) -> str | None:
+    from pytest_nvfp4.toolchain.request import Entry, EntryError
+
+    entry: str | None = config.getoption("--nvfp4-entry")
+    if entry is None:
+        return None
+    try:
+        Entry.parse(entry, root=config.invocation_params.dir, source="--nvfp4-entry")
+    except EntryError as error:
+        raise pytest.UsageError(str(error)) from error
+    if not any(str(argument).split("::")[0].endswith(".py") for argument in config.args):
+        raise pytest.UsageError(
+            f"--nvfp4-entry {entry} is for a kernel file named on the command line, and none is; for the kernels of a "
+            "folder, write an entry into [[tool.pytest_nvfp4.kernel]] of pyproject.toml"
+        )
+    return entry
+
+
+def _path(config: pytest.Config, name: str) -> Path | None:
+    given = config.getoption(name)
+    return (config.invocation_params.dir / given).resolve() if given else None
+
+
+def _output(config: pytest.Config, name: str) -> Path | None:
+    """A file to be written at the end; what cannot work is said before the first compile."""
+    path = _path(config, name)
+    if path is None:
+        return None
+    if path.is_dir():
+        raise pytest.UsageError(f"{name} {path} is a folder: name the file to write")
+    above = next(folder for folder in path.parents if folder.exists())
+    if not above.is_dir():
+        raise pytest.UsageError(f"{name} {path} cannot be written: {above} is a file")
+    return path

@@ -2,17 +2,18 @@
 
 A snapshot file belongs to the module its folder is named after. It is unused when
 
-- its module no longer exists, and the run covered the folder where it was; or
+- its module no longer exists, and the run was asked to look where it was; or
 - its module was collected whole, every one of its items ran and passed, and none of them compared that file.
 
-A run that selects (``-k``, ``-m``, ``--lf``, a node id), fails, skips, stops early or is interrupted never calls a
-snapshot of an affected module unused, so ``--snapshot-update`` cannot delete what a check did not get to.
+A run that selects (``-k``, ``-m``, ``--lf``, a node id, ``--nvfp4-problem``), fails, skips, stops early or is
+interrupted never calls a snapshot of an affected module unused, so ``--snapshot-update`` cannot delete what a check
+did not get to.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,112 +21,120 @@ from typing import Any
 import pytest
 
 from pytest_nvfp4.plugin.options import Options
+from pytest_nvfp4.plugin.places import owner_of
+
+_MARK = b"# nvfp4-"
+"""How every snapshot begins; a file that does not is none of ours, wherever it lies."""
 
 
 @dataclass(slots=True)
 class Ledger:
     """What happened in a run, as far as snapshots go; a test process fills one, and xdist's controller adds them up.
 
+    Paths are resolved, so that a module has one name.
+
     Attributes:
-        collected: Items of each module, by its path.
-        deselected: Modules of which an item was left out.
+        modules: Modules that were collected, with items or without.
+        items: Node ids of each module's items.
+        partial: Modules of which an item was left out, or that could not be collected.
         used: Snapshot files that were compared.
-        ok: Items that ran to their end and passed.
-        bad: Items that failed, were skipped, or broke.
-        incomplete: Modules that could not be collected.
+        ok: Node ids of items that ran to their end and passed.
+        bad: Node ids of items that failed, were skipped, or broke.
     """
 
-    collected: dict[str, set[str]] = field(default_factory=dict)
-    deselected: set[str] = field(default_factory=set)
+    modules: set[str] = field(default_factory=set)
+    items: dict[str, set[str]] = field(default_factory=dict)
+    partial: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
     ok: set[str] = field(default_factory=set)
     bad: set[str] = field(default_factory=set)
-    incomplete: set[str] = field(default_factory=set)
 
-    def add_items(self, items: Iterable[pytest.Item]) -> None:
-        """Note the items that are to run."""
+    def collected(self, module: Path, *, whole: bool) -> None:
+        """A module was collected, or could not be."""
+        name = str(module.resolve())
+        self.modules.add(name)
+        if not whole:
+            self.partial.add(name)
+
+    def left_out(self, items: Iterable[pytest.Item]) -> None:
+        """These items are not to run."""
+        self.partial.update(str(item.path.resolve()) for item in items)
+
+    def to_run(self, items: Iterable[pytest.Item]) -> None:
+        """These items are to run."""
         for item in items:
-            self.collected.setdefault(str(item.path), set()).add(item.nodeid)
+            self.items.setdefault(str(item.path.resolve()), set()).add(item.nodeid)
+
+    def whole(self, module: str) -> bool:
+        """Whether all of a module is known to have run and passed."""
+        ids = self.items.get(module, set())
+        return module in self.modules and module not in self.partial and ids <= self.ok and not ids & self.bad
 
     def to_dict(self) -> dict[str, Any]:
-        """The part that a test process sends to the controller, as plain values."""
+        """The part that a test process sends to the controller, as plain values; the controller sees each outcome."""
         return {
-            "collected": {path: sorted(ids) for path, ids in self.collected.items()},
-            "deselected": sorted(self.deselected),
+            "modules": sorted(self.modules),
+            "items": {path: sorted(ids) for path, ids in self.items.items()},
+            "partial": sorted(self.partial),
             "used": sorted(self.used),
-            "incomplete": sorted(self.incomplete),
         }
 
     def merge(self, data: dict[str, Any]) -> None:
         """Add what a test process sent."""
-        for path, ids in data["collected"].items():
-            self.collected.setdefault(path, set()).update(ids)
-        self.deselected.update(data["deselected"])
+        self.modules.update(data["modules"])
+        for path, ids in data["items"].items():
+            self.items.setdefault(path, set()).update(ids)
+        self.partial.update(data["partial"])
         self.used.update(data["used"])
-        self.incomplete.update(data["incomplete"])
 
 
-def _module_of(file: Path, options: Options) -> Path | None:
-    """The module that a snapshot file belongs to: the folder's path below the snapshots, as a .py file."""
-    try:
-        relative = file.parent.relative_to(options.snapshots)
-    except ValueError:
-        return None
-    return (options.root / relative).with_suffix(".py") if relative.parts else None
-
-
-def _covered(module: Path, arguments: list[Path]) -> bool:
-    """Whether the run was asked to look into the folder of a module (or at the module itself)."""
-    return any(module == argument or module.is_relative_to(argument) for argument in arguments)
-
-
-def unused(options: Options, ledger: Ledger, arguments: list[str], *, base: Path, complete: bool) -> list[Path]:
-    """The snapshot files that nothing uses any more.
+def unused(options: Options, ledger: Ledger, arguments: Sequence[str]) -> list[Path]:
+    """The snapshot files that nothing uses any more, of a run that came to its end.
 
     Args:
         options: Where snapshots lie.
         ledger: What happened.
         arguments: What pytest was asked to run, as on its command line.
-        base: The folder the arguments are relative to.
-        complete: The run came to its end: it was neither stopped nor interrupted, and no process was lost.
     """
-    if not complete or not options.snapshots.is_dir():
+    if not options.snapshots.is_dir():
         return []
-    whole = [(base / argument).resolve() for argument in arguments if "::" not in argument]
-    by_node = {(base / argument.split("::")[0]).resolve() for argument in arguments if "::" in argument}
+    whole = [(options.here / argument).resolve() for argument in arguments if "::" not in argument]
+    by_node = {str((options.here / argument.split("::")[0]).resolve()) for argument in arguments if "::" in argument}
     found = []
     for file in sorted(options.snapshots.rglob("*.txt")):
-        module = _module_of(file, options)
-        if module is None or str(file) in ledger.used:
+        owner = owner_of(file, root=options.root, snapshots=options.snapshots)
+        if owner is None or str(file) in ledger.used or not _is_ours(file):
             continue
-        module = module.resolve()
+        module = owner.resolve()
         if not module.exists():
-            if _covered(module, whole):
-                found.append(file)
-            continue
-        name = str(module)
-        if module in by_node or name in ledger.deselected or name in ledger.incomplete:
-            continue
-        ids = ledger.collected.get(name)
-        if ids and ids <= ledger.ok and not ids & ledger.bad:
+            gone = any(module.is_relative_to(argument) for argument in whole)
+        else:
+            gone = str(module) not in by_node and ledger.whole(str(module))
+        if gone:
             found.append(file)
     return found
 
 
-def remove(files: Iterable[Path], options: Options) -> list[Path]:
-    """Delete snapshot files and the folders that are then empty; those that could not be deleted are returned."""
-    left = []
+def _is_ours(file: Path) -> bool:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(len(_MARK)) == _MARK
+    except OSError:
+        return False
+
+
+def remove(files: Iterable[Path], options: Options) -> dict[Path, OSError]:
+    """Delete snapshot files and the folders that are then empty; those that could not be deleted, and why."""
+    left: dict[Path, OSError] = {}
     for file in files:
         try:
             file.unlink()
-        except OSError:
-            left.append(file)
+        except OSError as error:
+            left[file] = error
             continue
-        folder = file.parent
-        while folder != options.snapshots and folder.is_relative_to(options.snapshots):
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the first folder that is not empty ends it
+            for folder in file.parents:
+                if folder == options.snapshots:
+                    break
                 folder.rmdir()
-            if folder.exists():
-                break
-            folder = folder.parent
     return left

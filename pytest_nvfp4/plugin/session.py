@@ -1,4 +1,4 @@
-"""The plugin's part in the life of a run: what is noted while it goes, and what is written at its end."""
+"""The plugin's part in the life of a run: what is noted while it goes, and what is settled at its end."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from pytest_nvfp4.plugin import ownership
-from pytest_nvfp4.plugin.failure import CheckFailure, CheckRecord
-from pytest_nvfp4.plugin.fixtures import RECORDS
+from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.ownership import Ledger
-from pytest_nvfp4.plugin.snapshots import USED
-from pytest_nvfp4.plugin.state import RUN
+from pytest_nvfp4.plugin.recognise import overlooked
+from pytest_nvfp4.plugin.record import RECORDS, CheckRecord
+from pytest_nvfp4.plugin.state import RUN, Case
+from pytest_nvfp4.plugin.summary import Entry, Summary
 
-_OUTPUT = "nvfp4_ledger"
-_ATTRIBUTE = "nvfp4"
+_OUTPUT = "nvfp4"
+"""Under which name a test process of xdist sends its ledger, and a report carries its records."""
+_CUT_SHORT = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
 
 
 def is_worker(config: pytest.Config) -> bool:
@@ -25,16 +27,9 @@ def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-class FinishHook:
-    """Settles unused snapshots after every test process has reported and before the terminal's summary."""
-
-    def __init__(self, hooks: SessionHooks) -> None:
-        self._hooks = hooks
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Settle them."""
-        self._hooks.settle_unused(session)
+def _case(item: pytest.Item) -> Case | None:
+    case = getattr(item, "case", None)
+    return case if isinstance(case, Case) else None
 
 
 class SessionHooks:
@@ -42,56 +37,69 @@ class SessionHooks:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._run = config.stash[RUN]
         self._ledger = Ledger()
-        self._reports: list[tuple[str, str, dict[str, Any]]] = []
-        self._unused: list[Path] = []
-        self._removed: list[Path] = []
-        self._stopped = False
+        self._entries: list[Entry] = []
         self._workers_lost = False
+        self._summary = Summary(self._run)
 
     # what is noted
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """An item was left out: its module is not whole."""
-        self._ledger.deselected.update(str(item.path) for item in items)
+        self._ledger.left_out(items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A module that could not be collected has items that nobody knows."""
-        if report.failed:
-            path = report.nodeid.split("::")[0]
-            self._ledger.incomplete.add(str((self._config.rootpath / path).resolve()))
+        """A module was collected; one that could not be has items that nobody knows."""
+        path = report.nodeid.split("::")[0]
+        if path.endswith(".py"):
+            self._ledger.collected(self._config.rootpath / path, whole=report.passed)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """These items are to run."""
-        self._ledger.add_items(session.items)
-        lf = self._config.pluginmanager.get_plugin("lfplugin")
-        if self._config.getoption("lf", default=False) and lf is not None:
-            # --lf drops passed tests of a module while it is collected, without deselecting them.
-            self._ledger.deselected.update(self._ledger.collected)
+        self._ledger.to_run(session.items)
+        if self._config.getoption("lf", default=False):
+            # --lf drops the passed tests of a module while it is collected, and does not call them deselected
+            self._ledger.partial.update(self._ledger.modules)
+        if self._run.options.problems or self._run.options.entry:
+            self._ledger.left_out(item for item in session.items if _case(item))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
         """Attach what the checks of the item found, so that it reaches the process that reports."""
         report: Any = yield
-        if USED in item.stash:
-            self._ledger.used.update(item.stash[USED])
+        case = _case(item)
         records = item.stash.get(RECORDS, [])
-        failure = call.excinfo.value if call.excinfo is not None else None
-        is_check = item.get_closest_marker("nvfp4") is not None
-        if report.when == "call" or (is_check and not report.passed):
-            found = [record.to_dict() for record in records]
-            if not found and is_check:
-                run = self._config.stash[RUN]
-                found = [CheckRecord(run.relative(item.path), item.name).to_dict()]
-            if found and failure is not None:
-                found[-1]["message"] = str(failure) if isinstance(failure, CheckFailure) else report.longreprtext
-                if report.skipped and isinstance(report.longrepr, tuple):
-                    found[-1]["message"] = str(report.longrepr[2])
-                if isinstance(failure, CheckFailure):
-                    found[-1]["file"], found[-1]["line"] = failure.file, failure.line
-            if found:
-                setattr(report, _ATTRIBUTE, found)
+        if records or case is not None:
+            self._note_used(item)
+            if report.when == "call" or (case is not None and not report.passed):
+                setattr(report, _OUTPUT, self._records(item, case, records, report, call))
+            if case is not None and report.skipped and isinstance(report.longrepr, tuple):
+                report.longrepr = (str(case.path), 1, report.longrepr[2])  # not this package's line that skipped it
         return report
+
+    def _note_used(self, item: pytest.Item) -> None:
+        from pytest_nvfp4.plugin.snapshots import USED
+
+        used: set[str] = item.stash.get(USED, set())
+        self._ledger.used |= used
+
+    def _records(
+        self, item: pytest.Item, case: Case | None, records: list[CheckRecord], report: Any, call: pytest.CallInfo[None]
+    ) -> list[dict[str, Any]]:
+        """The item's records as plain values, the last with what was raised."""
+        if not records and case is not None:
+            records = [CheckRecord(self._run.relative(case.path), item.name, file=str(case.path))]
+        failure = call.excinfo.value if call.excinfo is not None else None
+        if failure is not None:
+            last = records[-1]
+            if isinstance(failure, CheckFailure):
+                last.message, last.file, last.line = str(failure), failure.file, failure.line
+            elif report.skipped and isinstance(report.longrepr, tuple):
+                last.message = str(report.longrepr[2])
+            else:
+                last.message = str(report.longreprtext)
+        return [record.to_dict() for record in records]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note the outcome, and what the checks found."""
@@ -99,8 +107,8 @@ class SessionHooks:
             self._ledger.ok.add(report.nodeid)
         elif not report.passed:
             self._ledger.bad.add(report.nodeid)
-        for record in getattr(report, _ATTRIBUTE, ()):
-            self._reports.append((report.nodeid, report.outcome, record))
+        for record in getattr(report, _OUTPUT, ()):
+            self._entries.append(Entry(report.nodeid, report.outcome, CheckRecord.from_dict(record)))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -109,62 +117,76 @@ class SessionHooks:
         if data is None or error:
             self._workers_lost = True
         else:
-            self._ledger.merge(data)
+            self._ledger.merge(data["ledger"])
+            self._run.passed_over += [
+                Path(path) for path in data["passed_over"] if Path(path) not in self._run.passed_over
+            ]
 
-    # what is written
+    # what is settled
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, Any, Any]:
-        """Protect snapshots of what did not run, and settle which are unused."""
-        self._stopped = bool(
-            session.shouldstop
-            or session.shouldfail
-            or exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
-        )
-        option = session.config.option
-        if self._ledger.bad or self._stopped:
-            # syrupy would delete what a failed test did not get to compare, and call it unused after -x
-            option.no_cleanup = True
-            if self._stopped:
-                option.disable_unused_snapshots = True
-        if is_worker(session.config):
-            session.config.workeroutput[_OUTPUT] = self._ledger.to_dict()  # type: ignore[attr-defined]
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
+        """Keep syrupy from deleting what a failed or stopped run did not get to; hand the ledger to the controller."""
+        if is_worker(self._config):
+            session.config.workeroutput[_OUTPUT] = {  # type: ignore[attr-defined]
+                "ledger": self._ledger.to_dict(),
+                "passed_over": [] if self._ledger.items else [str(path) for path in overlooked(self._run.passed_over)],
+            }
+        elif self._entries or self._ledger.used:
+            if self._ledger.bad or self._stopped(session):
+                self._config.option.no_cleanup = True
+            if self._stopped(session):
+                self._config.option.disable_unused_snapshots = True
         return (yield)
 
-    def settle_unused(self, session: pytest.Session) -> None:
-        """Find the unused snapshots; remove them with ``--snapshot-update``, else fail the run as syrupy does."""
-        config = session.config
-        option = config.option
-        if is_worker(config) or option.collectonly or getattr(option, "disable_unused_snapshots", False):
-            return
-        arguments = [str(argument) for argument in config.args]
-        self._unused = ownership.unused(
-            config.stash[RUN].options,
-            self._ledger,
-            arguments,
-            base=config.invocation_params.dir,
-            complete=not self._stopped and not self._workers_lost,
-        )
-        if self._unused and option.update_snapshots and not option.no_cleanup:
-            left = ownership.remove(self._unused, config.stash[RUN].options)
-            self._removed = [file for file in self._unused if file not in left]
-            self._unused = left
-        elif self._unused and not option.warn_unused_snapshots and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    def _stopped(self, session: pytest.Session) -> bool:
+        return bool(session.shouldstop or session.shouldfail or session.exitstatus in _CUT_SHORT)
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Say what changed without failing, what is unused, and write the reports that were asked for."""
-        if is_worker(self._config):
+    def finish(self, session: pytest.Session) -> None:
+        """Settle what is unused and write the reports, once every test process has reported."""
+        if is_worker(self._config) or self._config.option.collectonly:
             return
-        from pytest_nvfp4.plugin import summary
+        if not self._summary.write_reports(self._entries, environ=os.environ):
+            _fail(session)
+        if not self._stopped(session) and not self._workers_lost:
+            self._settle_unused(session)
 
-        run = self._config.stash[RUN]
-        for title, files, colour in (
-            ("unused snapshots (remove them with --snapshot-update)", self._unused, "yellow"),
-            ("unused snapshots removed", self._removed, "green"),
-        ):
-            if files:
-                terminalreporter.write_sep("-", f"nvfp4: {len(files)} {title}")
-                for file in files:
-                    terminalreporter.write_line(run.relative(file), **{colour: True})
-        summary.write(self._config, self._reports, terminalreporter, environ=os.environ)
+    def _settle_unused(self, session: pytest.Session) -> None:
+        options = self._run.options
+        if not options.find_unused:
+            return
+        found = ownership.unused(options, self._ledger, self._config.args)
+        if found and options.update and options.cleanup:
+            left = ownership.remove(found, options)
+            self._summary.removed = [file for file in found if file not in left]
+            self._summary.not_removed = left
+            if left:
+                _fail(session)
+        else:
+            self._summary.unused = found
+            if found and not options.update and not options.warn_unused:
+                _fail(session)
+
+    def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
+        """Say what changed without failing, what is unused, and what was written."""
+        if not is_worker(self._config):
+            self._summary.show(
+                self._entries, terminalreporter, nothing_ran=exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED
+            )
+
+
+def _fail(session: pytest.Session) -> None:
+    if session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+class FinishHook:
+    """Runs after every other plugin has finished its session and before the terminal's summary."""
+
+    def __init__(self, hooks: SessionHooks) -> None:
+        self._hooks = hooks
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Settle the run."""
+        self._hooks.finish(session)

@@ -1,19 +1,13 @@
-"""Snapshots with syrupy: where they lie, when they match, and how they are written.
+"""Snapshots with syrupy: when they match and how they are written.
 
-A snapshot of ``tests/test_x.py::test_a`` or ``kernels/x.py::layouts[p]`` is
-``<root>/snapshots/<path without .py>/<name>.txt``: one folder a module, so that its owner can always be told. Which
-snapshots are unused is decided in ``ownership``, not by syrupy, whose rules for shared folders are made for other
-layouts of the folder.
+Which snapshots are unused is decided in `ownership`, not by syrupy, whose rules for shared folders are made for other
+layouts of the folder. Where they lie is decided in `places`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -21,33 +15,26 @@ from syrupy.data import SnapshotCollection, SnapshotCollections
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from syrupy.location import PyTestLocation
 
-from pytest_nvfp4.plugin.state import RUN, safe_name
+from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.places import folder_of, safe_name
+from pytest_nvfp4.plugin.state import RUN
+from pytest_nvfp4.plugin.writing import write_whole
 
-
-def snapshot_folder(path: Path, *, root: Path, snapshots: Path) -> Path:
-    """The folder of a module's snapshots; beside the module where that lies outside the root."""
-    resolved = path.resolve()
-    try:
-        relative = resolved.relative_to(root.resolve())
-    except ValueError:
-        return resolved.parent / snapshots.name / resolved.stem
-    return snapshots / relative.with_suffix("")
+USED = pytest.StashKey[set[str]]()
+"""Files of the snapshots that an item compared."""
 
 
 class TextSnapshotExtension(SingleFileSnapshotExtension):
     """One text file a snapshot, written whole or not at all.
 
-    ``equal`` decides whether a received text matches the stored one; it is set for each comparison. The folder is
-    set when pytest is configured: syrupy asks for locations by class, also in xdist's controller, where there is no
-    item to ask.
+    ``passes`` is the verdict of the comparison in hand, which is made by meaning before syrupy is asked; None to let
+    the texts decide.
     """
 
     _write_mode = WriteMode.TEXT
     file_extension = "txt"
     write_immediately = True
-    root: ClassVar[Path] = Path()
-    snapshots: ClassVar[Path] = Path("snapshots")
-    equal: Callable[[str, str], bool] | None = None
+    passes: bool | None = None
 
     def serialize(self, data: Any, **_options: Any) -> str:
         """The text itself."""
@@ -55,14 +42,13 @@ class TextSnapshotExtension(SingleFileSnapshotExtension):
 
     def matches(self, *, serialized_data: Any, snapshot_data: Any) -> bool:
         """Whether the received text passes against the stored one."""
-        if self.equal is None:
-            return bool(serialized_data == snapshot_data)
-        return self.equal(snapshot_data, serialized_data)
+        return bool(serialized_data == snapshot_data) if self.passes is None else self.passes
 
     @classmethod
     def dirname(cls, *, test_location: PyTestLocation) -> str:
         """The folder of the test module's snapshots."""
-        return str(snapshot_folder(Path(test_location.filepath), root=cls.root, snapshots=cls.snapshots))
+        options = test_location.item.config.stash[RUN].options
+        return str(folder_of(Path(test_location.filepath), root=options.root, snapshots=options.snapshots))
 
     @classmethod
     def discovery_dirname(cls, *, test_location: PyTestLocation) -> str:
@@ -70,131 +56,122 @@ class TextSnapshotExtension(SingleFileSnapshotExtension):
         return cls.dirname(test_location=test_location)
 
     def discover_snapshots(self, **_options: Any) -> SnapshotCollections:
-        """Nothing: unused snapshots are found by ``ownership``, which knows what ran."""
+        """Nothing: unused snapshots are found by `ownership`, which knows what ran."""
         return SnapshotCollections()
 
     @classmethod
     def get_snapshot_name(cls, *, test_location: PyTestLocation, index: Any = 0) -> str:
         """The file's name without its extension: the test's name, with ``[name]`` for a named snapshot."""
-        return safe_name(super().get_snapshot_name(test_location=test_location, index=index))
+        suffix = f"[{index}]" if isinstance(index, str) else ""
+        return safe_name(f"{test_location.snapshot_name}{suffix}")
 
     @classmethod
     def matches_test_location(cls, *, test_location: PyTestLocation, snapshot_location: str) -> bool:
         """Whether a file is in the folder of the test's module."""
         return Path(snapshot_location).parent == Path(cls.dirname(test_location=test_location))
 
+    def read_snapshot_data_from_location(self, *, snapshot_location: str, **_options: Any) -> str | None:
+        """The stored text, or None when there is none; see ``recall``."""
+        return recall(Path(snapshot_location))
+
     @classmethod
-    def write_snapshot_collection(
-        cls, *, snapshot_collection: SnapshotCollection, name_order: dict[str, int] | None = None
-    ) -> None:
-        """Write beside the file and rename, so that nobody ever sees half of it."""
-        del name_order
-        target = Path(snapshot_collection.location)
-        data = next(iter(snapshot_collection)).data
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", newline="\n", dir=target.parent, prefix=f".{target.name}.", delete=False
-        ) as file:
-            beside = Path(file.name)
-            try:
-                file.write(str(data))
-                file.flush()
-                os.fsync(file.fileno())
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    beside.unlink()
-                raise
-        try:
-            beside.chmod(0o644)
-            beside.replace(target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                beside.unlink()
-            raise
+    def write_snapshot_collection(cls, *, snapshot_collection: SnapshotCollection, **_options: Any) -> None:
+        """Write the one text of the file."""
+        write_whole(Path(snapshot_collection.location), str(next(iter(snapshot_collection)).data))
 
 
-class TextSnapshot:
+def recall(file: Path) -> str | None:
+    """The text of a file, or None when there is no such file.
+
+    Bytes that are not UTF-8 become U+FFFD, and so end as a damaged snapshot rather than as an error of Python's; the
+    line ends of Windows, which a version control system may put there, become plain ones.
+
+    Raises:
+        OSError: there is something, but it cannot be read.
+    """
+    try:
+        return file.read_bytes().decode("utf-8", "replace").replace("\r\n", "\n")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+class TextSnapshots:
     """Compares texts with the stored snapshots of one test.
 
     It is syrupy's assertion underneath, so ``--snapshot-update`` and syrupy's counts work as its users expect.
+
+    Raises:
+        CheckFailure: syrupy is not part of this run.
     """
 
     def __init__(self, item: pytest.Item) -> None:
         self._item = item
-        self._names: set[str] = set()
-
-    def location(self, name: str | None) -> Path:
-        """The file of a snapshot of this test."""
-        assertion = self._assertion()
-        index: Any = name or 0
-        return Path(assertion.extension.get_location(test_location=assertion.test_location, index=index))
-
-    def recall(self, name: str | None) -> str | None:
-        """The stored text, or None when there is none. Raises OSError, UnicodeDecodeError."""
-        try:
-            return self.location(name).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
+        self._session: Any = getattr(item.config, "_syrupy", None)  # syrupy has no public way to its session
+        if self._session is None:
+            raise CheckFailure(
+                "snapshots need syrupy, whose plugin is not part of this run (switched off with -p no:syrupy?); add "
+                "-p syrupy, or leave the checks out that compare with snapshots: -k compile"
+            )
 
     @property
     def updating(self) -> bool:
         """Whether ``--snapshot-update`` was given."""
-        return bool(self._item.config.getoption("update_snapshots"))
+        return self._item.config.stash[RUN].options.update
 
-    @property
-    def updating_new(self) -> bool:
-        """Whether ``--snapshot-update`` or ``--snapshot-update-new-only`` was given."""
-        return self.updating or bool(self._item.config.getoption("update_new_snapshots_only", default=False))
-
-    def _assertion(self, *, update: bool | None = None) -> SnapshotAssertion:
-        config = self._item.config
-        return SnapshotAssertion(
-            update_snapshots=self.updating if update is None else update,
-            update_new_snapshots_only=self.updating_new if update is None else update,
-            extension_class=TextSnapshotExtension,
-            test_location=PyTestLocation(self._item),
-            session=config._syrupy,  # type: ignore[attr-defined]
+    def location(self, name: str | None) -> Path:
+        """The file of a snapshot of this test."""
+        return Path(
+            TextSnapshotExtension.get_location(
+                test_location=PyTestLocation(self._item), index=0 if name is None else name
+            )
         )
 
-    def compare(
-        self, text: str, *, name: str | None, equal: Callable[[str, str], bool], may_write: bool = True
-    ) -> tuple[bool, Exception | None]:
-        """Compare with the stored snapshot, or store it where the command line asks for that.
+    def claim(self, name: str | None) -> Path:
+        """The file of a snapshot, which this test compares from here on, and nothing else.
+
+        Raises:
+            CheckFailure: it compared a snapshot of that name before.
+        """
+        location = self.location(name)
+        used = self._item.stash.setdefault(USED, set())
+        if str(location) in used:
+            called = "without a name" if name is None else f"named {name!r}"
+            raise CheckFailure(
+                f"{self._item.nodeid} compares a second snapshot {called}, which would be the same file; give each "
+                'a name of its own: layout_snapshot(trace, name="...")'
+            )
+        used.add(str(location))
+        return location
+
+    def settle(self, text: str, *, name: str | None, passes: bool, may_write: bool = True) -> bool:
+        """Count the comparison, and store the text where the command line asks for that.
 
         Args:
             text: The received text.
             name: Name of the snapshot within the test, or None.
-            equal: Decides, from the stored and the received text, whether they match; not asked when updating, where
-                every difference is written.
-            may_write: False to only compare, whatever the command line says.
+            passes: Whether it passes against the stored one; when updating, every other text is written.
+            may_write: False to write nothing, whatever the command line says.
 
         Returns:
-            Whether it matches or was written, and the exception that kept it from being written.
+            Whether it passes or was written.
 
         Raises:
-            ValueError: the test compared a snapshot of that name before.
+            OSError: it was to be written and could not be; what was there is unchanged.
         """
-        location = self.location(name)
-        if str(location) in self._names:
-            raise ValueError(
-                f"{self._item.nodeid} compares two snapshots in {location}: give each a name with name=..."
-            )
-        self._names.add(str(location))
-        self._item.stash.setdefault(USED, set()).add(str(location))
-        assertion = self._assertion(update=None if may_write else False)
+        config = self._item.config
+        new_only = bool(config.getoption("update_new_snapshots_only", default=False))
+        assertion = SnapshotAssertion(
+            update_snapshots=self.updating and may_write,
+            update_new_snapshots_only=(self.updating or new_only) and may_write,
+            extension_class=TextSnapshotExtension,
+            test_location=PyTestLocation(self._item),
+            session=self._session,
+        )
         extension = assertion.extension
         assert isinstance(extension, TextSnapshotExtension)
-        extension.equal = None if may_write and self.updating else equal
-        matched = bool(assertion(name=name) == text) if name else bool(assertion == text)
-        result = assertion.executions[0]
-        return matched, result.exception
-
-
-USED = pytest.StashKey[set[str]]()
-"""Files of the snapshots that an item compared."""
-
-
-def configure(config: pytest.Config) -> None:
-    """Tell the extension where snapshots lie."""
-    options = config.stash[RUN].options
-    TextSnapshotExtension.root = options.root
-    TextSnapshotExtension.snapshots = options.snapshots
+        extension.passes = None if self.updating and may_write else passes
+        matched = bool(assertion == text) if name is None else bool(assertion(name=name) == text)
+        exception = assertion.executions[0].exception
+        if exception is not None:
+            raise exception
+        return matched

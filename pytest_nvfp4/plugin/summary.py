@@ -1,146 +1,225 @@
-"""The end of a run: milder changes in the terminal, and the HTML, Markdown and GitHub reports."""
+"""The end of a run: what the terminal says, and the HTML, Markdown and GitHub reports."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_nvfp4.plugin.state import RUN, Run
+from pytest_nvfp4.plugin.recognise import overlooked
+from pytest_nvfp4.plugin.record import CheckRecord
+from pytest_nvfp4.plugin.state import Run
+from pytest_nvfp4.plugin.writing import write_whole
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.layout.change import ListingDiff
+    from pytest_nvfp4.layout.launch_facts import FactChange
     from pytest_nvfp4.report.model import CheckReport, Report
 
-Entry = tuple[str, str, Mapping[str, Any]]
-"""Node id, pytest's outcome, and a CheckRecord as plain values."""
+_SHOWN = 30
+_OUTCOMES = ("passed", "failed", "skipped")
 
 
-def _check_report(entry: Entry) -> CheckReport:
-    from pytest_nvfp4.layout.diff import diff_listings
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record of an item, with what became of the item."""
+
+    nodeid: str
+    outcome: str
+    record: CheckRecord
+
+
+def differences(record: CheckRecord) -> tuple[ListingDiff | None, list[FactChange]]:
+    """What is between the two texts of a record; nothing where one of them is damaged, which the check itself says."""
+    if not record.kind or record.old is None or record.new is None:
+        return None, []
     from pytest_nvfp4.layout.errors import LayoutError
-    from pytest_nvfp4.layout.launch_facts import diff_facts
-    from pytest_nvfp4.layout.listing import Listing
-    from pytest_nvfp4.report.model import CheckReport
     from pytest_nvfp4.toolchain.sheet import Sheet, SheetError
 
-    _nodeid, outcome, record = entry
-    diff, facts = None, []
     try:
-        if record["kind"] == "layouts" and record["old"] and record["new"]:
-            diff = diff_listings(
-                Listing.parse(record["old"]), Listing.parse(record["new"]), protected=record["protected"]
-            )
-        elif record["kind"] and record["old"] and record["new"]:
-            old, new = (Sheet.parse(record[key], kind=record["kind"]) for key in ("old", "new"))
-            facts = diff_facts(old.facts, new.facts)
-    except (LayoutError, SheetError, ValueError):
-        diff, facts = None, []  # the check itself has said that the snapshot is damaged
-    message = str(record["message"])
-    if diff is not None and message:
-        message = message.splitlines()[0]  # the table that follows in the text is drawn from the diff
+        if record.kind == "layouts":
+            from pytest_nvfp4.layout.diff import diff_listings
+            from pytest_nvfp4.layout.listing import Listing
+
+            old, new = Listing.parse(record.old), Listing.parse(record.new)
+            return diff_listings(old, new, protected=record.protected), []
+        from pytest_nvfp4.layout.launch_facts import diff_facts
+
+        return None, diff_facts(
+            Sheet.parse(record.old, kind=record.kind).facts, Sheet.parse(record.new, kind=record.kind).facts
+        )
+    except (LayoutError, SheetError):
+        return None, []
+
+
+def check_report(entry: Entry) -> CheckReport:
+    """What a report says of an entry."""
+    from pytest_nvfp4.report.model import CheckReport
+
+    record = entry.record
+    diff, facts = differences(record)
+    message = record.message
+    if diff is not None or facts:
+        message = message.partition("\n")[0]  # the table that follows in the text is drawn from the diff
     return CheckReport(
-        kernel=str(record["kernel"]),
-        check=str(record["check"]),
-        outcome=outcome if outcome in ("passed", "failed", "skipped") else "error",  # type: ignore[arg-type]
+        kernel=record.kernel,
+        check=record.check,
+        outcome=entry.outcome if entry.outcome in _OUTCOMES else "error",  # type: ignore[arg-type]
         message=message,
-        file=record["file"],
-        line=record["line"],
+        file=record.file,
+        line=record.line,
         diff=diff,
         facts=facts,
     )
 
 
-def _versions() -> dict[str, str]:
-    from pytest_nvfp4 import __version__
-    from pytest_nvfp4.toolchain.request import installed_dsl_version
+@dataclass
+class Summary:
+    """What is said at the end of a run.
 
-    return {
-        "pytest-nvfp4": __version__,
-        "nvidia-cutlass-dsl": installed_dsl_version() or "not installed",
-        "pytest": pytest.__version__,
-    }
+    Attributes:
+        run: The run.
+        unused: Snapshot files that nothing uses.
+        removed: Those that were removed.
+        not_removed: Those that could not be, and why.
+        lines: What writing the reports has to say: the text, and whether it is bad news.
+        commands: Workflow commands for GitHub.
+    """
 
+    run: Run
+    unused: list[Path] = field(default_factory=list)
+    removed: list[Path] = field(default_factory=list)
+    not_removed: dict[Path, OSError] = field(default_factory=dict)
+    lines: list[tuple[str, bool]] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
 
-def build(entries: Sequence[Entry], run: Run) -> Report:
-    """The report of a run."""
-    from pytest_nvfp4.layout.change import Severity
-    from pytest_nvfp4.report.model import Report
+    # the reports
 
-    return Report(
-        [_check_report(entry) for entry in entries],
-        generated_with=_versions(),
-        threshold=Severity.parse(run.options.fail_on),
-    )
+    def write_reports(self, entries: Sequence[Entry], *, environ: Mapping[str, str]) -> bool:
+        """Write every report that was asked for; False when one could not be written."""
+        options = self.run.options
+        step, actions = environ.get("GITHUB_STEP_SUMMARY"), environ.get("GITHUB_ACTIONS") == "true"
+        wanted = options.html or options.markdown or (entries and (step or actions))
+        if not wanted:
+            return True
+        report = self._report(entries)
+        written = []
+        if options.html:
+            from pytest_nvfp4.report.html import render_html
 
+            written.append(self._write(options.html, lambda: render_html(report), "HTML report"))
+        if options.markdown:
+            from pytest_nvfp4.report.markdown import render_markdown
 
-def _changed(entry: Entry) -> bool:
-    record = entry[2]
-    return bool(record["kind"]) and record["old"] is not None and record["old"] != record["new"]
+            written.append(self._write(options.markdown, lambda: render_markdown(report), "Markdown report"))
+        if entries and step:
+            written.append(self._write_step(report, environ))
+        if entries and actions:
+            from pytest_nvfp4.report.github import annotate
 
+            self.commands = annotate(report, root=Path(environ.get("GITHUB_WORKSPACE") or options.root).resolve())
+        return all(written)
 
-def write(config: pytest.Config, entries: Sequence[Entry], terminal: Any, *, environ: Mapping[str, str]) -> None:
-    """Write everything that was asked for; nothing is loaded when there is nothing to say."""
-    run = config.stash[RUN]
-    options = run.options
-    summary, actions = environ.get("GITHUB_STEP_SUMMARY"), environ.get("GITHUB_ACTIONS") == "true"
-    mild = [entry for entry in entries if entry[1] == "passed" and _changed(entry)]
-    if not config.option.update_snapshots and mild:
-        _write_mild(mild, run, terminal)
-    if not entries or not (options.html or options.markdown or summary or actions):
-        return
-    report = build(entries, run)
-    if options.html:
-        from pytest_nvfp4.report.html import render_html
+    def _report(self, entries: Sequence[Entry]) -> Report:
+        from pytest_nvfp4 import __version__
+        from pytest_nvfp4.layout.change import Severity
+        from pytest_nvfp4.report.model import Report
+        from pytest_nvfp4.toolchain.request import installed_dsl_version
 
-        _write_file(options.html, render_html(report), "HTML report", terminal)
-    if options.markdown:
-        from pytest_nvfp4.report.markdown import render_markdown
+        return Report(
+            [check_report(entry) for entry in entries],
+            generated_with={
+                "pytest-nvfp4": __version__,
+                "nvidia-cutlass-dsl": installed_dsl_version() or "not installed",
+                "pytest": pytest.__version__,
+            },
+            threshold=Severity.parse(self.run.options.fail_on),
+        )
 
-        _write_file(options.markdown, render_markdown(report), "Markdown report", terminal)
-    if summary:
+    def _write(self, path: Path, render: Callable[[], str], what: str) -> bool:
+        """A failure is said, not raised: the checks have their verdicts."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, render())
+        except OSError as error:
+            self.lines.append((f"the {what} {path} could not be written: {error}", True))
+            return False
+        self.lines.append((f"{what}: {path}", False))
+        return True
+
+    def _write_step(self, report: Report, environ: Mapping[str, str]) -> bool:
         from pytest_nvfp4.report.github import write_step_summary
 
         try:
-            write_step_summary(report, environ=environ)
+            if not write_step_summary(report, environ=environ):
+                self.lines.append(("the step summary has no room for the report; --nvfp4-html FILE writes it", True))
         except OSError as error:
-            terminal.write_line(f"nvfp4: the step summary could not be written: {error}", red=True)
-    if actions:
-        from pytest_nvfp4.report.github import annotate
+            self.lines.append((f"the step summary could not be written: {error}", True))
+            return False
+        return True
 
-        root = Path(environ.get("GITHUB_WORKSPACE", options.root))
-        terminal.ensure_newline()
-        for line in annotate(report, root=root):
-            terminal.write_line(line)
+    # the terminal
 
+    def show(self, entries: Sequence[Entry], terminal: Any, *, nothing_ran: bool) -> None:
+        """Write the terminal's part."""
+        if not self.run.options.update:
+            self._show_mild(
+                [entry for entry in entries if entry.outcome == "passed" and entry.record.changed], terminal
+            )
+        self._show_unused(terminal)
+        if nothing_ran:
+            self._show_overlooked(terminal)
+        for text, bad in self.lines:
+            terminal.write_line(f"nvfp4: {text}", red=bad)
+        if self.commands:
+            terminal.ensure_newline()
+            for command in self.commands:
+                terminal.write_line(command)
 
-def _write_mild(entries: Sequence[Entry], run: Run, terminal: Any) -> None:
-    from pytest_nvfp4.report.terminal import render_terminal
+    def _show_mild(self, entries: Sequence[Entry], terminal: Any) -> None:
+        """Changes that do not fail."""
+        if not entries:
+            return
+        from pytest_nvfp4.layout.change import Severity
+        from pytest_nvfp4.plugin.difftext import whole
 
-    report = build(entries, run)
-    shown = [check for check in report.checks if check.diff or check.facts]
-    if not shown:
-        return
-    terminal.write_sep("-", "nvfp4: changes below the gate (they do not fail)")
-    text = render_terminal(type(report)(shown, threshold=report.threshold), width=max(terminal._tw.fullwidth, 80))
-    terminal.write_line(text.strip("\n"))
-    terminal.write_line("refresh the snapshots with --snapshot-update")
+        threshold = Severity.parse(self.run.options.fail_on)
+        terminal.write_sep("-", "nvfp4: changes below the gate (they do not fail)")
+        for entry in entries[:_SHOWN]:
+            diff, facts = differences(entry.record)
+            lines = whole(diff, threshold=threshold) if diff else [change.text() for change in facts]
+            terminal.write_line(entry.nodeid)
+            for line in lines[:_SHOWN]:
+                terminal.write_line(f"  {line}")
+            if len(lines) > _SHOWN:
+                terminal.write_line(f"  ... and {len(lines) - _SHOWN} lines more; --nvfp4-html FILE writes all of them")
+        if len(entries) > _SHOWN:
+            terminal.write_line(f"... and {len(entries) - _SHOWN} items more; --nvfp4-html FILE writes all of them")
+        terminal.write_line("bring the snapshots up to date with --snapshot-update")
 
+    def _show_unused(self, terminal: Any) -> None:
+        for title, files, colour in (
+            ("unused snapshots (remove them with --snapshot-update)", self.unused, "yellow"),
+            ("unused snapshots removed", self.removed, "green"),
+        ):
+            if files:
+                terminal.write_sep("-", f"nvfp4: {len(files)} {title}")
+                for file in files:
+                    terminal.write_line(self.run.relative(file), **{colour: True})
+        for file, error in self.not_removed.items():
+            terminal.write_line(f"nvfp4: {self.run.relative(file)} could not be removed: {error}", red=True)
 
-def _write_file(path: Path, text: str, what: str, terminal: Any) -> None:
-    """Write beside and rename; a failure is said, never raised: the checks have their verdicts."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            file.write(text)
-        os.chmod(file.name, 0o644)  # noqa: PTH101 - a file of mkstemp is private
-        Path(file.name).replace(path)
-    except OSError as error:
-        terminal.write_line(f"nvfp4: the {what} {path} could not be written: {error}", red=True)
-    else:
-        terminal.write_line(f"nvfp4: {what}: {path}")
+    def _show_overlooked(self, terminal: Any) -> None:
+        """Nothing was collected: say so if there were kernels that nobody was asked to check."""
+        kernels = overlooked(self.run.passed_over)
+        if not kernels:
+            return
+        example = self.run.relative(kernels[0])
+        terminal.write_line(
+            f"nvfp4: {len(kernels)} file(s) define custom_kernel(data), such as {example}, and none was to be checked: "
+            "name one on the command line, or cover them with ini nvfp4_kernels",
+            yellow=True,
+        )

@@ -10,6 +10,7 @@ from pytest_nvfp4.plugin.checks.codegen import codegen
 from pytest_nvfp4.plugin.checks.compiles import compiles
 from pytest_nvfp4.plugin.checks.launch import launch
 from pytest_nvfp4.plugin.checks.layouts import layouts
+from pytest_nvfp4.plugin.kernel import COMPILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Check:
 
 
 CHECKS: tuple[Check, ...] = (
-    Check("compile", compiles),
+    Check(COMPILE, compiles),
     Check("layouts", layouts),
     Check("launch", launch),
     Check("codegen", codegen),

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.plugin.fixtures import KernelUnderTest
+from pytest_nvfp4.plugin.kernel import KernelUnderTest
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.plugin.compare import FactSnapshot
+    from pytest_nvfp4.plugin.compare_facts import FactSnapshot
 
 
 def codegen(nvfp4_case: KernelUnderTest, nvfp4_fact_snapshot: FactSnapshot) -> None:
     """No spill, and no opcode gained or lost."""
-    nvfp4_fact_snapshot(nvfp4_case.trace_or_skip(), kind="codegen")
+    nvfp4_fact_snapshot(nvfp4_case.compiled_or_skip(), kind="codegen")

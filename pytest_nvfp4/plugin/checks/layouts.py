@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.plugin.fixtures import KernelUnderTest
+from pytest_nvfp4.plugin.kernel import KernelUnderTest
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.plugin.compare import LayoutSnapshot
+    from pytest_nvfp4.plugin.compare_layouts import LayoutSnapshot
 
 
 def layouts(nvfp4_case: KernelUnderTest, layout_snapshot: LayoutSnapshot) -> None:
     """No layout changed in a way that matters."""
-    trace = nvfp4_case.trace_or_skip()
-    layout_snapshot(trace, protected=nvfp4_case.case.settings.protected)
+    layout_snapshot(nvfp4_case.compiled_or_skip())

@@ -1,0 +1,205 @@
+"""Compare the layouts of a trace with a snapshot and judge the difference by meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_nvfp4.layout.change import Change, ListingDiff, Severity
+from pytest_nvfp4.layout.diff import diff_listings
+from pytest_nvfp4.layout.errors import LayoutError
+from pytest_nvfp4.layout.listing import Listing
+from pytest_nvfp4.plugin.comparison import Comparison, Pending, header
+from pytest_nvfp4.plugin.difftext import excerpt
+from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.record import CheckRecord
+from pytest_nvfp4.plugin.state import Case, Run
+from pytest_nvfp4.plugin.traces import TraceFactory
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.toolchain.trace import Trace
+
+_NAMED = 8
+"""Protected layouts that a command to copy names one by one."""
+
+
+def listing_of(trace: Trace, run: Run) -> Listing:
+    """The layouts of a trace as a listing."""
+    return Listing.from_pairs(header(trace, run), ((value.name, value.type) for value in trace.values))
+
+
+class LayoutSnapshot(Comparison):
+    """Compare a kernel's layouts with the stored snapshot.
+
+    ``layout_snapshot(trace)`` or ``layout_snapshot("kernels/x.py", entry=...)``; a second snapshot of one test needs
+    ``name=``. A change as bad as the gate fails; milder ones are reported at the end of the run.
+    """
+
+    def __init__(self, item: pytest.Item, run: Run, factory: TraceFactory, *, case: Case | None = None) -> None:
+        super().__init__(item, run)
+        self._factory = factory
+        self._case = case
+
+    def __call__(
+        self,
+        kernel: Trace | str | Path,
+        *,
+        name: str | None = None,
+        protected: Iterable[str] = (),
+        fail_on: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Compare.
+
+        Args:
+            kernel: A trace, or the path of a kernel file, which is then compiled.
+            name: Name of the snapshot within the test.
+            protected: Patterns of layouts that may not change unnoticed, on top of what the settings say.
+            fail_on: The mildest severity that fails; what the options say otherwise.
+            options: With a path, what ``nvfp4_trace`` takes: ``entry``, ``problem``, ``compile_options``, ...
+
+        Raises:
+            CheckFailure: the kernel does not compile, the snapshot is missing or damaged, or a layout changed.
+            TypeError: an option that ``nvfp4_trace`` does not take, or options with a trace.
+        """
+        __tracebackhide__ = True
+        if options and not isinstance(kernel, str | Path):
+            raise TypeError(
+                f"layout_snapshot(trace, {', '.join(options)}): give these to nvfp4_trace, which made the trace"
+            )
+        try:
+            trace = self._factory(kernel, **options) if isinstance(kernel, str | Path) else kernel
+            pending = self._begin(trace, name=name, what="layouts")
+            patterns = (protected,) if isinstance(protected, str) else tuple(protected)
+            shield = tuple(dict.fromkeys((*patterns, *self._configured(trace))))
+            _Layouts(pending, self._run, shield, self._threshold(fail_on)).compare()
+        except CheckFailure as failure:
+            raise failure.with_traceback(None) from None
+
+    def _configured(self, trace: Trace) -> tuple[str, ...]:
+        """What the settings protect: in the configuration of the item, or in any of the kernel's for a test."""
+        cases = [self._case] if self._case else self._run.cases(Path(trace.kernel), named=False)
+        return tuple(pattern for case in cases for pattern in case.settings.protected)
+
+    def _threshold(self, fail_on: str | None) -> Severity:
+        try:
+            return Severity.parse(fail_on or self._run.options.fail_on)
+        except ValueError as error:
+            raise CheckFailure(f"layout_snapshot(fail_on={fail_on!r}): {error}") from error
+
+
+class _Layouts:
+    """One comparison of layouts."""
+
+    def __init__(self, pending: Pending, run: Run, protected: Sequence[str], threshold: Severity) -> None:
+        self._pending, self._run, self._protected, self._threshold = pending, run, tuple(protected), threshold
+        try:
+            self._received = listing_of(pending.trace, run)
+            self._text = self._received.render()
+        except LayoutError as error:
+            named = getattr(error, "name", None)
+            raise pending.failure(
+                f"the layouts of {pending.kernel} cannot be compared: {error}", line=self._line(named)
+            ) from error
+
+    def compare(self) -> None:
+        """Compare, and write where the command line asks for that. Raises CheckFailure."""
+        pending = self._pending
+        record = pending.record(CheckRecord("", "", kind="layouts", new=self._text, protected=self._protected))
+        if pending.stored is None:
+            pending.settle_new(self._text)
+            return
+        try:
+            stored = Listing.parse(pending.stored)
+        except LayoutError as error:
+            self._replace_damaged(error)
+            return
+        diff = diff_listings(stored, self._received, protected=self._protected)
+        if diff.changes:
+            record.line = self._line(diff.changes[0].name)
+        if pending.updating:
+            self._update(stored, diff)
+        else:
+            self._judge(diff)
+
+    def _judge(self, diff: ListingDiff) -> None:
+        pending, gated = self._pending, diff.gate(self._threshold)
+        if pending.settle(self._text, passes=not gated):
+            return
+        shielded = [change for change in gated if change.protected]
+        mended = pending.update_command(*_unprotect(shielded))
+        raise pending.failure(
+            f"{_count(gated)} of {pending.kernel} at or above the gate ({self._threshold.label}), against "
+            f"{pending.shown}:\n{self._excerpt(diff)}\nif the change is meant: {mended}, and commit the snapshot",
+            line=self._line(gated[0].name),
+        )
+
+    def _update(self, stored: Listing, diff: ListingDiff) -> None:
+        pending, allowed = self._pending, self._run.options.unprotect
+        named = {
+            change.name
+            for change in (diff_listings(stored, self._received, protected=allowed).changes if allowed else ())
+            if change.protected
+        }
+        refused = [
+            change
+            for change in diff.changes
+            if change.protected and change.severity >= Severity.COSMETIC and change.name not in named
+        ]
+        if refused:
+            pending.settle(self._text, passes=False, may_write=False)
+            raise pending.failure(
+                f"--snapshot-update would change {len(refused)} protected layout(s), so {pending.shown} was left as it "
+                f"is:\n{self._excerpt(diff, only=refused)}\n"
+                f"if that is meant: {pending.update_command(*_unprotect(refused))}",
+                line=self._line(refused[0].name),
+            )
+        pending.settle(self._text, passes=False)
+
+    def _replace_damaged(self, error: LayoutError) -> None:
+        """A damaged snapshot is written anew when updating, unless it may have held what is protected."""
+        pending = self._pending
+        if not pending.updating:
+            raise pending.damaged(self._text, error) from error
+        empty = Listing(self._received.header)
+        shielded = [c for c in diff_listings(empty, self._received, protected=self._protected).changes if c.protected]
+        allowed = self._run.options.unprotect
+        named = {
+            c.name for c in diff_listings(empty, self._received, protected=allowed).changes if allowed and c.protected
+        }
+        refused = [change for change in shielded if change.name not in named]
+        if refused:
+            failure = pending.damaged(self._text, error)
+            raise pending.failure(
+                f"{failure}\nit cannot be told whether {len(refused)} protected layout(s) changed, so "
+                f"--snapshot-update left it as it is; to write it anew: {pending.update_command(*_unprotect(refused))}"
+            ) from error
+        pending.settle(self._text, passes=False)
+
+    def _excerpt(self, diff: ListingDiff, *, only: Sequence[Change] | None = None) -> str:
+        return excerpt(
+            diff,
+            only=diff.gate(self._threshold) if only is None else only,
+            threshold=self._threshold,
+            run=self._run,
+            snapshot=self._pending.file,
+        )
+
+    def _line(self, name: str | None) -> int | None:
+        trace = self._pending.trace
+        plain = (name or "").partition("#")[0]
+        lines = [value.line for value in trace.values if value.name == plain and value.file == trace.kernel]
+        return lines[0] if lines else None
+
+
+def _unprotect(changes: Sequence[Change]) -> list[str]:
+    if len(changes) > _NAMED:
+        return ["--nvfp4-unprotect=*"]
+    return [f"--nvfp4-unprotect={change.name}" for change in changes]
+
+
+def _count(changes: Sequence[Change]) -> str:
+    return f"{len(changes)} layout change{'' if len(changes) == 1 else 's'}"

@@ -1,0 +1,204 @@
+"""Kernels that break, crash, hang or misbehave: one clear failure each, and a run that goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from .conftest import Project, Ran
+from .sources import ENTRY, KERNEL
+
+
+@dataclass(frozen=True)
+class Hostile:
+    """A kernel and what is to be said of it.
+
+    Attributes:
+        source: The kernel.
+        said: A pattern in its failure.
+        at: The text of the line that the failure must name; None where no line is known.
+        entry: The function that is called; None for a kernel under the contract, which takes torch's time to load.
+        bundle: A debug bundle is promised; a file that is not Python needs none, its line says it all.
+    """
+
+    source: str
+    said: str
+    at: str | None = None
+    entry: str | None = "custom_kernel"
+    bundle: bool = True
+
+
+CONTRACT = "def custom_kernel(data):\n    pass\n"
+BROKEN = ENTRY.replace("inner = cute.make_layout((4, 4))", "inner = cute.make_layout((4, 4), stride=(1,))  # here")
+AFTER = KERNEL.replace("    return [c for", "    raise RuntimeError('after the compile')  # here\n    return [c for")
+
+KERNELS = {
+    "syntax.py": Hostile(
+        "def custom_kernel(data):\n    return (  # here\n", "never closed", "return (  # here", bundle=False
+    ),
+    "imports.py": Hostile(
+        "import no_such_module  # here\n" + CONTRACT, "No module named 'no_such_module'", "import no_such_module"
+    ),
+    "exits.py": Hostile("import sys\nsys.exit(3)  # here\n" + CONTRACT, r"called sys.exit\(3\)", "sys.exit(3)"),
+    "vanishes.py": Hostile("import os\nos._exit(0)\n" + CONTRACT, r"exited with status 0 .* before it had an answer"),
+    "crashes.py": Hostile(
+        "import ctypes\n\n\ndef custom_kernel(data):\n    ctypes.string_at(0)  # here\n",
+        "ended by SIGSEGV",
+        "ctypes.string_at(0)",
+    ),
+    "reads_stdin.py": Hostile("input()  # here\n" + CONTRACT, "EOFError", "input()"),
+    "no_dsl.py": Hostile(CONTRACT, "compiled no nvidia-cutlass-dsl kernel: it does not use CuTe DSL", entry=None),
+    "no_compile.py": Hostile("import cutlass\n" + CONTRACT, "neither its entry nor custom_kernel compiled or launched"),
+    "raises_after.py": Hostile(AFTER, "after the compile", "raise RuntimeError", entry=None),
+    "broken.py": Hostile(BROKEN, "broken.py did not compile", "# here", entry="build"),
+}
+"""Kernels that fail; those that need no entry come under the contract."""
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """All of them in one run of two test processes: the root, and what pytest said."""
+    import subprocess
+    import sys
+
+    root = tmp_path_factory.mktemp("hostile")
+    settings = '[tool.pytest.ini_options]\nnvfp4_kernels = ["kernels/*.py"]\n'
+    for name, kernel in KERNELS.items():
+        if kernel.entry is not None:
+            path = f"kernels/{name}"
+            settings += f'[[tool.pytest_nvfp4.kernel]]\npath = "{path}"\nentry = "{path}::{kernel.entry}"\n'
+    (root / "pyproject.toml").write_text(settings)
+    (root / "kernels").mkdir()
+    for name, kernel in KERNELS.items():
+        (root / "kernels" / name).write_text(kernel.source)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "kernels",
+        "-n2",
+        "-v",
+        "-p",
+        "no:hypothesispytest",
+        "-p",
+        "no:benchmark",
+    ]
+    command += ["--nvfp4-cache-dir", str(root / "cache"), "--junitxml=junit.xml"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return root, done.stdout
+
+
+def cases(root: Path, name: str) -> dict[str, tuple[str, str]]:
+    from xml.etree import ElementTree
+
+    found = {}
+    for case in ElementTree.parse(root / "junit.xml").getroot().iter("testcase"):
+        if case.get("classname") == f"kernels.{name.removesuffix('.py')}":
+            outcome = next(iter(case), None)
+            found[case.get("name", "")] = ("passed", "") if outcome is None else (outcome.tag, outcome.text or "")
+    return found
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_one_clear_failure_that_names_the_line(ran: tuple[Path, str], name: str) -> None:
+    root, output = ran
+    kernel = KERNELS[name]
+    assert "INTERNALERROR" not in output
+    outcomes = cases(root, name)
+    assert [kind for kind, _ in outcomes.values()].count("failure") == 1
+    assert [kind for kind, _ in outcomes.values()].count("skipped") == 3
+    (label, (kind, text)), *others = sorted(outcomes.items(), key=lambda case: "compile" not in case[0])
+    assert kind == "failure"
+    assert re.search(kernel.said, text), text
+    assert all(f"it did not compile: see kernels/{name}::{label}" in message for _, (_, message) in others)
+    if kernel.at is not None:
+        lines = kernel.source.splitlines()
+        number = next(
+            index
+            for index, line in enumerate(lines, 1)
+            if kernel.at in line and ("# here" in line or kernel.at[0] != "#")
+        )
+        assert f"kernels/{name}:{number}: " in text
+        assert lines[number - 1].strip() in text
+
+
+@pytest.mark.parametrize("name", [name for name, kernel in KERNELS.items() if kernel.bundle])
+def test_its_debug_bundle_is_complete(ran: tuple[Path, str], name: str) -> None:
+    root, _ = ran
+    text = next(text for kind, text in cases(root, name).values() if kind == "failure")
+    bundle = root / Path(re.search(r"^debug bundle: (.+)$", text, re.MULTILINE)[1])  # type: ignore[index]
+    assert bundle.parent == root / ".nvfp4/bundles"
+    summary = json.loads((bundle / "summary.json").read_text())
+    assert summary["kernel"] == str(root / "kernels" / name)
+    assert any(re.search(KERNELS[name].said, finding["message"]) for finding in summary["findings"])
+    assert (bundle / name).read_text() == KERNELS[name].source
+    assert {"environment.json", "stdout.txt", "stderr.txt"} <= {path.name for path in bundle.iterdir()}
+    if name == "raises_after.py":
+        assert {".ptx", ".cubin", ".mlir"} <= {path.suffix for path in bundle.iterdir()}
+
+
+def test_the_bundles_stay_out_of_version_control(ran: tuple[Path, str]) -> None:
+    assert (ran[0] / ".nvfp4/.gitignore").read_text() == "*\n"
+
+
+def test_a_check_that_is_alone_fails_by_itself(project: Project) -> None:
+    project.file("k.py", KERNELS["syntax.py"].source)
+    ran = project.run("k.py::layouts[gpumode-0]", "k.py::codegen[gpumode-0]")
+    ran.outcomes(failed=2)
+    assert all("never closed" in text for text in ran.failures().values())
+
+
+def test_a_hang_is_ended_at_the_deadline(project: Project) -> None:
+    project.file("k.py", "import time\ntime.sleep(600)\n" + CONTRACT)
+    ran = project.run("k.py", "--nvfp4-timeout=3")
+    ran.outcomes(failed=1, skipped=3)
+    text = ran.failures()["compile[gpumode-0]"]
+    assert "did not finish within its deadline" in text
+    assert "raise --nvfp4-timeout if it needs more" in text
+
+
+def behave(project: Project, before: str, *args: str) -> Ran:
+    """Run the checks of a kernel that does something before it compiles as it should."""
+    project.file("k.py", before + ENTRY)
+    return project.run("k.py", "--nvfp4-entry=k.py::build", "--snapshot-update", *args)
+
+
+def flood(_folder: Path) -> str:
+    return "import sys\nfor _ in range(800):\n    print('x' * 65536)\nsys.stdout.flush()\n"
+
+
+def litter(_folder: Path) -> str:
+    return "open('litter.txt', 'w').write('here')\n"
+
+
+@pytest.mark.parametrize("misdeed", [flood, litter])
+def test_a_kernel_that_only_misbehaves_is_checked(project: Project, misdeed: Callable[[Path], str]) -> None:
+    before = sorted(project.path.iterdir())
+    ran = behave(project, misdeed(project.path))
+    ran.outcomes(passed=4)
+    assert len(ran.text) < 10_000
+    assert {path.name for path in project.path.iterdir() if path not in before} == {"k.py", "snapshots"}
+
+
+def test_nothing_that_a_kernel_starts_outlives_its_check(project: Project) -> None:
+    note = project.path / "pid.txt"
+    start = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        f"open({str(note)!r}, 'w').write(str(child.pid))\n"
+    )
+    behave(project, start).outcomes(passed=4)
+    assert not is_alive(int(note.read_text()))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False

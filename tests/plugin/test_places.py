@@ -1,0 +1,110 @@
+"""From a module to its snapshots' folder and back, and names that a file system can hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_nvfp4.plugin.places import folder_of, owner_of, safe_name
+
+ROOT = Path("/project")
+SNAPSHOTS = ROOT / "snapshots"
+
+
+def folder(module: str, *, root: Path = ROOT) -> Path:
+    return folder_of(Path(module), root=root, snapshots=root / "snapshots")
+
+
+def owner(file: str, *, root: Path = ROOT) -> Path | None:
+    return owner_of(Path(file), root=root, snapshots=root / "snapshots")
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        ("/project/tests/test_x.py", "/project/snapshots/tests/test_x"),
+        ("/project/k.py", "/project/snapshots/k"),
+        ("/project/kernels/gemm.v2.py", "/project/snapshots/kernels/gemm.v2"),
+        ("/project/README.md", "/project/snapshots/README.md"),
+        ("/elsewhere/k.py", "/elsewhere/snapshots/k"),
+    ],
+)
+def test_the_folder_of_a_module(module: str, expected: str) -> None:
+    assert folder(module) == Path(expected)
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("/project/snapshots/tests/test_x/test_a.txt", "/project/tests/test_x.py"),
+        ("/project/snapshots/kernels/gemm.v2/layouts.txt", "/project/kernels/gemm.v2.py"),
+        ("/project/snapshots/loose.txt", None),
+        ("/elsewhere/snapshots/k/layouts.txt", None),
+    ],
+)
+def test_the_owner_of_a_file(file: str, expected: str | None) -> None:
+    assert owner(file) == (None if expected is None else Path(expected))
+
+
+def test_a_module_that_is_not_a_py_file_owns_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "README.md").touch()
+    place = folder(str(tmp_path / "README.md"), root=tmp_path)
+    assert owner(str(place / "doc.txt"), root=tmp_path) == tmp_path / "README.md"
+
+
+PARTS = st.text("abz.-_ é[]1", min_size=1, max_size=8).filter(
+    lambda part: part.strip(".") != "" and part != "snapshots"
+)
+
+
+@given(st.lists(PARTS, min_size=1, max_size=4))
+def test_the_owner_of_what_lies_in_a_modules_folder_is_the_module(parts: list[str]) -> None:
+    module = ROOT.joinpath(*parts[:-1], f"{parts[-1]}.py")
+    assert (
+        owner_of(folder_of(module, root=ROOT, snapshots=SNAPSHOTS) / "x.txt", root=ROOT, snapshots=SNAPSHOTS) == module
+    )
+
+
+def test_both_names_of_a_linked_module_share_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "k.py").touch()
+    (tmp_path / "link").symlink_to("real")
+    assert folder(str(tmp_path / "link" / "k.py"), root=tmp_path) == tmp_path / "snapshots" / "real" / "k"
+
+
+def test_a_link_out_of_the_root_keeps_its_snapshots_in_the_root(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir()
+    outside.mkdir()
+    (outside / "k.py").touch()
+    (root / "link").symlink_to(outside)
+    assert folder(str(root / "link" / "k.py"), root=root) == root / "snapshots" / "link" / "k"
+
+
+@pytest.mark.parametrize(
+    "name", ["layouts[gpumode-0]", "test_a[x y]", "TestA.test_b", "test_ü", "compile[2cta-96x128x256]"]
+)
+def test_a_name_that_a_file_can_have_stays(name: str) -> None:
+    assert safe_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["test_a[a/b]", "test_a[a:b]", "test_a[\x1b[31m]", "test_a[\u202e]", "test_a[\udc80]"])
+def test_a_name_that_a_file_cannot_have_is_replaced(name: str) -> None:
+    safe = safe_name(name)
+    assert safe != name
+    assert safe.isprintable()
+    assert not set(safe) & set('\\/?*:|"<>')
+
+
+@given(st.text(max_size=400), st.text(max_size=400))
+def test_other_texts_have_other_names_that_fit(one: str, other: str) -> None:
+    assert len(safe_name(one).encode()) <= 220
+    assert (safe_name(one) == safe_name(other)) == (one == other)
+
+
+def test_texts_that_differ_only_in_what_is_replaced_or_cut_off_have_other_names() -> None:
+    assert len({safe_name("a/b"), safe_name("a_b"), safe_name("a:b")}) == 3
+    assert safe_name("x" * 300) != safe_name("x" * 301)
