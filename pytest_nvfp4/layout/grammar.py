@@ -7,7 +7,8 @@ a layout alone. Everything parsed prints back to the same text. Both are cached:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from functools import lru_cache
 from typing import TypeVar
@@ -47,16 +48,17 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+MAX_DEPTH = 60
 
 _LEAF = re.compile(
-    r"""(?: (?P<dynamic> \? (?: \{ (?: i(?P<width>\d+) )? \x20? (?: div=(?P<div>\d+) )? \} )? )
-          | (?P<int> -?\d+ ) (?: / (?P<den> [1-9]\d* ) )?
+    r"""(?: (?P<dynamic> \? (?: \{ (?: i(?P<width>\d{1,4}) )? \x20? (?: div=(?P<div>\d{1,30}) )? \} )? )
+          | (?P<int> -?\d{1,30} ) (?: / (?P<den> [1-9]\d{0,29} ) )?
           | (?P<all> _ )
           | (?P<poison> x ) )
-        (?P<basis> (?: @\d+ )* )""",
-    re.VERBOSE,
+        (?P<basis> (?: @\d{1,9} )* )""",
+    re.VERBOSE | re.ASCII,
 )
-_SWIZZLE = re.compile(r"S<(\d+),(\d+),(-?\d+)>")
+_SWIZZLE = re.compile(r"S<(\d{1,3}),(\d{1,3}),(-?\d{1,3})>", re.ASCII)
 _NAME = re.compile(r"!?[A-Za-z_][\w.$]*")
 _WORDS = re.compile(r"[^\s,<>()\[\]{}=\"!]+(?: [^\s,<>()\[\]{}=\"!]+)*")
 
@@ -65,7 +67,7 @@ class _Scanner:
     """Recursive descent over one text, so that every error has its column in the whole of it."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+        self.text, self.at, self.depth = text, 0, 0
 
     def fail(self, expected: str) -> LayoutSyntaxError:
         return LayoutSyntaxError(self.text, self.at + 1, expected)
@@ -79,6 +81,15 @@ class _Scanner:
     def expect(self, token: str) -> None:
         if not self.accept(token):
             raise self.fail(repr(token))
+
+    @contextmanager
+    def deeper(self) -> Iterator[None]:
+        """Count a level of nesting: a text that nests without end is damaged, and must not exhaust the stack."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.fail(f"at most {MAX_DEPTH} levels of nesting")
+        yield
+        self.depth -= 1
 
     def whole(self, rule: Callable[[], T]) -> T:
         value = rule()
@@ -118,7 +129,8 @@ class _Scanner:
         while not self.accept(")"):
             if members:
                 self.expect(",")
-            members.append(self.nested())
+            with self.deeper():
+                members.append(self.nested())
         return tuple(members)
 
     def tile(self) -> Tile:
@@ -127,7 +139,8 @@ class _Scanner:
         while not self.accept("]"):
             if modes:
                 self.expect(";")
-            mode = self.tile() if self.text.startswith("[", self.at) else self.plain()
+            with self.deeper():
+                mode = self.tile() if self.text.startswith("[", self.at) else self.plain()
             if not isinstance(mode, Layout | Tile | Wildcard):
                 raise self.fail("a layout, a tile or '_'")
             modes.append(mode)
@@ -169,7 +182,9 @@ class _Scanner:
         return ComposedLayout(first, offset, self.outer())
 
     def outer(self) -> AnyLayout:
-        at, outer = self.at, self.term()
+        at = self.at
+        with self.deeper():
+            outer = self.term()
         if not isinstance(outer, Layout | ComposedLayout):
             self.at = at
             raise self.fail("a layout (a composition is written inner o offset o outer)")
@@ -193,7 +208,8 @@ class _Scanner:
             raise self.fail("a type, a word or a quoted layout")
         self.at = found.end()
         if self.accept(" = "):
-            return Keyword(found[0], self.argument())
+            with self.deeper():
+                return Keyword(found[0], self.argument())
         return IrType(found[0], self.arguments(">")) if self.accept("<") else found[0]
 
     def arguments(self, closing: str) -> tuple[Argument, ...]:
@@ -201,7 +217,8 @@ class _Scanner:
         while not self.accept(closing):
             if members:
                 self.expect(", ")
-            members.append(self.argument())
+            with self.deeper():
+                members.append(self.argument())
         return tuple(members)
 
     def type(self) -> IrType:

@@ -201,6 +201,29 @@ def test_a_syntax_error_in_a_type_has_its_column_in_the_whole() -> None:
     assert error.value.column == text.index(":(") + 1
 
 
+PIECES = [
+    *("(", ")", ",", ":", "?", "?{div=8}", "4", "-1", "@0", "/2", "_", "x", " o ", "S<3,4,3>", "[", "]", ";", '"'),
+    *("<", ">", "!cute.memref", "!cute.layout", "f16", ", ", " = ", "smem", "align", "\n", "\u0664", "9" * 5000),
+]
+
+
+@given(st.one_of(st.text(), st.lists(st.sampled_from(PIECES)).map("".join)))
+def test_any_text_parses_or_is_a_layout_error(text: str) -> None:
+    for parse in (parse_type, parse_layout, parse_term):
+        try:
+            found = parse(text)
+        except LayoutError:
+            continue
+        assert (render(found) if parse is parse_term else str(found)) == " ".join(text.split())
+
+
+@pytest.mark.parametrize("piece", ["(", "[", "!cute.layout<", "S<3,4,3> o 0 o ", "a<a = "])
+def test_nesting_without_end_is_an_error(piece: str) -> None:
+    for parse in (parse_type, parse_layout):
+        with pytest.raises(LayoutSyntaxError):
+            parse(piece * 5000)
+
+
 @pytest.mark.parametrize("text", ['!cute.layout<"((((32,4),4),(16,8)),1,x):((((262144,4),8388608),(0,1)),0,x)">'])
 def test_a_poisoned_layout_is_an_error_of_its_own(text: str) -> None:
     with pytest.raises(PoisonedLayout, match="poisoned") as error:

@@ -109,6 +109,20 @@ def test_every_lost_line_is_found_out(number: int) -> None:
         Listing.parse("".join(lines[: number - 1] + lines[number:]))
 
 
+@given(st.integers(0, len(TEXT) - 1), st.integers(0, 3), st.sampled_from(["", " ", "  ", "\n", "x", "8", "(", "#"]))
+def test_a_damaged_character_is_found_out_or_says_the_same(at: int, length: int, instead: str) -> None:
+    damaged = TEXT[:at] + instead + TEXT[at + length :]
+    try:
+        listing = Listing.parse(damaged)
+    except ListingError as error:
+        line = error.line
+    else:
+        line = None
+    if line is None:  # only names and the header are free; every layout still follows from its raw type
+        assert len(listing.records) == 5
+        assert Listing.parse(listing.render()) == listing
+
+
 CONFLICT = TEXT.replace(f"kernel.x  {POINTER}", f"<<<<<<< HEAD\nkernel.x  {POINTER}")
 
 
