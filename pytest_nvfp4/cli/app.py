@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compile": ("codegen", "Compile a kernel without a device and keep what the compiler wrote."),
     "ptx": ("codegen", "The PTX of a kernel."),
     "sass": ("codegen", "The SASS of a kernel."),
+    "eval": ("evaluate", "Judge and time a kernel as GPU MODE does, speaking its protocol."),
     "upgrade": ("upgrade", "What another version of CuTe DSL changes in a kernel."),
     "snapshot": ("snapshot", "Read a layout snapshot file."),
     "cache": ("cache", "Where traces are kept, and how many."),

@@ -1,0 +1,165 @@
+"""``nvfp4 eval``: judge and time a kernel as GPU MODE does, speaking its protocol."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from pytest_nvfp4.cli.popcorn import Popcorn, PopcornExit, Statistics, spec_line, writer
+from pytest_nvfp4.problem import GPUMODE, GPUMODE_BENCH, Problem, ProblemError
+from pytest_nvfp4.settings import SettingsError, find_root, load
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.device.base import Device
+    from pytest_nvfp4.device.job import Case, KernelSpec
+    from pytest_nvfp4.device.verdict import CaseVerdict
+
+MODES = ("test", "benchmark", "leaderboard")
+_FAMILY = "gpumode"
+
+
+class _Evaluation:
+    """One evaluation of one kernel on one device."""
+
+    def __init__(
+        self,
+        popcorn: Popcorn,
+        device: Device,
+        kernel: KernelSpec,
+        *,
+        base: Path,
+        folder: Path,
+        rounds: int,
+        timeout: float,
+    ) -> None:
+        self._popcorn = popcorn
+        self._device = device
+        self._kernel = kernel
+        self._base = base
+        self._folder = folder
+        self._rounds = rounds
+        self._timeout = timeout
+
+    def test(self, problems: Sequence[Problem]) -> PopcornExit:
+        """Judge the kernel on every problem."""
+        from pytest_nvfp4.device.verify import Verifier
+
+        verifier = Verifier(self._device, folder=self._folder, deadline_s=self._timeout)
+        done = verifier.verify(self._kernel, _cases(problems), base=self._base)
+        self._popcorn.log("test-count", len(problems))
+        for index, (problem, verdict) in enumerate(zip(problems, done.verdicts, strict=True)):
+            self._popcorn.log(f"test.{index}.spec", spec_line(problem))
+            self._popcorn.log(f"test.{index}.status", "pass" if verdict.status == "passed" else "fail")
+            if verdict.status != "passed":
+                self._popcorn.log(f"test.{index}.error", _words(verdict))
+        return self._check(done.verdicts)
+
+    def benchmark(self, problems: Sequence[Problem]) -> PopcornExit:
+        """Time the kernel on every problem; answers are checked while it is timed."""
+        from pytest_nvfp4.device.verify import measure
+
+        result, verdicts = measure(
+            self._device,
+            self._kernel,
+            _cases(problems),
+            folder=self._folder,
+            rounds=self._rounds,
+            base=self._base,
+            deadline_s=self._timeout,
+        )
+        times = {measurement.case: measurement.device_us for measurement in result.measurements}
+        self._popcorn.log("benchmark-count", len(problems))
+        for index, (problem, verdict) in enumerate(zip(problems, verdicts, strict=True)):
+            self._popcorn.log(f"benchmark.{index}.spec", spec_line(problem))
+            if verdict.status == "passed" and index in times:
+                self._popcorn.statistics(f"benchmark.{index}", Statistics.of(times[index]))
+            else:
+                self._popcorn.log(f"benchmark.{index}.status", "fail")
+                self._popcorn.log(f"benchmark.{index}.error", _words(verdict))
+        return self._check(verdicts)
+
+    def _check(self, verdicts: Sequence[CaseVerdict]) -> PopcornExit:
+        statuses = {verdict.status for verdict in verdicts}
+        self._popcorn.log("check", "pass" if statuses == {"passed"} else "fail")
+        if statuses == {"passed"}:
+            return PopcornExit.FINE
+        if "timeout" in statuses:
+            return PopcornExit.TIMEOUT
+        if statuses & {"crashed", "error", "unavailable", "unsupported"}:
+            return PopcornExit.CUDA
+        return PopcornExit.VALIDATION
+
+
+def _cases(problems: Sequence[Problem]) -> list[Case]:
+    from pytest_nvfp4.device.job import Case, ProblemSpec
+
+    return [Case(problem=ProblemSpec.of(problem), family=_FAMILY) for problem in problems]
+
+
+def _words(verdict: CaseVerdict) -> str:
+    return "; ".join(str(finding) for finding in verdict.findings) or verdict.status
+
+
+def _stop(message: str, code: PopcornExit) -> NoReturn:
+    click.echo(f"nvfp4: error: {message}", err=True)
+    sys.exit(int(code))
+
+
+@click.command("eval")
+@click.argument("kernel", type=click.Path(path_type=Path))
+@click.option("--mode", type=click.Choice(MODES), default="test", show_default=True, help="What to do.")
+@click.option("--device", default="auto", show_default=True, help="Where to run it: local, sim or another device.")
+@click.option("--problem", "names", multiple=True, help="Problem instead of the official ones; may be repeated.")
+@click.option("--rounds", type=click.IntRange(min=3), default=50, show_default=True, help="Timed calls a benchmark.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds for each part."
+)
+def eval_command(kernel: Path, mode: str, device: str, names: tuple[str, ...], rounds: int, timeout: float) -> None:
+    """Judge (test), time (benchmark) or do both (leaderboard), as GPU MODE's harness does.
+
+    Lines go to the descriptor that POPCORN_FD names, or to standard output where it is not set. Exit codes: 0 fine,
+    110 a CUDA or kernel error, 111 the descriptor is unusable, 112 wrong results, 113 a malformed problem, 114 a
+    time-out.
+    """
+    from pytest_nvfp4.device.base import DeviceUnavailableError
+    from pytest_nvfp4.device.job import KernelSpec
+    from pytest_nvfp4.device.select import select
+
+    try:
+        popcorn = Popcorn(writer(dict(os.environ), lambda line: click.echo(line, nl=False)))
+    except (OSError, ValueError) as error:
+        _stop(f"POPCORN_FD={os.environ.get('POPCORN_FD')!r} cannot be written: {error}", PopcornExit.PIPE)
+    if not kernel.is_file():
+        _stop(f"{kernel}: no such file", PopcornExit.VALIDATION)
+    try:
+        settings = load(find_root(kernel))
+        own = settings.for_kernel(kernel)[0]
+        chosen = settings.resolve_problems(names) if names else None
+    except (SettingsError, ProblemError) as error:
+        _stop(str(error), PopcornExit.SPEC)
+    try:
+        spec, base = KernelSpec.from_files(kernel, arch=own.arch, compile_options=own.compile_options)
+    except (OSError, SyntaxError, UnicodeDecodeError) as error:
+        _stop(f"{kernel}: cannot be read: {error}", PopcornExit.VALIDATION)
+    with tempfile.TemporaryDirectory(prefix="nvfp4-eval-") as name:
+        folder = Path(name)
+        try:
+            where = select(device, folder=folder)
+            unsupported = where.unsupported(spec.arch)
+        except DeviceUnavailableError as error:
+            _stop(str(error), PopcornExit.CUDA)
+        if unsupported is not None:
+            _stop(unsupported, PopcornExit.CUDA)
+        run = _Evaluation(popcorn, where, spec, base=base, folder=folder / "jobs", rounds=rounds, timeout=timeout)
+        code = PopcornExit.FINE
+        if mode in ("test", "leaderboard"):
+            code = run.test(chosen or GPUMODE)
+        if mode in ("benchmark", "leaderboard") and code is PopcornExit.FINE:
+            code = run.benchmark(chosen or GPUMODE_BENCH)
+    sys.exit(int(code))

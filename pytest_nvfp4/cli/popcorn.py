@@ -1,0 +1,94 @@
+"""The protocol of GPU MODE's evaluation: ``key: value`` lines on the descriptor that ``POPCORN_FD`` names, exit codes.
+
+Keys are ``test-count``, ``test.N.spec|status|error|message``, ``benchmark-count``,
+``benchmark.N.spec|status|error|runs|mean|std|err|best|worst`` (times in nanoseconds) and ``check: pass|fail``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from pytest_nvfp4.problem import Problem
+
+
+class PopcornExit(IntEnum):
+    """Exit codes of the protocol."""
+
+    FINE = 0
+    CUDA = 110
+    PIPE = 111
+    VALIDATION = 112
+    SPEC = 113
+    TIMEOUT = 114
+
+
+def spec_line(problem: Problem) -> str:
+    """A problem as the protocol writes it: ``m: [96, 128]; n: [128, 256]; k: [256, 512]; g: 2; seed: 1111``."""
+    m, n, k = ([getattr(group, name) for group in problem.groups] for name in "mnk")
+    return f"m: {m}; n: {n}; k: {k}; g: {len(problem.groups)}; seed: {problem.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Times of one benchmark in nanoseconds; ``err`` is the standard error of the mean."""
+
+    runs: int
+    mean: float
+    std: float
+    err: float
+    best: float
+    worst: float
+
+    @classmethod
+    def of(cls, microseconds: Sequence[float]) -> Statistics:
+        """The statistics of some times, which must be at least one."""
+        times = [time * 1e3 for time in microseconds]
+        std = statistics.stdev(times) if len(times) > 1 else 0.0
+        return cls(len(times), statistics.fmean(times), std, std / math.sqrt(len(times)), min(times), max(times))
+
+
+class Popcorn:
+    """Writes the protocol's lines.
+
+    Args:
+        write: Takes one line with its end.
+    """
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+
+    def log(self, key: str, value: object) -> None:
+        """Write one ``key: value`` line; line ends within the value would end the line, so they are escaped."""
+        text = str(value).replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n")
+        self._write(f"{key}: {text}\n")
+
+    def statistics(self, key: str, found: Statistics) -> None:
+        """Write the times of a benchmark."""
+        for name in ("runs", "mean", "std", "err", "best", "worst"):
+            self.log(f"{key}.{name}", getattr(found, name))
+
+
+def writer(environ: dict[str, str], fallback: Callable[[str], None]) -> Callable[[str], None]:
+    """What writes lines: to ``POPCORN_FD`` where it is set, else ``fallback``.
+
+    Raises:
+        OSError: the descriptor is not open.
+        ValueError: it is not a number.
+    """
+    given = environ.get("POPCORN_FD")
+    if given is None:
+        return fallback
+    descriptor = int(given)
+    os.fstat(descriptor)
+    return lambda line: _write_all(descriptor, line.encode())
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
