@@ -120,7 +120,7 @@ def _stop(message: str, code: PopcornExit) -> NoReturn:
 @click.option(
     "--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds for each part."
 )
-def eval_command(kernel: Path, mode: str, device: str, names: tuple[str, ...], rounds: int, timeout: float) -> None:
+def eval_command(kernel: Path, *, mode: str, device: str, names: tuple[str, ...], rounds: int, timeout: float) -> None:
     """Judge (test), time (benchmark) or do both (leaderboard), as GPU MODE's harness does.
 
     Lines go to the descriptor that POPCORN_FD names, or to standard output where it is not set. Exit codes: 0 fine,
