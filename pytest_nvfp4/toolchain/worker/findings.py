@@ -11,6 +11,8 @@ from typing import Any
 
 _COMPILER = re.compile(r"cutlass/base_dsl/(?:dsl|compiler)\.py$")
 _EXECUTOR = re.compile(r"cutlass/(?:base_dsl|cutlass_dsl)/\w*jit_executor\.py$")
+# `--> FILE:LINE:COLUMN` in the DSL's messages from 4.8 on, `("FILE":LINE:COLUMN)` in MLIR's diagnostics
+_LOCATION = re.compile(r"""(?:-->\s+|\(")(?P<file>/[^"\n]*?)"?:(?P<line>\d+)(?::\d+)?""")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -61,6 +63,10 @@ def _place(error: BaseException, watched: Callable[[str], bool]) -> tuple[str | 
         file, line = getattr(link, "filename", None), getattr(link, "lineno", None)
         if isinstance(file, str) and isinstance(line, int) and watched(file):
             return file, line  # the DSL's own errors about source code carry these
+    for link in chain:
+        for match in _LOCATION.finditer(_plain(str(link))):
+            if watched(match["file"]):
+                return match["file"], int(match["line"])  # the compiler's own words for where it went wrong
     for link in chain:
         frames = [frame for frame in traceback.extract_tb(link.__traceback__) if watched(frame.filename)]
         if frames:

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from pytest_nvfp4.toolchain.worker.findings import described, from_exception, in_compile
+
+KERNEL = "/home/me/kernels/k.py"
+
+
+def place(error: BaseException) -> tuple[str | None, int | None]:
+    finding = from_exception("compile", "k.py did not compile", error, lambda file: file == KERNEL)
+    return finding.file, finding.line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"The compiler could not build valid IR for this code.\n\n  --> {KERNEL}:311:8\n      in function `kernel(...)`:",
+        f"\x1b[94m-->\x1b[0m {KERNEL}:311",
+        f'Verification failed:\nerror: "init("("{KERNEL}":311:8): expected alignment at least 64, but got 8',
+        f'error: "x("("/dsl/cutlass/core.py":7:1): called from\n note: "y("("{KERNEL}":311:8): here',
+    ],
+)
+def test_the_compilers_own_words_for_the_place_are_taken(text: str) -> None:
+    assert place(RuntimeError(text)) == (KERNEL, 311)
+
+
+@pytest.mark.parametrize("text", ["no place", "--> /dsl/cutlass/core.py:7:1", '("relative.py":3:1)', "--> :3"])
+def test_places_that_are_not_the_users_are_not(text: str) -> None:
+    assert place(RuntimeError(text)) == (None, None)
+
+
+def test_the_cause_names_the_place_too() -> None:
+    error = RuntimeError("it failed")
+    error.__cause__ = RuntimeError(f"--> {KERNEL}:5:1")
+    assert place(error) == (KERNEL, 5)
+
+
+def test_an_error_of_the_dsl_without_frames_is_of_the_compile() -> None:
+    kind = type("DSLUserCodeError", (Exception,), {"__module__": "cutlass.base_dsl.common"})
+    assert in_compile(kind("bad"))
+    assert not in_compile(ValueError("bad"))
+
+
+def test_an_error_without_words_is_named() -> None:
+    assert described(AssertionError()) == "AssertionError: no message"
