@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import TypeAlias
@@ -85,6 +85,8 @@ def diff_listings(old: Listing, new: Listing, *, protected: Collection[str] = ()
         new: what they are.
         protected: names of layouts that must never change unnoticed, as in the listing or as ``fnmatch`` patterns;
             one without a dot names the variable in every scope, and ``#2`` of a reassigned variable is covered.
+            Where the two were made by different versions of the DSL, a cosmetic change of a protected layout counts
+            like any other: another version writes the same layout in another way.
         renames: pair a removed with an added layout of the same scope and the same type text, where there is
             exactly one of each, instead of reporting both.
     """
@@ -105,6 +107,11 @@ def diff_listings(old: Listing, new: Listing, *, protected: Collection[str] = ()
     changes += [_removal(record, shield) for record in removed]
     changes += [_addition(record, shield) for record in added]
     dsl, header = _headers(old, new)
+    if dsl is not None:
+        changes = [
+            replace(change, protected=False) if change.protected and change.severity <= Severity.COSMETIC else change
+            for change in changes
+        ]
     return ListingDiff(worst_first(changes), identical, dsl, header)
 
 

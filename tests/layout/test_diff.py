@@ -546,3 +546,20 @@ def test_what_is_no_number_is_text(text):
     (fact,) = diff_facts({"a": "1"}, {"a": text})
     assert not fact.numeric
     json.dumps(fact.to_json(), allow_nan=False)
+
+
+def test_another_dsl_version_may_write_a_protected_layout_in_another_way() -> None:
+    weak = '!cute.memref<f16, smem, align<128>, "(4,2):(1,4)">'
+    strong = '!cute.memref<f16, smem, align<1024>, "(4,2):(1,4)">'
+    other = '!cute.memref<f16, smem, align<128>, "(4,2):(2,1)">'
+
+    def listing(version: str, raw: str) -> Listing:
+        return Listing.from_pairs({"dsl": version}, [("k.sA", raw)])
+
+    same = diff_listings(listing("4.8.1", weak), listing("4.8.1", strong), protected=["k.sA"])
+    across = diff_listings(listing("4.8.1", weak), listing("4.4.0", strong), protected=["k.sA"])
+    worse = diff_listings(listing("4.8.1", weak), listing("4.4.0", other), protected=["k.sA"])
+    assert [change.name for change in same.gate()] == ["k.sA"]
+    assert across.gate() == []
+    assert across.changes[0].severity is Severity.COSMETIC
+    assert worse.gate()[0].protected
