@@ -8,7 +8,9 @@
 
     [[tool.pytest_nvfp4.kernel]]
     path = "kernels/*/sm100.py"                       # glob, relative to the pyproject.toml
-    problems = ["small", "gpumode-0"]
+    problems = ["small", "gpumode-0"]                 # compiled for these
+    verify-problems = ["gpumode", "small"]            # run on these (default: GPU MODE's ten tests)
+    benchmark-problems = ["gpumode-bench-2"]          # timed on these (default: GPU MODE's four benchmarks)
     protected = ["*.sA", "*.tCtAcc"]
 
     [[tool.pytest_nvfp4.kernel]]
@@ -49,6 +51,8 @@ class KernelSettings:
         arch: Architecture to compile for.
         problems: The problems it is traced on; None where the settings do not say: then ``gpumode-0`` for a kernel
             under the contract, and one trace without a problem's name for an entry.
+        verify: The problems it is verified on, on a device; None for GPU MODE's ten tests.
+        benchmark: The problems it is timed on; None for GPU MODE's four benchmarks.
         protected: Patterns (``fnmatch``) of layout names that may not change without ``--nvfp4-unprotect``.
         compile_options: Options on top of the kernel's own.
         configured: A table of pyproject.toml speaks of this file.
@@ -58,6 +62,8 @@ class KernelSettings:
     entry: str | None = None
     arch: str = DEFAULT_ARCH
     problems: tuple[Problem, ...] | None = None
+    verify: tuple[Problem, ...] | None = None
+    benchmark: tuple[Problem, ...] | None = None
     protected: tuple[str, ...] = ()
     compile_options: tuple[str, ...] = ()
     configured: bool = False
@@ -186,22 +192,46 @@ class _Reader:
         return tuple(items)
 
 
-_KERNEL_KEYS = ("path", "name", "entry", "arch", "problems", "protected", "compile-options")
-_TOP_KEYS = ("arch", "problems", "protected", "compile-options", "kernel", "default-problems")
+_KERNEL_KEYS = (
+    "path",
+    "name",
+    "entry",
+    "arch",
+    "problems",
+    "verify-problems",
+    "benchmark-problems",
+    "protected",
+    "compile-options",
+)
+_TOP_KEYS = (
+    "arch",
+    "problems",
+    "protected",
+    "compile-options",
+    "kernel",
+    "default-problems",
+    "verify-problems",
+    "benchmark-problems",
+)
 _ANY = re.compile(r".+", re.DOTALL)
 
 
 def _kernel(reader: _Reader, base: KernelSettings, own: Mapping[str, Problem], problems_key: str) -> KernelSettings:
     arch = reader.text("arch", _ARCH, "an architecture such as sm_100a", base.arch)
-    names = reader.texts(problems_key, ())
-    try:
-        problems = resolve(names, own=own) if names else base.problems
-    except ProblemError as error:
-        raise reader.fail(problems_key, list(names), str(error)) from error
+
+    def problems(key: str, default: tuple[Problem, ...] | None) -> tuple[Problem, ...] | None:
+        names = reader.texts(key, ())
+        try:
+            return resolve(names, own=own) if names else default
+        except ProblemError as error:
+            raise reader.fail(key, list(names), str(error)) from error
+
     return replace(
         base,
         arch=arch or base.arch,
-        problems=problems,
+        problems=problems(problems_key, base.problems),
+        verify=problems("verify-problems", base.verify),
+        benchmark=problems("benchmark-problems", base.benchmark),
         protected=reader.texts("protected", base.protected),
         compile_options=reader.texts("compile-options", base.compile_options),
     )

@@ -27,6 +27,34 @@ def visible_gpus() -> list[str]:
     return [] if status else [str(index) for index in range(count.value)]
 
 
+def describe_gpus() -> list[str]:
+    """Name, architecture and driver of each GPU that NVML knows, such as ``NVIDIA H200, sm_90, driver 580.159``."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return []
+    if nvml.nvmlInit_v2():
+        return []
+    try:
+        driver = ctypes.create_string_buffer(96)
+        nvml.nvmlSystemGetDriverVersion(driver, ctypes.c_uint(len(driver)))
+        count = ctypes.c_uint()
+        if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+            return []
+        found = []
+        for index in range(count.value):
+            device, name = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+            major, minor = ctypes.c_int(), ctypes.c_int()
+            if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device)):
+                continue
+            nvml.nvmlDeviceGetName(device, name, ctypes.c_uint(len(name)))
+            nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
+            found.append(f"{name.value.decode()}, sm_{major.value}{minor.value}, driver {driver.value.decode()}")
+        return found
+    finally:
+        nvml.nvmlShutdown()
+
+
 def share(gpus: list[str], worker: str | None) -> str | None:
     """The GPU of one of xdist's test processes (``gw3``), dealt out in turn; the first one without xdist."""
     if not gpus:

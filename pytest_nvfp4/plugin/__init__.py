@@ -12,24 +12,44 @@ from typing import Any
 
 import pytest
 
+from pytest_nvfp4.plugin import devices as _devices
 from pytest_nvfp4.plugin import options as _options
-from pytest_nvfp4.plugin.fixtures import layout_snapshot, nvfp4_case, nvfp4_fact_snapshot, nvfp4_trace
+from pytest_nvfp4.plugin.fixtures import (
+    layout_snapshot,
+    nvfp4_case,
+    nvfp4_device,
+    nvfp4_fact_snapshot,
+    nvfp4_kernel,
+    nvfp4_running,
+    nvfp4_trace,
+)
 from pytest_nvfp4.plugin.kernel import KernelWarning
 from pytest_nvfp4.plugin.session import FinishHook, SessionHooks
 from pytest_nvfp4.plugin.state import RUN, Run
 
-__all__ = ["KernelWarning", "layout_snapshot", "nvfp4_case", "nvfp4_fact_snapshot", "nvfp4_trace"]
+__all__ = [
+    "KernelWarning",
+    "layout_snapshot",
+    "nvfp4_case",
+    "nvfp4_device",
+    "nvfp4_fact_snapshot",
+    "nvfp4_kernel",
+    "nvfp4_running",
+    "nvfp4_trace",
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare options and ini settings."""
     _options.add(parser)
+    _devices.add(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options and register what goes with a run."""
     config.addinivalue_line("markers", "nvfp4: a check of a kernel file (set on the items of kernel files)")
     config.stash[RUN] = Run(config, _options.read(config))
+    config.stash[_devices.DEVICES] = _devices.Devices(config, _devices.read(config))
     hooks = SessionHooks(config)
     config.pluginmanager.register(hooks, "nvfp4-session")
     config.pluginmanager.register(FinishHook(hooks), "nvfp4-finish")
@@ -52,7 +72,10 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     named = any(str(argument).split("::")[0].endswith(".py") for argument in config.args)
     if not (named or run.options.kernels or run.settings.tables):
         return None
+    from pytest_nvfp4.device.gpus import describe_gpus
     from pytest_nvfp4.toolchain.request import installed_dsl_version
 
     version = installed_dsl_version()
-    return f"nvfp4: nvidia-cutlass-dsl {version}" if version else "nvfp4: nvidia-cutlass-dsl is not installed"
+    dsl = f"nvidia-cutlass-dsl {version}" if version else "nvidia-cutlass-dsl is not installed"
+    wanted = config.stash[_devices.DEVICES].options.device
+    return f"nvfp4: {dsl}; device {wanted}: {'; '.join(describe_gpus()) or 'no GPU'}"

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from pytest_nvfp4.plugin.checks import CHECKS, Check
+from pytest_nvfp4.plugin.checks import CHECKS, VERIFY, Check
+from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.kernel import item_name
 from pytest_nvfp4.plugin.recognise import claim, lacks_entry
+from pytest_nvfp4.plugin.running import verify_cases
 from pytest_nvfp4.plugin.state import RUN, Case
 
 
@@ -70,9 +72,11 @@ class KernelFile(pytest.File):
 
     def collect(self) -> Iterable[pytest.Item]:
         """One item a check, configuration and problem, also where the check will say that it cannot be made."""
-        for case in self._cases():
-            for check in CHECKS:
-                yield CheckItem.from_parent(self, name=item_name(check.name, case), check=check, case=case)
+        cases = self._cases()
+        made = [(check, case) for case in cases for check in CHECKS]
+        made += [(VERIFY, case) for case in verify_cases(self.config.stash[RUN], self.config.stash[DEVICES], cases)]
+        for check, case in made:
+            yield CheckItem.from_parent(self, name=item_name(check.name, case), check=check, case=case)
 
     def _cases(self) -> list[Case]:
         run = self.config.stash[RUN]

@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.kernel import KernelUnderTest
 from pytest_nvfp4.plugin.state import RUN, Case
 from pytest_nvfp4.plugin.traces import TraceFactory
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.device.base import Device
     from pytest_nvfp4.plugin.compare_facts import FactSnapshot
     from pytest_nvfp4.plugin.compare_layouts import LayoutSnapshot
+    from pytest_nvfp4.plugin.kernels import KernelFactory
+    from pytest_nvfp4.plugin.running import KernelOnDevice
 
 
 @pytest.fixture
@@ -22,6 +26,31 @@ def nvfp4_case(request: pytest.FixtureRequest) -> KernelUnderTest:
     if not isinstance(case, Case):
         raise pytest.UsageError("nvfp4_case is for check items of kernel files; a test uses nvfp4_trace(PATH)")
     return KernelUnderTest(request.node, request.config.stash[RUN], case)
+
+
+@pytest.fixture
+def nvfp4_running(request: pytest.FixtureRequest) -> KernelOnDevice:
+    """The kernel that the check item runs on a device; for check items only."""
+    from pytest_nvfp4.plugin.running import DeviceCase, KernelOnDevice
+
+    case = getattr(request.node, "case", None)
+    if not isinstance(case, DeviceCase):
+        raise pytest.UsageError("nvfp4_running is for check items of kernel files; a test uses nvfp4_kernel(PATH)")
+    return KernelOnDevice(request.node, request.config.stash[RUN], case)
+
+
+@pytest.fixture(scope="session")
+def nvfp4_device(request: pytest.FixtureRequest) -> Device:
+    """The device of this run; a test that asks for it is skipped where there is none, or fails if one is required."""
+    return request.config.stash[DEVICES].any_arch()
+
+
+@pytest.fixture(scope="session")
+def nvfp4_kernel(request: pytest.FixtureRequest) -> KernelFactory:
+    """Run kernels in tests: ``nvfp4_kernel(PATH).verify(problem="96x128x256", families=["pow2_exact"])``."""
+    from pytest_nvfp4.plugin.kernels import KernelFactory
+
+    return KernelFactory(request.config.stash[RUN], request.config.stash[DEVICES])
 
 
 @pytest.fixture(scope="session")

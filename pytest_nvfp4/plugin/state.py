@@ -45,6 +45,7 @@ class Run:
         options: What the user asked for.
         settings: ``[tool.pytest_nvfp4]`` of the root's pyproject.toml.
         passed_over: Files that pytest came across and nobody collected.
+        chosen_problems: The problems of the command line; empty where it names none.
 
     Raises:
         pytest.UsageError: the settings, or the problems of the command line, cannot be used.
@@ -59,7 +60,7 @@ class Run:
         self.passed_over: list[Path] = []
         try:
             self.settings: Settings = load(options.root)
-            self._problems = self.settings.resolve_problems(options.problems)
+            self.chosen_problems = self.settings.resolve_problems(options.problems)
         except SettingsError as error:
             raise pytest.UsageError(str(error)) from error
         except ProblemError as error:
@@ -113,7 +114,7 @@ class Run:
         cases: list[Case] = []
         for one in configured:
             settings = self._with_options(one, named=named)
-            problems = self._problems or settings.problems
+            problems = self.chosen_problems or settings.problems
             if problems is None:
                 # an entry need not know of problems, so its node ids do not speak of one
                 shown = "" if settings.entry else GPUMODE[0].name

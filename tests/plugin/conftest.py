@@ -191,3 +191,9 @@ def workers(request: pytest.FixtureRequest) -> tuple[str, ...]:
 def environ_without(*names: str) -> dict[str, str]:
     """This process's environment without some variables."""
     return {name: value for name, value in os.environ.items() if name not in names}
+
+
+@pytest.fixture(autouse=True)
+def _no_device_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests are about the checks that need no device; test_devices.py has those that do."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--nvfp4-device=none")

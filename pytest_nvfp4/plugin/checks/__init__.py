@@ -10,6 +10,7 @@ from pytest_nvfp4.plugin.checks.codegen import codegen
 from pytest_nvfp4.plugin.checks.compiles import compiles
 from pytest_nvfp4.plugin.checks.launch import launch
 from pytest_nvfp4.plugin.checks.layouts import layouts
+from pytest_nvfp4.plugin.checks.verify import verify
 from pytest_nvfp4.plugin.kernel import COMPILE
 
 
@@ -28,3 +29,6 @@ CHECKS: tuple[Check, ...] = (
     Check("codegen", codegen),
 )
 """The checks of a kernel file, in the order they run."""
+
+VERIFY = Check("verify", verify)
+"""The check that runs a kernel on a device."""

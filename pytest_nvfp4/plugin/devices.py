@@ -1,0 +1,190 @@
+"""Where checks run kernels: the options about devices, and the device of a run once one is needed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.device.base import Device
+    from pytest_nvfp4.device.job import Case, KernelSpec
+    from pytest_nvfp4.device.verify import Verification, Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """What the user asked for about devices.
+
+    Attributes:
+        device: Name of the device.
+        require: A check that finds no device fails instead of being skipped.
+        families: Input families to verify with; empty for the default ones.
+        rounds: Timed calls of a benchmark.
+        timeout_s: Seconds that one job may take.
+    """
+
+    device: str
+    require: bool
+    families: tuple[str, ...]
+    rounds: int
+    timeout_s: float
+
+
+def add(parser: pytest.Parser) -> None:
+    """Declare the options."""
+    group = parser.getgroup("nvfp4")
+    group.addoption(
+        "--nvfp4-device",
+        default="auto",
+        metavar="NAME",
+        help="where verify and benchmark checks run: auto (a GPU of this machine that fits, else they are skipped), "
+        "local, sim, none (there are no such checks), or a device that another package adds",
+    )
+    group.addoption(
+        "--nvfp4-require-device",
+        action="store_true",
+        help="fail the checks that need a device where there is none, instead of skipping them",
+    )
+    group.addoption(
+        "--nvfp4-family",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="input family to verify with instead of the default ones; may be repeated",
+    )
+    group.addoption(
+        "--nvfp4-rounds", type=int, default=50, metavar="N", help="timed calls of a benchmark check (default: 50)"
+    )
+    group.addoption(
+        "--nvfp4-device-timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="seconds one job may take on a device (default: 600)",
+    )
+
+
+def read(config: pytest.Config) -> DeviceOptions:
+    """The options of a run. Raises pytest.UsageError."""
+    rounds, timeout = config.getoption("--nvfp4-rounds"), config.getoption("--nvfp4-device-timeout")
+    if rounds < 3:
+        raise pytest.UsageError(f"--nvfp4-rounds {rounds} is too few: at least 3 are needed")
+    if not timeout > 0:
+        raise pytest.UsageError(f"--nvfp4-device-timeout {timeout:g} must be more than zero seconds")
+    name = config.getoption("--nvfp4-device")
+    if name not in ("auto", "local", "sim", "none"):
+        from pytest_nvfp4.device.select import known_names
+
+        if name not in known_names():
+            raise pytest.UsageError(f"--nvfp4-device {name!r}: no such device; known are {', '.join(known_names())}")
+    families = tuple(config.getoption("--nvfp4-family"))
+    if families:
+        from pytest_nvfp4.numerics.families import FAMILIES
+
+        for family in families:
+            if family not in FAMILIES:
+                raise pytest.UsageError(f"--nvfp4-family {family!r}: known are {', '.join(FAMILIES)}")
+    return DeviceOptions(name, bool(config.getoption("--nvfp4-require-device")), families, rounds, timeout)
+
+
+class Devices:
+    """The device of a run, chosen when the first check asks for it."""
+
+    def __init__(self, config: pytest.Config, options: DeviceOptions) -> None:
+        self._config = config
+        self.options = options
+        self.missing: dict[str, int] = {}
+        """Why checks were skipped for want of a device, and how many."""
+        self._verified: dict[tuple[str, str, str], dict[Case, Verification]] = {}
+
+    @cached_property
+    def folder(self) -> Path:
+        """A folder for the files of jobs; it is removed when the run ends."""
+        folder = Path(tempfile.mkdtemp(prefix="pytest-nvfp4-"))
+        self._config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        return folder
+
+    @cached_property
+    def device(self) -> Device | str:
+        """The device, or why there is none."""
+        from pytest_nvfp4.device.base import DeviceUnavailableError
+        from pytest_nvfp4.device.select import select
+
+        try:
+            return select(self.options.device, folder=self.folder, worker=self._worker)
+        except DeviceUnavailableError as error:
+            return str(error)
+
+    @property
+    def _worker(self) -> str | None:
+        return getattr(self._config, "workerinput", {}).get("workerid")
+
+    @property
+    def shared(self) -> bool:
+        """Whether other test processes of this run work on the same items."""
+        return self._worker is not None
+
+    def any_arch(self) -> Device:
+        """The device. Where there is none the caller is skipped, or fails with ``--nvfp4-require-device``."""
+        device = self.device
+        if isinstance(device, str):
+            self.lack(device)
+        return device
+
+    def for_arch(self, arch: str) -> Device:
+        """The device, if it can run code for an architecture; otherwise as ``any_arch`` without a device."""
+        from pytest_nvfp4.device.base import DeviceUnavailableError
+
+        device = self.any_arch()
+        try:
+            unsupported = device.unsupported(arch)
+        except DeviceUnavailableError as error:
+            unsupported = str(error)
+        if unsupported is not None:
+            self.lack(unsupported)
+        return device
+
+    def lack(self, why: str) -> NoReturn:
+        """Skip the calling check for want of a device, or fail it where one is required."""
+        if self.options.require:
+            from pytest_nvfp4.plugin.failure import CheckFailure
+
+            raise CheckFailure(f"not run: {why} (--nvfp4-require-device)")
+        self.missing[why] = self.missing.get(why, 0) + 1
+        pytest.skip(f"not run: {why}")
+
+    @cached_property
+    def verifier(self) -> Verifier:
+        """Verifies kernels on the device. Only to be asked for once ``for_arch`` has returned."""
+        from pytest_nvfp4.device.verify import Verifier
+
+        assert not isinstance(self.device, str)
+        return Verifier(self.device, folder=self.folder / "jobs", deadline_s=self.options.timeout_s)
+
+    def verify(
+        self, kernel: KernelSpec, wanted: Sequence[Case], *, others: Sequence[Case], base: Path
+    ) -> list[tuple[Case, Verification]]:
+        """The verdicts of some cases of a kernel, each with the verification it is part of.
+
+        Args:
+            kernel: The kernel.
+            wanted: The cases whose verdicts are asked for.
+            others: Further cases that will be asked for in this process: they run in the same job.
+            base: The folder the kernel's files are relative to.
+        """
+        known = self._verified.setdefault((kernel.sha256, kernel.arch, " ".join(kernel.compile_options)), {})
+        lacking = [case for case in dict.fromkeys([*wanted, *others]) if case not in known]
+        if any(case in lacking for case in wanted):
+            done = self.verifier.verify(kernel, lacking, base=base)
+            known.update(dict.fromkeys(lacking, done))
+        return [(case, known[case]) for case in wanted]
+
+
+DEVICES = pytest.StashKey[Devices]()

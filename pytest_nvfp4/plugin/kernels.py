@@ -1,0 +1,100 @@
+"""The ``nvfp4_kernel`` fixture: run kernels in tests of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_nvfp4.plugin.devices import Devices
+from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.state import Case, Run
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.device.verify import Verification
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of a test, ready to be run on the device of the run."""
+
+    _run: Run
+    _devices: Devices
+    _case: Case
+
+    def verify(
+        self, *, problem: str | None = None, families: Sequence[str] = (), seed: int | None = None, check: bool = True
+    ) -> Verification:
+        """Run the kernel and judge its outputs.
+
+        Args:
+            problem: A problem's name or shape; ``gpumode-0``, or the first of the kernel's settings, otherwise.
+            families: Input families; the default ones that take any problem otherwise.
+            seed: Seed of the order of calls, to repeat a run.
+            check: Fail the test when an output is wrong; False to only get the verdicts.
+
+        Raises:
+            CheckFailure: an output is wrong, or an argument cannot be used.
+        """
+        from pytest_nvfp4.device.job import Case as JobCase
+        from pytest_nvfp4.device.job import KernelSpec, ProblemSpec
+        from pytest_nvfp4.numerics.families import FAMILIES, default_families
+        from pytest_nvfp4.problem import ProblemError
+
+        settings = self._case.settings
+        self._devices.for_arch(settings.arch)
+        try:
+            chosen = self._run.settings.resolve_problems([problem])[0] if problem else self._case.problem
+        except ProblemError as error:
+            raise CheckFailure(f"nvfp4_kernel: {error}") from error
+        for family in families:
+            if family not in FAMILIES:
+                raise CheckFailure(f"nvfp4_kernel: no family is called {family!r}; known are {', '.join(FAMILIES)}")
+        names = families or [family.name for family in default_families() if family.shapes is None]
+        trace = self._run.trace(self._case)
+        spec, base = KernelSpec.from_files(
+            self._case.path,
+            others=[Path(path) for path in trace.dependencies],
+            arch=settings.arch,
+            compile_options=settings.compile_options,
+        )
+        cases = [JobCase(problem=ProblemSpec.of(chosen), family=name) for name in names]
+        done = self._devices.verifier.verify(spec, cases, base=base, order_seed=seed)
+        wrong = [
+            f"{verdict.status} with inputs {verdict.case.family!r}: {finding}"
+            for verdict in done.verdicts
+            if verdict.status != "passed"
+            for finding in verdict.findings[:3]
+        ]
+        if check and wrong:
+            raise CheckFailure("\n".join(wrong), file=str(self._case.path))
+        return done
+
+
+@dataclass(frozen=True)
+class KernelFactory:
+    """Makes kernels for tests: ``nvfp4_kernel("kernels/x.py")``."""
+
+    _run: Run
+    _devices: Devices
+
+    def __call__(self, kernel: str | Path, *, arch: str | None = None) -> Kernel:
+        """A kernel under GPU MODE's contract.
+
+        Args:
+            kernel: Its file, relative to the root.
+            arch: Architecture; what the settings say otherwise.
+
+        Raises:
+            CheckFailure: there is no such file, or its settings name an entry, which cannot be run.
+        """
+        path = (self._run.options.root / kernel).resolve()
+        if not path.is_file():
+            raise CheckFailure(f"nvfp4_kernel: there is no kernel file {path}")
+        case = self._run.cases(path, named=False)[0]
+        if case.settings.entry:
+            raise CheckFailure(f"nvfp4_kernel: {path.name} has an entry; only kernels under the contract can be run")
+        if arch is not None:
+            case = replace(case, settings=replace(case.settings, arch=arch))
+        return Kernel(self._run, self._devices, case)

@@ -1,0 +1,173 @@
+"""The kernel of a check item that runs on a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_nvfp4.plugin.devices import DEVICES, Devices
+from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.kernel import KernelUnderTest
+from pytest_nvfp4.plugin.state import Case, Run
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.device import job
+    from pytest_nvfp4.device.verdict import CaseVerdict
+    from pytest_nvfp4.device.verify import Verification
+    from pytest_nvfp4.problem import Problem
+    from pytest_nvfp4.toolchain.trace import Trace
+
+_MOST_FINDINGS = 6
+
+
+@dataclass(frozen=True)
+class DeviceCase(Case):
+    """A case that runs on a device.
+
+    Attributes:
+        own_shapes: It is about the families that bring their own sizes, instead of about a problem.
+    """
+
+    own_shapes: bool = False
+
+
+class KernelOnDevice:
+    """Runs the kernel of a check item on the device of the run."""
+
+    def __init__(self, item: pytest.Item, run: Run, case: DeviceCase) -> None:
+        self._item = item
+        self._run = run
+        self._case = case
+        self._devices = item.config.stash[DEVICES]
+
+    def spec(self) -> tuple[job.KernelSpec, Path]:
+        """The kernel as a job carries it, with what its trace says it needs.
+
+        A kernel that does not compile is skipped or fails as for every check; one that has nothing to compile (it does
+        not use the DSL) can still be run.
+        """
+        from pytest_nvfp4.device.job import KernelSpec
+
+        trace = self._trace()
+        try:
+            return KernelSpec.from_files(
+                self._case.path,
+                others=[Path(path) for path in trace.dependencies],
+                arch=self._case.settings.arch,
+                compile_options=self._case.settings.compile_options,
+            )
+        except (OSError, SyntaxError, UnicodeDecodeError) as error:
+            raise CheckFailure(f"the kernel's files cannot be read: {error}", file=str(self._case.path)) from error
+
+    def _trace(self) -> Trace:
+        trace = self._run.trace(self._case)
+        if trace.ok or {finding.kind for finding in trace.errors} <= {"no-compile", "run"}:
+            return trace
+        return KernelUnderTest(self._item, self._run, self._case).compiled_or_skip()
+
+    def verify(self) -> None:
+        """Verify the kernel on its problem.
+
+        Raises:
+            CheckFailure: an output is wrong, or the kernel did not run to its end.
+        """
+        self._devices.for_arch(self._case.settings.arch)
+        spec, base = self.spec()
+        others = [] if self._devices.shared else self._others()
+        found = self._devices.verify(spec, self._cases(self._case), others=others, base=base)
+        bad = [
+            (verdict, verification)
+            for case, verification in found
+            for verdict in verification.verdicts
+            if verdict.case == case and verdict.status != "passed"
+        ]
+        if bad:
+            raise self._failure(bad)
+
+    def _others(self) -> list[job.Case]:
+        """The cases of the verify items of the same kernel and configuration that this run will come to."""
+        cases: list[job.Case] = []
+        for item in self._item.session.items:
+            case = getattr(item, "case", None)
+            alike = isinstance(case, DeviceCase) and case.settings == self._case.settings
+            if alike and item.parent is self._item.parent and item.name.startswith("verify"):
+                cases += self._cases(case)
+        return cases
+
+    def _cases(self, case: DeviceCase) -> list[job.Case]:
+        from pytest_nvfp4.device.job import Case as JobCase
+        from pytest_nvfp4.device.job import ProblemSpec
+        from pytest_nvfp4.numerics.families import default_families
+        from pytest_nvfp4.numerics.families import family as family_named
+
+        names = self._devices.options.families
+        families = [family_named(name) for name in names] if names else default_families()
+        if case.own_shapes:
+            return [
+                JobCase(problem=ProblemSpec.of(family.shapes), family=family.name)
+                for family in families
+                if family.shapes is not None
+            ]
+        problem = ProblemSpec.of(case.problem)
+        return [JobCase(problem=problem, family=family.name) for family in families if names or family.shapes is None]
+
+    def _failure(self, bad: list[tuple[CaseVerdict, Verification]]) -> CheckFailure:
+        lines: list[str] = []
+        verification = bad[0][1]
+        said: set[str] = set()
+        for verdict, _ in bad:
+            texts = [text for finding in verdict.findings if (text := str(finding)) not in said]
+            said.update(texts)
+            if texts:
+                lines.append(f"{verdict.status} on {verdict.case.problem.name} with inputs {verdict.case.family!r}:")
+            for text in texts[:_MOST_FINDINGS]:
+                lines += [f"  {line}" for line in text.splitlines()]
+            if len(texts) > _MOST_FINDINGS:
+                lines.append(f"  and {len(texts) - _MOST_FINDINGS} more")
+        device = f"on {verification.device}" if verification.device else "no device answered"
+        lines.append(f"{device}; order of calls: seed {verification.order_seed}")
+        if verification.stderr.strip():
+            lines.append("the kernel last wrote to stderr:")
+            lines += [f"    {line}" for line in verification.stderr.strip().splitlines()[-6:]]
+        file = next((finding.file for verdict, _ in bad for finding in verdict.findings if finding.file), None)
+        line = next((finding.line for verdict, _ in bad for finding in verdict.findings if finding.file), None)
+        return CheckFailure("\n".join(lines), file=file or str(self._case.path), line=line)
+
+
+OWN_SHAPES = "own-shapes"
+"""Label of the verify check of the families that bring their own sizes (edges, decode probes)."""
+
+
+def verify_cases(run: Run, devices: Devices, cases: list[Case]) -> list[DeviceCase]:
+    """The cases of the verify checks of a kernel: one a problem, and one for the families with sizes of their own.
+
+    With ``--nvfp4-device=none`` there are none.
+    """
+    if devices.options.device == "none":
+        return []
+    from pytest_nvfp4.problem import GPUMODE
+
+    made: list[DeviceCase] = []
+    for case in _configurations(cases):
+        chosen = run.chosen_problems
+        made += [_on_device(case, problem, problem.name) for problem in chosen or case.settings.verify or GPUMODE]
+        if not chosen:
+            made.append(_on_device(case, GPUMODE[0], OWN_SHAPES, own_shapes=True))
+    return made
+
+
+def _configurations(cases: list[Case]) -> list[Case]:
+    """One case of each configuration that can be run: under the contract, and not known to be broken."""
+    first: dict[str, Case] = {}
+    for case in cases:
+        if case.settings.entry is None and case.trouble is None:
+            first.setdefault(case.settings.name, case)
+    return list(first.values())
+
+
+def _on_device(case: Case, problem: Problem, label: str, *, own_shapes: bool = False) -> DeviceCase:
+    label = "-".join(part for part in (case.settings.name, label) if part)
+    return DeviceCase(case.path, case.settings, problem, label, own_shapes=own_shapes)
