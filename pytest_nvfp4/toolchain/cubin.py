@@ -24,6 +24,8 @@ _HEADER_BYTES: Final = 64
 _FATBIN_MAGIC: Final = b"\x50\xed\x55\xba"
 _FATBIN_ELF: Final = 2
 _SHT_NOBITS: Final = 8
+_RESERVED_SMEM: Final = "reserved.0"
+_RESERVED_SMEM_BYTES: Final = 1024
 _MAX_PARAM_BYTES: Final = (1 << 14) - 1
 _MAX_IMAGE_BYTES: Final = 1 << 30
 
@@ -100,12 +102,17 @@ def parse(image: bytes) -> dict[str, CubinKernel]:
     try:
         sections = _sections(image)
         smem = {s.name.removeprefix(".nv.shared."): s.size for s in sections if s.name.startswith(".nv.shared.")}
+        reserved = _RESERVED_SMEM_BYTES if _RESERVED_SMEM in smem else 0
         kernels = {}
         for section in sections:
             if section.name.startswith(".nv.info."):
                 name = section.name.removeprefix(".nv.info.")
                 params = _params(name, image[section.offset : section.offset + section.size])
-                kernels[name] = CubinKernel(name=name, params=params, static_smem=smem.get(name, 0))
+                # From sm_90 on a kernel's section begins with what the system keeps of each CTA's shared memory, which
+                # is not the kernel's: 512 static bytes make a section of 1536, dynamic ones alone make one of 1024.
+                static = smem.get(name, 0)
+                static -= reserved if static >= reserved else 0
+                kernels[name] = CubinKernel(name=name, params=params, static_smem=static)
     except (struct.error, IndexError, OverflowError, ValueError) as error:
         if isinstance(error, CubinError):
             raise

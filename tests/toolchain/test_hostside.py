@@ -106,6 +106,21 @@ said["wide"] = refused(wide, tensor, 1056)
 said["too_much_smem"] = refused(wide, tensor, 256)
 said["fits"] = refused(wide, tensor, 224)
 
+# all the shared memory that a CTA may have, and one byte more
+@cute.kernel
+def reverse(x: cute.Tensor):
+    tidx, _, _ = cute.arch.thread_idx()
+    staged = cute.make_tensor(cutlass.utils.SmemAllocator().allocate_array(cutlass.Int32, 32), cute.make_layout(32))
+    staged[tidx] = x[tidx]
+    cute.arch.barrier()
+    x[tidx] = staged[31 - tidx]
+
+@cute.jit
+def full(x: cute.Tensor, size: cutlass.Int32):
+    reverse(x).launch(grid=[1, 1, 1], block=[32, 1, 1], smem=size)
+said["all_smem"] = refused(full, tensor, 232448)
+said["one_byte_more"] = refused(full, tensor, 232449)
+
 # a pointer argument, and no tensor at all
 @cute.jit
 def by_pointer(p: cute.Pointer, n: cutlass.Int32):
@@ -204,6 +219,8 @@ def test_launches_a_driver_refuses_are_refused(launched):
     assert "cudaErrorInvalidConfiguration" in launched["wide"][1]
     assert "dynamic shared memory" in launched["too_much_smem"][1]
     assert launched["fits"] is None
+    assert launched["all_smem"] is None
+    assert "232449 bytes of dynamic shared memory" in launched["one_byte_more"][1]
 
 
 def test_pointer_arguments_and_equal_kernel_names(launched):
