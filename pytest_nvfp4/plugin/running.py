@@ -92,8 +92,9 @@ class KernelOnDevice:
         cases: list[job.Case] = []
         for item in self._item.session.items:
             case = getattr(item, "case", None)
-            alike = isinstance(case, DeviceCase) and case.settings == self._case.settings
-            if alike and item.parent is self._item.parent and item.name.startswith("verify"):
+            if item.parent is not self._item.parent or not item.name.startswith("verify"):
+                continue
+            if isinstance(case, DeviceCase) and case.settings == self._case.settings:
                 cases += self._cases(case)
         return cases
 

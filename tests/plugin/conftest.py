@@ -27,8 +27,8 @@ from pytest_nvfp4.toolchain.tracer import Limits, Tracer, cache_key
 
 from .sources import KERNEL
 
-_LEAN = ("-p", "no:hypothesispytest", "-p", "no:benchmark", "-p", "no:cacheprovider")
-"""Plugins that these tests are not about, and that take a second to load in each of xdist's test processes."""
+_LEAN = ("-p", "no:hypothesispytest", "-p", "no:benchmark", "-p", "no:cacheprovider", "--nvfp4-device=none")
+"""Without plugins and checks that these tests are not about; test_devices.py has the checks that need a device."""
 _GITHUB = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE", "CI")
 
 
@@ -191,9 +191,3 @@ def workers(request: pytest.FixtureRequest) -> tuple[str, ...]:
 def environ_without(*names: str) -> dict[str, str]:
     """This process's environment without some variables."""
     return {name: value for name, value in os.environ.items() if name not in names}
-
-
-@pytest.fixture(autouse=True)
-def _no_device_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests are about the checks that need no device; test_devices.py has those that do."""
-    monkeypatch.setenv("PYTEST_ADDOPTS", "--nvfp4-device=none")
