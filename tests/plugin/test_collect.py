@@ -60,7 +60,9 @@ class TestSelection:
         (project.path / "snapshots/k/launch[gpumode-0].txt").unlink()
 
         def run(*args: str) -> list[str]:
-            result = pytester.runpytest_inprocess("-p", "no:hypothesispytest", "-v", "k.py", *args)
+            result = pytester.runpytest_inprocess(
+                "-p", "no:hypothesispytest", "--nvfp4-device=none", "-v", "k.py", *args
+            )
             return [line.split(" ")[0].split("::")[1] for line in result.stdout.lines if line.startswith("k.py::")]
 
         assert len(run()) == 4
@@ -272,9 +274,9 @@ def test_a_kernel_is_never_imported_into_a_process_of_pytests(project: Project, 
 
 def test_without_the_plugin_nothing_of_it_happens(project: Project) -> None:
     project.file("k.py", "def custom_kernel(data):\n    return data\n")
-    ran = project.run_apart("-p", "no:nvfp4", "k.py")
-    assert ran.code == pytest.ExitCode.NO_TESTS_COLLECTED
-    assert "nvfp4" not in ran.text.replace("-p no:nvfp4", "").split("plugins:")[0]
+    ran = project.pytester.runpytest_subprocess("-p", "no:nvfp4", "k.py")
+    assert ran.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "nvfp4" not in ran.stdout.str().replace("-p no:nvfp4", "").split("plugins:")[0]
 
 
 def test_the_readme_of_a_kernel_says_which_dsl_compiles_it(recorded: Project) -> None:
