@@ -6,10 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from pytest_nvfp4.layout.errors import LayoutSyntaxError
 from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle, Term, Tile, render
 
 SPACES = frozenset({"gmem", "smem", "rmem", "tmem", "generic", "dsmem"})
 
+_BYTES = re.compile(r"[1-9][0-9]{0,9}")
 _DTYPE = re.compile(r"(?:bf|tf|f|ui|si|i|u)(\d+)")
 
 
@@ -115,24 +117,32 @@ def dtype_bits(dtype: str | None) -> int | None:
 
 
 def type_info(tree: IrType, raw: str) -> TypeInfo:
-    """What the expression of a type says."""
+    """What the expression of a type says; raises `LayoutSyntaxError` for an alignment that is no number."""
     dialect, _, name = tree.name.partition(".")
     family = name if dialect in ("!cute", "!cute_nvgpu") else tree.name.removeprefix("!")
     args = tree.args or ()
     layout = _layout_of(family, args)
     pointer = next((arg for arg in args if isinstance(arg, Swizzle)), None)
     inner = layout.inner if isinstance(layout, ComposedLayout) else None
-    align = next((arg.args[0] for arg in args if isinstance(arg, IrType) and arg.name == "align" and arg.args), None)
     return TypeInfo(
         family=family,
         layout=layout,
         dtype=_dtype_of(family, args),
         space=next((arg for arg in args if isinstance(arg, str) and arg in SPACES), None),
-        align=int(align) if isinstance(align, str) else None,
+        align=_align_of(args, raw),
         swizzle=_swizzle_of(args) or pointer or (inner if isinstance(inner, Swizzle) else None),
         raw=raw,
         tree=tree,
     )
+
+
+def _align_of(args: tuple[Argument, ...], raw: str) -> int | None:
+    printed = next((arg for arg in args if isinstance(arg, IrType) and arg.name == "align"), None)
+    if printed is None:
+        return None
+    if printed.args is None or not _BYTES.fullmatch(text := ", ".join(map(str, printed.args))):
+        raise LayoutSyntaxError(raw, raw.index("align") + 1, "align<bytes>, as in align<128>,")
+    return int(text)
 
 
 def _layout_of(family: str, args: tuple[Argument, ...]) -> AnyLayout | None:

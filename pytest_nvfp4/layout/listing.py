@@ -107,7 +107,7 @@ class Listing:
 
     def __post_init__(self) -> None:
         for key, value in self.header.items():
-            if not key or key != "".join(key.split()) or key == "end" or value != " ".join(value.split()) or not value:
+            if not _fits_a_header(key, value):
                 raise LayoutError(
                     f"layout snapshot header {key!r}: {value!r}: a key is one word other than 'end', and a value is "
                     "one line of text without double blanks"
@@ -184,13 +184,18 @@ class Listing:
         return cls(header, records)
 
 
+def _fits_a_header(key: str, value: str) -> bool:
+    one_word = bool(key) and key == "".join(key.split()) and key != "end"
+    return one_word and bool(value) and value == " ".join(value.split())
+
+
 def _parse_header(lines: list[str]) -> tuple[dict[str, str], int]:
     header: dict[str, str] = {}
     for number, line in enumerate(lines[1:], 2):
         if not line:
             return header, number
         found = _HEADER.fullmatch(line)
-        if found is None or found[1] == "end" or found[1] in header:
+        if found is None or found[1] in header or not _fits_a_header(found[1], found[2]):
             raise ListingError(number, f"{line[:60]!r} where a header line '# key   value' or a blank line belongs")
         header[found[1]] = found[2]
     raise ListingError(len(lines), "no blank line after the header: the file was cut short")

@@ -12,23 +12,10 @@ from pytest_nvfp4.layout.canonical import canonical, canonical_text
 from pytest_nvfp4.layout.grammar import Layout, PoisonedLayout, parse_layout, parse_type
 from pytest_nvfp4.layout.sameness import compare
 from pytest_nvfp4.layout.tree import leaves
+from tests.layout.by_hand import function
 from tests.layout.corpus import VERSIONS, corpus
 
 ANY_STATIC = st.one_of(strategies.layouts(max_size=128), strategies.basis_layouts(max_size=128))
-
-
-def by_hand(layout: Layout, index: int) -> dict[tuple[int, ...], object]:
-    """The value of a layout by the definition alone: digits of the index times strides, by coordinate mode."""
-    total: dict[tuple[int, ...], object] = {}
-    for count, stride in zip(leaves(layout.shape), leaves(layout.stride), strict=True):
-        index, digit = divmod(index, count)
-        path = getattr(stride, "modes", ())
-        total[path] = total.get(path, 0) + digit * getattr(stride, "value", stride)
-    return {path: amount for path, amount in total.items() if amount}
-
-
-def function(layout: Layout) -> list[dict[tuple[int, ...], object]]:
-    return [by_hand(layout, index) for index in range(size(layout))]
 
 
 @given(ANY_STATIC)

@@ -217,6 +217,12 @@ def test_any_text_parses_or_is_a_layout_error(text: str) -> None:
         assert (render(found) if parse is parse_term else str(found)) == " ".join(text.split())
 
 
+@pytest.mark.parametrize("align", ["align<>", "align<1 28>", "align<0>", "align<x>", "align<8, 8>"])
+def test_an_alignment_is_a_number(align: str) -> None:
+    with pytest.raises(LayoutSyntaxError, match="align<128>"):
+        parse_type(f"!cute.ptr<f16, smem, {align}>")
+
+
 @pytest.mark.parametrize("piece", ["(", "[", "!cute.layout<", "S<3,4,3> o 0 o ", "a<a = "])
 def test_nesting_without_end_is_an_error(piece: str) -> None:
     for parse in (parse_type, parse_layout):

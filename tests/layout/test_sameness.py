@@ -13,24 +13,14 @@ from pytest_nvfp4.layout.grammar import ComposedLayout, Layout, Swizzle, parse_l
 from pytest_nvfp4.layout.offsets import values
 from pytest_nvfp4.layout.sameness import Level, compare, first_difference
 from pytest_nvfp4.layout.tree import Dynamic, leaves
+from tests.layout.by_hand import function
 
 SAME = {Level.IDENTICAL, Level.RENESTED, Level.SAME_FUNCTION}
 STATIC = st.one_of(strategies.layouts(max_size=64), strategies.basis_layouts(max_size=64))
 
 
-def table(layout: Layout | ComposedLayout) -> list[object]:
-    return [leaves(layout(index)) for index in range(size(layout))]
-
-
-def padded(rows: list[object], width: int) -> list[object]:
-    """Coordinates of one rank: a layout that never steps in the last mode shows fewer places."""
-    return [(*row, *[0] * (width - len(row))) for row in rows]
-
-
 def same_values(a: Layout, b: Layout) -> bool:
-    rows_a, rows_b = table(a), table(b)
-    width = max(len(row) for row in rows_a + rows_b)
-    return padded(rows_a, width) == padded(rows_b, width)
+    return function(a) == function(b)
 
 
 @given(STATIC, STATIC)
