@@ -1,0 +1,138 @@
+"""Checks that run kernels, on a device that another package adds: torch's operations on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+KERNELS = Path(__file__).parents[1] / "device" / "kernels"
+
+CPU = """
+from pytest_nvfp4.device import select
+from pytest_nvfp4.device.local import LocalDevice
+
+select.known_names = lambda: ["auto", "local", "sim", "none", "cpu"]
+select._third_party = lambda name: (lambda *, probe_folder: LocalDevice(probe_folder=probe_folder, backend="host"))
+"""
+"""A plugin in place of an entry point."""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makepyfile(cpu_device=CPU)
+    pytester.syspathinsert()
+    pytester.path.joinpath("kernel.py").write_text((KERNELS / "honest.py").read_text())
+    return pytester
+
+
+def run(project: pytest.Pytester, *args: str, device: str = "cpu") -> pytest.RunResult:
+    return project.runpytest_subprocess(
+        "-p", "cpu_device", "-p", "no:hypothesispytest", "-p", "no:benchmark", "-p", "no:cacheprovider",
+        f"--nvfp4-device={device}", *args,
+    )  # fmt: skip
+
+
+SMALL = ("--nvfp4-problem=7x128x256", "--nvfp4-family=pow2_exact")
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_an_honest_kernel_is_verified(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
+    result = run(project, "kernel.py", "-k", "verify", "-v", *SMALL, "--nvfp4-problem=3x128x256,0x128x512", *workers)
+    result.assert_outcomes(passed=2, deselected=0 if workers else 8)
+    result.stdout.fnmatch_lines(["*kernel.py::verify?7x128x256?*"])
+
+
+def test_a_wrong_kernel_fails_with_what_is_wrong(project: pytest.Pytester) -> None:
+    path = project.path / "kernel.py"
+    path.write_text(path.read_text().replace("[:rows, : k // 16]", "[:rows, : k // 16].roll(1, dims=1)"))
+    result = run(project, "kernel.py", "-k", "verify", *SMALL)
+    result.assert_outcomes(failed=1, deselected=4)
+    result.stdout.fnmatch_lines(
+        ["*failed on 7x128x256 with inputs 'pow2_exact':", "*outputs wrong*", "*order of calls: seed*"]
+    )
+    assert "Traceback" not in result.stdout.str()
+
+
+def test_a_kernel_that_raises_names_its_own_line(project: pytest.Pytester) -> None:
+    (project.path / "kernel.py").write_text(
+        "import torch\n\n\ndef custom_kernel(data):\n    raise ValueError('here')\n"
+    )
+    result = run(project, "kernel.py", "-k", "verify", *SMALL)
+    result.assert_outcomes(failed=1, deselected=4)
+    result.stdout.fnmatch_lines(["*kernel.py:5:*ValueError: here*"])
+
+
+def test_the_default_families_and_their_own_shapes(project: pytest.Pytester) -> None:
+    result = run(project, "kernel.py", "-k", "gpumode-0 or own-shapes", "--co", "-q")
+    result.stdout.fnmatch_lines(["kernel.py::verify?gpumode-0?", "kernel.py::verify?own-shapes?"])
+
+
+def test_without_a_device_checks_are_skipped_and_named(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    result = run(project, "kernel.py", "-k", "verify", "-rs", device="auto")
+    result.assert_outcomes(skipped=11, deselected=4)
+    result.stdout.fnmatch_lines(["*11*not run: this machine has no NVIDIA GPU*"])
+
+
+def test_a_required_device_that_is_missing_fails(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    result = run(project, "kernel.py", "-k", "verify", "--nvfp4-require-device", *SMALL, device="auto")
+    result.assert_outcomes(failed=1, deselected=4)
+    result.stdout.fnmatch_lines(["*not run: this machine has no NVIDIA GPU*--nvfp4-require-device*"])
+
+
+def test_another_architecture_is_unsupported(project: pytest.Pytester) -> None:
+    result = run(project, "kernel.py", "-k", "verify", "--nvfp4-arch=sm_90a", "-rs", *SMALL)
+    result.assert_outcomes(skipped=1, deselected=4)
+    result.stdout.fnmatch_lines(["*the kernel is for sm_90a, and NVIDIA B200 is sm_100*"])
+
+
+def test_no_device_means_no_such_checks(project: pytest.Pytester) -> None:
+    result = run(project, "kernel.py", "--co", "-q", device="none")
+    assert "verify" not in result.stdout.str()
+
+
+def test_tests_of_ones_own_run_kernels(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        test_own="""
+        import pytest
+
+        def test_it(nvfp4_kernel, nvfp4_device):
+            done = nvfp4_kernel("kernel.py").verify(problem="5x128x256", families=["pow2_exact"])
+            assert [verdict.status for verdict in done.verdicts] == ["passed"]
+            assert done.device.name == nvfp4_device.describe().name
+
+        def test_wrong_arguments(nvfp4_kernel):
+            with pytest.raises(AssertionError, match="no kernel file"):
+                nvfp4_kernel("missing.py")
+            with pytest.raises(AssertionError, match="no family"):
+                nvfp4_kernel("kernel.py").verify(families=["nonsense"])
+            with pytest.raises(AssertionError, match="no problem"):
+                nvfp4_kernel("kernel.py").verify(problem="nonsense")
+        """
+    )
+    run(project, "test_own.py").assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--nvfp4-device=abacus", "known are"),
+        ("--nvfp4-family=nonsense", "pow2_exact"),
+        ("--nvfp4-rounds=1", "too few"),
+        ("--nvfp4-device-timeout=0", "more than zero"),
+    ],
+)
+def test_options_that_cannot_be_used(project: pytest.Pytester, option: str, words: str) -> None:
+    result = run(project, "kernel.py", option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert words in result.stderr.str()
+
+
+def test_the_header_names_the_device(project: pytest.Pytester) -> None:
+    run(project, "kernel.py", "--co").stdout.fnmatch_lines(["nvfp4: *; device cpu: *"])
