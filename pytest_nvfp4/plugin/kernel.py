@@ -104,11 +104,33 @@ class KernelUnderTest:
         try:
             return self.compiled()
         except CheckFailure:
-            name = item_name(COMPILE, self.case)
-            for item in self._item.session.items:
-                if item.parent is self._item.parent and item.name == name:
-                    pytest.skip(f"it did not compile: see {item.nodeid}")
+            if said := self._said_by():
+                pytest.skip(f"it did not compile: see {said}")
             raise
+
+    def _said_by(self) -> str | None:
+        """The item of this run that fails because this kernel does not compile.
+
+        It is the one of the same problem, or of another problem of the same configuration on which it does not compile
+        either: a check on a device has problems of its own.
+        """
+        own = item_name(COMPILE, self.case)
+        alike = {
+            item.name: item
+            for item in self._item.session.items
+            if item.parent is self._item.parent
+            and item.name.partition("[")[0] == COMPILE
+            and isinstance(case := getattr(item, "case", None), Case)
+            and case.settings == self.case.settings
+        }
+        if own in alike:
+            return alike[own].nodeid
+        for item in alike.values():
+            try:
+                KernelUnderTest(item, self._run, item.case).compiled()  # type: ignore[attr-defined]
+            except CheckFailure:
+                return item.nodeid
+        return None
 
     def warn(self, trace: Trace) -> None:
         """Pass on what the trace warns of."""

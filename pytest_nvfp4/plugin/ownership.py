@@ -22,9 +22,21 @@ import pytest
 
 from pytest_nvfp4.plugin.options import Options
 from pytest_nvfp4.plugin.places import owner_of
+from pytest_nvfp4.plugin.state import Case
 
+_FIXTURES = frozenset({"layout_snapshot", "nvfp4_fact_snapshot"})
 _MARK = b"# nvfp4-"
 """How every snapshot begins; a file that does not is none of ours, wherever it lies."""
+
+
+def may_compare(item: pytest.Item) -> bool:
+    """Whether an item may compare a snapshot: every test may, and of the checks of kernels those that ask for one.
+
+    What becomes of the others (a check that was skipped for want of a device) says nothing about snapshots.
+    """
+    if not isinstance(getattr(item, "case", None), Case):
+        return True
+    return not _FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 @dataclass(slots=True)
@@ -35,11 +47,12 @@ class Ledger:
 
     Attributes:
         modules: Modules that were collected, with items or without.
-        items: Node ids of each module's items.
+        items: Node ids of each module's items, as far as they may compare snapshots.
         partial: Modules of which an item was left out, or that could not be collected.
         used: Snapshot files that were compared.
         ok: Node ids of items that ran to their end and passed.
         bad: Node ids of items that failed, were skipped, or broke.
+        failed: Those that failed or broke.
     """
 
     modules: set[str] = field(default_factory=set)
@@ -48,6 +61,7 @@ class Ledger:
     used: set[str] = field(default_factory=set)
     ok: set[str] = field(default_factory=set)
     bad: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
 
     def collected(self, module: Path, *, whole: bool) -> None:
         """A module was collected, or could not be."""
@@ -58,12 +72,13 @@ class Ledger:
 
     def left_out(self, items: Iterable[pytest.Item]) -> None:
         """These items are not to run."""
-        self.partial.update(str(item.path.resolve()) for item in items)
+        self.partial.update(str(item.path.resolve()) for item in items if may_compare(item))
 
     def to_run(self, items: Iterable[pytest.Item]) -> None:
         """These items are to run."""
         for item in items:
-            self.items.setdefault(str(item.path.resolve()), set()).add(item.nodeid)
+            if may_compare(item):
+                self.items.setdefault(str(item.path.resolve()), set()).add(item.nodeid)
 
     def whole(self, module: str) -> bool:
         """Whether all of a module is known to have run and passed."""

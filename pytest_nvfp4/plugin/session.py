@@ -107,6 +107,8 @@ class SessionHooks:
             self._ledger.ok.add(report.nodeid)
         elif not report.passed:
             self._ledger.bad.add(report.nodeid)
+            if report.failed:
+                self._ledger.failed.add(report.nodeid)
         for record in getattr(report, _OUTPUT, ()):
             self._entries.append(Entry(report.nodeid, report.outcome, CheckRecord.from_dict(record)))
 
@@ -128,15 +130,14 @@ class SessionHooks:
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
         """Keep syrupy from deleting what a failed or stopped run did not get to; hand the ledger to the controller."""
         if is_worker(self._config):
-            session.config.workeroutput[_OUTPUT] = {  # type: ignore[attr-defined]
+            self._config.workeroutput[_OUTPUT] = {  # type: ignore[attr-defined]
                 "ledger": self._ledger.to_dict(),
                 "passed_over": [] if self._ledger.items else [str(path) for path in overlooked(self._run.passed_over)],
             }
-        elif self._entries or self._ledger.used:
-            if self._ledger.bad or self._stopped(session):
-                self._config.option.no_cleanup = True
-            if self._stopped(session):
-                self._config.option.disable_unused_snapshots = True
+        elif (self._entries or self._ledger.used) and self._run.options.find_unused:
+            option = self._config.option
+            option.no_cleanup = bool(self._ledger.failed) or self._stopped(session) or not self._run.options.cleanup
+            option.disable_unused_snapshots = self._stopped(session)
         return (yield)
 
     def _stopped(self, session: pytest.Session) -> bool:
@@ -146,6 +147,9 @@ class SessionHooks:
         """Settle what is unused and write the reports, once every test process has reported."""
         if is_worker(self._config) or self._config.option.collectonly:
             return
+        if self._run.options.find_unused:
+            # what was set above has had its effect; syrupy's summary would now say that the user asked for it
+            self._config.option.disable_unused_snapshots = False
         if not self._summary.write_reports(self._entries, environ=os.environ):
             _fail(session)
         if not self._stopped(session) and not self._workers_lost:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -186,8 +185,3 @@ def project(pytester: pytest.Pytester, bank: Bank, monkeypatch: pytest.MonkeyPat
 def workers(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """Arguments that run the items in this process, or in two of xdist's."""
     return request.param
-
-
-def environ_without(*names: str) -> dict[str, str]:
-    """This process's environment without some variables."""
-    return {name: value for name, value in os.environ.items() if name not in names}

@@ -1,0 +1,68 @@
+"""Ctrl-C in the middle of a run, in the real process: nothing is lost, nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import Project
+from .sources import ENTRY
+from .test_hostile import is_alive
+
+_LONGEST_S = 60.0
+
+
+def wait_for(file: Path) -> str:
+    """The content of a file, once there is one."""
+    until = time.monotonic() + _LONGEST_S
+    while time.monotonic() < until:
+        if file.is_file() and (text := file.read_text()).endswith("\n"):
+            return text
+        time.sleep(0.05)
+    raise AssertionError(f"{file.name} did not appear")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="process groups are POSIX's")
+def test_control_c(project: Project, workers: tuple[str, ...]) -> None:
+    """Snapshots of finished checks are written, the others stay, and the compile in hand ends with the run."""
+    project.settings("", ini='nvfp4_kernels = ["*/k.py"]')
+    project.kernel("a/k.py")
+    project.record("a/k.py")
+    before = project.snapshots()
+    project.file(
+        "snapshots/gone/k/layouts.txt", "# nvfp4-layouts 1\n# end 0\n"
+    )  # an orphan, had the run come to its end
+    note = project.path / "note.txt"
+    hang = f"import os, time\nopen({str(note)!r}, 'w').write(f'{{os.getpid()}}\\n')\ntime.sleep(600)\n"
+    project.file("b/k.py", hang + ENTRY)
+    project.settings(
+        '[[tool.pytest_nvfp4.kernel]]\npath = "b/k.py"\nentry = "b/k.py::build"\n', ini='nvfp4_kernels = ["*/k.py"]'
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", "-p", "no:benchmark", *workers]
+    command += ["--nvfp4-device=none", "--snapshot-update", "a", "b", "gone"]
+    (project.path / "gone").mkdir()
+    process = subprocess.Popen(
+        command, cwd=project.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        pid = int(wait_for(note))
+        os.killpg(process.pid, signal.SIGINT)
+        text, _ = process.communicate(timeout=_LONGEST_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, text
+    assert "KeyboardInterrupt" in text
+    assert "INTERNALERROR" not in text
+    assert "unused" not in text
+    assert not is_alive(pid)
+    after = project.snapshots()
+    assert "gone/k/layouts.txt" in after
+    assert {file: after[file] for file in before} == before
+    assert not list((project.bank.cache.root / "builds").iterdir())
