@@ -27,8 +27,17 @@ def visible_gpus() -> list[str]:
     return [] if status else [str(index) for index in range(count.value)]
 
 
+def gpu_names() -> list[str]:
+    """The name of each GPU that NVML knows, such as ``NVIDIA H200``."""
+    return [name for name, _ in _listed()]
+
+
 def describe_gpus() -> list[str]:
     """Name, architecture and driver of each GPU that NVML knows, such as ``NVIDIA H200, sm_90, driver 580.159``."""
+    return [f"{name}, {rest}" for name, rest in _listed()]
+
+
+def _listed() -> list[tuple[str, str]]:
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -49,7 +58,7 @@ def describe_gpus() -> list[str]:
                 continue
             nvml.nvmlDeviceGetName(device, name, ctypes.c_uint(len(name)))
             nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
-            found.append(f"{name.value.decode()}, sm_{major.value}{minor.value}, driver {driver.value.decode()}")
+            found.append((name.value.decode(), f"sm_{major.value}{minor.value}, driver {driver.value.decode()}"))
         return found
     finally:
         nvml.nvmlShutdown()

@@ -47,9 +47,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options and register what goes with a run."""
+    config.addinivalue_line("markers", "nvfp4_threshold(percent): least slowdown that fails this benchmark")
     config.addinivalue_line("markers", "nvfp4: a check of a kernel file (set on the items of kernel files)")
     config.stash[RUN] = Run(config, _options.read(config))
-    config.stash[_devices.DEVICES] = _devices.Devices(config, _devices.read(config))
+    devices = _devices.Devices(config, _devices.read(config))
+    config.stash[_devices.DEVICES] = devices
+    devices.prepare_benchmarks()
     hooks = SessionHooks(config)
     config.pluginmanager.register(hooks, "nvfp4-session")
     config.pluginmanager.register(FinishHook(hooks), "nvfp4-finish")
@@ -79,3 +82,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     dsl = f"nvidia-cutlass-dsl {version}" if version else "nvidia-cutlass-dsl is not installed"
     wanted = config.stash[_devices.DEVICES].options.device
     return f"nvfp4: {dsl}; device {wanted}: {'; '.join(describe_gpus()) or 'no GPU'}"
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Show what was measured."""
+    config.stash[_devices.DEVICES].show(terminalreporter)

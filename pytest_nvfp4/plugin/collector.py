@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pytest_nvfp4.plugin.checks import CHECKS, VERIFY, Check
+from pytest_nvfp4.plugin.checks import BENCHMARK, CHECKS, VERIFY, Check
 from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.kernel import item_name
 from pytest_nvfp4.plugin.recognise import claim, lacks_entry
-from pytest_nvfp4.plugin.running import verify_cases
+from pytest_nvfp4.plugin.running import benchmark_cases, verify_cases
 from pytest_nvfp4.plugin.state import RUN, Case
 
 
@@ -30,6 +30,14 @@ class CheckItem(pytest.Function):
         self.check = check
         self.case = case
         self.add_marker(pytest.mark.nvfp4)
+
+    def setup(self) -> None:
+        """Set up the fixtures; that of pytest-benchmark reads its clock from a marker when it is made."""
+        if self.check is BENCHMARK:
+            from pytest_nvfp4.bench.replay import mark_item
+
+            mark_item(self)
+        super().setup()
 
     @property
     def id(self) -> Any:
@@ -74,7 +82,10 @@ class KernelFile(pytest.File):
         """One item a check, configuration and problem, also where the check will say that it cannot be made."""
         cases = self._cases()
         made = [(check, case) for case in cases for check in CHECKS]
-        made += [(VERIFY, case) for case in verify_cases(self.config.stash[RUN], self.config.stash[DEVICES], cases)]
+        run, devices = self.config.stash[RUN], self.config.stash[DEVICES]
+        made += [(VERIFY, case) for case in verify_cases(run, devices, cases)]
+        if self.config.pluginmanager.hasplugin("benchmark"):
+            made += [(BENCHMARK, case) for case in benchmark_cases(run, devices, cases)]
         for check, case in made:
             yield CheckItem.from_parent(self, name=item_name(check.name, case), check=check, case=case)
 

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.bench.storage import BenchmarkHooks
+    from pytest_nvfp4.bench.table import Row
     from pytest_nvfp4.device.base import Device
     from pytest_nvfp4.device.job import Case, KernelSpec
     from pytest_nvfp4.device.verify import Verification, Verifier
@@ -27,6 +29,7 @@ class DeviceOptions:
         require: A check that finds no device fails instead of being skipped.
         families: Input families to verify with; empty for the default ones.
         rounds: Timed calls of a benchmark.
+        threshold: Least slowdown that fails a benchmark with a baseline, as a share.
         timeout_s: Seconds that one job may take.
     """
 
@@ -34,6 +37,7 @@ class DeviceOptions:
     require: bool
     families: tuple[str, ...]
     rounds: int
+    threshold: float
     timeout_s: float
 
 
@@ -69,6 +73,14 @@ def add(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         help="seconds one job may take on a device (default: 600)",
     )
+    group.addoption(
+        "--nvfp4-threshold",
+        type=float,
+        metavar="PERCENT",
+        help="least slowdown that fails a benchmark check with a baseline (default: ini nvfp4_threshold, else 0.5); a "
+        "test may have its own with the marker nvfp4_threshold",
+    )
+    parser.addini("nvfp4_threshold", "least slowdown that fails a benchmark check, in percent", default="0.5")
 
 
 def read(config: pytest.Config) -> DeviceOptions:
@@ -91,7 +103,27 @@ def read(config: pytest.Config) -> DeviceOptions:
         for family in families:
             if family not in FAMILIES:
                 raise pytest.UsageError(f"--nvfp4-family {family!r}: known are {', '.join(FAMILIES)}")
-    return DeviceOptions(name, bool(config.getoption("--nvfp4-require-device")), families, rounds, timeout)
+    return DeviceOptions(
+        device=name,
+        require=bool(config.getoption("--nvfp4-require-device")),
+        families=families,
+        rounds=rounds,
+        threshold=_threshold(config),
+        timeout_s=timeout,
+    )
+
+
+def _threshold(config: pytest.Config) -> float:
+    given = config.getoption("--nvfp4-threshold")
+    where = "ini nvfp4_threshold =" if given is None else "--nvfp4-threshold"
+    value = config.getini("nvfp4_threshold") if given is None else given
+    try:
+        percent = float(value)
+    except ValueError as error:
+        raise pytest.UsageError(f"{where} {value!r} is not a number of percent") from error
+    if not 0 < percent < 100:
+        raise pytest.UsageError(f"{where} {percent:g} must be more than 0 and less than 100 percent")
+    return percent / 100
 
 
 class Devices:
@@ -102,6 +134,8 @@ class Devices:
         self.options = options
         self.missing: dict[str, int] = {}
         """Why checks were skipped for want of a device, and how many."""
+        self.rows: list[Row] = []
+        """What benchmark checks measured."""
         self._verified: dict[tuple[str, str, str], dict[Case, Verification]] = {}
 
     @cached_property
@@ -159,6 +193,34 @@ class Devices:
             raise CheckFailure(f"not run: {why} (--nvfp4-require-device)")
         self.missing[why] = self.missing.get(why, 0) + 1
         pytest.skip(f"not run: {why}")
+
+    @cached_property
+    def hooks(self) -> BenchmarkHooks:
+        """What pytest-benchmark is told about devices."""
+        from pytest_nvfp4.bench.storage import BenchmarkHooks
+
+        return BenchmarkHooks()
+
+    def prepare_benchmarks(self) -> None:
+        """Where there is a GPU that may be timed, give pytest-benchmark the storage of its kind and our hooks."""
+        from pytest_nvfp4.device.gpus import gpu_names
+
+        names = gpu_names() if self.options.device in ("auto", "local") else []
+        if not names or not self._config.pluginmanager.hasplugin("benchmark"):
+            return
+        from pytest_nvfp4.bench.storage import use_gpu_storage
+
+        use_gpu_storage(self._config, names[0])
+        self._config.pluginmanager.register(self.hooks, "nvfp4-benchmark")
+
+    def show(self, terminal: Any) -> None:
+        """Write the table of what was measured."""
+        if not self.rows:
+            return
+        from pytest_nvfp4.bench.table import render
+
+        terminal.write_sep("-", "nvfp4: device times")
+        terminal.write_line(render(self.rows, width=terminal._tw.fullwidth).strip("\n"))
 
     @cached_property
     def verifier(self) -> Verifier:

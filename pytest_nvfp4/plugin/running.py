@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -87,6 +87,51 @@ class KernelOnDevice:
         if bad:
             raise self._failure(bad)
 
+    def benchmark(self, fixture: Any) -> None:
+        """Time the kernel on its problem, replay the times into pytest-benchmark, and judge them.
+
+        Raises:
+            CheckFailure: an answer was wrong, the times cannot be true, or the kernel is slower than its baseline.
+        """
+        from pytest_nvfp4.plugin import timing
+
+        if not timing.wanted(fixture):
+            pytest.skip("not measured: pytest-benchmark is disabled (--benchmark-disable, or test processes of xdist)")
+        device = self._devices.for_arch(self._case.settings.arch)
+        if device.describe().simulated:
+            pytest.skip("not run: the simulator has no clock")
+        spec, base = self.spec()
+        options = self._devices.options
+        timed = timing.time_kernel(
+            device,
+            spec,
+            self._case.problem,
+            folder=self._devices.folder / "jobs",
+            base=base,
+            rounds=options.rounds,
+            timeout_s=options.timeout_s,
+            file=self._case.path,
+        )
+        self._devices.hooks.note(timed.device)
+        for warning in timed.warnings:
+            self._item.warn(timing.TimingWarning(warning))
+        provenance = timing.replay(fixture, timed, self._case.problem, spec)
+        comparison = timing.Comparison(self._item, threshold=options.threshold)
+        verdict, note = comparison.verdict(timed, provenance, self._case.problem.name)
+        name = self._run.relative(self._case.path)
+        self._devices.rows.append(timing.row(name, self._case.problem, timed, verdict, note))
+        if verdict is not None and verdict.state == "slower":
+            raise CheckFailure(
+                f"slower than the baseline on {timed.device}: {verdict}\n"
+                f"the least change that fails is {100 * verdict.threshold:.2g} %; {note or 'same conditions'}\n"
+                "if that is meant, save a new baseline with --benchmark-autosave",
+                file=str(self._case.path),
+            )
+        if verdict is not None and verdict.baseline_outdated:
+            self._item.warn(
+                timing.TimingWarning(f"baseline outdated: {verdict}; save a new one (--benchmark-autosave)")
+            )
+
     def _others(self) -> list[job.Case]:
         """The cases of the verify items of the same kernel and configuration that this run will come to."""
         cases: list[job.Case] = []
@@ -158,6 +203,19 @@ def verify_cases(run: Run, devices: Devices, cases: list[Case]) -> list[DeviceCa
         if not chosen:
             made.append(_on_device(case, GPUMODE[0], OWN_SHAPES, own_shapes=True))
     return made
+
+
+def benchmark_cases(run: Run, devices: Devices, cases: list[Case]) -> list[DeviceCase]:
+    """The cases of the benchmark checks of a kernel; none with ``--nvfp4-device=none``."""
+    from pytest_nvfp4.problem import GPUMODE_BENCH
+
+    if devices.options.device == "none":
+        return []
+    return [
+        _on_device(case, problem, problem.name)
+        for case in _configurations(cases)
+        for problem in run.chosen_problems or case.settings.benchmark or GPUMODE_BENCH
+    ]
 
 
 def _configurations(cases: list[Case]) -> list[Case]:

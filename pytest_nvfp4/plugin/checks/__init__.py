@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_nvfp4.plugin.checks.benchmark import benchmark
 from pytest_nvfp4.plugin.checks.codegen import codegen
 from pytest_nvfp4.plugin.checks.compiles import compiles
 from pytest_nvfp4.plugin.checks.launch import launch
@@ -31,4 +32,7 @@ CHECKS: tuple[Check, ...] = (
 """The checks of a kernel file, in the order they run."""
 
 VERIFY = Check("verify", verify)
-"""The check that runs a kernel on a device."""
+"""The check that runs a kernel on a device and judges its results."""
+
+BENCHMARK = Check("benchmark", benchmark)
+"""The check that times a kernel on a device."""

@@ -1,0 +1,149 @@
+"""Time a kernel for a benchmark check, and judge its times against their baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_nvfp4.plugin.failure import CheckFailure
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.bench.provenance import Provenance
+    from pytest_nvfp4.bench.regression import ShapeVerdict
+    from pytest_nvfp4.bench.table import Row
+    from pytest_nvfp4.device.base import Device
+    from pytest_nvfp4.device.job import KernelSpec
+    from pytest_nvfp4.device.result import DeviceInfo, Measurement
+    from pytest_nvfp4.problem import Problem
+
+THRESHOLD_MARK = "nvfp4_threshold"
+"""Marker that sets the least slowdown that fails a benchmark, in percent: ``@pytest.mark.nvfp4_threshold(2)``."""
+
+
+class TimingWarning(pytest.PytestWarning):
+    """Something about a measurement that does not fail it."""
+
+    __module__ = "pytest_nvfp4.plugin"
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A measurement that holds, with the device it was made on."""
+
+    measurement: Measurement
+    device: DeviceInfo
+    warnings: tuple[str, ...]
+
+
+def time_kernel(
+    device: Device,
+    kernel: KernelSpec,
+    problem: Problem,
+    *,
+    folder: Path,
+    base: Path,
+    rounds: int,
+    timeout_s: float,
+    file: Path,
+) -> Timed:
+    """Time a kernel on one problem.
+
+    Raises:
+        CheckFailure: an answer was wrong, the kernel did not run to its end, or the times cannot be true.
+    """
+    from pytest_nvfp4.bench.judge import timing_findings
+    from pytest_nvfp4.device.job import Case, ProblemSpec
+    from pytest_nvfp4.device.verify import measure
+
+    case = Case(problem=ProblemSpec.of(problem), family="gpumode")
+    result, (verdict,) = measure(device, kernel, [case], folder=folder, rounds=rounds, base=base, deadline_s=timeout_s)
+    if verdict.status == "unavailable":
+        pytest.skip(f"not run: {result.reason}")
+    if verdict.status != "passed":
+        lines = [
+            f"{verdict.status} while it was timed on {problem.name}:",
+            *(f"  {one}" for one in verdict.findings[:4]),
+        ]
+        place = next((one for one in verdict.findings if one.file), None)
+        raise CheckFailure(
+            "\n".join(lines), file=place.file if place and place.file else str(file), line=place.line if place else None
+        )
+    if result.device is None or not result.measurements:
+        raise CheckFailure(f"the device returned no times for {problem.name}", file=str(file))
+    measurement = result.measurements[0]
+    findings = timing_findings(measurement, problem, result.device)
+    if wrong := [str(one) for one in findings if one.severity == "error"]:
+        raise CheckFailure("the times cannot be true:\n" + "\n".join(f"  {one}" for one in wrong), file=str(file))
+    return Timed(measurement, result.device, tuple(one.message for one in findings))
+
+
+class Comparison:
+    """Compares times with the stored baseline of a test."""
+
+    def __init__(self, item: pytest.Item, *, threshold: float) -> None:
+        self._item = item
+        self._threshold = threshold
+
+    def _least(self) -> float:
+        """The least change that matters, as a share: the marker's, else the setting's."""
+        mark = self._item.get_closest_marker(THRESHOLD_MARK)
+        if mark is None:
+            return self._threshold
+        try:
+            (percent,) = mark.args
+            share = float(percent) / 100
+        except (TypeError, ValueError) as error:
+            raise CheckFailure(f"the marker {THRESHOLD_MARK}{mark.args} takes one number, in percent") from error
+        if not 0 < share < 1:
+            raise CheckFailure(f"the marker {THRESHOLD_MARK}({percent}) must be more than 0 and less than 100 percent")
+        return share
+
+    def verdict(self, timed: Timed, provenance: Provenance, name: str) -> tuple[ShapeVerdict | None, str]:
+        """The verdict against the baseline, or why there is none.
+
+        Raises:
+            CheckFailure: there is a baseline, and it cannot be compared with.
+        """
+        from pytest_nvfp4.bench.baseline import BaselineError, against, baseline_rounds
+        from pytest_nvfp4.bench.regression import Policy, compare
+
+        try:
+            baseline = baseline_rounds(self._item.config, self._item.nodeid)
+            if baseline is None:
+                compared = bool(getattr(self._item.config.option, "benchmark_compare", None))
+                return None, "no baseline of this check" if compared else ""
+            pair = against(
+                baseline,
+                rounds_us=timed.measurement.device_us,
+                provenance=provenance,
+                name=name,
+                threshold=self._least(),
+            )
+        except BaselineError as error:
+            raise CheckFailure(str(error)) from error
+        (found,) = compare([pair.rounds], Policy(threshold=self._threshold)).shapes
+        return found, "; ".join(pair.notes)
+
+
+def replay(benchmark: Any, timed: Timed, problem: Problem, kernel: KernelSpec) -> Provenance:
+    """Put the times into pytest-benchmark."""
+    from pytest_nvfp4.bench.replay import BenchmarkReplay
+
+    return BenchmarkReplay(benchmark).replay(
+        timed.measurement, device=timed.device, problem=problem, kernel_sha256=kernel.sha256
+    )
+
+
+def wanted(benchmark: Any) -> bool:
+    """Whether pytest-benchmark takes times: not with ``--benchmark-disable``, not under xdist."""
+    return not benchmark.disabled
+
+
+def row(name: str, problem: Problem, timed: Timed, verdict: ShapeVerdict | None, note: str) -> Row:
+    """A measurement as a row of the table at the end of a run."""
+    from pytest_nvfp4.bench.table import Row
+
+    return Row(name, problem, timed.measurement, timed.device, verdict, note)
