@@ -10,8 +10,8 @@ Use in a worker process only: the overrides are process-wide. The environment of
 before ``cutlass`` is imported. ``CUTE_DSL_DRYRUN`` must *not* be set: with it the DSL stops after the IR, compiles
 nothing and launches nothing. ``cutlass`` itself is imported by :func:`install`, not by importing this module.
 
-Not covered, and an error that says so: TVM-FFI and exported objects. They are linked by another engine, which resolves
-the runtime's C functions itself and offers no override.
+Kernels that ask for TVM-FFI are compiled without it (:mod:`~pytest_nvfp4.toolchain.tvm_ffi`), since its linker resolves
+the runtime's C functions itself and offers no override. Exported objects, which it links too, are not covered.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pytest_nvfp4.toolchain.device_model import B200, DeviceModel
 from pytest_nvfp4.toolchain.driver_calls import DeviceMemory, DriverCalls
 from pytest_nvfp4.toolchain.host_calls import HostCalls
 from pytest_nvfp4.toolchain.launches import HostSideError, Launch
+from pytest_nvfp4.toolchain.tvm_ffi import PlainCalls
 
 __all__ = ["HostSide", "environment", "install"]
 
@@ -82,6 +83,7 @@ class HostSide:
         memory = DeviceMemory()
         self._driver = DriverCalls(device, memory)
         self._host = HostCalls(on_launch, device=device, memory=memory)
+        self._plain = PlainCalls()
         self._saved: list[tuple[Any, str, Any]] = []
         self._seen_ptx: dict[Path, tuple[int, int, int]] = {}
 
@@ -108,6 +110,11 @@ class HostSide:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def without_tvm_ffi(self) -> bool:
+        """Whether a kernel asked for TVM-FFI and was compiled without."""
+        return self._plain.used
 
     def close(self) -> None:
         """Remove every override. A function compiled before fails with a CUDA error when it is called after."""
@@ -140,7 +147,13 @@ class HostSide:
         for name in ("_load_cuda_library", "_deserializer"):
             self._patch(compiled, name, self._reraising(getattr(compiled, name)))
         options = compiler.CompileOptions
-        self._patch(options, "enable_tvm_ffi", property(_refuse_tvm_ffi(options.enable_tvm_ffi.fget)))
+        self._patch(options, "enable_tvm_ffi", property(self._plain.enabled(options.enable_tvm_ffi.fget)))
+        self._patch(
+            compiler.CompileCallable, "_compile", self._plain.compiling(vars(compiler.CompileCallable)["_compile"])
+        )
+        self._patch(compiled, "__call__", self._plain.calling(compiled.__call__))
+        runtime = importlib.import_module("cutlass.cute.runtime")
+        self._patch(runtime, "from_dlpack", self._plain.from_dlpack(runtime.from_dlpack))
         for module_name in ("cutlass.testing", "cutlass.cute.testing"):
             try:
                 module = importlib.import_module(module_name)
@@ -207,18 +220,6 @@ class HostSide:
                 # 4.4.0 ends the file with a NUL byte.
                 texts.append(path.read_bytes().replace(b"\0", b"").decode())
         return texts
-
-
-def _refuse_tvm_ffi(enabled: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    def check(options: Any) -> bool:
-        if enabled(options):
-            raise HostSideError(
-                "the kernel compiles with TVM-FFI, whose linker offers no override of the CUDA calls: without a GPU "
-                "compile it without --enable-tvm-ffi (and unset CUTE_DSL_ENABLE_TVM_FFI)"
-            )
-        return False
-
-    return check
 
 
 def _benchmark(function: Callable[..., Any], **kwargs: Any) -> float:

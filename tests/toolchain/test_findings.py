@@ -15,7 +15,7 @@ def place(error: BaseException) -> tuple[str | None, int | None]:
 @pytest.mark.parametrize(
     "text",
     [
-        f"The compiler could not build valid IR for this code.\n\n  --> {KERNEL}:311:8\n      in function `kernel(...)`:",
+        f"The compiler could not build valid IR for this code.\n\n  --> {KERNEL}:311:8\n      in `kernel`:",
         f"\x1b[94m-->\x1b[0m {KERNEL}:311",
         f'Verification failed:\nerror: "init("("{KERNEL}":311:8): expected alignment at least 64, but got 8',
         f'error: "x("("/dsl/cutlass/core.py":7:1): called from\n note: "y("("{KERNEL}":311:8): here',
