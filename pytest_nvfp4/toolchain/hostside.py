@@ -32,7 +32,10 @@ from pytest_nvfp4.toolchain.host_calls import HostCalls
 from pytest_nvfp4.toolchain.launches import HostSideError, Launch
 from pytest_nvfp4.toolchain.tvm_ffi import PlainCalls
 
-__all__ = ["HostSide", "environment", "install"]
+__all__ = ["DSL_PREFIXES", "HostSide", "environment", "install"]
+
+DSL_PREFIXES: Final = ("CUTE_DSL", "CUTE_EXPERIMENTAL_DSL")
+"""What the variables of each of the DSL's front ends begin with: ``cute.jit`` and ``cute.experimental.jit``."""
 
 _ABSENT: Final = object()
 
@@ -42,14 +45,15 @@ def environment(dump_dir: Path, *, arch: str = "sm_100a") -> dict[str, str]:
 
     ``dump_dir`` must exist: the DSL silently writes no PTX into one that does not.
     """
-    return {
-        "CUTE_DSL_ARCH": arch,
-        "CUTE_DSL_DISABLE_FILE_CACHING": "1",
-        "CUTE_DSL_KEEP_PTX": "1",
-        "CUTE_DSL_KEEP_CUBIN": "1",
-        "CUTE_DSL_LINEINFO": "1",
-        "CUTE_DSL_DUMP_DIR": str(dump_dir),
+    settings = {
+        "ARCH": arch,
+        "DISABLE_FILE_CACHING": "1",
+        "KEEP_PTX": "1",
+        "KEEP_CUBIN": "1",
+        "LINEINFO": "1",
+        "DUMP_DIR": str(dump_dir),
     }
+    return {f"{prefix}_{name}": value for prefix in DSL_PREFIXES for name, value in settings.items()}
 
 
 def install(on_launch: Callable[[Launch], None], *, device: DeviceModel = B200) -> HostSide:

@@ -29,6 +29,7 @@ class KernelSource:
         path: The file.
         defines_contract: It defines ``custom_kernel`` at module level (a function, or a name bound to something).
         mentions_dsl: It imports ``cutlass`` somewhere.
+        other_means: What it makes kernels with instead, such as Triton, where it says so; none if it uses the DSL.
         functions: Names of its module-level functions.
     """
 
@@ -36,10 +37,17 @@ class KernelSource:
     defines_contract: bool
     mentions_dsl: bool
     functions: tuple[str, ...] = ()
+    other_means: tuple[str, ...] = ()
 
 
 _DEFINES = re.compile(rf"^(?:async\s+)?def\s+{CONTRACT}\s*\(|^{CONTRACT}\s*(?::[^=\n]+)?=(?!=)", re.MULTILINE)
 _IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+cutlass\b", re.MULTILINE)
+_OTHERS = {
+    "CUDA C++ (torch.utils.cpp_extension)": re.compile(
+        r"^[ \t]*(?:from|import)[ \t]+torch\.utils\.cpp_extension\b", re.MULTILINE
+    ),
+    "Triton": re.compile(r"^[ \t]*(?:from|import)[ \t]+triton\b", re.MULTILINE),
+}
 _FUNCTION = re.compile(r"^(?:async\s+)?def\s+(\w+)\s*\(", re.MULTILINE)
 _CLASS = re.compile(r"^class\s+(\w+)\b", re.MULTILINE)
 
@@ -88,7 +96,8 @@ def _read(path: Path, _mtime_ns: int, _size: int) -> KernelSource | None:
     if not contract and not dsl:
         return None
     names = tuple(_FUNCTION.findall(text)) + tuple(_CLASS.findall(text))
-    return KernelSource(path, contract, dsl, names)
+    others = () if "cutlass" in text else tuple(name for name, pattern in _OTHERS.items() if pattern.search(text))
+    return KernelSource(path, contract, dsl, names, others)
 
 
 def _defines_contract(text: str) -> bool:

@@ -17,10 +17,10 @@ from pydantic import ValidationError
 from pytest_nvfp4 import isolation
 from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.isolation.environment import scrubbed
-from pytest_nvfp4.toolchain import artifacts, bundle
+from pytest_nvfp4.toolchain import artifacts, bundle, hostside
 from pytest_nvfp4.toolchain.cache import TraceCache, content_key, file_hash
 from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION, TraceRequest
-from pytest_nvfp4.toolchain.source import read_source, syntax_problem
+from pytest_nvfp4.toolchain.source import KernelSource, read_source, syntax_problem
 from pytest_nvfp4.toolchain.trace import SCHEMA, Artifact, Code, Finding, LaunchFact, Trace, Value
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -142,15 +142,15 @@ class Tracer:
         key = cache_key(request)
         if known := self._memory.get(key):
             return known
-        found = self._cache.load(key, session=self._session) or self._unparsable(request)
+        found = self._cache.load(key, session=self._session) or self._hopeless(request)
         if found is None:
             with self._cache.locked(key):
                 found = self._cache.load(key, session=self._session) or self._make(request, key)
         self._memory[key] = found
         return found
 
-    def _unparsable(self, request: TraceRequest) -> Trace | None:
-        """The failed trace of a kernel or entry that is missing or not Python; no process is needed to say so."""
+    def _hopeless(self, request: TraceRequest) -> Trace | None:
+        """The failed trace of a kernel that is missing, not Python or not CuTe DSL; no process is needed to say so."""
         for path in (request.kernel, *([request.entry.file] if request.entry else [])):
             if problem := syntax_problem(path):
                 finding = Finding(
@@ -161,6 +161,9 @@ class Tracer:
                     text=problem.text,
                 )
                 return self._trace(request, _Events(findings=[finding]), ok=False)
+        if request.entry is None and (source := read_source(request.kernel)) and source.other_means:
+            finding = Finding(kind="no-compile", message=_made_otherwise(source), file=str(request.kernel))
+            return self._trace(request, _Events(findings=[finding]), ok=False)
         return None
 
     def _make(self, request: TraceRequest, key: str) -> Trace:
@@ -171,13 +174,8 @@ class Tracer:
             job = build / "job.json"
             job.write_text(json.dumps(self._job(request, folder)), encoding="utf-8")
             environ = {
-                "CUTE_DSL_ARCH": request.arch,
-                "CUTE_DSL_DISABLE_FILE_CACHING": "1",
-                "CUTE_DSL_KEEP_PTX": "1",
-                "CUTE_DSL_KEEP_CUBIN": "1",
-                "CUTE_DSL_KEEP_IR": "1",
-                "CUTE_DSL_LINEINFO": "1",
-                "CUTE_DSL_DUMP_DIR": str(folder),
+                **hostside.environment(folder, arch=request.arch),
+                **{f"{prefix}_KEEP_IR": "1" for prefix in hostside.DSL_PREFIXES},
                 "PYTHONFAULTHANDLER": "1",
                 "PYTHONUNBUFFERED": "1",
             }
@@ -334,6 +332,13 @@ def _poisoned(values: list[Value]) -> list[Finding]:
         for value in values
         if re.search(r'"(?:[^"]*\bo )?x"', value.type)
     ]
+
+
+def _made_otherwise(source: KernelSource) -> str:
+    return (
+        f"{source.path.name} makes its kernels with {' and '.join(source.other_means)}, not with CuTe DSL: it has no "
+        "layouts, launches or code that a trace could show; checks that run it on a GPU still apply"
+    )
 
 
 def _nothing_compiled(request: TraceRequest) -> Finding:

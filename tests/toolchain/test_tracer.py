@@ -13,7 +13,7 @@ import pytest
 
 from pytest_nvfp4.problem import GPUMODE
 from pytest_nvfp4.toolchain.cache import TraceCache
-from pytest_nvfp4.toolchain.request import Entry, EntryError, TraceRequest
+from pytest_nvfp4.toolchain.request import Entry, EntryError, TraceRequest, installed_dsl_version
 from pytest_nvfp4.toolchain.sheet import codegen_facts, launch_facts
 from pytest_nvfp4.toolchain.trace import SCHEMA, Trace
 from pytest_nvfp4.toolchain.tracer import Limits, Tracer, cache_key
@@ -198,6 +198,23 @@ class TestFacts:
 
     def test_compiling_alone_launches_nothing(self, trace_it: TraceIt) -> None:
         assert trace_it(TINY).launch_count == 0
+
+    @pytest.mark.skipif(
+        installed_dsl_version() in (None, "4.4.0"), reason="this version has no cute.experimental front end"
+    )
+    def test_the_experimental_front_end_leaves_its_code_too(self, trace_it: TraceIt) -> None:
+        source = TINY.replace("@cute.jit", "@cute.experimental.jit").replace(
+            "@cute.kernel", "@cute.experimental.kernel"
+        )
+        source = source.replace(
+            "import cutlass.cute as cute", "import cutlass.cute as cute\nimport cutlass.cute.experimental"
+        )
+        trace = trace_it(source, entry="launch")
+        assert trace.ok, trace.findings
+        assert trace.launches[0].grid == (5, 2, 1)
+        assert [code.source_name for code in trace.code] == ["kernel"]
+        assert ".target sm_100a" in trace.artifact_paths("ptx")[0].read_text()
+        assert types(trace)["Tile.smem_layout"] == '!cute.composed_layout<"S<3,4,3> o 0 o (8,64):(64,1)">'
 
     def test_a_contract_kernel_launches_for_its_problem(self, trace_it: TraceIt) -> None:
         trace = trace_it(CONTRACT, entry=None)
@@ -415,6 +432,26 @@ class TestFailures:
         kind, text, _ = only_error(trace_it("def custom_kernel(data):\n    return []\n", entry=None))
         assert kind == "no-compile"
         assert "does not use CuTe DSL" in text
+
+    @pytest.mark.parametrize(
+        ("imports", "means"),
+        [
+            ("from torch.utils.cpp_extension import load_inline", "CUDA C++ (torch.utils.cpp_extension)"),
+            ("import triton\nimport triton.language as tl", "Triton"),
+        ],
+    )
+    def test_kernels_made_by_other_means_are_not_even_imported(
+        self, trace_it: TraceIt, imports: str, means: str
+    ) -> None:
+        source = f"{imports}\n1 / 0\n\n\ndef custom_kernel(data):\n    return []\n"
+        trace = trace_it(source, entry=None)
+        kind, text, _ = only_error(trace)
+        assert kind == "no-compile"
+        assert means in text
+        assert "not with CuTe DSL" in text
+        assert trace.stages == {}
+        mixed = trace_it(f"import cutlass\n{source}", entry=None)
+        assert only_error(mixed)[0] == "import"
 
     def test_entries_that_cannot_be_called(self, trace_it: TraceIt) -> None:
         kind, text, _ = only_error(trace_it(TINY, entry="missing"))

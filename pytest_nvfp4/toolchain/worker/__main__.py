@@ -276,7 +276,7 @@ def _work(session: _Session) -> None:
                     _call_entry(session, module, session.entry[1]) if session.entry else _call_contract(session, module)
                 )
             except BaseException as error:
-                compiled = any(Path(job["artifacts"]).glob("*.ptx"))
+                compiled = launches > 0 or any(Path(job["artifacts"]).glob("*.ptx"))
                 if compiled and not in_compile(error):
                     session.fail("run", f"{session.kernel.name}: its host code failed after a compile", error)
                 else:
