@@ -154,7 +154,7 @@ def _timeout(config: pytest.Config) -> float:
     given = config.getoption("--nvfp4-timeout")
     try:
         seconds = float(config.getini("nvfp4_timeout") if given is None else given)
-    except (TypeError, ValueError) as error:  # pytest before 9.1 lets them through
+    except (TypeError, ValueError, pytest.UsageError) as error:  # the last is what pytest 9.2 makes of the others
         raise pytest.UsageError(f"ini nvfp4_timeout is not a number of seconds: {error}") from error
     if not seconds > 0:
         name = "ini nvfp4_timeout =" if given is None else "--nvfp4-timeout"
