@@ -95,12 +95,14 @@ def test_a_whole_check_of_four_shapes():
     assert states(separate, factor=SLOWER, trials=30, **common)["slower"] >= POWER
 
 
-def test_without_a_minimum_effect_the_interval_itself_keeps_the_rate():
+@pytest.mark.parametrize("sides", [separate, interleaved])
+def test_without_a_minimum_effect_the_interval_itself_keeps_the_rate(sides):
     """At a threshold of nothing every false alarm is the interval's own: at most ``alpha``, but for chance."""
     rng, found, trials = np.random.default_rng(3), 0, 1000
     for _ in range(trials):
-        before, after = separate(LogNormal(0.02), rng, 50, 1.0)
-        state = compare([ShapeRounds("a", before, after, noise=0.0, threshold=0.0)]).state
+        before, after = sides(LogNormal(0.02), rng, 50, 1.0)
+        paired = sides is interleaved
+        state = compare([ShapeRounds("a", before, after, interleaved=paired, noise=0.0, threshold=0.0)]).state
         found += state in ("slower", "faster")
     # At a true 1 %, 1000 trials give more than 18 with a chance of 0.7 %.
     assert found <= 18

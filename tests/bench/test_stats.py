@@ -148,9 +148,9 @@ def test_few_blocks_widen_the_interval():
     for seed in range(30):
         values = Wander(0.6, 0.02, 0.001).session(rng(seed), 100)
         found = log_ratio(values, values, interleaved=False, resamples=1000, rng=draw)
-        if found.draws is not None and found.blocks is not None:
-            tail = np.quantile(found.draws, 0.995)
-            assert found.interval(0.99)[1] > tail
+        if found.draws is not None and found.block > 1:
+            assert found.freedom < 100 / found.block
+            assert found.interval(0.99)[1] > 1.02 * np.quantile(found.draws, 0.995)
             return
     raise AssertionError("no session had blocks")
 

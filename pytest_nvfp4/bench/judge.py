@@ -1,0 +1,139 @@
+"""Can these times be believed? What a measurement says against itself, without looking at any output.
+
+A ``cheat`` finding means that the times cannot be those of the work: it fails the check. A ``timing`` warning means
+that the times are poor evidence: the numbers stand, and say so.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from pytest_nvfp4.bench.roofline import percentile, physics_violation
+from pytest_nvfp4.device.result import DeviceInfo, Measurement
+from pytest_nvfp4.problem import Problem
+from pytest_nvfp4.toolchain.trace import Finding
+
+LAUNCH_AND_SYNC_US = 40.0
+"""What launching from an idle device and waiting for its end may add to a call's own times, in microseconds."""
+_RELATIVE_SLACK = 0.25
+_LATE_SHARE = 0.1
+_SPREAD = 1.5
+_OUTLIER = 10.0
+_LEAST_FOR_SHAPE = 10
+
+
+def timing_findings(measurement: Measurement, problem: Problem, device: DeviceInfo | None) -> list[Finding]:
+    """Everything that speaks against the times of a measurement, the gravest first."""
+    found = [
+        *_no_times(measurement, problem),
+        *_physics(measurement, problem, device),
+        *_hidden_work(measurement, problem),
+        *_late(measurement, problem),
+        *_spread(measurement, problem),
+    ]
+    return sorted(found, key=lambda finding: finding.severity != "error")
+
+
+def _cheat(message: str, detail: str = "") -> Finding:
+    return Finding(kind="cheat", message=message, detail=detail)
+
+
+def _warning(message: str) -> Finding:
+    return Finding(kind="timing", message=message, severity="warning")
+
+
+def _no_times(measurement: Measurement, problem: Problem) -> list[Finding]:
+    if not measurement.device_us:
+        return [_warning(f"{problem.name}: no round was timed")]
+    for name, times in (("device", measurement.device_us), ("host", measurement.host_us)):
+        bad = [time for time in times if not (math.isfinite(time) and time > 0)]
+        if bad:
+            return [_cheat(f"{problem.name}: a {name} time is {bad[0]} us, and no work takes that")]
+    return []
+
+
+def _physics(measurement: Measurement, problem: Problem, device: DeviceInfo | None) -> list[Finding]:
+    violation = physics_violation(measurement, problem, device)
+    return [_cheat(violation)] if violation else []
+
+
+def hidden_us(measurement: Measurement) -> float | None:
+    """Host time beyond what the timed work and the call itself explain, in microseconds; None where it is not known.
+
+    From an idle device, a call and all its work end at most after the call's own host time and then the whole device
+    time: every launch has been made when the call returns. What is left over is launch and synchronisation, or work
+    that the timed stream's events did not wait for: on a non-blocking stream, or started by something else.
+    """
+    if not measurement.host_us or not measurement.device_us:
+        return None
+    explained = statistics.median(measurement.device_us) + measurement.call_us
+    return statistics.median(measurement.host_us) - explained
+
+
+def hidden_limit_us(measurement: Measurement) -> float:
+    """The most ``hidden_us`` of an honest kernel, in microseconds; work of less than this cannot be seen."""
+    explained = statistics.median(measurement.device_us) + measurement.call_us
+    return max(LAUNCH_AND_SYNC_US, _RELATIVE_SLACK * explained)
+
+
+def _hidden_work(measurement: Measurement, problem: Problem) -> list[Finding]:
+    hidden = hidden_us(measurement)
+    if hidden is None or hidden <= hidden_limit_us(measurement):
+        return []
+    device, host = statistics.median(measurement.device_us), statistics.median(measurement.host_us)
+    return [
+        _cheat(
+            f"{problem.name}: from the call to the end of all its work takes {host:.1f} us on the host, and the timed "
+            f"stream explains {device:.1f} us of it and the call itself {measurement.call_us:.1f} us: {hidden:.1f} us "
+            "of work ran outside the timed stream (another stream, or started by a thread)",
+            detail=f"an honest kernel stays below {hidden_limit_us(measurement):.1f} us",
+        )
+    ]
+
+
+def _late(measurement: Measurement, problem: Problem) -> list[Finding]:
+    rounds = len(measurement.device_us)
+    if not rounds or measurement.late_rounds <= _LATE_SHARE * rounds:
+        return []
+    return [
+        _warning(
+            f"{problem.name}: in {measurement.late_rounds} of {rounds} rounds the host was still enqueueing when the "
+            "timed work began, so the device time of these rounds holds host time: the kernel is bound by its "
+            "launches, or the host was busy"
+        )
+    ]
+
+
+def _spread(measurement: Measurement, problem: Problem) -> list[Finding]:
+    times = measurement.device_us
+    if len(times) < _LEAST_FOR_SHAPE or min(times) <= 0:
+        return []
+    found = []
+    median = statistics.median(times)
+    low, high = percentile(times, 0.1), percentile(times, 0.9)
+    if min(times) == max(times):
+        found.append(
+            _warning(
+                f"{problem.name}: all {len(times)} rounds took exactly {median} us; a clock with a finer tick than the "
+                "kernel's own noise never gives that"
+            )
+        )
+    if high > _SPREAD * low:
+        found.append(
+            _warning(
+                f"{problem.name}: the times spread from {low:.2f} us (p10) to {high:.2f} us (p90): another program "
+                "uses the device, its clocks change, or the kernel does not do the same work each time"
+            )
+        )
+    # Work that is done for several calls at once: a few rounds carry what the others leave out.
+    heavy = [time for time in times if time > _OUTLIER * median]
+    if heavy and sum(heavy) > sum(times) / 2:
+        found.append(
+            _warning(
+                f"{problem.name}: {len(heavy)} of {len(times)} rounds hold {100 * sum(heavy) / sum(times):.0f} % of "
+                f"the device time (up to {max(heavy):.1f} us, against a median of {median:.2f} us): the median does "
+                "not speak for the work"
+            )
+        )
+    return found
