@@ -70,6 +70,8 @@ def block_length(values: Floats) -> int:
     bound = 2 * math.sqrt(math.log10(n) / n)
     # The smallest lag after which `run` correlations in a row are insignificant; the furthest where there is none.
     insignificant = np.abs(correlation[1 : furthest + 1]) < bound
+    if insignificant[:2].all():
+        return 1  # what drifts shows between neighbours; a lone correlation further away is nearly always chance
     memory = furthest
     for lag in range(furthest):
         if insignificant[lag : lag + run].all():
