@@ -119,6 +119,9 @@ def arguments(
 
 def converted(made_for: Any, value: Any) -> Any:
     """A value in the form the executor takes for a parameter that was compiled for ``made_for``."""
+    if isinstance(value, tuple | list) and isinstance(made_for, tuple | list) and len(value) == len(made_for):
+        members = [converted(one, member) for one, member in zip(made_for, value, strict=True)]
+        return type(value)(*members) if hasattr(value, "_fields") else type(value)(members)
     if made_for is None or hasattr(value, "__c_pointers__"):
         return value
     if hasattr(made_for, "use_tvm_ffi_env_stream"):
@@ -127,9 +130,6 @@ def converted(made_for: Any, value: Any) -> Any:
         return _packed_tensor(made_for, value)
     if isinstance(value, int) and hasattr(made_for, "memspace") and hasattr(made_for, "dtype"):
         return _Packed([(ctypes.c_uint64, value)])
-    if isinstance(value, tuple | list) and isinstance(made_for, tuple | list) and len(value) == len(made_for):
-        members = [converted(one, member) for one, member in zip(made_for, value, strict=True)]
-        return type(value)(*members) if hasattr(value, "_fields") else type(value)(members)
     if isinstance(value, int | float) and hasattr(type(made_for), "width") and not isinstance(made_for, int | float):
         return type(made_for)(value)
     return value

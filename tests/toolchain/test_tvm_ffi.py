@@ -90,6 +90,9 @@ def test_members_of_tuples_are_converted_and_the_rest_is_left_alone() -> None:
     made = tvm_ffi.converted((POINTER, 3), pair(0x1122334455667788, 4))
     assert type(made) is pair
     assert (bytes_of(made.p, 8), made.n) == (packed(), 4)
+    pair.__c_pointers__ = lambda self: [member.__c_pointers__()[0] for member in self]  # type: ignore[attr-defined]
+    made = tvm_ffi.converted((POINTER, POINTER), pair(0x1122334455667788, 4))
+    assert [bytes_of(member, 8) for member in made] == [packed(), (4).to_bytes(8, "little")]
     for value in (None, 3, 2.5, "text", object()):
         assert tvm_ffi.converted(None, value) is value
 
