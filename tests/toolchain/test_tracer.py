@@ -141,6 +141,24 @@ class Named(typing.NamedTuple):
         assert found["Tile.__call__.named.first"] == '!cute.layout<"13:1">'
         assert found["Tile.__call__.named.second[0]"] == '!cute.layout<"14:1">'
 
+    def test_a_struct_shows_where_its_members_start(self, trace_it: TraceIt) -> None:
+        """The names are the author's in every version of the DSL, which keeps them under names of its own."""
+        source = TINY.replace(
+            "        if tid == 0:\n",
+            "        @cute.struct\n"
+            "        class Shared:\n"
+            "            barriers: cute.struct.MemRange[cutlass.Int64, 4]\n"
+            "            maps: cute.struct.Align[cute.struct.MemRange[cutlass.Int64, 16], 128]\n"
+            "            holding: cutlass.Int32\n"
+            "        shared = cutlass.utils.SmemAllocator().allocate(Shared)\n"
+            "        if tid == 0:\n",
+        )
+        found = types(trace_it(source))
+        names = {name: text for name, text in found.items() if "Shared" in name}
+        assert list(names) == [f"Tile.kernel.Shared{member}" for member in ("", ".barriers", ".maps", ".holding")]
+        assert names["Tile.kernel.Shared.maps"] == "!cute.ptr<i8, smem, align<128>>"
+        assert names["Tile.kernel.Shared.holding"].startswith("!cute.ptr<i32, smem")
+
     def test_a_container_that_grows_is_looked_at_again(self, trace_it: TraceIt) -> None:
         source = TINY.replace(
             "        pair = ", "        tiles = []\n        tiles.append(cute.make_layout(5))\n        pair = "

@@ -127,7 +127,7 @@ class Capture:
             seen[name] = parts
             outdated: dict[int, object] = {}
             if own := self._is_own(value):
-                prefix = type(value).__qualname__.replace("<locals>.", "")
+                prefix = self._class_name(type(value), scope)
                 held = partial(self._attributes, value, prefix, depth=0)
                 outdated = self._liveness.outdated(value, held, context)
             if context is None:
@@ -135,6 +135,11 @@ class Capture:
             for label, member in held() if own else self._typed(value, f"{scope.name}.{name}", depth=0):
                 if id(member) not in outdated and (text := _type_text(member)) is not None:
                     self._record(label, text, file, line)
+
+    def _class_name(self, kind: type, scope: Scope) -> str:
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+        names = self._names(file) if isinstance(file, str) else None
+        return names.of_class(kind.__qualname__, seen_in=scope) if names else kind.__qualname__
 
     def _parts(self, value: object) -> Iterable[object]:
         """What a container or an object of the user's holds: bound anew, it is looked at again."""
@@ -148,8 +153,8 @@ class Capture:
 
     def _attributes(self, value: object, prefix: str, *, depth: int) -> Iterator[tuple[str, object]]:
         if depth < _MAX_DEPTH:
-            for key, member in _attributes_of(value):
-                yield from self._typed(member, f"{prefix}.{key}", depth=depth + 1)
+            for key, member in _struct_of(value) or _attributes_of(value):
+                yield from self._typed(member, f"{prefix}.{key}" if key else prefix, depth=depth + 1)
 
     def _typed(self, value: object, label: str, *, depth: int) -> Iterator[tuple[str, object]]:
         """The objects of the DSL that a value is or holds, each with its name; none of them is read."""
@@ -202,6 +207,32 @@ def _attributes_of(value: object) -> list[tuple[str, object]]:
                 except AttributeError:  # not bound yet
                     continue
     return found[: 8 * _MAX_MEMBERS]
+
+
+def _struct_of(value: object) -> list[tuple[str, object]]:
+    """The base and the members of a ``@cute.struct`` as pointers; empty for anything else.
+
+    DSL 4.4 keeps the base as ``_base`` and scalars as pointers, 4.8 as ``base`` and wrapped; a ``MemRange`` holds the
+    pointer to its first byte.
+    """
+    fields, held = getattr(type(value), "__annotations__", {}), getattr(value, "__dict__", {})
+    base = held.get("_base", held.get("base"))
+    if (
+        base is None
+        or not fields
+        or "base" in fields
+        or not _of_the_dsl(base)
+        or not all(name in held for name in fields)
+    ):
+        return []
+    members = [(name, held[name]) for name in fields]
+    return [
+        ("", base),
+        *(
+            (name, getattr(one, "_ptr", getattr(one, "_base", one)) if _of_the_dsl(one) else one)
+            for name, one in members
+        ),
+    ]
 
 
 def _of_the_dsl(value: object) -> bool:

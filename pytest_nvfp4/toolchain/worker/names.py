@@ -32,6 +32,7 @@ class SourceNames:
 
     def __init__(self, text: str) -> None:
         self._scopes: list[Scope] = []
+        self._classes: set[str] = set()
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError):
@@ -49,9 +50,22 @@ class SourceNames:
                 self._scopes.append(Scope(".".join(inner), first, child.end_lineno or first, frozenset(names)))
                 self._collect(child, inner)
             elif isinstance(child, ast.ClassDef):
+                self._classes.add(".".join((*path, child.name)))
                 self._collect(child, (*path, child.name))
             else:
                 self._collect(child, path)
+
+    def of_class(self, qualified: str, *, seen_in: Scope) -> str:
+        """The author's name of a class that a function defines.
+
+        Compiled anew, the function has forgotten the class it is a method of: ``kernel.<locals>.Shared`` may be
+        ``Gemm.kernel.Shared``. Where several classes would fit, it is that of the function it was seen in.
+        """
+        name = qualified.replace("<locals>.", "")
+        fitting = [one for one in self._classes if one == name or one.endswith(f".{name}")]
+        if len(fitting) > 1:
+            fitting = [one for one in fitting if one.startswith(f"{seen_in.name}.")] or fitting
+        return fitting[0] if len(fitting) == 1 else name
 
     def at(self, line: int) -> Scope | None:
         """The innermost function that holds a line, or None at module level."""
