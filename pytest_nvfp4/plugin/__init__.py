@@ -14,6 +14,7 @@ import pytest
 
 from pytest_nvfp4.plugin import devices as _devices
 from pytest_nvfp4.plugin import options as _options
+from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.fixtures import (
     layout_snapshot,
     nvfp4_case,
@@ -28,6 +29,7 @@ from pytest_nvfp4.plugin.session import FinishHook, SessionHooks
 from pytest_nvfp4.plugin.state import RUN, Run
 
 __all__ = [
+    "CheckFailure",
     "KernelWarning",
     "layout_snapshot",
     "nvfp4_case",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+BUNDLE = "debug bundle: "
+"""How the line begins that says where a debug bundle is."""
+
 
 class CheckFailure(AssertionError):
     """A check failed. The text is what a person reads; a check item shows it without this package's own lines.
@@ -11,7 +14,16 @@ class CheckFailure(AssertionError):
         line: The line in it, counted from 1.
     """
 
+    __module__ = "pytest_nvfp4.plugin"  # where users find it, and what the short summary of a test says
+
     def __init__(self, text: str, *, file: str | None = None, line: int | None = None) -> None:
         super().__init__(text)
         self.file = file
         self.line = line
+
+    def alike(self, other: CheckFailure) -> bool:
+        """Whether the other says the same of the same place; where their debug bundles are does not count."""
+        return (self.file, self.line, self._said()) == (other.file, other.line, other._said())
+
+    def _said(self) -> list[str]:
+        return [line for line in str(self).splitlines() if not line.startswith(BUNDLE)]

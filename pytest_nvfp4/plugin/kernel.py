@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.failure import BUNDLE, CheckFailure
 from pytest_nvfp4.plugin.state import Case, Run
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def not_compiled(trace: Trace, run: Run) -> CheckFailure:
     place = next((finding for finding in findings if finding.file), None)
     lines = [line for finding in findings for line in _described(finding, run)]
     if trace.bundle:
-        lines.append(f"debug bundle: {run.relative(Path(trace.bundle))}")
+        lines.append(f"{BUNDLE}{run.relative(Path(trace.bundle))}")
     return CheckFailure(
         "\n".join(lines), file=place.file if place else trace.kernel, line=place.line if place else None
     )
@@ -95,6 +95,22 @@ class KernelUnderTest:
             raise not_compiled(trace, self._run)
         return trace
 
+    def compiled_or_alike(self) -> Trace:
+        """The trace, for the check that is about compiling.
+
+        What fails alike on several problems of a kernel (an import, a type) fails once: the first of this run says it,
+        and the others are skipped and point to it.
+        """
+        try:
+            return self.compiled()
+        except CheckFailure as failure:
+            for item in self._compile_items():
+                if item is self._item:
+                    break
+                if (other := self._failure_of(item)) is not None and other.alike(failure):
+                    pytest.skip(f"it fails as {item.nodeid} does")
+            raise
+
     def compiled_or_skip(self) -> Trace:
         """The trace, for a check other than the one that is about compiling.
 
@@ -115,21 +131,26 @@ class KernelUnderTest:
         either: a check on a device has problems of its own.
         """
         own = item_name(COMPILE, self.case)
-        alike = {
-            item.name: item
+        items = sorted(self._compile_items(), key=lambda item: item.name != own)
+        failing = (item for item in items if item.name == own or self._failure_of(item) is not None)
+        return next((item.nodeid for item in failing), None)
+
+    def _compile_items(self) -> list[pytest.Item]:
+        """The items of this run that are about compiling this configuration of the kernel, in their order."""
+        return [
+            item
             for item in self._item.session.items
             if item.parent is self._item.parent
             and item.name.partition("[")[0] == COMPILE
             and isinstance(case := getattr(item, "case", None), Case)
             and case.settings == self.case.settings
-        }
-        if own in alike:
-            return alike[own].nodeid
-        for item in alike.values():
-            try:
-                KernelUnderTest(item, self._run, item.case).compiled()  # type: ignore[attr-defined]
-            except CheckFailure:
-                return item.nodeid
+        ]
+
+    def _failure_of(self, item: pytest.Item) -> CheckFailure | None:
+        try:
+            KernelUnderTest(item, self._run, item.case).compiled()  # type: ignore[attr-defined]
+        except CheckFailure as failure:
+            return failure
         return None
 
     def warn(self, trace: Trace) -> None:

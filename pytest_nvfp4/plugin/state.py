@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ from pytest_nvfp4.plugin.options import Options
 
 if TYPE_CHECKING:
     from pytest_nvfp4.problem import Problem
-    from pytest_nvfp4.settings import KernelSettings, Settings
+    from pytest_nvfp4.settings import KernelSettings
     from pytest_nvfp4.toolchain.request import TraceRequest
     from pytest_nvfp4.toolchain.trace import Trace
     from pytest_nvfp4.toolchain.tracer import Tracer
@@ -53,7 +54,7 @@ class Run:
 
     def __init__(self, config: pytest.Config, options: Options) -> None:
         from pytest_nvfp4.problem import ProblemError
-        from pytest_nvfp4.settings import SettingsError, load
+        from pytest_nvfp4.settings import Settings, SettingsError, fits_any, load
 
         self._config = config
         self.options = options
@@ -61,10 +62,14 @@ class Run:
         try:
             self.settings: Settings = load(options.root)
             self.chosen_problems = self.settings.resolve_problems(options.problems)
+            fits_any(options.root, options.kernels, root=options.root)
+            self.settings.names_kernel(options.root)
         except SettingsError as error:
             raise pytest.UsageError(str(error)) from error
         except ProblemError as error:
             raise pytest.UsageError(f"--nvfp4-problem: {error}") from error
+        except re.error as error:
+            raise pytest.UsageError(f"a glob of kernel files cannot be used: {error.pattern!r}: {error}") from error
 
     @cached_property
     def tracer(self) -> Tracer:

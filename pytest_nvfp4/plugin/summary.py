@@ -105,7 +105,10 @@ class Summary:
         wanted = options.html or options.markdown or (entries and (step or actions))
         if not wanted:
             return True
-        report = self._report(entries)
+        try:
+            report = self._report(entries)
+        except Exception as error:
+            return self._broken("the reports", error)
         written = []
         if options.html:
             from pytest_nvfp4.report.html import render_html
@@ -118,9 +121,7 @@ class Summary:
         if entries and step:
             written.append(self._write_step(report, environ))
         if entries and actions:
-            from pytest_nvfp4.report.github import annotate
-
-            self.commands = annotate(report, root=Path(environ.get("GITHUB_WORKSPACE") or options.root).resolve())
+            written.append(self._annotate(report, environ))
         return all(written)
 
     def _report(self, entries: Sequence[Entry]) -> Report:
@@ -140,13 +141,12 @@ class Summary:
         )
 
     def _write(self, path: Path, render: Callable[[], str], what: str) -> bool:
-        """A failure is said, not raised: the checks have their verdicts."""
         try:
+            text = render()
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, render())
-        except OSError as error:
-            self.lines.append((f"the {what} {path} could not be written: {error}", True))
-            return False
+            write_whole(path, text)
+        except Exception as error:
+            return self._broken(f"the {what} {path}", error)
         self.lines.append((f"{what}: {path}", False))
         return True
 
@@ -156,10 +156,25 @@ class Summary:
         try:
             if not write_step_summary(report, environ=environ):
                 self.lines.append(("the step summary has no room for the report; --nvfp4-html FILE writes it", True))
-        except OSError as error:
-            self.lines.append((f"the step summary could not be written: {error}", True))
-            return False
+        except Exception as error:
+            return self._broken("the step summary", error)
         return True
+
+    def _annotate(self, report: Report, environ: Mapping[str, str]) -> bool:
+        from pytest_nvfp4.report.github import annotate
+
+        try:
+            workspace = Path(environ.get("GITHUB_WORKSPACE") or self.run.options.root)
+            self.commands = annotate(report, root=workspace.resolve())
+        except Exception as error:
+            return self._broken("the annotations", error)
+        return True
+
+    def _broken(self, what: str, error: Exception) -> bool:
+        """A report that cannot be had is said, never raised: the checks have their verdicts. The run fails, though."""
+        said = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        self.lines.append((f"{what} could not be written: {said}", True))
+        return False
 
     # the terminal
 

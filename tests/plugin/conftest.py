@@ -185,3 +185,9 @@ def project(pytester: pytest.Pytester, bank: Bank, monkeypatch: pytest.MonkeyPat
 def workers(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """Arguments that run the items in this process, or in two of xdist's."""
     return request.param
+
+
+@pytest.fixture(params=[(), pytest.param(("-n2",), marks=pytest.mark.slow)], ids=["alone", "xdist"])
+def more_workers(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """As ``workers``, where two processes differ in nothing that another test would not notice."""
+    return request.param

@@ -39,6 +39,7 @@ class TestSelection:
     def test_of_some_checks(self, recorded: Project, args: tuple[str, ...], passed: int, deselected: int) -> None:
         recorded.run(*args).outcomes(passed=passed, **({"deselected": deselected} if deselected else {}))
 
+    @pytest.mark.slow
     def test_of_some_checks_in_test_processes(self, recorded: Project) -> None:
         recorded.run("k.py", "-k", "layouts or launch", "-n2").outcomes(passed=2)
 
@@ -48,10 +49,12 @@ class TestSelection:
     def test_strict_markers(self, recorded: Project) -> None:
         recorded.run("k.py", "--strict-markers").outcomes(passed=4)
 
-    def test_exit_first(self, project: Project, workers: tuple[str, ...]) -> None:
+    def test_exit_first(self, project: Project, more_workers: tuple[str, ...]) -> None:
         project.kernel()
-        ran = project.run("k.py", "-x", *workers)
-        assert ran.code == (pytest.ExitCode.INTERRUPTED if workers else pytest.ExitCode.TESTS_FAILED)  # as xdist has it
+        ran = project.run("k.py", "-x", *more_workers)
+        assert ran.code == (
+            pytest.ExitCode.INTERRUPTED if more_workers else pytest.ExitCode.TESTS_FAILED
+        )  # as xdist has it
         assert "stopping after 1 failures" in ran.text
 
     def test_last_failed_and_failed_first(self, project: Project, pytester: pytest.Pytester) -> None:
@@ -71,7 +74,7 @@ class TestSelection:
 
 
 class TestWorkers:
-    @pytest.mark.parametrize("dist", ["load", "loadfile"])
+    @pytest.mark.parametrize("dist", ["load", pytest.param("loadfile", marks=pytest.mark.slow)])
     def test_every_check_runs_once(self, recorded: Project, dist: str) -> None:
         ran = recorded.run("k.py", "-n2", f"--dist={dist}")
         ran.outcomes(passed=4)
@@ -90,9 +93,9 @@ class TestWorkers:
 
 
 class TestReportsOfPytests:
-    def test_junit_has_one_case_a_check_with_its_text(self, project: Project, workers: tuple[str, ...]) -> None:
+    def test_junit_has_one_case_a_check_with_its_text(self, project: Project, more_workers: tuple[str, ...]) -> None:
         project.kernel()
-        cases = sorted(project.junit("k.py", *workers))
+        cases = sorted(project.junit("k.py", *more_workers))
         assert [(name, kind) for name, kind, _ in cases] == [
             ("codegen[gpumode-0]", "failure"),
             ("compile[gpumode-0]", "passed"),
@@ -108,9 +111,9 @@ class TestReportsOfPytests:
         ran.outcomes(passed=1, failed=3)
         assert "compare_layouts.py" not in ran.text
 
-    def test_a_skip_points_at_the_kernel(self, project: Project, workers: tuple[str, ...]) -> None:
+    def test_a_skip_points_at_the_kernel(self, project: Project, more_workers: tuple[str, ...]) -> None:
         project.file("k.py", ENTRY)
-        ran = project.run("k.py", "-rs", *workers)
+        ran = project.run("k.py", "-rs", *more_workers)
         assert "SKIPPED [3] k.py:1: it did not compile: see k.py::compile[gpumode-0]" in ran.text
 
     @pytest.mark.parametrize(
@@ -123,11 +126,11 @@ class TestReportsOfPytests:
 
 
 class TestBesideOtherThings:
-    def test_ordinary_tests_and_doctests(self, recorded: Project, workers: tuple[str, ...]) -> None:
+    def test_ordinary_tests_and_doctests(self, recorded: Project, more_workers: tuple[str, ...]) -> None:
         recorded.file("test_a.py", "def test_a():\n    '''\n    >>> 1 + 1\n    2\n    '''\n")
-        recorded.run("k.py", "test_a.py", "--doctest-modules", *workers).outcomes(passed=6)
+        recorded.run("k.py", "test_a.py", "--doctest-modules", *more_workers).outcomes(passed=6)
 
-    def test_two_kernels_of_one_name(self, project: Project, workers: tuple[str, ...]) -> None:
+    def test_two_kernels_of_one_name(self, project: Project, more_workers: tuple[str, ...]) -> None:
         project.settings("", ini='nvfp4_kernels = ["*/k.py"]')
         project.kernel("one/k.py")
         project.kernel("two/k.py")
@@ -137,7 +140,7 @@ class TestBesideOtherThings:
             for folder in ("one", "two")
             for check in ("layouts", "launch", "codegen")
         }
-        project.run(*workers).outcomes(passed=8)
+        project.run(*more_workers).outcomes(passed=8)
 
     def test_fixtures_of_a_conftest_apply(self, recorded: Project) -> None:
         recorded.file(
@@ -198,7 +201,7 @@ class TestOddPlaces:
         project.run("link/k.py").outcomes(passed=4)
         assert project.snapshots() == before
 
-    def test_in_a_package_with_relative_imports(self, project: Project, workers: tuple[str, ...]) -> None:
+    def test_in_a_package_with_relative_imports(self, project: Project, more_workers: tuple[str, ...]) -> None:
         """pytest imports a package to set it up; with the kernel in its __init__, that would import the kernel."""
         log = project.path / "pids.txt"
         project.file(
@@ -207,7 +210,7 @@ class TestOddPlaces:
         project.file("pkg/shared.py", "WIDTH = 4\n")
         project.file("pkg/k.py", ENTRY.replace("import cutlass\n", "import cutlass\nfrom .shared import WIDTH\n", 1))
         project.file("pkg/test_beside.py", "def test_beside():\n    pass\n")
-        args = ("pkg/k.py", "--nvfp4-entry=pkg/k.py::build", *workers)
+        args = ("pkg/k.py", "--nvfp4-entry=pkg/k.py::build", *more_workers)
         project.run_apart(*args, "--snapshot-update").outcomes(passed=4)
         assert len(log.read_text().split()) == 1, "the package was imported by more than the compile"
         listing = project.snapshots()["pkg/k/layouts.txt"]

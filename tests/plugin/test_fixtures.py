@@ -121,10 +121,10 @@ class TestLayouts:
         assert "pytest test_x.py --snapshot-update" in text
         assert "compare_layouts.py" not in text
 
-    def test_a_milder_one_is_reported(self, one: Project, workers: tuple[str, ...]) -> None:
+    def test_a_milder_one_is_reported(self, one: Project, more_workers: tuple[str, ...]) -> None:
         run(one, 'def test_it(layout_snapshot):\n    layout_snapshot("k.py")\n')
         one.kernel(source=MILD)
-        ran = one.run("test_x.py", *workers)
+        ran = one.run("test_x.py", *more_workers)
         ran.outcomes(passed=1)
         assert "test_x.py::test_it\n  1 same function" in ran.text
 

@@ -154,6 +154,23 @@ def test_a_check_that_is_alone_fails_by_itself(project: Project) -> None:
     assert all("never closed" in text for text in ran.failures().values())
 
 
+def test_what_fails_alike_on_every_problem_fails_once(project: Project, more_workers: tuple[str, ...]) -> None:
+    project.file("k.py", KERNELS["syntax.py"].source)
+    ran = project.run("k.py", "--nvfp4-problem=gpumode", "-rs", *more_workers)
+    ran.outcomes(failed=1, skipped=39)
+    assert "it fails as k.py::compile[gpumode-0] does" in ran.text
+
+
+def test_what_fails_in_its_own_way_is_said_for_each_problem(project: Project) -> None:
+    """Both fail, at other lines; neither may hide the other."""
+    lines = (
+        "def custom_kernel(data):\n    if data[3][0][0] == 96:\n        raise ValueError(1)\n    raise ValueError(2)\n"
+    )
+    project.file("k.py", "import cutlass\n" + lines)
+    ran = project.run("k.py", "--nvfp4-problem=gpumode-0", "--nvfp4-problem=gpumode-1", "-k", "compile or launch")
+    ran.outcomes(failed=2, skipped=2, deselected=4)
+
+
 def test_a_hang_is_ended_at_the_deadline(project: Project) -> None:
     project.file("k.py", "import time\ntime.sleep(600)\n" + CONTRACT)
     ran = project.run("k.py", "--nvfp4-timeout=3")

@@ -58,6 +58,17 @@ def test_settings_that_cannot_be(project: Project, settings: str, said: str, wor
     assert "pyproject.toml" in ran.errors
 
 
+@pytest.mark.parametrize("where", ["ini", "table"])
+def test_a_glob_that_cannot_be(project: Project, where: str) -> None:
+    if where == "ini":
+        project.settings("", ini='nvfp4_kernels = ["[z-a].py"]')
+    else:
+        project.settings('[[tool.pytest_nvfp4.kernel]]\npath = "[z-a].py"\n')
+    ran = project.run()
+    assert ran.code == USAGE
+    assert "a glob of kernel files cannot be used" in ran.errors
+
+
 def test_an_entry_needs_a_kernel_that_is_named(project: Project) -> None:
     project.file("k.py", ENTRY)
     ran = project.run(".", "--nvfp4-entry=k.py::build")

@@ -117,14 +117,15 @@ class TestARunThatDoesNotPass:
         recorded.file("test_x.py", head + self.BROKEN[what])
         unharmed(recorded, "test_x.py")
 
+    @pytest.mark.slow
     def test_nor_in_test_processes(self, recorded: Project) -> None:
         head = TESTS[: TESTS.index("@pytest.mark.second")]
         recorded.file("test_x.py", head + self.BROKEN["a failure"])
         unharmed(recorded, "-n2")
 
-    def test_a_module_that_cannot_be_collected(self, recorded: Project, workers: tuple[str, ...]) -> None:
+    def test_a_module_that_cannot_be_collected(self, recorded: Project, more_workers: tuple[str, ...]) -> None:
         recorded.file("test_x.py", "import no_such_module\n" + TESTS)
-        unharmed(recorded, "--continue-on-collection-errors", *workers, update=not workers)
+        unharmed(recorded, "--continue-on-collection-errors", *more_workers, update=not more_workers)
         unharmed(recorded)
 
     def test_a_module_that_skips_itself(self, recorded: Project) -> None:
@@ -184,9 +185,9 @@ class TestTrueOrphans:
         self.gone(recorded, OF_TESTS)
         assert not (recorded.path / "snapshots/test_x").exists()
 
-    def test_a_module_that_is_gone(self, recorded: Project, workers: tuple[str, ...]) -> None:
+    def test_a_module_that_is_gone(self, recorded: Project, more_workers: tuple[str, ...]) -> None:
         (recorded.path / "q/k.py").unlink()
-        self.gone(recorded, OF_KERNELS[3:], *workers)
+        self.gone(recorded, OF_KERNELS[3:], *more_workers)
         assert not (recorded.path / "snapshots/q").exists()
         assert (recorded.path / "snapshots/p/k").is_dir()
 
@@ -232,16 +233,16 @@ class TestFilesOfOthers:
             recorded.file(f"snapshots/{name}", "the user's")
         unharmed(recorded)
 
-    def test_snapshots_of_syrupys_own_live_beside_them(self, recorded: Project, workers: tuple[str, ...]) -> None:
+    def test_snapshots_of_syrupys_own_live_beside_them(self, recorded: Project, more_workers: tuple[str, ...]) -> None:
         one, other = (f"def test_{name}(snapshot):\n    assert 1 == snapshot\n\n" for name in ("plain", "other"))
         recorded.file("test_plain.py", one + other)
         recorded.run("--snapshot-update").outcomes(passed=12)
-        recorded.run(*workers).outcomes(passed=12)
+        recorded.run(*more_workers).outcomes(passed=12)
         recorded.file("test_plain.py", one)
         ran = recorded.run()
         assert ran.code == 1
         assert "1 snapshot unused." in ran.text
-        recorded.run(*workers, "--snapshot-update").outcomes(passed=11)
+        recorded.run(*more_workers, "--snapshot-update").outcomes(passed=11)
         left = (recorded.path / "__snapshots__/test_plain.ambr").read_text()
         assert "test_other" not in left
         assert "test_plain" in left

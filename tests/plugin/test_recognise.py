@@ -84,10 +84,10 @@ class TestAFolder:
         assert len(nodes) == 1 + len(CHECKS)
 
     def test_without_settings_kernels_are_named_instead_of_checked(
-        self, project: Project, workers: tuple[str, ...]
+        self, project: Project, more_workers: tuple[str, ...]
     ) -> None:
         project.file("kernels/k.py", KERNEL)
-        ran = project.run("kernels", *workers)
+        ran = project.run("kernels", *more_workers)
         assert ran.code == pytest.ExitCode.NO_TESTS_COLLECTED
         assert "nvfp4: 1 file(s) define custom_kernel(data), such as kernels/k.py" in ran.text
         assert "nvfp4_kernels" in ran.text

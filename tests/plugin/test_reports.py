@@ -83,13 +83,29 @@ def test_one_that_cannot_be_written_is_said_and_fails_the_run(
     assert ran.code == 1
 
 
+def test_one_that_cannot_be_made_is_said_and_no_internal_error(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_down(_report: object) -> str:
+        raise RuntimeError("a defect of the renderer")
+
+    project.kernel()
+    project.record("k.py")
+    monkeypatch.setattr("pytest_nvfp4.report.html.render_html", break_down)
+    ran = project.run("k.py", "--nvfp4-html=r.html", "--nvfp4-md=r.md")
+    ran.outcomes(passed=4)
+    assert "r.html could not be written: RuntimeError: a defect of the renderer" in ran.text
+    assert (project.path / "r.md").is_file()
+    assert ran.code == 1
+
+
 class TestGitHub:
     def test_annotations_name_the_line_in_the_workspace(
-        self, changed: Project, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
+        self, changed: Project, monkeypatch: pytest.MonkeyPatch, more_workers: tuple[str, ...]
     ) -> None:
         monkeypatch.setenv("GITHUB_ACTIONS", "true")
         monkeypatch.setenv("GITHUB_WORKSPACE", str(changed.path.parent))
-        text = changed.run("severe.py", "mild.py", *workers).text
+        text = changed.run("severe.py", "mild.py", *more_workers).text
         commands = [line for line in text.splitlines() if line.startswith("::")]
         assert len(commands) == 2
         folder = changed.path.name

@@ -33,10 +33,10 @@ def damage(project: Project, content: bytes | str | None, name: str = LAYOUTS) -
 
 class TestRecording:
     def test_the_first_run_fails_with_the_recipe_and_writes_nothing(
-        self, project: Project, workers: tuple[str, ...]
+        self, project: Project, more_workers: tuple[str, ...]
     ) -> None:
         project.kernel()
-        ran = project.run("k.py", *workers)
+        ran = project.run("k.py", *more_workers)
         ran.outcomes(passed=1, failed=3)
         for check, what in (("layouts", "layouts"), ("launch", "launch facts"), ("codegen", "codegen facts")):
             text = ran.failures()[f"{check}[gpumode-0]"]
@@ -64,10 +64,11 @@ class TestRecording:
         assert [line.split("  ")[0] for line in lines if line and line[0] != "#"] == [
             "go.c",
             "go.stages",
+            "go.start",
             "go.tile",
             "touch.c",
         ]
-        assert lines[-1] == "# end 4"
+        assert lines[-1] == "# end 5"
         assert all(str(recorded.path) not in content for content in recorded.snapshots().values())
 
     def test_recording_again_changes_no_file(self, recorded: Project) -> None:
@@ -185,9 +186,9 @@ class TestWhatCannotBeWritten:
 
 
 class TestTheGate:
-    def test_a_mild_change_passes_and_is_reported(self, recorded: Project, workers: tuple[str, ...]) -> None:
+    def test_a_mild_change_passes_and_is_reported(self, recorded: Project, more_workers: tuple[str, ...]) -> None:
         recorded.kernel(source=MILD)
-        ran = recorded.run("k.py", *workers)
+        ran = recorded.run("k.py", *more_workers)
         ran.outcomes(passed=4)
         said = ran.section("nvfp4: changes below the gate")
         assert "k.py::layouts[gpumode-0]" in said
@@ -203,7 +204,7 @@ class TestTheGate:
         ran.outcomes(passed=3, failed=1)
         text = ran.failures()["layouts[gpumode-0]"]
         assert "1 layout change of k.py at or above the gate (permuted)" in text
-        assert "1 different, 3 identical" in text
+        assert "1 different, 4 identical" in text
         assert "first difference at (1,0) [index 1]: offset 2 -> 1" in text
         assert '- !cute.layout<"(8,2):(2,1)">\n    + !cute.layout<"(8,2):(1,8)">' in text
         assert text.count("go.stages") == 1
