@@ -210,29 +210,25 @@ def _attributes_of(value: object) -> list[tuple[str, object]]:
 
 
 def _struct_of(value: object) -> list[tuple[str, object]]:
-    """The base and the members of a ``@cute.struct`` as pointers; empty for anything else.
+    """The base of a ``@cute.struct`` and the members it aligns, as pointers; empty for anything else.
 
     DSL 4.4 keeps the base as ``_base`` and scalars as pointers, 4.8 as ``base`` and wrapped; a ``MemRange`` holds the
-    pointer to its first byte.
+    pointer to its first byte. How a member without ``Align`` is aligned is chance: it changes with what precedes it.
     """
     fields, held = getattr(type(value), "__annotations__", {}), getattr(value, "__dict__", {})
     base = held.get("_base", held.get("base"))
-    if (
-        base is None
-        or not fields
-        or "base" in fields
-        or not _of_the_dsl(base)
-        or not all(name in held for name in fields)
-    ):
+    if base is None or not fields or "base" in fields or not _of_the_dsl(base):
         return []
-    members = [(name, held[name]) for name in fields]
-    return [
-        ("", base),
-        *(
-            (name, getattr(one, "_ptr", getattr(one, "_base", one)) if _of_the_dsl(one) else one)
-            for name, one in members
-        ),
-    ]
+    if not all(name in held for name in fields):
+        return []
+    members = [("", base)]
+    for name, declared in fields.items():
+        member = held[name]
+        if not _of_the_dsl(member):  # a struct within
+            members.append((name, member))
+        elif type(declared).__name__ == "_AlignMeta":
+            members.append((name, getattr(member, "_ptr", getattr(member, "_base", member))))
+    return members
 
 
 def _of_the_dsl(value: object) -> bool:
