@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.base import Device
     from pytest_nvfp4.device.job import Case, KernelSpec
     from pytest_nvfp4.device.verify import Verification, Verifier
+
+
+NOT_RUN = "not run: "
+"""How the reason of a check that found no device begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +137,6 @@ class Devices:
     def __init__(self, config: pytest.Config, options: DeviceOptions) -> None:
         self._config = config
         self.options = options
-        self.missing: dict[str, int] = {}
-        """Why checks were skipped for want of a device, and how many."""
         self.rows: list[Row] = []
         """What benchmark checks measured."""
         self._verified: dict[tuple[str, str, str], dict[Case, Verification]] = {}
@@ -191,8 +194,7 @@ class Devices:
             from pytest_nvfp4.plugin.failure import CheckFailure
 
             raise CheckFailure(f"not run: {why} (--nvfp4-require-device)")
-        self.missing[why] = self.missing.get(why, 0) + 1
-        pytest.skip(f"not run: {why}")
+        pytest.skip(f"{NOT_RUN}{why}")
 
     @cached_property
     def hooks(self) -> BenchmarkHooks:
@@ -214,13 +216,23 @@ class Devices:
         self._config.pluginmanager.register(self.hooks, "nvfp4-benchmark")
 
     def show(self, terminal: Any) -> None:
-        """Write the table of what was measured."""
-        if not self.rows:
-            return
-        from pytest_nvfp4.bench.table import render
+        """Write the table of what was measured, and name the checks that no device was there for."""
+        if self.rows:
+            from pytest_nvfp4.bench.table import render
 
-        terminal.write_sep("-", "nvfp4: device times")
-        terminal.write_line(render(self.rows, width=terminal._tw.fullwidth).strip("\n"))
+            terminal.write_sep("-", "nvfp4: device times")
+            terminal.write_line(render(self.rows, width=terminal._tw.fullwidth).strip("\n"))
+        reasons: Counter[str] = Counter()
+        for report in terminal.stats.get("skipped", []):
+            text = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else ""
+            if NOT_RUN in text:
+                reasons[text.partition(NOT_RUN)[2]] += 1
+        for reason, count in sorted(reasons.items()):
+            checks = "1 check was" if count == 1 else f"{count} checks were"
+            terminal.write_line(
+                f"nvfp4: {checks} not run: {reason} (--nvfp4-require-device makes that a failure, "
+                "--nvfp4-device=none leaves them out)"
+            )
 
     @cached_property
     def verifier(self) -> Verifier:

@@ -12,35 +12,52 @@ from pytest_nvfp4.plugin.writing import write_whole
 if TYPE_CHECKING:
     from pytest_nvfp4.plugin.state import Run
 
-MAX_CHANGES = 20
-"""Changes that one failure shows; a terminal is no place for more, and the rest is in a file."""
+MAX_IN_FULL = 6
+"""Changes that a failure shows in full. Of more, which mostly are one cause in many layouts, it shows a line each."""
+MAX_LINES = 40
+FULL_OF_MANY = 2
+"""Changes in full below the lines of many: the worst are enough to see what they look like."""
+_WIDEST = 200
 FOLDER = Path(".nvfp4", "diffs")
 
 
 def excerpt(diff: ListingDiff, *, only: Sequence[Change], threshold: Severity, run: Run, snapshot: Path) -> str:
-    """The changes that a verdict rests on, at most `MAX_CHANGES` of them, and a statement of what is left out.
+    """The changes that a verdict rests on, as far as a terminal is the place for them, and where all of them are.
 
     Args:
         diff: The whole diff.
         only: The changes that the verdict rests on, worst first.
         threshold: The gate.
-        run: Where the file with the whole diff goes, when something had to be left out.
+        run: Where the file with the whole diff goes, when something is not shown here.
         snapshot: The snapshot's file, after which that file is named.
     """
-    lines = [*_heading(diff), *render_changes(only[:MAX_CHANGES], threshold=threshold)]
-    left_out = len(only) - MAX_CHANGES
-    if left_out > 0:
-        lines.append(
-            f"... and {left_out} more like these; {_keep(diff, threshold=threshold, run=run, snapshot=snapshot)}"
-        )
+    lines = overview(diff, only=only, threshold=threshold)
+    if len(only) > MAX_IN_FULL:
+        lines.append(f"all of them: {_keep(diff, threshold=threshold, run=run, snapshot=snapshot)}")
     elif others := len(diff.changes) - len(only):
         lines.append(f"({others} further change{'' if others == 1 else 's'} below the gate)")
     return "\n".join(f"  {line}" for line in lines)
 
 
-def whole(diff: ListingDiff, *, threshold: Severity) -> list[str]:
-    """The lines of the diff with all its changes."""
-    return [*_heading(diff), *render_changes(diff.changes, threshold=threshold)]
+def overview(diff: ListingDiff, *, only: Sequence[Change], threshold: Severity) -> list[str]:
+    """Some changes of a diff: a few in full, or a line each of many and the first of them in full."""
+    if len(only) <= MAX_IN_FULL:
+        return [*_heading(diff), *_render(only, threshold=threshold)]
+    lines = [*_heading(diff), *(_line(change) for change in only[:MAX_LINES])]
+    if len(only) > MAX_LINES:
+        lines.append(f"... and {len(only) - MAX_LINES} more")
+    lines.append(f"the first {FULL_OF_MANY} in full:")
+    return [*lines, *(f"  {line}" for line in _render(only[:FULL_OF_MANY], threshold=threshold))]
+
+
+def _line(change: Change) -> str:
+    """A change in one line: ``DIFFERENT kernel.sA: STAGE (mode 3): 3:32 -> 2:32; smem bytes 48 -> 32 B``."""
+    from pytest_nvfp4.report.text import clip, visible
+
+    what = [mode.text() for mode in change.modes] + [delta.text() for delta in change.deltas]
+    what = [change.error] if change.error else what or list(change.reasons)
+    kind = "" if change.kind == "changed" else f" ({change.kind})"
+    return clip(visible(f"{change.severity.label.upper():<13} {change.name}{kind}: {'; '.join(what)}"), _WIDEST)
 
 
 def _heading(diff: ListingDiff) -> Iterator[str]:
@@ -56,7 +73,7 @@ def _header_text(item: HeaderChange) -> str:
     return f"{visible(item.key)} {visible(item.old or 'absent')} -> {visible(item.new or 'absent')}"
 
 
-def render_changes(changes: Sequence[Change], *, threshold: Severity) -> list[str]:
+def _render(changes: Sequence[Change], *, threshold: Severity) -> list[str]:
     """The changes themselves, as `report.terminal` renders them, without the frame of a whole report around them."""
     from pytest_nvfp4.report.model import CheckReport, Report
     from pytest_nvfp4.report.terminal import render_terminal
@@ -79,7 +96,8 @@ def _keep(diff: ListingDiff, *, threshold: Severity, run: Run, snapshot: Path) -
         ignore = root / FOLDER.parent / ".gitignore"
         if not ignore.exists():
             ignore.write_text("*\n", encoding="utf-8")
-        write_whole(file, "\n".join([*whole(diff, threshold=threshold), ""]))
+        text = [*_heading(diff), *_render(diff.changes, threshold=threshold), ""]
+        write_whole(file, "\n".join(text))
     except OSError as error:
-        return f"--nvfp4-html FILE writes all of them (a file of them could not be written: {error})"
-    return f"all of them: {run.relative(file)}"
+        return f"--nvfp4-html FILE (a file of them could not be written: {error})"
+    return run.relative(file)

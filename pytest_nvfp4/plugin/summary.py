@@ -199,13 +199,14 @@ class Summary:
         if not entries:
             return
         from pytest_nvfp4.layout.change import Severity
-        from pytest_nvfp4.plugin.difftext import whole
+        from pytest_nvfp4.plugin.difftext import overview
 
         threshold = Severity.parse(self.run.options.fail_on)
         terminal.write_sep("-", "nvfp4: changes below the gate (they do not fail)")
         for entry in entries[:_SHOWN]:
             diff, facts = differences(entry.record)
-            lines = whole(diff, threshold=threshold) if diff else [change.text() for change in facts]
+            changes = diff.changes if diff else ()
+            lines = overview(diff, only=changes, threshold=threshold) if diff else [change.text() for change in facts]
             terminal.write_line(entry.nodeid)
             for line in lines[:_SHOWN]:
                 terminal.write_line(f"  {line}")
