@@ -18,6 +18,8 @@ MAX_LINES = 40
 FULL_OF_MANY = 2
 """Changes in full below the lines of many: the worst are enough to see what they look like."""
 _WIDEST = 200
+_AT_ONCE = 100
+"""Changes that are rendered at once; a report leaves out what is more than it shows of one check."""
 FOLDER = Path(".nvfp4", "diffs")
 
 
@@ -78,10 +80,13 @@ def _render(changes: Sequence[Change], *, threshold: Severity) -> list[str]:
     from pytest_nvfp4.report.model import CheckReport, Report
     from pytest_nvfp4.report.terminal import render_terminal
 
-    check = CheckReport("", "", "failed", diff=ListingDiff(tuple(changes)))
-    lines = render_terminal(Report([check], threshold=threshold)).rstrip("\n").split("\n")
-    _title, _counts, *body, _closing = lines
-    return [line.removeprefix("  ") for line in body]
+    found: list[str] = []
+    for start in range(0, len(changes), _AT_ONCE):
+        check = CheckReport("", "", "failed", diff=ListingDiff(tuple(changes[start : start + _AT_ONCE])))
+        lines = render_terminal(Report([check], threshold=threshold)).rstrip("\n").split("\n")
+        _title, _counts, *body, _closing = lines
+        found += [line.removeprefix("  ") for line in body]
+    return found
 
 
 def _keep(diff: ListingDiff, *, threshold: Severity, run: Run, snapshot: Path) -> str:

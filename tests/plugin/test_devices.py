@@ -76,7 +76,9 @@ def test_without_a_device_checks_are_skipped_and_named(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     result = run(project, "kernel.py", "-k", "verify", "-rs", device="auto")
     result.assert_outcomes(skipped=11, deselected=4)
-    result.stdout.fnmatch_lines(["nvfp4: 11 checks were not run: this machine has no NVIDIA GPU*--nvfp4-require-device*"])
+    result.stdout.fnmatch_lines(
+        ["nvfp4: 11 checks were not run: this machine has no NVIDIA GPU*--nvfp4-require-device*"]
+    )
 
 
 def test_a_required_device_that_is_missing_fails(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,17 +256,20 @@ class TestTheGate:
     def test_a_long_table_is_cut_and_the_rest_is_in_a_file(self, recorded: Project) -> None:
         lines = recorded.snapshots()[LAYOUTS].splitlines()
         start = lines.index("") + 1
-        more = [f'go.old{index}  4:1  !cute.layout<"4:1">  -  -' for index in range(10, 60)]
+        more = [f'go.old{index}  4:1  !cute.layout<"4:1">  -  -' for index in range(1000, 1250)]
         records = sorted([*lines[start:-1], *more])
         damage(recorded, "\n".join([*lines[:start], *records, f"# end {len(records)}", ""]))
         ran = recorded.run("k.py::layouts[gpumode-0]")
         ran.outcomes(failed=1)
         text = ran.failures()["layouts[gpumode-0]"]
-        assert "50 layout changes" in text
-        assert text.count("DIFFERENT ") == 20
-        assert "... and 30 more like these; all of them: .nvfp4/diffs/k/layouts[gpumode-0].txt" in text
+        assert "250 layout changes" in text
+        assert "DIFFERENT     go.old1000 (removed): the layout is gone" in text
+        assert text.count("DIFFERENT ") == 40 + 2
+        assert "... and 210 more" in text
+        assert "the first 2 in full:" in text
+        assert "all of them: .nvfp4/diffs/k/layouts[gpumode-0].txt" in text
         kept = recorded.path / ".nvfp4/diffs/k/layouts[gpumode-0].txt"
-        assert kept.read_text().count("DIFFERENT ") == 50
+        assert kept.read_text().count("DIFFERENT ") == 250
         assert (recorded.path / ".nvfp4/.gitignore").read_text() == "*\n"
 
 
