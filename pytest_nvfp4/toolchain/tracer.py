@@ -26,6 +26,7 @@ from pytest_nvfp4.toolchain.trace import SCHEMA, Artifact, Code, Finding, Launch
 _PACKAGE = Path(__file__).resolve().parents[1]
 _WORKER = "pytest_nvfp4.toolchain.worker.__main__"
 _MAX_LAUNCHES = 1000
+_DIAGNOSTIC = re.compile(r"^loc\(.*\): ((?:error|note): .*)$", re.MULTILINE)
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in ', re.MULTILINE)
 
 
@@ -222,6 +223,7 @@ class Tracer:
         events.findings += _poisoned(events.values)
         if request.capture and not code and not any(finding.severity == "error" for finding in events.findings):
             events.findings.append(_nothing_compiled(request))
+        events.findings = [_with_diagnostics(finding, outcome.stderr.text) for finding in events.findings]
         errors = [finding for finding in events.findings if finding.severity == "error"]
         place = None
         if errors:
@@ -312,6 +314,15 @@ class Tracer:
             if match["file"] in own:
                 return match["file"], int(match["line"])
         return None, None
+
+
+def _with_diagnostics(finding: Finding, stderr: str) -> Finding:
+    """A failed compile with what the compiler wrote and did not raise; 4.4 raises "Operation creation failed" alone."""
+    if finding.kind != "compile" or finding.severity != "error":
+        return finding
+    said = [text for text in dict.fromkeys(_DIAGNOSTIC.findall(stderr)) if text not in finding.message]
+    message = finding.message + "".join(f"\n  the compiler wrote: {text[:1000]}" for text in said[-3:])
+    return finding.model_copy(update={"message": message})
 
 
 def _functions(files: Iterable[Path]) -> list[str]:

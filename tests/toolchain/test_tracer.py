@@ -15,7 +15,7 @@ from pytest_nvfp4.problem import GPUMODE
 from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.request import Entry, EntryError, TraceRequest, installed_dsl_version
 from pytest_nvfp4.toolchain.sheet import codegen_facts, launch_facts
-from pytest_nvfp4.toolchain.trace import SCHEMA, Trace
+from pytest_nvfp4.toolchain.trace import SCHEMA, Finding, Trace
 from pytest_nvfp4.toolchain.tracer import Limits, Tracer, cache_key
 
 from .conftest import TraceIt
@@ -324,6 +324,26 @@ class TestFailures:
         kind, text, line = only_error(trace_it(source))
         assert (kind, line) == ("compile", line_of(source, "const_expr"))
         assert "\x1b" not in text  # the DSL colours this message
+
+    def test_what_the_compiler_wrote_is_part_of_the_message(self, trace_it: TraceIt) -> None:
+        """4.4 raises "Operation creation failed" and writes the reason; 4.8 raises both."""
+        source = TINY.replace("inner = cute.make_layout((4, 4))", "cute.group_modes(cute.make_layout((4, 4)), 0, 9)")
+        kind, text, line = only_error(trace_it(source))
+        assert (kind, line) == ("compile", line_of(source, "group_modes"))
+        assert text.count("got end [9] and rank [2]") == 1
+
+    def test_diagnostics_are_taken_from_stderr_once(self) -> None:
+        from pytest_nvfp4.toolchain.tracer import _with_diagnostics
+
+        reason = 'expected "shape" but got \'!cute.layout<"(4,2):(1,4)">\''
+        line = f'loc("f(("x")"("/k.py":8:3)): error: {reason}\n'
+        stderr = f"{line}UserWarning: cache\n{line}"
+        finding = Finding(kind="compile", message="k.py did not compile: ValueError: Operation creation failed")
+        assert _with_diagnostics(finding, stderr).message == f"{finding.message}\n  the compiler wrote: error: {reason}"
+        known = finding.model_copy(update={"message": f"said: error: {reason}"})
+        assert _with_diagnostics(known, stderr) == known
+        other = finding.model_copy(update={"kind": "run"})
+        assert _with_diagnostics(other, stderr) == other
 
     def test_a_failure_leaves_a_bundle(self, trace_it: TraceIt) -> None:
         source = TINY.replace("return cute.compile", "print('hello'); 1 / 0\n    return cute.compile")
