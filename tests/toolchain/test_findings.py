@@ -36,6 +36,36 @@ def test_the_cause_names_the_place_too() -> None:
     assert place(error) == (KERNEL, 5)
 
 
+def raised_in(file: str, body: str, **names: object) -> BaseException:
+    """The error that a file of these statements raises."""
+    try:
+        exec(compile(body, file, "exec"), dict(names))
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_an_error_wrapped_by_the_dsl_is_at_the_line_that_raised_it() -> None:
+    def compile_it(function: object) -> None:
+        source = "try:\n    function()\nexcept NameError as error:\n    raise RuntimeError('wrapped')"
+        raise raised_in("/dsl/dsl.py", source, function=function)
+
+    source = "def kernel():\n    a = 1\n    return b\n\n\ncompile_it(kernel)\n"
+    assert place(raised_in(KERNEL, source, compile_it=compile_it)) == (KERNEL, 3)
+
+
+def test_an_error_in_a_handler_is_at_its_own_line() -> None:
+    source = "try:\n    a\nexcept NameError:\n    b\n"
+    assert place(raised_in(KERNEL, source)) == (KERNEL, 4)
+
+
+def test_an_error_inside_the_dsl_is_at_the_line_that_called_it() -> None:
+    def make_layout() -> None:
+        raise raised_in("/dsl/core.py", "1 / 0")
+
+    assert place(raised_in(KERNEL, "a = 1\nmake_layout()\n", make_layout=make_layout)) == (KERNEL, 2)
+
+
 def test_an_error_of_the_dsl_without_frames_is_of_the_compile() -> None:
     kind = type("DSLUserCodeError", (Exception,), {"__module__": "cutlass.base_dsl.common"})
     assert in_compile(kind("bad"))
@@ -44,3 +74,4 @@ def test_an_error_of_the_dsl_without_frames_is_of_the_compile() -> None:
 
 def test_an_error_without_words_is_named() -> None:
     assert described(AssertionError()) == "AssertionError: no message"
+    assert described(ValueError("ValueError: as 4.4 says it")) == "ValueError: as 4.4 says it"

@@ -45,12 +45,14 @@ class Finding:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The error and what caused it, the latest first."""
+    """The error and what caused it, the latest first; the DSL keeps the cause of its own errors as ``cause``."""
     chain: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in chain:
         chain.append(current)
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+        kept = getattr(current, "cause", None)
+        hidden = None if current.__suppress_context__ else current.__context__
+        current = current.__cause__ or (kept if isinstance(kept, BaseException) else None) or hidden
     return chain
 
 
@@ -67,16 +69,20 @@ def _place(error: BaseException, watched: Callable[[str], bool]) -> tuple[str | 
         for match in _LOCATION.finditer(_plain(str(link))):
             if watched(match["file"]):
                 return match["file"], int(match["line"])  # the compiler's own words for where it went wrong
+    passed: list[tuple[str, int | None]] = []
     for link in chain:
-        frames = [frame for frame in traceback.extract_tb(link.__traceback__) if watched(frame.filename)]
-        if frames:
-            return frames[-1].filename, frames[-1].lineno
-    return None, None
+        frames = traceback.extract_tb(link.__traceback__)
+        own = [(frame.filename, frame.lineno) for frame in frames if watched(frame.filename)]
+        if own and frames[-1].filename == own[-1][0]:
+            return own[-1]  # raised by the user's own line; the DSL wraps such errors in its own
+        passed += own[-1:]
+    return passed[0] if passed else (None, None)
 
 
 def described(error: BaseException) -> str:
     """An exception in words: its class and what it says, without the colours that the DSL puts in for terminals."""
-    return f"{type(error).__name__}: {_plain(str(error)).strip() or 'no message'}"
+    name, said = type(error).__name__, _plain(str(error)).strip() or "no message"
+    return said if said.startswith(f"{name}:") else f"{name}: {said}"
 
 
 def _plain(text: str) -> str:
