@@ -93,7 +93,7 @@ class KernelFile(pytest.File):
         run = self.config.stash[RUN]
         cases = run.cases(self.path, named=self._named)
         lacking = next((case for case in cases if case.settings.entry is None and case.trouble is None), None)
-        trouble = lacks_entry(self.path, shown=run.relative(self.path)) if lacking else None
+        trouble = lacks_entry(self.path, run) if lacking else None
         if lacking is None or trouble is None:
             return cases
         # One item says it once, however many problems the kernel was to be checked on.

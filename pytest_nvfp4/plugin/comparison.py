@@ -127,7 +127,4 @@ class Pending:
 
     def update_command(self, *more: str) -> str:
         """The command that writes this snapshot anew."""
-        from pytest_nvfp4.report.text import visible
-
-        target = self._item.nodeid.split("::", maxsplit=1)[0]
-        return visible(shlex.join(["pytest", target, "--snapshot-update", *more]))
+        return " ".join(["pytest", self._run.typed(self._item.path), shlex.join(["--snapshot-update", *more])])

@@ -96,23 +96,20 @@ def _launches(path: Path) -> bool:
         return False
 
 
-def lacks_entry(path: Path, *, shown: str) -> str | None:
+def lacks_entry(path: Path, run: Run) -> str | None:
     """Why a file without a configured entry cannot be checked: it does not define ``custom_kernel``.
 
     None when it can, and when it is not even Python, which its compile then says with the line.
-
-    Args:
-        path: The file.
-        shown: The file as the user knows it.
     """
     source: KernelSource | None = read_source(path)
     if (source is not None and source.defines_contract) or syntax_problem(path) is not None:
         return None
+    shown = run.relative(path)
     uses = "imports cutlass but " if source is not None and source.mentions_dsl else ""
     return (
         f"{shown} {uses}defines no custom_kernel(data), and no entry is configured for it.\n"
         "A kernel outside GPU MODE's contract is checked through a function of yours that compiles or launches it:\n"
-        f"    pytest {shown} --nvfp4-entry FILE::FUNCTION\n"
+        f"    pytest {run.typed(path)} --nvfp4-entry FILE::FUNCTION\n"
         "or, for good, in pyproject.toml:\n"
         "    [[tool.pytest_nvfp4.kernel]]\n"
         f'    path = "{shown}"\n'

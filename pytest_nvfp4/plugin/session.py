@@ -72,7 +72,7 @@ class SessionHooks:
         records = item.stash.get(RECORDS, [])
         if records or case is not None:
             self._note_used(item)
-            if report.when == "call" or (case is not None and not report.passed):
+            if report.when == "call" or not report.passed:
                 setattr(report, _OUTPUT, self._records(item, case, records, report, call))
             if case is not None and report.skipped and isinstance(report.longrepr, tuple):
                 report.longrepr = (str(case.path), 1, report.longrepr[2])  # not this package's line that skipped it

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -89,6 +91,12 @@ class Run:
         from pytest_nvfp4.report.text import visible
 
         return visible(self._below(path) or str(path))
+
+    def typed(self, path: Path) -> str:
+        """A path as it would be typed on the command line, from where this run was started."""
+        from pytest_nvfp4.report.text import visible
+
+        return visible(shlex.quote(os.path.relpath(path, self.options.here)))
 
     def portable(self, path: Path) -> str:
         """A path for a file that others read too: relative to the root, or the bare name of a file outside it."""

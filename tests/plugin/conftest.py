@@ -191,3 +191,11 @@ def workers(request: pytest.FixtureRequest) -> tuple[str, ...]:
 def more_workers(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """As ``workers``, where two processes differ in nothing that another test would not notice."""
     return request.param
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process still runs; one that only waits to be reaped does not."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False

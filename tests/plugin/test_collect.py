@@ -174,6 +174,18 @@ class TestOddPlaces:
         text = project.run("my kernel.py").failures()["layouts[gpumode-0]"]
         assert "pytest 'my kernel.py' --snapshot-update" in text
 
+    def test_and_is_meant_for_where_the_run_was_started(
+        self, project: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        project.kernel("kernels/k.py")
+        project.file("kernels/e.py", ENTRY)
+        monkeypatch.chdir(project.path / "kernels")
+        failures = project.run("k.py", "e.py").failures()
+        assert "pytest k.py --snapshot-update" in failures["layouts[gpumode-0]"]
+        assert "(snapshots/kernels/k/layouts[gpumode-0].txt)" in failures["layouts[gpumode-0]"]
+        assert "pytest e.py --nvfp4-entry FILE::FUNCTION" in failures["compile[gpumode-0]"]
+        assert 'path = "kernels/e.py"' in failures["compile[gpumode-0]"]
+
     def test_a_name_that_could_command_a_terminal(self, project: Project) -> None:
         project.kernel("k\x1b7.py")
         text = project.run("k\x1b7.py").failures()["layouts[gpumode-0]"]

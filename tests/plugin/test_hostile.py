@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from .conftest import Project, Ran
+from .conftest import Project, Ran, is_alive
 from .sources import ENTRY, KERNEL
 
 
@@ -19,53 +22,44 @@ class Hostile:
     """A kernel and what is to be said of it.
 
     Attributes:
-        source: The kernel.
+        source: The kernel; a line that the failure must name ends in ``# here``.
         said: A pattern in its failure.
-        at: The text of the line that the failure must name; None where no line is known.
         entry: The function that is called; None for a kernel under the contract, which takes torch's time to load.
         bundle: A debug bundle is promised; a file that is not Python needs none, its line says it all.
     """
 
     source: str
     said: str
-    at: str | None = None
     entry: str | None = "custom_kernel"
     bundle: bool = True
+
+    @property
+    def line(self) -> int | None:
+        return next((number for number, line in enumerate(self.source.splitlines(), 1) if "# here" in line), None)
 
 
 CONTRACT = "def custom_kernel(data):\n    pass\n"
 BROKEN = ENTRY.replace("inner = cute.make_layout((4, 4))", "inner = cute.make_layout((4, 4), stride=(1,))  # here")
 AFTER = KERNEL.replace("    return [c for", "    raise RuntimeError('after the compile')  # here\n    return [c for")
+CRASH = "import ctypes\n\n\ndef custom_kernel(data):\n    ctypes.string_at(0)  # here\n"
 
 KERNELS = {
-    "syntax.py": Hostile(
-        "def custom_kernel(data):\n    return (  # here\n", "never closed", "return (  # here", bundle=False
-    ),
-    "imports.py": Hostile(
-        "import no_such_module  # here\n" + CONTRACT, "No module named 'no_such_module'", "import no_such_module"
-    ),
-    "exits.py": Hostile("import sys\nsys.exit(3)  # here\n" + CONTRACT, r"called sys.exit\(3\)", "sys.exit(3)"),
+    "syntax.py": Hostile("def custom_kernel(data):\n    return (  # here\n", "never closed", bundle=False),
+    "imports.py": Hostile("import no_such_module  # here\n" + CONTRACT, "No module named 'no_such_module'"),
+    "exits.py": Hostile("import sys\nsys.exit(3)  # here\n" + CONTRACT, r"called sys.exit\(3\)"),
     "vanishes.py": Hostile("import os\nos._exit(0)\n" + CONTRACT, r"exited with status 0 .* before it had an answer"),
-    "crashes.py": Hostile(
-        "import ctypes\n\n\ndef custom_kernel(data):\n    ctypes.string_at(0)  # here\n",
-        "ended by SIGSEGV",
-        "ctypes.string_at(0)",
-    ),
-    "reads_stdin.py": Hostile("input()  # here\n" + CONTRACT, "EOFError", "input()"),
+    "crashes.py": Hostile(CRASH, "ended by SIGSEGV"),
+    "reads_stdin.py": Hostile("input()  # here\n" + CONTRACT, "EOFError"),
     "no_dsl.py": Hostile(CONTRACT, "compiled no nvidia-cutlass-dsl kernel: it does not use CuTe DSL", entry=None),
     "no_compile.py": Hostile("import cutlass\n" + CONTRACT, "neither its entry nor custom_kernel compiled or launched"),
-    "raises_after.py": Hostile(AFTER, "after the compile", "raise RuntimeError", entry=None),
-    "broken.py": Hostile(BROKEN, "broken.py did not compile", "# here", entry="build"),
+    "raises_after.py": Hostile(AFTER, "after the compile", entry=None),
+    "broken.py": Hostile(BROKEN, "broken.py did not compile", entry="build"),
 }
-"""Kernels that fail; those that need no entry come under the contract."""
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """All of them in one run of two test processes: the root, and what pytest said."""
-    import subprocess
-    import sys
-
     root = tmp_path_factory.mktemp("hostile")
     settings = '[tool.pytest.ini_options]\nnvfp4_kernels = ["kernels/*.py"]\n'
     for name, kernel in KERNELS.items():
@@ -95,8 +89,6 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def cases(root: Path, name: str) -> dict[str, tuple[str, str]]:
-    from xml.etree import ElementTree
-
     found = {}
     for case in ElementTree.parse(root / "junit.xml").getroot().iter("testcase"):
         if case.get("classname") == f"kernels.{name.removesuffix('.py')}":
@@ -117,15 +109,9 @@ def test_one_clear_failure_that_names_the_line(ran: tuple[Path, str], name: str)
     assert kind == "failure"
     assert re.search(kernel.said, text), text
     assert all(f"it did not compile: see kernels/{name}::{label}" in message for _, (_, message) in others)
-    if kernel.at is not None:
-        lines = kernel.source.splitlines()
-        number = next(
-            index
-            for index, line in enumerate(lines, 1)
-            if kernel.at in line and ("# here" in line or kernel.at[0] != "#")
-        )
-        assert f"kernels/{name}:{number}: " in text
-        assert lines[number - 1].strip() in text
+    if kernel.line is not None:
+        assert f"kernels/{name}:{kernel.line}: " in text
+        assert kernel.source.splitlines()[kernel.line - 1].strip() in text
 
 
 @pytest.mark.parametrize("name", [name for name, kernel in KERNELS.items() if kernel.bundle])
@@ -212,10 +198,3 @@ def test_nothing_that_a_kernel_starts_outlives_its_check(project: Project) -> No
     )
     behave(project, start).outcomes(passed=4)
     assert not is_alive(int(note.read_text()))
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Project
+from .conftest import Project, is_alive
 from .sources import ENTRY
-from .test_hostile import is_alive
 
 _LONGEST_S = 60.0
 

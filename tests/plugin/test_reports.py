@@ -60,6 +60,14 @@ def test_tests_of_the_users_own_are_in_them(project: Project) -> None:
     assert "test_other" not in text
 
 
+def test_a_comparison_in_a_fixture_is_in_them(project: Project) -> None:
+    project.kernel()
+    fixture = '@pytest.fixture\ndef compared(layout_snapshot):\n    layout_snapshot("k.py")\n\n'
+    project.file("test_x.py", f"import pytest\n\n{fixture}def test_it(compared):\n    pass\n")
+    project.run("test_x.py", "--nvfp4-md=r.md").outcomes(errors=1)
+    assert "there is no snapshot of the layouts yet" in (project.path / "r.md").read_text()
+
+
 def test_a_run_without_kernels_says_so_in_them(project: Project) -> None:
     project.file("test_x.py", "def test_it():\n    pass\n")
     project.run("test_x.py", "--nvfp4-md=r.md", "--nvfp4-html=r.html").outcomes(passed=1)
