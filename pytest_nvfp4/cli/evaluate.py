@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.popcorn import Popcorn, PopcornExit, Statistics, spec_line, writer
 from pytest_nvfp4.problem import GPUMODE, GPUMODE_BENCH, Problem, ProblemError
 from pytest_nvfp4.settings import SettingsError, find_root, load
@@ -116,11 +117,14 @@ def _stop(message: str, code: PopcornExit) -> NoReturn:
 @click.option("--mode", type=click.Choice(MODES), default="test", show_default=True, help="What to do.")
 @click.option("--device", default="auto", show_default=True, help="Where to run it: local, sim or another device.")
 @click.option("--problem", "names", multiple=True, help="Problem instead of the official ones; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object with the keys and the exit code instead.")
 @click.option("--rounds", type=click.IntRange(min=3), default=50, show_default=True, help="Timed calls a benchmark.")
 @click.option(
     "--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds for each part."
 )
-def eval_command(kernel: Path, *, mode: str, device: str, names: tuple[str, ...], rounds: int, timeout: float) -> None:
+def eval_command(
+    kernel: Path, *, mode: str, device: str, names: tuple[str, ...], as_json: bool, rounds: int, timeout: float
+) -> None:
     """Judge (test), time (benchmark) or do both (leaderboard), as GPU MODE's harness does.
 
     Lines go to the descriptor that POPCORN_FD names, or to standard output where it is not set. Exit codes: 0 fine,
@@ -131,8 +135,17 @@ def eval_command(kernel: Path, *, mode: str, device: str, names: tuple[str, ...]
     from pytest_nvfp4.device.job import KernelSpec
     from pytest_nvfp4.device.select import select
 
+    said: dict[str, str] = {}
+
+    def show(line: str) -> None:
+        if as_json:
+            key, _, value = line.rstrip("\n").partition(": ")
+            said[key] = value
+        else:
+            click.echo(line, nl=False)
+
     try:
-        popcorn = Popcorn(writer(dict(os.environ), lambda line: click.echo(line, nl=False)))
+        popcorn = Popcorn(writer({} if as_json else dict(os.environ), show))
     except (OSError, ValueError) as error:
         _stop(f"POPCORN_FD={os.environ.get('POPCORN_FD')!r} cannot be written: {error}", PopcornExit.PIPE)
     if not kernel.is_file():
@@ -162,4 +175,6 @@ def eval_command(kernel: Path, *, mode: str, device: str, names: tuple[str, ...]
             code = run.test(chosen or GPUMODE)
         if mode in ("benchmark", "leaderboard") and code is PopcornExit.FINE:
             code = run.benchmark(chosen or GPUMODE_BENCH)
+    if as_json:
+        output.write_json({"kernel": str(kernel), "mode": mode, "exit_code": int(code), "lines": said})
     sys.exit(int(code))

@@ -154,6 +154,7 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch) -> None:
     blocked.write_text("")
     monkeypatch.setenv("NVFP4_CACHE_DIR", str(blocked / "below"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     (item,) = tools.cache()
     assert item.state is State.WARNING
     assert "cannot be written" in item.found

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -85,6 +86,20 @@ def test_without_a_descriptor_lines_go_to_standard_output(tmp_path: Path) -> Non
     code, lines, _ = evaluate(tmp_path, str(HONEST), "--device", "cpu", "--problem", "3x128x256", fd=False)
     assert code == 0
     assert lines["check"] == "pass"
+
+
+def test_json_has_the_same_lines(tmp_path: Path) -> None:
+    script = tmp_path / "run.py"
+    script.write_text(PLUGIN + "\nfrom pytest_nvfp4.cli import main\nmain()\n")
+    done = subprocess.run(
+        [sys.executable, str(script), "eval", str(HONEST), "--device", "cpu", "--problem", "3x128x256", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    found = json.loads(done.stdout)
+    assert (found["exit_code"], found["lines"]["check"], found["mode"]) == (0, "pass", "test")
 
 
 def test_times_of_a_cpu_are_no_benchmark(tmp_path: Path) -> None:
