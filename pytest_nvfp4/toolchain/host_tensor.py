@@ -88,6 +88,9 @@ class HostCudaTensor(torch.Tensor):
         """Return ``(kDLCUDA, 0)``."""
         return _DL_CUDA, 0
 
+    def record_stream(self, s: Any) -> None:
+        """Nothing: memory is not given to another stream. (C++ would not take a stream that is not its own.)"""
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickling would lose the device.
 

@@ -28,6 +28,7 @@ from typing import Any, Final, Self
 
 from pytest_nvfp4.toolchain.device_model import B200, DeviceModel
 from pytest_nvfp4.toolchain.driver_calls import DeviceMemory, DriverCalls
+from pytest_nvfp4.toolchain.graphs import LaunchQueue
 from pytest_nvfp4.toolchain.host_calls import HostCalls
 from pytest_nvfp4.toolchain.launches import HostSideError, Launch
 from pytest_nvfp4.toolchain.tvm_ffi import PlainCalls
@@ -86,7 +87,9 @@ class HostSide:
     def __init__(self, on_launch: Callable[[Launch], None], *, device: DeviceModel) -> None:
         memory = DeviceMemory()
         self._driver = DriverCalls(device, memory)
-        self._host = HostCalls(on_launch, device=device, memory=memory)
+        self.launches = LaunchQueue(on_launch)
+        """Where launches go; ``torch_cuda.install(launches=...)`` lets CUDA graphs keep them there."""
+        self._host = HostCalls(self.launches, device=device, memory=memory)
         self._plain = PlainCalls()
         self._saved: list[tuple[Any, str, Any]] = []
         self._seen_ptx: dict[Path, tuple[int, int, int]] = {}

@@ -7,9 +7,9 @@ simulated kernel can read, aligned as torch's CUDA allocator aligns it, and DLPa
 needs to see global instead of generic memory. Uninitialised device memory (``torch.empty``) is filled with 0xFF, so
 that whoever relies on zeros is found.
 
-``torch.cuda`` answers for the modelled device. What has no equivalent (graphs, profiling ranges that read clocks, IPC)
-raises :class:`HostSideError` with its name; elapsed times are NaN. Random numbers of "device" generators come from
-torch's CPU algorithm, so they are reproducible here but differ from those of a GPU with the same seed.
+``torch.cuda`` answers for the modelled device. What has no equivalent (profiling ranges that read clocks, IPC) raises
+:class:`HostSideError` with its name; elapsed times are NaN. Random numbers of "device" generators come from torch's CPU
+algorithm, so they are reproducible here but differ from those of a GPU with the same seed.
 
 The overrides are process-wide except that factory functions (``torch.empty(..., device="cuda")``) are redirected in the
 thread that called :func:`install` only, because torch keeps its dispatch modes per thread.
@@ -31,7 +31,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_nvfp4.toolchain import graphs
 from pytest_nvfp4.toolchain.device_model import B200, DeviceModel
+from pytest_nvfp4.toolchain.graphs import LaunchQueue
 from pytest_nvfp4.toolchain.host_tensor import HostCudaTensor, check_index, dispatch
 from pytest_nvfp4.toolchain.launches import HostSideError
 
@@ -178,12 +180,13 @@ class _Stream:
     def __exit__(self, *_: object) -> None: ...
 
 
-def install(*, device: DeviceModel = B200) -> TorchCuda:
+def install(*, device: DeviceModel = B200, launches: LaunchQueue | None = None) -> TorchCuda:
     """Redirect ``device="cuda"`` from now on; the result is a context manager that undoes it.
 
+    :param launches: the host side's, so that CUDA graphs can capture and replay them; without it graphs are refused.
     :raises HostSideError: the redirection is already in place, or torch sees a real GPU.
     """
-    side = TorchCuda(device)
+    side = TorchCuda(device, launches)
     side.start()
     return side
 
@@ -191,8 +194,9 @@ def install(*, device: DeviceModel = B200) -> TorchCuda:
 class TorchCuda:
     """The installed redirection. Make one with :func:`install`."""
 
-    def __init__(self, device: DeviceModel) -> None:
+    def __init__(self, device: DeviceModel, launches: LaunchQueue | None = None) -> None:
         self._device = device
+        self._launches = launches
         self._stack = contextlib.ExitStack()
         self._default_stream = _Stream(stream_ptr=0)
         self._stream = self._default_stream
@@ -298,6 +302,8 @@ class TorchCuda:
             *("utilization", "clock_rate", "power_draw", "temperature", "cudart", "can_device_access_peer"),
         ):
             table[name] = _no_stand_in(f"torch.cuda.{name}")
+        if self._launches is not None:
+            table |= graphs.torch_table(self._launches, self._stream_context)
         return table
 
     def _seed(self, seed: int) -> None:

@@ -15,7 +15,7 @@ from pytest_nvfp4.toolchain.launches import HostSideError, LaunchRejectedError
 launches = []
 on_launch = launches.append
 side = hostside.install(lambda launch: on_launch(launch))
-redirect = torch_cuda.install()
+redirect = torch_cuda.install(launches=side.launches)
 import ctypes
 import struct
 import cuda.bindings.driver as cuda

@@ -251,7 +251,7 @@ def _work(session: _Session) -> None:
             session.stage("import torch")
             from pytest_nvfp4.toolchain import torch_cuda
 
-            stack.enter_context(torch_cuda.install())
+            stack.enter_context(torch_cuda.install(launches=side.launches))
         try:
             options.install(job["options"], dump_dir=Path(job["artifacts"]))
         except options.OptionError as error:

@@ -1,0 +1,125 @@
+"""CUDA graphs without a GPU: the launches of a capture are kept, and issued at each replay.
+
+Only launches are captured. Operators of torch inside a capture run once, when it is made, and not again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from pytest_nvfp4.toolchain.launches import HostSideError, Launch
+
+__all__ = ["Graph", "LaunchQueue"]
+
+
+class LaunchQueue:
+    """Hands launches on as they are issued, or keeps them while a capture is open."""
+
+    def __init__(self, on_launch: Callable[[Launch], None]) -> None:
+        self._on_launch = on_launch
+        self._captured: list[Launch] | None = None
+
+    @property
+    def capturing(self) -> bool:
+        """Whether a capture is open."""
+        return self._captured is not None
+
+    def __call__(self, launch: Launch) -> None:
+        """Issue a launch, or keep it."""
+        if self._captured is None:
+            self._on_launch(launch)
+        else:
+            self._captured.append(launch)
+
+    def begin(self) -> None:
+        """Open a capture.
+
+        Raises:
+            HostSideError: one is open already.
+        """
+        if self._captured is not None:
+            raise HostSideError("a CUDA graph is being captured already: end that capture first")
+        self._captured = []
+
+    def end(self) -> tuple[Launch, ...]:
+        """Close the capture and return its launches.
+
+        Raises:
+            HostSideError: none is open.
+        """
+        if self._captured is None:
+            raise HostSideError("no CUDA graph is being captured")
+        captured, self._captured = tuple(self._captured), None
+        return captured
+
+
+class Graph:
+    """``torch.cuda.CUDAGraph``."""
+
+    def __init__(self, queue: LaunchQueue) -> None:
+        self._queue = queue
+        self._launches: tuple[Launch, ...] | None = None
+
+    def capture_begin(self, *_: Any, **__: Any) -> None:
+        """Start to keep launches instead of issuing them."""
+        self._queue.begin()
+
+    def capture_end(self) -> None:
+        """Stop to keep launches."""
+        self._launches = self._queue.end()
+
+    def instantiate(self) -> None:
+        """Nothing: there is no graph object to make."""
+
+    def replay(self) -> None:
+        """Issue the captured launches.
+
+        Raises:
+            RuntimeError: nothing was captured, as torch has it.
+        """
+        if self._launches is None:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        for launch in self._launches:
+            self._queue(launch)
+
+    def reset(self) -> None:
+        """Forget what was captured."""
+        self._launches = None
+
+    def pool(self) -> tuple[int, int]:
+        """A handle that stands for its memory pool."""
+        return (0, 1)
+
+    def enable_debug_mode(self) -> None:
+        """Nothing: no graph can be dumped."""
+
+
+def torch_table(queue: LaunchQueue, stream_context: Callable[[Any], AbstractContextManager[None]]) -> dict[str, Any]:
+    """What ``torch.cuda`` offers for graphs, by name.
+
+    Args:
+        queue: Where launches go.
+        stream_context: ``torch.cuda.stream``.
+    """
+
+    class CUDAGraph(Graph):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__(queue)
+
+    @contextmanager
+    def graph(cuda_graph: Graph, pool: Any = None, stream: Any = None, **_: Any) -> Iterator[None]:  # noqa: ARG001
+        with stream_context(stream):
+            cuda_graph.capture_begin()
+            try:
+                yield
+            finally:
+                cuda_graph.capture_end()
+
+    return {
+        "CUDAGraph": CUDAGraph,
+        "graph": graph,
+        "graph_pool_handle": lambda: (0, 1),
+        "is_current_stream_capturing": lambda: queue.capturing,
+    }
