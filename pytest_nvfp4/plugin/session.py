@@ -51,8 +51,8 @@ class SessionHooks:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A module was collected; one that could not be has items that nobody knows."""
-        path = report.nodeid.split("::")[0]
-        if path.endswith(".py"):
+        path, _, within = report.nodeid.partition("::")
+        if path.endswith(".py") and not (within and report.passed):
             self._ledger.collected(self._config.rootpath / path, whole=report.passed)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:

@@ -85,6 +85,14 @@ class TestARunThatSelects:
             recorded.record(*args)
         unharmed(recorded, *args)
 
+    @pytest.mark.parametrize("node", ["test_y.py::TestC", "test_y.py::TestC::test_c", "test_y.py::test_d"])
+    def test_of_a_class_or_a_test_harms_nothing(self, recorded: Project, node: str) -> None:
+        compare = 'layout_snapshot("p/k.py")\n\n'
+        inside = f"class TestC:\n    def test_c(self, layout_snapshot):\n        {compare}"
+        recorded.file("test_y.py", f"{inside}def test_d(layout_snapshot):\n    {compare}")
+        recorded.record("test_y.py")
+        unharmed(recorded, node)
+
     def test_harms_nothing_in_test_processes(self, recorded: Project) -> None:
         unharmed(recorded, "-n2", "-k", "test_a or codegen")
 
