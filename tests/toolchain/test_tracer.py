@@ -514,6 +514,13 @@ class TestFailures:
         assert kind == "entry"
         assert "never imported kernel.py" in text
 
+    def test_a_kernel_of_another_task_is_told_what_it_was_given(self, trace_it: TraceIt) -> None:
+        source = CONTRACT.replace("    abc, _, _, sizes = data\n", "    a, b, sfa, sfb, sfa_perm, sfb_perm, c = data\n")
+        kind, text, line = only_error(trace_it(source, entry=None))
+        assert (kind, line) == ("compile", line_of(source, "sfa_perm"))
+        assert "the data of nvfp4_group_gemm" in text
+        assert "--nvfp4-entry" in text
+
     def test_without_contract_or_entry(self, trace_it: TraceIt) -> None:
         kind, text, _ = only_error(trace_it(TINY, entry=None))
         assert kind == "contract"
