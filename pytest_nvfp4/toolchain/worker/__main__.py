@@ -92,8 +92,8 @@ class _Session:
             )
         if not self.entry and isinstance(error, ValueError) and "values to unpack" in str(error):
             return (
-                "custom_kernel is given the data of nvfp4_group_gemm: (abc, scales, reordered scales, sizes); a kernel of "
-                "another task is checked through --nvfp4-entry"
+                "custom_kernel is given the data of nvfp4_group_gemm: (abc, scales, reordered scales, sizes); a kernel "
+                "of another task is checked through --nvfp4-entry"
             )
         if kind == "run" and self.entry and not type(error).__module__.startswith(__package__.partition(".")[0]):
             return "kernels are compiled and launched here but not executed: an entry must not look at their results"
