@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 from pytest_nvfp4.layout.launch_facts import FactChange, diff_facts
 from pytest_nvfp4.plugin.comparison import Comparison, Pending, header
 from pytest_nvfp4.plugin.failure import CheckFailure
-from pytest_nvfp4.plugin.record import CheckRecord
 from pytest_nvfp4.toolchain.sheet import Sheet, SheetError, codegen_facts, launch_facts
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class FactSnapshot(Comparison):
             kind, header(trace, self._run), launch_facts(trace) if kind == "launch" else codegen_facts(trace)
         )
         text = received.render()
-        pending.record(CheckRecord("", "", kind=kind, new=text))
+        pending.record(kind, text)
         if pending.stored is None:
             pending.settle_new(text)
             return

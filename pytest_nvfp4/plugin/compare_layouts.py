@@ -15,7 +15,6 @@ from pytest_nvfp4.layout.listing import Listing
 from pytest_nvfp4.plugin.comparison import Comparison, Pending, header
 from pytest_nvfp4.plugin.difftext import excerpt
 from pytest_nvfp4.plugin.failure import CheckFailure
-from pytest_nvfp4.plugin.record import CheckRecord
 from pytest_nvfp4.plugin.state import Case, Run
 from pytest_nvfp4.plugin.traces import TraceFactory
 
@@ -108,7 +107,7 @@ class _Layouts:
     def compare(self) -> None:
         """Compare, and write where the command line asks for that. Raises CheckFailure."""
         pending = self._pending
-        record = pending.record(CheckRecord("", "", kind="layouts", new=self._text, protected=self._protected))
+        record = pending.record("layouts", self._text, protected=self._protected)
         if pending.stored is None:
             pending.settle_new(self._text)
             return
@@ -138,18 +137,8 @@ class _Layouts:
         )
 
     def _update(self, stored: Listing, diff: ListingDiff) -> None:
-        pending, allowed = self._pending, self._run.options.unprotect
-        named = {
-            change.name
-            for change in (diff_listings(stored, self._received, protected=allowed).changes if allowed else ())
-            if change.protected
-        }
-        refused = [
-            change
-            for change in diff.changes
-            if change.protected and change.severity >= Severity.COSMETIC and change.name not in named
-        ]
-        if refused:
+        pending = self._pending
+        if refused := self._refused(stored, diff):
             pending.settle(self._text, passes=False, may_write=False)
             raise pending.failure(
                 f"--snapshot-update would change {len(refused)} protected layout(s), so {pending.shown} was left as it "
@@ -164,20 +153,21 @@ class _Layouts:
         pending = self._pending
         if not pending.updating:
             raise pending.damaged(self._text, error) from error
-        empty = Listing(self._received.header)
-        shielded = [c for c in diff_listings(empty, self._received, protected=self._protected).changes if c.protected]
-        allowed = self._run.options.unprotect
-        named = {
-            c.name for c in diff_listings(empty, self._received, protected=allowed).changes if allowed and c.protected
-        }
-        refused = [change for change in shielded if change.name not in named]
-        if refused:
+        nothing = Listing(self._received.header)
+        if refused := self._refused(nothing, diff_listings(nothing, self._received, protected=self._protected)):
             failure = pending.damaged(self._text, error)
             raise pending.failure(
                 f"{failure}\nit cannot be told whether {len(refused)} protected layout(s) changed, so "
                 f"--snapshot-update left it as it is; to write it anew: {pending.update_command(*_unprotect(refused))}"
             ) from error
         pending.settle(self._text, passes=False)
+
+    def _refused(self, stored: Listing, diff: ListingDiff) -> list[Change]:
+        """The protected layouts that would change and that the command line does not name."""
+        named = self._run.options.unprotect
+        allowed = diff_listings(stored, self._received, protected=named).changes if named else ()
+        names = {change.name for change in allowed if change.protected}
+        return [change for change in diff.changes if change.protected and change.name not in names]
 
     def _excerpt(self, diff: ListingDiff, *, only: Sequence[Change] | None = None) -> str:
         return excerpt(

@@ -10,9 +10,9 @@ import pytest
 
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.kernel import not_compiled
-from pytest_nvfp4.plugin.record import RECORDS, CheckRecord
+from pytest_nvfp4.plugin.record import RECORDS, CheckRecord, Kind
 from pytest_nvfp4.plugin.snapshots import TextSnapshots, recall
-from pytest_nvfp4.plugin.state import Run
+from pytest_nvfp4.plugin.state import Case, Run
 
 if TYPE_CHECKING:
     from pytest_nvfp4.toolchain.trace import Trace
@@ -84,10 +84,17 @@ class Pending:
         """Whether what differs is to be written."""
         return self._snapshots.updating
 
-    def record(self, record: CheckRecord) -> CheckRecord:
-        """Keep what was compared for the reports."""
-        record.kernel, record.check, record.file = self.kernel, self._item.name, self.trace.kernel
-        record.old = self.stored
+    def record(self, kind: Kind, new: str, *, protected: tuple[str, ...] = ()) -> CheckRecord:
+        """Keep what is compared for the reports."""
+        record = CheckRecord(
+            self.kernel,
+            self._item.name,
+            file=self.trace.kernel,
+            kind=kind,
+            old=self.stored,
+            new=new,
+            protected=protected,
+        )
         self._item.stash.setdefault(RECORDS, []).append(record)
         return record
 
@@ -126,5 +133,9 @@ class Pending:
         return self.failure(f"the snapshot {self.shown} is damaged: {error}")
 
     def update_command(self, *more: str) -> str:
-        """The command that writes this snapshot anew."""
-        return " ".join(["pytest", self._run.typed(self._item.path), shlex.join(["--snapshot-update", *more])])
+        """The command that writes this snapshot anew, with what this run was told about kernels."""
+        from pytest_nvfp4.report.text import visible
+
+        options = self._run.options.about_kernels if isinstance(getattr(self._item, "case", None), Case) else ()
+        arguments = visible(shlex.join([*options, "--snapshot-update", *more]))
+        return f"pytest {self._run.typed(self._item.path)} {arguments}"

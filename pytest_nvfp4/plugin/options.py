@@ -58,6 +58,13 @@ class Options:
     warn_unused: bool
     find_unused: bool
 
+    @property
+    def about_kernels(self) -> tuple[str, ...]:
+        """The arguments of the command line that say which kernels are checked and how."""
+        given = [("entry", self.entry), ("arch", self.arch), *(("problem", problem) for problem in self.problems)]
+        given += [("compile-option", option) for option in self.compile_options]
+        return tuple(f"--nvfp4-{name}={value}" for name, value in given if value)
+
 
 def add(parser: pytest.Parser) -> None:
     """Declare the options."""

@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 import pytest
 
+Kind = Literal["", "layouts", "launch", "codegen"]
+"""What the texts of a record are; empty for none."""
+
 
 @dataclass(slots=True)
 class CheckRecord:
@@ -20,7 +23,7 @@ class CheckRecord:
         line: The line in it, counted from 1.
         old: Text of the snapshot, where one was compared.
         new: Text that was compared with it.
-        kind: What the texts are; empty for none.
+        kind: What the texts are.
         protected: Patterns of layouts that were protected.
     """
 
@@ -31,7 +34,7 @@ class CheckRecord:
     line: int | None = None
     old: str | None = None
     new: str | None = None
-    kind: Literal["", "layouts", "launch", "codegen"] = ""
+    kind: Kind = ""
     protected: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:

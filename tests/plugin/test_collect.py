@@ -174,6 +174,14 @@ class TestOddPlaces:
         text = project.run("my kernel.py").failures()["layouts[gpumode-0]"]
         assert "pytest 'my kernel.py' --snapshot-update" in text
 
+    def test_and_says_again_what_the_run_was_told(self, project: Project) -> None:
+        project.kernel(source=ENTRY, entry="build")
+        text = project.run("k.py", "--nvfp4-entry=k.py::build").failures()["layouts"]
+        assert "pytest k.py --nvfp4-entry=k.py::build --snapshot-update" in text
+        project.kernel("c.py", problems=("96x128x256",))
+        text = project.run("c.py", "--nvfp4-problem=96x128x256").failures()["layouts[96x128x256]"]
+        assert "pytest c.py --nvfp4-problem=96x128x256 --snapshot-update" in text
+
     def test_and_is_meant_for_where_the_run_was_started(
         self, project: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
