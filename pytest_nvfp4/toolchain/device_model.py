@@ -1,15 +1,16 @@
-"""The numbers that host code asks of a device: what a B200 answers, without one.
+"""The numbers that host code asks of a device: what a B200 or an H200 answers, without one.
 
-Values are those of the CUDA C++ programming guide's table for compute capability 10.0 and of a B200's device query;
+Values are those of the CUDA C++ programming guide's table of compute capabilities and of the parts' device queries;
 none of them is a measurement made here. They feed ``cuDeviceGetAttribute``, ``HardwareInfo`` and ``torch.cuda``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-__all__ = ["B200", "DeviceModel"]
+__all__ = ["B200", "H200", "DeviceModel", "for_arch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +102,43 @@ B200 = DeviceModel(
     memory_clock_khz=3_996_000,
     memory_bus_bits=8192,
 )
+
+H200 = DeviceModel(
+    name="NVIDIA H200",
+    capability=(9, 0),
+    sm_count=132,
+    smem_per_block_optin=232448,
+    smem_per_sm=233472,
+    l2_bytes=62914560,
+    memory_bytes=150_121_480_192,
+    clock_khz=1_980_000,
+    memory_clock_khz=3_201_000,
+    memory_bus_bits=6144,
+)
+
+_KIB = 1024
+_SMEM_PER_BLOCK = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (12, 0): 99, (12, 1): 99}
+"""KiB of shared memory that a block may ask for, by compute capability, where it is not 227."""
+
+
+def for_arch(arch: str) -> DeviceModel:
+    """The device that a kernel compiled for ``arch`` meets.
+
+    ``sm_100a`` meets a B200 and ``sm_90a`` an H200. Any other meets a device without a product's name: its compute
+    capability and shared memory are those of the architecture, the rest is the B200's.
+    """
+    digits = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
+    if digits is None:
+        return B200
+    capability = (int(digits[1]), int(digits[2]))
+    for known in (B200, H200):
+        if known.capability == capability:
+            return known
+    smem = _SMEM_PER_BLOCK.get(capability, 227) * _KIB
+    return replace(
+        B200,
+        name=f"a GPU of compute capability {capability[0]}.{capability[1]}",
+        capability=capability,
+        smem_per_block_optin=smem,
+        smem_per_sm=smem + B200.smem_reserved_per_block,
+    )

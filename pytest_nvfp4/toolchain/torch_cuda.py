@@ -276,7 +276,7 @@ class TorchCuda:
             "get_device_capability": lambda *_: model.capability,
             "get_device_name": lambda *_: model.name,
             "get_device_properties": lambda *_: properties,
-            "get_arch_list": lambda: ["sm_100a"],
+            "get_arch_list": lambda: [f"sm_{model.capability[0]}{model.capability[1]}"],
             "synchronize": nothing,
             "empty_cache": nothing,
             "ipc_collect": nothing,

@@ -283,6 +283,16 @@ class TestFacts:
         assert trace.ok, trace.findings
         assert ".target sm_90a" in trace.artifact_paths("ptx")[0].read_text()
 
+    def test_host_code_meets_a_device_of_that_architecture(self, trace_it: TraceIt) -> None:
+        source = TINY.replace(
+            "    build()(pointer(), cutlass.Int32(5))\n",
+            "    import torch\n    assert torch.cuda.get_device_capability() == (9, 0)\n"
+            "    build()(pointer(), cutlass.Int32(cutlass.utils.HardwareInfo().get_max_active_clusters(1)))\n",
+        )
+        trace = trace_it(source, entry="launch", arch="sm_90a")
+        assert trace.ok, trace.findings
+        assert trace.launches[-1].grid == (132, 2, 1)
+
     def test_an_entry_may_take_the_problem(self, trace_it: TraceIt) -> None:
         source = TINY + "\n\ndef sized(sizes):\n    build()(pointer(), cutlass.Int32(sizes[0][0]))\n"
         assert trace_it(source, entry="sized").launches[0].grid == (96, 2, 1)

@@ -248,15 +248,16 @@ def _work(session: _Session) -> None:
         if launches <= job["max_launches"]:
             session.reporter.send("launch", **_launch_record(launch, job["problem"]["name"]))
 
-    from pytest_nvfp4.toolchain import hostside
+    from pytest_nvfp4.toolchain import device_model, hostside
 
+    device = device_model.for_arch(job["arch"])
     with contextlib.ExitStack() as stack:
-        side = stack.enter_context(hostside.install(on_launch))
+        side = stack.enter_context(hostside.install(on_launch, device=device))
         if _mentions_torch(session):
             session.stage("import torch")
             from pytest_nvfp4.toolchain import torch_cuda
 
-            stack.enter_context(torch_cuda.install(launches=side.launches))
+            stack.enter_context(torch_cuda.install(device=device, launches=side.launches))
         try:
             options.install(job["options"], dump_dir=Path(job["artifacts"]))
         except options.OptionError as error:
