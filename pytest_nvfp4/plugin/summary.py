@@ -63,7 +63,8 @@ def check_report(entry: Entry) -> CheckReport:
     diff, facts = differences(record)
     message = record.message
     if diff is not None or facts:
-        message = message.partition("\n")[0]  # the table that follows in the text is drawn from the diff
+        verdict, _, rest = message.partition("\n")  # the table between is drawn from the diff
+        message = "\n".join(dict.fromkeys((verdict, rest.rpartition("\n")[2] or verdict)))
     return CheckReport(
         kernel=record.kernel,
         check=record.check,
@@ -164,8 +165,9 @@ class Summary:
         from pytest_nvfp4.report.github import annotate
 
         try:
-            workspace = Path(environ.get("GITHUB_WORKSPACE") or self.run.options.root)
-            self.commands = annotate(report, root=workspace.resolve())
+            root = self.run.options.root.resolve()
+            workspace = Path(environ.get("GITHUB_WORKSPACE") or root).resolve()
+            self.commands = annotate(report, root=workspace if root.is_relative_to(workspace) else root)
         except Exception as error:
             return self._broken("the annotations", error)
         return True
@@ -180,10 +182,7 @@ class Summary:
 
     def show(self, entries: Sequence[Entry], terminal: Any, *, nothing_ran: bool) -> None:
         """Write the terminal's part."""
-        if not self.run.options.update:
-            self._show_mild(
-                [entry for entry in entries if entry.outcome == "passed" and entry.record.changed], terminal
-            )
+        self._show_changes([entry for entry in entries if entry.outcome == "passed" and entry.record.changed], terminal)
         self._show_unused(terminal)
         if nothing_ran:
             self._show_overlooked(terminal)
@@ -194,15 +193,17 @@ class Summary:
             for command in self.commands:
                 terminal.write_line(command)
 
-    def _show_mild(self, entries: Sequence[Entry], terminal: Any) -> None:
-        """Changes that do not fail."""
+    def _show_changes(self, entries: Sequence[Entry], terminal: Any) -> None:
+        """Changes that do not fail: those below the gate, or those that were just accepted."""
         if not entries:
             return
         from pytest_nvfp4.layout.change import Severity
         from pytest_nvfp4.plugin.difftext import overview
 
         threshold = Severity.parse(self.run.options.fail_on)
-        terminal.write_sep("-", "nvfp4: changes below the gate (they do not fail)")
+        written = self.run.options.update
+        title = "changes written to the snapshots" if written else "changes below the gate (they do not fail)"
+        terminal.write_sep("-", f"nvfp4: {title}")
         for entry in entries[:_SHOWN]:
             diff, facts = differences(entry.record)
             changes = diff.changes if diff else ()
@@ -214,7 +215,11 @@ class Summary:
                 terminal.write_line(f"  ... and {len(lines) - _SHOWN} lines more; --nvfp4-html FILE writes all of them")
         if len(entries) > _SHOWN:
             terminal.write_line(f"... and {len(entries) - _SHOWN} items more; --nvfp4-html FILE writes all of them")
-        terminal.write_line("bring the snapshots up to date with --snapshot-update")
+        terminal.write_line(
+            "look at them before you commit the snapshots"
+            if written
+            else "bring the snapshots up to date with --snapshot-update"
+        )
 
     def _show_unused(self, terminal: Any) -> None:
         for title, files, colour in (

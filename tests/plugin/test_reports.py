@@ -37,6 +37,7 @@ def test_html_and_markdown_hold_every_check(changed: Project, workers: tuple[str
     markdown = text.read_text()
     assert markdown.count("go.stages") == 1
     assert "1 layout change of severe.py at or above the gate (permuted)" in markdown
+    assert "if the change is meant: pytest severe.py --snapshot-update" in markdown
     assert f":{LINE_OF_STAGES}`" in markdown
 
 
@@ -125,6 +126,13 @@ class TestGitHub:
         link.symlink_to(changed.path)
         monkeypatch.setenv("GITHUB_ACTIONS", "true")
         monkeypatch.setenv("GITHUB_WORKSPACE", str(link))
+        assert f"::error file=severe.py,line={LINE_OF_STAGES}," in changed.run("severe.py").text
+
+    def test_a_root_outside_the_workspace_is_what_files_are_relative_to(
+        self, changed: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("GITHUB_ACTIONS", "true")
+        monkeypatch.setenv("GITHUB_WORKSPACE", "/somewhere/else")
         assert f"::error file=severe.py,line={LINE_OF_STAGES}," in changed.run("severe.py").text
 
     def test_a_missing_snapshot_points_at_the_kernel(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
