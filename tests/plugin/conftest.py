@@ -28,7 +28,11 @@ from .sources import KERNEL
 
 _LEAN = ("-p", "no:hypothesispytest", "-p", "no:benchmark", "-p", "no:cacheprovider", "--nvfp4-device=none")
 """Without plugins and checks that these tests are not about; test_devices.py has the checks that need a device."""
-_GITHUB = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE", "CI")
+_OUTER = (
+    *("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE", "CI"),
+    *("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"),
+)
+"""What the run around the tests may have set, and runs inside them must not see."""
 
 
 class Bank:
@@ -171,7 +175,7 @@ class Project:
 @pytest.fixture
 def project(pytester: pytest.Pytester, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """An empty project. Runs inside this process must not change what the run around them knows of syrupy."""
-    for name in _GITHUB:
+    for name in _OUTER:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(CACHE_VARIABLE, str(bank.cache.root))
     monkeypatch.setenv("COLUMNS", "120")
