@@ -61,6 +61,12 @@ class TestCapture:
         lines = {value.name: value.line for value in trace.values}
         assert lines["Tile.__call__.layout#2"] == line_of(TINY, "layout = cute.make_layout((self.rows, 8))")
         assert lines["Tile.kernel.looped"] == line_of(TINY, "looped =")
+        assert lines["Tile.kernel.x"] == line_of(TINY, "def kernel(self, x: cute.Tensor")
+        several = TINY.replace(
+            "def kernel(self, x: cute.Tensor,", "def kernel(\n        self,\n        x: cute.Tensor,"
+        )
+        lines = {value.name: value.line for value in trace_it(several).values}
+        assert lines["Tile.kernel.x"] == line_of(several, "        x: cute.Tensor,")
 
     def test_names_that_the_dsl_adds_are_not_recorded(self, trace_it: TraceIt) -> None:
         names = [value.name for value in trace_it(TINY).values]

@@ -134,7 +134,7 @@ class Capture:
                 continue
             for label, member in held() if own else self._typed(value, f"{scope.name}.{name}", depth=0):
                 if id(member) not in outdated and (text := _type_text(member)) is not None:
-                    self._record(label, text, file, line)
+                    self._record(label, text, file, scope.line_of(name, line))
 
     def _class_name(self, kind: type, scope: Scope) -> str:
         file = getattr(sys.modules.get(kind.__module__), "__file__", None)

@@ -19,12 +19,20 @@ class Scope:
         first: Its first line, decorators included.
         last: Its last line.
         names: Every name that its source mentions; what the DSL adds is not among them.
+        body: The line of its first statement.
+        arguments: The line of each argument.
     """
 
     name: str
     first: int
     last: int
     names: frozenset[str] = field(default_factory=frozenset)
+    body: int = 0
+    arguments: dict[str, int] = field(default_factory=dict)
+
+    def line_of(self, name: str, line: int) -> int:
+        """The line that binds a name which was first seen when ``line`` had run: before the body, its argument's."""
+        return self.arguments.get(name, line) if line < self.body else line
 
 
 class SourceNames:
@@ -47,7 +55,9 @@ class SourceNames:
                 first = min([child.lineno, *(decorator.lineno for decorator in child.decorator_list)])
                 names = {sub.id for sub in ast.walk(child) if isinstance(sub, ast.Name)}
                 names |= {sub.arg for sub in ast.walk(child) if isinstance(sub, ast.arg)}
-                self._scopes.append(Scope(".".join(inner), first, child.end_lineno or first, frozenset(names)))
+                arguments = {one.arg: one.lineno for one in ast.walk(child.args) if isinstance(one, ast.arg)}
+                last, body = child.end_lineno or first, child.body[0].lineno
+                self._scopes.append(Scope(".".join(inner), first, last, frozenset(names), body, arguments))
                 self._collect(child, inner)
             elif isinstance(child, ast.ClassDef):
                 self._classes.add(".".join((*path, child.name)))
