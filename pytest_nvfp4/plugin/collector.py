@@ -86,8 +86,18 @@ class KernelFile(pytest.File):
         made += [(VERIFY, case) for case in verify_cases(run, devices, cases)]
         if self.config.pluginmanager.hasplugin("benchmark"):
             made += [(BENCHMARK, case) for case in benchmark_cases(run, devices, cases)]
+        # Pytest looks up a function's fixtures anew for each item; the items of one check have the same.
+        fixtures: dict[str, Any] = {}
         for check, case in made:
-            yield CheckItem.from_parent(self, name=item_name(check.name, case), check=check, case=case)
+            item: CheckItem = CheckItem.from_parent(
+                self,
+                name=item_name(check.name, case),
+                check=check,
+                case=case,
+                fixtureinfo=fixtures.get(check.name),
+            )
+            fixtures[check.name] = item._fixtureinfo
+            yield item
 
     def _cases(self) -> list[Case]:
         run = self.config.stash[RUN]
