@@ -31,7 +31,7 @@ from pytest_nvfp4.toolchain.driver_calls import DeviceMemory, DriverCalls
 from pytest_nvfp4.toolchain.graphs import LaunchQueue
 from pytest_nvfp4.toolchain.host_calls import HostCalls
 from pytest_nvfp4.toolchain.launches import HostSideError, Launch
-from pytest_nvfp4.toolchain.tvm_ffi import PlainCalls
+from pytest_nvfp4.toolchain.tvm_ffi import PlainCalls, in_place_of
 
 __all__ = ["DSL_PREFIXES", "HostSide", "environment", "install"]
 
@@ -209,7 +209,7 @@ class HostSide:
                 raise error
             return result
 
-        return call
+        return in_place_of(function, call)
 
     # ---- PTX written by the compile ----------------------------------------------------------------------------
 

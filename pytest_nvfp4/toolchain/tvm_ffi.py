@@ -14,9 +14,20 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 _ATTRIBUTE = "_nvfp4_compiled_for"
+
+
+def in_place_of(original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a replacement count as part of the file it replaces a function of.
+
+    The DSL takes the innermost frame outside of its own files for the user's line and quotes it in its messages.
+    """
+    code, function = getattr(original, "__code__", None), cast(Any, replacement)
+    if code is not None:
+        function.__code__ = function.__code__.replace(co_filename=code.co_filename)
+    return replacement
 
 
 class PlainCalls:
@@ -55,7 +66,7 @@ class PlainCalls:
                 setattr(result, _ATTRIBUTE, _by_name(func, args, kwargs))
             return result
 
-        return compile_it
+        return in_place_of(original, compile_it)
 
     @staticmethod
     def calling(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,7 +81,7 @@ class PlainCalls:
             names = [*spec._meta.pos_names, *spec._meta.kwonly_names]
             return original(self_, **arguments(names, compiled_for, args, kwargs))
 
-        return call
+        return in_place_of(original, call)
 
     @staticmethod
     def from_dlpack(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,7 +91,7 @@ class PlainCalls:
         def convert(*args: Any, enable_tvm_ffi: bool = False, **kwargs: Any) -> Any:  # noqa: ARG001
             return original(*args, **kwargs)
 
-        return convert
+        return in_place_of(original, convert)
 
 
 def _by_name(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -389,6 +389,12 @@ class TestFailures:
         assert kind == "run"
         assert "not executed" in text
 
+    def test_a_wrong_call_is_at_the_line_of_the_call(self, trace_it: TraceIt) -> None:
+        source = TINY.replace("build()(pointer(), cutlass.Int32(5))", "build()(pointer())")
+        kind, text, line = only_error(trace_it(source, entry="launch"))
+        assert (kind, line) == ("run", line_of(source, "build()(pointer())"))
+        assert "pytest_nvfp4" not in text
+
     def test_the_wrong_architecture_is_said_with_the_option(self, trace_it: TraceIt) -> None:
         source = TINY.replace(
             "        pair = ",
