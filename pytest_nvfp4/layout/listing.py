@@ -38,11 +38,29 @@ def natural_key(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
     return tuple(parts), name
 
 
+_PAIRS = {">": "<", ")": "(", "]": "["}
+
+
+def _is_whole_type(text: str) -> bool:
+    """Whether a text is a type (``!...>``) of which nothing is missing: brackets and quotes close."""
+    if not text.startswith("!") or text.count('"') % 2:
+        return False
+    open_brackets: list[str] = []
+    for character in text.replace("->", ""):
+        if character in _PAIRS.values():
+            open_brackets.append(character)
+        elif character in _PAIRS and (not open_brackets or open_brackets.pop() != _PAIRS[character]):
+            return False
+    return not open_brackets
+
+
 @dataclass(frozen=True)
 class Record:
     """One named layout: ``name`` (``scope.variable``) and the type text, its white space collapsed.
 
-    The derived properties raise `LayoutSyntaxError` for a text that is not a type and `PoisonedLayout` for ``x``.
+    The derived properties raise `LayoutSyntaxError` for a text that is not a type and `PoisonedLayout` for ``x``. A
+    whole type in a spelling that the grammar does not know has no ``info`` and is its own canonical text: a new
+    spelling of the DSL's must not stop a gate.
     Raises `LayoutError` for a name that a line cannot hold.
     """
 
@@ -68,24 +86,37 @@ class Record:
             raise LayoutSyntaxError(error.text, error.column, error.expected, name=self.name) from None
 
     @cached_property
+    def readable(self) -> TypeInfo | None:
+        """What the type says, or None for a whole type that is not in the grammar: it is then compared as text.
+
+        Raises `LayoutSyntaxError` for a text that is damaged: it is no type, or its brackets or quotes do not close.
+        """
+        try:
+            return self.info
+        except LayoutSyntaxError:
+            if _is_whole_type(self.raw):
+                return None
+            raise
+
+    @cached_property
     def canonical(self) -> str:
-        """The canonical text; see `pytest_nvfp4.layout.canonical.canonical_text`."""
-        return canonical_text(self.info)
+        """The canonical text; see `pytest_nvfp4.layout.canonical.canonical_text`. An unreadable type is its own."""
+        return self.raw if self.readable is None else canonical_text(self.readable)
 
     @cached_property
     def space(self) -> str | None:
         """The address space (``gmem``, ``smem``, ``rmem``, ``tmem``, ``generic``), or None."""
-        return self.info.space
+        return None if self.readable is None else self.readable.space
 
     @cached_property
     def align(self) -> int | None:
         """The printed alignment in bytes, or None."""
-        return self.info.align
+        return None if self.readable is None else self.readable.align
 
     @cached_property
     def dtype(self) -> str | None:
         """The element type as CuTe DSL prints it, or None."""
-        return self.info.dtype
+        return None if self.readable is None else self.readable.dtype
 
     @cached_property
     def line(self) -> str:
@@ -148,7 +179,7 @@ class Listing:
         return cls(header, tuple(records.values()))
 
     def render(self) -> str:
-        """The text of the file; raises `LayoutSyntaxError` or `PoisonedLayout` if a record has no canonical text."""
+        """The text of the file; raises `PoisonedLayout` if a record has no canonical text."""
         width = max(map(len, self.header), default=0)
         lines = [FORMAT, *(f"# {key:<{width}}  {value}" for key, value in self.header.items()), ""]
         lines += [record.line for record in self.records]

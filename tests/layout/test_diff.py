@@ -563,3 +563,14 @@ def test_another_dsl_version_may_write_a_protected_layout_in_another_way() -> No
     assert across.gate() == []
     assert across.changes[0].severity is Severity.COSMETIC
     assert worse.gate()[0].protected
+
+
+def test_types_that_cannot_be_read_are_compared_as_text() -> None:
+    fma = "!cute_nvgpu.atom.universal_fma<1x1x1, (f32, f32) -> f32 >"
+    mma = "!cute_nvgpu.sm80.mma<16x8x16, elem_type = (f16, f16, f32) >"
+    old = Listing.from_pairs({}, [("k.op", fma), ("k.mma", mma)])
+    assert Listing.parse(old.render()) == old
+    assert not diff_listings(old, Listing.parse(old.render())).changes
+    new = Listing.from_pairs({}, [("k.op", fma.replace("1x1x1", "2x1x1")), ("k.mma", mma)])
+    (change,) = diff_listings(old, new).gate()
+    assert (change.name, change.unproven) == ("k.op", True)
