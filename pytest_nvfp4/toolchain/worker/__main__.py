@@ -56,6 +56,7 @@ class _Session:
         self.entry = (Path(job["entry"]["file"]), job["entry"]["function"]) if job.get("entry") else None
         self.sizes = [tuple(size) for size in job["problem"]["sizes"]]
         self.failed = False
+        self.kept: list[object] = []
         self.roots = [Path(root) for root in job["roots"]]
         self._libraries = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
         self._known: dict[str, bool] = {}
@@ -267,7 +268,8 @@ def _work(session: _Session) -> None:
         contract.provide_task(beside=session.kernel.parent)
         if job["capture"]:
             session.capture.start()
-        kept: list[object] = []
+        # Objects of the DSL must not be touched, not even destroyed, once their compile is over: kept until the exit.
+        kept = session.kept
         try:
             session.stage("import kernel")
             first = session.entry[0] if session.entry else session.kernel
@@ -301,8 +303,6 @@ def _work(session: _Session) -> None:
         if side.without_tvm_ffi:
             session.report(Finding("environment", _WITHOUT_TVM_FFI, severity="warning", file=str(session.kernel)))
         session.stage("done")
-        # Objects of the DSL must not be touched, not even destroyed, once their compile is over.
-        os.environ["NVFP4_KEPT"] = str(len(kept))
 
 
 def _dependencies(session: _Session) -> list[str]:
