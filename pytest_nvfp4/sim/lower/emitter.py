@@ -1,0 +1,324 @@
+"""Writes the Python of one block of PTX: what the lowering of each opcode is given to speak with.
+
+A lowering is a function ``(instruction, emitter) -> None``. It asks for its operands as Python expressions
+(``value``, ``values``, ``predicate``, ``address``), and assigns its results (``assign`` and its kin). Expressions are
+values as ``lanes`` defines them: an int while uniform, else an array of 32. Temporaries never live past the block.
+
+A lowered instruction may only touch the warp through the names ``w`` (the ``Warp``) and ``m`` (``mask``); everything
+else comes in by ``constant``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pytest_nvfp4.sim import lanes
+from pytest_nvfp4.sim.fault import Unsupported
+from pytest_nvfp4.sim.ptx.syntax import (
+    Address,
+    Guard,
+    Immediate,
+    Instruction,
+    Operand,
+    Pair,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    TensorAddress,
+    Vector,
+)
+
+__all__ = ["Emitter", "Lowering"]
+
+Lowering = Callable[[Instruction, "Emitter"], None]
+
+_NARROW = {8: 0xFF, 16: 0xFFFF, 32: 0xFFFF_FFFF, 64: 0xFFFF_FFFF_FFFF_FFFF}
+
+
+class Emitter:
+    """The lines of one block function ``block(R, w, m) -> int``.
+
+    Args:
+        special: The expression of a special register by name, and its width in bits.
+        symbol: The expression of a variable's or parameter's address by name.
+        parameter: The byte offset of a kernel parameter in the parameter block, or None if the name is not one.
+    """
+
+    def __init__(
+        self,
+        *,
+        special: Callable[[str], tuple[str, int]],
+        symbol: Callable[[str], str],
+        parameter: Callable[[str], int | None],
+    ) -> None:
+        self.lines: list[str] = []
+        self.line_at: list[int] = []
+        """Index of the instruction that each line belongs to."""
+        self.globals: dict[str, Any] = {"np": __import__("numpy")}
+        self.loaded: dict[int, int] = {}
+        """Slots read before they are written in this block, with their bits."""
+        self.written: dict[int, int] = {}
+        """Slots written in this block, with their bits."""
+        self._special = special
+        self._symbol = symbol
+        self._parameter = parameter
+        self._temporaries = 0
+        self._names: dict[int, str] = {}
+        self._indent = 1
+        self._guarded = False
+        self._at = 0
+        self._pinned: list[Any] = []
+
+    # ---- for lowerings -------------------------------------------------------------------------------------------
+
+    @property
+    def at(self) -> int:
+        """Index of the instruction being lowered."""
+        return self._at
+
+    @property
+    def mask(self) -> str:
+        """Expression of the active lanes, an int: those of the group, less what the guard excludes."""
+        return "g" if self._guarded else "m"
+
+    def line(self, text: str) -> None:
+        """Write one line."""
+        self.lines.append("    " * self._indent + text)
+        self.line_at.append(self._at)
+
+    def temporary(self, expression: str | None = None) -> str:
+        """A fresh name, assigned if an expression is given."""
+        self._temporaries += 1
+        name = f"t{self._temporaries}"
+        if expression is not None:
+            self.line(f"{name} = {expression}")
+        return name
+
+    def constant(self, value: Any, hint: str = "k") -> str:
+        """A name for a Python object (a function, a table, the instruction itself)."""
+        known = self._names.get(id(value))
+        if known is not None:
+            return known
+        base = getattr(value, "__name__", hint)
+        base = base if isinstance(base, str) and base.isidentifier() else hint
+        name = base
+        while name in self.globals:
+            name = f"{base}_{len(self.globals)}"
+        self.globals[name] = value
+        self._names[id(value)] = name
+        self._pinned.append(value)
+        return name
+
+    def call(self, function: Callable[..., Any], *arguments: str) -> str:
+        """Expression of a call of a Python function with expressions as arguments."""
+        return f"{self.constant(function)}({', '.join(arguments)})"
+
+    def width(self, operand: Operand) -> int:
+        """Declared width of a register (or of the registers of a vector) in bits; 0 for an immediate."""
+        if isinstance(operand, Register):
+            return operand.bits
+        if isinstance(operand, Vector):
+            return next((item.bits for item in operand.items if isinstance(item, Register)), 0)
+        if isinstance(operand, Immediate):
+            return operand.bits
+        if isinstance(operand, Special):
+            return self._special(operand.name)[1]
+        return 0
+
+    def value(self, operand: Operand, bits: int) -> str:
+        """Expression of a source operand as an unsigned pattern of ``bits`` (a wider register is cut to its low bits).
+
+        Raises:
+            Unsupported: the operand is not a value, or is narrower than ``bits``.
+        """
+        if isinstance(operand, Register):
+            if operand.bits == 1:
+                raise Unsupported(f"predicate {operand.name} used as a {bits}-bit value")
+            name = self._read(operand)
+            if operand.bits == bits:
+                return name
+            if operand.bits < bits:
+                raise Unsupported(f"register {operand.name} has {operand.bits} bits, used as {bits}")
+            return self.call(_cut, name, str(bits))
+        if isinstance(operand, Immediate):
+            if operand.bits and operand.bits != bits:
+                raise Unsupported(f"a {operand.bits}-bit floating-point literal used as {bits} bits")
+            return str(operand.value & _NARROW[bits])
+        if isinstance(operand, Special):
+            text, width = self._special(operand.name)
+            if width == bits:
+                return text
+            return self.call(_cut if width > bits else _widen, text, str(bits))
+        if isinstance(operand, Symbol):
+            text = self._symbol(operand.name)
+            return f"({text} + {operand.offset})" if operand.offset else text
+        raise Unsupported(f"operand {operand!r} is not a value")
+
+    def values(self, operand: Operand, bits: int) -> list[str]:
+        """Expressions of the items of a vector (or of one operand, as a list of one)."""
+        items: Sequence[Operand] = operand.items if isinstance(operand, Vector) else (operand,)
+        return [self.value(item, bits) for item in items]
+
+    def tuple(self, operand: Operand, bits: int) -> str:
+        """Expression of a tuple of the items of a vector."""
+        return "(" + "".join(f"{value}, " for value in self.values(operand, bits)) + ")"
+
+    def predicate(self, operand: Operand) -> str:
+        """Expression of a predicate source: a register, its negation, or a literal 0 or 1."""
+        if isinstance(operand, Immediate):
+            return "True" if operand.value else "False"
+        if not isinstance(operand, Register) or operand.bits != 1:
+            raise Unsupported(f"operand {operand!r} is not a predicate")
+        name = self._read(operand)
+        return f"({name} ^ True)" if operand.negated else name
+
+    def address(self, operand: Operand) -> str:
+        """Expression of the address in ``[...]``, by the width of its base: 64 bits, or 32 for shared and TMEM."""
+        if not isinstance(operand, (Address, TensorAddress)):
+            raise Unsupported(f"operand {operand!r} is not an address")
+        base, offset = operand.base, operand.offset
+        if isinstance(base, Register):
+            name = self._read(base)
+            if not offset:
+                return name
+            mask = _NARROW[base.bits]
+            return f"({name} + {offset & mask} & {mask})"
+        if isinstance(base, Symbol):
+            text = self._symbol(base.name)
+            offset += base.offset
+            return f"({text} + {offset})" if offset else text
+        return str(base.value + offset)
+
+    def parameter(self, operand: Operand) -> int | None:
+        """Byte offset in the parameter block of ``[name+offset]`` if the base is a kernel parameter, else None."""
+        if isinstance(operand, Address) and isinstance(operand.base, Symbol):
+            start = self._parameter(operand.base.name)
+            return None if start is None else start + operand.base.offset + operand.offset
+        return None
+
+    def coordinates(self, operand: Operand, which: int = 0) -> list[str]:
+        """Expressions (unsigned 32 bits; reinterpret as signed) of the coordinates in ``[map, {...}]``."""
+        if not isinstance(operand, TensorAddress) or which >= len(operand.vectors):
+            raise Unsupported(f"operand {operand!r} has no coordinates")
+        return [self.value(item, self.width(item) or 32) for item in operand.vectors[which].items]
+
+    def assign(self, operand: Operand, expression: str, bits: int) -> None:
+        """Assign a result of ``bits`` to a register; a wider register gets it zero-extended; ``_`` drops it.
+
+        A signed result for a wider register must come already extended, with the register's width as ``bits``.
+        """
+        if isinstance(operand, Sink):
+            self.line(expression)
+            return
+        if not isinstance(operand, Register) or operand.bits == 1:
+            raise Unsupported(f"operand {operand!r} cannot take a {bits}-bit result")
+        if operand.bits < bits:
+            raise Unsupported(f"register {operand.name} has {operand.bits} bits, and the result has {bits}")
+        if operand.bits > bits:
+            expression = self.call(_widen, expression, str(operand.bits))
+        name = self._name(operand)
+        if self._guarded:
+            old = self._read(operand)
+            new = self.temporary(expression)
+            self.line(f"{name} = {new} if g == m else {self.call(lanes.merge, 'g', new, old, str(operand.bits))}")
+        else:
+            self.line(f"{name} = {expression}")
+        self.written[operand.slot] = operand.bits
+
+    def assign_predicate(self, operand: Operand, expression: str) -> None:
+        """Assign a bool or an array of 32 to a predicate register; ``_`` drops it."""
+        if isinstance(operand, Sink):
+            self.line(expression)
+            return
+        if not isinstance(operand, Register) or operand.bits != 1 or operand.negated:
+            raise Unsupported(f"operand {operand!r} cannot take a predicate")
+        name = self._name(operand)
+        if self._guarded:
+            old = self._read(operand)
+            new = self.temporary(expression)
+            self.line(f"{name} = {new} if g == m else {self.call(lanes.merge_predicate, 'g', new, old)}")
+        else:
+            self.line(f"{name} = {expression}")
+        self.written[operand.slot] = 1
+
+    def assign_all(self, operand: Operand, expression: str, bits: int) -> None:
+        """Assign the items of a tuple-valued expression to the registers of a vector (a lone register: a 1-tuple)."""
+        items = operand.items if isinstance(operand, Vector) else (operand,)
+        names = [self.temporary() for _ in items]
+        self.line("".join(f"{name}, " for name in names) + "= " + expression)
+        for item, name in zip(items, names, strict=True):
+            if not isinstance(item, Sink):
+                self.assign(item, name, bits)
+
+    def pair(self, operand: Operand) -> tuple[Operand, Operand]:
+        """The two results ``a|b``; a lone operand gives it and a sink."""
+        if isinstance(operand, Pair):
+            return operand.first, operand.second
+        return operand, Sink()
+
+    def park_if_none(self, name: str) -> None:
+        """After ``name = call(...)``: leave the block, to come back to this very instruction, if the call gave None.
+
+        The call must have told the warp what it waits for (``Warp.wait_for``). Only for opcodes listed as blocking.
+        """
+        self.line(f"if {name} is None: return {~self._at}")
+
+    # ---- for the block compiler ----------------------------------------------------------------------------------
+
+    def begin(self, instruction: Instruction) -> None:
+        """Start an instruction: its guard opens an ``if``."""
+        self._at = instruction.index
+        guard: Guard | None = instruction.guard
+        self._guarded = guard is not None and instruction.root != "bra"
+        if self._guarded:
+            assert guard is not None
+            name = self._read(guard.register)
+            condition = f"({name} ^ True)" if guard.negated else name
+            # A merge needs the old value: note it before the `if`, where the read must be emitted.
+            for register in _results(instruction):
+                self._read(register)
+            self.line(f"g = {self.call(lanes.guard_mask, condition, 'm')}")
+            self.line("if g:")
+            self._indent += 1
+            self.line("pass")
+
+    def end(self) -> None:
+        """End an instruction."""
+        if self._guarded:
+            self._indent -= 1
+            self._guarded = False
+
+    def _name(self, register: Register) -> str:
+        return f"v{register.slot}"
+
+    def _read(self, register: Register) -> str:
+        if register.slot not in self.written and register.slot not in self.loaded:
+            self.loaded[register.slot] = register.bits
+        return self._name(register)
+
+
+def _results(instruction: Instruction) -> list[Register]:
+    """Registers that may be results: all those of the operands outside brackets, which errs on the safe side."""
+    found: list[Register] = []
+    for operand in instruction.operands:
+        if isinstance(operand, Register):
+            found.append(operand)
+        elif isinstance(operand, Vector):
+            found.extend(item for item in operand.items if isinstance(item, Register))
+        elif isinstance(operand, Pair):
+            found.extend(item for item in (operand.first, operand.second) if isinstance(item, Register))
+    return found
+
+
+def _cut(value: lanes.Bits, bits: int) -> lanes.Bits:
+    if isinstance(value, int):
+        return value & _NARROW[bits]
+    return value.astype(lanes.DTYPES[bits])
+
+
+def _widen(value: lanes.Bits, bits: int) -> lanes.Bits:
+    if isinstance(value, int):
+        return value
+    return value.astype(lanes.DTYPES[bits])

@@ -1,0 +1,131 @@
+"""Global memory: the regions of this process that a kernel may touch, by name.
+
+Addresses are those of this process. A region is one allocation (a tensor's storage, a table of pointers, the parameter
+block); whatever lies between two regions is nobody's, so that running past a tensor is a fault and not a wrong number.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.fault import Fault
+
+__all__ = ["GlobalMemory", "Region"]
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """``size`` bytes at ``start``. ``describe`` says in the user's terms what lies at a byte offset."""
+
+    name: str
+    start: int
+    size: int
+    writable: bool = True
+    describe: Callable[[int], str] | None = None
+    data: NDArray[np.uint8] = field(init=False, repr=False)
+    """The bytes, in place."""
+    owner: NDArray[np.int32] | None = field(default=None, repr=False)
+    """For a watched output: by element, the linear CTA that wrote it, -1 if none; ``owner_bytes`` an element."""
+    owner_bytes: int = 1
+
+    def __post_init__(self) -> None:
+        self.data = np.frombuffer((ctypes.c_char * self.size).from_address(self.start), np.uint8)
+        self.data.flags.writeable = True
+
+    @property
+    def end(self) -> int:
+        """Address after the last byte."""
+        return self.start + self.size
+
+    def say(self, address: int) -> str:
+        """What lies at an address inside or near the region."""
+        offset = address - self.start
+        if self.describe is not None and 0 <= offset < self.size:
+            return self.describe(offset)
+        if offset < 0:
+            return f"{-offset} bytes before {self.name}"
+        if offset >= self.size:
+            return f"{offset - self.size} bytes after the end of {self.name} ({self.size} bytes)"
+        return f"{self.name} at byte {offset}"
+
+
+class GlobalMemory:
+    """All regions, sorted by address."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._regions: list[Region] = []
+
+    def add(self, region: Region) -> Region:
+        """Add a region; one that overlaps another is a mistake of the caller (ValueError)."""
+        position = bisect.bisect_right(self._starts, region.start)
+        for other in self._regions[max(0, position - 1) : position + 1]:
+            if region.start < other.end and other.start < region.end:
+                raise ValueError(f"{region.name} overlaps {other.name}")
+        self._starts.insert(position, region.start)
+        self._regions.insert(position, region)
+        return region
+
+    def remove(self, region: Region) -> None:
+        """Forget a region."""
+        position = self._regions.index(region)
+        del self._starts[position], self._regions[position]
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(self._regions)
+
+    def find(self, address: int) -> Region | None:
+        """The region that holds an address."""
+        position = bisect.bisect_right(self._starts, address) - 1
+        if position < 0:
+            return None
+        region = self._regions[position]
+        return region if address < region.end else None
+
+    def region(self, address: int, size: int, *, write: bool, what: str) -> Region:
+        """The region that holds all of [address, address + size).
+
+        Raises:
+            Fault: out of bounds, or a write to a region that is read-only.
+        """
+        position = bisect.bisect_right(self._starts, address) - 1
+        if position >= 0:
+            region = self._regions[position]
+            if address + size <= region.end:
+                if write and not region.writable:
+                    raise Fault("read-only", f"{what}: writes {region.say(address)}, which is read-only")
+                return region
+        raise self.outside(address, size, write=write, what=what)
+
+    def outside(self, address: int, size: int, *, write: bool, what: str) -> Fault:
+        """The fault of touching what is nobody's, in terms of the nearest region."""
+        near = min(
+            self._regions,
+            key=lambda r: max(r.start - address, address + size - r.end, 0),
+            default=None,
+        )
+        verb = "writes" if write else "reads"
+        said = f"; the nearest tensor: {near.say(address)}" if near is not None else "; there is no tensor at all"
+        return Fault(
+            "out-of-bounds",
+            f"{what}: {verb} {size} bytes at global address {address:#x}, outside every tensor{said}",
+            hint="look at the predicate that guards the last rows or columns, and at the strides",
+        )
+
+    def read(self, address: int, size: int, *, what: str) -> NDArray[np.uint8]:
+        """A view of bytes. Raises Fault."""
+        region = self.region(address, size, write=False, what=what)
+        offset = address - region.start
+        return region.data[offset : offset + size]
+
+    def write(self, address: int, data: NDArray[np.uint8], *, what: str) -> None:
+        """Write bytes (use ``note_writer`` of the access module for watched outputs). Raises Fault."""
+        region = self.region(address, data.size, write=True, what=what)
+        offset = address - region.start
+        region.data[offset : offset + data.size] = data

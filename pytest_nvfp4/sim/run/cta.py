@@ -1,0 +1,95 @@
+"""A CTA and its cluster: what their warps share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SharedMemory
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.grid import Grid
+    from pytest_nvfp4.sim.run.scheduler import Scheduler
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["Cluster", "Cta"]
+
+_Unit = TypeVar("_Unit")
+Dim3 = tuple[int, int, int]
+
+
+class Cluster:
+    """The CTAs that are scheduled together. ``index`` is ``%clusterid``, ``shape`` ``%cluster_nctaid``."""
+
+    def __init__(self, launch: Grid, index: Dim3, shape: Dim3) -> None:
+        self.launch = launch
+        self.index = index
+        self.shape = shape
+        self.ctas: list[Cta] = []
+        """By rank (``%cluster_ctarank``: x fastest)."""
+        self.units: dict[type, Any] = {}
+
+    def unit(self, kind: type[_Unit]) -> _Unit:
+        """The cluster's part of a hardware unit, made on first use by ``kind(cluster)``."""
+        found: _Unit | None = self.units.get(kind)
+        if found is None:
+            found = self.units[kind] = kind(self)  # type: ignore[call-arg]
+        return found
+
+
+class Cta:
+    """One CTA.
+
+    Attributes:
+        launch: The grid it belongs to; ``launch.machine`` is the device.
+        cluster, rank: Its cluster and its number there.
+        index: ``%ctaid``.
+        shared: Its shared memory.
+        warps: Its warps.
+    """
+
+    def __init__(self, cluster: Cluster, rank: int, index: Dim3, *, shared_bytes: int, scheduler: Scheduler) -> None:
+        self.launch = cluster.launch
+        self.cluster = cluster
+        self.rank = rank
+        self.index = index
+        self.scheduler = scheduler
+        self.shared = SharedMemory(shared_bytes, rank=rank)
+        self.warps: list[Warp] = []
+        self.units: dict[type, Any] = {}
+        self.exited = 0
+        """Warps that have ended."""
+
+    @property
+    def linear(self) -> int:
+        """Number in the grid, x fastest."""
+        x, y, _ = self.launch.shape
+        return self.index[0] + x * (self.index[1] + y * self.index[2])
+
+    def unit(self, kind: type[_Unit]) -> _Unit:
+        """The CTA's part of a hardware unit, made on first use by ``kind(cta)``.
+
+        A unit with a method ``at_exit()`` has it called when the CTA's last warp has ended.
+        """
+        found: _Unit | None = self.units.get(kind)
+        if found is None:
+            found = self.units[kind] = kind(self)  # type: ignore[call-arg]
+        return found
+
+    def peer(self, rank: int, *, what: str) -> Cta:
+        """The CTA of a rank in the cluster. Raises Fault if there is none, or if it has exited."""
+        ctas = self.cluster.ctas
+        if not 0 <= rank < len(ctas):
+            raise Fault("cluster", f"{what}: CTA rank {rank} of a cluster of {len(ctas)}")
+        other = ctas[rank]
+        if other is not self and other.exited == len(other.warps):
+            raise Fault(
+                "cluster",
+                f"{what}: shared memory of CTA rank {rank}, which has exited",
+                hint="a CTA must stay until its peers have stopped using its shared memory (barrier.cluster)",
+            )
+        return other
+
+    def owner_of(self, address: int, *, what: str) -> Cta:
+        """The CTA whose shared memory a shared::cluster address names. Raises Fault."""
+        return self.peer(address >> RANK_SHIFT, what=what)
