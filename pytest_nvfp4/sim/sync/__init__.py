@@ -1,0 +1,1 @@
+"""Synchronisation: mbarriers, named and cluster barriers, fences, warp collectives, launch control, calls out."""
