@@ -267,6 +267,27 @@ class Emitter:
 
     # ---- for the block compiler ----------------------------------------------------------------------------------
 
+    def leave(self, count: int, stores: Sequence[str]) -> None:
+        """Write what stands before a block's end: its count of instructions and its stores to the register file."""
+        indent, self._indent = self._indent, 1
+        if indent > 1:
+            # Inside the guard of an exit: what follows runs whether or not lanes leave.
+            self.lines.insert(len(self.lines) - 2, "    w.executed += " + str(count))
+            self.line_at.insert(len(self.line_at) - 2, self._at)
+            for text in stores:
+                self.lines.insert(len(self.lines) - 2, "    " + text)
+                self.line_at.insert(len(self.line_at) - 2, self._at)
+        else:
+            self.line(f"w.executed += {count}")
+            for text in stores:
+                self.line(text)
+        self._indent = indent
+
+    def outdent(self) -> None:
+        """Leave the guard before the instruction's end."""
+        self._indent -= 1
+        self._guarded = False
+
     def begin(self, instruction: Instruction) -> None:
         """Start an instruction: its guard opens an ``if``."""
         self._at = instruction.index
@@ -286,7 +307,7 @@ class Emitter:
 
     def end(self) -> None:
         """End an instruction."""
-        if self._guarded:
+        if self._guarded and self._indent > 1:
             self._indent -= 1
             self._guarded = False
 

@@ -43,16 +43,19 @@ class Cta:
     Attributes:
         launch: The grid it belongs to; ``launch.machine`` is the device.
         cluster, rank: Its cluster and its number there.
-        index: ``%ctaid``.
+        index, place: ``%ctaid`` and ``%cluster_ctaid``.
         shared: Its shared memory.
         warps: Its warps.
     """
 
-    def __init__(self, cluster: Cluster, rank: int, index: Dim3, *, shared_bytes: int, scheduler: Scheduler) -> None:
+    def __init__(
+        self, cluster: Cluster, rank: int, index: Dim3, *, place: Dim3, shared_bytes: int, scheduler: Scheduler
+    ) -> None:
         self.launch = cluster.launch
         self.cluster = cluster
         self.rank = rank
         self.index = index
+        self.place = place
         self.scheduler = scheduler
         self.shared = SharedMemory(shared_bytes, rank=rank)
         self.warps: list[Warp] = []

@@ -44,6 +44,19 @@ class Group:
             warp.cta.scheduler.ready.append(warp)
 
 
+class Meeting:
+    """The wait of lanes for the others of their warp, at an instruction that they execute together."""
+
+    __slots__ = ("waiters",)
+
+    def __init__(self) -> None:
+        self.waiters: list[Group] = []
+
+    def waiting_for(self) -> str:
+        """In words."""
+        return "the other lanes of the warp, at an instruction that all execute together"
+
+
 class Warp:
     """32 lanes of a CTA.
 
@@ -57,7 +70,7 @@ class Warp:
     """
 
     __slots__ = (
-        "cta", "current", "executed", "groups", "index", "live", "queued", "registers", "tid", "units",
+        "cta", "current", "executed", "groups", "index", "live", "meeting", "queued", "registers", "tid", "units",
     )  # fmt: skip
 
     def __init__(self, cta: Cta, index: int, *, registers: list[Any]) -> None:
@@ -77,6 +90,7 @@ class Warp:
         self.current = self.groups[0]
         self.queued = False
         self.executed = 0
+        self.meeting = Meeting()
         self.units: dict[type, Any] = {}
 
     def unit(self, kind: type[_Unit]) -> _Unit:
@@ -91,3 +105,51 @@ class Warp:
         group = self.current
         group.waiting = what
         what.waiters.append(group)
+
+    def split(self, parts: list[tuple[int, int]]) -> None:
+        """Replace the running group by groups of ``(place, mask)``; lanes named by none have exited."""
+        self.groups.remove(self.current)
+        for place, mask in parts:
+            self.groups.append(Group(self, place, mask))
+        self.join()
+        self.reconsider()
+
+    def join(self) -> None:
+        """Make one group of those that can run, or wait for each other, at the same place."""
+        if len(self.groups) < 2:
+            return
+        at: dict[int, Group] = {}
+        joined: list[Group] = []
+        for group in self.groups:
+            if group.waiting is not None and group.waiting is not self.meeting:
+                joined.append(group)
+                continue
+            other = at.get(group.pc)
+            if other is None:
+                at[group.pc] = group
+                joined.append(group)
+            else:
+                other.mask |= group.mask
+                other.waiting = None
+                if group is self.current:
+                    self.current = other
+        self.groups = joined
+
+    def reconsider(self) -> None:
+        """Let groups look again whether all lanes that they wait for are there."""
+        waiters, self.meeting.waiters = self.meeting.waiters, []
+        for group in waiters:
+            if group.waiting is self.meeting:
+                group.waiting = None
+
+    def await_lanes(self, _wanted: int) -> None:
+        """The running group waits for other lanes of the warp."""
+        self.wait_for(self.meeting)
+
+    def select(self) -> Group | None:
+        """The group to run next: of those that can, the one at the lowest place."""
+        best: Group | None = None
+        for group in self.groups:
+            if group.waiting is None and (best is None or group.pc < best.pc):
+                best = group
+        return best

@@ -1,0 +1,208 @@
+"""Turns a kernel's instructions into Python functions, one for each block that is reached, when it is reached.
+
+``block(R, w, m) -> int`` runs instructions from one place to the next branch, with registers in Python locals, and
+returns the next place, or a negative number: ``~place`` when the group waits there, or one of the codes below. A
+block exists in variants: alone in its warp it simply stores its registers; while other groups of the warp are parked,
+it merges those that are live where they are parked, and stops before ``.sync`` instructions, where lanes meet.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from types import CodeType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pytest_nvfp4.sim import lanes
+from pytest_nvfp4.sim.fault import Unsupported
+from pytest_nvfp4.sim.lower import registers
+from pytest_nvfp4.sim.lower.control import CONVERGENT, TERMINATORS, converged, terminate
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.layout import SharedLayout
+from pytest_nvfp4.sim.ptx.flow import Flow
+from pytest_nvfp4.sim.ptx.liveness import Liveness
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Module
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["Block", "Program", "longest_prefix"]
+
+Block = Callable[[list[Any], "Warp", int], int]
+_MAX_BLOCK = 400
+
+
+def longest_prefix(table: Mapping[str, Any] | frozenset[str], parts: tuple[str, ...]) -> str | None:
+    """The longest dotted prefix of an opcode that is a key."""
+    for count in range(len(parts), 0, -1):
+        key = ".".join(parts[:count])
+        if key in table:
+            return key
+    return None
+
+
+class Program:
+    """One kernel, compiled bit by bit.
+
+    Args:
+        module, kernel: The parsed PTX.
+        lowerings: From opcode prefix to lowering.
+        blocking: Opcode prefixes of instructions that may have to wait, and so start a block.
+    """
+
+    def __init__(
+        self, module: Module, kernel: Kernel, *, lowerings: Mapping[str, Lowering], blocking: frozenset[str]
+    ) -> None:
+        self.module = module
+        self.kernel = kernel
+        self.flow = Flow(kernel)
+        self.liveness = Liveness(self.flow)
+        self.shared = SharedLayout(module, kernel)
+        self.alone: list[Block | None] = [None] * (len(kernel.instructions) + 1)
+        """By place: the block as it runs when no other group of the warp is parked."""
+        self.registers = [False if r.bits == 1 else _poison(r.bits) for r in kernel.registers]
+        self._parked: dict[tuple[int, tuple[int, ...]], Block] = {}
+        self._lowerings = lowerings
+        self._places: dict[CodeType, list[int]] = {}
+        self._starts = set(self.flow.leaders)
+        self._meetings: set[int] = set()
+        for instruction in kernel.instructions:
+            if longest_prefix(blocking, instruction.parts) is not None:
+                self._starts.add(instruction.index)
+            if CONVERGENT & set(instruction.parts) and instruction.root != "bar":
+                self._meetings.add(instruction.index)
+
+    def block(self, place: int) -> Block:
+        """The block at a place, for a group that is alone in its warp."""
+        found = self.alone[place]
+        if found is None:
+            found = self.alone[place] = self._compile(place, frozenset(), parked=False)
+        return found
+
+    def block_beside(self, place: int, parked: tuple[int, ...]) -> Block:
+        """The block at a place, while groups are parked at the given places."""
+        key = (place, parked)
+        found = self._parked.get(key)
+        if found is None:
+            keep = frozenset().union(*(self.liveness.live_before(at) for at in parked))
+            found = self._parked[key] = self._compile(place, keep, parked=True)
+        return found
+
+    def place_of(self, traceback: TracebackType | None) -> int | None:
+        """The instruction in which an exception was raised."""
+        found = None
+        while traceback is not None:
+            places = self._places.get(traceback.tb_frame.f_code)
+            if places is not None:
+                found = places[traceback.tb_lineno - 2]
+            traceback = traceback.tb_next
+        return found
+
+    def place_now(self) -> int | None:
+        """The instruction that is being run by the caller's callers."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            places = self._places.get(frame.f_code)
+            if places is not None:
+                return places[frame.f_lineno - 2]
+            frame = frame.f_back  # type: ignore[assignment]
+        return None
+
+    def _symbol(self, name: str) -> str:
+        for parameter in self.kernel.parameters:
+            if parameter.name == name:
+                return f"(w.cta.launch.parameter_address + {parameter.offset})"
+        if name in self.shared.offsets:
+            return f"(w.cta.shared.base + {self.shared.offsets[name]})"
+        if name in self.shared.local_offsets:
+            return str(self.shared.local_offsets[name])
+        if any(v.name == name and v.space in ("global", "const") for v in self.module.variables):
+            return f"w.cta.launch.symbols[{name!r}]"
+        raise Unsupported(f"symbol {name} has no address")
+
+    def _special(self, name: str) -> tuple[str, int]:
+        if name in registers.LANES:
+            return f"lane_{name}", 32
+        return registers.special(name)
+
+    def _parameter(self, name: str) -> int | None:
+        return next((p.offset for p in self.kernel.parameters if p.name == name), None)
+
+    def _lower(self, instruction: Instruction, emitter: Emitter) -> None:
+        key = longest_prefix(self._lowerings, instruction.parts)
+        if key is None:
+            raise Unsupported(f"{instruction.opcode} is not modelled")
+        self._lowerings[key](instruction, emitter)
+
+    def _compile(self, start: int, keep: frozenset[int], *, parked: bool) -> Block:
+        emitter = Emitter(special=self._special, symbol=self._symbol, parameter=self._parameter)
+        for name, value in registers.LANES.items():
+            emitter.globals[f"lane_{name}"] = value
+        instructions = self.kernel.instructions
+        at = start
+        ended = False
+        while at < len(instructions):
+            instruction = instructions[at]
+            if at != start and (at in self._starts or (parked and at in self._meetings) or at - start >= _MAX_BLOCK):
+                break
+            emitter.begin(instruction)
+            try:
+                if instruction.root in TERMINATORS:
+                    emitter.leave(at + 1 - start, self._stores(emitter, at, keep, parked=parked))
+                    terminate(instruction, emitter)
+                    ended = True
+                else:
+                    if parked and at in self._meetings:
+                        members = _members(instruction, emitter)
+                        emitter.line(f"if not {emitter.call(converged, 'w', 'm', members)}: return {~at}")
+                    self._lower(instruction, emitter)
+            except Unsupported as error:
+                # It is a finding of whoever gets here, with the place; blocks never reached are nobody's business.
+                emitter.line(f"raise {emitter.call(_again, emitter.constant(error, 'unsupported'))}")
+            emitter.end()
+            at += 1
+            if ended:
+                break
+        if not ended:
+            emitter.leave(at - start, self._stores(emitter, at - 1, keep, parked=parked))
+            emitter.line(f"return {at}")
+        return self._finish(start, emitter)
+
+    def _stores(self, emitter: Emitter, at: int, keep: frozenset[int], *, parked: bool) -> list[str]:
+        live: set[int] = set()
+        for after in self.flow.successors(at):
+            live |= self.liveness.live_before(after)
+        lines = []
+        for slot, bits in emitter.written.items():
+            if slot in keep:
+                merge = emitter.constant(lanes.merge if bits > 1 else lanes.merge_predicate)
+                lines.append(f"R[{slot}] = {merge}(m, v{slot}, R[{slot}]{f', {bits}' if bits > 1 else ''})")
+            elif slot in live:
+                lines.append(f"R[{slot}] = v{slot}")
+        return lines
+
+    def _finish(self, start: int, emitter: Emitter) -> Block:
+        name = f"block_{start}"
+        loads = "; ".join(f"v{slot} = R[{slot}]" for slot in emitter.loaded)
+        body = "\n".join(emitter.lines)
+        source = f"def {name}(R, w, m):\n    {loads or 'pass'}\n{body}\n"
+        # One line of loads stands before the first line of the body: place lists are indexed by line - 2.
+        code = compile(source, f"<{self.kernel.name[:40]} at {start}>", "exec")
+        exec(code, emitter.globals)
+        function: Block = emitter.globals[name]
+        self._places[function.__code__] = [start, *emitter.line_at]
+        return function
+
+
+def _members(instruction: Instruction, emitter: Emitter) -> str:
+    if "aligned" in instruction.parts or instruction.root in ("tcgen05", "wgmma", "barrier", "setmaxnreg"):
+        return "0xFFFFFFFF"
+    return emitter.value(instruction.operands[-1], 32)
+
+
+def _again(error: Unsupported) -> Unsupported:
+    return Unsupported(error.message, hint=error.hint)
+
+
+def _poison(bits: int) -> int:
+    return int.from_bytes(b"\xde\xad\xbe\xef" * 2, "big") >> (64 - bits) if bits <= 64 else 0xDEAD_BEEF

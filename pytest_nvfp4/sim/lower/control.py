@@ -1,0 +1,117 @@
+"""Control flow: branches, exits, and where diverged lanes must meet (PTX ISA, "Control Flow Instructions")."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.fault import Unsupported
+from pytest_nvfp4.sim.lanes import Bits, Predicate, bits_of, uniform
+from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Label, Vector
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["CONVERGENT", "LEFT", "SPLIT", "TERMINATORS", "converged", "terminate"]
+
+SPLIT = -(1 << 40)
+"""A block's answer: its group has become several."""
+LEFT = -(1 << 41)
+"""A block's answer: some or all lanes of its group have exited."""
+
+TERMINATORS = frozenset({"bra", "brx", "ret", "exit"})
+CONVERGENT = frozenset({"sync", "aligned"})
+"""Modifiers of instructions that lanes execute together."""
+
+
+def terminate(instruction: Instruction, emitter: Emitter) -> None:
+    """Write the end of a block: the return of the next place."""
+    after = instruction.index + 1
+    if instruction.root == "bra":
+        target = instruction.operands[0]
+        assert isinstance(target, Label)
+        guard = instruction.guard
+        if guard is None:
+            emitter.line(f"return {target.index}")
+            return
+        name = emitter.predicate(guard.register)
+        taken, other = (after, target.index) if guard.negated else (target.index, after)
+        emitter.line(f"if {name} is True: return {taken}")
+        emitter.line(f"if {name} is False: return {other}")
+        strict = "True" if instruction.has("uni") else "False"
+        emitter.line(f"return {emitter.call(branch, 'w', name, 'm', str(taken), str(other), strict)}")
+        return
+    if instruction.root == "brx":
+        table = instruction.operands[1]
+        if not isinstance(table, Vector):
+            raise Unsupported(f"{instruction.opcode}: the list of targets is missing")
+        places = tuple(item.index for item in table.items if isinstance(item, Label))
+        index = emitter.value(instruction.operands[0], 32)
+        emitter.line(f"return {emitter.call(jump, 'w', index, emitter.mask, emitter.constant(places), str(after))}")
+        if instruction.guard is not None:
+            raise Unsupported("a guarded brx.idx")
+        return
+    emitter.line(f"return {emitter.call(leave, 'w', emitter.mask, 'm', str(after))}")
+    if instruction.guard is not None:
+        emitter.outdent()
+        emitter.line(f"return {after}")
+
+
+def branch(w: Warp, predicate: NDArray[np.bool_], mask: int, taken: int, other: int, uniformly: bool) -> int:
+    """Where the group goes on, or SPLIT after it has been split."""
+    there = bits_of(predicate) & mask
+    if there == mask:
+        return taken
+    if not there:
+        return other
+    if uniformly:
+        from pytest_nvfp4.sim.fault import Fault
+
+        raise Fault("divergence", f"bra.uni is taken by lanes {there:#010x} of {mask:#010x} only")
+    w.split([(taken, there), (other, mask & ~there)])
+    return SPLIT
+
+
+def jump(w: Warp, index: Bits, mask: int, places: tuple[int, ...], _after: int) -> int:
+    """The target of a brx.idx."""
+    from pytest_nvfp4.sim.fault import Fault
+
+    one = uniform(index, mask)
+    if one is not None:
+        if one >= len(places):
+            raise Fault("control", f"brx.idx: index {one} of {len(places)} targets")
+        return places[one]
+    groups: dict[int, int] = {}
+    for lane in range(32):
+        if mask >> lane & 1:
+            number = int(index[lane])  # type: ignore[index]
+            if number >= len(places):
+                raise Fault("control", f"brx.idx: index {number} of {len(places)} targets")
+            groups[places[number]] = groups.get(places[number], 0) | 1 << lane
+    if len(groups) == 1:
+        return next(iter(groups))
+    w.split(list(groups.items()))
+    return SPLIT
+
+
+def leave(w: Warp, mask: int, group: int, after: int) -> int:
+    """Lanes exit; those of the group that do not go on after the instruction."""
+    w.live &= ~mask
+    if mask == group:
+        w.split([])
+    else:
+        w.split([(after, group & ~mask)])
+    return LEFT
+
+
+def converged(w: Warp, mask: int, members: Predicate | Bits) -> bool:
+    """Whether all living lanes of a member mask are in the group; if not, the group waits for them here."""
+    named = uniform(members, mask)  # type: ignore[arg-type]
+    wanted = w.live if named is None else named & w.live
+    if wanted & ~mask:
+        w.await_lanes(wanted)
+        return False
+    return True

@@ -1,0 +1,263 @@
+"""One launch: a grid of CTAs in clusters, its parameters, counters and findings."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytest_nvfp4.sim.fault import Fault, Finding, Where
+from pytest_nvfp4.sim.lanes import lanes
+from pytest_nvfp4.sim.lower.compiler import Program
+from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.run.cta import Cluster, Cta, Dim3
+from pytest_nvfp4.sim.run.warp import Warp
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.machine import Machine
+    from pytest_nvfp4.sim.run.scheduler import Scheduler
+
+__all__ = ["Grid"]
+
+_Unit = TypeVar("_Unit")
+
+
+class Grid:
+    """A launch on a machine.
+
+    Args:
+        machine: The device.
+        program: The compiled kernel.
+        shape: Grid dimensions in CTAs.
+        block: Block dimensions in threads.
+        cluster: Cluster dimensions in CTAs.
+        dynamic_shared: Bytes of dynamic shared memory.
+        parameters: The bytes of each kernel parameter, in order.
+        ordinal: Number of the launch.
+        only: Run only the clusters whose number is in this range (several processes share a grid).
+
+    Raises:
+        Fault: the launch does not fit the kernel (parameters, ``.reqntid``, cluster).
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        program: Program,
+        *,
+        shape: Dim3,
+        block: Dim3,
+        cluster: Dim3 = (1, 1, 1),
+        dynamic_shared: int = 0,
+        parameters: tuple[bytes, ...] = (),
+        ordinal: int = 0,
+        only: range | None = None,
+    ) -> None:
+        self.machine = machine
+        self.program = program
+        self.kernel = program.kernel
+        self.shape = shape
+        self.block = block
+        self.cluster_shape = cluster
+        self.has_cluster = int(cluster != (1, 1, 1) or self.kernel.explicit_cluster)
+        self.dynamic_shared = dynamic_shared
+        self.ordinal = ordinal
+        self.counters: Counter[str] = Counter()
+        self.findings: list[Finding] = []
+        self.output: list[str] = []
+        self.symbols: dict[str, int] = {}
+        self.registers_per_thread: int | None = None
+        self.units: dict[type, Any] = {}
+        self.counting = False
+        self._check(parameters)
+        self.shared_bytes = program.shared.static + dynamic_shared
+        self._kept: list[Any] = []
+        self.parameters = self._pack(parameters)
+        self._regions: list[Region] = []
+        self.parameter_address = self._place(self.parameters, "the kernel's parameters", align=128, writable=False)
+        for variable in program.module.variables:
+            if variable.space in ("global", "const") and not variable.external:
+                data = variable.data.ljust(variable.size, b"\0")
+                self.symbols[variable.name] = self._place(
+                    data, f"variable {variable.name}", align=variable.align, writable=variable.space == "global"
+                )
+        self._order: Iterator[int] = iter(only if only is not None else range(self._cluster_count))
+        self._left = len(only) if only is not None else self._cluster_count
+        self._repeats: Counter[tuple[str, str, int | None]] = Counter()
+
+    def _check(self, parameters: tuple[bytes, ...]) -> None:
+        kernel = self.kernel
+        sizes = [p.size for p in kernel.parameters]
+        if [len(p) for p in parameters] != sizes:
+            raise Fault("launch", f"{kernel.name} takes parameters of {sizes} bytes, and got {[len(p) for p in parameters]}")
+        if kernel.required_threads is not None and kernel.required_threads != self.block:
+            raise Fault("launch", f"{kernel.name} requires {kernel.required_threads} threads, and got {self.block}")
+        if kernel.required_cluster is not None and kernel.required_cluster != self.cluster_shape:
+            raise Fault(
+                "launch", f"{kernel.name} requires clusters of {kernel.required_cluster}, and got {self.cluster_shape}"
+            )
+        for axis in range(3):
+            if self.shape[axis] % self.cluster_shape[axis]:
+                raise Fault("launch", f"a grid of {self.shape} CTAs does not divide into clusters of {self.cluster_shape}")
+        most = self.machine.model.smem_per_block_optin
+        if self.program.shared.static + self.dynamic_shared > most:
+            raise Fault(
+                "launch",
+                f"{self.program.shared.static + self.dynamic_shared} bytes of shared memory, and a CTA can have {most}",
+            )
+
+    @property
+    def clusters(self) -> Dim3:
+        """``%nclusterid``."""
+        return tuple(n // c for n, c in zip(self.shape, self.cluster_shape, strict=True))  # type: ignore[return-value]
+
+    @property
+    def _cluster_count(self) -> int:
+        x, y, z = self.clusters
+        return x * y * z
+
+    @property
+    def clusters_left(self) -> int:
+        """Clusters that have not started."""
+        return self._left
+
+    @property
+    def capacity(self) -> int:
+        """CTAs that are resident at once at most: SMs times CTAs an SM, by shared memory and threads."""
+        model = self.machine.model
+        x, y, z = self.block
+        by_shared = model.smem_per_sm // (self.shared_bytes + model.smem_reserved_per_block)
+        by_threads = model.threads_per_sm // max(32, x * y * z)
+        return model.sm_count * max(1, min(by_shared, by_threads, model.blocks_per_sm))
+
+    def unit(self, kind: type[_Unit]) -> _Unit:
+        """The launch's part of a hardware unit, made on first use by ``kind(grid)``."""
+        found: _Unit | None = self.units.get(kind)
+        if found is None:
+            found = self.units[kind] = kind(self)  # type: ignore[call-arg]
+        return found
+
+    def sm_of(self, cta: Cta) -> int:
+        """``%smid``: any answer is legal; the linear CTA modulo the number of SMs."""
+        return cta.linear % self.machine.model.sm_count
+
+    # ---- clusters ------------------------------------------------------------------------------------------------
+
+    def _index(self, number: int) -> Dim3:
+        x, y, _ = self.clusters
+        return number % x, number // x % y, number // (x * y)
+
+    def next_cluster(self, scheduler: Scheduler) -> Cluster | None:
+        """Start the next cluster of the grid; None if all have started or were cancelled."""
+        number = next(self._order, None)
+        if number is None:
+            return None
+        self._left -= 1
+        cluster = Cluster(self, self._index(number), self.cluster_shape)
+        cx, cy, cz = self.cluster_shape
+        threads = self.block[0] * self.block[1] * self.block[2]
+        for rank in range(cx * cy * cz):
+            place = (rank % cx, rank // cx % cy, rank // (cx * cy))
+            index: Dim3 = tuple(  # type: ignore[assignment]
+                c * n + p for c, n, p in zip(cluster.index, self.cluster_shape, place, strict=True)
+            )
+            cta = Cta(cluster, rank, index, place=place, shared_bytes=self.shared_bytes, scheduler=scheduler)
+            cta.warps = [Warp(cta, i, registers=list(self.program.registers)) for i in range(-(-threads // 32))]
+            cluster.ctas.append(cta)
+            self.counters["ctas"] += 1
+        return cluster
+
+    def cancel_next(self) -> Dim3 | None:
+        """Take the next cluster off the queue, as cluster launch control does; its first CTA's index, or None."""
+        number = next(self._order, None)
+        if number is None:
+            return None
+        self._left -= 1
+        self.counters["clusters.cancelled"] += 1
+        return tuple(i * n for i, n in zip(self._index(number), self.cluster_shape, strict=True))  # type: ignore[return-value]
+
+    # ---- parameters ----------------------------------------------------------------------------------------------
+
+    def _pack(self, parameters: tuple[bytes, ...]) -> bytes:
+        block = b""
+        for parameter, data in zip(self.kernel.parameters, parameters, strict=True):
+            block = block.ljust(parameter.offset, b"\xee") + data
+        return block
+
+    def _place(self, data: bytes, name: str, *, align: int, writable: bool) -> int:
+        size = max(len(data), 1)
+        memory = ctypes.create_string_buffer(size + 2 * align)
+        start = -(-ctypes.addressof(memory) // align) * align
+        ctypes.memmove(start, data, len(data))
+        self._kept.append(memory)
+        self._regions.append(self.machine.memory.add(Region(name, start, size, writable)))
+        return start
+
+    def close(self) -> None:
+        """Forget the launch's own regions."""
+        for region in self._regions:
+            self.machine.memory.remove(region)
+        self._regions.clear()
+
+    # ---- findings ------------------------------------------------------------------------------------------------
+
+    def where(self, warp: Warp, at: int | None, *, mask: int | None = None) -> Where:
+        """A place, in full."""
+        instruction = self.kernel.instructions[at] if at is not None and at < len(self.kernel.instructions) else None
+        group = warp.current.mask if mask is None else mask
+        return Where(
+            kernel=self.kernel.name,
+            cta=warp.cta.index,
+            warp=warp.index,
+            lanes=() if group == 0xFFFF_FFFF else lanes(group),
+            at=at,
+            ptx_line=instruction.ptx_line if instruction else None,
+            text=instruction.text if instruction else "",
+            source=instruction.location if instruction else None,
+        )
+
+    def where_cta(self, cta: Cta) -> Where:
+        """A CTA as a place."""
+        return Where(kernel=self.kernel.name, cta=cta.index)
+
+    def say(self, at: int) -> str:
+        """An instruction in words: the user's line first."""
+        if at >= len(self.kernel.instructions):
+            return "the end of the kernel"
+        instruction = self.kernel.instructions[at]
+        source = instruction.location
+        line = f"{source.file.rsplit('/', 1)[-1]}:{source.line}" if source else f"PTX line {instruction.ptx_line}"
+        return f"{line} ({instruction.opcode})"
+
+    def report(self, kind: str, message: str, *, hint: str = "") -> None:
+        """Note a finding that does not stop the kernel; the same at the same instruction is noted once."""
+        scheduler = self._scheduler
+        warp = scheduler.running if scheduler is not None else None
+        at = self.program.place_now()
+        key = (kind, message if at is None else "", at)
+        self._repeats[key] += 1
+        if self._repeats[key] > 1:
+            return
+        where = self.where(warp, at) if warp is not None else Where(kernel=self.kernel.name)
+        self.findings.append(Finding(kind, message, hint, where))
+
+    def printed(self, text: str) -> None:
+        """Take what the kernel printed."""
+        self.output.append(text)
+
+    _scheduler: Scheduler | None = None
+
+    def run(self) -> None:
+        """Run the grid to its end. Raises Fault."""
+        from pytest_nvfp4.sim.run.scheduler import Scheduler
+
+        self._scheduler = Scheduler(self, self.program)
+        try:
+            self._scheduler.run()
+            for unit in self.units.values():
+                at_exit = getattr(unit, "at_exit", None)
+                if at_exit is not None:
+                    at_exit()
+        finally:
+            self._scheduler = None

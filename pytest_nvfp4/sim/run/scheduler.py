@@ -1,0 +1,256 @@
+"""Runs warps until all have ended, and says why when they cannot.
+
+One cluster after the other; when every resident warp waits, or provably spins on memory that nobody changes, the next
+cluster joins (as many as fit the device), so that CTAs that wait for later ones get what they wait for. What then
+still waits is a deadlock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.lower.compiler import Program
+from pytest_nvfp4.sim.lower.control import SPLIT
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.cta import Cluster, Cta
+    from pytest_nvfp4.sim.run.grid import Grid
+    from pytest_nvfp4.sim.run.warp import Group, Warp
+
+__all__ = ["Scheduler"]
+
+_SLICE = 4000
+"""Blocks a warp runs before the others get their turn."""
+_CYCLE = 20_000
+"""Blocks within which a spinning warp must come back to the same state to be taken for one that spins forever."""
+
+
+class Scheduler:
+    """Runs the clusters of a grid.
+
+    Args:
+        grid: The grid.
+        program: Its compiled kernel.
+    """
+
+    def __init__(self, grid: Grid, program: Program) -> None:
+        self.grid = grid
+        self.program = program
+        self.ready: deque[Warp] = deque()
+        self.running: Warp | None = None
+        self.resident: list[Cluster] = []
+        self._spinning: list[Warp] = []
+        self._spun_at = -1
+        self._forced: dict[tuple[Group, int], int] = {}
+        self._forced_at = -1
+
+    def run(self) -> None:
+        """Run all clusters of the grid. Raises Fault with its place."""
+        machine = self.grid.machine
+        while True:
+            if self.ready:
+                warp = self.ready.popleft()
+                warp.queued = False
+                self._turn(warp)
+                if self._spinning and machine.changes != self._spun_at:
+                    self._unspin()
+                continue
+            if machine.asynchronous.step():
+                continue
+            self._retire()
+            if self._spinning and machine.changes != self._spun_at:
+                self._unspin()
+            elif self._more() or self._force():
+                continue
+            elif not self.resident:
+                return
+            else:
+                from pytest_nvfp4.sim.run.deadlock import deadlock
+
+                raise deadlock(self)
+
+    # ---- one warp ------------------------------------------------------------------------------------------------
+
+    def _turn(self, warp: Warp) -> None:
+        self.running = warp
+        before = self.grid.machine.changes
+        left = _SLICE
+        try:
+            left = self._run(warp, left)
+        except Fault as fault:
+            if fault.where is None:
+                fault.where = self.grid.where(warp, self.program.place_of(fault.__traceback__))
+            raise
+        except RecursionError:
+            raise
+        except Exception as error:
+            where = self.grid.where(warp, self.program.place_of(error.__traceback__))
+            fault = Fault("internal", f"the simulator itself failed: {type(error).__name__}: {error}")
+            fault.where = where
+            raise fault from error
+        finally:
+            self.running = None
+        if not warp.groups:
+            self._ended(warp)
+        elif warp.select() is not None:
+            if left <= 0 and before == self.grid.machine.changes and self._spins(warp):
+                self._spun_at = before
+                self._spinning.append(warp)
+            elif not warp.queued:
+                warp.queued = True
+                self.ready.append(warp)
+
+    def _run(self, warp: Warp, left: int) -> int:
+        program, registers = self.program, warp.registers
+        alone = program.alone
+        while left > 0:
+            group = warp.select()
+            if group is None:
+                if warp.groups:
+                    self._check_meeting(warp)
+                return left
+            warp.current = group
+            place, mask = group.pc, group.mask
+            if len(warp.groups) == 1:
+                while True:
+                    block = alone[place]
+                    if block is None:
+                        block = program.block(place)
+                    place = block(registers, warp, mask)
+                    left -= 1
+                    if place < 0 or left <= 0:
+                        break
+            else:
+                parked = tuple(sorted({other.pc for other in warp.groups if other is not group}))
+                place = program.block_beside(place, parked)(registers, warp, mask)
+                left -= 1
+            if place >= 0:
+                group.pc = place
+                group.forced = False
+                if len(warp.groups) > 1:
+                    warp.join()
+            elif place > SPLIT:
+                group.pc = ~place
+                if len(warp.groups) > 1:
+                    warp.join()
+            # After SPLIT and LEFT the warp has new groups.
+        return left
+
+    def _check_meeting(self, warp: Warp) -> None:
+        if all(group.waiting is warp.meeting for group in warp.groups):
+            said = "; ".join(
+                f"lanes {group.mask:#010x} at {self.grid.say(group.pc)}" for group in sorted(warp.groups, key=lambda g: g.pc)
+            )
+            fault = Fault(
+                "divergence",
+                f"lanes of one warp wait for each other at different instructions: {said}",
+                hint="an instruction with .sync or .aligned must be reached by all lanes of its mask together",
+            )
+            fault.where = self.grid.where(warp, warp.groups[0].pc)
+            raise fault
+
+    def _ended(self, warp: Warp) -> None:
+        cta = warp.cta
+        cta.exited += 1
+        self.grid.counters[f"instructions.warp{warp.index}"] += warp.executed
+        self.grid.counters["instructions"] += warp.executed
+        self.grid.machine.changes += 1
+        for unit in cta.units.values():
+            left = getattr(unit, "warp_exited", None)
+            if left is not None:
+                left(warp)
+        if cta.exited == len(cta.warps):
+            self._finish(cta)
+
+    def _finish(self, cta: Cta) -> None:
+        for unit in list(cta.units.values()):
+            at_exit = getattr(unit, "at_exit", None)
+            if at_exit is not None:
+                try:
+                    at_exit()
+                except Fault as fault:
+                    if fault.where is None:
+                        fault.where = self.grid.where_cta(cta)
+                    raise
+
+    def _retire(self) -> None:
+        self.resident = [c for c in self.resident if any(cta.exited < len(cta.warps) for cta in c.ctas)]
+
+    # ---- when nothing can run ------------------------------------------------------------------------------------
+
+    def _more(self) -> bool:
+        if sum(len(c.ctas) for c in self.resident) >= self.grid.capacity:
+            return False
+        cluster = self.grid.next_cluster(self)
+        if cluster is None:
+            return False
+        self.resident.append(cluster)
+        for cta in cluster.ctas:
+            for warp in cta.warps:
+                warp.queued = True
+                self.ready.append(warp)
+        return True
+
+    def _force(self) -> bool:
+        """Make one wait that may give up (``try_wait``) do so; twice at most for one state of the machine."""
+        if self._forced_at != self.grid.machine.changes:
+            self._forced.clear()
+            self._forced_at = self.grid.machine.changes
+        for cluster in self.resident:
+            for cta in cluster.ctas:
+                for warp in cta.warps:
+                    for group in warp.groups:
+                        if group.waiting is None or not getattr(group.waiting, "may_give_up", False):
+                            continue
+                        key = (group, group.pc)
+                        if self._forced.get(key, 0) < 2:
+                            self._forced[key] = self._forced.get(key, 0) + 1
+                            group.forced = True
+                            waiters = group.waiting.waiters
+                            if group in waiters:
+                                waiters.remove(group)
+                            group.wake()
+                            return True
+        return False
+
+    def _unspin(self) -> None:
+        for warp in self._spinning:
+            if not warp.queued:
+                warp.queued = True
+                self.ready.append(warp)
+        self._spinning.clear()
+
+    @property
+    def spinning(self) -> list[Warp]:
+        """Warps that provably come back to the same state until memory changes."""
+        return list(self._spinning)
+
+    def _spins(self, warp: Warp) -> bool:
+        """Whether the warp comes back to the very same registers and places, with nothing changed in between."""
+        machine = self.grid.machine
+        before, ticks = machine.changes, machine.tick()
+        state = [(g.pc, g.mask, g.waiting is None) for g in warp.groups]
+        kept = list(warp.registers)
+        for _ in range(_CYCLE):
+            self._run(warp, 1)
+            if machine.changes != before or not warp.groups or warp.select() is None:
+                return False
+            if [(g.pc, g.mask, g.waiting is None) for g in warp.groups] == state and _same(warp.registers, kept):
+                return machine.tick() == ticks + 1
+        return False
+
+
+def _same(one: list[object], other: list[object]) -> bool:
+    for a, b in zip(one, other, strict=True):
+        if a is b:
+            continue
+        if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+            if not np.array_equal(a, b):  # type: ignore[arg-type]
+                return False
+        elif a != b:
+            return False
+    return True
