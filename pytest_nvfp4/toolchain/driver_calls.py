@@ -17,40 +17,16 @@ from types import ModuleType
 from typing import Any, Final
 
 from pytest_nvfp4.toolchain import cubin
+from pytest_nvfp4.toolchain.device_memory import DeviceMemory
 from pytest_nvfp4.toolchain.device_model import DeviceModel
 from pytest_nvfp4.toolchain.launches import HostSideError
 
-__all__ = ["DeviceMemory", "DriverCalls"]
+__all__ = ["DriverCalls"]
 
-_ALIGN: Final = 256
-_POISON: Final = 0xFF  # fresh device memory reads as NaN in every float format the kernels use
 _FIRST_HANDLE: Final = 0x5A0000000001  # not a mapped address: a handle used as a pointer faults at once
 
 # Answered by the toolkit's own libraries, so the real functions work without a driver.
 _REAL: Final = frozenset({"cudaGetErrorName", "cudaGetErrorString", "cudaRuntimeGetVersion", "getLocalRuntimeVersion"})
-
-
-class DeviceMemory:
-    """Allocations of ``cuMemAlloc`` and its kin. Addresses are host addresses, aligned as ``cudaMalloc`` aligns."""
-
-    def __init__(self) -> None:
-        self._blocks: dict[int, ctypes.Array[ctypes.c_char]] = {}
-
-    def allocate(self, size: int) -> int:
-        """Reserve ``size`` bytes, filled with 0xFF, and return their address."""
-        block = ctypes.create_string_buffer(size + _ALIGN)
-        ctypes.memset(block, _POISON, size + _ALIGN)
-        address = -(-ctypes.addressof(block) // _ALIGN) * _ALIGN
-        self._blocks[address] = block
-        return address
-
-    def free(self, address: int) -> None:
-        """Release an allocation; freeing null is allowed, as in CUDA.
-
-        :raises HostSideError: the address was not allocated here, or was freed before.
-        """
-        if address and self._blocks.pop(address, None) is None:
-            raise HostSideError(f"free of {address:#x}, which is not a live device allocation: freed twice?")
 
 
 def _address(pointer: Any) -> int:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pytest_nvfp4.toolchain import cubin
+from pytest_nvfp4.toolchain.device_memory import DeviceMemory
 from pytest_nvfp4.toolchain.device_model import DeviceModel
-from pytest_nvfp4.toolchain.driver_calls import DeviceMemory
 from pytest_nvfp4.toolchain.launches import (
     Dim3,
     HostSideError,

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from pytest_nvfp4.toolchain.device_memory import DeviceMemory, HostBlocks
 from pytest_nvfp4.toolchain.launches import HostSideError
 
 __all__ = ["HostCudaTensor", "check_index", "dispatch"]
 
 _CPU: Final = torch.device("cpu")
 _DL_CUDA: Final = 2
-_ALIGN: Final = 512  # torch's CUDA allocator starts every block on such a boundary; its CPU allocator only on 64
-_POISON: Final = 0xFF  # what uninitialised device memory holds here: NaN in every float format, -1 in every integer
 
 # They change a tensor's shape, strides or storage in place; a wrapper's metadata cannot follow.
 _METADATA_IN_PLACE: Final = frozenset(
@@ -45,6 +45,8 @@ class HostCudaTensor(torch.Tensor):
     """A tensor of the modelled device. ``host`` is the CPU tensor that holds its elements."""
 
     host: torch.Tensor
+    memory: ClassVar[DeviceMemory] = HostBlocks()
+    """Where the elements of new device tensors live; the installed redirection may put another in its place."""
 
     @staticmethod
     def __new__(cls: type[Self], host: torch.Tensor) -> Self:
@@ -215,13 +217,13 @@ def _device_block(tensor: torch.Tensor, *, initialised: bool) -> torch.Tensor:
     size = storage.nbytes()
     if not size:
         return tensor
-    memory = ctypes.create_string_buffer(size + _ALIGN)
-    start = -ctypes.addressof(memory) % _ALIGN
-    block = torch.frombuffer((ctypes.c_char * size).from_buffer(memory, start), dtype=torch.uint8)
+    memory = HostCudaTensor.memory
+    address = memory.allocate(size)
+    held = (ctypes.c_char * size).from_address(address)
+    weakref.finalize(held, memory.free, address).atexit = False
+    block = torch.frombuffer(held, dtype=torch.uint8)
     if initialised:
-        ctypes.memmove(block.data_ptr(), storage.data_ptr(), size)
-    else:
-        ctypes.memset(block.data_ptr(), _POISON, size)
+        ctypes.memmove(address, storage.data_ptr(), size)
     return block.view(tensor.dtype).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 

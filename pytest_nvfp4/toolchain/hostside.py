@@ -26,8 +26,9 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, Self
 
+from pytest_nvfp4.toolchain.device_memory import DeviceMemory, HostBlocks
 from pytest_nvfp4.toolchain.device_model import B200, DeviceModel
-from pytest_nvfp4.toolchain.driver_calls import DeviceMemory, DriverCalls
+from pytest_nvfp4.toolchain.driver_calls import DriverCalls
 from pytest_nvfp4.toolchain.graphs import LaunchQueue
 from pytest_nvfp4.toolchain.host_calls import HostCalls
 from pytest_nvfp4.toolchain.launches import HostSideError, Launch
@@ -57,16 +58,19 @@ def environment(dump_dir: Path, *, arch: str = "sm_100a") -> dict[str, str]:
     return {f"{prefix}_{name}": value for prefix in DSL_PREFIXES for name, value in settings.items()}
 
 
-def install(on_launch: Callable[[Launch], None], *, device: DeviceModel = B200) -> HostSide:
+def install(
+    on_launch: Callable[[Launch], None], *, device: DeviceModel = B200, memory: DeviceMemory | None = None
+) -> HostSide:
     """Put the stand-ins in place and hand every launch to ``on_launch``, synchronously and in issue order.
 
     The result is a context manager that removes them again. An exception raised by ``on_launch`` leaves the compiled
-    host code through the call that launched, unchanged and with its traceback.
+    host code through the call that launched, unchanged and with its traceback. ``memory`` serves ``cuMemAlloc`` and
+    its kin; the heap's by default.
 
     :raises HostSideError: stand-ins are already in place, or the environment cannot launch (see :func:`environment`).
     """
     _check_environment()
-    side = HostSide(on_launch, device=device)
+    side = HostSide(on_launch, device=device, memory=memory or HostBlocks())
     side.start()
     return side
 
@@ -84,8 +88,7 @@ def _check_environment() -> None:
 class HostSide:
     """The installed stand-ins. Make one with :func:`install`."""
 
-    def __init__(self, on_launch: Callable[[Launch], None], *, device: DeviceModel) -> None:
-        memory = DeviceMemory()
+    def __init__(self, on_launch: Callable[[Launch], None], *, device: DeviceModel, memory: DeviceMemory) -> None:
         self._driver = DriverCalls(device, memory)
         self.launches = LaunchQueue(on_launch)
         """Where launches go; ``torch_cuda.install(launches=...)`` lets CUDA graphs keep them there."""

@@ -32,6 +32,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_nvfp4.toolchain import graphs
+from pytest_nvfp4.toolchain.device_memory import DeviceMemory
 from pytest_nvfp4.toolchain.device_model import B200, DeviceModel
 from pytest_nvfp4.toolchain.graphs import LaunchQueue
 from pytest_nvfp4.toolchain.host_tensor import HostCudaTensor, check_index, dispatch
@@ -180,13 +181,16 @@ class _Stream:
     def __exit__(self, *_: object) -> None: ...
 
 
-def install(*, device: DeviceModel = B200, launches: LaunchQueue | None = None) -> TorchCuda:
+def install(
+    *, device: DeviceModel = B200, launches: LaunchQueue | None = None, memory: DeviceMemory | None = None
+) -> TorchCuda:
     """Redirect ``device="cuda"`` from now on; the result is a context manager that undoes it.
 
     :param launches: the host side's, so that CUDA graphs can capture and replay them; without it graphs are refused.
+    :param memory: where device tensors live; the heap by default.
     :raises HostSideError: the redirection is already in place, or torch sees a real GPU.
     """
-    side = TorchCuda(device, launches)
+    side = TorchCuda(device, launches, memory)
     side.start()
     return side
 
@@ -194,8 +198,11 @@ def install(*, device: DeviceModel = B200, launches: LaunchQueue | None = None) 
 class TorchCuda:
     """The installed redirection. Make one with :func:`install`."""
 
-    def __init__(self, device: DeviceModel, launches: LaunchQueue | None = None) -> None:
+    def __init__(
+        self, device: DeviceModel, launches: LaunchQueue | None = None, memory: DeviceMemory | None = None
+    ) -> None:
         self._device = device
+        self._memory = memory
         self._launches = launches
         self._stack = contextlib.ExitStack()
         self._default_stream = _Stream(stream_ptr=0)
@@ -220,6 +227,8 @@ class TorchCuda:
         torch._C._ensureCUDADeviceGuardSet()
         for name, value in self._cuda_table().items():
             self._patch(torch.cuda, name, value)
+        if self._memory is not None:
+            self._patch(HostCudaTensor, "memory", self._memory)
         self._patch(torch, "Generator", _Generator)
         self._patch(torch, "from_dlpack", _from_dlpack(vars(torch)["from_dlpack"]))
         _register_with_dsl()
