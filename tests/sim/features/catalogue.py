@@ -1,0 +1,50 @@
+"""The names of all features by module, so that tests can be collected without importing the DSL."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from .feature import Feature
+
+__all__ = ["MODULES", "NAMES", "load"]
+
+MODULES: Final[dict[str, tuple[str, ...]]] = {
+    "mma_kinds": (
+        "mma_f16",
+        "mma_f16_ragged",
+        "mma_f16_f16_accumulator",
+        "mma_f16_m64",
+        "mma_bf16",
+        "mma_tf32",
+        "mma_f8",
+        "mma_f8_mixed",
+        "mma_i8",
+    ),
+    "clusters": (
+        "multicast_2x1",
+        "multicast_1x2",
+        "multicast_2x2",
+        "multicast_2x4",
+        "two_cta_256_2x1",
+        "two_cta_128_2x1",
+        "two_cta_256_4x2",
+    ),
+}
+
+NAMES: Final = tuple(name for names in MODULES.values() for name in names)
+
+
+def load() -> dict[str, Feature]:
+    """Import every module and return its features by name; cutlass has to be importable and its environment set.
+
+    :raises ValueError: a module's features are not those listed here.
+    """
+    found: dict[str, Feature] = {}
+    for module, names in MODULES.items():
+        features = importlib.import_module(f"{__package__}.{module}").FEATURES
+        if (there := tuple(feature.name for feature in features)) != names:
+            raise ValueError(f"{module}.py has the features {there}; the catalogue lists {names}")
+        found |= {feature.name: feature for feature in features}
+    return found

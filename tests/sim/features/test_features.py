@@ -1,0 +1,112 @@
+"""Every feature compiles to the opcodes it is about, and computes its reference in the simulator."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_nvfp4.toolchain import hostside
+
+from .catalogue import MODULES, NAMES
+
+pytestmark = pytest.mark.skipif(
+    not all(importlib.util.find_spec(package) for package in ("cutlass", "torch")), reason="needs the DSL and torch"
+)
+
+ROOT = Path(hostside.__file__).parents[2]
+MARK = "FEATURE "
+LIMIT_S = 600
+PLAIN = "mma_f16"
+SAME_OPCODES = {PLAIN, "mma_f16_ragged", "mma_bf16"}
+
+every_feature = pytest.mark.parametrize("name", NAMES)
+
+
+def run_worker(mode: str, names: Sequence[str], folder: Path) -> dict[str, dict[str, Any]]:
+    """What the worker says of each feature; one that ends the process is reported and the rest go on in another."""
+    said: dict[str, dict[str, Any]] = {}
+    while remaining := [name for name in names if name not in said]:
+        dump = folder / f"{mode}-{len(said)}"
+        dump.mkdir()
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        result = subprocess.run(
+            [sys.executable, "-m", "tests.sim.features.worker", mode, "--brief", *remaining],
+            cwd=ROOT,
+            env={**os.environ, **hostside.environment(dump), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        lines = [json.loads(line.removeprefix(MARK)) for line in result.stdout.splitlines() if line.startswith(MARK)]
+        assert lines, f"the worker failed ({result.returncode}):\n{result.stdout}\n{result.stderr}"
+        for line in lines:
+            if line.pop("began", False):
+                ended = (
+                    f"the worker ended here ({result.returncode}):\n{result.stdout[-1000:]}\n{result.stderr[-2000:]}"
+                )
+                said[line["name"]] = {"error": ended}
+            else:
+                said[line["name"]] = line
+    return said
+
+
+@pytest.fixture(scope="session")
+def worker(request, tmp_path_factory) -> Callable[[str, str], dict[str, Any]]:
+    """``worker(mode, name)``: one process a mode for all the features that this session selected."""
+    results: dict[str, dict[str, dict[str, Any]]] = {}
+    selected = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
+
+    def ask(mode: str, name: str) -> dict[str, Any]:
+        if mode not in results:
+            names = [known for known in NAMES if known in selected]
+            results[mode] = run_worker(mode, names, tmp_path_factory.mktemp("features"))
+        said = results[mode][name]
+        if "absent" in said:
+            pytest.skip(f"this DSL has no {', '.join(said['absent'])}")
+        assert "error" not in said, said["error"]
+        return said
+
+    return ask
+
+
+def test_every_module_of_features_is_in_the_catalogue():
+    helpers = {"__init__", "catalogue", "feature", "gemm", "worker", "test_features"}
+    assert {path.stem for path in Path(__file__).parent.glob("*.py")} - helpers == set(MODULES)
+    assert len(set(NAMES)) == len(NAMES)
+
+
+@every_feature
+def test_the_kernel_compiles_to_its_opcodes(worker, name):
+    said = worker("compile", name)
+    assert said["opcodes"]
+    assert not said["lost"]
+    assert len(said["launches"]) == said["expected_launches"]
+
+
+@pytest.mark.parametrize("name", [PLAIN])
+def test_a_kernel_without_a_feature_is_told_from_one_with_it(worker, name):
+    """The plain kernel lacks an opcode of every feature that is more than data types and extents."""
+    said = worker("compile", name)
+    assert set(said["has"]) == SAME_OPCODES
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("pytest_nvfp4.sim.run.session") is None, reason="needs the simulator's session"
+)
+@every_feature
+def test_the_simulated_result_is_the_reference(worker, name):
+    said = worker("simulate", name)
+    assert said["compared"]
+    assert not said["differences"]
+    assert not said["findings"]
+    for text in said["prints"]:
+        assert text in said["stdout"]
