@@ -29,7 +29,10 @@ from pytest_nvfp4.sim.sync.addresses import locate
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Group, Warp
 
-__all__ = ["COUNT_LIMIT", "Mbarrier", "MbarrierFile", "arrive", "complete_tx", "expect_tx", "resolve"]
+__all__ = ["COUNT_LIMIT", "Mbarrier", "MbarrierFile", "Who", "arrive", "complete_tx", "expect_tx", "resolve", "said"]
+
+Who = str | tuple["Warp", int]
+"""Who does something to a barrier: a unit in words, or a warp and the index of its instruction."""
 
 COUNT_LIMIT = (1 << 20) - 1
 """Largest arrival count and largest magnitude of a tx-count."""
@@ -66,9 +69,12 @@ class Mbarrier:
         self.phase = 0
         self.announced = 0
         self.arrived = 0
-        self.recent: deque[tuple[str, int, int]] = deque(maxlen=_REMEMBERED)
+        self.recent: deque[tuple[Who, int, int]] = deque(maxlen=_REMEMBERED)
         self.valid = True
         self.waiters: list[Group] = []
+
+    may_give_up = True
+    """A wait for an mbarrier (``try_wait``) may answer False."""
 
     @property
     def name(self) -> str:
@@ -78,24 +84,22 @@ class Mbarrier:
 
     def state(self) -> str:
         """Phase, pending arrivals and bytes in words."""
-        said = f"phase {self.phase} (parity {self.phase & 1}): {self.pending} of {self.count} arrivals pending"
+        text = f"phase {self.phase} (parity {self.phase & 1}): {self.pending} of {self.count} arrivals pending"
         if self.tx > 0:
-            said += f", waits for {self.tx} more bytes: expect_tx announced {self.announced}, {self.arrived} arrived"
+            text += f", waits for {self.tx} more bytes: expect_tx announced {self.announced}, {self.arrived} arrived"
         elif self.tx < 0:
-            said += f", {-self.tx} bytes too many: {self.arrived} arrived, expect_tx announced {self.announced}"
+            text += f", {-self.tx} bytes too many: {self.arrived} arrived, expect_tx announced {self.announced}"
         elif self.announced:
-            said += f", all {self.announced} bytes arrived"
-        return said
+            text += f", all {self.announced} bytes arrived"
+        return text
 
     def waiting_for(self) -> str:
         """Name, state and last arrivals, for the report of a deadlock."""
-        said = f"{self.name}, {self.state()}"
+        text = f"{self.name}, {self.state()}"
         if self.recent:
-            last = "; ".join(f"{who} x{n} in phase {phase}" for who, n, phase in list(self.recent)[-4:])
-            said += f"; last arrivals: {last}"
-        else:
-            said += "; nothing ever arrived"
-        return said
+            last = "; ".join(f"{said(who)} x{n} in phase {phase}" for who, n, phase in list(self.recent)[-4:])
+            return f"{text}; last arrivals: {last}"
+        return f"{text}; nothing ever arrived"
 
     def wake(self) -> None:
         """Let all waiters look again."""
@@ -130,6 +134,7 @@ class MbarrierFile:
         shared.opaque[index] = (SIZE, "the mbarrier")
         shared.written[index : index + SIZE] = False
         self.invalidated.discard(index)
+        self.cta.launch.machine.changes += 1
         return barrier
 
     def invalidate(self, index: int, *, what: str) -> None:
@@ -139,6 +144,7 @@ class MbarrierFile:
         del self.cta.shared.opaque[index]
         self.invalidated.add(index)
         barrier.valid = False
+        self.cta.launch.machine.changes += 1
         barrier.wake()
 
     def at(self, index: int, *, what: str) -> Mbarrier:
@@ -188,7 +194,7 @@ def resolve(w_or_cta: Warp | Cta, shared_address: int, *, cluster: bool, what: s
     return owner.unit(MbarrierFile).at(index, what=what)
 
 
-def arrive(barrier: Mbarrier, count: int = 1, *, who: str = "") -> None:
+def arrive(barrier: Mbarrier, count: int = 1, *, who: Who = "") -> None:
     """``count`` arrivals; completes the phase if they were the last and no bytes are outstanding.
 
     Raises:
@@ -196,11 +202,11 @@ def arrive(barrier: Mbarrier, count: int = 1, *, who: str = "") -> None:
     """
     _check(barrier, who)
     if not 1 <= count <= COUNT_LIMIT:
-        raise Fault("mbarrier", f"{who}: arrival count {count}, which must be 1 to {COUNT_LIMIT}")
+        raise Fault("mbarrier", f"{said(who)}: arrival count {count}, which must be 1 to {COUNT_LIMIT}")
     if count > barrier.pending:
         raise Fault(
             "mbarrier",
-            f"{who}: {count} arrivals at the {barrier.name}, of which only {barrier.pending} are pending "
+            f"{said(who)}: {count} arrivals at the {barrier.name}, of which only {barrier.pending} are pending "
             f"({barrier.waiting_for()})",
             hint=_HINT_COUNT,
         )
@@ -211,7 +217,7 @@ def arrive(barrier: Mbarrier, count: int = 1, *, who: str = "") -> None:
         _complete(barrier)
 
 
-def expect_tx(barrier: Mbarrier, size: int, *, who: str = "") -> None:
+def expect_tx(barrier: Mbarrier, size: int, *, who: Who = "") -> None:
     """Announce ``size`` bytes for the current phase (0 to 2^20-1). Raises Fault if the tx-count leaves its range."""
     _check(barrier, who)
     _check_bytes(size, who, "expect_tx")
@@ -221,7 +227,7 @@ def expect_tx(barrier: Mbarrier, size: int, *, who: str = "") -> None:
     if barrier.tx > COUNT_LIMIT:
         raise Fault(
             "mbarrier",
-            f"{who}: the tx-count of the {barrier.name} would be {barrier.tx}, above {COUNT_LIMIT} "
+            f"{said(who)}: the tx-count of the {barrier.name} would be {barrier.tx}, above {COUNT_LIMIT} "
             f"({barrier.waiting_for()})",
             hint="expect_tx is given bytes; it may have run for several stages, or in all lanes",
         )
@@ -229,7 +235,7 @@ def expect_tx(barrier: Mbarrier, size: int, *, who: str = "") -> None:
         _complete(barrier)
 
 
-def complete_tx(barrier: Mbarrier, size: int, *, who: str = "") -> None:
+def complete_tx(barrier: Mbarrier, size: int, *, who: Who = "") -> None:
     """``size`` bytes arrived; completes the phase if nothing else is outstanding.
 
     Raises Fault if the tx-count leaves its range.
@@ -242,7 +248,7 @@ def complete_tx(barrier: Mbarrier, size: int, *, who: str = "") -> None:
     if barrier.tx < -COUNT_LIMIT:
         raise Fault(
             "mbarrier",
-            f"{who}: the tx-count of the {barrier.name} would be {barrier.tx}, below {-COUNT_LIMIT} "
+            f"{said(who)}: the tx-count of the {barrier.name} would be {barrier.tx}, below {-COUNT_LIMIT} "
             f"({barrier.waiting_for()})",
             hint="bytes arrive that no expect_tx announces: look at the barrier of the copy",
         )
@@ -250,25 +256,39 @@ def complete_tx(barrier: Mbarrier, size: int, *, who: str = "") -> None:
         _complete(barrier)
 
 
+def said(who: Who) -> str:
+    """Who, in words: for a warp its CTA's rank, its number, and the user's line or the PTX line."""
+    if isinstance(who, str):
+        return who
+    warp, at = who
+    rank = f"CTA rank {warp.cta.rank} " if len(warp.cta.cluster.ctas) > 1 else ""
+    instruction = warp.cta.launch.kernel.instructions[at]
+    place = instruction.location
+    line = f"line {place.line}" if place is not None else f"PTX line {instruction.ptx_line}"
+    return f"{rank}warp {warp.index} ({instruction.opcode}, {line})"
+
+
 def _complete(barrier: Mbarrier) -> None:
     barrier.phase += 1
     barrier.pending = barrier.count
     barrier.announced = 0
     barrier.arrived = 0
-    barrier.cta.launch.counters["mbarrier.phases"] += 1
+    launch = barrier.cta.launch
+    launch.counters["mbarrier.phases"] += 1
+    launch.machine.changes += 1
     if barrier.waiters:
         barrier.wake()
 
 
-def _check(barrier: Mbarrier, who: str) -> None:
+def _check(barrier: Mbarrier, who: Who) -> None:
     if not barrier.valid:
         raise Fault(
             "mbarrier",
-            f"{who}: the {barrier.name} was invalidated while this operation was under way",
+            f"{said(who)}: the {barrier.name} was invalidated while this operation was under way",
             hint="wait for every copy and arrival before mbarrier.inval",
         )
 
 
-def _check_bytes(size: int, who: str, operation: str) -> None:
+def _check_bytes(size: int, who: Who, operation: str) -> None:
     if not 0 <= size <= COUNT_LIMIT:
-        raise Fault("mbarrier", f"{who}: {operation} of {size} bytes, which must be 0 to {COUNT_LIMIT}")
+        raise Fault("mbarrier", f"{said(who)}: {operation} of {size} bytes, which must be 0 to {COUNT_LIMIT}")

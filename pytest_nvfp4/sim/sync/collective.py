@@ -1,0 +1,408 @@
+"""Instructions in which the lanes of a warp exchange values (PTX ISA, "shfl.sync", "vote.sync", "match.sync",
+"redux.sync", "activemask", "elect.sync", "bar.warp.sync").
+
+- The member mask must hold the executing lane, and every living lane of it must execute the instruction: else a fault
+  (the ISA leaves it undefined). Lanes may name different masks, if each is the set of the lanes that name it; each set
+  then works for itself. Lanes that have exited are no members.
+- ``shfl.sync`` from a lane that does not execute it is undefined: a fault, also where the result might not be used.
+- ``elect.sync`` elects the lowest lane of the mask; the machine's ``elected_lane`` is taken instead where it is a
+  member, because the ISA leaves the choice open (the same mask always gives the same lane).
+- ``redux.sync`` of f32 (sm_100a): -0 is less than +0; NaN inputs are passed over, and all NaN, or any with ``.NaN``,
+  gives 0x7fffffff.
+
+Results that agree in all executing lanes are plain ints. Counters: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache, reduce
+from operator import and_, or_, xor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lanes import FULL, Bits, Predicate, bits_of, bools, first, guard_mask, lanes, uniform
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
+from pytest_nvfp4.sim.sync.modifiers import Modifiers
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["LOWERINGS", "members_of"]
+
+_LANE = np.arange(32)
+_CANONICAL_NAN = 0x7FFF_FFFF
+_ONLY = [bools(1 << lane) for lane in range(32)]
+
+
+def members_of(w: Warp, mask: int, members: Bits, what: str) -> list[int]:
+    """The sets of lanes that work together, as masks: one, unless lanes name different member masks.
+
+    Raises:
+        Fault: a lane is not in its own mask, or a living member does not execute the instruction with it.
+    """
+    one = members if isinstance(members, int) else uniform(members, mask)
+    if one is not None:
+        if mask & ~one:
+            raise Fault(
+                "divergence",
+                f"{what}: lane {first(mask & ~one)} executes it and is not in its member mask {one:#010x}",
+                hint="the mask must name every lane that gets here",
+            )
+        absent = one & w.live & ~mask
+        if absent:
+            raise _absent(absent, one, what)
+        return [mask]
+    sets: dict[int, int] = {}
+    for lane in lanes(mask):
+        named = int(members[lane])  # type: ignore[index]
+        sets[named] = sets.get(named, 0) | 1 << lane
+    for named, together in sets.items():
+        if together & ~named:
+            raise Fault(
+                "divergence",
+                f"{what}: lane {first(together & ~named)} executes it and is not in its member mask {named:#010x}",
+            )
+        if named & w.live & ~together:
+            raise _absent(named & w.live & ~together, named, what)
+    return list(sets.values())
+
+
+def _absent(absent: int, members: int, what: str) -> Fault:
+    return Fault(
+        "divergence",
+        f"{what}: lane {first(absent)} is in the member mask {members:#010x} and does not execute the instruction "
+        "with the others",
+        hint="a .sync instruction must not stand behind a predicate or branch that some of its members do not take",
+    )
+
+
+# ---- shfl --------------------------------------------------------------------------------------------------------
+
+
+class Shuffle:
+    """Where each lane reads for one mode, lane operand and clamp operand."""
+
+    __slots__ = ("inside", "lane", "source")
+
+    def __init__(self, mode: str, b: Any, c: Any) -> None:
+        b, c = np.asarray(b, np.int64), np.asarray(c, np.int64)
+        offset, clamp, segment = b & 31, c & 31, c >> 8 & 31
+        low = _LANE & segment
+        high = low | (clamp & ~segment)
+        if mode == "up":
+            there = _LANE - offset
+            inside = there >= high
+        elif mode == "down":
+            there = _LANE + offset
+            inside = there <= high
+        elif mode == "bfly":
+            there = _LANE ^ offset
+            inside = there <= high
+        else:
+            there = low | (offset & ~segment)
+            inside = there <= high
+        self.inside: NDArray[np.bool_] = np.broadcast_to(inside, (32,))
+        self.source: NDArray[np.intp] = np.where(inside, there, _LANE).astype(np.intp)
+        self.lane = int(self.source[0]) if (self.source == self.source[0]).all() else None
+
+    def value(self, mask: int, a: Bits, sets: list[int], what: str) -> Bits:
+        """The result in each lane."""
+        if len(sets) > 1:
+            for together in sets:
+                self._check(together, what)
+        elif mask != FULL:
+            self._check(mask, what)
+        if isinstance(a, int):
+            return a
+        if self.lane is not None:
+            return int(a[self.lane])
+        return _collapsed(a[self.source], mask)
+
+    def predicate(self, mask: int) -> Predicate:
+        """Whether the source lane was in range."""
+        return _agreed(self.inside, mask)
+
+    def _check(self, mask: int, what: str) -> None:
+        for lane in lanes(mask):
+            source = int(self.source[lane])
+            if not mask >> source & 1:
+                raise Fault(
+                    "inactive-lane",
+                    f"{what}: lane {lane} reads lane {source}, which does not execute the instruction with it "
+                    f"(lanes {mask:#010x} do)",
+                    hint="the value is undefined; narrow the clamp or width operand, or let all lanes take part",
+                )
+
+
+@lru_cache(maxsize=4096)
+def _shuffle(mode: str, b: int, c: int) -> Shuffle:
+    return Shuffle(mode, b, c)
+
+
+def shuffle_fixed(mask: int, a: Bits, plan: Shuffle, what: str) -> Bits:
+    """shfl.sync with constant operands and all lanes as members."""
+    if mask == FULL:
+        if a.__class__ is int:
+            return a
+        if plan.lane is not None:
+            return int(a[plan.lane])  # type: ignore[index]
+    return plan.value(mask, a, [mask], what)
+
+
+def shuffle(w: Warp, mask: int, a: Bits, b: Bits, c: Bits, members: Bits, mode: str) -> tuple[Bits, Predicate]:  # noqa: PLR0917 - as the instruction has them
+    """shfl.sync in general: value and predicate."""
+    what = f"shfl.sync.{mode}"
+    sets = members_of(w, mask, members, what)
+    offset = b if isinstance(b, int) else uniform(b, mask)
+    clamp = c if isinstance(c, int) else uniform(c, mask)
+    plan = _shuffle(mode, offset, clamp) if offset is not None and clamp is not None else Shuffle(mode, b, c)
+    return plan.value(mask, a, sets, what), plan.predicate(mask)
+
+
+# ---- vote, match, redux, elect -----------------------------------------------------------------------------------
+
+
+def vote(w: Warp, mask: int, predicate: Predicate, members: Bits, mode: str) -> Any:
+    """vote.sync: a predicate, or for ``ballot`` a mask."""
+    sets = members_of(w, mask, members, f"vote.sync.{mode}")
+    holds = guard_mask(predicate, mask)
+    return _each(sets, lambda together: _voted(holds & together, together, mode), 1 if mode != "ballot" else 32)
+
+
+def _voted(holds: int, together: int, mode: str) -> int | bool:
+    if mode == "ballot":
+        return holds
+    if mode == "all":
+        return holds == together
+    if mode == "any":
+        return holds != 0
+    return holds in (0, together)
+
+
+def match_any(w: Warp, mask: int, value: Bits, members: Bits) -> Bits:
+    """match.any.sync: the lanes with the same value."""
+    sets = members_of(w, mask, members, "match.any.sync")
+    result = np.zeros(32, np.uint32)
+    for together in sets:
+        same: dict[int, int] = {}
+        for lane in lanes(together):
+            key = value if isinstance(value, int) else int(value[lane])
+            same[key] = same.get(key, 0) | 1 << lane
+        for found in same.values():
+            result[bools(found)] = found
+    return _collapsed(result, mask)
+
+
+def match_all(w: Warp, mask: int, value: Bits, members: Bits) -> tuple[Bits, Predicate]:
+    """match.all.sync: the members if all have the same value, else 0, and whether they have."""
+    sets = members_of(w, mask, members, "match.all.sync")
+    same: Predicate = _each(sets, lambda together: uniform(value, together) is not None, 1)
+    return _each(sets, lambda together: together if uniform(value, together) is not None else 0, 32), same
+
+
+def redux(w: Warp, mask: int, value: Bits, members: Bits, operation: Callable[[list[int]], int]) -> Bits:
+    """redux.sync: one value for all members."""
+    sets = members_of(w, mask, members, "redux.sync")
+
+    def reduced(together: int) -> int:
+        if isinstance(value, int):
+            return operation([value] * together.bit_count())
+        return operation([int(v) for v in value[bools(together)]])
+
+    result: Bits = _each(sets, reduced, 32)
+    return result
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 32) if value >> 31 else value
+
+
+def _minmax(choose: Callable[..., int], *, magnitude: bool, nan: bool) -> Callable[[list[int]], int]:
+    def operation(values: list[int]) -> int:
+        if magnitude:
+            values = [value & 0x7FFF_FFFF for value in values]
+        numbers = [value for value in values if value & 0x7FFF_FFFF <= 0x7F80_0000]
+        if not numbers or (nan and len(numbers) < len(values)):
+            return _CANONICAL_NAN
+        return choose(numbers, key=lambda v: v ^ (FULL if v >> 31 else 0x8000_0000))
+
+    return operation
+
+
+_REDUCTIONS: dict[tuple[str, str], Callable[[list[int]], int]] = {
+    **{("add", kind): lambda values: sum(values) & FULL for kind in ("u32", "s32")},
+    ("min", "u32"): min,
+    ("max", "u32"): max,
+    ("min", "s32"): lambda values: min(values, key=_signed),
+    ("max", "s32"): lambda values: max(values, key=_signed),
+    ("and", "b32"): lambda values: reduce(and_, values),
+    ("or", "b32"): lambda values: reduce(or_, values),
+    ("xor", "b32"): lambda values: reduce(xor, values),
+}
+
+
+def elect(w: Warp, mask: int, members: Bits) -> tuple[Bits, Predicate]:
+    """elect.sync: the elected lane, and in which lane the predicate holds."""
+    if members == FULL and mask == w.live and w.cta.launch.machine.elected_lane is None:
+        lane = first(mask)
+        return lane, _ONLY[lane] if mask & (mask - 1) else True
+    sets = members_of(w, mask, members, "elect.sync")
+    wanted = w.cta.launch.machine.elected_lane
+    chosen = {s: wanted if wanted is not None and s >> wanted & 1 else first(s) for s in sets}
+    elected = reduce(or_, (1 << lane for lane in chosen.values()))
+    return _each(sets, chosen.__getitem__, 32), True if elected == mask else bools(elected)
+
+
+def warp_barrier(w: Warp, mask: int, members: Bits) -> None:
+    """bar.warp.sync: lanes have met; only the rules are left to check."""
+    members_of(w, mask, members, "bar.warp.sync")
+
+
+# ---- values ------------------------------------------------------------------------------------------------------
+
+
+def _each(sets: list[int], function: Callable[[int], Any], bits: int) -> Any:
+    """One result for all lanes, or an array with one for each set."""
+    if len(sets) == 1:
+        return function(sets[0])
+    result = np.zeros(32, np.bool_ if bits == 1 else np.uint32)
+    for together in sets:
+        result[bools(together)] = function(together)
+    return result
+
+
+def _collapsed(value: NDArray[Any], mask: int) -> Bits:
+    one = value[first(mask)]
+    if mask == FULL:
+        return int(one) if one == value[31] and (value == one).all() else value
+    return int(one) if (value[bools(mask)] == one).all() else value
+
+
+def _agreed(value: NDArray[np.bool_], mask: int) -> Predicate:
+    bits = bits_of(value) & mask
+    return True if bits == mask else (value if bits else False)
+
+
+# ---- lowering ----------------------------------------------------------------------------------------------------
+
+
+def _shfl(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 1)
+    m.need("sync")
+    mode = m.need("up", "down", "bfly", "idx")
+    m.need("b32")
+    m.done()
+    result, a, b, c, members = m.operands(5)
+    value, predicate = e.pair(result)
+    fixed = all(isinstance(o, Immediate) for o in (b, c, members))
+    if fixed and members.value & FULL == FULL:  # type: ignore[union-attr]
+        plan = _shuffle(mode, b.value & FULL, c.value & FULL)  # type: ignore[union-attr]
+        name = e.constant(plan, f"shuffle_{mode}")
+        if value is not result:
+            e.assign_predicate(predicate, f"{name}.predicate({e.mask})")
+        e.assign(value, e.call(shuffle_fixed, e.mask, e.value(a, 32), name, e.constant(ins.opcode, "what")), 32)
+        return
+    operands = (e.value(operand, 32) for operand in (a, b, c, members))
+    got, inside = e.temporary(), e.temporary()
+    e.line(f"{got}, {inside} = {e.call(shuffle, 'w', e.mask, *operands, repr(mode))}")
+    e.assign(value, got, 32)
+    if value is not result:
+        e.assign_predicate(predicate, inside)
+
+
+def _vote(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 1)
+    m.need("sync")
+    mode = m.need("all", "any", "uni", "ballot")
+    m.need("b32" if mode == "ballot" else "pred")
+    m.done()
+    result, a, members = m.operands(3)
+    call = e.call(vote, "w", e.mask, e.predicate(a), e.value(members, 32), repr(mode))
+    if mode == "ballot":
+        e.assign(result, call, 32)
+    else:
+        e.assign_predicate(result, call)
+
+
+def _match(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 1)
+    mode = m.need("any", "all")
+    m.need("sync")
+    bits = int(m.need("b32", "b64")[1:])
+    m.done()
+    result, a, members = m.operands(3)
+    if mode == "any":
+        e.assign(result, e.call(match_any, "w", e.mask, e.value(a, bits), e.value(members, 32)), 32)
+        return
+    value, predicate = e.pair(result)
+    found, same = e.temporary(), e.temporary()
+    e.line(f"{found}, {same} = {e.call(match_all, 'w', e.mask, e.value(a, bits), e.value(members, 32))}")
+    e.assign(value, found, 32)
+    if value is not result:
+        e.assign_predicate(predicate, same)
+
+
+def _redux(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 1)
+    m.need("sync")
+    name = m.need("add", "min", "max", "and", "or", "xor")
+    magnitude = m.one("abs") is not None
+    nan = m.one("NaN") is not None
+    kind = m.need("u32", "s32", "b32", "f32")
+    m.done()
+    if kind == "f32" and name in ("min", "max"):
+        operation = _minmax(min if name == "min" else max, magnitude=magnitude, nan=nan)
+    elif (name, kind) in _REDUCTIONS and not magnitude and not nan:
+        operation = _REDUCTIONS[name, kind]
+    else:
+        raise Unsupported(f"{ins.opcode}: no such reduction")
+    result, a, members = m.operands(3)
+    function = e.constant(operation, "reduction")
+    e.assign(result, e.call(redux, "w", e.mask, e.value(a, 32), e.value(members, 32), function), 32)
+
+
+def _elect(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 1)
+    m.need("sync")
+    m.done()
+    result, members = m.operands(2)
+    lane, predicate = e.pair(result)
+    chosen, holds = e.temporary(), e.temporary()
+    e.line(f"{chosen}, {holds} = {e.call(elect, 'w', e.mask, e.value(members, 32))}")
+    e.assign(lane, chosen, 32)
+    e.assign_predicate(predicate, holds)
+
+
+def _activemask(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 1)
+    m.need("b32")
+    m.done()
+    (result,) = m.operands(1)
+    e.assign(result, e.mask, 32)
+
+
+def _bar_warp(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 1)
+    m.need("warp")
+    m.need("sync")
+    m.done()
+    (members,) = m.operands(1)
+    value = e.value(members, 32)
+    call = e.call(warp_barrier, "w", e.mask, value)
+    e.line(f"if {e.mask} != {value}: {call}" if isinstance(members, Immediate) else call)
+
+
+LOWERINGS: Mapping[str, Lowering] = {
+    "shfl": _shfl,
+    "vote": _vote,
+    "match": _match,
+    "redux": _redux,
+    "elect": _elect,
+    "activemask": _activemask,
+    "bar.warp": _bar_warp,
+}

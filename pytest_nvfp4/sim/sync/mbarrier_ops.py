@@ -1,0 +1,394 @@
+"""The mbarrier instructions (PTX ISA, "mbarrier.init" to "mbarrier.try_wait").
+
+- Each active lane executes: 32 lanes that arrive are 32 arrivals, in lane order. Lanes of one instruction that complete
+  two or more phases are a fault: nobody can have waited in between, so it is one lane's work done by all.
+- ``.shared::cluster`` follows the CTA rank of the address. Waits and state results exist for the own CTA's barriers.
+- A state (result of arrive) is our own opaque value that names the barrier and its phase; a wait on a state of another
+  barrier, or of a phase older than the one just completed, is undefined and a fault, and so is a parity other than 0
+  and 1. ``mbarrier.pending_count`` takes the state of a ``.noComplete`` arrive, and no other.
+- ``.noComplete`` must not complete the phase.
+- ``try_wait(P)`` holds iff ``(phase & 1) != P`` ("the phase of parity P is complete"). While it does not hold the lanes
+  wait for the phase to change, however long the suspend-time hint; they answer False only when nothing else can run
+  (``Group.forced``). ``test_wait`` waits just so, because a loop around it must not starve the others; the ISA does not
+  say when it is executed. If it holds in some lanes only, it answers at once, lane by lane.
+- Memory ordering (``.acquire``, ``.release``, ``.relaxed``, scopes) has no effect on values here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lanes import Bits, Predicate, lanes, uniform
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Sink
+from pytest_nvfp4.sim.sync import mbarrier
+from pytest_nvfp4.sim.sync.addresses import locate, shared_address
+from pytest_nvfp4.sim.sync.mbarrier import Mbarrier, MbarrierFile
+from pytest_nvfp4.sim.sync.modifiers import SHARED, Modifiers
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Group, Warp
+
+__all__ = ["BLOCKING", "LOWERINGS", "AnyOf"]
+
+_MAGIC = 0b101
+_PHASE = (1 << 24) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What an mbarrier instruction does, from its opcode."""
+
+    what: str
+    at: int
+    cluster: bool = False
+    generic: bool = False
+    expects: bool = False
+    """``.expect_tx``: the amount is bytes, and the arrival count is 1."""
+    drop: bool = False
+    completes: bool = True
+    state: bool = False
+    """Whether the state is wanted."""
+
+
+class AnyOf:
+    """Several mbarriers, one of which changing lets the group go on (lanes that wait for different ones)."""
+
+    may_give_up = True
+
+    def __init__(self, barriers: list[Mbarrier]) -> None:
+        self.barriers = barriers
+        self.waiters: list[Group] = []
+
+    def waiting_for(self) -> str:
+        """The states of all."""
+        return "one of: " + "; ".join(barrier.waiting_for() for barrier in self.barriers)
+
+
+# ---- what the instructions do -----------------------------------------------------------------------------------
+
+
+def init(w: Warp, mask: int, address: Bits, count: Bits, form: Form) -> None:
+    """mbarrier.init in each lane."""
+    seen: set[int] = set()
+    for lane in lanes(mask):
+        place = address if isinstance(address, int) else int(address[lane])
+        if place in seen:
+            raise Fault(
+                "multi-lane",
+                f"{form.what} of the barrier at {place:#x} by {mask.bit_count()} lanes at once",
+                hint="elect one lane (cute.arch.elect_one, or thread 0) around the initialisation",
+            )
+        seen.add(place)
+        number = count if isinstance(count, int) else int(count[lane])
+        owner, index = _locate(w, place, form)
+        owner.init(index, number, what=mbarrier.said((w, form.at)))
+
+
+def invalidate(w: Warp, mask: int, address: Bits, form: Form) -> None:
+    """mbarrier.inval in each lane."""
+    for lane in lanes(mask):
+        place = address if isinstance(address, int) else int(address[lane])
+        owner, index = _locate(w, place, form)
+        owner.invalidate(index, what=mbarrier.said((w, form.at)))
+
+
+def expect(w: Warp, mask: int, address: Bits, size: Bits, form: Form) -> None:
+    """mbarrier.expect_tx in each lane."""
+    for lane in lanes(mask):
+        place = address if isinstance(address, int) else int(address[lane])
+        mbarrier.expect_tx(_barrier(w, place, form), _signed(size, lane, form), who=(w, form.at))
+
+
+def complete(w: Warp, mask: int, address: Bits, size: Bits, form: Form) -> None:
+    """mbarrier.complete_tx in each lane: no data arrives, it is as if bytes had."""
+    for lane in lanes(mask):
+        place = address if isinstance(address, int) else int(address[lane])
+        mbarrier.complete_tx(_barrier(w, place, form), _signed(size, lane, form), who=(w, form.at))
+
+
+def arrive(w: Warp, mask: int, address: Bits, amount: Bits, form: Form) -> Bits:
+    """mbarrier.arrive or arrive_drop in each lane; the states before each lane's arrival (0 if not wanted)."""
+    one = address if isinstance(address, int) else uniform(address, mask)
+    many = amount if isinstance(amount, int) else uniform(amount, mask)
+    number = mask.bit_count()
+    if one is not None and many is not None:
+        barrier = _barrier(w, one, form)
+        count = 1 if form.expects else many
+        if number * count <= barrier.pending and form.completes and not form.drop:
+            if form.expects:
+                mbarrier.expect_tx(barrier, many * number, who=(w, form.at))
+            state = _state(barrier, form) if form.state else 0
+            mbarrier.arrive(barrier, number * count, who=(w, form.at))
+            return state
+    states = np.zeros(32, np.uint64)
+    phases: dict[Mbarrier, int] = {}
+    for lane in lanes(mask):
+        barrier = _barrier(w, address if isinstance(address, int) else int(address[lane]), form)
+        start = phases.setdefault(barrier, barrier.phase)
+        value = amount if isinstance(amount, int) else int(amount[lane])
+        if form.expects:
+            mbarrier.expect_tx(barrier, value, who=(w, form.at))
+            value = 1
+        states[lane] = _state(barrier, form)
+        _arrive_one(w, barrier, value, form)
+        if barrier.phase > start + 1:
+            raise Fault(
+                "mbarrier",
+                f"the {number} lanes of one {form.what} completed {barrier.phase - start} phases of the "
+                f"{barrier.name}, which expects {barrier.count} arrivals a phase",
+                hint="one elected lane should arrive, or the barrier's arrival count should be the number of threads",
+            )
+    return states
+
+
+def _arrive_one(w: Warp, barrier: Mbarrier, count: int, form: Form) -> None:
+    if form.drop:
+        if count > barrier.count:
+            raise Fault(
+                "mbarrier", f"{form.what} of {count} from the {barrier.name}, which expects {barrier.count} arrivals"
+            )
+        barrier.count -= count
+    if not form.completes and count == barrier.pending and not barrier.tx:
+        raise Fault(
+            "mbarrier",
+            f"{form.what}: the arrival of {count} completes the phase of the {barrier.name} ({barrier.state()})",
+            hint="a .noComplete arrival must leave arrivals pending",
+        )
+    mbarrier.arrive(barrier, count, who=(w, form.at))
+
+
+def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: Form) -> Predicate | None:
+    """Whether the phase of a parity is complete; None after the group was made to wait."""
+    if isinstance(address, int) and isinstance(parity, int):
+        shared = w.cta.shared
+        barrier = w.cta.unit(MbarrierFile).barriers.get(address - shared.base) or _barrier(w, address, form)
+        if parity > 1:
+            raise _bad_parity(parity, form)
+        if barrier.phase & 1 != parity:
+            return True
+        if w.current.forced:
+            return False
+        w.wait_for(barrier)
+        return None
+
+    def complete(lane: int, barrier: Mbarrier) -> bool:
+        wanted = parity if isinstance(parity, int) else int(parity[lane])
+        if wanted > 1:
+            raise _bad_parity(wanted, form)
+        return barrier.phase & 1 != wanted
+
+    return _wait(w, mask, address, complete, form)
+
+
+def wait_state(w: Warp, mask: int, address: Bits, state: Bits, form: Form) -> Predicate | None:
+    """Whether the phase of a state is complete; None after the group was made to wait."""
+
+    def complete(lane: int, barrier: Mbarrier) -> bool:
+        value = state if isinstance(state, int) else int(state[lane])
+        phase, place = value & _PHASE, (value >> 44 & 0xFFFF) << 3
+        if value >> 61 != _MAGIC or place != barrier.index & 0x7FFF8:
+            raise Fault(
+                "mbarrier",
+                f"{form.what}: {value:#x} is not a state of the {barrier.name}",
+                hint="the state must be the result of an arrive at this very barrier",
+            )
+        behind = (barrier.phase - phase) & _PHASE
+        if behind > 1:
+            raise Fault(
+                "mbarrier",
+                f"{form.what}: the state is of phase {phase} and the {barrier.name} is in phase {barrier.phase}",
+                hint="a state may be waited for in its phase and in the next one only",
+            )
+        return behind == 1
+
+    return _wait(w, mask, address, complete, form)
+
+
+def _wait(w: Warp, mask: int, address: Bits, complete: Callable[[int, Mbarrier], bool], form: Form) -> Predicate | None:
+    answers = np.zeros(32, np.bool_)
+    pending: list[Mbarrier] = []
+    for lane in lanes(mask):
+        barrier = _barrier(w, address if isinstance(address, int) else int(address[lane]), form)
+        if complete(lane, barrier):
+            answers[lane] = True
+        elif barrier not in pending:
+            pending.append(barrier)
+    if not pending:
+        return True
+    if answers.any():
+        return answers
+    if w.current.forced:
+        return False
+    if len(pending) == 1:
+        w.wait_for(pending[0])
+        return None
+    w.wait_for(AnyOf(pending))
+    for barrier in pending:
+        barrier.waiters.append(w.current)
+    return None
+
+
+def pending_count(mask: int, state: Bits) -> Bits:
+    """The pending count that a state of a ``.noComplete`` arrive holds."""
+    if isinstance(state, int):
+        return _pending_in(state)
+    counts = np.zeros(32, np.uint32)
+    for lane in lanes(mask):
+        counts[lane] = _pending_in(int(state[lane]))
+    return counts
+
+
+def _pending_in(state: int) -> int:
+    if state >> 61 != _MAGIC or not state >> 60 & 1:
+        raise Fault(
+            "mbarrier",
+            f"mbarrier.pending_count of {state:#x}, which is not the state of an arrive.noComplete",
+            hint="PTX ISA, 'mbarrier.pending_count': any other state is undefined",
+        )
+    return state >> 24 & mbarrier.COUNT_LIMIT
+
+
+def _state(barrier: Mbarrier, form: Form) -> int:
+    state = _MAGIC << 61 | (barrier.index >> 3 & 0xFFFF) << 44 | barrier.phase & _PHASE
+    return state if form.completes else state | 1 << 60 | barrier.pending << 24
+
+
+def _signed(size: Bits, lane: int, form: Form) -> int:
+    value = size if isinstance(size, int) else int(size[lane])
+    if value >> 31:
+        raise Fault("mbarrier", f"{form.what}: {value - (1 << 32)} bytes, which must be 0 to {mbarrier.COUNT_LIMIT}")
+    return value
+
+
+def _bad_parity(parity: int, form: Form) -> Fault:
+    return Fault(
+        "mbarrier",
+        f"{form.what}: parity {parity}, which must be 0 or 1",
+        hint="the phase that a pipeline state keeps is a bit: toggle it with ^ 1 when the stage index wraps",
+    )
+
+
+def _locate(w: Warp, address: int, form: Form) -> tuple[MbarrierFile, int]:
+    place = shared_address(address, generic=form.generic, what=form.what)
+    owner, index = locate(w.cta, place, mbarrier.SIZE, cluster=form.cluster, align=mbarrier.SIZE, what=form.what)
+    return owner.unit(MbarrierFile), index
+
+
+def _barrier(w: Warp, address: int, form: Form) -> Mbarrier:
+    owner, index = _locate(w, address, form)
+    return owner.at(index, what=form.what)
+
+
+# ---- lowering ---------------------------------------------------------------------------------------------------
+
+
+def _form(m: Modifiers, *, cluster: bool) -> tuple[bool, bool]:
+    """Takes ``{.space}.b64``: whether it is shared::cluster, and whether it is generic."""
+    space = m.one(*SHARED)
+    m.need("b64")
+    m.done()
+    if space == "shared::cluster" and not cluster:
+        raise Unsupported(f"{m.instruction.opcode}: not defined for shared::cluster")
+    return space == "shared::cluster", space is None
+
+
+def _init(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 2)
+    cluster, generic = _form(m, cluster=False)
+    place, count = m.operands(2)
+    form = e.constant(Form(ins.opcode, e.at, cluster, generic), "form")
+    e.line(e.call(init, "w", e.mask, e.address(place), e.value(count, 32), form))
+
+
+def _inval(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 2)
+    cluster, generic = _form(m, cluster=False)
+    (place,) = m.operands(1)
+    form = e.constant(Form(ins.opcode, e.at, cluster, generic), "form")
+    e.line(e.call(invalidate, "w", e.mask, e.address(place), form))
+
+
+def _transaction(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 2)
+    if m.one("relaxed") is not None:
+        m.need("cta", "cluster")
+    cluster, generic = _form(m, cluster=True)
+    place, size = m.operands(2)
+    form = e.constant(Form(ins.opcode, e.at, cluster, generic), "form")
+    function = expect if ins.parts[1] == "expect_tx" else complete
+    e.line(e.call(function, "w", e.mask, e.address(place), e.value(size, 32), form))
+
+
+def _arrive(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 2)
+    kind = m.one("expect_tx", "noComplete")
+    if m.one("release", "relaxed") is not None:
+        m.need("cta", "cluster")
+    cluster, generic = _form(m, cluster=kind != "noComplete")
+    needs_amount = kind is not None
+    operands = m.operands(3 if needs_amount else 2, 3)
+    state, place = operands[0], operands[1]
+    wanted = not isinstance(state, Sink)
+    if cluster and wanted:
+        raise Unsupported(f"{ins.opcode}: a shared::cluster barrier gives no state; the result must be _")
+    amount = e.value(operands[2], 32) if len(operands) == 3 else "1"
+    form = Form(
+        ins.opcode,
+        e.at,
+        cluster,
+        generic,
+        expects=kind == "expect_tx",
+        drop=ins.parts[1] == "arrive_drop",
+        completes=kind != "noComplete",
+        state=wanted,
+    )
+    text = e.call(arrive, "w", e.mask, e.address(place), amount, e.constant(form, "form"))
+    e.assign(state, text, 64)
+
+
+def _wait_lowering(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 2)
+    parity = m.one("parity") is not None
+    if m.one("acquire", "relaxed") is not None:
+        m.need("cta", "cluster")
+    cluster, generic = _form(m, cluster=False)
+    operands = m.operands(3, 4 if ins.parts[1] == "try_wait" else 3)
+    if len(operands) == 4:
+        e.value(operands[3], 32)  # the suspend-time hint: it must be a value, and means nothing here
+    form = e.constant(Form(ins.opcode, e.at, cluster, generic), "form")
+    place = e.address(operands[1])
+    if parity:
+        call = e.call(wait_parity, "w", e.mask, place, e.value(operands[2], 32), form)
+    else:
+        call = e.call(wait_state, "w", e.mask, place, e.value(operands[2], 64), form)
+    name = e.temporary(call)
+    e.park_if_none(name)
+    e.assign_predicate(operands[0], name)
+
+
+def _pending_count(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 2)
+    m.need("b64")
+    m.done()
+    count, state = m.operands(2)
+    e.assign(count, e.call(pending_count, e.mask, e.value(state, 64)), 32)
+
+
+LOWERINGS: Mapping[str, Lowering] = {
+    "mbarrier.init": _init,
+    "mbarrier.inval": _inval,
+    "mbarrier.expect_tx": _transaction,
+    "mbarrier.complete_tx": _transaction,
+    "mbarrier.arrive": _arrive,
+    "mbarrier.arrive_drop": _arrive,
+    "mbarrier.test_wait": _wait_lowering,
+    "mbarrier.try_wait": _wait_lowering,
+    "mbarrier.pending_count": _pending_count,
+}
+BLOCKING = frozenset({"mbarrier.test_wait", "mbarrier.try_wait"})
