@@ -31,6 +31,15 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         "two_cta_128_2x1",
         "two_cta_256_4x2",
     ),
+    "block_scaled": (
+        "mma_mxf8",
+        "mma_mxf8_mixed",
+        "mma_mxf8_two_cta",
+        "mma_mxf4",
+        "mma_nvf4",
+        "mma_nvf4_ue8m0",
+        "mma_nvf4_two_cta",
+    ),
 }
 
 NAMES: Final = tuple(name for names in MODULES.values() for name in names)

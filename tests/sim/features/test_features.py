@@ -38,7 +38,7 @@ def run_worker(mode: str, names: Sequence[str], folder: Path) -> dict[str, dict[
         dump.mkdir()
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         result = subprocess.run(
-            [sys.executable, "-m", "tests.sim.features.worker", mode, "--brief", *remaining],
+            [sys.executable, "-m", "tests.sim.features.worker", "--brief", mode, *remaining],
             cwd=ROOT,
             env={**os.environ, **hostside.environment(dump), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
@@ -47,7 +47,9 @@ def run_worker(mode: str, names: Sequence[str], folder: Path) -> dict[str, dict[
             check=False,
         )
         lines = [json.loads(line.removeprefix(MARK)) for line in result.stdout.splitlines() if line.startswith(MARK)]
-        assert lines, f"the worker failed ({result.returncode}):\n{result.stdout}\n{result.stderr}"
+        if not lines:
+            failed = f"the worker failed ({result.returncode}):\n{result.stdout}\n{result.stderr}"
+            return said | dict.fromkeys(remaining, {"error": failed})
         for line in lines:
             if line.pop("began", False):
                 ended = (
