@@ -205,6 +205,8 @@ class Kernel:
     explicit_cluster: bool = False
     directives: Mapping[str, str] = field(default_factory=dict)
     """Other directives by name without the dot (``minnctapersm``, ``maxnreg``, ``pragma`` ...)."""
+    noreturn: frozenset[str] = frozenset()
+    """External functions that never return."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,327 @@
+"""Declarations: types, registers, variables with their initial bytes, and parameters.
+
+Source: PTX ISA, "State Spaces, Types, and Variables".
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pytest_nvfp4.sim.ptx.lexer import PtxError, Token
+from pytest_nvfp4.sim.ptx.literals import double_to_single, immediate
+from pytest_nvfp4.sim.ptx.syntax import Parameter, Variable
+
+__all__ = ["TYPE_BITS", "RegisterNames", "parameters", "registers", "variables"]
+
+TYPE_BITS = {
+    "pred": 1,
+    "b8": 8, "u8": 8, "s8": 8,
+    "b16": 16, "u16": 16, "s16": 16, "f16": 16, "bf16": 16,
+    "b32": 32, "u32": 32, "s32": 32, "f32": 32, "f16x2": 32, "bf16x2": 32, "tf32": 32,
+    "b64": 64, "u64": 64, "s64": 64, "f64": 64, "f32x2": 64,
+    "b128": 128,
+}  # fmt: skip
+"""Width of a fundamental or packed type, in bits."""
+
+_FLOATS = {"f16", "bf16", "f32", "f64"}
+_VECTOR = {"v2": 2, "v4": 4, "v8": 8}
+_HEAD = re.compile(r"\s*\.([a-z]\w*)(?:\s+(\d+)(?=\s))?")
+_NAME = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*")
+_RANGE = re.compile(r"([A-Za-z_$%][\w$]*)\s*(?:<\s*(\d+)\s*>)?\Z")
+_DIMENSION = re.compile(r"\s*\[\s*([^\]]*?)\s*\]")
+_INITIAL = re.compile(r"\s*([{},]|[^\s{},][^{},]*)")
+
+
+class RegisterNames(NamedTuple):
+    """One ``.reg``: the names it declares, their width, and the length of each if it is a vector (else 1)."""
+
+    names: list[str]
+    bits: int
+    length: int
+
+
+def registers(token: Token) -> RegisterNames:
+    """The names of ``.reg .b32 %r<12>, a;`` or ``.reg .v4 .b32 v;``.
+
+    Raises:
+        PtxError: an unknown type, or something that is no name.
+    """
+    heads, rest = _heads(token.text)
+    length = 1
+    bits = 0
+    for word, number in heads[1:]:
+        if word in _VECTOR and number is None:
+            length = _VECTOR[word]
+        elif word in TYPE_BITS and number is None and not bits:
+            bits = TYPE_BITS[word]
+        else:
+            raise _error(token, f".{word} in .reg: expected a type such as .b32, or .v2/.v4 before it")
+    if not bits:
+        raise _error(token, "a register declaration without a type: expected one such as .b32")
+    names: list[str] = []
+    for piece in rest.split(","):
+        found = _RANGE.match(piece.strip())
+        if found is None:
+            raise _error(token, f"{piece.strip()!r}: expected a register name or a range such as %r<12>")
+        if found[2] is None:
+            names.append(found[1])
+        else:
+            prefix = found[1]
+            names.extend(f"{prefix}{number}" for number in range(int(found[2])))
+    return RegisterNames(names, bits, length)
+
+
+def variables(token: Token) -> tuple[list[Variable], dict[str, str]]:
+    """The variables of one declaration, and those that cannot be modelled with the reason.
+
+    Raises:
+        PtxError: it is not a declaration of a variable.
+    """
+    heads, rest = _heads(token.text)
+    space = ""
+    kind = ""
+    align = 0
+    length = 1
+    external = False
+    refused = ""
+    for word, number in heads:
+        if word in ("extern", "visible", "weak", "common"):
+            external = external or word == "extern"
+        elif word in ("shared", "global", "const", "local", "param") and not space:
+            space = word
+        elif word == "align" and number is not None:
+            align = int(number)
+        elif word in _VECTOR:
+            length = _VECTOR[word]
+        elif word in TYPE_BITS and not kind:
+            kind = word
+        elif word in ("texref", "samplerref", "surfref"):
+            kind, refused = "u64", f"a .{word} variable"
+        elif word == "tex":
+            space, refused = "global", "a variable of the .tex space"
+        elif word == "attribute":
+            refused = "a variable with .attribute"
+            rest = re.sub(r"\A\s*\([^)]*\)", "", rest)
+            more, rest = _heads(rest)
+            heads.extend(more)
+        else:
+            raise _error(token, f".{word}: expected a state space, .align, a vector length or a type")
+    if not space or not kind or kind == "pred":
+        raise _error(token, "expected a declaration with a state space (.shared, .global, .const, .local) and a type")
+    if align & (align - 1):
+        raise _error(token, f".align {align}: expected a power of two")
+    element = TYPE_BITS[kind] // 8 * length
+    found: list[Variable] = []
+    reasons: dict[str, str] = {}
+    for name, dimensions, initial in _declarators(token, rest):
+        extents = dimensions
+        if initial is not None and space not in ("global", "const"):
+            raise _error(token, f"{name} lies in .{space} and has an initial value: only .global and .const may")
+        data = b""
+        if initial is not None and not refused:
+            try:
+                extents, data = _initial(token, (name, kind, length), initial, dimensions)
+            except _AddressInitialiserError as error:
+                reasons[name] = f"{name} is initialised with {error}, and only numbers are modelled"
+        if any(size is None for size in extents) and not external:
+            raise _error(token, f"{name} has no size: expected one, or .extern, or an initial value")
+        size = element
+        for extent in extents:
+            size *= 0 if extent is None else extent
+        if refused:
+            reasons[name] = f"{name} is {refused}, which is not modelled"
+        if space in ("global", "const") and not external:
+            data = data.ljust(size, b"\0")
+        found.append(Variable(name, space, size, align or element, data, external))
+    return found, reasons
+
+
+def parameters(text: str, token: Token) -> tuple[Parameter, ...]:
+    """The parameters of an ``.entry``, from what stands between its parentheses.
+
+    Raises:
+        PtxError: a parameter that is not ``.param [.align N] .type [.ptr ...] name[size]``.
+    """
+    found: list[Parameter] = []
+    offset = 0
+    for piece in text.split(","):
+        if not piece.strip():
+            if text.strip():
+                raise _error(token, "an empty parameter between two commas")
+            continue
+        heads, rest = _heads(piece)
+        if not heads or heads[0][0] != "param":
+            raise _error(token, f"{piece.strip()!r}: expected .param")
+        kind = ""
+        align = 0
+        pointer = False
+        for word, number in heads[1:]:
+            if word == "align" and number is not None:
+                # After .ptr it is the alignment of what the parameter points to.
+                align = align if pointer else int(number)
+            elif word == "ptr":
+                pointer = True
+            elif pointer and word in ("global", "shared", "const", "local"):
+                continue
+            elif word in TYPE_BITS and not kind:
+                kind = word
+            elif word in ("texref", "samplerref", "surfref") and not kind:
+                kind = "u64"
+            else:
+                raise _error(token, f".{word} of a parameter: expected .align, a type or .ptr")
+        if not kind:
+            raise _error(token, f"{piece.strip()!r}: expected a type")
+        declared = list(_declarators(token, rest))
+        if len(declared) != 1 or declared[0][2] is not None:
+            raise _error(token, f"{piece.strip()!r}: expected one parameter name")
+        name, dimensions, _ = declared[0]
+        size = TYPE_BITS[kind] // 8
+        align = align or size
+        for extent in dimensions:
+            if extent is None:
+                raise _error(token, f"parameter {name} has no size")
+            size *= extent
+        offset = -(-offset // align) * align
+        found.append(Parameter(name, size, align, offset))
+        offset += size
+    return tuple(found)
+
+
+class _AddressInitialiserError(Exception):
+    pass
+
+
+def _error(token: Token, message: str) -> PtxError:
+    return PtxError(message, line=token.line, text=token.text)
+
+
+def _heads(text: str, position: int = 0) -> tuple[list[tuple[str, str | None]], str]:
+    """The leading ``.word`` and ``.word N``, and the rest."""
+    heads: list[tuple[str, str | None]] = []
+    while True:
+        found = _HEAD.match(text, position)
+        if found is None:
+            return heads, text[position:]
+        heads.append((found[1], found[2]))
+        position = found.end()
+
+
+def _declarators(token: Token, text: str) -> Iterator[tuple[str, list[int | None], str | None]]:
+    """``name[2][] = {...}, other``: names, extents and initial values."""
+    position = 0
+    while True:
+        found = _NAME.match(text, position)
+        if found is None:
+            raise _error(token, f"{text[position:].strip()!r}: expected a name")
+        name = found[1]
+        position = found.end()
+        extents: list[int | None] = []
+        while (bracket := _DIMENSION.match(text, position)) is not None:
+            literal = immediate(bracket[1]) if bracket[1] else None
+            if bracket[1] and (literal is None or literal.bits or literal.value < 0):
+                raise _error(token, f"{name}[{bracket[1]}]: expected a size")
+            extents.append(None if literal is None else literal.value)
+            position = bracket.end()
+        rest = text[position:].lstrip()
+        initial: str | None = None
+        if rest.startswith("="):
+            initial, rest = _value(rest[1:])
+        yield name, extents, initial
+        rest = rest.strip()
+        if not rest:
+            return
+        if rest[0] != ",":
+            raise _error(token, f"{rest!r} after {name}: expected ',' or ';'")
+        text, position = rest, 1
+
+
+def _value(text: str) -> tuple[str, str]:
+    """An initial value and what follows it: up to the comma outside of braces and parentheses."""
+    depth = 0
+    for position, letter in enumerate(text):
+        if letter in "{(":
+            depth += 1
+        elif letter in "})":
+            depth -= 1
+        elif letter == "," and not depth:
+            return text[:position], text[position:]
+    return text, ""
+
+
+def _initial(
+    token: Token, variable: tuple[str, str, int], text: str, extents: list[int | None]
+) -> tuple[list[int | None], bytes]:
+    """The extents, completed, and the bytes of an initial value; ``variable`` is its name, type and vector length."""
+    name, kind, length = variable
+    pieces = [piece.strip() for piece in _INITIAL.findall(text)]
+    pieces.reverse()
+    try:
+        tree = _tree(pieces)
+    except IndexError:
+        raise _error(token, f"the initial value of {name} lacks a closing brace") from None
+    if pieces:
+        raise _error(token, f"{pieces[-1]!r} after the initial value of {name}")
+    if extents and extents[0] is None:
+        if not isinstance(tree, list):
+            raise _error(token, f"{name} has no size, and its initial value is no list")
+        extents = [len(tree), *extents[1:]]
+    shape = [extent or 0 for extent in extents] + ([length] if length > 1 else [])
+    return extents, _filled(token, name, tree, shape, kind)
+
+
+def _tree(pieces: list[str]) -> object:
+    """Nested lists of the values in braces."""
+    piece = pieces.pop()
+    if piece != "{":
+        return piece
+    items: list[object] = []
+    while pieces[-1] != "}":
+        items.append(_tree(pieces))
+        if pieces[-1] == ",":
+            pieces.pop()
+    pieces.pop()
+    return items
+
+
+def _filled(token: Token, name: str, tree: object, shape: list[int], kind: str) -> bytes:
+    """The bytes of nested lists in an array, what is missing being zero."""
+    size = TYPE_BITS[kind] // 8
+    if not shape:
+        if isinstance(tree, list):
+            raise _error(token, f"a list where {name} has one value")
+        return _packed(token, name, str(tree), kind)
+    if not isinstance(tree, list):
+        raise _error(token, f"{tree!r} where {name} has a list of {shape[0]}")
+    if len(tree) > shape[0]:
+        raise _error(token, f"{len(tree)} values for the {shape[0]} elements of {name}")
+    for extent in shape:
+        size *= extent
+    if len(shape) > 1 and not any(isinstance(item, list) for item in tree):
+        return b"".join(_packed(token, name, str(item), kind) for item in tree).ljust(size, b"\0")
+    return b"".join(_filled(token, name, item, shape[1:], kind) for item in tree).ljust(size, b"\0")
+
+
+def _packed(token: Token, name: str, text: str, kind: str) -> bytes:
+    """One value."""
+    bits = TYPE_BITS[kind]
+    literal = immediate(text)
+    if literal is None:
+        if re.match(r"[A-Za-z_$]", text) and not re.match(r"0[fFdD]", text):
+            raise _AddressInitialiserError(f"the address {text}")
+        raise _error(token, f"{text!r} in the initial value of {name}: expected a number")
+    value = literal.value
+    if kind in _FLOATS:
+        if literal.bits == 0:
+            value = struct.unpack("<Q", struct.pack("<d", float(value)))[0]
+        if literal.bits != 32 and bits == 32:
+            value = double_to_single(value)
+        elif literal.bits == 32 and bits == 64:
+            value = struct.unpack("<Q", struct.pack("<d", struct.unpack("<f", struct.pack("<I", value))[0]))[0]
+        elif bits == 16:
+            raise _error(token, f"{text!r} in the initial value of {name}: .{kind} values are written as .b16")
+    elif literal.bits:
+        raise _error(token, f"{text!r}: a floating-point value for the .{kind} variable {name}")
+    return (value & ((1 << bits) - 1)).to_bytes(bits // 8, "little")

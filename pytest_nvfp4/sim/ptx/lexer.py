@@ -1,0 +1,197 @@
+"""PTX text as tokens: labels, braces, statements, and the directives that end with their line.
+
+A brace opens a scope only where a statement could start, so one pattern anchored at statement starts tells scopes from
+vector operands. Comments go first, in one pass that respects strings; only the two that bracket inline assembly are
+kept, because the ``.loc`` lines between them count the lines of the assembly's text and not the user's (see ``ASM``).
+
+Source: PTX ISA, "Syntax" (comments, statements, identifiers, constants).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import NamedTuple
+
+__all__ = ["ASM", "PLAIN_ASM", "Kind", "PtxError", "Token", "clean", "tokens"]
+
+
+class PtxError(ValueError):
+    """PTX that cannot be used: the line, its text, what is wrong and what was expected.
+
+    Attributes:
+        line: The module's line, from 1.
+        text: The statement as the PTX has it.
+        unsupported: True for valid PTX that is not modelled, False for PTX that is not valid.
+    """
+
+    def __init__(
+        self, message: str, *, line: int = 0, text: str = "", source: str = "", unsupported: bool = False
+    ) -> None:
+        self.message = message
+        self.line = line
+        self.text = _short(text)
+        self.source = source
+        self.unsupported = unsupported
+        place = f"{source}:{line}" if source else f"PTX line {line}"
+        kind = "unsupported: " if unsupported else ""
+        super().__init__(f"{place}: {kind}{message}" + (f"\n    {self.text}" if self.text else ""))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (self.message, self.line, self.text, self.source, self.unsupported)
+
+
+def _rebuild(message: str, line: int, text: str, source: str, unsupported: bool) -> PtxError:
+    return PtxError(message, line=line, text=text, source=source, unsupported=unsupported)
+
+
+def _short(text: str, limit: int = 200) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else flat[: limit - 4] + " ..."
+
+
+class Kind(Enum):
+    """What a token is. ``STATEMENT`` and ``DIRECTIVE`` come without their semicolon."""
+
+    LABEL = auto()
+    STATEMENT = auto()
+    DIRECTIVE = auto()
+    OPEN = auto()
+    CLOSE = auto()
+    LOC = auto()
+    LINE = auto()
+    """``.version``, ``.target``, ``.address_size``, ``.file``: they end with their line."""
+    FUNCTION = auto()
+    """A header ``.entry name (...) .directives``, up to the ``{`` that follows."""
+    PROTOTYPE = auto()
+    """The same, with a ``;`` instead of a body."""
+    SECTION = auto()
+    ASM = auto()
+    PLAIN_ASM = auto()
+    END = auto()
+
+
+class Token(NamedTuple):
+    """A piece of PTX and the line it starts on, from 1."""
+
+    kind: Kind
+    text: str
+    line: int
+
+
+ASM = "\x01"
+"""Stands for ``// begin inline asm``. Between it and ``PLAIN_ASM`` the compilers write ``.loc`` with the line of the
+``asm`` plus the line inside its text (observed in PTX of CuTe DSL 4.4 and 4.8), which is no line of the user's."""
+PLAIN_ASM = "\x02"
+"""Stands for ``// end inline asm``."""
+
+_COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_LOC_INSIDE = re.compile(r"\n[ \t]*\.loc[ \t][^\n]*")
+
+_TOKEN = re.compile(
+    r"""[ \t\n\f\v]*(?:
+      (?P<LABEL>[A-Za-z_$%][\w$]*)[ \t]*:(?!:)
+    | (?P<STATEMENT>[A-Za-z@][^;]*);
+    | (?P<LOC>\.loc[ \t][^\n]*)
+    | (?P<OPEN>\{)
+    | (?P<CLOSE>\})
+    | (?P<LINE>\.(?:version|target|address_size|file)\b[^\n]*)
+    | (?P<SECTION>\.section\b[^{;]*\{[^}]*\})
+    | (?P<PROTOTYPE>(?:\.(?:visible|extern|weak|common)\s+)*\.(?:entry|func)\b[^;{]*);
+    | (?P<FUNCTION>(?:\.(?:visible|extern|weak|common)\s+)*\.(?:entry|func)\b[^;{]*)
+    | (?P<DIRECTIVE>\.[^;"]*(?:"[^"\n]*"[^;"]*)*);
+    | (?P<ASM>\x01)
+    | (?P<PLAIN_ASM>\x02)
+    | (?P<EMPTY>;)
+    | (?P<END>\Z)
+    )""",
+    re.VERBOSE,
+)
+
+
+def _comment(found: re.Match[str]) -> str:
+    text = found[0]
+    if text[0] == '"':
+        return text
+    if text[1] == "*":
+        return " " + "\n" * text.count("\n")
+    body = text[2:].strip()
+    if body == "begin inline asm":
+        return ASM
+    if body == "end inline asm":
+        return PLAIN_ASM
+    return ""
+
+
+def clean(text: str) -> str:
+    """PTX without comments, carriage returns and the NUL that CuTe DSL 4.4 leaves at its end; lines keep their numbers.
+
+    Raises:
+        PtxError: a comment or a string is not closed.
+    """
+    if "\0" in text:
+        text = text.rstrip("\0\n\r\t ") + "\n"
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if "\x01" in text or "\x02" in text:
+        text = text.replace("\x01", " ").replace("\x02", " ")
+    cleaned = _COMMENT.sub(_comment, text)
+    opened = cleaned.find("/*")
+    while opened >= 0:
+        before = cleaned[:opened].rsplit("\n", 1)[-1]
+        if before.count('"') % 2 == 0:
+            raise PtxError("a comment is opened and not closed: expected */", line=cleaned.count("\n", 0, opened) + 1)
+        opened = cleaned.find("/*", opened + 2)
+    return cleaned
+
+
+def tokens(text: str, *, source: str = "") -> Iterator[Token]:
+    """The tokens of cleaned PTX. The last one is ``END``.
+
+    Raises:
+        PtxError: text that starts no statement, or a statement without its semicolon.
+    """
+    line = 1
+    counted = 0
+    position = 0
+    match = _TOKEN.match
+    kinds = Kind.__members__
+    count = text.count
+    while True:
+        found = match(text, position)
+        if found is None:
+            raise _stuck(text, position, source)
+        name = found.lastgroup
+        assert name is not None
+        start = found.start(name)
+        line += count("\n", counted, start)
+        counted = start
+        position = found.end()
+        if name == "EMPTY":
+            continue
+        body = found[name]
+        if name == "STATEMENT" and "\n" in body:
+            body = _joined(body)
+        yield Token(kinds[name], body, line)
+        if name == "END":
+            return
+
+
+def _joined(body: str) -> str:
+    """A statement of several lines without what the compilers put between its lines."""
+    if ".loc" in body:
+        body = _LOC_INSIDE.sub("", body)
+    return body.replace(ASM, "").replace(PLAIN_ASM, "")
+
+
+def _stuck(text: str, position: int, source: str) -> PtxError:
+    rest = text[position:]
+    start = position + len(rest) - len(rest.lstrip())
+    line = text.count("\n", 0, start) + 1
+    what = text[start : text.find("\n", start) if "\n" in text[start:] else len(text)]
+    if ";" in text[start:]:
+        message = "expected an instruction, a label, a directive or a brace"
+    else:
+        message = "expected ';' after this statement, and the text ends"
+    return PtxError(message, line=line, text=what, source=source)

@@ -1,0 +1,151 @@
+"""Which registers may still be read.
+
+Backward dataflow over blocks; sets are Python ints over the registers that some block reads before it writes them (no
+other register is live where blocks meet). Inside a block the sets are made when asked for.
+
+A guarded result keeps its old value where the guard is false, so it counts as read. An instruction without a rule in
+``roles`` reads all that it names and kills nothing.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from pytest_nvfp4.sim.ptx import roles
+from pytest_nvfp4.sim.ptx.flow import Block, Flow
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+
+__all__ = ["Liveness"]
+
+_STRIDE = 32
+"""Instructions of a block between two sets that are kept."""
+
+
+class Liveness:
+    """Live registers of a kernel's flow graph, by slot."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self._at: dict[int, frozenset[int]] = {}
+        self._kept: dict[int, list[frozenset[int]]] = {}
+
+    def live_before(self, index: int) -> frozenset[int]:
+        """Slots that may be read at or after an instruction before they are written; none at the end."""
+        if index >= self.flow.end:
+            return frozenset()
+        found = self._at.get(index)
+        if found is None:
+            block = self.flow.block_of(index)
+            at_entry = block.start == index
+            found = self._slots(self._entries[block.number]) if at_entry else self._inside(block, index)
+            self._at[index] = found
+        return found
+
+    def live_after(self, index: int) -> frozenset[int]:
+        """Slots that may be read after an instruction."""
+        found: frozenset[int] = frozenset()
+        for successor in self.flow.successors(index):
+            found |= self.live_before(successor)
+        return found
+
+    def _inside(self, block: Block, index: int) -> frozenset[int]:
+        instructions = self.flow.kernel.instructions
+        kept = self._kept.get(block.number)
+        if kept is None:
+            # kept[k] holds before instruction stop - k * _STRIDE.
+            live = set(self._slots(self._leaving[block.number]))
+            kept = [frozenset(live)]
+            place = block.stop
+            while place - _STRIDE > block.start:
+                for position in range(place - 1, place - _STRIDE - 1, -1):
+                    _step(instructions[position], live)
+                place -= _STRIDE
+                kept.append(frozenset(live))
+            self._kept[block.number] = kept
+        nearest = min((block.stop - index) // _STRIDE, len(kept) - 1)
+        live = set(kept[nearest])
+        for position in range(block.stop - nearest * _STRIDE - 1, index - 1, -1):
+            _step(instructions[position], live)
+        return frozenset(live)
+
+    def _slots(self, bits: int) -> frozenset[int]:
+        names = self._summary[0]
+        found: list[int] = []
+        while bits:
+            low = bits & -bits
+            found.append(names[low.bit_length() - 1])
+            bits ^= low
+        return frozenset(found)
+
+    @cached_property
+    def _summary(self) -> tuple[list[int], list[int], list[int]]:
+        """Slots by bit; by block, what it reads before it writes it, and what it writes for certain."""
+        instructions = self.flow.kernel.instructions
+        reads: list[set[int]] = []
+        kills: list[set[int]] = []
+        for block in self.flow.blocks:
+            read: set[int] = set()
+            killed: set[int] = set()
+            for index in range(block.start, block.stop):
+                ins = instructions[index]
+                for register in roles.sources(ins):
+                    if register.slot not in killed:
+                        read.add(register.slot)
+                for register in roles.results(ins):
+                    if ins.guard is None and roles.known(ins):
+                        killed.add(register.slot)
+                    elif register.slot not in killed:
+                        read.add(register.slot)
+            reads.append(read)
+            kills.append(killed)
+        slots = sorted(set().union(*reads)) if reads else []
+        bit = {slot: 1 << position for position, slot in enumerate(slots)}
+        return (
+            slots,
+            [sum(bit[slot] for slot in read) for read in reads],
+            [sum(bit[slot] for slot in killed if slot in bit) for killed in kills],
+        )
+
+    @cached_property
+    def _solved(self) -> tuple[list[int], list[int]]:
+        """By block, what is live where it starts and where it is left."""
+        _, reads, kills = self._summary
+        blocks = self.flow.blocks
+        entries = list(reads)
+        leaving = [0] * len(blocks)
+        reached = set(self.flow.order)
+        order = [*reversed(self.flow.order)]
+        order.extend(block.number for block in reversed(blocks) if block.number not in reached)
+        waiting = set(order)
+        while waiting:
+            for number in order:
+                if number not in waiting:
+                    continue
+                waiting.discard(number)
+                out = 0
+                for successor in blocks[number].successors:
+                    out |= entries[successor]
+                leaving[number] = out
+                new = reads[number] | (out & ~kills[number])
+                if new != entries[number]:
+                    entries[number] = new
+                    waiting.update(self.flow.predecessors[number])
+        return entries, leaving
+
+    @property
+    def _entries(self) -> list[int]:
+        return self._solved[0]
+
+    @property
+    def _leaving(self) -> list[int]:
+        return self._solved[1]
+
+
+def _step(ins: Instruction, live: set[int]) -> None:
+    """From what is live after an instruction to what is live before it."""
+    found = [register.slot for register in roles.results(ins)]
+    if ins.guard is None and roles.known(ins):
+        live.difference_update(found)
+    else:
+        live.update(found)
+    live.update(register.slot for register in roles.sources(ins))

@@ -1,0 +1,91 @@
+"""The user's lines: the ``.file`` table, the names in ``.debug_str``, and ``.loc`` as ``Location``.
+
+Source: PTX ISA, "Debugging Directives: .file, .loc, .section".
+"""
+
+from __future__ import annotations
+
+import re
+
+from pytest_nvfp4.sim.ptx.lexer import PtxError, Token
+from pytest_nvfp4.sim.ptx.syntax import Location
+
+__all__ = ["Locations"]
+
+_FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"([^"\n]*)"', re.MULTILINE)
+_STRINGS = re.compile(r"\.section\s+\.debug_str\s*\{([^}]*)\}")
+_STRING = re.compile(r"([A-Za-z_$][\w$]*):((?:\s*\.b8[^:\n]*)*)")
+_LOC = re.compile(
+    r"\.loc\s+(\d+)\s+(\d+)(?:\s+(\d+))?\s*"
+    r"(?:,\s*function_name\s+([A-Za-z_$][\w$]*)\s*(?:\+\s*(\d+))?\s*)?"
+    r"(?:,\s*inlined_at\s+(\d+)\s+(\d+)(?:\s+(\d+))?)?\s*\Z"
+)
+
+
+class Locations:
+    """Reads ``.loc`` directives of one module; ``.file`` may stand after them."""
+
+    def __init__(self, text: str) -> None:
+        self._files = {int(found[1]): found[2] for found in _FILE.finditer(text)} if ".file" in text else {}
+        self._strings: dict[str, bytes] = {}
+        self._section = b""
+        if ".debug_str" in text:
+            for section in _STRINGS.finditer(text):
+                self._read_strings(section[1])
+        self._memo: dict[str, Location] = {}
+        self._last: dict[tuple[str, int, int], Location] = {}
+
+    def find(self, token: Token) -> Location:
+        """The location of a ``.loc`` directive. What it is inlined at keeps what that line was itself inlined at.
+
+        Raises:
+            PtxError: it is no ``.loc``, or its file is not declared.
+        """
+        found = self._memo.get(token.text)
+        if found is None:
+            found = self._memo[token.text] = self._read(token)
+        self._last[found.file, found.line, found.column] = found
+        return found
+
+    def _read(self, token: Token) -> Location:
+        match = _LOC.match(token.text)
+        if match is None:
+            raise PtxError(
+                "expected .loc FILE LINE [COLUMN] [, function_name NAME] [, inlined_at FILE LINE COLUMN]",
+                line=token.line,
+                text=token.text,
+            )
+        file, line, column, function, start, at_file, at_line, at_column = match.groups()
+        name = self._name(function, int(start or 0)) if function else ""
+        caller: Location | None = None
+        if at_file is not None:
+            key = (self._file(at_file, token), int(at_line), int(at_column or 0))
+            caller = self._last.get(key) or Location(*key)
+        return Location(self._file(file, token), int(line), int(column or 0), name, caller)
+
+    def _file(self, number: str, token: Token) -> str:
+        path = self._files.get(int(number))
+        if path is None:
+            raise PtxError(f"file {number} is declared by no .file", line=token.line, text=token.text)
+        return path
+
+    def _name(self, label: str, start: int) -> str:
+        data = self._strings.get(label)
+        if data is None:
+            return label
+        return data[start:].split(b"\0", 1)[0].decode("utf-8", "replace")
+
+    def _read_strings(self, body: str) -> None:
+        """The bytes from each label of a ``.debug_str`` section on."""
+        data = bytearray()
+        starts: list[tuple[str, int]] = []
+        for line in body.split("\n"):
+            text = line.strip()
+            label, colon, rest = text.partition(":")
+            if colon:
+                starts.append((label.strip(), len(data)))
+                text = rest.strip()
+            if text.startswith(".b8"):
+                data.extend(int(number, 0) & 0xFF for number in text[3:].split(",") if number.strip())
+        for name, offset in starts:
+            self._strings[name] = bytes(data[offset:])

@@ -1,0 +1,282 @@
+"""Operands of an instruction, their names looked up in the scopes they stand in.
+
+Each scope keeps the operands that it has resolved by their text: compiled PTX repeats them.
+
+Source: PTX ISA, "Instruction Operands" and "Special Registers".
+"""
+
+from __future__ import annotations
+
+import re
+
+from pytest_nvfp4.sim.ptx.literals import INTEGER, immediate, integer
+from pytest_nvfp4.sim.ptx.syntax import (
+    Address,
+    Immediate,
+    Label,
+    Operand,
+    Pair,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    TensorAddress,
+    Vector,
+)
+
+__all__ = ["OperandError", "Refused", "Scope", "split"]
+
+
+class OperandError(Exception):
+    """An operand that means nothing. ``unsupported`` if it is valid PTX that is not modelled."""
+
+    def __init__(self, message: str, *, unsupported: bool = False) -> None:
+        super().__init__(message)
+        self.unsupported = unsupported
+
+
+class Refused:
+    """A name that is declared and must not be used, and why."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+Named = Register | Vector | Symbol | Refused
+"""What a name can stand for, labels aside; a vector is that of a ``.v4`` register."""
+
+_AXES = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+_SPECIAL = frozenset(
+    [f"{axis}{part}" for axis in _AXES for part in ("", ".x", ".y", ".z", ".w")]
+    + [f"lanemask_{relation}" for relation in ("eq", "le", "lt", "ge", "gt")]
+    + [f"pm{number}{wide}" for number in range(8) for wide in ("", "_64")]
+    + [f"envreg{number}" for number in range(32)]
+    + ["laneid", "warpid", "nwarpid", "smid", "nsmid", "gridid", "clock", "clock_hi", "clock64"]
+    + ["is_explicit_cluster", "cluster_ctarank", "cluster_nctarank"]
+    + ["globaltimer", "globaltimer_lo", "globaltimer_hi"]
+    + ["reserved_smem_offset_begin", "reserved_smem_offset_end", "reserved_smem_offset_cap"]
+    + ["reserved_smem_offset_0", "reserved_smem_offset_1"]
+    + ["total_smem_size", "aggr_smem_size", "dynamic_smem_size", "current_graph_exec"]
+)
+
+_SINK = Sink()
+_PIECE = re.compile(r"\s*(\{[^{}]*\}|\[[^\[\]]*\]|\([^()]*\)|[^,{}\[\]()]+?)\s*(?:,|\Z)")
+_NAME = re.compile(r"[A-Za-z_$%][\w$%]*(?:\.[xyzwrgba])?\Z")
+_OFFSET_NAME = re.compile(r"([A-Za-z_$%][\w$]*)\s*([+-])\s*(.+)\Z", re.DOTALL)
+_BASE = re.compile(
+    rf"\s*([A-Za-z_$%][\w$]*(?:\.[xyzwrgba])?|{INTEGER})\s*(?:([+-])\s*([^,{{}}]+?)\s*)?(?:,(.*))?\Z", re.DOTALL
+)
+_BRACES = re.compile(r"\s*\{([^{}]*)\}\s*(?:,|\Z)")
+
+
+def split(text: str) -> list[str] | None:
+    """The operands of an instruction, at the commas outside of brackets; None if the brackets do not match."""
+    if "{" not in text and "[" not in text and "(" not in text:
+        return [piece.strip() for piece in text.split(",")]
+    pieces: list[str] = []
+    position = 0
+    match = _PIECE.match
+    while position < len(text):
+        found = match(text, position)
+        if found is None:
+            return _split_nested(text)
+        pieces.append(found[1])
+        position = found.end()
+    if text.rstrip().endswith(","):
+        pieces.append("")
+    return pieces
+
+
+def _split_nested(text: str) -> list[str] | None:
+    """The same for brackets in brackets: ``(1+2)*4``, ``[a, {b, c}]`` after a parenthesis."""
+    pieces: list[str] = []
+    depth = 0
+    start = 0
+    for position, letter in enumerate(text):
+        if letter in "{[(":
+            depth += 1
+        elif letter in "}])":
+            depth -= 1
+            if depth < 0:
+                return None
+        elif letter == "," and not depth:
+            pieces.append(text[start:position].strip())
+            start = position + 1
+    pieces.append(text[start:].strip())
+    return None if depth else pieces
+
+
+class Scope:
+    """The names of one ``{ }``: registers, variables and labels, and those of the scopes around it."""
+
+    __slots__ = ("_memo", "labels", "names", "parent", "targets")
+
+    def __init__(self, parent: Scope | None) -> None:
+        self.parent = parent
+        self.names: dict[str, Named] = {}
+        self.labels: dict[str, int] = {}
+        self.targets: dict[str, tuple[str, ...]] = {}
+        """Lists of ``.branchtargets`` by name."""
+        self._memo: dict[str, Operand] = {}
+
+    def declare(self, name: str, value: Named) -> None:
+        """Add a name; one that hides a name of an outer scope makes what was resolved here stale."""
+        self.names[name] = value
+        self.stale()
+
+    def stale(self) -> None:
+        """Forget what was resolved: names were added."""
+        if self._memo:
+            self._memo.clear()
+
+    def find(self, name: str) -> Named | None:
+        """What a name stands for, here or in the scopes around."""
+        scope: Scope | None = self
+        while scope is not None:
+            found = scope.names.get(name)
+            if found is not None:
+                return found
+            scope = scope.parent
+        return None
+
+    def label(self, name: str) -> Label | None:
+        """The label of a name, here or in the scopes around."""
+        scope: Scope | None = self
+        while scope is not None:
+            index = scope.labels.get(name)
+            if index is not None:
+                return Label(name, index)
+            scope = scope.parent
+        return None
+
+    def operand(self, text: str) -> Operand:
+        """The operand of a text without surrounding space.
+
+        Raises:
+            OperandError: it is none, or names something that is not declared.
+        """
+        found = self._memo.get(text)
+        if found is None:
+            found = self._memo[text] = self._operand(text)
+        return found
+
+    def _operand(self, text: str) -> Operand:
+        if not text:
+            raise OperandError("an empty operand between two commas")
+        start = text[0]
+        if start == "[":
+            if text[-1] != "]":
+                raise OperandError(f"{text!r}: expected ']'")
+            return self._address(text)
+        if start == "{" or (start == "(" and text[-1] == ")" and integer(text) is None):
+            if text[-1] != ("}" if start == "{" else ")"):
+                raise OperandError(f"{text!r}: expected a closing bracket")
+            inner = text[1:-1].strip()
+            if not inner:
+                return Vector(())
+            return Vector(tuple(self._scalar(piece.strip()) for piece in inner.split(",")))
+        if "|" in text and not (start.isdigit() or start in "-~("):
+            first, _, second = text.partition("|")
+            return Pair(self._result(first.strip(), text), self._result(second.strip(), text))
+        return self._scalar(text)
+
+    def _scalar(self, text: str) -> Operand:
+        """A name, a literal, a special register, ``_``, ``!%p`` or ``name+4``."""
+        known = self._memo.get(text)
+        if known is not None:
+            return known
+        if text == "_":
+            return _SINK
+        if _NAME.match(text):
+            return self._named(text)
+        if text[:1] == "!":
+            register = self.find(text[1:].strip())
+            if not isinstance(register, Register):
+                raise OperandError(f"{text!r}: expected a predicate register after '!'")
+            return Register(register.name, register.slot, register.bits, True)
+        literal = immediate(text)
+        if literal is not None:
+            return literal
+        found = _OFFSET_NAME.match(text)
+        if found is not None:
+            base = self._named(found[1])
+            offset = integer(found[3].strip())
+            if isinstance(base, Symbol) and offset is not None:
+                return Symbol(base.name, base.offset + (offset if found[2] == "+" else -offset))
+        raise OperandError(f"{text!r}: expected a register, a literal, a name or an address in brackets")
+
+    def _named(self, name: str) -> Operand:
+        found = self.find(name)
+        if found is not None:
+            if isinstance(found, Refused):
+                raise OperandError(found.reason, unsupported=True)
+            return found
+        label = self.label(name)
+        if label is not None:
+            return label
+        targets = self._targets(name)
+        if targets is not None:
+            return targets
+        if name[0] == "%":
+            if name[1:] in _SPECIAL:
+                return Special(name[1:])
+            raise OperandError(f"{name} is neither a declared register nor a special register")
+        if name == "WARP_SZ":
+            return Immediate(32)
+        raise OperandError(f"{name} is not declared")
+
+    def _targets(self, name: str) -> Vector | None:
+        scope: Scope | None = self
+        while scope is not None:
+            names = scope.targets.get(name)
+            if names is not None:
+                labels: list[Operand] = []
+                for target in names:
+                    label = self.label(target)
+                    if label is None:
+                        raise OperandError(f"{target}, a target of {name}, is no label of this scope")
+                    labels.append(label)
+                return Vector(tuple(labels))
+            scope = scope.parent
+        return None
+
+    def _result(self, text: str, whole: str) -> Register | Sink:
+        if text == "_":
+            return _SINK
+        found = self.find(text)
+        if isinstance(found, Register):
+            return found
+        raise OperandError(f"{whole!r}: expected two results a|b, each a register or _; {text!r} is not declared")
+
+    def _address(self, text: str) -> Operand:
+        found = _BASE.match(text[1:-1])
+        if found is None:
+            raise OperandError(f"{text!r}: expected [register+offset], [name+offset], [number] or [map, {{...}}]")
+        base_text, sign, offset_text, rest = found.groups()
+        base: Operand
+        if base_text[0].isdigit() or base_text[0] == "-":
+            value = integer(base_text)
+            if value is None:
+                raise OperandError(f"{text!r}: {base_text!r} is no address")
+            base = Immediate(value)
+        else:
+            base = self._named(base_text)
+        if not isinstance(base, (Register, Symbol, Immediate)) or (isinstance(base, Register) and base.bits == 1):
+            raise OperandError(f"{text!r}: {base_text} cannot be the base of an address")
+        offset = 0
+        if offset_text is not None:
+            number = integer(offset_text)
+            if number is None:
+                raise OperandError(f"{text!r}: expected an integer offset, not {offset_text!r}")
+            offset = -number if sign == "-" else number
+        if rest is None:
+            return Address(base, offset)
+        vectors: list[Vector] = []
+        position = 0
+        while position < len(rest):
+            braces = _BRACES.match(rest, position)
+            if braces is None:
+                raise OperandError(f"{text!r}: expected coordinates in braces after the tensor map")
+            vectors.append(Vector(tuple(self._scalar(piece.strip()) for piece in braces[1].split(","))))
+            position = braces.end()
+        return TensorAddress(base, offset, tuple(vectors))
