@@ -76,6 +76,10 @@ def assemble(job: Job, outcome: Outcome, *, source_names: dict[str, str] | None 
     elif not said.ended or outcome.returncode != 0:
         status = "crashed"
         said.findings.append(_ending("crash", f"the process {outcome.describe_end()}", said.stage, outcome))
+    cases = [
+        report.model_copy(update={"findings": tuple(_renamed(f, source_names or {}) for f in report.findings)})
+        for report in said.cases
+    ]
     try:
         outputs = tuple(Output.model_validate(output) for output in said.outputs.values())
     except ValidationError as error:
@@ -87,7 +91,7 @@ def assemble(job: Job, outcome: Outcome, *, source_names: dict[str, str] | None 
         findings=tuple(_renamed(finding, source_names or {}) for finding in said.findings),
         device=said.device,
         outputs=outputs,
-        cases=tuple(said.cases),
+        cases=tuple(cases),
         measurements=tuple(said.measurements),
         stdout=outcome.stdout.text[-_TAIL:],
         stderr=outcome.stderr.text[-_TAIL:],

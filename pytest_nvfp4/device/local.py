@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import uuid
 from functools import cached_property
 from pathlib import Path
 
-from pytest_nvfp4 import isolation
-from pytest_nvfp4.device.assemble import assemble, source_names
 from pytest_nvfp4.device.base import DeviceUnavailableError
 from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.process import run_in_worker
 from pytest_nvfp4.device.result import DeviceInfo, Result
-
-_BOOTSTRAP = Path(__file__).resolve().parents[1] / "toolchain" / "worker" / "bootstrap.py"
-_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class LocalDevice:
@@ -60,32 +54,5 @@ class LocalDevice:
 
     def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:
         """Run a job in a worker process; see ``Device``."""
-        path = folder / "job.json"
-        path.write_text(job.model_dump_json(), encoding="utf-8")
-        scratch = folder / "scratch"
-        scratch.mkdir()
-        environ = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "CUTE_DSL_DISABLE_FILE_CACHING": "1"}
-        if job.kernel is not None:
-            environ["CUTE_DSL_ARCH"] = job.kernel.arch
-        if self._visible is not None:
-            environ["CUDA_VISIBLE_DEVICES"] = self._visible
-        site = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).exists())
-        outcome = isolation.run(
-            [
-                sys.executable,
-                "-P",
-                str(_BOOTSTRAP),
-                str(_PACKAGE),
-                "pytest_nvfp4.device.worker.__main__",
-                str(path),
-                str(folder),
-                self._backend,
-            ],
-            cwd=scratch,
-            deadline_s=job.deadline_s,
-            environ={**environ, "PYTHONPATH": site},
-            memory_bytes=job.memory_bytes,
-            file_bytes=8 << 30,
-        )
-        names = source_names(job, folder, base) if base is not None else {}
-        return assemble(job, outcome, source_names=names)
+        environ = {} if self._visible is None else {"CUDA_VISIBLE_DEVICES": self._visible}
+        return run_in_worker(job, backend=self._backend, folder=folder, base=base, environ=environ)

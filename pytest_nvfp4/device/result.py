@@ -65,7 +65,7 @@ class DeviceInfo(_Model):
         return f"sm_{self.capability[0]}{self.capability[1]}a"
 
     def __str__(self) -> str:
-        words = [self.name, f"sm_{self.capability[0]}{self.capability[1]}"]
+        words = [f"simulated {self.name}" if self.simulated else self.name, f"sm_{self.capability[0]}{self.capability[1]}"]
         if self.driver:
             words.append(f"driver {self.driver}")
         return ", ".join(words)
@@ -156,6 +156,8 @@ class CaseReport(_Model):
         inputs_before: Hash of all inputs on the device before the call.
         inputs_after: The same after it.
         launches: Kernels that ran on the device during the call; None where that could not be seen.
+        findings: What was found in this call alone, where the device can tell (a simulator); its outputs are then
+            missing, and those of other calls stand.
     """
 
     call: int
@@ -163,6 +165,7 @@ class CaseReport(_Model):
     inputs_before: str
     inputs_after: str
     launches: tuple[str, ...] | None = None
+    findings: tuple[Finding, ...] = ()
 
 
 class Measurement(_Model):

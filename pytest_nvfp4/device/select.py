@@ -9,6 +9,7 @@ from pathlib import Path
 from pytest_nvfp4.device.base import Device, DeviceUnavailableError
 from pytest_nvfp4.device.gpus import share, visible_gpus
 from pytest_nvfp4.device.local import LocalDevice
+from pytest_nvfp4.device.sim import SimDevice
 
 ENTRY_POINTS = "pytest_nvfp4.devices"
 """Entry point group by which others add devices: a callable that takes ``probe_folder`` and returns a Device."""
@@ -32,8 +33,8 @@ def select(name: str, *, folder: Path, worker: str | None = None) -> Device:
     """The device of a name.
 
     Args:
-        name: ``local``, ``auto`` (the same as ``local``, and unavailable where there is no GPU), ``none``, or the
-            name of a device that another package registers.
+        name: ``local`` (a GPU of this machine), ``sim`` (the simulator), ``auto`` (``local`` where there is a GPU, else
+            ``sim``), ``none``, or the name of a device that another package registers.
         folder: Where its files go.
         worker: Name of xdist's test process, which decides about the GPU on a machine with several.
 
@@ -43,11 +44,11 @@ def select(name: str, *, folder: Path, worker: str | None = None) -> Device:
     if name == "none":
         raise DeviceUnavailableError("no device was wanted (--nvfp4-device=none)")
     if name == "sim":
-        raise DeviceUnavailableError(
-            "this version has no simulator; --nvfp4-device=local runs kernels on a GPU of this machine"
-        )
+        return SimDevice()
     if name in ("auto", "local"):
         gpus = visible_gpus()
+        if not gpus and name == "auto":
+            return SimDevice()
         if not gpus:
             raise DeviceUnavailableError("this machine has no NVIDIA GPU that this process may use")
         return LocalDevice(visible=share(gpus, worker), probe_folder=folder)

@@ -85,7 +85,9 @@ class Judge:
                 continue
             for output in made:
                 self._output(verdict, output, expected, folder)
-        if not calls:
+        found = [finding for report in result.cases if report.case == index for finding in report.findings]
+        verdict.findings.extend(dict.fromkeys(found))
+        if not calls and not found:
             verdict.findings.append(_error("internal", "the device returned no output for this case"))
         for report in result.cases:
             if report.case == index and report.inputs_before != report.inputs_after:
@@ -102,7 +104,7 @@ class Judge:
                         "your stream wait for it and it for yours",
                     )
                 )
-        kinds = {finding.kind for finding in verdict.findings}
+        kinds = {finding.kind for finding in verdict.findings if finding.severity == "error"}
         if kinds:
             verdict.status = "cheated" if "cheat" in kinds else "crashed" if kinds == {"internal"} else "failed"
         return verdict

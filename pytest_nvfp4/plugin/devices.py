@@ -53,13 +53,14 @@ def add(parser: pytest.Parser) -> None:
         "--nvfp4-device",
         default="auto",
         metavar="NAME",
-        help="where verify and benchmark checks run: auto (a GPU of this machine that fits, else they are skipped), "
-        "local, sim, none (there are no such checks), or a device that another package adds",
+        help="where verify and benchmark checks run: auto (a GPU of this machine that fits the kernel, else the "
+        "simulator), local, sim, none (there are no such checks), or a device that another package adds",
     )
     group.addoption(
         "--nvfp4-require-device",
         action="store_true",
-        help="fail the checks that need a device where there is none, instead of skipping them",
+        help="fail the checks that find no device they could run on, instead of skipping them; --nvfp4-device=local "
+        "with it makes sure that nothing is simulated",
     )
     group.addoption(
         "--nvfp4-family",
@@ -139,6 +140,7 @@ class Devices:
         self.options = options
         self.rows: list[Row] = []
         """What benchmark checks measured."""
+        self._verifiers: dict[str, Verifier] = {}
         self._verified: dict[tuple[str, str, str], dict[Case, Verification]] = {}
 
     @cached_property
@@ -176,7 +178,10 @@ class Devices:
         return device
 
     def for_arch(self, arch: str) -> Device:
-        """The device, if it can run code for an architecture; otherwise as ``any_arch`` without a device."""
+        """The device, if it can run code for an architecture; otherwise as ``any_arch`` without a device.
+
+        With ``--nvfp4-device=auto`` the simulator takes the place of a GPU that cannot run the code.
+        """
         from pytest_nvfp4.device.base import DeviceUnavailableError
 
         device = self.any_arch()
@@ -184,9 +189,18 @@ class Devices:
             unsupported = device.unsupported(arch)
         except DeviceUnavailableError as error:
             unsupported = str(error)
+        if unsupported is not None and self.options.device == "auto" and device is not self.simulator:
+            device, unsupported = self.simulator, self.simulator.unsupported(arch)
         if unsupported is not None:
             self.lack(unsupported)
         return device
+
+    @cached_property
+    def simulator(self) -> Device:
+        """The simulator, which is there on every machine."""
+        from pytest_nvfp4.device.sim import SimDevice
+
+        return self.device if getattr(self.device, "name", None) == "sim" else SimDevice()  # type: ignore[return-value]
 
     def lack(self, why: str) -> NoReturn:
         """Skip the calling check for want of a device, or fail it where one is required."""
@@ -234,13 +248,16 @@ class Devices:
                 "--nvfp4-device=none leaves them out)"
             )
 
-    @cached_property
-    def verifier(self) -> Verifier:
-        """Verifies kernels on the device. Only to be asked for once ``for_arch`` has returned."""
+    def verifier(self, arch: str) -> Verifier:
+        """Verifies kernels of an architecture on the device that is there for it (see ``for_arch``)."""
         from pytest_nvfp4.device.verify import Verifier
 
-        assert not isinstance(self.device, str)
-        return Verifier(self.device, folder=self.folder / "jobs", deadline_s=self.options.timeout_s)
+        device = self.for_arch(arch)
+        found = self._verifiers.get(device.name)
+        if found is None:
+            found = Verifier(device, folder=self.folder / "jobs", deadline_s=self.options.timeout_s)
+            self._verifiers[device.name] = found
+        return found
 
     def verify(
         self, kernel: KernelSpec, wanted: Sequence[Case], *, others: Sequence[Case], base: Path
@@ -256,7 +273,7 @@ class Devices:
         known = self._verified.setdefault((kernel.sha256, kernel.arch, " ".join(kernel.compile_options)), {})
         lacking = [case for case in dict.fromkeys([*wanted, *others]) if case not in known]
         if any(case in lacking for case in wanted):
-            done = self.verifier.verify(kernel, lacking, base=base)
+            done = self.verifier(kernel.arch).verify(kernel, lacking, base=base)
             known.update(dict.fromkeys(lacking, done))
         return [(case, known[case]) for case in wanted]
 

@@ -43,7 +43,7 @@ class Kernel:
         from pytest_nvfp4.problem import ProblemError
 
         settings = self._case.settings
-        self._devices.for_arch(settings.arch)
+        verifier = self._devices.verifier(settings.arch)
         try:
             chosen = self._run.settings.resolve_problems([problem])[0] if problem else self._case.problem
         except ProblemError as error:
@@ -60,7 +60,7 @@ class Kernel:
             compile_options=settings.compile_options,
         )
         cases = [JobCase(problem=ProblemSpec.of(chosen), family=name) for name in names]
-        done = self._devices.verifier.verify(spec, cases, base=base, order_seed=seed)
+        done = verifier.verify(spec, cases, base=base, order_seed=seed)
         wrong = [
             f"{verdict.status} with inputs {verdict.case.family!r}: {finding}"
             for verdict in done.verdicts

@@ -99,7 +99,7 @@ class KernelOnDevice:
             pytest.skip("not measured: pytest-benchmark is disabled (--benchmark-disable, or test processes of xdist)")
         device = self._devices.for_arch(self._case.settings.arch)
         if device.describe().simulated:
-            pytest.skip("not run: the simulator has no clock")
+            self._devices.lack("the simulator has no clock")
         spec, base = self.spec()
         options = self._devices.options
         timed = timing.time_kernel(

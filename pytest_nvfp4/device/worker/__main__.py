@@ -1,4 +1,4 @@
-"""Run one job: ``python -m pytest_nvfp4.device.worker JOB.json FOLDER [cuda|host]``.
+"""Run one job: ``python -m pytest_nvfp4.device.worker JOB.json FOLDER [cuda|host|sim]``.
 
 It reads the job, runs the kernel, and says what happened as events on the descriptor named by ``NVFP4_RESULT_FD``.
 Outputs go to files in FOLDER. What it says about outputs is checked by the parent, which computes them itself.
@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_nvfp4.device.job import Job, KernelSpec
 from pytest_nvfp4.device.worker import describe
@@ -22,6 +22,9 @@ from pytest_nvfp4.isolation.limits import apply as apply_limits
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.findings import Finding, from_exception
 from pytest_nvfp4.toolchain.worker.loading import load
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.device.worker.simulated import Simulation
 
 _RESULT_VARIABLE = "NVFP4_RESULT_FD"
 
@@ -42,7 +45,8 @@ class _Worker:
         job: The job.
         folder: Where sources, scratch files and outputs lie, shared with the parent.
         events: Where to say what happens.
-        backend: ``cuda`` for a real device; ``host`` for torch's stand-in device, which computes on the CPU.
+        backend: ``cuda`` for a real device; ``host`` for torch's stand-in device, which computes on the CPU; ``sim``
+            for the simulator, which also runs compiled kernels.
     """
 
     def __init__(self, job: Job, folder: Path, events: Events, *, backend: str) -> None:
@@ -51,6 +55,7 @@ class _Worker:
         self._sources = folder / "source"
         self._events = events
         self._backend = backend
+        self._simulation: Simulation | None = None
 
     def _own(self, file: str) -> bool:
         return file.startswith(str(self._sources))
@@ -72,6 +77,8 @@ class _Worker:
             from pytest_nvfp4.toolchain import torch_cuda
 
             torch_cuda.install()
+        elif self._backend == "sim":
+            self._simulation = self._simulate()
         self._describe(torch)
         if self._job.action == "probe":
             return
@@ -92,11 +99,22 @@ class _Worker:
             name = Path(self._job.kernel.main).name
             self._finish("error", from_exception("run", f"{name} failed on the device", raised, self._own))
 
+    def _simulate(self) -> Simulation:
+        """Start the simulator; compiled code is kept where it can read it."""
+        from pytest_nvfp4.device.worker.simulated import Simulation
+        from pytest_nvfp4.toolchain import hostside
+
+        arch = self._job.kernel.arch if self._job.kernel is not None else "sm_100a"
+        dump = self._folder / "ptx"
+        dump.mkdir(exist_ok=True)
+        os.environ.update(hostside.environment(dump, arch=arch))
+        return Simulation(arch)
+
     def _describe(self, torch: Any) -> None:
         why = describe.unavailable(torch)
         if why is not None:
             self._finish("unavailable", Finding("environment", f"no CUDA device: {why}"))
-        info = describe.describe(torch, simulated=self._backend == "host")
+        info = describe.describe(torch, simulated=self._backend != "cuda")
         self._events.send("device", **info)
         if self._job.kernel is None:
             return
@@ -117,10 +135,10 @@ class _Worker:
         if job.action == "verify":
             from pytest_nvfp4.device.worker.verify import Verifier
 
-            memory: DeviceMemory = HostMemory() if self._backend == "host" else CudaMemory()
-            verifier = Verifier(torch, memory, self._events, self._folder)
+            memory: DeviceMemory = CudaMemory() if self._backend == "cuda" else HostMemory()
+            verifier = Verifier(torch, memory, self._events, self._folder, simulation=self._simulation)
             return lambda custom, prepare: verifier.run(job, custom, prepare)
-        if self._backend == "host":
+        if self._backend != "cuda":
             self._finish("unavailable", Finding("device", "not run: a device that is the CPU has no clock of a GPU"))
         from pytest_nvfp4.device.worker.benchmark import Benchmark
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.job import Case, Job
@@ -17,8 +18,13 @@ from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.device.worker.returned import describe, with_values
 from pytest_nvfp4.numerics.families import family
 from pytest_nvfp4.numerics.inputs import ProblemInput
+from pytest_nvfp4.toolchain.worker.findings import Finding
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.device.worker.simulated import Simulation
 
 _REST_S = 0.05
+_NOTHING = object()
 
 
 def inputs_of(case: Case) -> ProblemInput:
@@ -34,10 +40,14 @@ class Verifier:
         memory: The device's memory.
         events: Where results go.
         folder: Where outputs are written, shared with the parent.
+        simulation: The simulator, where it is the device.
     """
 
-    def __init__(self, torch: Any, memory: DeviceMemory, events: Events, folder: Path) -> None:
+    def __init__(
+        self, torch: Any, memory: DeviceMemory, events: Events, folder: Path, *, simulation: Simulation | None = None
+    ) -> None:
         self._torch = torch
+        self._simulation = simulation
         self._memory = memory
         self._events = events
         self._folder = folder
@@ -65,7 +75,8 @@ class Verifier:
             early.append((position, call, self._call(position, call, slot, inputs, custom_kernel)))
         self._events.stage("at rest")
         self._memory.synchronize()
-        time.sleep(_REST_S)
+        if self._simulation is None:
+            time.sleep(_REST_S)
         self._memory.synchronize()
         last = {id(buffers[position]): position for position in range(len(plan))}
         for position, call, files in early:
@@ -82,8 +93,15 @@ class Verifier:
         data, given = slot.data(inputs.problem.sizes)
         before = slot.expected_digest()
         self._memory.synchronize()
-        returned = custom_kernel(data)
+        found: list[Finding] = []
+        watch = self._simulation.call(slot, inputs, found) if self._simulation else contextlib.nullcontext()
+        returned = _NOTHING
+        with watch:
+            returned = custom_kernel(data)
         self._memory.synchronize()
+        if returned is _NOTHING or any(finding.severity == "error" for finding in found):
+            self._report(position, call, before, slot, found)
+            return []
         files: list[tuple[str, str, bool]] = []
         for index, (word, tensor) in enumerate(describe(self._torch, returned, given)):
             group = slot.groups[index]
@@ -104,7 +122,15 @@ class Verifier:
                 returned=word,
                 inputs=None if call.visit is None else [0, call.visit],
             )
-        self._events.send(
-            "case", call=position, case=call.case, inputs_before=before, inputs_after=slot.digest(self._memory)
-        )
+        self._report(position, call, before, slot, found)
         return files
+
+    def _report(self, position: int, call: Call, before: str, slot: CallBuffers, found: list[Finding]) -> None:
+        self._events.send(
+            "case",
+            call=position,
+            case=call.case,
+            inputs_before=before,
+            inputs_after=slot.digest(self._memory),
+            findings=[finding.to_dict() for finding in found],
+        )

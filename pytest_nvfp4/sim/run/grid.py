@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_nvfp4.sim.fault import Fault, Finding, Where
+from pytest_nvfp4.sim.fault import Fault, Finding, Unsupported, Where
 from pytest_nvfp4.sim.lanes import lanes
 from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.memory.globals import Region
@@ -35,7 +35,6 @@ class Grid:
         dynamic_shared: Bytes of dynamic shared memory.
         parameters: The bytes of each kernel parameter, in order.
         ordinal: Number of the launch.
-        only: Run only the clusters whose number is in this range (several processes share a grid).
 
     Raises:
         Fault: the launch does not fit the kernel (parameters, ``.reqntid``, cluster).
@@ -52,7 +51,6 @@ class Grid:
         dynamic_shared: int = 0,
         parameters: tuple[bytes, ...] = (),
         ordinal: int = 0,
-        only: range | None = None,
     ) -> None:
         self.machine = machine
         self.program = program
@@ -82,8 +80,8 @@ class Grid:
                 self.symbols[variable.name] = self._place(
                     data, f"variable {variable.name}", align=variable.align, writable=variable.space == "global"
                 )
-        self._order: Iterator[int] = iter(only if only is not None else range(self._cluster_count))
-        self._left = len(only) if only is not None else self._cluster_count
+        self._order: Iterator[int] = iter(range(self._cluster_count))
+        self._left = self._cluster_count
         self._repeats: Counter[tuple[str, str, int | None]] = Counter()
 
     def _check(self, parameters: tuple[bytes, ...]) -> None:
@@ -250,14 +248,76 @@ class Grid:
 
     def run(self) -> None:
         """Run the grid to its end. Raises Fault."""
+        self.run_part()
+        self.finish()
+
+    def run_part(self) -> None:
+        """Run the clusters that are on the list (see ``limit_to``). Raises Fault."""
         from pytest_nvfp4.sim.run.scheduler import Scheduler
 
         self._scheduler = Scheduler(self, self.program)
         try:
             self._scheduler.run()
-            for unit in self.units.values():
-                at_exit = getattr(unit, "at_exit", None)
-                if at_exit is not None:
-                    at_exit()
         finally:
             self._scheduler = None
+
+    def finish(self) -> None:
+        """Let the launch's units judge what they have seen, once all clusters have ended."""
+        for unit in self.units.values():
+            at_exit = getattr(unit, "at_exit", None)
+            if at_exit is not None:
+                at_exit()
+
+    # ---- several processes ---------------------------------------------------------------------------------------
+
+    def limit_to(self, clusters: range) -> None:
+        """From now on start only these clusters, by number."""
+        self._order = iter(clusters)
+        self._left = len(clusters)
+
+    def begin_part(self) -> None:
+        """In a forked process: count from nothing, for the parent to add."""
+        self.counters = Counter()
+        self.findings = []
+        self.output = []
+        for unit in self.units.values():
+            begin = getattr(unit, "begin_part", None)
+            if begin is not None:
+                begin()
+
+    def part(self, fault: Fault | None) -> dict[str, Any]:
+        """What a forked process has to tell: plain values. A launch's unit with ``part`` adds its own."""
+        units = {}
+        for kind, unit in self.units.items():
+            tell = getattr(unit, "part", None)
+            if tell is not None:
+                units[kind] = tell()
+        told = None if fault is None else (fault.finding(), isinstance(fault, Unsupported))
+        return {
+            "counters": self.counters,
+            "findings": self.findings,
+            "output": self.output,
+            "units": units,
+            "fault": told,
+        }
+
+    def absorb(self, told: dict[str, Any]) -> Fault | None:
+        """Add what a forked process told; its fault, if it had one."""
+        self.counters.update(told["counters"])
+        known = {(f.kind, f.where.at if f.where else None) for f in self.findings}
+        for finding in told["findings"]:
+            if (finding.kind, finding.where.at if finding.where else None) not in known:
+                self.findings.append(finding)
+        self.output.extend(told["output"])
+        for kind, data in told["units"].items():
+            self.unit(kind).absorb(data)
+        if told["fault"] is None:
+            return None
+        finding, unsupported = told["fault"]
+        fault = (
+            Unsupported(finding.message, hint=finding.hint)
+            if unsupported
+            else Fault(finding.kind, finding.message, hint=finding.hint, notes=finding.notes)
+        )
+        fault.where = finding.where
+        return fault

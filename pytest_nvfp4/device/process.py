@@ -1,0 +1,56 @@
+"""Start a worker process for a job, and make a result of what it said."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pytest_nvfp4 import isolation
+from pytest_nvfp4.device.assemble import assemble, source_names
+from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.result import Result
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_BOOTSTRAP = _PACKAGE / "toolchain" / "worker" / "bootstrap.py"
+
+
+def run_in_worker(
+    job: Job, *, backend: str, folder: Path, base: Path | None = None, environ: dict[str, str] | None = None
+) -> Result:
+    """Run a job in a process of its own.
+
+    Args:
+        job: The job.
+        backend: What the worker's device is: ``cuda``, ``host`` or ``sim``.
+        folder: A new, empty folder; files that the result names lie there.
+        base: The folder of the user's that the kernel's files are relative to.
+        environ: Further variables of its environment.
+    """
+    path = folder / "job.json"
+    path.write_text(job.model_dump_json(), encoding="utf-8")
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    variables = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "CUTE_DSL_DISABLE_FILE_CACHING": "1"}
+    if job.kernel is not None:
+        variables["CUTE_DSL_ARCH"] = job.kernel.arch
+    site = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).exists())
+    outcome = isolation.run(
+        [
+            sys.executable,
+            "-P",
+            str(_BOOTSTRAP),
+            str(_PACKAGE),
+            "pytest_nvfp4.device.worker.__main__",
+            str(path),
+            str(folder),
+            backend,
+        ],
+        cwd=scratch,
+        deadline_s=job.deadline_s,
+        environ={**variables, **(environ or {}), "PYTHONPATH": site},
+        memory_bytes=job.memory_bytes,
+        file_bytes=8 << 30,
+    )
+    names = source_names(job, folder, base) if base is not None else {}
+    return assemble(job, outcome, source_names=names)

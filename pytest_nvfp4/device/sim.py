@@ -1,0 +1,52 @@
+"""The ``sim`` device: the compiled PTX of a kernel, executed on the CPU by a worker process for each job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.process import run_in_worker
+from pytest_nvfp4.device.result import DeviceInfo, Result
+from pytest_nvfp4.toolchain.device_model import for_arch
+
+ARCHS = ("sm_100a", "sm_90a")
+"""Architectures whose instructions are modelled."""
+
+
+class SimDevice:
+    """The simulator.
+
+    It is whatever device a kernel is compiled for: a B200 for ``sm_100a``, an H200 for ``sm_90a``. It has no clock.
+
+    Args:
+        arch: The architecture it is described as.
+    """
+
+    name = "sim"
+
+    def __init__(self, *, arch: str = "sm_100a") -> None:
+        self._arch = arch
+
+    def describe(self) -> DeviceInfo:
+        """What is simulated."""
+        model = for_arch(self._arch)
+        return DeviceInfo(
+            name=model.name,
+            capability=model.capability,
+            sms=model.sm_count,
+            l2_bytes=model.l2_bytes,
+            memory_bytes=model.memory_bytes,
+            simulated=True,
+        )
+
+    def unsupported(self, arch: str) -> str | None:
+        """Why code for an architecture cannot be simulated, or None."""
+        if arch in ARCHS:
+            return None
+        return f"the kernel is for {arch}, and the simulator knows {' and '.join(ARCHS)}"
+
+    def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:
+        """Run a job in a worker process; see ``Device``."""
+        # One BLAS thread: the CTAs of a large launch are shared between processes instead.
+        environ = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        return run_in_worker(job, backend="sim", folder=folder, base=base, environ=environ)

@@ -1,0 +1,164 @@
+"""The simulator as a worker's device: named buffers, watched outputs, and what it found in each call."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers
+from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
+from pytest_nvfp4.sim.fault import Fault, Where
+from pytest_nvfp4.sim.fault import Finding as SimFinding
+from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
+from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.run.session import Session, simulate
+from pytest_nvfp4.toolchain.worker.findings import Finding
+
+__all__ = ["Simulation"]
+
+_NOTES = frozenset({"written-twice"})
+"""Kinds that are worth a word but are no error."""
+
+
+class Simulation:
+    """One simulated device for the length of a job.
+
+    Args:
+        arch: What the kernel is compiled for.
+    """
+
+    def __init__(self, arch: str) -> None:
+        self._stack = ExitStack()
+        processes = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1))
+        self.session: Session = self._stack.enter_context(simulate(arch=arch, processes=processes))
+        self._outputs: list[Region] = []
+        self._launched = 0
+
+    def close(self) -> None:
+        """Put torch and the DSL back."""
+        self._stack.close()
+
+    @contextmanager
+    def call(self, slot: CallBuffers, inputs: ProblemInput, found: list[Finding]) -> Iterator[None]:
+        """One call of the kernel with these buffers: what the simulator finds goes to ``found``.
+
+        A fault ends the call here, whatever the kernel's own code made of the exception.
+        """
+        self._name(slot, inputs)
+        before = len(self.session.launches)
+        self.session.faults.clear()
+        raised: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            raised = error
+        faults = list(self.session.faults)
+        for fault in faults:
+            found.append(_told(fault.finding()))
+        for record in self.session.launches[before:]:
+            found.extend(_told(finding) for finding in record.findings)
+        if raised is not None and not faults:
+            raise raised
+        if not faults and len(self.session.launches) > before:
+            found.extend(_told(finding) for finding in coverage_findings(self._outputs))
+
+    def _name(self, slot: CallBuffers, inputs: ProblemInput) -> None:
+        self._outputs = []
+        for index, (buffers, group) in enumerate(zip(slot.groups, inputs.groups, strict=True)):
+            self._name_group(index, buffers, group)
+
+    def _name_group(self, index: int, buffers: GroupBuffers, group: GroupInput) -> None:
+        memory = self.session.memory
+        sizes, half = group.group, group.group.k // 2
+        for name, buffer, rows in (("A", buffers.a, sizes.m), ("B", buffers.b, sizes.n)):
+            if rows:
+                text = f"{name} of group {index}"
+                memory.name(buffer.address, text, describe=_packed(text, half), size=rows * half, writable=False)
+        for name, buffer, scales in (
+            ("SFA", buffers.sfa, group.sfa_reordered),
+            ("SFB", buffers.sfb, group.sfb_reordered),
+        ):
+            text = f"{name} of group {index}"
+            if scales.size:
+                describe = _scales(text, scales.shape[4])
+                memory.name(buffer.address, text, describe=describe, size=scales.size, writable=False)
+        if sizes.m and sizes.n:
+            text = f"C of group {index}"
+            region = memory.name(
+                buffers.c.address,
+                text,
+                describe=_matrix(text, sizes.n),
+                start=buffers.rows_before * sizes.n * 2,
+                size=sizes.m * sizes.n * 2,
+            )
+            region.watch(2)
+            self._outputs.append(region)
+
+
+def _packed(name: str, row_bytes: int) -> Callable[[int], str]:
+    def say(offset: int) -> str:
+        row, byte = divmod(offset, row_bytes)
+        return f"{name}, row {row}, k {2 * byte}"
+
+    return say
+
+
+def _scales(name: str, rest_k: int) -> Callable[[int], str]:
+    def say(offset: int) -> str:
+        tile, inside = divmod(offset, 512)
+        low, rest = divmod(inside, 16)
+        high, block = divmod(rest, 4)
+        row = tile // rest_k * 128 + high * 32 + low
+        return f"{name}, row {row}, k block {tile % rest_k * 4 + block}"
+
+    return say
+
+
+def _matrix(name: str, columns: int) -> Callable[[int], str]:
+    def say(offset: int) -> str:
+        row, column = divmod(offset // 2, columns)
+        return f"{name}, row {row}, column {column}"
+
+    return say
+
+
+def _told(finding: SimFinding) -> Finding:
+    where = finding.where
+    lines = [finding.message]
+    if where is not None and (place := _place(where)):
+        lines.append(f"  {place}")
+    lines += [f"  {note}" for note in finding.notes]
+    if finding.hint:
+        lines.append(f"  look at: {finding.hint.removeprefix('look at ')}")
+    source = where.source if where is not None else None
+    text = linecache.getline(source.file, source.line).strip() if source is not None else None
+    return Finding(
+        kind=finding.kind,
+        message=f"simulated, {finding.kind}: " + "\n".join(lines),
+        severity="warning" if finding.kind in _NOTES else "error",
+        file=source.file if source is not None else None,
+        line=source.line if source is not None else None,
+        text=text or None,
+    )
+
+
+def _place(where: Where) -> str:
+    words = []
+    if where.cta is not None:
+        words.append(f"CTA {where.cta}")
+    if where.warp is not None:
+        words.append(f"warp {where.warp}")
+    if where.lanes:
+        words.append("lane " + ", ".join(map(str, where.lanes[:4])) + (" ..." if len(where.lanes) > 4 else ""))
+    if where.ptx_line is not None:
+        words.append(f"PTX line {where.ptx_line}: {where.text}")
+    return ", ".join(words)
+
+
+def stack_of(fault: Fault) -> str:
+    """The Python stack of a fault, for a fault of the simulator's own."""
+    return "".join(traceback.format_exception(fault))

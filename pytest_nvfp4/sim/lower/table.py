@@ -1,0 +1,36 @@
+"""Every opcode that is modelled, by prefix, collected from the units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+
+from pytest_nvfp4.sim.lower.emitter import Lowering
+
+__all__ = ["blocking", "lowerings"]
+
+_UNITS = ("alu", "memory", "sync", "tma", "tcgen05", "wgmma")
+
+
+@cache
+def lowerings() -> Mapping[str, Lowering]:
+    """From opcode prefix to lowering. Two units that claim one prefix are a mistake (ValueError)."""
+    found: dict[str, Lowering] = {}
+    for unit in _UNITS:
+        table = import_module(f"pytest_nvfp4.sim.{unit}.table")
+        for prefix, lowering in table.LOWERINGS.items():
+            if prefix in found:
+                raise ValueError(f"{prefix} is claimed twice, the second time by {unit}")
+            found[prefix] = lowering
+    return found
+
+
+@cache
+def blocking() -> frozenset[str]:
+    """Prefixes of instructions that may have to wait."""
+    found: frozenset[str] = frozenset()
+    for unit in _UNITS:
+        table = import_module(f"pytest_nvfp4.sim.{unit}.table")
+        found |= getattr(table, "BLOCKING", frozenset())
+    return found

@@ -1,0 +1,83 @@
+"""The simulated device's allocations: each its own mapping with guards around it, and a region by name."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+from pytest_nvfp4.sim.memory.arena import Arena
+from pytest_nvfp4.sim.memory.globals import GlobalMemory, Region
+from pytest_nvfp4.toolchain.device_memory import ALIGN, POISON
+from pytest_nvfp4.toolchain.launches import HostSideError
+
+__all__ = ["SimulatedMemory"]
+
+
+class SimulatedMemory:
+    """What torch's and the driver's stand-ins allocate from (``toolchain.device_memory.DeviceMemory``)."""
+
+    def __init__(self, memory: GlobalMemory) -> None:
+        self._memory = memory
+        self._arena = Arena(shared=True)
+        self._regions: dict[int, Region] = {}
+        self._sizes: dict[int, int] = {}
+        self._count = 0
+
+    def allocate(self, size: int) -> int:
+        """Reserve ``size`` bytes, filled with ``POISON``, at a multiple of ``ALIGN``."""
+        name = f"device allocation {self._count} of {size} bytes"
+        self._count += 1
+        address = self._arena.allocate(size, name=name, align=ALIGN)
+        ctypes.memset(address, POISON, size)
+        self._regions[address] = self._memory.add(Region(name, address, size))
+        self._sizes[address] = size
+        return address
+
+    def free(self, address: int) -> None:
+        """Release an allocation; null is allowed.
+
+        Raises:
+            HostSideError: the address is not a live allocation's.
+        """
+        if not address:
+            return
+        region = self._regions.pop(address, None)
+        if region is None:
+            raise HostSideError(f"free of {address:#x}, which is not a live device allocation: freed twice?")
+        del self._sizes[address]
+        self._memory.remove(region)
+        self._arena.free(address)
+
+    def name(
+        self,
+        address: int,
+        name: str,
+        *,
+        describe: Callable[[int], str] | None = None,
+        start: int = 0,
+        size: int | None = None,
+        writable: bool = True,
+    ) -> Region:
+        """Give the allocation at an address a name, and its bytes a description in the user's terms.
+
+        Args:
+            address: Where the allocation starts.
+            name: What to call it.
+            describe: From a byte offset (counted from ``start``) to what lies there.
+            start, size: Cut it to these bytes: what lies before and after is nobody's from then on.
+            writable: Whether kernels may write it.
+
+        Raises:
+            HostSideError: no allocation starts there, or it is smaller than that.
+        """
+        old = self._regions.get(address)
+        if old is None:
+            raise HostSideError(f"no device allocation starts at {address:#x}")
+        whole = self._sizes[address]
+        size = whole - start if size is None else size
+        if start < 0 or start + size > whole:
+            raise HostSideError(f"bytes [{start}, {start + size}) of an allocation of {whole} bytes")
+        self._memory.remove(old)
+        region = Region(name, address + start, size, writable, describe)
+        self._regions[address] = self._memory.add(region)
+        return region

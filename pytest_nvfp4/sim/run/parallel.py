@@ -1,0 +1,138 @@
+"""Shares a large launch among forked processes, when its CTAs cannot notice.
+
+CTAs that speak with each other through global memory (atomics, flags) stay in one process. The others are dealt out
+in turn: device memory is shared between the processes, so that what a CTA writes is there for the parent; counters,
+findings and printed text come back over a pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import struct
+import time
+from typing import Any
+
+from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.ptx.syntax import Kernel
+from pytest_nvfp4.sim.run.grid import Grid
+
+__all__ = ["communicates", "run_grid"]
+
+_WORTH_S = 0.25
+"""Seconds of work left, judged by the first clusters, from which a fork pays for itself."""
+_SCOPES = frozenset({"gpu", "sys", "cluster"})
+
+
+def communicates(kernel: Kernel) -> bool:
+    """Whether CTAs of different clusters may speak with each other: atomics, volatile or ordered global accesses."""
+    for instruction in kernel.instructions:
+        parts = set(instruction.parts)
+        if instruction.root in ("atom", "red") and not parts & {"shared", "shared::cta", "shared::cluster"}:
+            return True
+        if instruction.root in ("ld", "st") and parts & {"volatile", "relaxed", "acquire", "release", "mmio"}:
+            if not parts & {"shared", "shared::cta", "shared::cluster", "param", "local"}:
+                return True
+        if instruction.root == "clusterlaunchcontrol":
+            return True
+        if instruction.opcode.startswith("cp.reduce.async.bulk") and instruction.has("global"):
+            return True
+    return False
+
+
+def run_grid(grid: Grid, *, processes: int) -> None:
+    """Run a grid, in several processes if that pays. Raises Fault, the first in the order of clusters."""
+    if processes < 2 or grid.clusters_left < 2 * processes or communicates(grid.kernel) or not hasattr(os, "fork"):
+        grid.run()
+        return
+    total = grid.clusters_left
+    started = time.monotonic()
+    done = 0
+    while done < total:
+        grid.limit_to(range(done, done + 1))
+        grid.run_part()
+        done += 1
+        if (time.monotonic() - started) / done * (total - done) > _WORTH_S:
+            break
+    if done < total:
+        _share(grid, range(done, total), processes)
+    grid.finish()
+
+
+def _share(grid: Grid, rest: range, processes: int) -> None:
+    children: list[tuple[int, int]] = []
+    try:
+        for worker in range(1, processes):
+            read, write = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.close(read)
+                _child(grid, rest[worker::processes], write)
+            os.close(write)
+            children.append((child, read))
+        error: BaseException | None = None
+        grid.limit_to(rest[0::processes])
+        try:
+            grid.run_part()
+        except Fault as fault:
+            error = fault
+        for child, read in children:
+            answer = _receive(read)
+            os.waitpid(child, 0)
+            if answer is None:
+                error = error or Fault("internal", "a process that simulated some of the CTAs ended without an answer")
+                continue
+            fault = grid.absorb(answer)
+            error = _first(error, fault)
+        children.clear()
+        if error is not None:
+            raise error
+    finally:
+        for child, read in children:
+            with contextlib.suppress(OSError):
+                os.kill(child, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                os.waitpid(child, 0)
+            os.close(read)
+
+
+def _first(one: BaseException | None, other: Fault | None) -> BaseException | None:
+    """Of two faults, that of the earlier CTA, so that the answer does not depend on which process was faster."""
+    if one is None or other is None:
+        return other if one is None else one
+    if isinstance(one, Fault) and one.where and other.where and one.where.cta and other.where.cta:
+        return one if one.where.cta[::-1] <= other.where.cta[::-1] else other
+    return one
+
+
+def _child(grid: Grid, clusters: range, write: int) -> None:
+    # Everything after a fork ends here: no exit handlers, no buffers of the parent's.
+    code = 1
+    try:
+        grid.begin_part()
+        grid.limit_to(clusters)
+        fault: Fault | None = None
+        try:
+            grid.run_part()
+        except Fault as error:
+            fault = error
+        data = pickle.dumps(grid.part(fault))
+        with os.fdopen(write, "wb") as pipe:
+            pipe.write(struct.pack("<Q", len(data)) + data)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _receive(read: int) -> Any:
+    # The writer is a fork of this very process; what it sends is this package's own data.
+    with os.fdopen(read, "rb") as pipe:
+        head = pipe.read(8)
+        if len(head) < 8:
+            return None
+        data = pipe.read(struct.unpack("<Q", head)[0])
+    return pickle.loads(data)  # noqa: S301
+
+

@@ -1,0 +1,133 @@
+"""A process whose ``device="cuda"`` is the simulator: the DSL's host code runs as it is, its launches run here.
+
+``simulate`` redirects torch and the compiled host code of CuTe DSL (see ``toolchain.hostside`` and
+``toolchain.torch_cuda``) and executes every launch before the call returns. CUTE_DSL_* must have been set before
+cutlass is imported (``hostside.environment``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from pytest_nvfp4.sim.fault import Fault, Finding
+from pytest_nvfp4.sim.run.asynchronous import Asynchronous
+from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
+from pytest_nvfp4.sim.run.grid import Grid
+from pytest_nvfp4.sim.run.machine import Machine
+from pytest_nvfp4.sim.run.parallel import run_grid
+from pytest_nvfp4.sim.run.programs import Programs
+from pytest_nvfp4.toolchain.device_model import DeviceModel, for_arch
+from pytest_nvfp4.toolchain.launches import Launch
+
+__all__ = ["LaunchRecord", "Session", "simulate"]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRecord:
+    """What one launch did. ``counters`` are those of the units (deterministic; see their modules)."""
+
+    launch: Launch
+    counters: Counter[str]
+    findings: tuple[Finding, ...]
+    output: str
+
+
+@dataclass(slots=True)
+class Session:
+    """One simulated device and what was run on it.
+
+    Attributes:
+        machine: The device.
+        processes: How many processes may share the CTAs of a large launch.
+        launches: What was run, in order.
+        faults: What stopped a kernel: kept here too, because the code around a launch may swallow an exception.
+        prepare: Called with each grid before it runs (to watch outputs, to count, to trace).
+    """
+
+    machine: Machine
+    memory: SimulatedMemory
+    processes: int = 1
+    programs: Programs = field(default_factory=Programs)
+    launches: list[LaunchRecord] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    prepare: Callable[[Grid], None] | None = None
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings that did not stop a kernel."""
+        return [finding for record in self.launches for finding in record.findings]
+
+    @property
+    def output(self) -> str:
+        """All that kernels printed."""
+        return "".join(record.output for record in self.launches)
+
+    def launch(self, launch: Launch) -> None:
+        """Run a launch to its end.
+
+        Raises:
+            Fault: the kernel did what it must not, with its place; what it wrote before stays.
+        """
+        if launch.module.ptx is None:
+            raise Fault(
+                "launch",
+                f"{launch.kernel} comes without PTX, and only PTX can be simulated",
+                hint="a kernel that was compiled elsewhere, or loaded from a CUBIN, runs on a GPU only",
+            )
+        program = self.programs.get(launch.module.ptx, launch.kernel)
+        grid = Grid(
+            self.machine,
+            program,
+            shape=launch.grid,
+            block=launch.block,
+            cluster=launch.cluster,
+            dynamic_shared=launch.dynamic_smem,
+            parameters=launch.params,
+            ordinal=launch.ordinal,
+        )
+        try:
+            if self.prepare is not None:
+                self.prepare(grid)
+            run_grid(grid, processes=self.processes)
+        except Fault as fault:
+            self.faults.append(fault)
+            raise
+        finally:
+            self.launches.append(
+                LaunchRecord(launch, grid.counters, tuple(grid.findings), "".join(grid.output))
+            )
+            grid.close()
+
+
+@contextlib.contextmanager
+def simulate(
+    *,
+    arch: str = "sm_100a",
+    model: DeviceModel | None = None,
+    processes: int = 1,
+    asynchronous: Asynchronous | None = None,
+) -> Iterator[Session]:
+    """Make ``device="cuda"`` and the launches of compiled kernels land in the simulator.
+
+    Args:
+        arch: What kernels are compiled for; it decides what host code is told of the device.
+        model: The device, if not the architecture's own.
+        processes: Processes that may share a large launch.
+        asynchronous: The schedule of asynchronous work; eager by default.
+
+    Raises:
+        HostSideError: the redirection is already in place, torch sees a real GPU, or the environment is not set.
+    """
+    from pytest_nvfp4.toolchain import hostside, torch_cuda
+
+    machine = Machine(model=model or for_arch(arch), asynchronous=asynchronous)
+    memory = SimulatedMemory(machine.memory)
+    session = Session(machine, memory, processes=processes)
+    with (
+        hostside.install(session.launch, device=machine.model, memory=memory) as side,
+        torch_cuda.install(device=machine.model, launches=side.launches, memory=memory),
+    ):
+        yield session

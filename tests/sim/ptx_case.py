@@ -1,0 +1,132 @@
+"""Run a few lines of PTX in the simulator: the harness of the units' tests."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.run.asynchronous import Asynchronous
+from pytest_nvfp4.sim.run.grid import Grid
+from pytest_nvfp4.sim.run.machine import Machine
+from pytest_nvfp4.sim.run.programs import Programs
+from pytest_nvfp4.toolchain.device_model import for_arch
+
+_HEADER = """
+.version 8.8
+.target {arch}
+.address_size 64
+{globals}
+.extern .shared .align 1024 .b8 smem[];
+.visible .entry kernel({parameters})
+{directives}
+{{
+{registers}
+{body}
+ret;
+}}
+"""
+_REGISTERS = """
+.reg .pred %p<100>;
+.reg .b16 %rs<200>;
+.reg .b32 %r<400>;
+.reg .b64 %rd<200>;
+.reg .f32 %f<200>;
+.reg .f64 %fd<50>;
+"""
+
+
+@dataclass
+class Ran:
+    """A finished launch and its buffers, by name."""
+
+    grid: Grid
+    buffers: dict[str, NDArray[Any]]
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.buffers[name]
+
+
+def run_ptx(
+    body: str,
+    *,
+    buffers: Mapping[str, NDArray[Any]] | None = None,
+    values: Sequence[int] = (),
+    grid: tuple[int, int, int] = (1, 1, 1),
+    block: tuple[int, int, int] = (32, 1, 1),
+    cluster: tuple[int, int, int] = (1, 1, 1),
+    shared: int = 0,
+    arch: str = "sm_100a",
+    globals_: str = "",
+    directives: str = "",
+    read_only: Sequence[str] = (),
+    asynchronous: Asynchronous | None = None,
+    machine: Machine | None = None,
+    raw: bool = False,
+    prepare: Any = None,
+) -> Ran:
+    """Run ``body`` as a kernel.
+
+    Each buffer is a 64-bit pointer parameter ``p0, p1, ...`` in order, already loaded into ``%rd100, %rd101, ...``;
+    each value a 32-bit parameter ``v0 ...`` in ``%r300 ...``. Buffers are copied, and come back as they are after.
+    ``smem`` is the dynamic shared memory. Registers %p<100> %rs<200> %r<400> %rd<200> %f<200> %fd<50> are declared.
+    With ``raw`` the body is a whole module whose kernel is called ``kernel``, with the same parameters.
+    """
+    buffers = dict(buffers or {})
+    machine = machine or Machine(model=for_arch(arch), asynchronous=asynchronous)
+    kept: dict[str, Any] = {}
+    parameters: list[bytes] = []
+    declared: list[str] = []
+    loads: list[str] = []
+    for number, (name, array) in enumerate(buffers.items()):
+        size = array.nbytes
+        memory = ctypes.create_string_buffer(size + 512)
+        start = -(-(ctypes.addressof(memory) + 128) // 256) * 256
+        ctypes.memmove(start, np.ascontiguousarray(array).tobytes(), size)
+        machine.memory.add(Region(name, start, size, name not in read_only))
+        kept[name] = (memory, start, size, array)
+        parameters.append(start.to_bytes(8, "little"))
+        declared.append(f".param .b64 p{number}")
+        loads.append(f"ld.param.b64 %rd{100 + number}, [p{number}];")
+    for number, value in enumerate(values):
+        parameters.append((value & 0xFFFF_FFFF).to_bytes(4, "little"))
+        declared.append(f".param .b32 v{number}")
+        loads.append(f"ld.param.b32 %r{300 + number}, [v{number}];")
+    text = (
+        body
+        if raw
+        else _HEADER.format(
+            arch=arch,
+            globals=globals_,
+            parameters=", ".join(declared),
+            directives=directives,
+            registers=_REGISTERS,
+            body="\n".join([*loads, body]),
+        )
+    )
+    program = Programs().get(text, "kernel")
+    launched = Grid(
+        machine,
+        program,
+        shape=grid,
+        block=block,
+        cluster=cluster,
+        dynamic_shared=shared,
+        parameters=tuple(parameters),
+    )
+    if prepare is not None:
+        prepare(launched)
+    try:
+        launched.run()
+    finally:
+        launched.close()
+    out = {
+        name: np.frombuffer(ctypes.string_at(start, size), array.dtype).reshape(array.shape).copy()
+        for name, (_, start, size, array) in kept.items()
+    }
+    return Ran(launched, out)
