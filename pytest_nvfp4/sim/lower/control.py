@@ -15,7 +15,7 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction, Label, Vector
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["CONVERGENT", "LEFT", "SPLIT", "TERMINATORS", "converged", "terminate"]
+__all__ = ["LEFT", "SPLIT", "TERMINATORS", "converged", "meets", "terminate"]
 
 SPLIT = -(1 << 40)
 """A block's answer: its group has become several."""
@@ -23,8 +23,16 @@ LEFT = -(1 << 41)
 """A block's answer: some or all lanes of its group have exited."""
 
 TERMINATORS = frozenset({"bra", "brx", "ret", "exit"})
-CONVERGENT = frozenset({"sync", "aligned"})
-"""Modifiers of instructions that lanes execute together."""
+_CONVERGENT = frozenset({"sync", "aligned"})
+
+
+def meets(instruction: Instruction) -> bool:
+    """Whether diverged lanes come together at an instruction before it runs: ``.sync`` and ``.aligned`` ones.
+
+    The named barriers see to it themselves, because an unaligned one takes lanes as they come.
+    """
+    named = instruction.root in ("bar", "barrier") and instruction.parts[1] not in ("warp", "cluster")
+    return not named and not _CONVERGENT.isdisjoint(instruction.parts)
 
 
 def terminate(instruction: Instruction, emitter: Emitter) -> None:
@@ -100,6 +108,10 @@ def jump(w: Warp, index: Bits, mask: int, places: tuple[int, ...], _after: int) 
 def leave(w: Warp, mask: int, group: int, after: int) -> int:
     """Lanes exit; those of the group that do not go on after the instruction."""
     w.live &= ~mask
+    for unit in list(w.cta.units.values()):
+        exited = getattr(unit, "lanes_exited", None)
+        if exited is not None:
+            exited(w)
     if mask == group:
         w.split([])
     else:
