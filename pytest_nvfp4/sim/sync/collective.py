@@ -270,7 +270,7 @@ def _each(sets: list[int], function: Callable[[int], Any], bits: int) -> Any:
     """One result for all lanes, or an array with one for each set."""
     if len(sets) == 1:
         return function(sets[0])
-    result = np.zeros(32, np.bool_ if bits == 1 else np.uint32)
+    result: NDArray[Any] = np.zeros(32, np.bool_ if bits == 1 else np.uint32)
     for together in sets:
         result[bools(together)] = function(together)
     return result
