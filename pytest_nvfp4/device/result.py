@@ -65,7 +65,10 @@ class DeviceInfo(_Model):
         return f"sm_{self.capability[0]}{self.capability[1]}a"
 
     def __str__(self) -> str:
-        words = [f"simulated {self.name}" if self.simulated else self.name, f"sm_{self.capability[0]}{self.capability[1]}"]
+        words = [
+            f"simulated {self.name}" if self.simulated else self.name,
+            f"sm_{self.capability[0]}{self.capability[1]}",
+        ]
         if self.driver:
             words.append(f"driver {self.driver}")
         return ", ".join(words)

@@ -88,7 +88,9 @@ class Grid:
         kernel = self.kernel
         sizes = [p.size for p in kernel.parameters]
         if [len(p) for p in parameters] != sizes:
-            raise Fault("launch", f"{kernel.name} takes parameters of {sizes} bytes, and got {[len(p) for p in parameters]}")
+            raise Fault(
+                "launch", f"{kernel.name} takes parameters of {sizes} bytes, and got {[len(p) for p in parameters]}"
+            )
         if kernel.required_threads is not None and kernel.required_threads != self.block:
             raise Fault("launch", f"{kernel.name} requires {kernel.required_threads} threads, and got {self.block}")
         if kernel.required_cluster is not None and kernel.required_cluster != self.cluster_shape:
@@ -97,7 +99,9 @@ class Grid:
             )
         for axis in range(3):
             if self.shape[axis] % self.cluster_shape[axis]:
-                raise Fault("launch", f"a grid of {self.shape} CTAs does not divide into clusters of {self.cluster_shape}")
+                raise Fault(
+                    "launch", f"a grid of {self.shape} CTAs does not divide into clusters of {self.cluster_shape}"
+                )
         most = self.machine.model.smem_per_block_optin
         if self.program.shared.static + self.dynamic_shared > most:
             raise Fault(

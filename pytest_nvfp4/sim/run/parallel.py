@@ -134,5 +134,3 @@ def _receive(read: int) -> Any:
             return None
         data = pipe.read(struct.unpack("<Q", head)[0])
     return pickle.loads(data)  # noqa: S301
-
-

@@ -143,7 +143,8 @@ class Scheduler:
     def _check_meeting(self, warp: Warp) -> None:
         if all(group.waiting is warp.meeting for group in warp.groups):
             said = "; ".join(
-                f"lanes {group.mask:#010x} at {self.grid.say(group.pc)}" for group in sorted(warp.groups, key=lambda g: g.pc)
+                f"lanes {group.mask:#010x} at {self.grid.say(group.pc)}"
+                for group in sorted(warp.groups, key=lambda g: g.pc)
             )
             fault = Fault(
                 "divergence",

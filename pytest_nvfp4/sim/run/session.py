@@ -96,9 +96,7 @@ class Session:
             self.faults.append(fault)
             raise
         finally:
-            self.launches.append(
-                LaunchRecord(launch, grid.counters, tuple(grid.findings), "".join(grid.output))
-            )
+            self.launches.append(LaunchRecord(launch, grid.counters, tuple(grid.findings), "".join(grid.output)))
             grid.close()
 
 

@@ -1,0 +1,117 @@
+"""Warps that wait, spin, and never come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.run.asynchronous import Lazy
+from pytest_nvfp4.sim.run.machine import Machine
+from pytest_nvfp4.toolchain.device_model import B200
+from tests.sim.ptx_case import run_ptx
+
+FLAG = """
+mov.u32 %r1, %ctaid.x; setp.ne.s32 %p1, %r1, {setter};
+@%p1 bra WAIT;
+st.release.gpu.global.b32 [%rd100], 1;
+bra END;
+WAIT: ld.acquire.gpu.global.b32 %r2, [%rd100]; setp.eq.s32 %p2, %r2, 0; @%p2 bra WAIT;
+END: mul.wide.u32 %rd1, %r1, 4; add.s64 %rd2, %rd101, %rd1; st.global.b32 [%rd2], 7;
+"""
+
+
+def flags() -> dict[str, np.ndarray]:
+    return {"flag": np.zeros(1, np.uint32), "out": np.zeros(4, np.uint32)}
+
+
+@pytest.mark.parametrize("setter", [0, 3])
+def test_a_cta_that_spins_on_a_flag_gets_it_from_a_later_one(setter: int) -> None:
+    ran = run_ptx(FLAG.format(setter=setter), buffers=flags(), grid=(4, 1, 1))
+    assert (ran["out"] == 7).all()
+
+
+def test_a_flag_that_nobody_sets_is_a_deadlock() -> None:
+    with pytest.raises(Fault, match="no warp can go on") as caught:
+        run_ptx(FLAG.format(setter=9), buffers=flags(), grid=(2, 1, 1))
+    assert caught.value.kind == "deadlock"
+    assert any("again and again" in note for note in caught.value.notes)
+
+
+def test_ctas_that_do_not_fit_at_once_cannot_wait_for_each_other() -> None:
+    machine = Machine(model=replace(B200, sm_count=1, blocks_per_sm=2))
+    with pytest.raises(Fault, match="no warp can go on") as caught:
+        run_ptx(FLAG.format(setter=3), buffers=flags(), grid=(4, 1, 1), machine=machine)
+    assert any("have not started" in note for note in caught.value.notes)
+
+
+def test_a_long_loop_that_ends_is_no_deadlock() -> None:
+    ran = run_ptx(
+        "mov.b32 %r1, 0; L: add.s32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 60000; @%p1 bra L; st.global.b32 [%rd100], %r1;",
+        buffers={"out": np.zeros(1, np.uint32)},
+    )
+    assert ran["out"][0] == 60000
+
+
+def test_an_empty_endless_loop_is_found() -> None:
+    with pytest.raises(Fault, match="no warp can go on"):
+        run_ptx("L: bra L;")
+
+
+WAIT = """
+mov.u32 %r1, %tid.x; setp.ne.s32 %p1, %r1, 0; @%p1 bra READY;
+mbarrier.init.shared.b64 [smem], {count};
+READY: bar.sync 0;
+{arrive}
+L: mbarrier.try_wait.parity.shared.b64 %p2, [smem], 0; @!%p2 bra L;
+st.global.b32 [%rd100], 5;
+"""
+
+
+def test_a_barrier_that_is_met_lets_all_go_on() -> None:
+    body = WAIT.format(count=64, arrive="mbarrier.arrive.shared.b64 _, [smem];")
+    ran = run_ptx(body, buffers={"out": np.zeros(1, np.uint32)}, block=(64, 1, 1), shared=64)
+    assert ran["out"][0] == 5
+
+
+def test_a_missing_arrival_is_a_deadlock_with_the_barriers_state() -> None:
+    body = WAIT.format(count=65, arrive="mbarrier.arrive.shared.b64 _, [smem];")
+    with pytest.raises(Fault) as caught:
+        run_ptx(body, buffers={"out": np.zeros(1, np.uint32)}, block=(64, 1, 1), shared=64)
+    assert caught.value.kind == "deadlock"
+    said = "\n".join(caught.value.notes)
+    assert "warp 0" in said
+    assert "warp 1" in said
+
+
+def test_a_peek_that_does_not_loop_gets_its_false() -> None:
+    body = """
+    mbarrier.init.shared.b64 [smem], 1;
+    mbarrier.try_wait.parity.shared.b64 %p2, [smem], 0;
+    selp.b32 %r1, 1, 2, %p2;
+    st.global.b32 [%rd100], %r1;
+    mbarrier.arrive.shared.b64 _, [smem];
+    mbarrier.try_wait.parity.shared.b64 %p2, [smem], 0;
+    selp.b32 %r1, 1, 2, %p2;
+    st.global.b32 [%rd100+4], %r1;
+    """
+    ran = run_ptx(body, buffers={"out": np.zeros(2, np.uint32)}, block=(1, 1, 1), shared=64)
+    assert ran["out"].tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_launch_counts_the_same_each_time(lazy: bool) -> None:
+    body = WAIT.format(count=64, arrive="mbarrier.arrive.shared.b64 _, [smem];")
+    counts = [
+        run_ptx(
+            body,
+            buffers={"out": np.zeros(1, np.uint32)},
+            block=(64, 1, 1),
+            shared=64,
+            asynchronous=Lazy() if lazy else None,
+        ).grid.counters
+        for _ in range(2)
+    ]
+    assert counts[0] == counts[1]
