@@ -1,0 +1,1 @@
+"""Global, shared, local and parameter memory: accesses, checks, and where tensors live."""

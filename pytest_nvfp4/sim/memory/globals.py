@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import bisect
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.memory.coverage import Coverage
 
 __all__ = ["GlobalMemory", "Region"]
 
@@ -33,10 +34,41 @@ class Region:
     owner: NDArray[np.int32] | None = field(default=None, repr=False)
     """For a watched output: by element, the linear CTA that wrote it, -1 if none; ``owner_bytes`` an element."""
     owner_bytes: int = 1
+    coverage: Coverage | None = field(default=None, repr=False)
+    """Who wrote what twice, for a watched output; made by ``watch``."""
+    initialised: NDArray[np.bool_] | None = field(default=None, repr=False)
+    """By byte, whether it was ever written; None where that is not tracked."""
+    raw: memoryview = field(init=False, repr=False)
+    """The same bytes for ``struct``."""
 
     def __post_init__(self) -> None:
-        self.data = np.frombuffer((ctypes.c_char * self.size).from_address(self.start), np.uint8)
-        self.data.flags.writeable = True
+        self._bind()
+
+    def cut(self, size: int) -> None:
+        """End the region after ``size`` bytes: what follows is nobody's from now on."""
+        if not 0 <= size <= self.size:
+            raise ValueError(f"{self.name} has {self.size} bytes and cannot be cut to {size}")
+        self.size = size
+        self._bind()
+        if self.initialised is not None:
+            self.initialised = self.initialised[:size]
+        if self.owner is not None:
+            self.owner = self.owner[: -(-size // self.owner_bytes)]
+
+    def _bind(self) -> None:
+        if self.size:
+            self.raw = memoryview((ctypes.c_ubyte * self.size).from_address(self.start)).cast("B")
+            self.data = np.frombuffer(self.raw, np.uint8)
+        else:
+            self.raw = memoryview(b"")
+            self.data = np.empty(0, np.uint8)
+
+    def watch(self, owner_bytes: int) -> Coverage:
+        """Count the writer of every element of ``owner_bytes`` bytes from now on (see ``memory.coverage``)."""
+        self.owner_bytes = owner_bytes
+        self.owner = np.full(-(-self.size // owner_bytes), -1, np.int32)
+        self.coverage = Coverage()
+        return self.coverage
 
     @property
     def end(self) -> int:
@@ -61,6 +93,8 @@ class GlobalMemory:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._regions: list[Region] = []
+        self.recent = Region("nothing", 0, 0)
+        """The region of the last access: most accesses fall into it again."""
 
     def add(self, region: Region) -> Region:
         """Add a region; one that overlaps another is a mistake of the caller (ValueError)."""
@@ -76,8 +110,10 @@ class GlobalMemory:
         """Forget a region."""
         position = self._regions.index(region)
         del self._starts[position], self._regions[position]
+        if self.recent is region:
+            self.recent = Region("nothing", 0, 0)
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[Region]:
         return iter(self._regions)
 
     def find(self, address: int) -> Region | None:
@@ -94,13 +130,19 @@ class GlobalMemory:
         Raises:
             Fault: out of bounds, or a write to a region that is read-only.
         """
-        position = bisect.bisect_right(self._starts, address) - 1
-        if position >= 0:
-            region = self._regions[position]
-            if address + size <= region.end:
-                if write and not region.writable:
-                    raise Fault("read-only", f"{what}: writes {region.say(address)}, which is read-only")
-                return region
+        region = self.recent
+        if address < region.start or address + size > region.start + region.size:
+            position = bisect.bisect_right(self._starts, address) - 1
+            if position < 0 or address + size > self._regions[position].end:
+                raise self.outside(address, size, write=write, what=what)
+            region = self.recent = self._regions[position]
+        if write and not region.writable:
+            raise Fault(
+                "read-only",
+                f"{what}: writes {region.say(address)}, which is read-only",
+                hint="kernel parameters, pointer tables and inputs must not be written",
+            )
+        return region
         raise self.outside(address, size, write=write, what=what)
 
     def outside(self, address: int, size: int, *, write: bool, what: str) -> Fault:
@@ -122,10 +164,26 @@ class GlobalMemory:
         """A view of bytes. Raises Fault."""
         region = self.region(address, size, write=False, what=what)
         offset = address - region.start
+        if region.initialised is not None:
+            self.check_initialised(region, offset, size, what=what)
         return region.data[offset : offset + size]
 
     def write(self, address: int, data: NDArray[np.uint8], *, what: str) -> None:
-        """Write bytes (use ``note_writer`` of the access module for watched outputs). Raises Fault."""
+        """Write bytes; a watched output also needs ``memory.coverage.note_write``. Raises Fault."""
         region = self.region(address, data.size, write=True, what=what)
         offset = address - region.start
         region.data[offset : offset + data.size] = data
+        if region.initialised is not None:
+            region.initialised[offset : offset + data.size] = True
+
+    def check_initialised(self, region: Region, offset: int, size: int, *, what: str) -> None:
+        """Raises Fault for a byte of a tracked region that nothing has written."""
+        assert region.initialised is not None
+        known = region.initialised[offset : offset + size]
+        if not known.all():
+            missing = offset + int(np.argmin(known))
+            raise Fault(
+                "uninitialised",
+                f"{what}: reads {region.say(region.start + missing)}, which nothing has written",
+                hint="fill the tensor before the launch, or write it before it is read",
+            )

@@ -8,19 +8,32 @@ read of one is a fault (PTX ISA, "Shared State Space": no initial value).
 
 from __future__ import annotations
 
-
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
 
-__all__ = ["RANK_SHIFT", "RESERVED", "SharedMemory"]
+__all__ = ["RANK_SHIFT", "RESERVED", "SHARED_WINDOW", "Opaque", "SharedMemory"]
 
 RESERVED = 1024
 """Bytes at the start of the window that are the system's."""
 RANK_SHIFT = 24
+SHARED_WINDOW = 0xFFFF_0000_0000_0000
+"""Where the shared windows of a cluster lie among generic addresses; the low 32 bits are the shared address."""
 _OFFSET = (1 << RANK_SHIFT) - 1
 _POISON = 0xA5
+
+
+class Opaque(dict[int, tuple[int, str]]):
+    """Objects by start index: ``(size, name)``. Every one lies in [low, high), which makes most checks one compare."""
+
+    low = 1 << 32
+    high = 0
+
+    def __setitem__(self, start: int, value: tuple[int, str]) -> None:
+        super().__setitem__(start, value)
+        self.low = min(self.low, start)
+        self.high = max(self.high, start + value[0])
 
 
 class SharedMemory:
@@ -36,7 +49,10 @@ class SharedMemory:
         """Address of index 0."""
         self.data: NDArray[np.uint8] = np.full(size, _POISON, np.uint8)
         self.written: NDArray[np.bool_] = np.zeros(size, np.bool_)
-        self.opaque: dict[int, tuple[int, str]] = {}
+        self.raw = memoryview(self.data)  # type: ignore[arg-type]
+        """The same bytes for ``struct``."""
+        self.written_raw = memoryview(self.written.view(np.uint8))  # type: ignore[arg-type]
+        self.opaque = Opaque()
         """Start index of an object that plain accesses must not touch, its size and what it is."""
 
     def index(self, address: int, size: int, *, what: str, align: int = 1) -> int:
@@ -46,7 +62,7 @@ class SharedMemory:
             Fault: out-of-bounds, misaligned, or an address of another CTA of the cluster.
         """
         index = address - self.base
-        if 0 <= index and index + size <= self.size:
+        if index >= 0 and index + size <= self.size:
             if address % align:
                 raise Fault("misaligned", f"{what}: shared address {address:#x} is not a multiple of {align}")
             return index
@@ -110,6 +126,8 @@ class SharedMemory:
 
     def refuse_opaque(self, low: int, high: int, *, what: str) -> None:
         """Raises Fault if [low, high) touches an mbarrier or another opaque object."""
+        if low >= self.opaque.high or high <= self.opaque.low:
+            return
         for start, (size, name) in self.opaque.items():
             if start < high and low < start + size:
                 raise Fault(
@@ -125,5 +143,3 @@ class SharedMemory:
             f"{what}: byte {index} of shared memory (address {self.base + index:#x}) was never written",
             hint="a load that was not waited for, a wrong stage, or a copy that is too small",
         )
-
-

@@ -1,0 +1,154 @@
+"""Where the tensors of the simulated device live: each in a mapping of its own, with nothing around it.
+
+An arena reserves address space without memory behind it (``PROT_NONE``), which costs nothing, and maps every
+allocation into it with a gap on both sides of at least 1 MiB and at least the allocation's own size: an address that
+runs past a tensor by less than a whole tensor falls into no other one. What ends a tensor exactly is its ``Region``;
+the gap only makes sure that no neighbour is hit, also by native code. Pages are made when they are first touched.
+
+``shared`` mappings (``MAP_SHARED``) are the same bytes in children that are forked later. New memory is filled with
+``poison`` (0xFF: a NaN in every floating-point format but fp4) up to ``poison_bound`` bytes an allocation, because a
+filled page is a used one; beyond it, it reads as zeros.
+
+Only libc's ``mmap`` and ``munmap`` are called (through ``ctypes``: Python's own ``mmap`` cannot map at a given
+address).
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import mmap
+import os
+from dataclasses import dataclass
+
+__all__ = ["Allocation", "Arena"]
+
+_PAGE = mmap.PAGESIZE
+_LEAST_GAP = 1 << 20
+_NONE, _READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
+_PRIVATE, _SHARED, _ANONYMOUS = mmap.MAP_PRIVATE, mmap.MAP_SHARED, mmap.MAP_ANONYMOUS
+_FIXED, _NORESERVE = 0x10, 0x4000  # Linux: MAP_FIXED, MAP_NORESERVE; the mmap module names neither everywhere
+_FAILED = ctypes.c_void_p(-1).value
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """``size`` bytes at ``address``, the first ``poisoned`` of them filled. Mapping and gaps take [low, high)."""
+
+    name: str
+    address: int
+    size: int
+    low: int
+    high: int
+    poisoned: int
+
+
+class Arena:
+    """Allocations with gaps around them.
+
+    Args:
+        shared: Make mappings that forked children share.
+        reserve: Bytes of address space taken at a time (more is taken when it is used up, or for a larger tensor).
+        poison: Byte that new memory is filled with.
+        poison_bound: Bytes of an allocation that are filled at most.
+
+    Raises:
+        OSError: from ``allocate``, if the system gives no address space or no memory.
+    """
+
+    def __init__(
+        self, *, shared: bool = False, reserve: int = 1 << 38, poison: int = 0xFF, poison_bound: int = 64 << 20
+    ) -> None:
+        self._shared = shared
+        self._reserve = reserve
+        self._poison = poison
+        self._poison_bound = poison_bound
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._mmap = libc.mmap
+        self._mmap.restype = ctypes.c_void_p
+        self._mmap.argtypes = (
+            ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+        )  # fmt: skip
+        self._munmap = libc.munmap
+        self._munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        self._owner = os.getpid()
+        self._reservations: list[tuple[int, int]] = []
+        self._next = self._limit = 0
+        self._live: dict[int, Allocation] = {}
+        self._free: list[tuple[int, int]] = []
+        """Address ranges given back, ascending, used again when the reservation is used up."""
+
+    def allocate(self, size: int, *, name: str, align: int = 256) -> int:
+        """The address of ``size`` new bytes, a multiple of ``align`` (a power of two). Raises OSError, ValueError."""
+        if size < 0 or align < 1 or align & (align - 1):
+            raise ValueError(f"{name}: {size} bytes aligned to {align}")
+        length = max(1, -(-size // _PAGE)) * _PAGE
+        gap = max(_LEAST_GAP, length)
+        step = max(align, _PAGE)
+        low, high = self._take(gap + length + gap + step, name)
+        address = -(-(low + gap) // step) * step
+        flags = (_SHARED if self._shared else _PRIVATE) | _ANONYMOUS | _NORESERVE
+        self._map(address, length, _READ_WRITE, flags | _FIXED, name)
+        poisoned = min(size, self._poison_bound)
+        if poisoned:
+            ctypes.memset(address, self._poison, poisoned)
+        self._live[address] = Allocation(name, address, size, low, high, poisoned)
+        return address
+
+    def free(self, address: int) -> None:
+        """Give an allocation back: touching it afterwards is a segmentation fault. Raises KeyError if it is not one."""
+        gone = self._live.pop(address)
+        length = max(1, -(-gone.size // _PAGE)) * _PAGE
+        self._map(address, length, _NONE, _PRIVATE | _ANONYMOUS | _NORESERVE | _FIXED, gone.name)
+        self._put(gone.low, gone.high)
+
+    def allocations(self) -> list[Allocation]:
+        """What is allocated, by address."""
+        return [self._live[address] for address in sorted(self._live)]
+
+    def find(self, address: int) -> Allocation | None:
+        """The allocation whose bytes or gaps hold an address."""
+        return next((a for a in self._live.values() if a.low <= address < a.high), None)
+
+    def close(self) -> None:
+        """Give all address space back, if this is the process that took it. Views of its bytes must be gone by then."""
+        if os.getpid() == self._owner:
+            for start, length in self._reservations:
+                self._munmap(start, length)
+        self._reservations.clear()
+        self._live.clear()
+        self._free.clear()
+        self._next = self._limit = 0
+
+    def _take(self, length: int, name: str) -> tuple[int, int]:
+        """A range of ``length`` bytes of address space: new if there is any, so that freed ranges stay unused long."""
+        if self._next + length > self._limit:
+            for position, (low, high) in enumerate(self._free):
+                if high - low >= length:
+                    self._free[position : position + 1] = [(low + length, high)] if high - low > length else []
+                    return low, low + length
+            room = max(self._reserve, length)
+            if self._next < self._limit:
+                self._put(self._next, self._limit)
+            self._next = self._map(0, room, _NONE, _PRIVATE | _ANONYMOUS | _NORESERVE, name)
+            self._limit = self._next + room
+            self._reservations.append((self._next, room))
+        low = self._next
+        self._next += length
+        return low, self._next
+
+    def _put(self, low: int, high: int) -> None:
+        position = bisect.bisect(self._free, (low, high))
+        if position < len(self._free) and self._free[position][0] == high:
+            high = self._free.pop(position)[1]
+        if position and self._free[position - 1][1] == low:
+            low = self._free.pop(position - 1)[0]
+            position -= 1
+        self._free.insert(position, (low, high))
+
+    def _map(self, address: int, length: int, protection: int, flags: int, name: str) -> int:
+        found = self._mmap(address, length, protection, flags, -1, 0)
+        if found is None or found == _FAILED:
+            code = ctypes.get_errno()
+            raise OSError(code, f"{name}: cannot map {length} bytes: {os.strerror(code)}")
+        return int(found)

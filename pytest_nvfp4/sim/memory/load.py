@@ -1,0 +1,118 @@
+"""Loads: ``ld`` of every state space, ``ldu`` (PTX ISA, "Data Movement and Conversion Instructions: ld, ld.global.nc,
+ldu").
+
+A loaded element narrower than its register is sign-extended for ``.s`` types and zero-extended otherwise ("Operand Size
+Exceeding Instruction-Type Size"). ``ld.param`` of a kernel parameter by name is a lookup in the launch's parameter
+block, the same for all threads. Kernel parameters as addresses (``cvta.param``, a register) lie in a read-only region
+of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lanes import Bits, uniform
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.memory.access import READERS, Access, Values
+from pytest_nvfp4.sim.memory.forms import Form
+from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Symbol, Vector
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["LOWERINGS", "load_parameter", "load_parameter_signed"]
+
+
+def load_parameter(w: Warp, offset: int, end: int) -> int:
+    """Bytes [offset, end) of the parameter block as an integer. Raises Fault past its end."""
+    data = w.cta.launch.parameters[offset:end]
+    if len(data) != end - offset:
+        raise Fault(
+            "out-of-bounds",
+            f"ld.param: bytes [{offset}, {end}) of the parameters, which are {len(w.cta.launch.parameters)} bytes",
+        )
+    return int.from_bytes(data, "little")
+
+
+def load_parameter_signed(w: Warp, offset: int, end: int, register: int) -> int:
+    """The same, sign-extended to a register's width."""
+    value = load_parameter(w, offset, end)
+    bits = 8 * (end - offset)
+    return (value - (value >> (bits - 1) << bits)) & ((1 << register) - 1)
+
+
+def load_uniform(w: Warp, mask: int, address: Bits, access: Access, at: int) -> Values:
+    """``ldu``: all threads must give one address. Raises Fault if they do not."""
+    one = uniform(address, mask)
+    if one is None:
+        raise Fault("ldu", f"{access.opcode}: the lanes' addresses differ", hint="ldu is for one address a warp")
+    return READERS[access.space](w, mask, one, access, at)
+
+
+def _ld(ins: Instruction, e: Emitter) -> None:
+    form = Form(
+        ins,
+        orders=("weak", "volatile", "relaxed", "acquire"),
+        caches=("ca", "cg", "cs", "lu", "cv"),
+        nc=True,
+    )
+    _lower(ins, e, form, uniformly=False)
+
+
+def _ldu(ins: Instruction, e: Emitter) -> None:
+    form = Form(ins, orders=())
+    if form.space not in ("global", "generic"):
+        raise Unsupported(f"{ins.opcode}: ldu of .{form.named}")
+    _lower(ins, e, form, uniformly=True)
+
+
+def _lower(ins: Instruction, e: Emitter, form: Form, *, uniformly: bool) -> None:
+    operands = form.operands(ins, 2)
+    target, source = operands[0], operands[1]
+    if form.hinted:
+        e.value(operands[2], 64)
+    items = len(target.items) if isinstance(target, Vector) else 1
+    if items != form.count:
+        raise Unsupported(f"{ins.opcode}: {items} destinations")
+    register = e.width(target) or form.bits
+    if register < form.bits:
+        raise Unsupported(f"{ins.opcode}: a {form.bits}-bit element for a {register}-bit register")
+    space = form.space
+    if space == "param":
+        offset = e.parameter(source)
+        if offset is not None:
+            _parameter(ins, e, form, offset, register)
+            return
+        # A parameter of a call lies in the thread's local memory; a register holds a generic address.
+        space = "local" if isinstance(source, Address) and isinstance(source.base, Symbol) else "global"
+    access = Access(
+        ins.opcode, space, form.bits, form.count, signed=form.kind == "s", register=register, read_only=form.nc
+    )
+    reader = load_uniform if uniformly else READERS[space]
+    text = e.call(reader, "w", e.mask, e.address(source), e.constant(access, "access"), str(e.at))
+    if isinstance(target, Vector):
+        if access.elements == 1:
+            text = f"({text},)"
+        e.assign_all(target, text, register)
+    else:
+        e.assign(target, text, register)
+
+
+def _parameter(ins: Instruction, e: Emitter, form: Form, offset: int, register: int) -> None:
+    size = form.bits // 8
+    if offset % (size * form.count):
+        raise Fault("misaligned", f"{ins.opcode}: parameter byte {offset} is not a multiple of {size * form.count}")
+    target = ins.operands[0]
+    items = target.items if isinstance(target, Vector) else (target,)
+    for number, item in enumerate(items):
+        start = offset + number * size
+        if form.kind == "s" and register > form.bits:
+            text = e.call(load_parameter_signed, "w", str(start), str(start + size), str(register))
+        else:
+            text = e.call(load_parameter, "w", str(start), str(start + size))
+        e.assign(item, text, register)
+
+
+LOWERINGS: Mapping[str, Lowering] = {"ld": _ld, "ldu": _ldu}

@@ -1,0 +1,57 @@
+"""Local memory: a private block of bytes of every thread (PTX ISA, "Local State Space").
+
+The address of a local variable is ``LOCAL_WINDOW`` plus its offset, also as a generic address; ``ld.local`` looks at
+the low 32 bits only, so an address without the window is the same place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_nvfp4.sim.fault import Fault
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["LOCAL_WINDOW", "LocalMemory"]
+
+LOCAL_WINDOW = 0xFFFE_0000_0000_0000
+"""Generic addresses from here to the shared window are local."""
+
+
+class LocalMemory:
+    """The local memory of a warp's 32 threads: ``data[lane, offset]``, and which bytes were written."""
+
+    def __init__(self, warp: Warp) -> None:
+        self.size = warp.cta.launch.program.shared.local
+        self.data = np.full((32, self.size), 0xA5, np.uint8)
+        self.written = np.zeros((32, self.size), np.bool_)
+
+    def offset(self, address: int, size: int, lane: int, *, what: str) -> int:
+        """The offset of an address. Raises Fault out of bounds or misaligned."""
+        offset = address & 0xFFFF_FFFF
+        if offset + size > self.size:
+            raise Fault(
+                "out-of-bounds",
+                f"{what}: lane {lane} touches bytes [{offset}, {offset + size}) of local memory, and a thread has "
+                f"{self.size}",
+                hint="look at the index into the array that lives in local memory",
+            )
+        if offset % size:
+            raise Fault("misaligned", f"{what}: lane {lane}'s local offset {offset} is not a multiple of {size}")
+        return offset
+
+    def read(self, address: int, size: int, lane: int, *, what: str) -> bytes:
+        """Bytes of one thread. Raises Fault, also for a byte never written."""
+        offset = self.offset(address, size, lane, what=what)
+        if not self.written[lane, offset : offset + size].all():
+            raise Fault("uninitialised", f"{what}: lane {lane} reads local byte {offset}, which it never wrote")
+        return self.data[lane, offset : offset + size].tobytes()
+
+    def write(self, address: int, value: bytes, lane: int, *, what: str) -> None:
+        """Write bytes of one thread. Raises Fault."""
+        offset = self.offset(address, len(value), lane, what=what)
+        self.data[lane, offset : offset + len(value)] = np.frombuffer(value, np.uint8)
+        self.written[lane, offset : offset + len(value)] = True

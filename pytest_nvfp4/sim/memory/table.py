@@ -1,0 +1,14 @@
+"""The lowerings of everything that moves data to and from memory, merged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_nvfp4.sim.lower.emitter import Lowering
+from pytest_nvfp4.sim.memory import load, store
+
+__all__ = ["BLOCKING", "LOWERINGS"]
+
+LOWERINGS: Mapping[str, Lowering] = {**load.LOWERINGS, **store.LOWERINGS}
+BLOCKING: frozenset[str] = frozenset()
+"""Prefixes of instructions that may have to wait."""
