@@ -1,0 +1,193 @@
+"""Bulk async-groups: which bulk stores a thread has committed, and which of them it waited for.
+
+Rules (PTX ISA, "cp.async.bulk.commit_group", "cp.async.bulk.wait_group", "Bulk async-groups"):
+
+- Groups belong to the thread that issued and committed the copies. ``commit_group`` puts all copies since the last
+  one into a new group, which may be empty. ``wait_group N`` waits until at most the ``N`` most recent groups are
+  pending; with ``.read`` only their reads of shared memory need to have been made.
+- A thread that exits while its stores may still read shared memory is a finding: the memory lives as long as its CTA
+  (PTX ISA, "Shared State Space"), and nothing orders the reads before the end. Copies that no group holds cannot be
+  waited for at all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.lanes import lanes
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.cta import Cta
+    from pytest_nvfp4.sim.run.warp import Group, Warp
+
+__all__ = ["BulkGroups", "BulkThread", "Departure", "commit_group", "depart", "wait_group"]
+
+_PENDING, _READ, _DONE = range(3)
+
+
+class Departure:
+    """One bulk store or reduction: it reads shared memory, and later writes.
+
+    Args:
+        read: Reads the source and gives what ``write`` takes.
+    """
+
+    __slots__ = ("at", "data", "read_action", "state", "thread", "what", "write_action")
+
+    def __init__(
+        self, thread: BulkThread, at: int, read: Callable[[], Any], write: Callable[[Any], None], *, what: str
+    ) -> None:
+        self.thread = thread
+        self.at = at
+        self.read_action = read
+        self.write_action = write
+        self.what = what
+        self.state = _PENDING
+        self.data: Any = None
+
+    def read(self) -> None:
+        """Read the source."""
+        self.data = self.read_action()
+        self.state = _READ
+        if self.thread.waiters:
+            self.thread.wake()
+
+    def write(self) -> None:
+        """Write the destination."""
+        try:
+            self.write_action(self.data)
+        except Fault as fault:
+            if fault.where is None:
+                warp = self.thread.warp
+                fault.where = warp.cta.launch.where(warp, self.at, mask=1 << self.thread.lane)
+            raise
+        self.data = None
+        self.state = _DONE
+        self.thread.warp.cta.launch.machine.changes += 1
+        if self.thread.waiters:
+            self.thread.wake()
+
+
+class BulkThread:
+    """The groups of one thread."""
+
+    def __init__(self, warp: Warp, lane: int) -> None:
+        self.warp = warp
+        self.lane = lane
+        self.open: list[Departure] = []
+        self.groups: deque[list[Departure]] = deque()
+        """Committed and not known to be complete by a wait, oldest first."""
+        self.waiters: list[Group] = []
+        self.unread = 0
+        """How many of the newest groups no wait has covered, not even ``.read``."""
+
+    def wake(self) -> None:
+        """Let all waiters look again."""
+        waiters, self.waiters = self.waiters, []
+        for group in waiters:
+            group.wake()
+
+    def waiting_for(self) -> str:
+        """The groups, for the report of a deadlock."""
+        pending = sum(any(one.state != _DONE for one in group) for group in self.groups)
+        return f"bulk groups of warp {self.warp.index} lane {self.lane}: {pending} of {len(self.groups)} pending"
+
+    def reached(self, allowed: int, state: int) -> bool:
+        """Whether all groups but the ``allowed`` newest have come so far."""
+        for number in range(len(self.groups) - allowed):
+            for one in self.groups[number]:
+                if one.state < state:
+                    return False
+        return True
+
+    def settle(self, allowed: int, *, read: bool) -> None:
+        """A wait succeeded: forget the groups that it covers, once they are complete."""
+        self.unread = min(self.unread, allowed)
+        if read:
+            while len(self.groups) > allowed and all(one.state == _DONE for one in self.groups[0]):
+                self.groups.popleft()
+        else:
+            while len(self.groups) > allowed:
+                self.groups.popleft()
+
+
+class BulkGroups:
+    """The bulk groups of a CTA's threads: ``cta.unit(BulkGroups)``."""
+
+    def __init__(self, cta: Cta) -> None:
+        self.cta = cta
+        self.threads: dict[tuple[int, int], BulkThread] = {}
+
+    def thread(self, warp: Warp, lane: int) -> BulkThread:
+        """The groups of one thread."""
+        found = self.threads.get((warp.index, lane))
+        if found is None:
+            found = self.threads[warp.index, lane] = BulkThread(warp, lane)
+        return found
+
+    def warp_exited(self, warp: Warp) -> None:
+        """Report what its threads left behind."""
+        launch = self.cta.launch
+        for (index, _), thread in self.threads.items():
+            if index != warp.index:
+                continue
+            if thread.open:
+                launch.report(
+                    "bulk-group",
+                    f"a thread exits without cp.async.bulk.commit_group after the {thread.open[0].what} at "
+                    f"{launch.say(thread.open[0].at)}",
+                    hint="commit and wait before the end, or shared memory may be given away while it is still read",
+                )
+            left = [group for group in list(thread.groups)[len(thread.groups) - thread.unread :] if group]
+            if left:
+                launch.report(
+                    "bulk-group",
+                    f"a thread exits without waiting for the {left[0][0].what} at {launch.say(left[0][0].at)}",
+                    hint="cp.async.bulk.wait_group.read 0 before the end: shared memory lasts as long as the CTA",
+                )
+
+
+def depart(departure: Departure) -> None:
+    """Hand a store to the schedule and to the thread's open group."""
+    thread = departure.thread
+    thread.open.append(departure)
+    asynchronous = thread.warp.cta.launch.machine.asynchronous
+    asynchronous.submit(departure, departure.read, what=departure.what)
+    asynchronous.submit(departure, departure.write, what=departure.what)
+
+
+def commit_group(w: Warp, mask: int, at: int) -> None:
+    """``cp.async.bulk.commit_group`` in the lanes of a mask."""
+    unit = w.cta.unit(BulkGroups)
+    for lane in lanes(mask):
+        thread = unit.thread(w, lane)
+        if thread.open or thread.groups:
+            # Empty groups count too, but only behind others: a wait counts from the newest.
+            thread.groups.append(thread.open)
+            thread.open = []
+            thread.unread += 1
+    machine = w.cta.launch.machine
+    if machine.monitor is not None:
+        machine.monitor.bulk_commit(w, mask, at)
+
+
+def wait_group(w: Warp, mask: int, at: int, allowed: int, read: bool) -> bool | None:
+    """``cp.async.bulk.wait_group``: True once it holds in all lanes, None after the group was told to wait."""
+    unit = w.cta.unit(BulkGroups)
+    state = _READ if read else _DONE
+    for lane in lanes(mask):
+        thread = unit.threads.get((w.index, lane))
+        if thread is not None and not thread.reached(allowed, state):
+            w.wait_for(thread)
+            return None
+    for lane in lanes(mask):
+        thread = unit.threads.get((w.index, lane))
+        if thread is not None:
+            thread.settle(allowed, read=read)
+    machine = w.cta.launch.machine
+    if machine.monitor is not None:
+        machine.monitor.bulk_wait(w, mask, at, allowed, read)
+    return True

@@ -1,0 +1,204 @@
+"""Tensor copies into shared memory: ``cp.async.bulk.tensor.*.shared::{cta,cluster}.global``.
+
+Rules (PTX ISA, "cp.async.bulk.tensor"; the box and its swizzle are ``tile``'s):
+
+- Modes ``tile`` (the default) and ``tile::gather4``: four rows of one tensor of rank 2, coordinates ``{c0, r0, r1,
+  r2, r3}``, laid out as a box of four rows; the map's box must have one row. ``im2col`` modes are unsupported.
+- ``.shared::cta`` is the executing CTA's own memory. ``.shared::cluster`` may be any CTA's of the cluster; the
+  barrier must lie in the same CTA. With ``.multicast::cluster`` the same offset in every CTA of the 16-bit mask gets
+  the data, and the barrier at the same offset of each is signalled; with ``.cta_group::2`` the barrier of the
+  destination's pair that has the parity of the barrier operand's CTA.
+- complete-tx of the box's bytes, out-of-bounds elements included (measured on an H200), when the data have arrived.
+- Cache hints have no functional effect.
+
+One lane issues a load. Several lanes with the same operands are a fault, since the barrier would count the bytes of
+each.
+
+Counters: ``tma.load.requests``, ``tma.load.bytes`` (bytes of boxes, once a request), ``tma.load.multicast.bytes``
+(bytes delivered by multicast requests, once a destination), ``tma.load.unique_bytes`` (while the launch counts:
+32-byte sectors of global memory that any load touched, each once).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.ptx.syntax import Instruction, TensorAddress
+from pytest_nvfp4.sim.tma.issue import Arrival, by_lane, deliver, signed, targets
+from pytest_nvfp4.sim.tma.spelling import Parts
+from pytest_nvfp4.sim.tma.tensormap import descriptor
+from pytest_nvfp4.sim.tma.tile import ALIGN, Box, Plan, Tile, gather4
+from pytest_nvfp4.sim.tma.traffic import Sectors
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.lanes import Bits
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["Load", "load_tensor", "lower_load", "tensor_mode"]
+
+_DIMENSIONS = ("1d", "2d", "3d", "4d", "5d")
+_IM2COL = ("im2col", "im2col_no_offs", "im2col::w", "im2col::w::128")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The modifiers of one load."""
+
+    opcode: str
+    rank: int
+    four_rows: bool
+    cluster: bool
+    multicast: bool
+    group: int
+
+
+def tensor_mode(parts: Parts, four_rows: str) -> tuple[int, bool]:
+    """Take the rank and the mode of a tensor copy: ``(rank, whether it is the mode of four rows)``."""
+    rank = int(parts.choice(*_DIMENSIONS)[0])
+    for mode in _IM2COL:
+        if parts.flag(mode):
+            raise Unsupported(f"{parts.opcode}: the mode .{mode}")
+    mode = parts.choice("tile", four_rows, default="tile")
+    if mode != "tile" and rank != 2:
+        raise Unsupported(f"{parts.opcode}: .{mode} with a tensor of rank {rank}, and it is for rank 2")
+    return rank, mode != "tile"
+
+
+def lower_load(ins: Instruction, e: Emitter) -> None:
+    """Lower a tensor load."""
+    parts = Parts(ins, "cp", "async", "bulk", "tensor")
+    rank, four_rows = tensor_mode(parts, "tile::gather4")
+    destination, source = parts.direction()
+    if source != "global" or destination == "global":
+        raise Unsupported(f"{ins.opcode}: from {source} to {destination}")
+    parts.require("mbarrier::complete_tx::bytes")
+    multicast = parts.flag("multicast::cluster")
+    if multicast and destination != "shared::cluster":
+        raise Unsupported(f"{ins.opcode}: .multicast::cluster to .{destination}")
+    group = int(parts.choice("cta_group::1", "cta_group::2", default="0")[-1])
+    hint = parts.flag("L2::cache_hint")
+    parts.finish()
+    operands = parts.operands(ins, 3 + multicast + hint)
+    form = Load(ins.opcode, rank, four_rows, destination == "shared::cluster", multicast, group)
+    coordinates = tensor_coordinates(operands[1], 5 if four_rows else rank, e, ins.opcode)
+    arguments = [
+        "w",
+        e.mask,
+        str(e.at),
+        e.constant(form, "load"),
+        e.address(operands[0]),
+        e.address(operands[1]),
+        e.address(operands[2]),
+        e.value(operands[3], e.width(operands[3]) or 16) if multicast else "0",
+        coordinates,
+    ]
+    e.line(e.call(load_tensor, *arguments))
+
+
+def tensor_coordinates(operand: object, count: int, e: Emitter, opcode: str) -> str:
+    """Expression of the tuple of a tensor address's coordinates, whose number is checked."""
+    if not isinstance(operand, TensorAddress) or len(operand.vectors) != 1:
+        raise Unsupported(f"{opcode}: operand {operand!r} is not a tensor map with one vector of coordinates")
+    found = e.coordinates(operand)
+    if len(found) != count:
+        raise Unsupported(f"{opcode}: {len(found)} coordinates, and {count} are needed")
+    return "(" + "".join(f"{one}, " for one in found) + ")"
+
+
+def load_tensor(  # noqa: PLR0917 - operands as the instruction has them
+    w: Warp,
+    mask: int,
+    at: int,
+    form: Load,
+    destination: Bits,
+    tensor_map: Bits,
+    barrier: Bits,
+    cta_mask: Bits,
+    coordinates: tuple[Bits, ...],
+) -> None:
+    """Run a tensor load in the lanes of a mask. Raises Fault."""
+    values = (destination, tensor_map, barrier, cta_mask, *coordinates)
+    for lane, (address, where, bar, ctas, *at_box) in by_lane(
+        mask, values, what=form.opcode, fatal=True, report=w.cta.launch.report
+    ):
+        _issue(w, lane, at, form, address, where, bar, ctas, tuple(at_box))
+
+
+def checked(tile: Tile, rank: int, what: str) -> Tile:
+    """The tile, if its rank is the instruction's. Raises Fault."""
+    if tile.map.rank != rank:
+        raise Fault(
+            "tensor map",
+            f"{what}: the tensor map has rank {tile.map.rank} and the instruction {rank} ({tile.map.describe()})",
+            hint="the coordinates and the map belong to different tensors, or the map was not written completely",
+        )
+    return tile
+
+
+def boxes_of_rows(tile: Tile, w: Warp, coordinates: tuple[int, ...], *, write: bool, what: str) -> list[Box]:
+    """The boxes of ``tile::gather4`` and ``tile::scatter4``. Raises Fault if the map's box has several rows."""
+    if tile.rows != 1:
+        raise Fault(
+            "tensor map",
+            f"{what}: the map's box has {tile.rows} rows, and this mode needs a box of one ({tile.map.describe()})",
+        )
+    memory = w.cta.launch.machine.memory
+    return [tile.box((coordinates[0], row), memory, write=write, what=what) for row in coordinates[1:]]
+
+
+def _issue(  # noqa: PLR0917
+    w: Warp,
+    lane: int,
+    at: int,
+    form: Load,
+    address: int,
+    where: int,
+    bar: int,
+    ctas: int,
+    coordinates: tuple[int, ...],
+) -> None:
+    what = form.opcode
+    cta = w.cta
+    launch = cta.launch
+    machine = launch.machine
+    tile = checked(descriptor(w, where, what=what), form.rank, what)
+    coordinates = tuple([signed(c) for c in coordinates])
+    plan: Plan
+    if form.four_rows:
+        boxes = boxes_of_rows(tile, w, coordinates, write=False, what=what)
+        plan = tile.four_rows(address)
+        size = 4 * tile.inner
+        copy = partial(gather4, boxes, plan)
+    else:
+        box = tile.box(coordinates, machine.memory, write=False, what=what)
+        boxes = [box]
+        plan = tile.plan(address)
+        size = tile.bytes
+        copy = partial(box.load, plan)
+    found = targets(
+        cta,
+        address,
+        bar,
+        size=plan.footprint,
+        align=ALIGN,
+        cluster=form.cluster,
+        multicast=ctas if form.multicast else None,
+        group=form.group,
+        what=what,
+    )
+    counters = launch.counters
+    counters["tma.load.requests"] += 1
+    counters["tma.load.bytes"] += size
+    if form.multicast:
+        counters["tma.load.multicast.bytes"] += size * len(found)
+    if launch.counting:
+        for one in boxes:
+            launch.unit(Sectors).touch(one)
+    arrival = Arrival(w, lane, at, found, copy, count=size, what=what)
+    if machine.monitor is not None:
+        machine.monitor.copy_in(w, at, found, plan.footprint)
+    deliver(arrival, arrival, size=plan.footprint, order=plan.order if plan.source is None else None)

@@ -1,0 +1,222 @@
+"""Tensor copies out of shared memory: ``cp.async.bulk.tensor.*.global.shared::cta`` and ``cp.reduce.async.bulk.tensor``.
+
+Rules (PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"; the box and its swizzle are ``tile``'s):
+
+- Modes ``tile`` (the default) and ``tile::scatter4``; ``im2col`` modes are unsupported. The source is the executing
+  CTA's own shared memory at a multiple of 128 bytes.
+- Elements outside the tensor are not written; their bytes of shared memory need not have been.
+- Completion is by bulk groups of the executing thread (``groups``).
+- A reduction's element type is the map's; the operations are ``reduction``'s.
+- ``tf32`` and ``f32.ftz`` maps are unsupported here: what a store through them does to the bits is documented
+  nowhere.
+
+Several lanes that issue the same copy are reported; each makes it.
+
+Counters: ``tma.store.requests``, ``tma.store.bytes`` (bytes written, inside the tensor), ``tma.reduce.requests``,
+``tma.reduce.bytes``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.memory.coverage import note_reduce, note_rows
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.tma.groups import BulkGroups, Departure, depart
+from pytest_nvfp4.sim.tma.issue import by_lane, signed
+from pytest_nvfp4.sim.tma.load import boxes_of_rows, checked, tensor_coordinates, tensor_mode
+from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, WIDTHS, reduce
+from pytest_nvfp4.sim.tma.spelling import Parts
+from pytest_nvfp4.sim.tma.tensormap import descriptor
+from pytest_nvfp4.sim.tma.tile import ALIGN, Box, Plan, Tile, gathered
+from pytest_nvfp4.toolchain.tensormap import ElementType
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.lanes import Bits
+    from pytest_nvfp4.sim.memory.shared import SharedMemory
+    from pytest_nvfp4.sim.run.cta import Cta
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["Store", "lower_reduce", "lower_store", "store_tensor"]
+
+_KINDS = {
+    ElementType.U32: "u32",
+    ElementType.S32: "s32",
+    ElementType.U64: "u64",
+    ElementType.S64: "s64",
+    ElementType.F16: "f16",
+    ElementType.F32: "f32",
+    ElementType.F64: "f64",
+    ElementType.BF16: "bf16",
+}
+_UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The modifiers of one store or reduction (``operation`` is empty for a store)."""
+
+    opcode: str
+    rank: int
+    four_rows: bool
+    operation: str
+
+
+def lower_store(ins: Instruction, e: Emitter) -> None:
+    """Lower a tensor store."""
+    _lower(ins, e, Parts(ins, "cp", "async", "bulk", "tensor"), "")
+
+
+def lower_reduce(ins: Instruction, e: Emitter) -> None:
+    """Lower a tensor reduction."""
+    parts = Parts(ins, "cp", "reduce", "async", "bulk", "tensor")
+    _lower(ins, e, parts, parts.choice(*OPERATIONS))
+
+
+def _lower(ins: Instruction, e: Emitter, parts: Parts, operation: str) -> None:
+    rank, four_rows = tensor_mode(parts, "tile::scatter4")
+    if four_rows and operation:
+        raise Unsupported(f"{ins.opcode}: a reduction with .tile::scatter4")
+    if parts.direction() != ("global", "shared::cta"):
+        raise Unsupported(f"{ins.opcode}: only from .shared::cta to .global")
+    parts.require("bulk_group")
+    hint = parts.flag("L2::cache_hint")
+    parts.finish()
+    operands = parts.operands(ins, 2 + hint)
+    form = Store(ins.opcode, rank, four_rows, operation)
+    coordinates = tensor_coordinates(operands[0], 5 if four_rows else rank, e, ins.opcode)
+    arguments = ("w", e.mask, str(e.at), e.constant(form, "store"), e.address(operands[0]), e.address(operands[1]))
+    e.line(e.call(store_tensor, *arguments, coordinates))
+
+
+def store_tensor(  # noqa: PLR0917 - operands as the instruction has them
+    w: Warp, mask: int, at: int, form: Store, tensor_map: Bits, source: Bits, coordinates: tuple[Bits, ...]
+) -> None:
+    """Run a tensor store or reduction in the lanes of a mask. Raises Fault."""
+    for lane, (where, address, *box) in by_lane(
+        mask, (tensor_map, source, *coordinates), what=form.opcode, fatal=False, report=w.cta.launch.report
+    ):
+        _issue(w, lane, at, form, where, address, tuple(box))
+
+
+def _issue(  # noqa: PLR0917
+    w: Warp, lane: int, at: int, form: Store, where: int, address: int, coordinates: tuple[int, ...]
+) -> None:
+    what = form.opcode
+    cta = w.cta
+    launch = cta.launch
+    machine = launch.machine
+    tile = checked(descriptor(w, where, what=what), form.rank, what)
+    if tile.convert:
+        raise Unsupported(f"{what}: a store through a tf32 or ftz tensor map ({tile.map.describe()})")
+    coordinates = tuple([signed(c) for c in coordinates])
+    if form.four_rows:
+        boxes = boxes_of_rows(tile, w, coordinates, write=True, what=what)
+        plan = tile.four_rows(address)
+    else:
+        boxes = [tile.box(coordinates, machine.memory, write=True, what=what)]
+        plan = tile.plan(address)
+    shared = cta.shared
+    index = shared.index(address, plan.footprint, what=what, align=ALIGN)
+    if shared.opaque:
+        shared.refuse_opaque(index, index + plan.footprint, what=what)
+    if not shared.written[index : index + plan.footprint].all():
+        _check_written(shared, index, plan, boxes, what)
+    name = "reduce" if form.operation else "store"
+    counters = launch.counters
+    counters[f"tma.{name}.requests"] += 1
+    counters[f"tma.{name}.bytes"] += sum(box.inside_bytes for box in boxes)
+    if form.operation:
+        kind = _kind(tile, form)
+        write = partial(_reduce, boxes[0], form.operation, kind, cta)
+    else:
+        write = partial(_write, boxes, cta, at)
+    read = partial(_read, shared, index, plan)
+    if machine.monitor is not None:
+        machine.monitor.copy_out(w, at, lane, index, plan.footprint)
+    depart(Departure(cta.unit(BulkGroups).thread(w, lane), at, read, write, what=what))
+
+
+def _check_written(shared: SharedMemory, index: int, plan: Plan, boxes: list[Box], what: str) -> None:
+    """Raise Fault if a byte that goes to global memory was never written."""
+    written = shared.written[index : index + plan.footprint].view(np.uint8)
+    ordered = gathered(written, plan)
+    places = gathered_index(plan)
+    size = ordered.size // len(boxes)
+    for number, box in enumerate(boxes):
+        if box.region is None:
+            continue
+        part = slice(number * size, (number + 1) * size)
+        missing = box.inside(ordered[part]) == 0
+        if missing.any():
+            first = int(box.inside(places[part])[missing][0])
+            raise shared.uninitialised(index + first, what=what)
+
+
+def gathered_index(plan: Plan) -> NDArray[np.intp]:
+    """By byte of a box in its own order, its offset from the shared address."""
+    return (plan.order[:, None] * 16 + np.arange(16)).ravel()
+
+
+def _read(shared: SharedMemory, index: int, plan: Plan) -> NDArray[np.uint8]:
+    return gathered(shared.data[index : index + plan.footprint], plan)
+
+
+def _write(boxes: list[Box], cta: Cta, at: int, data: NDArray[np.uint8]) -> None:
+    size = data.size // len(boxes)
+    for number, box in enumerate(boxes):
+        region = box.region
+        if region is None:
+            continue
+        box.view()[...] = box.inside(data[number * size : (number + 1) * size])
+        if region.owner is not None:
+            offsets, wide = box.rows()
+            inner = box.inner_rows
+            for row in offsets.reshape(-1, inner):
+                pitch = int(row[1] - row[0]) if inner > 1 else wide
+                note_rows(region, int(row[0]), wide, inner, pitch, cta.linear, at)
+        if region.initialised is not None:
+            _mark(box)
+
+
+def _mark(box: Box) -> None:
+    assert box.region is not None
+    assert box.region.initialised is not None
+    offsets, wide = box.rows()
+    for offset in offsets.tolist():
+        box.region.initialised[offset : offset + wide] = True
+
+
+def _kind(tile: Tile, form: Store) -> str:
+    kind = _KINDS.get(tile.map.element_type, tile.map.element_type.name.lower())
+    if kind not in GLOBAL_TYPES[form.operation]:
+        raise Fault(
+            "tensor map",
+            f"{form.opcode}: .{form.operation} of elements of type {tile.map.element_type.name}; it takes "
+            f"{', '.join(sorted(GLOBAL_TYPES[form.operation]))} ({tile.map.describe()})",
+        )
+    if any(pitch < tile.inner for pitch in tile.pitches):
+        raise Unsupported(f"{form.opcode}: a reduction whose rows overlap ({tile.map.describe()})")
+    return kind
+
+
+def _reduce(box: Box, operation: str, kind: str, cta: Cta, data: NDArray[np.uint8]) -> None:
+    region = box.region
+    if region is None:
+        return
+    unsigned = _UNSIGNED[WIDTHS[kind]]
+    view = box.view()
+    new = np.ascontiguousarray(box.inside(data)).view(unsigned)
+    old = np.ascontiguousarray(view).view(unsigned)
+    view[...] = np.ascontiguousarray(reduce(operation, kind, old, new).astype(unsigned)).view(np.uint8)
+    if region.owner is not None:
+        offsets, wide = box.rows()
+        for offset in offsets.tolist():
+            note_reduce(region, offset, wide, cta.linear)

@@ -1,0 +1,48 @@
+"""The opcodes of this package, by prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_nvfp4.sim.fault import Unsupported
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.tma.groups import commit_group, wait_group
+from pytest_nvfp4.sim.tma.load import lower_load
+from pytest_nvfp4.sim.tma.spelling import SPACES, Parts, immediate
+from pytest_nvfp4.sim.tma.store import lower_reduce, lower_store
+
+__all__ = ["BLOCKING", "LOWERINGS"]
+
+
+def _tensor(ins: Instruction, e: Emitter) -> None:
+    """A tensor copy: the first state space says which way."""
+    first = next((part for part in ins.parts if part in SPACES), None)
+    if first is None:
+        raise Unsupported(f"{ins.opcode}: no state spaces")
+    (lower_store if first == "global" else lower_load)(ins, e)
+
+
+def _commit(ins: Instruction, e: Emitter) -> None:
+    parts = Parts(ins, "cp", "async", "bulk", "commit_group")
+    parts.finish()
+    parts.operands(ins, 0)
+    e.line(e.call(commit_group, "w", e.mask, str(e.at)))
+
+
+def _wait(ins: Instruction, e: Emitter) -> None:
+    parts = Parts(ins, "cp", "async", "bulk", "wait_group")
+    read = parts.flag("read")
+    parts.finish()
+    allowed = immediate(parts.operands(ins, 1)[0], ins.opcode, "the number of groups")
+    name = e.temporary(e.call(wait_group, "w", e.mask, str(e.at), str(allowed), str(read)))
+    e.park_if_none(name)
+
+
+LOWERINGS: Mapping[str, Lowering] = {
+    "cp.async.bulk.commit_group": _commit,
+    "cp.async.bulk.tensor": _tensor,
+    "cp.async.bulk.wait_group": _wait,
+    "cp.reduce.async.bulk.tensor": lower_reduce,
+}
+BLOCKING = frozenset({"cp.async.bulk.wait_group"})

@@ -1,0 +1,382 @@
+"""Which bytes of global memory a tensor map's box puts where in shared memory, and back.
+
+Rules, and where they come from:
+
+- A box of ``box[i]`` elements a dimension holds ``ceil(box[i] / elementStride[i])`` of them, every
+  ``elementStride[i]``-th one (CUDA driver API, ``cuTensorMapEncodeTiled``). In dimension 0 the stride must be 1
+  without interleave (PTX ISA, "Traversal-Stride").
+- The box lies in shared memory as dense rows of ``box[0]`` elements, dimension 0 innermost; then each 16-byte chunk
+  goes to the address that the swizzle makes of its own *absolute* shared address: bits 4-6 ^= bits 7-9 (128 B), 4-5
+  ^= 7-8 (64 B), 4 ^= 7 (32 B). Measured on an H200 at offsets 0, 128, 256, 640 and 1,024. With 32-byte atoms bits 5-6
+  ^= 7-8, with 64-byte atoms bit 6 ^= 7 (the tables of PTX ISA, "Swizzling Modes"). The 8-byte flip is drawn there
+  only, and is unsupported.
+- An element outside the tensor reads as zero and is not written; negative coordinates are outside; it counts towards
+  the bytes of the transaction (measured on an H200). The bit pattern of the NaN fill is documented nowhere: a box
+  that needs it is unsupported.
+- Packed 4-bit elements (``.b4x16``) are copied as they lie, two a byte (PTX ISA, "Padding and alignment of the
+  sub-byte types"); coordinates count elements, and a first coordinate in the middle of a byte is unsupported.
+- A ``tf32`` map rounds fp32 to the nearest-even tf32 on its way to shared memory (PTX ISA, "Tensor Dimension, size
+  and format"; CUTLASS relies on it); a NaN there, and a subnormal in an ``f32.ftz`` map, is unsupported.
+- Addresses and strides are multiples of 16 bytes, the inner extent of a box is too, and fits the swizzle's span; the
+  destination is a multiple of 128 (CUDA driver API; PTX ISA, "cp.async.bulk.tensor").
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.memory.globals import GlobalMemory, Region
+from pytest_nvfp4.sim.memory.shared import SharedMemory
+from pytest_nvfp4.toolchain.tensormap import (
+    ElementType,
+    Interleave,
+    OobFill,
+    Swizzle,
+    SwizzleAtomicity,
+    TensorMap,
+    TensorMapError,
+    decode,
+)
+
+__all__ = ["ALIGN", "Box", "Plan", "Tile", "gather4", "gathered", "swizzle", "tile_of"]
+
+ALIGN = 128
+"""Bytes that a box's shared address must be a multiple of."""
+_UNIT = np.dtype("V16")
+_MAP_BYTES = 64
+"""Bytes of a tensor map that carry meaning."""
+
+# (swizzle, atom): right shift and mask of `a ^ ((a >> shift) & mask)`, and the pattern's period in bytes.
+_SWIZZLES = {
+    (Swizzle.NONE, SwizzleAtomicity.B16): (0, 0, 16),
+    (Swizzle.B32, SwizzleAtomicity.B16): (3, 0x10, 256),
+    (Swizzle.B64, SwizzleAtomicity.B16): (3, 0x30, 512),
+    (Swizzle.B128, SwizzleAtomicity.B16): (3, 0x70, 1024),
+    (Swizzle.B128, SwizzleAtomicity.B32): (2, 0x60, 512),
+    (Swizzle.B128, SwizzleAtomicity.B64): (1, 0x40, 256),
+}
+
+
+def swizzle(address: Any, tensor_map: TensorMap) -> Any:
+    """The shared address (or array of them) that the map's swizzle makes of an absolute shared address."""
+    shift, mask, _ = _SWIZZLES[tensor_map.swizzle, tensor_map.swizzle_atomicity]
+    return address ^ ((address >> shift) & mask)
+
+
+class Plan:
+    """How the 16-byte units of a box are ordered in shared memory.
+
+    Attributes:
+        order: By unit of the box in its own (row-major) order, its unit relative to the destination.
+        footprint: Bytes from the destination to the end of the last unit.
+        source: By unit of the destination, the unit of global memory relative to the box's first byte; None where the
+            destination's units are not exactly the first ones (a box narrower than the swizzle's span).
+    """
+
+    __slots__ = ("footprint", "order", "source")
+
+    def __init__(self, tile: Tile, phase: int, offsets: NDArray[np.intp]) -> None:
+        units = offsets.size * (tile.inner // 16)
+        linear = np.arange(units, dtype=np.intp) * 16 + phase
+        order: NDArray[np.intp] = (swizzle(linear, tile.map) - phase) >> 4
+        self.order = order
+        self.footprint = (int(order.max()) + 1) * 16
+        self.source: NDArray[np.intp] | None = None
+        if self.footprint == units * 16 and int(order.min()) == 0:
+            source = np.empty(units, np.intp)
+            inside = np.arange(tile.inner // 16, dtype=np.intp)
+            source[order] = (offsets[:, None] // 16 + inside[None, :]).ravel()
+            self.source = source
+
+
+class Tile:
+    """A checked tensor map, with what every copy of its box needs.
+
+    Attributes:
+        inner: Bytes of a row of the box.
+        counts: Elements a dimension.
+        rows: Rows of the box.
+        bytes: Bytes of the box, which a load counts towards its mbarrier.
+        span: Bytes of global memory from the first to the last byte of a box.
+
+    Raises:
+        Fault: ``tensor map``, the fields contradict each other.
+        Unsupported: an interleaved layout, an atomicity that is not modelled.
+    """
+
+    def __init__(self, tensor_map: TensorMap) -> None:
+        _check(tensor_map)
+        self.map = tensor_map
+        self.bits = tensor_map.element_type.bits
+        self.inner = tensor_map.box[0] * self.bits // 8
+        steps = tensor_map.element_strides
+        self.counts = (tensor_map.box[0], *(-(-b // s) for b, s in zip(tensor_map.box[1:], steps[1:], strict=True)))
+        self.rows = prod(self.counts[1:])
+        self.bytes = self.rows * self.inner
+        self.reach = tuple((count - 1) * step for count, step in zip(self.counts, steps, strict=True))
+        # What the innermost coordinate of a box that lies inside may be at most, and so on outwards.
+        self.limits = tuple(dim - 1 - reach for dim, reach in zip(tensor_map.dims, self.reach, strict=True))
+        self.span = self.inner + sum(r * s for r, s in zip(self.reach[1:], tensor_map.strides, strict=True))
+        self.pitches = tuple(s * t for s, t in zip(tensor_map.strides, steps[1:], strict=True))
+        self.row_offsets = np.zeros(1, np.intp)
+        """Bytes from the box's first row to each of its rows."""
+        for count, pitch in zip(self.counts[1:], self.pitches, strict=True):
+            along = np.arange(count, dtype=np.intp) * pitch
+            self.row_offsets = (along[:, None] + self.row_offsets[None, :]).ravel()
+        self.convert = tensor_map.tf32 or tensor_map.element_type is ElementType.F32_FTZ
+        self.period = _SWIZZLES[tensor_map.swizzle, tensor_map.swizzle_atomicity][2]
+        self._plans: dict[int, Plan] = {}
+        self._row_plans: dict[int, Plan] = {}
+
+    def plan(self, address: int) -> Plan:
+        """The order of the box's units at a shared address."""
+        phase = address % self.period
+        found = self._plans.get(phase)
+        if found is None:
+            found = self._plans[phase] = Plan(self, phase, self.row_offsets)
+        return found
+
+    def four_rows(self, address: int) -> Plan:
+        """The same for the four rows of ``tile::gather4`` and ``tile::scatter4``."""
+        phase = address % self.period
+        found = self._row_plans.get(phase)
+        if found is None:
+            found = self._row_plans[phase] = Plan(self, phase, np.zeros(4, np.intp))
+        return found
+
+    def box(self, coordinates: tuple[int, ...], memory: GlobalMemory, *, write: bool, what: str) -> Box:
+        """The box at signed coordinates, all of its elements inside the tensor checked to lie in one region.
+
+        Raises:
+            Fault: ``tensor map``, the map describes memory that no tensor has; ``read-only``.
+            Unsupported: a first coordinate inside a byte; a NaN fill.
+        """
+        address = self.map.address
+        first = coordinates[0]
+        if self.bits >= 8:
+            address += first * (self.bits >> 3)
+        elif first & 1:
+            raise Unsupported(f"{what}: first coordinate {first} of 4-bit elements, in the middle of a byte")
+        else:
+            address += first >> 1
+        inside = True
+        for coordinate, limit in zip(coordinates, self.limits, strict=True):
+            if coordinate < 0 or coordinate > limit:
+                inside = False
+                break
+        if inside:
+            for coordinate, stride in zip(coordinates[1:], self.map.strides, strict=True):
+                address += coordinate * stride
+            region = _region(memory, address, self.span, self, write=write, what=what)
+            return Box(self, region, address - region.start, None)
+        return self._cut(coordinates, memory, write=write, what=what)
+
+    def _cut(self, coordinates: tuple[int, ...], memory: GlobalMemory, *, write: bool, what: str) -> Box:
+        """A box that is partly or wholly outside the tensor."""
+        if self.map.oob_fill is OobFill.NAN and not write:
+            raise Unsupported(f"{what}: out-of-bounds elements with the NaN fill, whose bit pattern is not documented")
+        parts: list[slice] = []
+        address = self.map.address
+        span = 0
+        for dimension, coordinate in enumerate(coordinates):
+            step = 1 if dimension == 0 else self.map.element_strides[dimension]
+            low = max(0, -(coordinate // step))
+            high = max(low, min(self.counts[dimension], (self.map.dims[dimension] - 1 - coordinate) // step + 1))
+            if dimension == 0:
+                parts.append(slice(low * self.bits // 8, (high * self.bits + 7) // 8))
+                address += (coordinate + low) * self.bits // 8
+                span += parts[0].stop - parts[0].start
+            else:
+                parts.append(slice(low, high))
+                address += (coordinate + low * step) * self.map.strides[dimension - 1]
+                span += (high - low - 1) * self.pitches[dimension - 1]
+        cut = tuple(parts)
+        if any(part.start >= part.stop for part in cut):
+            return Box(self, None, 0, cut)
+        region = _region(memory, address, span, self, write=write, what=what)
+        return Box(self, region, address - region.start, cut)
+
+
+class Box:
+    """One box of a tensor: where its elements inside the tensor lie.
+
+    Attributes:
+        region, offset: The region of global memory and the offset of its first byte inside; None if wholly outside.
+        cut: By dimension, which of the box's bytes (dimension 0) or elements lie inside; None if all of them do.
+    """
+
+    __slots__ = ("cut", "offset", "region", "tile")
+
+    def __init__(self, tile: Tile, region: Region | None, offset: int, cut: tuple[slice, ...] | None) -> None:
+        self.tile = tile
+        self.region = region
+        self.offset = offset
+        self.cut = cut
+
+    def view(self) -> NDArray[np.uint8]:
+        """The bytes inside the tensor, in place: dimensions outermost first, dimension 0 in bytes."""
+        tile = self.tile
+        assert self.region is not None
+        if self.cut is None:
+            shape = (*reversed(tile.counts[1:]), tile.inner)
+        else:
+            shape = tuple(part.stop - part.start for part in reversed(self.cut))
+        return np.ndarray(shape, np.uint8, self.region.data, self.offset, (*reversed(tile.pitches), 1))
+
+    def dense(self) -> NDArray[np.uint8]:
+        """All bytes of the box in its own order, zeros where it is outside the tensor."""
+        tile = self.tile
+        if self.cut is None:
+            found = self.view().ravel()
+        else:
+            full = np.zeros((*reversed(tile.counts[1:]), tile.inner), np.uint8)
+            if self.region is not None:
+                full[tuple(reversed(self.cut))] = self.view()
+            found = full.ravel()
+        return _converted(found, tile.map) if tile.convert else found
+
+    def load(self, plan: Plan, shared: SharedMemory, index: int) -> None:
+        """Copy the box to shared memory."""
+        size = plan.footprint
+        units = shared.data[index : index + size].view(_UNIT)
+        tile = self.tile
+        if plan.source is None:
+            units[plan.order] = self.dense().view(_UNIT)
+            shared.written[index : index + size].reshape(-1, 16)[plan.order] = True
+            return
+        if self.cut is None and not tile.convert:
+            assert self.region is not None
+            source = self.region.data[self.offset : self.offset + tile.span].view(_UNIT)
+            source.take(plan.source, out=units, mode="clip")
+        else:
+            units[plan.order] = self.dense().view(_UNIT)
+        shared.written[index : index + size] = True
+
+    def inside(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Of one value a byte of the box in its own order, those inside the tensor, shaped as ``view``."""
+        tile = self.tile
+        shaped = values.reshape((*reversed(tile.counts[1:]), tile.inner))
+        return shaped if self.cut is None else shaped[tuple(reversed(self.cut))]
+
+    @property
+    def inside_bytes(self) -> int:
+        """Bytes inside the tensor."""
+        if self.region is None:
+            return 0
+        if self.cut is None:
+            return self.tile.bytes
+        return prod(part.stop - part.start for part in self.cut)
+
+    @property
+    def inner_rows(self) -> int:
+        """Rows inside the tensor along dimension 1, which lie at one distance."""
+        if self.tile.map.rank == 1:
+            return 1
+        return self.tile.counts[1] if self.cut is None else self.cut[1].stop - self.cut[1].start
+
+    def rows(self) -> tuple[NDArray[np.intp], int]:
+        """Offsets in the region of the rows inside the tensor, and bytes of each."""
+        tile = self.tile
+        if self.cut is None:
+            return tile.row_offsets + self.offset, tile.inner
+        offsets = np.full(1, self.offset, np.intp)
+        for part, pitch in zip(self.cut[1:], tile.pitches, strict=True):
+            along = np.arange(part.stop - part.start, dtype=np.intp) * pitch
+            offsets = (along[:, None] + offsets[None, :]).ravel()
+        return offsets, self.cut[0].stop - self.cut[0].start
+
+
+def gather4(boxes: list[Box], plan: Plan, shared: SharedMemory, index: int) -> None:
+    """Copy the rows of ``tile::gather4``, one box each, to shared memory."""
+    data = np.concatenate([box.dense() for box in boxes])
+    size = plan.footprint
+    shared.data[index : index + size].view(_UNIT)[plan.order] = data.view(_UNIT)
+    shared.written[index : index + size].reshape(-1, 16)[plan.order] = True
+
+
+def gathered(units: NDArray[np.uint8], plan: Plan) -> NDArray[np.uint8]:
+    """The bytes of shared memory from a box's address on, in the box's own order (a copy)."""
+    return units.view(_UNIT)[plan.order].view(np.uint8)
+
+
+@lru_cache(maxsize=4096)
+def _tile_of(words: bytes) -> Tile | Fault:
+    try:
+        return Tile(decode(words))
+    except TensorMapError as error:
+        return Fault("tensor map", str(error), hint="look at how the map was made or copied")
+    except Fault as fault:
+        return fault
+
+
+def tile_of(data: bytes, *, what: str) -> Tile:
+    """The tile of a tensor map's 64 bytes (or more).
+
+    Raises:
+        Fault: ``tensor map``, with the decoder's words; ``unsupported``.
+    """
+    found = _tile_of(data[:_MAP_BYTES])
+    if isinstance(found, Tile):
+        return found
+    if isinstance(found, Unsupported):
+        raise Unsupported(f"{what}: {found.message}", hint=found.hint)
+    raise Fault(found.kind, f"{what}: {found.message}", hint=found.hint)
+
+
+def _check(tensor_map: TensorMap) -> None:
+    """What the decoder leaves to whoever uses the map."""
+    if tensor_map.interleave is not Interleave.NONE:
+        raise Unsupported(f"a tensor map with the interleaved layout {tensor_map.interleave.name}")
+    if tensor_map.element_strides[0] != 1:
+        raise Fault(
+            "tensor map",
+            f"element stride {tensor_map.element_strides[0]} in dimension 0; without interleave it must be 1 "
+            "(PTX ISA, 'Traversal-Stride')",
+        )
+    key = (tensor_map.swizzle, tensor_map.swizzle_atomicity)
+    if key not in _SWIZZLES:
+        if tensor_map.swizzle is Swizzle.B128:
+            raise Unsupported(f"a tensor map with the swizzle atomicity {tensor_map.swizzle_atomicity.name}")
+        raise Fault(
+            "tensor map",
+            f"swizzle {tensor_map.swizzle.name} with atomicity {tensor_map.swizzle_atomicity.name}: only the 128-byte "
+            "swizzle has another atomicity than 16 bytes (PTX ISA, 'Swizzling Modes')",
+        )
+    if tensor_map.element_type is ElementType.FP4_PACKED and tensor_map.dims[0] % 2:
+        raise Fault("tensor map", f"{tensor_map.dims[0]} packed 4-bit elements in dimension 0: it must be even")
+
+
+def _region(memory: GlobalMemory, address: int, size: int, tile: Tile, *, write: bool, what: str) -> Region:
+    try:
+        region = memory.region(address, size, write=write, what=what)
+    except Fault as fault:
+        if fault.kind != "out-of-bounds":
+            raise
+        raise Fault(
+            "tensor map",
+            f"{fault.message}; the tensor map is {tile.map.describe()}",
+            hint="the map's address, sizes or strides do not describe the tensor that was allocated",
+        ) from None
+    if region.initialised is not None and not write:
+        memory.check_initialised(region, address - region.start, size, what=what)
+    return region
+
+
+def _converted(data: NDArray[np.uint8], tensor_map: TensorMap) -> NDArray[np.uint8]:
+    """fp32 as a tf32 or ftz map delivers it."""
+    bits = data.view(np.uint32)
+    magnitude = bits & 0x7FFF_FFFF
+    if tensor_map.element_type is ElementType.F32_FTZ and ((magnitude != 0) & (magnitude < 0x0080_0000)).any():
+        raise Unsupported("a subnormal number in the box of an f32.ftz tensor map")
+    if not tensor_map.tf32:
+        return data
+    if (magnitude > 0x7F80_0000).any():
+        raise Unsupported("a NaN in the box of a tf32 tensor map")
+    rounded = (bits + 0x0FFF + (bits >> 13 & 1)) & 0xFFFF_E000
+    return rounded.astype(np.uint32).view(np.uint8)

@@ -1,0 +1,153 @@
+"""Tensor maps written bit by bit, and what their boxes hold, element by element: the oracle of the copies' tests."""
+
+import struct
+from dataclasses import dataclass
+
+from pytest_nvfp4.toolchain.tensormap import ElementType
+
+BITS = {0: 8, 1: 16, 2: 32, 3: 32, 4: 64, 5: 64, 6: 16, 7: 32, 8: 32, 9: 64, 10: 16, 11: 4}
+
+
+@dataclass
+class Geometry:
+    """The arguments of ``cuTensorMapEncodeTiled``: strides in bytes from dimension 1 on; swizzle 0-3, atom 0-3."""
+
+    element: int = ElementType.U8
+    dims: tuple[int, ...] = (128,)
+    strides: tuple[int, ...] = ()
+    box: tuple[int, ...] = (64,)
+    steps: tuple[int, ...] = ()
+    swizzle: int = 0
+    atom: int = 0
+    fill: int = 0
+    interleave: int = 0
+    tf32: int = 0
+
+    @property
+    def bits(self):
+        return BITS[self.element]
+
+    @property
+    def counts(self):
+        steps = self.steps or (1,) * len(self.box)
+        return tuple(-(-b // s) for b, s in zip(self.box, steps, strict=True))
+
+    @property
+    def bytes(self):
+        total = self.bits
+        for count in self.counts:
+            total *= count
+        return total // 8
+
+    @property
+    def extent(self):
+        """Bytes of global memory that the tensor spans."""
+        return -(-self.dims[0] * self.bits // 8) + sum(
+            (d - 1) * s for d, s in zip(self.dims[1:], self.strides, strict=True)
+        )
+
+    def encode(self, address):
+        """The 128 bytes; those after 64 are noise."""
+        rank = len(self.dims)
+        steps = (*(self.steps or (1,) * rank), *[1] * (5 - rank))
+        dims = [*self.dims, *[1] * (5 - rank)]
+        box = [*self.box, *[1] * (5 - rank)]
+        strides = [*self.strides, *[0] * (4 - len(self.strides))]
+        fields = [
+            (0, 0, 64, address),
+            (1, 0, 4, 2),
+            (1, 4, 3, rank - 1),
+            (1, 7, 4, int(self.element)),
+            (1, 11, 2, self.interleave),
+            (1, 13, 2, self.swizzle),
+            (1, 15, 1, self.fill),
+            (1, 16, 1, self.tf32),
+            (1, 19, 2, self.atom),
+            (6, 56, 8, box[0] - 1),
+        ]
+        for i, (word, start) in enumerate([(1, 32), (2, 0), (2, 32), (3, 0)]):
+            fields.append((word, start, 32, strides[i] >> 4 & 0xFFFF_FFFF))
+            fields.append((3, 32 + 4 * i, 4, strides[i] >> 36))
+        for i, (word, start) in enumerate([(4, 0), (4, 32), (5, 0), (5, 32), (6, 0)]):
+            fields.append((word, start, 32, dims[i] - 1))
+            fields.append((6, 32 + 3 * i, 3, steps[i] - 1))
+        fields += [(7, 8 * i, 8, box[i + 1] - 1) for i in range(4)]
+        words = [0] * 8
+        for word, start, width, value in fields:
+            assert 0 <= value < 1 << width, (word, start, width, value)
+            words[word] |= value << start
+        return struct.pack("<8Q", *words) + b"\x5a" * 64
+
+    def place(self, linear, address):
+        """The absolute shared address of a byte of the box, by the tables of the ISA: chunk numbers XORed by line."""
+        place = address + linear
+        line = place // 128
+        if self.swizzle == 0:
+            return place
+        if self.swizzle == 3 and self.atom == 1:
+            chunk, across, row = 32, 4, line % 4
+        elif self.swizzle == 3 and self.atom == 3:
+            chunk, across, row = 64, 2, line % 2
+        else:
+            chunk, across = 16, 8
+            row = line % {1: 2, 2: 4, 3: 8}[self.swizzle]
+        within = place % 128
+        number = within // chunk
+        assert number < across
+        return line * 128 + (number ^ row) * chunk + within % chunk
+
+
+def walk(geometry, coordinates, address, rows=None):
+    """Every byte (for 4-bit elements: half byte) of a box: ``(global offset or None, shared address, nibble)``.
+
+    ``rows`` gives the second coordinate of each row for the modes of four rows.
+    """
+    counts = geometry.counts
+    steps = geometry.steps or (1,) * len(counts)
+    if rows is not None:
+        counts = (counts[0], len(rows))
+    total = 1
+    for count in counts:
+        total *= count
+    for number in range(total):
+        left, inside, offset = number, True, 0
+        for d, count in enumerate(counts):
+            j, left = left % count, left // count
+            c = rows[j] if rows is not None and d == 1 else coordinates[d] + j * steps[d]
+            inside = inside and 0 <= c < geometry.dims[d]
+            offset += c * (geometry.bits if d == 0 else 8 * geometry.strides[d - 1])
+        if geometry.bits == 4:
+            linear = number // 2
+            yield (offset // 8 if inside else None), geometry.place(linear, address), number % 2
+        else:
+            size = geometry.bits // 8
+            for b in range(size):
+                yield (offset // 8 + b if inside else None), geometry.place(number * size + b, address), None
+
+
+def loaded(geometry, source, coordinates, address, rows=None):
+    """By absolute shared address: the byte that a load puts there; ``source`` starts at the tensor's address."""
+    found = {}
+    for offset, place, nibble in walk(geometry, coordinates, address, rows):
+        value = 0 if offset is None else int(source[offset])
+        if nibble is None:
+            found[place] = value
+        else:
+            # Both elements of a byte come from one byte: an even first coordinate.
+            part = value & 0xF0 if nibble else value & 0x0F
+            found[place] = found.get(place, 0) | part
+    return found
+
+
+def stored(geometry, target, shared, coordinates, address, rows=None):
+    """``target`` after a store; ``shared`` maps absolute shared addresses to bytes."""
+    after = target.copy()
+    for offset, place, nibble in walk(geometry, coordinates, address, rows):
+        if offset is None:
+            continue
+        if nibble is None:
+            after[offset] = shared[place]
+        else:
+            keep, take = (0x0F, 0xF0) if nibble else (0xF0, 0x0F)
+            after[offset] = after[offset] & keep | shared[place] & take
+    return after

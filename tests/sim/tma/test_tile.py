@@ -1,0 +1,256 @@
+"""Boxes of tensor maps against an oracle that goes element by element."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.memory.globals import GlobalMemory, Region
+from pytest_nvfp4.sim.memory.shared import RESERVED, SharedMemory
+from pytest_nvfp4.sim.tma.tile import gather4, gathered, tile_of
+from pytest_nvfp4.toolchain.tensormap import ElementType
+from tests.sim.tma.maps import BITS, Geometry, loaded, stored
+
+SHARED = 1 << 17
+
+
+class Device:
+    """A region of noise with a tensor in it, and a CTA's shared memory."""
+
+    def __init__(self, geometry, *, before=48, after=32, seed=0):
+        self.geometry = geometry
+        self.memory = GlobalMemory()
+        size = before + geometry.extent + after
+        self.kept = np.random.default_rng(seed).integers(1, 256, size + 64, np.uint8)
+        lead = -self.kept.ctypes.data % 16
+        start = self.kept.ctypes.data + lead
+        before -= before % 16
+        self.region = self.memory.add(Region("X", start, size))
+        self.address = start + before
+        self.tensor = self.region.data[before:]
+        self.shared = SharedMemory(SHARED, rank=0)
+
+    @property
+    def tile(self):
+        return tile_of(self.geometry.encode(self.address), what="test")
+
+    def load(self, coordinates, address):
+        tile = self.tile
+        plan = tile.plan(address)
+        box = tile.box(coordinates, self.memory, write=False, what="test")
+        box.load(plan, self.shared, address - self.shared.base)
+
+    def check(self, coordinates, address, rows=None):
+        expected = loaded(self.geometry, self.tensor, coordinates, address, rows)
+        written = {int(i) + self.shared.base for i in np.flatnonzero(self.shared.written)}
+        assert written == set(expected)
+        got = {place: int(self.shared.data[place - self.shared.base]) for place in expected}
+        assert got == expected
+
+
+@st.composite
+def geometries(draw, *, elements=tuple(e for e in BITS if e != 8), most=6000):
+    """Legal maps, boxes of at most ``most`` bytes."""
+    element = draw(st.sampled_from(elements))
+    bits = BITS[element]
+    rank = draw(st.integers(1, 5))
+    swizzle, atom = draw(st.sampled_from([(0, 0), (1, 0), (2, 0), (3, 0), (3, 0), (3, 1), (3, 3)]))
+    span = {0: 512, 1: 32, 2: 64, 3: 128}[swizzle]
+    unit = 128 // bits
+    inner = draw(st.integers(1, min(256 // unit, span * 8 // (unit * bits)))) * unit
+    box, steps = [inner], [1]
+    left = most // (inner * bits // 8)
+    for _ in range(rank - 1):
+        step = draw(st.sampled_from([1, 1, 1, 2, 3, 8]))
+        extent = draw(st.integers(1, max(1, min(24, left * step))))
+        box.append(extent)
+        steps.append(step)
+        left //= -(-extent // step)
+    dims = [draw(st.integers(1, 2 * inner))]
+    if bits == 4:
+        dims[0] += dims[0] % 2
+    dims += [draw(st.integers(1, 9)) for _ in range(rank - 1)]
+    strides, pitch = [], -(-dims[0] * bits // 128) * 16
+    for dim in dims[1:]:
+        pitch += draw(st.sampled_from([0, 0, 16, 48]))
+        strides.append(pitch)
+        pitch *= dim
+    return Geometry(element, tuple(dims), tuple(strides), tuple(box), tuple(steps), swizzle, atom)
+
+
+def coordinates_of(draw, geometry):
+    found = [draw(st.integers(-box - 1, dim + 2)) for dim, box in zip(geometry.dims, geometry.box, strict=True)]
+    if draw(st.booleans()):
+        found = [draw(st.integers(0, max(0, d - b))) for d, b in zip(geometry.dims, geometry.box, strict=True)]
+    if geometry.bits == 4:
+        found[0] -= found[0] % 2
+    return tuple(found)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_load_puts_every_element_where_the_oracle_does(data):
+    geometry = data.draw(geometries())
+    coordinates = coordinates_of(data.draw, geometry)
+    address = RESERVED + 128 * data.draw(st.integers(0, 40))
+    device = Device(geometry)
+    device.load(coordinates, address)
+    device.check(coordinates, address)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_store_writes_what_the_oracle_does_and_nothing_else(data):
+    geometry = data.draw(geometries())
+    coordinates = coordinates_of(data.draw, geometry)
+    address = RESERVED + 128 * data.draw(st.integers(0, 40))
+    device = Device(geometry)
+    shared = device.shared
+    shared.data[:] = np.random.default_rng(1).integers(0, 256, SHARED, np.uint8)
+    before = device.region.data.copy()
+    lead = device.address - device.region.start
+    bytes_of = {i + shared.base: int(v) for i, v in enumerate(shared.data[: 1 << 14])}
+    expected = before.copy()
+    expected[lead:] = stored(geometry, before[lead:], bytes_of, coordinates, address)
+
+    tile = device.tile
+    plan = tile.plan(address)
+    box = tile.box(coordinates, device.memory, write=True, what="test")
+    index = address - shared.base
+    if box.region is not None:
+        box.view()[...] = box.inside(gathered(shared.data[index : index + plan.footprint], plan))
+    assert (device.region.data == expected).all()
+
+
+@pytest.mark.parametrize("offset", [0, 128, 256, 640, 1024])
+@pytest.mark.parametrize(("swizzle", "mask"), [(1, 0x10), (2, 0x30), (3, 0x70)])
+def test_the_swizzle_is_that_of_the_absolute_address_as_measured(offset, swizzle, mask):
+    inner = 16 << swizzle
+    geometry = Geometry(ElementType.U8, (256, 64), (256,), (inner, 16), (), swizzle)
+    device = Device(geometry)
+    address = RESERVED + offset
+    device.load((32, 3), address)
+    linear = np.arange(inner * 16)
+    absolute = address + linear
+    places = (absolute ^ ((absolute >> 3) & mask)) - RESERVED
+    rows = device.tensor[: 64 * 256].reshape(64, 256)[3:19, 32 : 32 + inner].ravel()
+    assert (device.shared.data[places] == rows).all()
+
+
+def test_an_xor_from_the_start_of_the_tile_would_be_seen():
+    """The negative control of the test above."""
+    geometry = Geometry(ElementType.U8, (256, 64), (256,), (128, 16), (), 3)
+    device = Device(geometry)
+    device.load((0, 0), RESERVED + 640)
+    linear = np.arange(128 * 16)
+    places = (linear ^ ((linear >> 3) & 0x70)) + 640
+    rows = device.tensor[: 64 * 256].reshape(64, 256)[:16, :128].ravel()
+    assert (device.shared.data[places] != rows).any()
+
+
+def test_shared_memory_of_another_rank_has_the_same_pattern():
+    geometry = Geometry(ElementType.U8, (256, 64), (256,), (128, 16), (), 3)
+    device = Device(geometry)
+    device.shared = SharedMemory(SHARED, rank=5)
+    address = device.shared.base + 640
+    device.load((0, 0), address)
+    device.check((0, 0), address)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(-3, 12), min_size=4, max_size=4), st.integers(-40, 140), st.integers(0, 3))
+def test_gather4_is_a_box_of_four_rows(rows, first, swizzle):
+    geometry = Geometry(ElementType.U8, (144, 9), (160,), ({0: 128, 1: 32, 2: 64, 3: 128}[swizzle], 1), (), swizzle)
+    device = Device(geometry)
+    tile = device.tile
+    address = RESERVED + 384
+    boxes = [tile.box((first, row), device.memory, write=False, what="test") for row in rows]
+    gather4(boxes, tile.four_rows(address), device.shared, 384)
+    device.check((first, 0), address, rows)
+
+
+def test_tf32_rounds_to_the_nearest_even_and_keeps_infinities():
+    geometry = Geometry(ElementType.F32, (16,), (), (16,), tf32=1)
+    device = Device(geometry)
+    values = np.array(
+        [0x3F800FFF, 0x3F801000, 0x3F801001, 0x3F803000, 0xBF801000, 0x7F7FFFFF, 0x7F800000, 0xFF800000] * 2, np.uint32
+    )
+    device.tensor[:64] = values.view(np.uint8)
+    device.load((0,), RESERVED)
+    expected = [0x3F800000, 0x3F800000, 0x3F802000, 0x3F804000, 0xBF800000, 0x7F800000, 0x7F800000, 0xFF800000]
+    assert device.shared.data[:64].view(np.uint32).tolist() == expected * 2
+    device.tensor[:4] = np.array([0x7F800001], np.uint32).view(np.uint8)
+    with pytest.raises(Unsupported, match="NaN"):
+        device.load((0,), RESERVED)
+
+
+def test_a_subnormal_through_an_ftz_map_is_unsupported():
+    device = Device(Geometry(ElementType.F32_FTZ, (4,), (), (4,)))
+    device.tensor[:16] = np.array([0, 0x80000000, 0x00800000, 0x3F800000], np.uint32).view(np.uint8)
+    device.load((0,), RESERVED)
+    assert (device.shared.data[:16] == device.tensor[:16]).all()
+    device.tensor[:4] = np.array([1], np.uint32).view(np.uint8)
+    with pytest.raises(Unsupported, match="subnormal"):
+        device.load((0,), RESERVED)
+
+
+def test_the_nan_fill_is_unsupported_only_where_it_would_show():
+    device = Device(Geometry(ElementType.F16, (64,), (), (64,), fill=1))
+    device.load((0,), RESERVED)
+    device.check((0,), RESERVED)
+    with pytest.raises(Unsupported, match="NaN fill"):
+        device.load((1,), RESERVED)
+
+
+def test_a_map_that_describes_too_much_is_a_fault_that_names_the_tensor():
+    geometry = Geometry(ElementType.U8, (128, 8), (128,), (128, 4))
+    device = Device(geometry)
+    wrong = Geometry(ElementType.U8, (128, 16), (128,), (128, 4))
+    tile = tile_of(wrong.encode(device.address), what="load")
+    tile.box((0, 4), device.memory, write=False, what="load")
+    with pytest.raises(Fault, match="after the end of X|X at byte") as caught:
+        tile.box((0, 8), device.memory, write=False, what="load")
+    assert caught.value.kind == "tensor map"
+    # Outside the tensor as the map has it: zeros, no fault.
+    assert tile.box((0, 16), device.memory, write=False, what="load").region is None
+
+
+def test_a_read_only_tensor_is_not_stored_to():
+    device = Device(Geometry(ElementType.U8, (128,), (), (128,)))
+    device.region.writable = False
+    with pytest.raises(Fault) as caught:
+        device.tile.box((0,), device.memory, write=True, what="store")
+    assert caught.value.kind == "read-only"
+
+
+@pytest.mark.parametrize(
+    ("geometry", "kind", "words"),
+    [
+        (Geometry(0, (128,), (), (64,), interleave=1), "tensor map", "rank 3"),
+        (Geometry(0, (32, 4, 4), (32, 128), (32, 1, 1), interleave=1), "unsupported", "interleaved"),
+        (Geometry(0, (128,), (), (64,), steps=(2,)), "tensor map", "element stride 2 in dimension 0"),
+        (Geometry(0, (128,), (), (64,), swizzle=3, atom=2), "unsupported", "B32_FLIP_8B"),
+        (Geometry(0, (128,), (), (32,), swizzle=1, atom=1), "tensor map", "only the 128-byte"),
+        (Geometry(0, (128,), (), (64,), swizzle=1), "tensor map", "wider than the 32-byte"),
+        (Geometry(0, (128,), (), (24,)), "tensor map", "not a multiple of 16"),
+        (Geometry(11, (129,), (), (64,)), "tensor map", "must be even"),
+        (Geometry(0, (128,), (), (64,), fill=1), "tensor map", "non-float"),
+    ],
+)
+def test_illegal_and_unmodelled_maps(geometry, kind, words):
+    with pytest.raises(Fault, match=words) as caught:
+        tile_of(geometry.encode(0x7000_0000), what="load")
+    assert caught.value.kind == kind
+
+
+def test_garbage_is_no_map():
+    with pytest.raises(Fault, match="not a valid tensor map") as caught:
+        tile_of(b"\x5a" * 128, what="load")
+    assert caught.value.kind == "tensor map"
+
+
+def test_an_odd_first_coordinate_of_fp4_is_unsupported():
+    device = Device(Geometry(ElementType.FP4_PACKED, (256, 4), (128,), (256, 4), (), 3))
+    with pytest.raises(Unsupported, match="middle of a byte"):
+        device.load((1, 0), RESERVED)
