@@ -40,6 +40,23 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         "mma_nvf4_ue8m0",
         "mma_nvf4_two_cta",
     ),
+    "collectives": (
+        "vote",
+        "shuffle",
+        "redux",
+        "redux_float",
+        "match_and_masks",
+    ),
+    "arithmetic": (
+        "packed_f32x2",
+        "convert_f16",
+        "convert_bf16",
+        "convert_e4m3",
+        "convert_e5m2",
+        "convert_narrow_pairs",
+        "integers",
+        "transcendental",
+    ),
 }
 
 NAMES: Final = tuple(name for names in MODULES.values() for name in names)

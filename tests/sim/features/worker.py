@@ -98,7 +98,7 @@ def simulate_one(feature: Any) -> dict[str, Any]:
         "compared": sorted(want),
         "findings": [str(finding) for finding in sim.findings],
         "prints": feature.prints,
-        "stdout": stdout.getvalue(),
+        "stdout": sim.output + stdout.getvalue(),
     }
 
 
