@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.bench.table import Row
     from pytest_nvfp4.device.base import Device
     from pytest_nvfp4.device.job import Case, KernelSpec
+    from pytest_nvfp4.device.kept import KeptVerdicts
     from pytest_nvfp4.device.verify import Verification, Verifier
 
 
@@ -36,6 +37,7 @@ class DeviceOptions:
         rounds: Timed calls of a benchmark.
         threshold: Least slowdown that fails a benchmark with a baseline, as a share.
         timeout_s: Seconds that one job may take.
+        fresh: Simulate again what is known to pass.
     """
 
     device: str
@@ -44,6 +46,7 @@ class DeviceOptions:
     rounds: int
     threshold: float
     timeout_s: float
+    fresh: bool = False
 
 
 def add(parser: pytest.Parser) -> None:
@@ -78,6 +81,12 @@ def add(parser: pytest.Parser) -> None:
         default=600.0,
         metavar="SECONDS",
         help="seconds one job may take on a device (default: 600)",
+    )
+    group.addoption(
+        "--nvfp4-fresh",
+        action="store_true",
+        help="simulate everything again; otherwise a case that passed is not run again while the kernel, the inputs, "
+        "the simulator and the versions of torch and the DSL are the same",
     )
     group.addoption(
         "--nvfp4-threshold",
@@ -116,6 +125,7 @@ def read(config: pytest.Config) -> DeviceOptions:
         rounds=rounds,
         threshold=_threshold(config),
         timeout_s=timeout,
+        fresh=bool(config.getoption("--nvfp4-fresh")),
     )
 
 
@@ -140,6 +150,8 @@ class Devices:
         self.options = options
         self.rows: list[Row] = []
         """What benchmark checks measured."""
+        self.recalled = 0
+        """Cases that were not simulated again."""
         self._verifiers: dict[str, Verifier] = {}
         self._verified: dict[tuple[str, str, str], dict[Case, Verification]] = {}
 
@@ -236,6 +248,12 @@ class Devices:
 
             terminal.write_sep("-", "nvfp4: device times")
             terminal.write_line(render(self.rows, width=terminal._tw.fullwidth).strip("\n"))
+        if self.recalled:
+            cases = "1 case is" if self.recalled == 1 else f"{self.recalled} cases are"
+            terminal.write_line(
+                f"nvfp4: {cases} known to pass in the simulator, with the same kernel, inputs and versions "
+                "(--nvfp4-fresh simulates them again)"
+            )
         reasons: Counter[str] = Counter()
         for report in terminal.stats.get("skipped", []):
             text = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else ""
@@ -273,9 +291,44 @@ class Devices:
         known = self._verified.setdefault((kernel.sha256, kernel.arch, " ".join(kernel.compile_options)), {})
         lacking = [case for case in dict.fromkeys([*wanted, *others]) if case not in known]
         if any(case in lacking for case in wanted):
-            done = self.verifier(kernel.arch).verify(kernel, lacking, base=base)
-            known.update(dict.fromkeys(lacking, done))
+            if self.for_arch(kernel.arch).name == "sim":
+                lacking = self._recall(kernel, lacking, known)
+            if lacking:
+                done = self.verifier(kernel.arch).verify(kernel, lacking, base=base)
+                known.update(dict.fromkeys(lacking, done))
+                self._keep(kernel, done)
         return [(case, known[case]) for case in wanted]
+
+    @cached_property
+    def _kept(self) -> KeptVerdicts:
+        from pytest_nvfp4.device.kept import KeptVerdicts
+        from pytest_nvfp4.plugin.state import RUN
+        from pytest_nvfp4.toolchain.cache import TraceCache
+
+        kept = KeptVerdicts(TraceCache(self._config.stash[RUN].options.cache).root)
+        self._config.add_cleanup(kept.prune)
+        return kept
+
+    def _recall(self, kernel: KernelSpec, cases: list[Case], known: dict[Case, Verification]) -> list[Case]:
+        """Take from the cache what is known to pass on the simulator; the cases that must be run."""
+        from pytest_nvfp4.device.verdict import CaseVerdict
+        from pytest_nvfp4.device.verify import Verification
+
+        if self.options.fresh:
+            return cases
+        info = self.simulator.describe()
+        for case in cases:
+            if self._kept.has(kernel, case):
+                known[case] = Verification((CaseVerdict(case, "passed"),), info, 0, "", "")
+                self.recalled += 1
+        return [case for case in cases if case not in known]
+
+    def _keep(self, kernel: KernelSpec, done: Verification) -> None:
+        if done.device is None or not done.device.simulated:
+            return
+        for verdict in done.verdicts:
+            if verdict.status == "passed" and not verdict.findings:
+                self._kept.add(kernel, verdict.case)
 
 
 DEVICES = pytest.StashKey[Devices]()

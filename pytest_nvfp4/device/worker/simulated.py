@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import linecache
 import os
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
-from pytest_nvfp4.sim.fault import Fault, Where
+from pytest_nvfp4.sim.fault import Where
 from pytest_nvfp4.sim.fault import Finding as SimFinding
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
 from pytest_nvfp4.sim.memory.globals import Region
@@ -157,8 +155,3 @@ def _place(where: Where) -> str:
     if where.ptx_line is not None:
         words.append(f"PTX line {where.ptx_line}: {where.text}")
     return ", ".join(words)
-
-
-def stack_of(fault: Fault) -> str:
-    """The Python stack of a fault, for a fault of the simulator's own."""
-    return "".join(traceback.format_exception(fault))
