@@ -154,7 +154,7 @@ def shuffle_fixed(mask: int, a: Bits, plan: Shuffle, what: str) -> Bits:
     return plan.value(mask, a, [mask], what)
 
 
-def shuffle(w: Warp, mask: int, a: Bits, b: Bits, c: Bits, members: Bits, mode: str) -> tuple[Bits, Predicate]:  # noqa: PLR0917 - as the instruction has them
+def shuffle(w: Warp, mask: int, a: Bits, b: Bits, c: Bits, members: Bits, mode: str) -> tuple[Bits, Predicate]:
     """shfl.sync in general: value and predicate."""
     what = f"shfl.sync.{mode}"
     sets = members_of(w, mask, members, what)

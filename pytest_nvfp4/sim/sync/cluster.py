@@ -1,0 +1,259 @@
+"""Barriers of a cluster, and addresses in the other CTAs' shared memory.
+
+Rules (PTX ISA, "barrier.cluster", "mapa", "getctarank", "exit"):
+
+- The barrier completes when all threads of the cluster that have not exited have arrived; exiting threads release it.
+- A thread arrives once before the barrier completes. It may arrive again after ``.wait`` has shown it the completion:
+  an arrive after an arrive without a wait in between is a fault, and so is a wait without an arrive, because it would
+  wait for its own thread.
+- ``.aligned`` ones are executed by all lanes of the warp together; lanes of the others are counted as they come.
+- ``mapa`` gives the same offset in the CTA of a rank below the size of the cluster; it takes and gives shared
+  addresses, or generic ones without a state space.
+
+Memory ordering (``.release``, ``.relaxed``, ``.acquire``) has no effect on values here.
+
+Counter: ``barrier.cluster.completions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lanes import Bits, bools, first, lanes
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.memory.shared import RANK_SHIFT
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.run.cta import Cluster, Cta
+from pytest_nvfp4.sim.sync.addresses import SHARED_WINDOW
+from pytest_nvfp4.sim.sync.modifiers import Modifiers
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Group, Warp
+
+__all__ = ["BLOCKING", "LOWERINGS", "ClusterBarrier"]
+
+_OFFSET = (1 << RANK_SHIFT) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a cluster barrier instruction is called, whether it is aligned, and where it stands."""
+
+    what: str
+    aligned: bool
+    at: int
+
+
+class ClusterBarrier:
+    """The barrier of one cluster.
+
+    Attributes:
+        arrived: By warp, the lanes that have arrived in the present round.
+        completed: By warp, the lanes whose round is complete and that have not waited for it yet.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.waiters: list[Group] = []
+        self.arrived: dict[Warp, int] = {}
+        self.completed: dict[Warp, int] = {}
+        for cta in cluster.ctas:
+            cta.unit(_Exits)
+
+    def waiting_for(self) -> str:
+        """Which warps are missing."""
+        missing = []
+        total = 0
+        for cta in self.cluster.ctas:
+            for warp in cta.warps:
+                total += warp.live != 0
+                lanes_missing = warp.live & ~self.arrived.get(warp, 0)
+                if lanes_missing:
+                    part = "" if lanes_missing == warp.live else f" lanes {lanes_missing:#010x}"
+                    missing.append(f"rank {cta.rank} warp {warp.index}{part}")
+        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+        return f"the cluster barrier, at which {len(missing)} of {total} warps have not arrived: " + (
+            ", ".join(missing[:8]) + more
+        )
+
+    def arrive(self, w: Warp, mask: int, form: Form) -> None:
+        """Lanes arrive. Raises Fault for lanes that have arrived and not waited."""
+        before = (self.arrived.get(w, 0) | self.completed.get(w, 0)) & mask
+        if before:
+            raise Fault(
+                "cluster",
+                f"{form.what}: lane {first(before)} has arrived at the cluster barrier before and has not waited since",
+                hint="every barrier.cluster.arrive needs a barrier.cluster.wait before the next one",
+            )
+        self.arrived[w] = self.arrived.get(w, 0) | mask
+        self.cluster.launch.machine.changes += 1
+        self.check()
+
+    def check(self) -> None:
+        """Complete the barrier if all living lanes have arrived."""
+        if not self.arrived:
+            return
+        for cta in self.cluster.ctas:
+            for warp in cta.warps:
+                if warp.live & ~self.arrived.get(warp, 0):
+                    return
+        for warp, mask in self.arrived.items():
+            self.completed[warp] = self.completed.get(warp, 0) | mask
+        self.arrived = {}
+        self.cluster.launch.counters["barrier.cluster.completions"] += 1
+        self.cluster.launch.machine.changes += 1
+        waiters, self.waiters = self.waiters, []
+        for group in waiters:
+            group.wake()
+
+    def wait(self, w: Warp, mask: int, form: Form) -> bool | None:
+        """True if the lanes' round is complete, None after the group was made to wait."""
+        done = self.completed.get(w, 0)
+        if not mask & ~done:
+            self.completed[w] = done & ~mask
+            return True
+        strange = mask & ~done & ~self.arrived.get(w, 0)
+        if strange:
+            raise Fault(
+                "cluster",
+                f"{form.what}: lane {first(strange)} waits at the cluster barrier and has not arrived at it",
+                hint="a barrier.cluster.wait follows the thread's own barrier.cluster.arrive",
+            )
+        w.wait_for(self)
+        return None
+
+
+class _Exits:
+    """Tells the cluster's barrier of lanes of a CTA that exit."""
+
+    def __init__(self, cta: Cta) -> None:
+        self.cta = cta
+
+    def lanes_exited(self, w: Warp) -> None:  # noqa: ARG002 - the hook's signature
+        """Exiting lanes may have been the last that were missing."""
+        self.cta.cluster.unit(ClusterBarrier).check()
+
+    warp_exited = lanes_exited
+
+
+def arrive(w: Warp, mask: int, form: Form) -> None:
+    """barrier.cluster.arrive."""
+    _check_aligned(w, mask, form)
+    w.cta.cluster.unit(ClusterBarrier).arrive(w, mask, form)
+
+
+def wait(w: Warp, mask: int, form: Form) -> bool | None:
+    """barrier.cluster.wait: True, or None while it waits."""
+    _check_aligned(w, mask, form)
+    return w.cta.cluster.unit(ClusterBarrier).wait(w, mask, form)
+
+
+def _check_aligned(w: Warp, mask: int, form: Form) -> None:
+    if form.aligned and w.live & ~mask:
+        raise Fault(
+            "divergence",
+            f"{form.what}: lanes {mask:#010x} execute it and lanes {w.live & ~mask:#010x} of the warp do not",
+            hint="an aligned barrier must be executed by all lanes of the warp",
+        )
+
+
+# ---- addresses ---------------------------------------------------------------------------------------------------
+
+
+def map_address(w: Warp, mask: int, address: Bits, rank: Bits, generic: bool) -> Bits:
+    """mapa: the address of the same place in the CTA of a rank."""
+    size = len(w.cta.cluster.ctas)
+    if isinstance(address, int) and isinstance(rank, int):
+        return _mapped(address, rank, size, generic)
+    wide = generic or getattr(address, "dtype", np.uint32) == np.uint64
+    result = np.zeros(32, np.uint64 if wide else np.uint32)
+    for lane in lanes(mask):
+        one = address if isinstance(address, int) else int(address[lane])
+        result[lane] = _mapped(one, rank if isinstance(rank, int) else int(rank[lane]), size, generic)
+    return result if not (result[bools(mask)] == result[first(mask)]).all() else int(result[first(mask)])
+
+
+def _mapped(address: int, rank: int, size: int, generic: bool) -> int:
+    if rank >= size:
+        raise Fault(
+            "cluster",
+            f"mapa: CTA rank {rank} of a cluster of {size}",
+            hint="look at the rank that is asked for, and at the cluster shape of the launch",
+        )
+    return _window(address, generic, "mapa") | rank << RANK_SHIFT | address & _OFFSET
+
+
+def _window(address: int, generic: bool, what: str) -> int:
+    """The window that a shared or generic address lies in, as the bits to add to a shared address."""
+    high = address >> 32 << 32
+    if high != (SHARED_WINDOW if generic else 0):
+        raise Fault("out-of-bounds", f"{what}: {address:#x} is not an address of shared memory")
+    return high
+
+
+def rank_of(w: Warp, mask: int, address: Bits, generic: bool) -> Bits:
+    """getctarank: the rank of the CTA whose shared memory an address names."""
+    size = len(w.cta.cluster.ctas)
+
+    def one(value: int) -> int:
+        _window(value, generic, "getctarank")
+        rank = (value & 0xFFFF_FFFF) >> RANK_SHIFT
+        if rank >= size:
+            raise Fault("cluster", f"getctarank: {value:#x} is in CTA rank {rank} of a cluster of {size}")
+        return rank
+
+    if isinstance(address, int):
+        return one(address)
+    result = np.zeros(32, np.uint32)
+    for lane in lanes(mask):
+        result[lane] = one(int(address[lane]))
+    return result
+
+
+# ---- lowering ----------------------------------------------------------------------------------------------------
+
+
+def _barrier(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 2)
+    kind = m.need("arrive", "wait")
+    m.one(*(("release", "relaxed") if kind == "arrive" else ("acquire",)))
+    aligned = m.one("aligned") is not None
+    m.done()
+    m.operands(0)
+    form = e.constant(Form(ins.opcode, aligned, e.at), "form")
+    if kind == "arrive":
+        e.line(e.call(arrive, "w", e.mask, form))
+        return
+    e.park_if_none(e.temporary(e.call(wait, "w", e.mask, form)))
+
+
+def _mapa(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 1)
+    generic = m.one("shared::cluster") is None
+    bits = int(m.need("u32", "u64")[1:])
+    m.done()
+    if generic and bits == 32:
+        raise Unsupported(f"{ins.opcode}: a generic address has 64 bits")
+    result, address, rank = m.operands(3)
+    call = e.call(map_address, "w", e.mask, e.value(address, bits), e.value(rank, 32), str(generic))
+    e.assign(result, call, bits)
+
+
+def _getctarank(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 1)
+    generic = m.one("shared::cluster") is None
+    bits = int(m.need("u32", "u64")[1:])
+    m.done()
+    if generic and bits == 32:
+        raise Unsupported(f"{ins.opcode}: a generic address has 64 bits")
+    result, address = m.operands(2)
+    e.assign(result, e.call(rank_of, "w", e.mask, e.value(address, bits), str(generic)), 32)
+
+
+LOWERINGS: Mapping[str, Lowering] = {"barrier.cluster": _barrier, "mapa": _mapa, "getctarank": _getctarank}
+BLOCKING = frozenset({"barrier.cluster.wait"})
