@@ -1,0 +1,1 @@
+"""Arithmetic, logic, comparison, movement and conversion of register values."""

@@ -34,7 +34,7 @@ __all__ = ["Emitter", "Lowering"]
 
 Lowering = Callable[[Instruction, "Emitter"], None]
 
-_NARROW = {8: 0xFF, 16: 0xFFFF, 32: 0xFFFF_FFFF, 64: 0xFFFF_FFFF_FFFF_FFFF}
+_NARROW = {8: 0xFF, 16: 0xFFFF, 32: 0xFFFF_FFFF, 64: 0xFFFF_FFFF_FFFF_FFFF, 128: (1 << 128) - 1}
 
 
 class Emitter:

@@ -1,0 +1,322 @@
+"""Bits of a word (PTX ISA, "Integer Arithmetic Instructions" and "prmt"): prmt, bfe, bfi, brev, clz, popc, bfind, fns,
+szext, bmsk.
+
+Evidence: PTX ISA; tested against Python's integers, ``prmt`` for every mode and selector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, Reader, atoms, literal
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, signed
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+
+__all__ = ["FORMS", "LOWERINGS"]
+
+FORMS = (
+    "prmt .b32[.(f4e|b4e|rc8|ecl|ecr|rc16)]",
+    "bfe .(u32|u64|s32|s64)",
+    "bfi .(b32|b64)",
+    "brev|clz|popc .(b32|b64)",
+    "bfind [.shiftamt].(u32|u64|s32|s64)",
+    "fns .b32",
+    "szext .(clamp|wrap).(u32|s32)",
+    "bmsk .(clamp|wrap).b32",
+)
+
+
+# ---- prmt -----------------------------------------------------------------------------------------------------------
+
+_MODES: Mapping[str, tuple[tuple[int, int, int, int], ...]] = {
+    "f4e": ((0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5), (3, 4, 5, 6)),
+    "b4e": ((0, 7, 6, 5), (1, 0, 7, 6), (2, 1, 0, 7), (3, 2, 1, 0)),
+    "rc8": ((0, 0, 0, 0), (1, 1, 1, 1), (2, 2, 2, 2), (3, 3, 3, 3)),
+    "ecl": ((0, 1, 2, 3), (1, 1, 2, 3), (2, 2, 2, 3), (3, 3, 3, 3)),
+    "ecr": ((0, 0, 0, 0), (0, 1, 1, 1), (0, 1, 2, 2), (0, 1, 2, 3)),
+    "rc16": ((0, 1, 0, 1), (2, 3, 2, 3), (0, 1, 0, 1), (2, 3, 2, 3)),
+}
+"""Source bytes of the result's bytes 0 to 3, by the two low bits of the selector."""
+
+
+def _permute(a: Array, b: Array, selector: Array) -> Array:
+    source = b.astype(np.uint64) << np.uint64(32) | a
+    result = np.zeros(np.broadcast(a, b, selector).shape, np.uint32)
+    for place in range(4):
+        nibble = selector >> 4 * place & 15
+        byte = (source >> ((nibble & 7) * 8).astype(np.uint64)).astype(np.uint32) & 0xFF
+        sign = np.where(byte & 0x80, np.uint32(0xFF), np.uint32(0))
+        result |= np.where(nibble & 8, sign, byte) << 8 * place
+    return result
+
+
+@cache
+def _permute_mode(mode: str) -> Kernel:
+    selectors = np.array([sum(byte << 4 * n for n, byte in enumerate(row)) for row in _MODES[mode]], np.uint32)
+
+    def compute(a: Array, b: Array, selector: Array) -> Array:
+        return _permute(a, b, selectors[selector & 3])
+
+    compute.__name__ = f"prmt_{mode}"
+    return compute
+
+
+def _shuffle(a: str, b: str, selector: int) -> str | None:
+    """Expression of a permutation without sign replication: bytes that move equally far are moved together."""
+    moves: dict[tuple[str, int], int] = {}
+    for place in range(4):
+        nibble = selector >> 4 * place & 15
+        if nibble & 8:
+            return None
+        key = (a if nibble < 4 else b, place - (nibble & 3))
+        moves[key] = moves.get(key, 0) | 0xFF << 8 * (nibble & 3)
+    terms = []
+    for (name, far), mask in moves.items():
+        value = literal(name)
+        part = name if mask == MASKS[32] else f"({name} & {mask})"
+        if value is not None:
+            terms.append(str(((value & mask) << 8 * far if far >= 0 else (value & mask) >> -8 * far)))
+        else:
+            terms.append(f"({part} << {8 * far})" if far > 0 else f"({part} >> {-8 * far})" if far < 0 else part)
+    return " | ".join(terms)
+
+
+def _prmt(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    read.one("b32")
+    mode = read.maybe(*_MODES)
+    dst, *sources = read.end(4)
+    a, b, c = atoms(e, 32, *sources)
+    selector = literal(c)
+    if selector is not None:
+        if mode:
+            selector = sum(byte << 4 * n for n, byte in enumerate(_MODES[mode][selector & 3]))
+        text = _shuffle(a, b, selector)
+        if text is not None:
+            e.assign(dst, text, 32)
+            return
+        e.assign(dst, e.call(lift(_permute, 32, 32, 32), a, b, str(selector)), 32)
+        return
+    e.assign(dst, e.call(lift(_permute_mode(mode) if mode else _permute, 32, 32, 32), a, b, c), 32)
+
+
+# ---- fields ---------------------------------------------------------------------------------------------------------
+
+
+def _extract_unsigned(a: Array, position: Array, length: Array) -> Array:
+    """Bits from ``position`` on; what lies above the word is 0."""
+    width = 8 * a.itemsize
+    dtype = a.dtype.type
+    position, length = (np.minimum(v & 0xFF, width).astype(a.dtype) for v in (position, length))
+    moved = np.where(position < width, a >> np.minimum(position, dtype(width - 1)), dtype(0))
+    mask = np.where(length < width, (dtype(1) << np.minimum(length, dtype(width - 1))) - dtype(1), ~dtype(0))
+    result: Array = moved & mask
+    return result
+
+
+def _extract_signed(a: Array, position: Array, length: Array) -> Array:
+    """The same, filled with the field's top bit, or with the word's where the field reaches past it."""
+    width = 8 * a.itemsize
+    dtype = a.dtype.type
+    field = _extract_unsigned(a, position, length)
+    start, size = (v & 0xFF for v in (position, length))
+    top = np.minimum(start + size - np.uint32(1), width - 1).astype(a.dtype)
+    sign = np.where(size == 0, dtype(0), a >> top & dtype(1))
+    filled = np.minimum(np.minimum(size, np.maximum(width - start.astype(np.int64), 0)), width - 1).astype(a.dtype)
+    whole = np.minimum(size, np.maximum(width - start.astype(np.int64), 0)) >= width
+    fill = np.where((sign != 0) & ~whole, ~dtype(0) << filled, dtype(0))
+    result: Array = field | fill
+    return result
+
+
+def _bfe(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    kind = read.one("u32", "u64", "s32", "s64")
+    dst, source, position, length = read.end(4)
+    bits = BITS[kind]
+    kernel = _extract_unsigned if kind[0] == "u" else _extract_signed
+    (a,) = atoms(e, bits, source)
+    b, c = atoms(e, 32, position, length)
+    start, size = literal(b), literal(c)
+    if kind[0] == "u" and start is not None and size is not None and start & 0xFF < bits:
+        e.assign(dst, f"{a} >> {start & 0xFF} & {(1 << min(size & 0xFF, bits)) - 1}", bits)
+    else:
+        e.assign(dst, e.call(lift(kernel, bits, 32, 32), a, b, c), bits)
+
+
+def _insert(a: Array, b: Array, position: Array, length: Array) -> Array:
+    """``a`` put into ``b``."""
+    width = 8 * a.itemsize
+    dtype = a.dtype.type
+    position, length = (np.minimum(v & 0xFF, width).astype(a.dtype) for v in (position, length))
+    ones = np.where(length < width, (dtype(1) << np.minimum(length, dtype(width - 1))) - dtype(1), ~dtype(0))
+    start = np.minimum(position, dtype(width - 1))
+    mask = np.where(position < width, ones << start, dtype(0))
+    result: Array = (b & ~mask) | (a << start & mask)
+    return result
+
+
+def _bfi(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    bits = BITS[read.one("b32", "b64")]
+    dst, first, second, position, length = read.end(5)
+    names = atoms(e, bits, first, second) + atoms(e, 32, position, length)
+    e.assign(dst, e.call(lift(_insert, bits, bits, 32, 32), *names), bits)
+
+
+def _size_extend(a: Array, size: Array, *, signs: bool) -> Array:
+    """The low ``size`` bits, zero- or sign-extended; 32 and more keep the word."""
+    amount = np.minimum(size, 32)
+    shift = (32 - np.maximum(amount, 1)).astype(np.uint32)
+    moved = a << shift
+    value = (signed(moved) >> shift.astype(np.int32)).view(np.uint32) if signs else moved >> shift
+    return np.where(amount == 0, np.uint32(0), value)
+
+
+@cache
+def _szext_kernel(mode: str, kind: str) -> Kernel:
+    def compute(a: Array, size: Array) -> Array:
+        return _size_extend(a, size if mode == "clamp" else size & 31, signs=kind == "s32")
+
+    compute.__name__ = "szext"
+    return compute
+
+
+def _szext(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    mode = read.one("clamp", "wrap")
+    kind = read.one("u32", "s32")
+    dst, *sources = read.end(3)
+    e.assign(dst, e.call(lift(_szext_kernel(mode, kind), 32, 32), *atoms(e, 32, *sources)), 32)
+
+
+@cache
+def _mask_kernel(mode: str) -> Kernel:
+    def compute(position: Array, length: Array) -> Array:
+        if mode == "clamp":
+            start, size = np.minimum(position, 32), np.minimum(length, 32)
+        else:
+            start, size = position & 31, length & 31
+        start, size = start.astype(np.uint64), size.astype(np.uint64)
+        return (((np.uint64(1) << size) - np.uint64(1)) << start).astype(np.uint32)
+
+    compute.__name__ = "bmsk"
+    return compute
+
+
+def _bmsk(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    mode = read.one("clamp", "wrap")
+    read.one("b32")
+    dst, *sources = read.end(3)
+    e.assign(dst, e.call(lift(_mask_kernel(mode), 32, 32), *atoms(e, 32, *sources)), 32)
+
+
+# ---- counting -------------------------------------------------------------------------------------------------------
+
+
+def _reverse(a: Array) -> Array:
+    width = 8 * a.itemsize
+    bytes_ = a.astype(a.dtype.newbyteorder(">")).view(np.uint8)
+    bits = np.unpackbits(bytes_.reshape(a.size, width // 8), axis=1)
+    return np.packbits(bits[:, ::-1], axis=1).reshape(-1).view(a.dtype.newbyteorder(">")).astype(a.dtype)
+
+
+def _population(a: Array) -> Array:
+    return np.bitwise_count(a).astype(np.uint32)
+
+
+def _length(a: Array) -> Array:
+    """Python's ``bit_length``."""
+    filled = a.copy()
+    shift = 1
+    while shift < 8 * a.itemsize:
+        filled |= filled >> shift
+        shift *= 2
+    return _population(filled)
+
+
+def _leading_zeros(a: Array) -> Array:
+    return np.uint32(8 * a.itemsize) - _length(a)
+
+
+_COUNTING = {"brev": _reverse, "clz": _leading_zeros, "popc": _population}
+
+
+def _counting(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    bits = BITS[read.one("b32", "b64")]
+    dst, source = read.end(2)
+    (a,) = atoms(e, bits, source)
+    e.assign(dst, e.call(lift(_COUNTING[ins.root], bits), a), bits if ins.root == "brev" else 32)
+
+
+@cache
+def _find_kernel(shift: bool, signs: bool) -> Kernel:
+    def compute(a: Array) -> Array:
+        if signs:
+            a = np.where(signed(a) < 0, ~a, a)
+        place = _length(a) - np.uint32(1)
+        if shift:
+            place = np.where(a == 0, place, np.uint32(8 * a.itemsize - 1) - place)
+        return place
+
+    compute.__name__ = "bfind"
+    return compute
+
+
+def _bfind(ins: Instruction, e: Emitter) -> None:
+    """The place of the highest bit that is not the sign's, 0xFFFFFFFF if there is none."""
+    read = Reader(ins)
+    shift = read.has("shiftamt")
+    kind = read.one("u32", "u64", "s32", "s64")
+    dst, source = read.end(2)
+    bits = BITS[kind]
+    e.assign(dst, e.call(lift(_find_kernel(shift, kind[0] == "s"), bits), *atoms(e, bits, source)), 32)
+
+
+def _nth(mask: int, base: int, offset: int) -> int:
+    base &= 0xFFFF_FFFF
+    if base > 31:
+        return 0xFFFF_FFFF
+    offset = (offset ^ 0x8000_0000) - 0x8000_0000
+    if not offset:
+        return base if mask >> base & 1 else 0xFFFF_FFFF
+    places = range(base, 32) if offset > 0 else range(base, -1, -1)
+    left = abs(offset)
+    for place in places:
+        left -= mask >> place & 1
+        if not left:
+            return place
+    return 0xFFFF_FFFF
+
+
+def _find_nth(mask: Array, base: Array, offset: Array) -> Array:
+    """The place of the n-th set bit from ``base`` on, upwards or, for a negative n, downwards."""
+    lanes = zip(mask.tolist(), base.tolist(), offset.tolist(), strict=True)
+    return np.array([_nth(*lane) for lane in lanes], np.uint32)
+
+
+def _fns(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    read.one("b32")
+    dst, *sources = read.end(4)
+    e.assign(dst, e.call(lift(_find_nth, 32, 32, 32), *atoms(e, 32, *sources)), 32)
+
+
+LOWERINGS: Mapping[str, Lowering] = {
+    "prmt": _prmt,
+    "bfe": _bfe,
+    "bfi": _bfi,
+    "szext": _szext,
+    "bmsk": _bmsk,
+    "brev": _counting,
+    "clz": _counting,
+    "popc": _counting,
+    "bfind": _bfind,
+    "fns": _fns,
+}

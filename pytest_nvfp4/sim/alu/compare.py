@@ -1,0 +1,164 @@
+"""Comparison (PTX ISA, "setp", "set", and their half-precision forms).
+
+Evidence: PTX ISA; tested for every operator against Python's comparisons. The unordered operators (``equ`` ... ``geu``)
+are true and the ordered ones false when an operand is NaN; ``ne`` is ordered; ``num`` and ``nan`` ask for NaN itself.
+With a second source ``c``, ``p = (a op b) bool c`` and ``q = !(a op b) bool c``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import numpy as np
+
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, Reader, atoms
+from pytest_nvfp4.sim.alu.integer import flipped
+from pytest_nvfp4.sim.alu.lift import Array, lift
+from pytest_nvfp4.sim.alu.numbers import floats, halves
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+
+__all__ = ["FORMS", "LOWERINGS"]
+
+_EQUALITY = {"eq": "==", "ne": "!="}
+_ORDER = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_UNSIGNED_ORDER = {"lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
+_FLOAT = ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
+_INTEGERS = ("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64")
+_FLOATS = ("f16", "bf16", "f32", "f64")
+_PAIRS = ("f16x2", "bf16x2")
+
+FORMS = (
+    "setp .(eq|ne)[.(and|or|xor)].(b16|b32|b64|u16|u32|u64|s16|s32|s64)",
+    "setp .(lt|le|gt|ge)[.(and|or|xor)].(u16|u32|u64|s16|s32|s64)",
+    "setp .(lo|ls|hi|hs)[.(and|or|xor)].(u16|u32|u64)",
+    "setp .(eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan)[.(and|or|xor)][.ftz].(f16|f32|f16x2)",
+    "setp .(eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan)[.(and|or|xor)].(bf16|f64|bf16x2)",
+    "set .(the operators of setp)[.(and|or|xor)][.ftz].(u32|s32|f32).(b16 ... s64|f32|f64)",
+    "set .(the float operators)[.(and|or|xor)][.ftz].(f16|u16|s16|u32|s32).f16",
+    "set .(the float operators)[.(and|or|xor)].(bf16|u16|s16|u32|s32).bf16",
+    "set .(the float operators)[.(and|or|xor)][.ftz].(f16x2.f16x2|bf16x2.bf16x2)",
+)
+
+_COMPARE: dict[str, Callable[[Array, Array], Array]] = {
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: (a < b) | (a > b),
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "equ": lambda a, b: ~((a < b) | (a > b)),
+    "neu": lambda a, b: a != b,
+    "ltu": lambda a, b: ~(a >= b),
+    "leu": lambda a, b: ~(a > b),
+    "gtu": lambda a, b: ~(a <= b),
+    "geu": lambda a, b: ~(a < b),
+    "num": lambda a, b: (a == a) & (b == b),
+    "nan": lambda a, b: (a != a) | (b != b),
+}
+
+
+@cache
+def _comparison(operator: str, kind: str, flush: bool) -> Callable[..., object]:
+    """``operator`` on patterns of a floating-point type, as a function of register values that gives a predicate."""
+
+    def compare(a: Array, b: Array) -> Array:
+        return _COMPARE[operator](floats(a, kind, flush=flush), floats(b, kind, flush=flush))
+
+    return lift(compare, BITS[kind], BITS[kind])
+
+
+def _condition(read: Reader, e: Emitter, operator: str, kind: str, flush: bool, a: str, b: str) -> str:
+    """Expression of ``a operator b``."""
+    if kind in _FLOATS:
+        if operator not in _FLOAT:
+            raise read.refuse(f".{operator} compares integers")
+        return e.call(_comparison(operator, kind, flush), a, b)
+    if operator in _EQUALITY:
+        return f"{a} {_EQUALITY[operator]} {b}"
+    if operator in _UNSIGNED_ORDER and kind[0] == "u":
+        return f"{a} {_UNSIGNED_ORDER[operator]} {b}"
+    if operator not in _ORDER or kind[0] == "b":
+        raise read.refuse(f".{operator} does not compare .{kind}")
+    if kind[0] == "u":
+        return f"{a} {_ORDER[operator]} {b}"
+    return f"{flipped(a, BITS[kind])} {_ORDER[operator]} {flipped(b, BITS[kind])}"
+
+
+_BOOL = {"and": "&", "or": "|", "xor": "^"}
+
+
+def _setp(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    operator = read.one(*_FLOAT, *_UNSIGNED_ORDER)
+    combine = read.maybe(*_BOOL)
+    flush = read.has("ftz")
+    kind = read.one("f16", "f32", "f16x2") if flush else read.one(*_INTEGERS, *_FLOATS, *_PAIRS)
+    operands = read.end(4 if combine else 3)
+    extra = f" {_BOOL[combine]} {e.predicate(operands[3])}" if combine else ""
+    p, q = e.pair(operands[0])
+    a, b = atoms(e, BITS[kind], operands[1], operands[2])
+    if kind in _PAIRS:
+        half = kind[:-2]
+        a0, a1, b0, b1 = (e.temporary(e.call(halves, x, part)) for x in (a, b) for part in ("0", "16"))
+        first = _condition(read, e, operator, half, flush, a0, b0)
+        second = _condition(read, e, operator, half, flush, a1, b1)
+        low, high = e.temporary(first + extra), e.temporary(second + extra)
+        e.assign_predicate(p, low)
+        e.assign_predicate(q, high)
+        return
+    text = _condition(read, e, operator, kind, flush, a, b)
+    if q.__class__ is p.__class__ or extra:
+        text = e.temporary(text)
+        low, high = e.temporary(f"({text}){extra}"), e.temporary(f"({text} ^ True){extra}")
+        e.assign_predicate(p, low)
+        e.assign_predicate(q, high)
+    else:
+        e.assign_predicate(p, text)
+
+
+_TRUE = {"f16": 0x3C00, "bf16": 0x3F80, "f32": 0x3F80_0000}
+
+
+@cache
+def _answer(true: int, bits: int) -> Callable[..., object]:
+    dtype = {16: np.uint16, 32: np.uint32}[bits]
+
+    def answer(condition: bool | Array) -> object:
+        if condition.__class__ is bool:
+            return true if condition else 0
+        return np.where(condition, dtype(true), dtype(0))
+
+    return answer
+
+
+def _set(ins: Instruction, e: Emitter) -> None:
+    """All ones (integers) or 1.0 where the condition holds, else 0."""
+    read = Reader(ins)
+    operator = read.one(*_FLOAT, *_UNSIGNED_ORDER)
+    combine = read.maybe(*_BOOL)
+    flush = read.has("ftz")
+    result = read.one("u16", "s16", "u32", "s32", "f16", "bf16", "f32", *_PAIRS)
+    kind = read.one("f16", "f32", "f16x2") if flush else read.one(*_INTEGERS, *_FLOATS, *_PAIRS)
+    half = kind in ("f16", "bf16")
+    legal = (kind,) if kind in _PAIRS else (kind, "u16", "s16", "u32", "s32") if half else ("u32", "s32", "f32")
+    if result not in legal:
+        raise read.refuse(f"a .{result} result from .{kind}")
+    dst, *sources = read.end(4 if combine else 3)
+    extra = f" {_BOOL[combine]} {e.predicate(sources[2])}" if combine else ""
+    a, b = atoms(e, BITS[kind], *sources[:2])
+    if kind in _PAIRS:
+        single = kind[:-2]
+        answer = _answer(_TRUE[single], 32)
+        a0, a1, b0, b1 = (e.temporary(e.call(halves, x, part)) for x in (a, b) for part in ("0", "16"))
+        low = e.call(answer, f"({_condition(read, e, operator, single, flush, a0, b0)}){extra}")
+        high = e.call(answer, f"({_condition(read, e, operator, single, flush, a1, b1)}){extra}")
+        e.assign(dst, f"{low} | {high} << 16", 32)
+        return
+    bits = BITS[result]
+    answer = _answer(_TRUE.get(result, MASKS[bits]), bits)
+    e.assign(dst, e.call(answer, f"({_condition(read, e, operator, kind, flush, a, b)}){extra}"), bits)
+
+
+LOWERINGS: Mapping[str, Lowering] = {"setp": _setp, "set": _set}

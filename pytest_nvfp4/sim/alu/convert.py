@@ -1,0 +1,342 @@
+"""Conversion between integers and f16, bf16, f32, f64, tf32 (PTX ISA, "cvt"). FP8 and smaller are in ``narrow``.
+
+Rules: an integer result is extended to its register by the sign of its type. Float to integer rounds (``.rni`` ...), clamps
+to the destination's range, and takes NaN to 0, or to ``1 << (bits - 1)`` if the source is f64 or the destination has 64
+bits. Integer to integer wraps, or clamps with ``.sat``. Float to float rounds once; ``.sat`` clamps to [+0, 1],
+``.satfinite`` to the largest finite value, ``.relu`` takes what is negative, and NaN stays NaN.
+
+Evidence: PTX ISA; all codes of f16 and bf16 are tested, the rest against exact rational arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+
+from pytest_nvfp4.sim.alu.floating import ROUNDINGS, canonical64, saturated, settled
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, atom, atoms, inline, literal
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, signed
+from pytest_nvfp4.sim.alu.narrow import NARROW, lower_narrow
+from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed
+from pytest_nvfp4.sim.alu.rounding import BF16, F16, TF32, Format, code_of, sum_to_odd, to_f32
+from pytest_nvfp4.sim.lanes import DTYPES
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+
+__all__ = ["FORMS", "LOWERINGS", "extend", "half_pair"]
+
+_INTEGERS = tuple(f"{letter}{width}" for letter in "us" for width in (8, 16, 32, 64))
+_FLOATS = ("f16", "bf16", "f32", "f64")
+_TO_INTEGER = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+_FORMATS: dict[str, Format] = {"f16": F16, "bf16": BF16}
+
+FORMS = (
+    "cvt [.sat].(u8|u16|u32|u64|s8|s16|s32|s64).(u8|u16|u32|u64|s8|s16|s32|s64)",
+    "cvt .(rni|rzi|rmi|rpi)[.ftz][.sat].(u8 ... s64).(f16|bf16|f32|f64)",
+    "cvt .(rn|rz|rm|rp)[.ftz][.sat].(f16|bf16|f32|f64).(u8 ... s64)",
+    "cvt [.(rn|rz|rm|rp)][.ftz][.sat].(f16|bf16|f32|f64).(f16|bf16|f32|f64)",
+    "cvt .(rni|rzi|rmi|rpi)[.ftz][.sat].(f16|f32|f64) from the same type",
+    "cvt .(rn|rz)[.relu][.satfinite].(f16|bf16|f16x2|bf16x2).f32",
+    "cvt .(rn|rz)[.relu][.satfinite].tf32.f32",
+    "cvt .rna[.satfinite].tf32.f32",
+)
+
+
+# ---- integer to integer ---------------------------------------------------------------------------------------------
+
+
+@cache
+def extend(kind: str, bits: int) -> Kernel:
+    """A kernel from patterns of an integer type to ``bits``, extended by its sign or cut."""
+
+    def compute(a: Array) -> Array:
+        if kind[0] == "s" and bits > BITS[kind]:
+            return signed(a).astype(f"i{bits // 8}").view(DTYPES[bits])
+        return a.astype(DTYPES[bits])
+
+    compute.__name__ = f"extend_{kind}"
+    return compute
+
+
+def _extension(e: Emitter, a: str, kind: str, bits: int) -> str:
+    """Expression of an atom of an integer type in ``bits``."""
+    source = BITS[kind]
+    if source == bits:
+        return a
+    if kind[0] == "s" and bits > source:
+        sign = SIGNS[source]
+        value = literal(a)
+        text = f"(({a} ^ {sign}) - {sign} & {MASKS[bits]})"
+        return str((value ^ sign) - sign & MASKS[bits]) if value is not None else inline(e, text, extend(kind, bits), a)
+    return inline(e, a if bits > source else f"{a} & {MASKS[bits]}", extend(kind, bits), a)
+
+
+def _limits(kind: str) -> tuple[int, int]:
+    bits = BITS[kind]
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if kind[0] == "s" else (0, (1 << bits) - 1)
+
+
+@cache
+def _clamp(source: str, target: str) -> Kernel:
+    (low_source, high_source), (low_target, high_target) = _limits(source), _limits(target)
+    low, high = max(low_source, low_target), min(high_source, high_target)
+
+    def compute(a: Array) -> Array:
+        value = signed(a) if source[0] == "s" else a
+        return np.clip(value, value.dtype.type(low), value.dtype.type(high)).astype(DTYPES[BITS[target]])
+
+    compute.__name__ = f"clamp_{source}_{target}"
+    return compute
+
+
+def _finish_integer(e: Emitter, ins: Instruction, text: str, kind: str) -> None:
+    """Assign a result of an integer type, extended to its register."""
+    dst = ins.operands[0]
+    width = e.width(dst) or BITS[kind]
+    if width > BITS[kind] and kind[0] == "s":
+        name = e.temporary(text)
+        e.assign(dst, _extension(e, name, kind, width), width)
+    else:
+        e.assign(dst, text, BITS[kind])
+
+
+# ---- float to integer, integer to float -----------------------------------------------------------------------------
+
+
+@cache
+def _float_to_integer(mode: str, flush: bool, target: str, source: str) -> Kernel:
+    bits = BITS[target]
+    low, high = _limits(target)
+    dtype = DTYPES[bits]
+    nan = 1 << bits - 1 if source == "f64" or bits == 64 else 0
+    number = np.int64 if target[0] == "s" else np.uint64
+
+    def compute(a: Array) -> Array:
+        value = floats(a, source, flush=flush).astype(np.float64)
+        value = _TO_INTEGER[mode](value)
+        # 2**63 and 2**64 are float64, their predecessors are not: compare with the first value past the range.
+        over, under = value >= float(high + 1), value < float(low)
+        inside = np.where(over | under | np.isnan(value), 0.0, value).astype(number).astype(dtype)
+        inside = np.where(over, dtype(high & MASKS[bits]), np.where(under, dtype(low & MASKS[bits]), inside))
+        return np.where(np.isnan(value), dtype(nan), inside)
+
+    compute.__name__ = f"{target}_of_{source}"
+    return compute
+
+
+def _odd_of_integer(a: Array, kind: str) -> Array:
+    """Integers as float64 rounded to odd."""
+    if BITS[kind] < 64:
+        return (signed(a) if kind[0] == "s" else a).astype(np.float64)
+    return sum_to_odd(*_parts(a, kind))
+
+
+def _parts(a: Array, kind: str) -> tuple[Array, Array]:
+    shift = np.uint64(32)
+    upper = a >> shift << shift
+    return (signed(upper) if kind[0] == "s" else upper).astype(np.float64), (a & np.uint64(MASKS[32])).astype(np.float64)
+
+
+def _f64_of_integer(a: Array, kind: str, mode: str) -> Array:
+    if BITS[kind] < 64:
+        return _odd_of_integer(a, kind)
+    upper, lower = _parts(a, kind)
+    total = upper + lower
+    if mode == "rn":
+        return total
+    other = total - upper
+    error = (upper - (total - other)) + (lower - other)
+    down = (mode == "rm") | ((mode == "rz") & (total > 0))
+    wrong = np.where(down, error < 0, error > 0)
+    return np.where(wrong, np.nextafter(total, np.where(down, -np.inf, np.inf)), total)
+
+
+def to_float(value: Array, kind: str, mode: str, *, saturates: bool = False) -> Array:
+    """float64 values, exact or rounded to odd, as patterns of f16, bf16 or f32."""
+    if kind == "f32":
+        return settled(to_f32(value, mode))
+    if kind == "f16" and mode == "rn" and not saturates:
+        pattern = value.astype(np.float16).view(np.uint16)
+        return np.where(np.isnan(value), np.uint16(NAN["f16"]), pattern)
+    return code_of(value, _FORMATS[kind], mode, nan=NAN[kind], saturates=saturates).astype(np.uint16)
+
+
+@cache
+def _integer_to_float(mode: str, flush: bool, clamps: bool, target: str, source: str) -> Kernel:
+    def compute(a: Array) -> Array:
+        if target == "f64":
+            value = _f64_of_integer(a, source, mode)
+            return canonical64(saturated(value) if clamps else value)
+        value = _odd_of_integer(a, source)
+        return to_float(saturated(value) if clamps else value, target, mode)
+
+    compute.__name__ = f"{target}_of_{source}"
+    return compute
+
+
+# ---- float to float ---------------------------------------------------------------------------------------------------
+
+
+def _flush_result(pattern: Array, kind: str) -> Array:
+    return flushed(pattern) if kind == "f32" else pattern
+
+
+@cache
+def _float_to_float(mode: str, flush: bool, clamps: bool, target: str, source: str) -> Kernel:
+    """``mode`` is a rounding of the value, of the value to an integral one (``rni`` ...), or empty for an exact widening."""
+
+    def compute(a: Array) -> Array:
+        value = floats(a, source, flush=flush and source == "f32").astype(np.float64)
+        if mode in _TO_INTEGER:
+            value = _TO_INTEGER[mode](value)
+        if clamps:
+            value = saturated(value)
+        if target == "f64":
+            return canonical64(value)
+        pattern = to_float(value, target, mode if mode in ROUNDINGS else "rn")
+        return _flush_result(pattern, target) if flush else pattern
+
+    compute.__name__ = f"{target}_of_{source}"
+    return compute
+
+
+@cache
+def _narrowed(mode: str, relu: bool, saturates: bool, target: str) -> Kernel:
+    """f32 to f16, bf16 or tf32."""
+
+    def compute(a: Array) -> Array:
+        value = a.view(np.float32).astype(np.float64)
+        if relu:
+            # NaN stays NaN; -0 becomes +0
+            value = np.where(value <= 0, 0.0, value)
+        if target == "tf32":
+            code = code_of(value, TF32, mode, nan=NAN["tf32"] >> 13, saturates=saturates).astype(np.uint32) << 13
+            return np.where(np.isnan(value), np.uint32(NAN["tf32"]), code)
+        return to_float(value, target, mode, saturates=saturates)
+
+    compute.__name__ = f"{target}_of_f32"
+    return compute
+
+
+def half_pair(a: Array, b: Array) -> Array:
+    """``cvt.rn.f16x2.f32``: ``a`` in the upper half. The epilogue of most kernels, so made of few numpy calls."""
+    result = np.empty(max(a.size, b.size), np.uint32)
+    halves = result.view(np.float16)
+    halves[0::2] = b.view(np.float32)
+    halves[1::2] = a.view(np.float32)
+    codes = result.view(np.uint16)
+    wrong = (codes & np.uint16(0x7FFF)) > np.uint16(0x7C00)
+    if wrong.any():
+        codes[wrong] = NAN["f16"]
+    return result
+
+
+def _half(a: Array) -> Array:
+    """``cvt.rn.f16.f32``."""
+    codes = a.view(np.float32).astype(np.float16).view(np.uint16)
+    wrong = (codes & np.uint16(0x7FFF)) > np.uint16(0x7C00)
+    return np.where(wrong, np.uint16(NAN["f16"]), codes) if wrong.any() else codes
+
+
+def _bfloat(a: Array) -> Array:
+    """``cvt.rn.bf16.f32``."""
+    codes = (a + (a >> 16 & 1) + np.uint32(0x7FFF) >> 16).astype(np.uint16)
+    wrong = (a & 0x7FFF_FFFF) > 0x7F80_0000
+    return np.where(wrong, np.uint16(NAN["bf16"]), codes) if wrong.any() else codes
+
+
+def _bfloat_pair(a: Array, b: Array) -> Array:
+    """``cvt.rn.bf16x2.f32``."""
+    return _bfloat(a).astype(np.uint32) << 16 | _bfloat(b)
+
+
+@cache
+def _pair(mode: str, relu: bool, saturates: bool, target: str) -> Kernel:
+    if mode == "rn" and not relu and not saturates:
+        return half_pair if target == "f16" else _bfloat_pair
+    one = _narrowed(mode, relu, saturates, target)
+
+    def compute(a: Array, b: Array) -> Array:
+        return one(a).astype(np.uint32) << 16 | one(b)
+
+    compute.__name__ = f"{target}x2_of_f32"
+    return compute
+
+
+# ---- lowering ---------------------------------------------------------------------------------------------------------
+
+
+def _cvt(ins: Instruction, e: Emitter) -> None:
+    if not NARROW.isdisjoint(ins.parts):
+        lower_narrow(ins, e)
+        return
+    read = Reader(ins)
+    mode = read.maybe(*ROUNDINGS, "rna", *_TO_INTEGER)
+    relu = read.has("relu")
+    if relu or "satfinite" in ins.parts or "tf32" in ins.parts or "x2" in ins.parts[-2]:
+        _special(ins, e, read, mode, relu)
+        return
+    flush = read.has("ftz")
+    clamps = read.has("sat")
+    target = read.one(*_INTEGERS, *_FLOATS)
+    source = read.one(*_INTEGERS, *_FLOATS)
+    _, operand = read.end(2)
+    bits = BITS[source]
+    if flush and "f32" not in (target, source):
+        raise read.refuse(".ftz without .f32")
+    a = atom(e, operand, bits)
+    if target in _INTEGERS and source in _INTEGERS:
+        if mode or flush:
+            raise read.refuse("an integer conversion does not round")
+        clamps = clamps and target != source
+        text = e.call(lift(_clamp(source, target), bits), a) if clamps else _extension(e, a, source, BITS[target])
+        _finish_integer(e, ins, text, target)
+    elif target in _INTEGERS:
+        if mode not in _TO_INTEGER:
+            raise read.refuse("a float to an integer needs .rni, .rzi, .rmi or .rpi")
+        _finish_integer(e, ins, e.call(lift(_float_to_integer(mode, flush, target, source), bits), a), target)
+    elif source in _INTEGERS:
+        if mode not in ROUNDINGS:
+            raise read.refuse("an integer to a float needs .rn, .rz, .rm or .rp")
+        kernel = _integer_to_float(mode, flush, clamps, target, source)
+        e.assign(ins.operands[0], e.call(lift(kernel, bits), a), BITS[target])
+    else:
+        _real(ins, e, read, mode, flush=flush, clamps=clamps, target=target, source=source, a=a)
+
+
+def _real(
+    ins: Instruction, e: Emitter, read: Reader, mode: str, *, flush: bool, clamps: bool, target: str, source: str, a: str
+) -> None:
+    widens = BITS[target] > BITS[source] or target == source
+    if mode == "rna" or (widens and mode in ROUNDINGS) or (mode in _TO_INTEGER and target != source):
+        raise read.refuse(f".{mode} from .{source} to .{target}")
+    if not widens and not mode:
+        raise read.refuse(f"from .{source} to .{target} a rounding is needed")
+    kernel = _float_to_float(mode, flush, clamps, target, source)
+    if not flush and not clamps and (mode, target, source) == ("rn", "f16", "f32"):
+        kernel = _half
+    elif not flush and not clamps and (mode, target, source) == ("rn", "bf16", "f32"):
+        kernel = _bfloat
+    e.assign(ins.operands[0], e.call(lift(kernel, BITS[source]), a), BITS[target])
+
+
+def _special(ins: Instruction, e: Emitter, read: Reader, mode: str, relu: bool) -> None:
+    """The forms with ``.relu``, ``.satfinite``, a pair, or tf32. The order of the two modifiers is free in ptxas."""
+    saturates = read.has("satfinite")
+    relu = relu or read.has("relu")
+    target = read.one("f16", "bf16", "f16x2", "bf16x2", "tf32")
+    read.one("f32")
+    if mode not in (("rn", "rz", "rna") if target == "tf32" and not relu else ("rn", "rz")):
+        raise read.refuse(f"rounding .{mode or 'none'}")
+    pair = target.endswith("x2")
+    dst, *sources = read.end(3 if pair else 2)
+    names = atoms(e, 32, *sources)
+    if pair:
+        e.assign(dst, e.call(lift(_pair(mode, relu, saturates, target[:-2]), 32, 32), *names), 32)
+    else:
+        e.assign(dst, e.call(lift(_narrowed(mode, relu, saturates, target), 32), *names), BITS[target])
+
+
+LOWERINGS: Mapping[str, Lowering] = {"cvt": _cvt}

@@ -1,0 +1,319 @@
+"""f32, f64 and f32x2 arithmetic (PTX ISA, "Floating-Point Instructions").
+
+Evidence: PTX ISA and IEEE 754; every rounding is tested against exact rational arithmetic. Results are correctly
+rounded, ``fma`` with one rounding. ``add`` and ``mul`` without a rounding modifier are rounded to nearest even and never
+contracted into an ``fma``, which the ISA allows ptxas to do. ``.ftz`` flushes subnormal operands and results to zero of
+the same sign, ``.sat`` clamps to [+0, 1] with NaN as +0.
+
+``min`` and ``max`` take -0 for less than +0, and the operand that is a number beside NaN unless ``.NaN`` asks for NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+
+from pytest_nvfp4.sim.alu.exact import by_lane, rounded
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, atoms, settle
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift
+from pytest_nvfp4.sim.alu.numbers import NAN, flushed
+from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+
+__all__ = ["BY_TYPE", "FORMS", "LOWERINGS", "ROUNDINGS", "fused", "odd_sum", "saturated", "settled"]
+
+ROUNDINGS = ("rn", "rz", "rm", "rp")
+
+FORMS = (
+    "add|sub|mul [.(rn|rz|rm|rp)][.ftz][.sat].f32",
+    "add|sub|mul [.(rn|rz|rm|rp)][.ftz].f32x2",
+    "add|sub|mul [.(rn|rz|rm|rp)].f64",
+    "fma .(rn|rz|rm|rp)[.ftz][.sat].f32",
+    "fma .(rn|rz|rm|rp)[.ftz].f32x2",
+    "fma|mad .(rn|rz|rm|rp).f64",
+    "mad .(rn|rz|rm|rp)[.ftz][.sat].f32",
+    "abs|neg [.ftz].f32",
+    "abs|neg .f64",
+    "min|max [.ftz][.NaN][.xorsign.abs].f32",
+    "min|max [.ftz][.NaN][.abs].f32 with three sources",
+    "min|max .f64",
+    "copysign .(f32|f64)",
+    "testp .(finite|infinite|number|notanumber|normal|subnormal).(f32|f64)",
+)
+
+
+# ---- what follows every f32 result ------------------------------------------------------------------------------------
+
+
+def settled(result: Array) -> Array:
+    """float32 results as patterns, NaN canonical."""
+    # A sum of squares is NaN only if one of them is: one quick call instead of a comparison and a reduction.
+    check = result.dot(result)
+    pattern = result.view(np.uint32)
+    if check != check:
+        return np.where(result != result, np.uint32(NAN["f32"]), pattern)
+    return pattern
+
+
+def saturated(result: Array) -> Array:
+    """Clamped to [+0, 1]; NaN and -0 give +0."""
+    return np.where(result > 0, np.minimum(result, result.dtype.type(1)), result.dtype.type(0))
+
+
+def odd_sum(a: Array, b: Array, mode: str) -> Array:
+    """a + b of float64 rounded to odd, with the sign of an exact zero as the rounding mode has it."""
+    total = sum_to_odd(a, b)
+    if mode == "rm":
+        total = np.where((total == 0) & (np.signbit(a) | np.signbit(b)), -0.0, total)
+    return total
+
+
+def fused(a: Array, b: Array, c: Array, mode: str) -> Array:
+    """a * b + c of float32 arrays as float32, rounded once."""
+    product = a.astype(np.float64) * b
+    if mode != "rn":
+        return to_f32(odd_sum(product, c.astype(np.float64), mode), mode)
+    total = product + c
+    # Rounding twice goes wrong only where the first rounding lands in the middle of two float32, or below their normals.
+    middle = (total.view(np.uint64) & np.uint64(0x1FFF_FFFF)) == np.uint64(0x1000_0000)
+    if middle.any() or (np.abs(total) < 2.0**-125).any():
+        total = sum_to_odd(product, c.astype(np.float64))
+    return total.astype(np.float32)
+
+
+@cache
+def f32_kernel(root: str, mode: str, flush: bool, saturates: bool) -> Kernel:
+    """A kernel of f32 patterns for add, sub, mul or fma."""
+    single = {"add": np.add, "sub": np.subtract, "mul": np.multiply}.get(root)
+
+    def compute(*patterns: Array) -> Array:
+        values = [(flushed(pattern) if flush else pattern).view(np.float32) for pattern in patterns]
+        if root == "fma":
+            result = fused(*values, mode)
+        elif mode == "rn" and single is not None:
+            result = single(*values)
+        elif root == "mul":
+            result = to_f32(values[0].astype(np.float64) * values[1], mode)
+        else:
+            second = values[1] if root == "add" else -values[1]
+            result = to_f32(odd_sum(values[0].astype(np.float64), second.astype(np.float64), mode), mode)
+        if saturates:
+            result = saturated(result)
+        answer = settled(result)
+        return flushed(answer) if flush else answer
+
+    compute.__name__ = f"{root}_f32"
+    return compute
+
+
+@cache
+def f64_kernel(root: str, mode: str) -> Kernel:
+    """A kernel of f64 patterns for add, sub, mul or fma."""
+    native = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+
+    def lane(*values: float) -> float:
+        a, b = values[0], values[1]
+        if root == "mul":
+            return a * b if _plain(a * b, a, b) else rounded(Fraction(a) * Fraction(b), mode)
+        if root == "fma":
+            c = values[2]
+            if not (math.isfinite(a) and math.isfinite(b)):
+                return a * b + c
+        else:
+            # a + b is b * 1 + a
+            a, b, c = (b if root == "add" else -b), 1.0, a
+            if not math.isfinite(a):
+                return a + c
+        if not math.isfinite(c):
+            return c
+        exact = Fraction(a) * Fraction(b) + Fraction(c)
+        if exact:
+            return rounded(exact, mode)
+        negative = math.copysign(1.0, a) * math.copysign(1.0, b) < 0, math.copysign(1.0, c) < 0
+        return -0.0 if all(negative) or (mode == "rm" and any(negative)) else 0.0
+
+    def compute(*patterns: Array) -> Array:
+        values = [pattern.view(np.float64) for pattern in patterns]
+        result = native[root](*values) if mode == "rn" and root in native else by_lane(lane, *values)
+        return canonical64(result)
+
+    compute.__name__ = f"{root}_f64"
+    return compute
+
+
+def _plain(product: float, a: float, b: float) -> bool:
+    """Whether a product is exact: of a zero, an infinity or NaN."""
+    return not a or not b or math.isnan(product) or math.isinf(a) or math.isinf(b)
+
+
+def canonical64(result: Array) -> Array:
+    """float64 results as patterns with one NaN."""
+    wrong = result != result
+    pattern = result.view(np.uint64)
+    return np.where(wrong, np.uint64(NAN["f64"]), pattern) if wrong.any() else pattern
+
+
+@cache
+def f32x2_kernel(root: str, mode: str, flush: bool) -> Kernel:
+    """A kernel of pairs of f32 patterns."""
+    single = f32_kernel(root, mode, flush, False)
+
+    def compute(*patterns: Array) -> Array:
+        return single(*(pattern.view(np.uint32) for pattern in patterns)).view(np.uint64)
+
+    compute.__name__ = f"{root}_f32x2"
+    return compute
+
+
+def _arithmetic(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    root = {"mad": "fma"}.get(ins.root, ins.root)
+    mode = read.one(*ROUNDINGS) if root == "fma" else read.maybe(*ROUNDINGS) or "rn"
+    flush = read.has("ftz")
+    saturates = read.has("sat")
+    if saturates:
+        kind = read.one("f32")
+    elif flush or ins.root == "mad":
+        kind = read.one("f32", "f32x2" if flush and ins.root != "mad" else "f64" if not flush else "f32")
+    else:
+        kind = read.one("f32", "f64", "f32x2")
+    dst, *sources = read.end(4 if root == "fma" else 3)
+    bits = BITS[kind]
+    if kind == "f32":
+        kernel = f32_kernel(root, mode, flush, saturates)
+    else:
+        kernel = f64_kernel(root, mode) if kind == "f64" else f32x2_kernel(root, mode, flush)
+    e.assign(dst, e.call(lift(kernel, *[bits] * len(sources)), *atoms(e, bits, *sources)), bits)
+
+
+# ---- sign ---------------------------------------------------------------------------------------------------------
+
+
+def _sign(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    flush = read.has("ftz")
+    kind = read.one("f32") if flush else read.one("f32", "f64")
+    dst, source = read.end(2)
+    bits = BITS[kind]
+    (a,) = atoms(e, bits, source)
+    if flush:
+        a = e.temporary(e.call(lift(flushed, 32), a))
+    e.assign(dst, f"{a} & {SIGNS[bits] - 1}" if ins.root == "abs" else f"{a} ^ {SIGNS[bits]}", bits)
+
+
+def _copysign(ins: Instruction, e: Emitter) -> None:
+    """The sign of the first source with the magnitude of the second."""
+    read = Reader(ins)
+    bits = BITS[read.one("f32", "f64")]
+    dst, *sources = read.end(3)
+    a, b = atoms(e, bits, *sources)
+    e.assign(dst, f"{a} & {SIGNS[bits]} | {b} & {SIGNS[bits] - 1}", bits)
+
+
+def _testp(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    what = read.one("finite", "infinite", "number", "notanumber", "normal", "subnormal")
+    kind = read.one("f32", "f64")
+    dst, source = read.end(2)
+    bits = BITS[kind]
+    (a,) = atoms(e, bits, source)
+    size = settle(e, e.temporary(f"{a} & {SIGNS[bits] - 1}"))
+    infinity = 0x7F80_0000 if kind == "f32" else 0x7FF0_0000_0000_0000
+    normal = 0x0080_0000 if kind == "f32" else 0x0010_0000_0000_0000
+    text = {
+        "finite": f"{size} < {infinity}",
+        "infinite": f"{size} == {infinity}",
+        "number": f"{size} <= {infinity}",
+        "notanumber": f"{size} > {infinity}",
+        "normal": f"({size} >= {normal}) & ({size} < {infinity})",
+        "subnormal": f"({size} != 0) & ({size} < {normal})",
+    }[what]
+    e.assign_predicate(dst, text)
+
+
+# ---- min, max -----------------------------------------------------------------------------------------------------
+
+_INFINITY = {16: 0x7C00, 32: 0x7F80_0000, 64: 0x7FF0_0000_0000_0000}
+
+
+def extreme_of(root: str, patterns: tuple[Array, ...], infinity: int, nan: int, propagates: bool) -> Array:
+    """The least or greatest of patterns of any binary format, in the order of numbers with -0 < +0.
+
+    Args:
+        infinity, nan: The patterns of infinity and of the NaN to give.
+        propagates: ``.NaN``: one NaN makes the result NaN.
+    """
+    dtype = patterns[0].dtype
+    width = 8 * dtype.itemsize
+    signed = np.dtype(f"i{dtype.itemsize}")
+    magnitude = signed.type(MASKS[width - 1] if width > 16 else 0x7FFF) if width != 32 else np.int32(0x7FFF_FFFF)
+    choose = np.minimum if root == "min" else np.maximum
+    result, is_nan = patterns[0], (patterns[0] & dtype.type(magnitude)) > infinity
+    for other in patterns[1:]:
+        other_nan = (other & dtype.type(magnitude)) > infinity
+        x, y = (p.view(signed) for p in (result, other))
+        x, y = (v ^ (v >> (width - 1) & magnitude) for v in (x, y))
+        best = choose(x, y)
+        best = (best ^ (best >> (width - 1) & magnitude)).view(dtype)
+        if is_nan.any() or other_nan.any():
+            best = np.where(is_nan, other, np.where(other_nan, result, best))
+            is_nan = is_nan | other_nan if propagates else is_nan & other_nan
+        result = best
+    return np.where(is_nan, dtype.type(nan), result) if is_nan.any() else result
+
+
+@cache
+def _extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, modifier: str) -> Kernel:
+    bits = BITS[kind]
+    infinity, sign = _INFINITY[bits], SIGNS[bits]
+
+    def compute(*patterns: Array) -> Array:
+        if flush:
+            patterns = tuple(flushed(pattern) for pattern in patterns)
+        signs = patterns[0] ^ patterns[1]
+        if modifier:
+            patterns = tuple(pattern & (sign - 1) for pattern in patterns)
+        result = extreme_of(root, patterns, infinity, NAN[kind], propagates)
+        if modifier == "xorsign":
+            result = np.where((result & (sign - 1)) > infinity, result, result & (sign - 1) | signs & sign)
+        return result
+
+    compute.__name__ = f"{root}_{kind}"
+    return compute
+
+
+def _extreme(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    flush = read.has("ftz")
+    propagates = read.has("NaN")
+    modifier = read.maybe("xorsign", "abs")
+    if modifier == "xorsign":
+        read.one("abs")
+    kind = read.one("f32") if flush or propagates or modifier else read.one("f32", "f64")
+    dst, *sources = read.end(3) if modifier == "xorsign" or kind == "f64" else read.end(3, 4)
+    if modifier == "abs" and len(sources) != 3:
+        raise read.refuse(".abs without .xorsign takes three sources")
+    bits = BITS[kind]
+    kernel = _extreme_kernel(ins.root, kind, flush, propagates, modifier)
+    e.assign(dst, e.call(lift(kernel, *[bits] * len(sources)), *atoms(e, bits, *sources)), bits)
+
+
+LOWERINGS: Mapping[str, Lowering] = {"copysign": _copysign, "testp": _testp}
+
+_REALS = ("f32", "f64")
+BY_TYPE: Mapping[str, Mapping[str, Lowering]] = {
+    "add": dict.fromkeys((*_REALS, "f32x2"), _arithmetic),
+    "sub": dict.fromkeys((*_REALS, "f32x2"), _arithmetic),
+    "mul": dict.fromkeys((*_REALS, "f32x2"), _arithmetic),
+    "fma": dict.fromkeys((*_REALS, "f32x2"), _arithmetic),
+    "mad": dict.fromkeys(_REALS, _arithmetic),
+    "abs": dict.fromkeys(_REALS, _sign),
+    "neg": dict.fromkeys(_REALS, _sign),
+    "min": dict.fromkeys(_REALS, _extreme),
+    "max": dict.fromkeys(_REALS, _extreme),
+}

@@ -1,0 +1,111 @@
+"""How an arithmetic lowering reads its opcode and writes its Python.
+
+Modifiers come in the order in which the PTX ISA lists them, so ``Reader`` takes them from the left and refuses what is
+left over. Operands become *atoms*: a local name or a literal, so that an expression may name one twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pytest_nvfp4.sim import lanes
+from pytest_nvfp4.sim.fault import Unsupported
+from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand
+
+__all__ = ["BITS", "MASKS", "SIGNS", "Reader", "atom", "atoms", "both", "inline", "ints", "literal", "settle"]
+
+BITS = {
+    f"{kind}{bits}": bits
+    for kind, widths in {"b": (8, 16, 32, 64, 128), "u": (8, 16, 32, 64), "s": (8, 16, 32, 64), "f": (16, 32, 64)}.items()
+    for bits in widths
+} | {"bf16": 16, "tf32": 32, "f16x2": 32, "bf16x2": 32, "u16x2": 32, "s16x2": 32, "f32x2": 64, "pred": 1}
+"""Width of a value of each type."""
+MASKS = {bits: (1 << bits) - 1 for bits in (8, 16, 32, 64, 128)}
+SIGNS = {bits: 1 << bits - 1 for bits in (8, 16, 32, 64)}
+
+
+class Reader:
+    """Takes an opcode's modifiers from the left.
+
+    Args:
+        ins: The instruction; its first part is taken already.
+    """
+
+    def __init__(self, ins: Instruction) -> None:
+        self.ins = ins
+        self._rest = list(ins.parts[1:])
+
+    def maybe(self, *names: str) -> str:
+        """The next modifier if it is one of ``names``, else an empty string."""
+        if self._rest and self._rest[0] in names:
+            return self._rest.pop(0)
+        return ""
+
+    def has(self, name: str) -> bool:
+        """Whether the next modifier is ``name``; if so it is taken."""
+        return bool(self.maybe(name))
+
+    def one(self, *names: str) -> str:
+        """The next modifier, which must be one of ``names``. Raises Unsupported."""
+        found = self.maybe(*names)
+        if not found:
+            said = f".{self._rest[0]}" if self._rest else "nothing"
+            raise self.refuse(f"{said} where one of {', '.join('.' + name for name in names)} is modelled")
+        return found
+
+    def end(self, *counts: int) -> tuple[Operand, ...]:
+        """The operands, once no modifier is left and their number is one of ``counts``. Raises Unsupported."""
+        if self._rest:
+            raise self.refuse(f"modifier .{self._rest[0]} is not modelled here")
+        if len(self.ins.operands) not in counts:
+            raise self.refuse(f"{len(self.ins.operands)} operands, {' or '.join(map(str, counts))} expected")
+        return self.ins.operands
+
+    def refuse(self, why: str) -> Unsupported:
+        """The exception that names the opcode and says why."""
+        return Unsupported(f"{self.ins.opcode}: {why}")
+
+
+def literal(text: str) -> int | None:
+    """The number of an expression that is a literal, else None."""
+    return int(text) if text.isdigit() else None
+
+
+def settle(e: Emitter, text: str) -> str:
+    """An expression as an atom: itself if it is a name or a literal, else a temporary that holds it."""
+    return text if text.isidentifier() or text.isdigit() else e.temporary(text)
+
+
+def atom(e: Emitter, operand: Operand, bits: int) -> str:
+    """A source operand as a name or a literal."""
+    return settle(e, e.value(operand, bits))
+
+
+def atoms(e: Emitter, bits: int, *operands: Operand) -> list[str]:
+    """Source operands of one width as atoms."""
+    return [atom(e, operand, bits) for operand in operands]
+
+
+def ints(*names: str) -> str:
+    """Condition that all the atoms are ints; literals are."""
+    asked = dict.fromkeys(name for name in names if not name.isdigit())
+    return " is ".join([f"{name}.__class__" for name in asked] + ["int"]) if asked else "True"
+
+
+def both(e: Emitter, on_ints: str, on_arrays: str, *names: str) -> str:
+    """Expression that takes ``on_ints`` if all the atoms are ints and else ``on_arrays``."""
+    condition = ints(*names)
+    return on_ints if condition == "True" else f"({on_ints} if {condition} else {on_arrays})"
+
+
+def inline(e: Emitter, on_ints: str, function: Callable[..., Any], *names: str) -> str:
+    """Expression that takes ``on_ints`` if all the atoms are ints and else calls ``function`` with them."""
+    condition = ints(*names)
+    return on_ints if condition == "True" else f"({on_ints} if {condition} else {e.call(function, *names)})"
+
+
+def collapsed(e: Emitter, expression: str, name: str) -> str:
+    """Expression in one atom whose lane bits are cleared: an array of it is made an int again if its lanes agree."""
+    return f"({expression} if {name}.__class__ is int else {e.call(lanes.collapse, expression)})"

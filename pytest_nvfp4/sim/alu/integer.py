@@ -1,0 +1,454 @@
+"""Integer arithmetic (PTX ISA, "Integer Arithmetic Instructions").
+
+Evidence: PTX ISA; Python's integers are the oracle of the tests. Results wrap unless ``.sat`` (s32 only) clamps them.
+A division by zero has no defined result in the ISA: it is reported as a finding, and gives all ones (``div``) or the
+dividend (``rem``) so that the run can go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytest_nvfp4.sim import lanes
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, atoms, both, inline, literal
+from pytest_nvfp4.sim.alu.lift import Array, lift, signed, unsigned
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["BY_TYPE", "FORMS", "LOWERINGS", "high", "wide"]
+
+_SCALARS = ("u16", "u32", "u64", "s16", "s32", "s64")
+_PAIRS = ("u16x2", "s16x2")
+
+FORMS = (
+    "add|sub .(u16|u32|u64|s16|s32|s64|u16x2|s16x2)",
+    "add|sub .sat.s32",
+    "mul|mad .(lo|hi).(u16|u32|u64|s16|s32|s64)",
+    "mul|mad .wide.(u16|u32|s16|s32)",
+    "mad .hi.sat.s32",
+    "mul24|mad24 .(lo|hi).(u32|s32)",
+    "mad24 .hi.sat.s32",
+    "sad|div|rem .(u16|u32|u64|s16|s32|s64)",
+    "abs|neg .(s16|s32|s64)",
+    "min|max .(u16|u32|u64|s16|s32|s64|u16x2|s16x2)",
+    "min|max .relu.(s16x2|s32)",
+)
+
+
+def number(text: str, bits: int) -> str:
+    """Expression of an int atom as a two's complement number."""
+    sign = SIGNS[bits]
+    value = literal(text)
+    return str((value ^ sign) - sign) if value is not None else f"(({text} ^ {sign}) - {sign})"
+
+
+def flipped(text: str, bits: int) -> str:
+    """Expression of an atom with its sign bit flipped, so that unsigned order is signed order."""
+    sign = SIGNS[bits]
+    value = literal(text)
+    return str(value ^ sign) if value is not None else f"({text} ^ {sign})"
+
+
+# ---- add, sub -------------------------------------------------------------------------------------------------------
+
+
+def _saturate(value: Array) -> Array:
+    """int64 values as s32 patterns, clamped."""
+    return np.clip(value, -(1 << 31), (1 << 31) - 1).astype(np.int32).view(np.uint32)
+
+
+def _add_sat(a: Array, b: Array) -> Array:
+    return _saturate(signed(a).astype(np.int64) + signed(b))
+
+
+def _sub_sat(a: Array, b: Array) -> Array:
+    return _saturate(signed(a).astype(np.int64) - signed(b))
+
+
+def _add_pair(a: Array, b: Array) -> Array:
+    return (a & 0xFFFF) + (b & 0xFFFF) & 0xFFFF | (a & 0xFFFF0000) + (b & 0xFFFF0000)
+
+
+def _sub_pair(a: Array, b: Array) -> Array:
+    return (a & 0xFFFF) - (b & 0xFFFF) & 0xFFFF | (a & 0xFFFF0000) - (b & 0xFFFF0000)
+
+
+def _sum(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    saturates = read.has("sat")
+    kind = read.one("s32") if saturates else read.one(*_SCALARS, *_PAIRS)
+    dst, *sources = read.end(3)
+    bits = BITS[kind]
+    a, b = atoms(e, bits, *sources)
+    if saturates:
+        text = e.call(lift(_add_sat if ins.root == "add" else _sub_sat, 32, 32), a, b)
+    elif kind in _PAIRS:
+        text = e.call(lift(_add_pair if ins.root == "add" else _sub_pair, 32, 32), a, b)
+    else:
+        text = f"({a} {'+' if ins.root == 'add' else '-'} {b}) & {MASKS[bits]}"
+    e.assign(dst, text, bits)
+
+
+# ---- mul, mad -------------------------------------------------------------------------------------------------------
+
+_WIDER: dict[str, Any] = {"u16": np.uint32, "u32": np.uint64, "s16": np.int32, "s32": np.int64}
+
+
+def _typed(value: Array, kind: str) -> Array:
+    return signed(value) if kind[0] == "s" else value
+
+
+def _wide_u16(a: Array, b: Array) -> Array:
+    return a.astype(np.uint32) * b
+
+
+def _wide_u32(a: Array, b: Array) -> Array:
+    return a.astype(np.uint64) * b
+
+
+def _wide_s16(a: Array, b: Array) -> Array:
+    return (signed(a).astype(np.int32) * signed(b)).view(np.uint32)
+
+
+def _wide_s32(a: Array, b: Array) -> Array:
+    return (signed(a).astype(np.int64) * signed(b)).view(np.uint64)
+
+
+def _high_u64(a: Array, b: Array) -> Array:
+    low, shift = np.uint64(0xFFFF_FFFF), np.uint64(32)
+    a0, a1, b0, b1 = a & low, a >> shift, b & low, b >> shift
+    middle = a1 * b0 + (a0 * b0 >> shift)
+    other = a0 * b1 + (middle & low)
+    return a1 * b1 + (middle >> shift) + (other >> shift)
+
+
+def _high_s64(a: Array, b: Array) -> Array:
+    zero = np.uint64(0)
+    return _high_u64(a, b) - np.where(signed(a) < 0, b, zero) - np.where(signed(b) < 0, a, zero)
+
+
+def _high_u16(a: Array, b: Array) -> Array:
+    return (_wide_u16(a, b) >> 16).astype(np.uint16)
+
+
+def _high_s16(a: Array, b: Array) -> Array:
+    return (_wide_s16(a, b) >> 16).astype(np.uint16)
+
+
+def _high_u32(a: Array, b: Array) -> Array:
+    return (_wide_u32(a, b) >> np.uint64(32)).astype(np.uint32)
+
+
+def _high_s32(a: Array, b: Array) -> Array:
+    return (_wide_s32(a, b) >> np.uint64(32)).astype(np.uint32)
+
+
+_WIDE = {"u16": _wide_u16, "u32": _wide_u32, "s16": _wide_s16, "s32": _wide_s32}
+_HIGH = {"u16": _high_u16, "u32": _high_u32, "u64": _high_u64, "s16": _high_s16, "s32": _high_s32, "s64": _high_s64}
+
+
+def _product(kind: str, a: str, b: str) -> str:
+    """Expression of the whole product of two int atoms, a number."""
+    if kind[0] == "u":
+        return f"{a} * {b}"
+    return f"{number(a, BITS[kind])} * {number(b, BITS[kind])}"
+
+
+def wide(e: Emitter, kind: str, a: str, b: str) -> str:
+    """Expression of the product of twice the width."""
+    bits = BITS[kind]
+    text = f"({_product(kind, a, b)})" + (f" & {MASKS[2 * bits]}" if kind[0] == "s" else "")
+    return inline(e, text, lift(_WIDE[kind], bits, bits), a, b)
+
+
+def high(e: Emitter, kind: str, a: str, b: str) -> str:
+    """Expression of the upper half of the product."""
+    bits = BITS[kind]
+    text = f"({_product(kind, a, b)}) >> {bits}" + (f" & {MASKS[bits]}" if kind[0] == "s" else "")
+    return inline(e, text, lift(_HIGH[kind], bits, bits), a, b)
+
+
+def _mad_hi_sat(a: Array, b: Array, c: Array) -> Array:
+    return _saturate((signed(a).astype(np.int64) * signed(b) >> 32) + signed(c))
+
+
+def _multiply(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    adds = ins.root == "mad"
+    part = read.one("lo", "hi", "wide")
+    saturates = adds and part == "hi" and read.has("sat")
+    kind = read.one("s32") if saturates else read.one(*(_SCALARS if part != "wide" else _WIDE))
+    dst, first, second, *third = read.end(4 if adds else 3)
+    bits = BITS[kind]
+    a, b = atoms(e, bits, first, second)
+    if saturates:
+        (c,) = atoms(e, 32, *third)
+        e.assign(dst, e.call(lift(_mad_hi_sat, 32, 32, 32), a, b, c), 32)
+        return
+    result = 2 * bits if part == "wide" else bits
+    if part == "lo":
+        text = f"{a} * {b}"
+    else:
+        text = wide(e, kind, a, b) if part == "wide" else high(e, kind, a, b)
+    if adds:
+        (c,) = atoms(e, result, *third)
+        # int * int may exceed what numpy takes beside an array, so it is cut before an array is added
+        mixed = part == "lo" and (literal(c) is None)
+        text = f"(({text}) & {MASKS[bits]}) + {c}" if mixed else f"({text}) + {c}"
+    if adds or part == "lo":
+        text = f"({text}) & {MASKS[result]}"
+    e.assign(dst, text, result)
+
+
+def _signed24(value: Array) -> Array:
+    return (value << 8).view(np.int32).astype(np.int64) >> 8
+
+
+def _unsigned24(value: Array) -> Array:
+    return (value & 0xFFFFFF).astype(np.int64)
+
+
+def _mul24_lo_u32(a: Array, b: Array) -> Array:
+    return (_unsigned24(a) * _unsigned24(b)).astype(np.uint32)
+
+
+def _mul24_lo_s32(a: Array, b: Array) -> Array:
+    return (_signed24(a) * _signed24(b)).astype(np.uint32)
+
+
+def _mul24_hi_u32(a: Array, b: Array) -> Array:
+    return (_unsigned24(a) * _unsigned24(b) >> 16).astype(np.uint32)
+
+
+def _mul24_hi_s32(a: Array, b: Array) -> Array:
+    return (_signed24(a) * _signed24(b) >> 16).astype(np.uint32)
+
+
+def _mad24_hi_sat(a: Array, b: Array, c: Array) -> Array:
+    return _saturate((_signed24(a) * _signed24(b) >> 16) + signed(c))
+
+
+_MUL24 = {
+    ("lo", "u32"): _mul24_lo_u32,
+    ("lo", "s32"): _mul24_lo_s32,
+    ("hi", "u32"): _mul24_hi_u32,
+    ("hi", "s32"): _mul24_hi_s32,
+}
+
+
+def _multiply24(ins: Instruction, e: Emitter) -> None:
+    """The product of the low 24 bits: its low 32 bits, or bits 16 to 47."""
+    read = Reader(ins)
+    adds = ins.root == "mad24"
+    part = read.one("lo", "hi")
+    saturates = adds and part == "hi" and read.has("sat")
+    kind = read.one("s32") if saturates else read.one("u32", "s32")
+    dst, *sources = read.end(4 if adds else 3)
+    names = atoms(e, 32, *sources)
+    if saturates:
+        e.assign(dst, e.call(lift(_mad24_hi_sat, 32, 32, 32), *names), 32)
+        return
+    text = e.call(lift(_MUL24[part, kind], 32, 32), *names[:2])
+    e.assign(dst, f"({text} + {names[2]}) & {MASKS[32]}" if adds else text, 32)
+
+
+# ---- sad, div, rem --------------------------------------------------------------------------------------------------
+
+
+def _sad_signed(a: Array, b: Array, c: Array) -> Array:
+    return c + np.where(signed(a) > signed(b), a - b, b - a)
+
+
+def _sad_unsigned(a: Array, b: Array, c: Array) -> Array:
+    return c + np.where(a > b, a - b, b - a)
+
+
+def _sad(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    kind = read.one(*_SCALARS)
+    dst, *sources = read.end(4)
+    bits = BITS[kind]
+    kernel = _sad_signed if kind[0] == "s" else _sad_unsigned
+    e.assign(dst, e.call(lift(kernel, bits, bits, bits), *atoms(e, bits, *sources)), bits)
+
+
+def _div_unsigned(a: Array, b: Array) -> Array:
+    return np.where(b == 0, ~np.zeros_like(a), a // np.where(b == 0, np.ones_like(b), b))
+
+
+def _rem_unsigned(a: Array, b: Array) -> Array:
+    return np.where(b == 0, a, a % np.where(b == 0, np.ones_like(b), b))
+
+
+def _magnitude(value: Array) -> Array:
+    return np.where(signed(value) < 0, -value, value)
+
+
+def _div_signed(a: Array, b: Array) -> Array:
+    size = _div_unsigned(_magnitude(a), _magnitude(b))
+    return np.where((signed(a) < 0) ^ (signed(b) < 0) & (b != 0), -size, size) | np.where(b == 0, ~np.zeros_like(a), 0)
+
+
+def _rem_signed(a: Array, b: Array) -> Array:
+    size = _rem_unsigned(_magnitude(a), _magnitude(b))
+    return np.where(signed(a) < 0, -size, size)
+
+
+_DIVISION = {
+    ("div", "u"): _div_unsigned,
+    ("div", "s"): _div_signed,
+    ("rem", "u"): _rem_unsigned,
+    ("rem", "s"): _rem_signed,
+}
+
+
+def _check_divisor(w: Warp, mask: int, divisor: Any) -> None:
+    """Report the lanes that divide by zero."""
+    zero = mask if divisor is True else lanes.bits_of(divisor == 0) & mask
+    if zero:
+        w.cta.launch.report(
+            "division-by-zero",
+            f"an integer division by zero in {zero.bit_count()} lane(s), lowest lane {lanes.first(zero)}; the PTX ISA "
+            "leaves its result undefined",
+            hint="look at the size or stride that is zero here",
+        )
+
+
+def _division(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    kind = read.one(*_SCALARS)
+    dst, *sources = read.end(3)
+    bits = BITS[kind]
+    a, b = atoms(e, bits, *sources)
+    divisor = literal(b)
+    check = e.call(_check_divisor, "w", e.mask, "True")
+    if divisor == 0:
+        e.line(check)
+    elif divisor is None:
+        e.line(f"if {b}.__class__ is not int: {e.call(_check_divisor, 'w', e.mask, b)}")
+        e.line(f"elif not {b}: {check}")
+    lifted = lift(_DIVISION[ins.root, kind[0]], bits, bits)
+    if kind[0] == "u" and divisor:
+        sign = "//" if ins.root == "div" else "%"
+        e.assign(dst, f"{a} {sign} {b}", bits)
+    elif kind[0] == "u":
+        sign = "//" if ins.root == "div" else "%"
+        e.assign(dst, f"({a} {sign} {b} if {ints_nonzero(a, b)} else {e.call(lifted, a, b)})", bits)
+    else:
+        e.assign(dst, e.call(lifted, a, b), bits)
+
+
+def ints_nonzero(a: str, b: str) -> str:
+    """Condition that two atoms are ints and the second is not 0."""
+    first = f"{a}.__class__ is " if literal(a) is None else ""
+    return f"{first}{b}.__class__ is int and {b}"
+
+
+# ---- abs, neg, min, max ---------------------------------------------------------------------------------------------
+
+
+def _abs(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    kind = read.one("s16", "s32", "s64")
+    dst, source = read.end(2)
+    bits = BITS[kind]
+    (a,) = atoms(e, bits, source)
+    text = f"({a} if {a} < {SIGNS[bits]} else -{a} & {MASKS[bits]})"
+    e.assign(dst, inline(e, text, _magnitude, a), bits)
+
+
+def _neg(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    kind = read.one("s16", "s32", "s64")
+    dst, source = read.end(2)
+    bits = BITS[kind]
+    (a,) = atoms(e, bits, source)
+    e.assign(dst, f"-{a} & {MASKS[bits]}", bits)
+
+
+def _min_unsigned(a: Array, b: Array) -> Array:
+    return np.minimum(a, b)
+
+
+def _max_unsigned(a: Array, b: Array) -> Array:
+    return np.maximum(a, b)
+
+
+def _min_signed(a: Array, b: Array) -> Array:
+    return unsigned(np.minimum(signed(a), signed(b)))
+
+
+def _max_signed(a: Array, b: Array) -> Array:
+    return unsigned(np.maximum(signed(a), signed(b)))
+
+
+def _min_relu(a: Array, b: Array) -> Array:
+    return unsigned(np.maximum(np.minimum(signed(a), signed(b)), signed(a).dtype.type(0)))
+
+
+def _max_relu(a: Array, b: Array) -> Array:
+    return unsigned(np.maximum(np.maximum(signed(a), signed(b)), signed(a).dtype.type(0)))
+
+
+_EXTREME = {
+    ("min", "u", False): _min_unsigned,
+    ("max", "u", False): _max_unsigned,
+    ("min", "s", False): _min_signed,
+    ("max", "s", False): _max_signed,
+    ("min", "s", True): _min_relu,
+    ("max", "s", True): _max_relu,
+}
+
+
+def _on_halves(kernel: Any) -> Any:
+    """A kernel of 16-bit patterns as one of pairs of them."""
+
+    def on_halves(*pairs: Array) -> Array:
+        low = kernel(*((pair & 0xFFFF).astype(np.uint16) for pair in pairs)).astype(np.uint32)
+        high = kernel(*((pair >> 16).astype(np.uint16) for pair in pairs)).astype(np.uint32)
+        result: Array = low | high << 16
+        return result
+
+    return on_halves
+
+
+_EXTREME_PAIR = {key: _on_halves(kernel) for key, kernel in _EXTREME.items()}
+
+
+def _extreme(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    relu = read.has("relu")
+    kind = read.one("s16x2", "s32") if relu else read.one(*_SCALARS, *_PAIRS)
+    dst, *sources = read.end(3)
+    bits = BITS[kind]
+    a, b = atoms(e, bits, *sources)
+    key = (ins.root, kind[0], relu)
+    if kind in _PAIRS or relu:
+        kernel = (_EXTREME_PAIR if kind in _PAIRS else _EXTREME)[key]
+        e.assign(dst, e.call(lift(kernel, bits, bits), a, b), bits)
+        return
+    sign = "<" if ins.root == "min" else ">"
+    order = (a, b) if kind[0] == "u" else (flipped(a, bits), flipped(b, bits))
+    text = f"({a} if {order[0]} {sign} {order[1]} else {b})"
+    e.assign(dst, both(e, text, e.call(lift(_EXTREME[key], bits, bits), a, b), a, b), bits)
+
+
+LOWERINGS: Mapping[str, Lowering] = {"mul24": _multiply24, "mad24": _multiply24, "sad": _sad, "rem": _division}
+
+BY_TYPE: Mapping[str, Mapping[str, Lowering]] = {
+    "add": dict.fromkeys(_SCALARS + _PAIRS, _sum),
+    "sub": dict.fromkeys(_SCALARS + _PAIRS, _sum),
+    "mul": dict.fromkeys(_SCALARS, _multiply),
+    "mad": dict.fromkeys(_SCALARS, _multiply),
+    "div": dict.fromkeys(_SCALARS, _division),
+    "abs": dict.fromkeys(("s16", "s32", "s64"), _abs),
+    "neg": dict.fromkeys(("s16", "s32", "s64"), _neg),
+    "min": dict.fromkeys(_SCALARS + _PAIRS, _extreme),
+    "max": dict.fromkeys(_SCALARS + _PAIRS, _extreme),
+}

@@ -1,0 +1,75 @@
+"""From a function of arrays to one of register values.
+
+A *kernel* takes arrays of unsigned patterns that broadcast against each other and gives an array of patterns or of
+booleans. ``lift`` lets it take ints too: all ints give an int (remembered, because uniform code repeats itself), an
+int beside an array is spread. Kernels see the values of lanes that are switched off too, so that whoever runs them
+enters ``numpy.errstate(all="ignore")`` once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.lanes import DTYPES
+
+__all__ = ["Array", "Kernel", "lift", "signed", "unsigned"]
+
+Array = NDArray[Any]
+Kernel = Callable[..., Array]
+
+SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+
+
+def signed(value: Array) -> Array:
+    """Unsigned patterns as two's complement numbers of the same width."""
+    return value.view(SIGNED[8 * value.itemsize])
+
+
+def unsigned(value: Array) -> Array:
+    """The reverse of ``signed``."""
+    return value.view(DTYPES[8 * value.itemsize])
+
+
+@cache
+def lift(kernel: Kernel, *bits: int) -> Callable[..., Any]:
+    """The kernel as a function of one to four register values whose widths are ``bits``."""
+    dtypes = [DTYPES[width] for width in bits]
+
+    @lru_cache(maxsize=4096)
+    def on_ints(*values: int) -> int | bool:
+        with np.errstate(all="ignore"):
+            result = kernel(*(np.array([value], dtype) for value, dtype in zip(values, dtypes, strict=True)))
+        one: int | bool = result[0].item()
+        return one
+
+    def one(a: Any) -> Any:
+        return on_ints(a) if a.__class__ is int else kernel(a)
+
+    def two(a: Any, b: Any) -> Any:
+        if a.__class__ is int:
+            if b.__class__ is int:
+                return on_ints(a, b)
+            return kernel(np.full(32, a, dtypes[0]), b)
+        return kernel(a, np.full(32, b, dtypes[1]) if b.__class__ is int else b)
+
+    def many(*values: Any) -> Any:
+        for value in values:
+            if value.__class__ is not int:
+                break
+        else:
+            return on_ints(*values)
+        return kernel(
+            *(
+                np.full(32, value, dtype) if value.__class__ is int else value
+                for value, dtype in zip(values, dtypes, strict=True)
+            )
+        )
+
+    lifted: Callable[..., Any] = {1: one, 2: two}.get(len(bits), many)
+    lifted.__name__ = getattr(kernel, "__name__", "kernel").strip("_<>") + "_" + "_".join(map(str, bits))
+    return lifted

@@ -1,0 +1,168 @@
+"""Movement (PTX ISA, "mov", "cvta", "isspacep").
+
+Evidence: PTX ISA; 32-bit halves and 16-bit quarters in NVIDIA's kernels. ``mov`` from a vector packs its items with the
+first one lowest, ``mov`` to a vector unpacks likewise. A 128-bit register is an int, or an array of Python ints.
+
+Generic addresses: the shared window starts at ``SHARED_WINDOW`` and other addresses are global (this simulator's
+choice; the ISA leaves the windows' places open), but for the local window below it. Constants and parameters lie in
+global memory here, so that their addresses are generic as they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, Reader, atom, inline, literal
+from pytest_nvfp4.sim.lanes import DTYPES
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW
+from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Sink, Vector
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["FORMS", "LOWERINGS"]
+
+_TYPES = tuple(f"{letter}{width}" for letter in "bus" for width in (16, 32, 64)) + ("f32", "f64", "b128")
+
+FORMS = (
+    "mov .(pred|b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64|b128)",
+    "mov .(b16|b32|b64|b128) to and from vectors",
+    "cvta [.to].(global|shared|shared::cta|shared::cluster|local|const|param|param::entry).u64",
+    "isspacep .(global|shared|shared::cta|shared::cluster|local)",
+)
+
+
+def pack(bits: int, *items: Any) -> Any:
+    """Items of ``bits`` each as one value, the first lowest."""
+    total = bits * len(items)
+    if total == 128:
+        result: Any = 0
+        for number, item in enumerate(items):
+            result = result | (item if item.__class__ is int else item.astype(object)) << bits * number
+        return result
+    dtype = DTYPES[total]
+    result = 0
+    for number, item in enumerate(items):
+        wide = item if item.__class__ is int else item.astype(dtype)
+        result = result | (wide << bits * number)
+    return result
+
+
+def _item_bits(read: Reader, vector: Vector, total: int) -> int:
+    count = len(vector.items)
+    if count not in (2, 4) or total // count not in (8, 16, 32, 64):
+        raise read.refuse(f"{count} items in {total} bits")
+    return total // count
+
+
+def _pack(read: Reader, e: Emitter, dst: Operand, source: Vector, total: int) -> None:
+    bits = _item_bits(read, source, total)
+    names = [atom(e, item, bits) for item in source.items]
+    on_ints = " | ".join(f"{name} << {bits * number}" if number else name for number, name in enumerate(names))
+    e.assign(dst, inline(e, on_ints, _packer(bits), *names), total)
+
+
+@cache
+def _packer(bits: int) -> Any:
+    def packed(*items: Any) -> Any:
+        return pack(bits, *items)
+
+    packed.__name__ = f"pack_{bits}"
+    return packed
+
+
+def _unpack(read: Reader, e: Emitter, dst: Vector, source: Operand, total: int) -> None:
+    bits = _item_bits(read, dst, total)
+    a = atom(e, source, total)
+    count = len(dst.items)
+    last = count - 1
+    names: list[str] = []
+    for number, item in enumerate(dst.items):
+        if isinstance(item, Sink):
+            names.append("")
+            continue
+        shift = f" >> {bits * number}" if number else ""
+        cut = f" & {MASKS[bits]}" if number != last else ""
+        on_ints = f"{a}{shift}{cut}"
+        names.append(e.temporary(on_ints if literal(a) is not None else inline(e, on_ints, _part(bits, number), a)))
+    for item, name in zip(dst.items, names, strict=True):
+        if name:
+            e.assign(item, name, bits)
+
+
+@cache
+def _part(bits: int, number: int) -> Any:
+    dtype, shift, mask = DTYPES[bits], bits * number, MASKS[bits]
+
+    def part(value: Any) -> Any:
+        if value.dtype == object:
+            return (value >> shift & mask).astype(dtype)
+        return (value >> shift).astype(dtype)
+
+    part.__name__ = f"part_{bits}_{number}"
+    return part
+
+
+def _mov(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    kind = read.one("pred", *_TYPES)
+    dst, source = read.end(2)
+    if kind == "pred":
+        e.assign_predicate(dst, e.predicate(source))
+        return
+    bits = BITS[kind]
+    if isinstance(dst, Vector) and isinstance(source, Vector):
+        raise read.refuse("a vector to a vector")
+    if isinstance(dst, Vector):
+        _unpack(read, e, dst, source, bits)
+    elif isinstance(source, Vector):
+        _pack(read, e, dst, source, bits)
+    else:
+        e.assign(dst, e.value(source, bits), bits)
+
+
+# ---- address spaces -------------------------------------------------------------------------------------------------
+
+_SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry")
+
+
+def _cvta(ins: Instruction, e: Emitter) -> None:
+    """Between an address of a state space and the generic one. Code for sm_90 and later has 64-bit addresses only."""
+    read = Reader(ins)
+    to = read.has("to")
+    space = read.one(*_SPACES)
+    read.one("u64")
+    dst, source = read.end(2)
+    a = e.value(source, 64)
+    if space.startswith("shared"):
+        a = f"{a} & {MASKS[32]}" if to else f"{a} & {MASKS[32]} | {SHARED_WINDOW}"
+    elif space == "local" and not to:
+        a = f"{a} & {MASKS[32]} | {LOCAL_WINDOW}"
+    e.assign(dst, a, 64)
+
+
+def _in_own_shared(w: Warp, address: Any) -> Any:
+    return address >> RANK_SHIFT == (SHARED_WINDOW >> RANK_SHIFT) + w.cta.rank
+
+
+def _isspacep(ins: Instruction, e: Emitter) -> None:
+    """Whether a generic address lies in a state space. That of ``.const`` and ``.param`` is not modelled."""
+    read = Reader(ins)
+    space = read.one("global", "shared", "shared::cta", "shared::cluster", "local")
+    dst, source = read.end(2)
+    a = atom(e, source, 64)
+    if space in ("shared", "shared::cta"):
+        e.assign_predicate(dst, e.call(_in_own_shared, "w", a))
+    elif space == "shared::cluster":
+        e.assign_predicate(dst, f"{a} >= {SHARED_WINDOW}")
+    elif space == "global":
+        e.assign_predicate(dst, f"{a} < {LOCAL_WINDOW}")
+    else:
+        e.assign_predicate(dst, f"({a} >= {LOCAL_WINDOW}) & ({a} < {SHARED_WINDOW})")
+
+
+LOWERINGS: Mapping[str, Lowering] = {"mov": _mov, "cvta": _cvta, "isspacep": _isspacep}

@@ -1,0 +1,141 @@
+"""Shifts (PTX ISA, "shl", "shr", "shf").
+
+Evidence: PTX ISA. An amount of the width or more gives 0 (``shl``, unsigned ``shr``) or the sign in every bit (signed
+``shr``); ``shf.clamp`` cuts it to 32 and ``shf.wrap`` takes it modulo 32. A right shift by a literal of 5 or more clears
+the lane bits of ``%tid``, so its result is made an int again where all lanes agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from pytest_nvfp4.sim import lanes
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, atom, both, collapsed, inline, literal
+from pytest_nvfp4.sim.alu.lift import Array, lift, signed, unsigned
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+
+__all__ = ["FORMS", "LOWERINGS"]
+
+FORMS = (
+    "shl .(b16|b32|b64)",
+    "shr .(b16|b32|b64|u16|u32|u64|s16|s32|s64)",
+    "shf .(l|r).(clamp|wrap).b32",
+)
+
+
+def _left(a: Array, b: Array) -> Array:
+    width = 8 * a.itemsize
+    amount = np.minimum(b, width - 1).astype(a.dtype)
+    return np.where(b >= width, a.dtype.type(0), a << amount)
+
+
+def _right(a: Array, b: Array) -> Array:
+    width = 8 * a.itemsize
+    amount = np.minimum(b, width - 1).astype(a.dtype)
+    return np.where(b >= width, a.dtype.type(0), a >> amount)
+
+
+def _right_signed(a: Array, b: Array) -> Array:
+    value = signed(a)
+    return unsigned(value >> np.minimum(b, 8 * a.itemsize - 1).astype(value.dtype))
+
+
+def _shl(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    bits = BITS[read.one("b16", "b32", "b64")]
+    dst, source, by = read.end(3)
+    a, b = atom(e, source, bits), atom(e, by, 32)
+    amount = literal(b)
+    if amount is None:
+        text = f"({a} << {b} & {MASKS[bits]} if {b} < {bits} else 0)"
+        text = inline(e, text, lift(_left, bits, 32), a, b)
+    else:
+        text = f"{a} << {amount} & {MASKS[bits]}" if amount < bits else "0"
+    e.assign(dst, text, bits)
+
+
+def _shr(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    kind = read.one(*(f"{letter}{width}" for letter in "bus" for width in (16, 32, 64)))
+    dst, source, by = read.end(3)
+    bits = BITS[kind]
+    a, b = atom(e, source, bits), atom(e, by, 32)
+    amount = literal(b)
+    if kind[0] != "s":
+        if amount is None:
+            text = inline(e, f"({a} >> {b} if {b} < {bits} else 0)", lift(_right, bits, 32), a, b)
+        elif amount >= bits:
+            text = "0"
+        else:
+            text = f"{a} >> {amount}"
+            if amount >= 5 and literal(a) is None:
+                text = collapsed(e, text, a)
+    else:
+        shift = f"{b} if {b} < {bits} else {bits - 1}" if amount is None else str(min(amount, bits - 1))
+        on_ints = f"((({a} ^ {SIGNS[bits]}) - {SIGNS[bits]}) >> ({shift}) & {MASKS[bits]})"
+        on_arrays = e.call(lift(_right_signed, bits, 32), a, b)
+        if amount is not None and amount >= 5:
+            on_arrays = e.call(lanes.collapse, on_arrays)
+        text = both(e, on_ints, on_arrays, a, b)
+    e.assign(dst, text, bits)
+
+
+def _funnel(ins: Instruction, e: Emitter) -> None:
+    """``shf.l``: the upper half of {b, a} << amount; ``shf.r``: the lower half of {b, a} >> amount."""
+    read = Reader(ins)
+    side = read.one("l", "r")
+    mode = read.one("clamp", "wrap")
+    read.one("b32")
+    dst, low, high, by = read.end(4)
+    a, b, c = atom(e, low, 32), atom(e, high, 32), atom(e, by, 32)
+    amount = literal(c)
+    if amount is None:
+        shift = f"({c} & 31)" if mode == "wrap" else f"({c} if {c} < 32 else 32)"
+    else:
+        shift = str(amount & 31 if mode == "wrap" else min(amount, 32))
+    if side == "l":
+        on_ints = f"(({b} << 32 | {a}) << {shift} >> 32 & {MASKS[32]})"
+    else:
+        on_ints = f"(({b} << 32 | {a}) >> {shift} & {MASKS[32]})"
+    e.assign(dst, inline(e, on_ints, lift(_FUNNEL[side, mode], 32, 32, 32), a, b, c), 32)
+
+
+def _joined(low: Array, high: Array) -> Array:
+    return high.astype(np.uint64) << np.uint64(32) | low
+
+
+def _wrapped(amount: Array) -> Array:
+    return (amount & 31).astype(np.uint64)
+
+
+def _clamped(amount: Array) -> Array:
+    return np.minimum(amount, 32).astype(np.uint64)
+
+
+def _left_wrap(low: Array, high: Array, amount: Array) -> Array:
+    return (_joined(low, high) << _wrapped(amount) >> np.uint64(32)).astype(np.uint32)
+
+
+def _left_clamp(low: Array, high: Array, amount: Array) -> Array:
+    return (_joined(low, high) << _clamped(amount) >> np.uint64(32)).astype(np.uint32)
+
+
+def _right_wrap(low: Array, high: Array, amount: Array) -> Array:
+    return (_joined(low, high) >> _wrapped(amount)).astype(np.uint32)
+
+
+def _right_clamp(low: Array, high: Array, amount: Array) -> Array:
+    return (_joined(low, high) >> _clamped(amount)).astype(np.uint32)
+
+
+_FUNNEL = {
+    ("l", "wrap"): _left_wrap,
+    ("l", "clamp"): _left_clamp,
+    ("r", "wrap"): _right_wrap,
+    ("r", "clamp"): _right_clamp,
+}
+
+LOWERINGS: Mapping[str, Lowering] = {"shl": _shl, "shr": _shr, "shf": _funnel}

@@ -1,0 +1,53 @@
+"""All arithmetic lowerings in one table, and what they cover.
+
+Roots that several families share (``add``: integers, f32, halves) are told apart by the opcode's last part, its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+
+from pytest_nvfp4.sim.alu import bits, compare, convert, floating, integer, logic, move, select, shift
+from pytest_nvfp4.sim.fault import Unsupported
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+
+__all__ = ["LOWERINGS", "covered"]
+
+_MODULES: tuple[ModuleType, ...] = (integer, logic, shift, compare, select, move, floating, convert, bits)
+
+
+def _by_type(root: str, families: Mapping[str, Lowering]) -> Lowering:
+    def lower(ins: Instruction, e: Emitter) -> None:
+        family = families.get(ins.parts[-1])
+        if family is None:
+            raise Unsupported(f"{ins.opcode}: .{ins.parts[-1]} is not modelled for {root}")
+        family(ins, e)
+
+    return lower
+
+
+def _merge() -> dict[str, Lowering]:
+    table: dict[str, Lowering] = {}
+    shared: dict[str, dict[str, Lowering]] = {}
+    for module in _MODULES:
+        for key, lowering in module.LOWERINGS.items():
+            assert key not in table, key
+            table[key] = lowering
+        for root, families in getattr(module, "BY_TYPE", {}).items():
+            known = shared.setdefault(root, {})
+            assert known.keys().isdisjoint(families), root
+            known.update(families)
+    for root, families in shared.items():
+        assert root not in table, root
+        table[root] = _by_type(root, families)
+    return table
+
+
+LOWERINGS: Mapping[str, Lowering] = _merge()
+
+
+def covered() -> list[str]:
+    """The forms that are modelled, ``opcode .modifiers``: ``(a|b)`` is one of, ``[a]`` may be left out."""
+    return [form for module in _MODULES for form in module.FORMS]
