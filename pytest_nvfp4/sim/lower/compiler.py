@@ -14,14 +14,16 @@ from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.sim import lanes
+from pytest_nvfp4.sim.deferred import deferred_slots
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower import registers
-from pytest_nvfp4.sim.lower.control import CONVERGENT, TERMINATORS, converged, terminate
+from pytest_nvfp4.sim.lower.control import TERMINATORS, converged, meets, terminate
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.lower.layout import SharedLayout
 from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.liveness import Liveness
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Module
+from pytest_nvfp4.sim.wgmma.operands import accumulators, unfenced
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
@@ -60,6 +62,9 @@ class Program:
         self.shared = SharedLayout(module, kernel)
         self.alone: list[Block | None] = [None] * (len(kernel.instructions) + 1)
         """By place: the block as it runs when no other group of the warp is parked."""
+        self.deferred = deferred_slots(kernel, accumulators)
+        """Slots that may hold a value which is computed when it is read."""
+        self._notes = unfenced(kernel)
         self.registers = [False if r.bits == 1 else _poison(r.bits) for r in kernel.registers]
         self._parked: dict[tuple[int, tuple[int, ...]], Block] = {}
         self._lowerings = lowerings
@@ -69,7 +74,7 @@ class Program:
         for instruction in kernel.instructions:
             if longest_prefix(blocking, instruction.parts) is not None:
                 self._starts.add(instruction.index)
-            if CONVERGENT & set(instruction.parts) and instruction.root != "bar":
+            if meets(instruction):
                 self._meetings.add(instruction.index)
 
     def block(self, place: int) -> Block:
@@ -135,7 +140,13 @@ class Program:
         self._lowerings[key](instruction, emitter)
 
     def _compile(self, start: int, keep: frozenset[int], *, parked: bool) -> Block:
-        emitter = Emitter(special=self._special, symbol=self._symbol, parameter=self._parameter)
+        emitter = Emitter(
+            special=self._special,
+            symbol=self._symbol,
+            parameter=self._parameter,
+            deferred=self.deferred,
+            notes=self._notes,
+        )
         for name, value in registers.LANES.items():
             emitter.globals[f"lane_{name}"] = value
         instructions = self.kernel.instructions

@@ -10,10 +10,11 @@ else comes in by ``constant``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pytest_nvfp4.sim import lanes
+from pytest_nvfp4.sim.deferred import DeferredSlots, Pending, is_copy
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.ptx.syntax import (
     Address,
@@ -34,6 +35,8 @@ __all__ = ["Emitter", "Lowering"]
 
 Lowering = Callable[[Instruction, "Emitter"], None]
 
+_NOTHING_DEFERRED = DeferredSlots(frozenset(), copied=False)
+_NO_NOTES: Mapping[int, str] = {}
 _NARROW = {8: 0xFF, 16: 0xFFFF, 32: 0xFFFF_FFFF, 64: 0xFFFF_FFFF_FFFF_FFFF, 128: (1 << 128) - 1}
 
 
@@ -44,6 +47,8 @@ class Emitter:
         special: The expression of a special register by name, and its width in bits.
         symbol: The expression of a variable's or parameter's address by name.
         parameter: The byte offset of a kernel parameter in the parameter block, or None if the name is not one.
+        deferred: Slots that can hold a ``Pending``; a read of one settles it first.
+        notes: By place, a note for the lowering of the instruction there from whoever looked at the whole kernel.
     """
 
     def __init__(
@@ -52,7 +57,11 @@ class Emitter:
         special: Callable[[str], tuple[str, int]],
         symbol: Callable[[str], str],
         parameter: Callable[[str], int | None],
+        deferred: DeferredSlots = _NOTHING_DEFERRED,
+        notes: Mapping[int, str] = _NO_NOTES,
     ) -> None:
+        self.deferred = deferred
+        self.notes = notes
         self.lines: list[str] = []
         self.line_at: list[int] = []
         """Index of the instruction that each line belongs to."""
@@ -68,6 +77,7 @@ class Emitter:
         self._names: dict[int, str] = {}
         self._indent = 1
         self._guarded = False
+        self._passes_on = False
         self._at = 0
         self._pinned: list[Any] = []
 
@@ -252,6 +262,19 @@ class Emitter:
             if not isinstance(item, Sink):
                 self.assign(item, name, bits)
 
+    def replace_all(self, operand: Operand, name: str, bits: int) -> None:
+        """After ``name = call(...)``: assign the items of the list to the registers of a vector, unless it is None."""
+        items = operand.items if isinstance(operand, Vector) else (operand,)
+        names = []
+        for item in items:
+            if not isinstance(item, Register) or item.bits != bits:
+                raise Unsupported(f"operand {item!r} cannot take a {bits}-bit result")
+            names.append(self._read(item))
+        self.line(f"if {name} is not None: {''.join(f'{each}, ' for each in names)} = {name}")
+        for item in items:
+            assert isinstance(item, Register)
+            self.written[item.slot] = bits
+
     def pair(self, operand: Operand) -> tuple[Operand, Operand]:
         """The two results ``a|b``; a lone operand gives it and a sink."""
         if isinstance(operand, Pair):
@@ -291,6 +314,8 @@ class Emitter:
     def begin(self, instruction: Instruction) -> None:
         """Start an instruction: its guard opens an ``if``."""
         self._at = instruction.index
+        # These hand a Pending on as it is; wgmma's lowering knows how to take one.
+        self._passes_on = is_copy(instruction) or instruction.parts[:2] == ("wgmma", "mma_async")
         guard: Guard | None = instruction.guard
         self._guarded = guard is not None and instruction.root != "bra"
         if self._guarded:
@@ -317,7 +342,10 @@ class Emitter:
     def _read(self, register: Register) -> str:
         if register.slot not in self.written and register.slot not in self.loaded:
             self.loaded[register.slot] = register.bits
-        return self._name(register)
+        name = self._name(register)
+        if register.slot in self.deferred.slots and not self._passes_on:
+            self.line(f"if {name}.__class__ is {self.constant(Pending)}: {name} = {name}.settle()")
+        return name
 
 
 def _results(instruction: Instruction) -> list[Register]:

@@ -1,0 +1,1 @@
+"""Hopper's tensor unit: warpgroup and warp level matrix instructions."""

@@ -1,0 +1,148 @@
+"""Hopper's matrix descriptor, and the 16-byte chunks of shared memory that a matrix consists of.
+
+PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout", "Matrix Descriptor Format", "Strides":
+
+    bits 0-13  start address >> 4        bits 16-29  leading byte offset >> 4      bits 32-45  stride byte offset >> 4
+    bits 49-51 base offset               bits 62-63  swizzle: 0 none, 1 128 B, 2 64 B, 3 32 B
+
+In units of 16 bytes (a chunk is 16 / size elements along the contiguous dimension), row r of 8 and chunk c:
+
+    K-major   none       start + (r / 8) SBO + (r % 8) 16 + c LBO
+              W bytes    start + (r / 8) SBO + (r % 8) W + 16 c                        LBO is not used
+    MN-major  none       start + c SBO + (k / 8) LBO + (k % 8) 16                      c counts 8 rows of M or N
+              W bytes    start + (c / (W / 16)) LBO + (c % (W / 16)) 16 + (k / 8) SBO + (k % 8) W
+
+and then, where swizzled, address bits 4 to 6 (5, 4) are XORed with bits 7 to 9 (8, 7) of the absolute address, as TMA
+writes them (measured on an H200 for TMA; that wgmma reads what TMA writes rests on NVIDIA's kernels).
+
+Where the pattern (1024, 512, 256 bytes for 128, 64, 32) does not start at a multiple of its size, the ISA asks for a
+base offset; such matrices are *unsupported*, and so is a start inside the rows of a pattern.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SharedMemory
+
+__all__ = ["Descriptor", "read_matrix"]
+
+_WIDTHS = {0: 0, 1: 128, 2: 64, 3: 32}
+_RESERVED = (0x3 << 14) | (0x3 << 30) | (0x7 << 46) | (0x3FF << 52)
+_WRITTEN = np.uint64(0x0101_0101_0101_0101)
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """The fields, in bytes. ``width`` is the swizzle's width, 0 for none."""
+
+    start: int
+    leading: int
+    stride: int
+    width: int
+
+    @classmethod
+    def decode(cls, bits: int, *, what: str) -> Descriptor:
+        """The fields of 64 bits.
+
+        Raises:
+            Fault: reserved bits are set.
+            Unsupported: a base offset, or a start inside a swizzle pattern's rows.
+        """
+        if bits & _RESERVED:
+            raise Fault(
+                "descriptor",
+                f"{what}: matrix descriptor {bits:#018x} has bits {bits & _RESERVED:#x} set, which are reserved",
+                hint="a tcgen05 descriptor (version bit 46, swizzle in 61-63) is not one of wgmma",
+            )
+        found = cls((bits & 0x3FFF) << 4, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4, _WIDTHS[bits >> 62])
+        if bits >> 49 & 7:
+            raise Unsupported(f"{what}: matrix descriptor with base offset {bits >> 49 & 7}")
+        if found.width and found.start & (8 * found.width - found.width):
+            raise Unsupported(
+                f"{what}: matrix at shared address {found.start:#x} starts inside the rows of a {found.width}-byte "
+                f"swizzle pattern",
+                hint=f"align the tile to {8 * found.width} bytes; steps along K stay inside the first row",
+            )
+        return found
+
+
+@lru_cache(maxsize=4096)
+def _chunks(descriptor: Descriptor, rows: int, chunks: int, depth: int, transposed: bool) -> NDArray[np.intp]:
+    """Addresses >> 4 in the 256 KiB window: ``(rows, chunks)``, or ``(depth, chunks)`` for MN-major."""
+    start, width = descriptor.start, descriptor.width
+    c = np.arange(chunks)[None, :]
+    if transposed:
+        k = np.arange(depth)[:, None]
+        if width:
+            per = width // 16
+            inner = c % per * 16 + c // per * descriptor.leading
+            address = start + inner + k // 8 * descriptor.stride + k % 8 * width
+        else:
+            address = start + c * descriptor.stride + k // 8 * descriptor.leading + k % 8 * 16
+    else:
+        r = np.arange(rows)[:, None]
+        if width:
+            address = start + r // 8 * descriptor.stride + r % 8 * width + 16 * c
+        else:
+            address = start + r // 8 * descriptor.stride + r % 8 * 16 + c * descriptor.leading
+    if width:
+        address = address ^ (address >> 3 & (width - 16))
+    found = (address >> 4).astype(np.intp)
+    found.flags.writeable = False
+    return found
+
+
+def read_matrix(
+    shared: SharedMemory, bits: int, *, rows: int, row_bytes: int, transposed: bool, what: str
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_] | None]:
+    """The bytes of a matrix of ``rows`` (m or n) times ``row_bytes`` of K, K-major, and which rows are undefined.
+
+    A row is undefined if any byte of it was never written: whoever pads a tile reads such rows and stores nothing of
+    them, so that alone is no fault. MN-major matrices have elements of 16 bits.
+
+    Raises:
+        Fault: the matrix leaves the kernel's shared memory, or a swizzled row runs over its end.
+        Unsupported: see ``Descriptor.decode``.
+    """
+    descriptor = Descriptor.decode(bits, what=what)
+    chunks = row_bytes // 16
+    if transposed:
+        depth, chunks = row_bytes // 2, rows // 8
+    else:
+        depth = 0
+    if descriptor.width:
+        used = min(chunks, descriptor.width // 16) * 16
+        if descriptor.start % descriptor.width + used > descriptor.width:
+            raise Fault(
+                "descriptor",
+                f"{what}: {used} bytes at byte {descriptor.start % descriptor.width} of a row of {descriptor.width} "
+                f"bytes run over its end (matrix at shared address {descriptor.start:#x})",
+                hint="look at the offset along K (or M/N) inside the swizzle's row, and at the swizzle bits",
+            )
+    index = _chunks(descriptor, rows, chunks, depth, transposed) - ((shared.base & ((1 << RANK_SHIFT) - 1)) >> 4)
+    low, high = int(index.min()), int(index.max())
+    whole = shared.size // 16
+    if low < 0 or high >= whole:
+        raise Fault(
+            "out-of-bounds",
+            f"{what}: the matrix of descriptor {bits:#018x} covers bytes [{16 * low}, {16 * high + 16}) of shared "
+            f"memory, and the kernel was launched with {shared.size}",
+            hint="look at the start address, LBO and SBO of the descriptor",
+        )
+    bytes_, written = shared.data[: 16 * whole], shared.written[: 16 * whole]
+    data = bytes_.view(np.uint64).reshape(-1, 2).take(index, axis=0)
+    known = written.view(np.uint64).reshape(-1, 2).take(index, axis=0) == _WRITTEN
+    if transposed:
+        # (k, rows / 8) chunks of 8 elements: bring K to the rows' bytes.
+        matrix = data.view(np.uint16).reshape(depth, rows).T.copy().view(np.uint8)
+        undefined = None if known.all() else ~known.all(axis=(0, 2)).repeat(8)
+    else:
+        matrix = data.view(np.uint8).reshape(rows, row_bytes)
+        undefined = None if known.all() else ~known.all(axis=(1, 2))
+    return matrix, undefined

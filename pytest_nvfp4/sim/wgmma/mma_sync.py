@@ -1,0 +1,105 @@
+"""``mma.sync``: a warp's matrix instruction on registers (PTX ISA, "Matrix multiply-accumulate operation: mma").
+
+D = A B + C with A 16 x k row-major, B k x 8 column-major, C and D 16 x 8, in the fragments of ``fragments``, and the
+arithmetic of ``product`` (one instruction, one rounding). Modelled: m16n8k8 and k16 of f16 and bf16, k4 and k8 of
+tf32, k16 and k32 of e4m3, e5m2, s8 and u8.
+
+Counters: ``mma.instructions`` (of warps), ``mma.macs``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lanes import FULL, Bits
+from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Vector
+from pytest_nvfp4.sim.wgmma.formats import FORMATS, Format
+from pytest_nvfp4.sim.wgmma.fragments import a_matrix, accumulator_matrix, accumulator_registers, b_matrix, stack
+from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, Accumulator, Product, accumulate
+from pytest_nvfp4.sim.wgmma.shapes import Shape
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["MmaForm", "mma_sync", "multiply"]
+
+_TYPES = {
+    **dict.fromkeys([("f16", "f16")], ("f16", "f32")),
+    **dict.fromkeys([("bf16", "bf16"), ("tf32", "tf32")], ("f32",)),
+    **dict.fromkeys([(a, b) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")], ("f16", "f32")),
+    **dict.fromkeys([(a, b) for a in ("s8", "u8") for b in ("s8", "u8")], ("s32",)),
+}
+_ALL_ROWS = slice(0, 16)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MmaForm:
+    """One ``mma.sync`` of the code."""
+
+    name: str
+    k: int
+    a: Format
+    b: Format
+    accumulator: Accumulator
+    saturate: bool = False
+
+
+def multiply(
+    w: Warp, mask: int, form: MmaForm, a: tuple[Bits, ...], b: tuple[Bits, ...], c: tuple[Bits, ...]
+) -> tuple[NDArray[np.uint32], ...]:
+    """The registers of D.
+
+    Raises:
+        Fault: some lanes of the warp are missing.
+    """
+    if mask != FULL:
+        raise Fault("mma", f"{form.name} is executed by lanes {mask:#010x}, and .aligned needs all 32 of the warp")
+    counters = w.cta.launch.counters
+    counters["mma.instructions"] += 1
+    counters["mma.macs"] += 16 * 8 * form.k
+    product = Product(
+        np.ascontiguousarray(a_matrix(stack(a), form.a.codes)),
+        np.ascontiguousarray(b_matrix(stack(b), form.b.codes)),
+        a_format=form.a,
+        b_format=form.b,
+        count=1,
+    )
+    start: NDArray[Any] = accumulator_matrix(stack(c), form.accumulator.dtype)
+    result = accumulate(product, start, form.accumulator, rows=_ALL_ROWS, saturate=form.saturate)
+    return tuple(accumulator_registers(result))
+
+
+def mma_sync(ins: Instruction, e: Emitter) -> None:
+    """Lower ``mma.sync.aligned.m16n8kK.row.col{.satfinite}.d.a.b.c``."""
+    parts = list(ins.parts)
+    if parts[1:3] != ["sync", "aligned"] or len(ins.operands) != 4:
+        raise Unsupported(f"{ins.opcode}: not a modelled form of mma")
+    rest = parts[3:]
+    saturate = "satfinite" in rest
+    if saturate:
+        rest.remove("satfinite")
+    if len(rest) != 7 or rest[1:3] != ["row", "col"]:
+        raise Unsupported(f"{ins.opcode}: not a modelled form of mma")
+    shape_text, _, _, d_name, a_name, b_name, c_name = rest
+    shape = Shape.parse(shape_text)
+    if c_name != d_name or d_name not in _TYPES.get((a_name, b_name), ()):
+        raise Unsupported(f"{ins.opcode}: types {d_name}, {a_name}, {b_name}, {c_name}")
+    a, b, accumulator = FORMATS[a_name], FORMATS[b_name], ACCUMULATORS[d_name]
+    if shape is None or (shape.m, shape.n) != (16, 8) or shape.k not in (256 // a.bits, 128 // a.bits):
+        raise Unsupported(f"{ins.opcode}: shape {shape_text}")
+    if saturate and not a.integer:
+        raise Unsupported(f"{ins.opcode}: .satfinite is for integers")
+    b_count = shape.k * a.bits // 128
+    counts = (2 if d_name == "f16" else 4, 2 * b_count, b_count, 2 if d_name == "f16" else 4)
+    for operand, count, what in zip(ins.operands, counts, "DABC", strict=True):
+        if len(operand.items if isinstance(operand, Vector) else (operand,)) != count:
+            raise Unsupported(f"{ins.opcode}: {what} must be {count} registers")
+    form = MmaForm(ins.opcode, shape.k, a, b, accumulator, saturate)
+    values = [e.tuple(operand, 32) for operand in ins.operands[1:]]
+    e.assign_all(ins.operands[0], e.call(multiply, "w", e.mask, e.constant(form, "form"), *values), 32)

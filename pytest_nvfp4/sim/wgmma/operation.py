@@ -1,0 +1,159 @@
+"""One ``wgmma.mma_async``: as the code has it, and as a warpgroup executes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.wgmma.descriptor import read_matrix
+from pytest_nvfp4.sim.wgmma.formats import Format
+from pytest_nvfp4.sim.wgmma.fragments import a_matrix
+from pytest_nvfp4.sim.wgmma.product import Accumulator, Product
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.cta import Cta
+
+__all__ = ["Form", "Operation", "alike", "product_of"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """One ``wgmma.mma_async`` of the code: everything about it that does not change as it runs.
+
+    Attributes:
+        name: Its opcode.
+        at: Its index in the kernel.
+        n, k: Columns of the accumulator and depth of the product, in elements.
+        a, b: Types of the operands.
+        accumulator: Type of the result.
+        from_registers: Whether A lies in registers.
+        a_transposed, b_transposed: Whether the operand in shared memory is M- or N-major.
+        negate: Whether the product of imm-scale-a and imm-scale-b is -1.
+        saturate: .satfinite of integers.
+        copied: Whether the code copies accumulators to other registers, which then must keep their value.
+        unfenced: An operand register that is written with no fence between it and this, or "".
+    """
+
+    name: str
+    at: int
+    n: int
+    k: int
+    a: Format
+    b: Format
+    accumulator: Accumulator
+    from_registers: bool
+    a_transposed: bool = False
+    b_transposed: bool = False
+    negate: bool = False
+    saturate: bool = False
+    copied: bool = True
+    unfenced: str = ""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of K in a row of A or B: 32 for every type."""
+        return self.k * self.a.bits // 8
+
+
+class Operation:
+    """One execution by a warpgroup. Operands are kept as bytes until somebody looks at the result."""
+
+    __slots__ = (
+        "a", "a_bits", "a_undefined", "arrived", "b", "b_bits", "b_undefined", "form", "fragments", "number",
+        "products", "scale",
+    )  # fmt: skip
+
+    def __init__(self, form: Form, number: int, a_bits: int | None, b_bits: int, *, scale: bool) -> None:
+        self.form = form
+        self.number = number
+        self.a_bits = a_bits
+        self.b_bits = b_bits
+        self.scale = scale
+        self.arrived = 0
+        self.fragments: list[NDArray[np.uint32] | None] = [None] * 4
+        self.a: NDArray[np.uint8] | None = None
+        self.b: NDArray[np.uint8] | None = None
+        self.a_undefined: NDArray[np.bool_] | None = None
+        self.b_undefined: NDArray[np.bool_] | None = None
+        self.products: tuple[int, Product] | None = None
+        """The product of the run of operations that ends here, with the number of its first."""
+
+    def perform(self, cta: Cta) -> None:
+        """Read the operands from shared memory."""
+        form = self.form
+        counters = cta.launch.counters
+        counters["wgmma.instructions"] += 1
+        counters["wgmma.macs"] += 64 * form.n * form.k
+        rows = form.n
+        if self.a_bits is not None:
+            rows += 64
+            self.a, self.a_undefined = read_matrix(
+                cta.shared,
+                self.a_bits,
+                rows=64,
+                row_bytes=form.row_bytes,
+                transposed=form.a_transposed,
+                what=f"{form.name}, matrix A",
+            )
+        self.b, self.b_undefined = read_matrix(
+            cta.shared,
+            self.b_bits,
+            rows=form.n,
+            row_bytes=form.row_bytes,
+            transposed=form.b_transposed,
+            what=f"{form.name}, matrix B",
+        )
+        counters["wgmma.shared.bytes"] += rows * form.row_bytes
+        if self.a_undefined is not None or self.b_undefined is not None:
+            counters["wgmma.undefined.instructions"] += 1
+        if form.a.bits == 8 and not form.a.integer:
+            counters["wgmma.fp8.accumulation"] += 1
+
+
+def product_of(run: Sequence[Operation]) -> Product:
+    """The product of operations of one form, made once for the four warps."""
+    last = run[-1]
+    if last.products is not None and last.products[0] == run[0].number:
+        return last.products[1]
+    form = last.form
+    count = len(run)
+    if form.from_registers:
+        # (count, warp, register, lane) to (count, 64, k)
+        codes = a_matrix(np.array([operation.fragments for operation in run]), form.a.codes).reshape(count, 64, form.k)
+    else:
+        codes = np.array([operation.a for operation in run]).view(form.a.codes)
+    b_codes = np.array([operation.b for operation in run]).view(form.b.codes)
+    made = Product(
+        codes.transpose(1, 0, 2).reshape(64, -1),
+        b_codes.transpose(1, 0, 2).reshape(form.n, -1),
+        a_format=form.a,
+        b_format=form.b,
+        count=count,
+        a_undefined=_undefined([operation.a_undefined for operation in run], 64),
+        b_undefined=_undefined([operation.b_undefined for operation in run], form.n),
+        negate=form.negate,
+    )
+    last.products = (run[0].number, made)
+    return made
+
+
+def _undefined(rows: list[NDArray[np.bool_] | None], count: int) -> NDArray[np.bool_] | None:
+    if all(row is None for row in rows):
+        return None
+    return np.array([np.zeros(count, np.bool_) if row is None else row for row in rows])
+
+
+def alike(one: Form, other: Form) -> bool:
+    """Whether instructions of two forms on the same accumulator can be added as one product."""
+    return (
+        one.k == other.k
+        and one.a is other.a
+        and one.b is other.b
+        and one.from_registers == other.from_registers
+        and one.negate == other.negate
+        and one.saturate == other.saturate
+    )

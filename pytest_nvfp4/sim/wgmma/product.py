@@ -1,0 +1,200 @@
+"""The arithmetic of matrix instructions: what a chain of them adds to an accumulator.
+
+One instruction gives the accumulator plus all its products, summed in float64 and rounded once to the accumulator's
+type. PTX leaves order, width and rounding of the sum inside an instruction unspecified ("wgmma.mma_async", "mma"), and
+Hopper's tensor cores align and truncate there; so the bits agree with silicon wherever every order of summation is
+exact, and only there may a test ask for equality.
+FP8 on Hopper is accumulated with fewer bits than fp32 (reported by users, 14 bits kept of a product); nothing is made
+of that here: the counter ``wgmma.fp8.accumulation`` counts such instructions, so that a report can say it.
+
+A chain of instructions whose every partial sum is exact, by a bound, is one fp32 product. The bound: all operands are
+integers times 2^q, so all sums are integers times 2^(qa + qb), and none exceeds 2^24 of those (2^11 for f16).
+Otherwise instructions are added one by one. Integers wrap at 32 bits, or saturate after each instruction (.satfinite).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.wgmma.formats import Format, lowest_bit
+
+__all__ = ["ACCUMULATORS", "Accumulator", "Product", "accumulate"]
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """A type of accumulator: ``digits`` of its significand, its lowest exponent and its largest value."""
+
+    name: str
+    dtype: type[Any]
+    digits: int = 0
+    lowest: int = 0
+    largest: float = 0.0
+
+    @property
+    def undefined(self) -> Any:
+        """What stands for a sum over bytes that nothing wrote: NaN, or a pattern that is no plausible integer."""
+        return self.dtype(-0x5A5A5A5B) if self.dtype is np.int32 else np.nan
+
+
+ACCUMULATORS = {
+    "f32": Accumulator("f32", np.float32, 24, -149, 3.4028234e38),
+    "f16": Accumulator("f16", np.float16, 11, -24, 65504.0),
+    "s32": Accumulator("s32", np.int32),
+}
+
+
+class Product:
+    """``count`` products A_i B_i^T of equal shape, one after the other.
+
+    Args:
+        a, b: Bit patterns ``(m, count * k)`` and ``(n, count * k)``.
+        a_format, b_format: Their types.
+        count: Number of instructions.
+        a_undefined, b_undefined: Rows that hold bytes nothing wrote, by instruction ``(count, m)`` or None.
+        negate: Whether products enter with the opposite sign.
+    """
+
+    def __init__(
+        self,
+        a: NDArray[Any],
+        b: NDArray[Any],
+        *,
+        a_format: Format,
+        b_format: Format,
+        count: int,
+        a_undefined: NDArray[np.bool_] | None = None,
+        b_undefined: NDArray[np.bool_] | None = None,
+        negate: bool = False,
+    ) -> None:
+        self.count = count
+        self.a: Floats = a_format.decode(a)
+        self.b: Floats = b_format.decode(b)
+        if a_undefined is not None or b_undefined is not None:
+            self._clear(a_undefined, b_undefined)
+        self.a_undefined = a_undefined
+        self.b_undefined = b_undefined
+        self.integer = a_format.integer
+        self._formats = (a_format, b_format)
+        self._codes = (a, b)
+        if negate:
+            self.a = -self.a
+
+    def _clear(self, a_undefined: NDArray[np.bool_] | None, b_undefined: NDArray[np.bool_] | None) -> None:
+        """Make undefined operands zeros, so that they do not spoil the bound; results are marked afterwards."""
+        for name, undefined in (("a", a_undefined), ("b", b_undefined)):
+            if undefined is not None:
+                values = getattr(self, name).reshape(undefined.shape[1], self.count, -1).copy()
+                values[undefined.T] = 0
+                setattr(self, name, values.reshape(undefined.shape[1], -1))
+
+    @cached_property
+    def quantum(self) -> int:
+        """The e of the bound: every product is an integer times 2^e."""
+        return sum(f.quantum(c, v) for f, c, v in zip(self._formats, self._codes, (self.a, self.b), strict=True))
+
+    @cached_property
+    def largest(self) -> float:
+        """No partial sum of products exceeds this in magnitude; inf or NaN if an operand is not finite."""
+        a, b = np.abs(self.a), np.abs(self.b)
+        with np.errstate(all="ignore"):
+            by_a = float(a.sum(axis=1, dtype=np.float64).max()) * float(b.max())
+            by_b = float(b.sum(axis=1, dtype=np.float64).max()) * float(a.max())
+        return min(by_a, by_b)
+
+    def exact(self, accumulator: Accumulator, start: NDArray[Any] | None) -> bool:
+        """Whether every order of summation gives the same bits."""
+        quantum, largest = self.quantum, self.largest
+        if start is not None:
+            quantum = min(quantum, lowest_bit(start))
+            largest += float(np.abs(start).max())
+        if quantum >= 1000:
+            return largest == 0.0
+        return quantum >= accumulator.lowest and largest <= min(
+            2.0 ** min(quantum + accumulator.digits, 1000), accumulator.largest
+        )
+
+    @cached_property
+    def total(self) -> Floats:
+        """The whole sum as one fp32 product, for when that is exact."""
+        return self.a @ self.b.T
+
+    @cached_property
+    def whole(self) -> NDArray[np.int64]:
+        """The whole sum of integer products: exact in float64 (each is below 2^16), in float32 if all are small."""
+        if self.largest < 1 << 24:
+            return self.total.astype(np.int64)
+        return (self.a.astype(np.float64) @ self.b.T.astype(np.float64)).astype(np.int64)
+
+    @cached_property
+    def each(self) -> NDArray[np.float64]:
+        """The sums of the single instructions, ``(count, m, n)``."""
+        with np.errstate(all="ignore"):
+            k = self.a.shape[1] // self.count
+            a = self.a.astype(np.float64).reshape(-1, self.count, k).transpose(1, 0, 2)
+            b = self.b.astype(np.float64).reshape(-1, self.count, k).transpose(1, 2, 0)
+            found: NDArray[np.float64] = np.matmul(a, b)
+        return found
+
+
+def accumulate(
+    product: Product,
+    start: NDArray[Any] | None,
+    accumulator: Accumulator,
+    *,
+    rows: slice,
+    saturate: bool = False,
+) -> NDArray[Any]:
+    """The accumulator's rows after all of a product's instructions. ``start`` None stands for zeros."""
+    result: NDArray[Any]
+    if product.integer:
+        result = _integers(product, start, rows=rows, saturate=saturate)
+    elif product.exact(accumulator, start):
+        result = product.total[rows]
+        result = (result if start is None else result + start).astype(accumulator.dtype)
+    else:
+        result = _one_by_one(product, start, accumulator, rows=rows)
+    if product.a_undefined is not None:
+        result = result.copy()
+        result[np.asarray(product.a_undefined.any(axis=0))[rows]] = accumulator.undefined
+    if product.b_undefined is not None:
+        result = result.copy()
+        result[:, product.b_undefined.any(axis=0)] = accumulator.undefined
+    return result
+
+
+def _integers(product: Product, start: NDArray[Any] | None, *, rows: slice, saturate: bool) -> NDArray[np.int32]:
+    base = np.int64(0) if start is None else start.astype(np.int64)
+    if not saturate or product.largest + float(np.abs(base).max()) < 2.0**31:
+        return (product.whole[rows] + base).astype(np.int32)
+    for part in product.each:
+        base = np.clip(base + part[rows].astype(np.int64), -(1 << 31), (1 << 31) - 1)
+    return np.asarray(base).astype(np.int32)
+
+
+def _one_by_one(product: Product, start: NDArray[Any] | None, accumulator: Accumulator, *, rows: slice) -> NDArray[Any]:
+    parts = product.each
+    with np.errstate(all="ignore"):
+        if start is None:
+            value = parts[0, rows].astype(accumulator.dtype)
+            rest = parts[1:]
+        else:
+            value, rest = start, parts
+        for part in rest:
+            value = (part[rows] + value).astype(accumulator.dtype)
+    missing = np.isnan(value)
+    if missing.any():
+        # The tensor unit's NaN is the canonical one.
+        value = value.copy()
+        if accumulator.dtype is np.float32:
+            value.view(np.uint32)[missing] = 0x7FFF_FFFF
+        else:
+            value.view(np.uint16)[missing] = 0x7FFF
+    return value

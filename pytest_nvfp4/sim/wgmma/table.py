@@ -1,0 +1,138 @@
+"""Lowerings of ``wgmma`` and ``mma`` (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Warp Level Matrix
+Instructions"). What is not written here is unsupported: sparse (.sp), single-bit (.b1), sub-byte and f64 forms,
+``mma.m8n8k4``, and the block-scaled and .kind forms of sm_120.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_nvfp4.sim.fault import Unsupported
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction, Operand, Register, Vector
+from pytest_nvfp4.sim.wgmma import unit
+from pytest_nvfp4.sim.wgmma.formats import FORMATS
+from pytest_nvfp4.sim.wgmma.mma_sync import mma_sync
+from pytest_nvfp4.sim.wgmma.operation import Form
+from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS
+from pytest_nvfp4.sim.wgmma.shapes import Shape
+
+__all__ = ["BLOCKING", "LOWERINGS"]
+
+_PAIRS = {
+    **dict.fromkeys([("f16", "f16")], ("f16", "f32")),
+    **dict.fromkeys([("bf16", "bf16"), ("tf32", "tf32")], ("f32",)),
+    **dict.fromkeys([(a, b) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")], ("f16", "f32")),
+    **dict.fromkeys([(a, b) for a in ("s8", "u8") for b in ("s8", "u8")], ("s32",)),
+}
+"""Types of A and B, and the accumulators that go with them."""
+
+
+def _immediate(ins: Instruction, operand: Operand, allowed: tuple[int, ...], what: str) -> int:
+    if isinstance(operand, Immediate) and not operand.bits:
+        value = operand.value - (1 << 32) if operand.value >= 1 << 31 else operand.value
+        if value in allowed:
+            return value
+    raise Unsupported(f"{ins.opcode}: {what} must be one of {allowed}, and is {operand!r}")
+
+
+def _mma_async(ins: Instruction, e: Emitter) -> None:
+    if ins.parts[2:4] != ("sync", "aligned") or len(ins.parts) not in (8, 9):
+        raise Unsupported(f"{ins.opcode}: not a known form of wgmma.mma_async")
+    rest = list(ins.parts[4:])
+    saturate = "satfinite" in rest
+    if saturate:
+        # After the types in the ISA's examples and NVIDIA's kernels, after the shape in its grammar.
+        rest.remove("satfinite")
+    if len(rest) != 4:
+        raise Unsupported(f"{ins.opcode}: not a known form of wgmma.mma_async")
+    shape_text, d_name, a_name, b_name = rest
+    shape = Shape.parse(shape_text)
+    allowed = _PAIRS.get((a_name, b_name), ())
+    if d_name not in allowed:
+        raise Unsupported(f"{ins.opcode}: types {d_name}, {a_name}, {b_name}")
+    a, b, accumulator = FORMATS[a_name], FORMATS[b_name], ACCUMULATORS[d_name]
+    if shape is None or shape.m != 64 or shape.k != 256 // a.bits or not 8 <= shape.n <= 256 or shape.n % 8:
+        raise Unsupported(f"{ins.opcode}: shape {shape_text}")
+    if a.integer and shape.n % 16 and shape.n not in (8, 24):
+        raise Unsupported(f"{ins.opcode}: shape {shape_text}; integers take N of 8, 24 or a multiple of 16")
+    if saturate and not a.integer:
+        raise Unsupported(f"{ins.opcode}: .satfinite is for integers")
+    d_operand, a_operand = ins.operands[0], ins.operands[1]
+    count = shape.n // 4 if d_name == "f16" else shape.n // 2
+    if not isinstance(d_operand, Vector) or len(d_operand.items) != count:
+        raise Unsupported(f"{ins.opcode}: the accumulator must be {count} registers")
+    from_registers = isinstance(a_operand, Vector)
+    if isinstance(a_operand, Vector) and len(a_operand.items) != 4:
+        raise Unsupported(f"{ins.opcode}: A must be 4 registers or a descriptor")
+    flags = ins.operands[4:]
+    transposable = a.bits == 16
+    wanted = 0 if a.integer else 2 + (2 - from_registers if transposable else 0)
+    if len(ins.operands) != 4 + wanted:
+        raise Unsupported(f"{ins.opcode}: {len(ins.operands)} operands, and {4 + wanted} are expected")
+    scales = [_immediate(ins, x, (1, -1), "imm-scale") for x in flags[:2]]
+    transposes = [_immediate(ins, x, (0, 1), "imm-trans") for x in flags[2:]]
+    form = Form(
+        name=".".join(part for part in ins.parts if part not in ("sync", "aligned")),
+        at=ins.index,
+        n=shape.n,
+        k=shape.k,
+        a=a,
+        b=b,
+        accumulator=accumulator,
+        from_registers=from_registers,
+        a_transposed=len(transposes) == 2 and bool(transposes[0]),
+        b_transposed=bool(transposes) and bool(transposes[-1]),
+        negate=bool(scales) and scales[0] * scales[1] < 0,
+        saturate=saturate,
+        copied=e.deferred.copied,
+        unfenced=e.notes.get(ins.index, ""),
+    )
+    if not all(isinstance(item, Register) and item.bits == 32 for item in d_operand.items):
+        raise Unsupported(f"{ins.opcode}: the accumulator must be 32-bit registers")
+    registers = e.tuple(d_operand, 32)
+    a_value = e.tuple(a_operand, 32) if from_registers else e.value(a_operand, 64)
+    name = e.temporary(
+        e.call(
+            unit.issue,
+            "w",
+            e.mask,
+            e.constant(form, "form"),
+            registers,
+            a_value,
+            e.value(ins.operands[2], 64),
+            e.predicate(ins.operands[3]),
+        )
+    )
+    e.replace_all(d_operand, name, 32)
+
+
+def _plain(ins: Instruction, e: Emitter, *, root: str, operands: int) -> None:
+    if ins.parts != ("wgmma", root, "sync", "aligned") or len(ins.operands) != operands:
+        raise Unsupported(f"{ins.opcode}: not a known form of wgmma.{root}")
+
+
+def _fence(ins: Instruction, e: Emitter) -> None:
+    _plain(ins, e, root="fence", operands=0)
+    e.line(e.call(unit.fence, "w", e.mask))
+
+
+def _commit(ins: Instruction, e: Emitter) -> None:
+    _plain(ins, e, root="commit_group", operands=0)
+    e.line(e.call(unit.commit, "w", e.mask))
+
+
+def _wait(ins: Instruction, e: Emitter) -> None:
+    _plain(ins, e, root="wait_group", operands=1)
+    pending = _immediate(ins, ins.operands[0], tuple(range(8)), "the number of pending groups")
+    e.park_if_none(e.temporary(e.call(unit.wait, "w", e.mask, str(pending))))
+
+
+LOWERINGS: Mapping[str, Lowering] = {
+    "wgmma.mma_async": _mma_async,
+    "wgmma.fence": _fence,
+    "wgmma.commit_group": _commit,
+    "wgmma.wait_group": _wait,
+    "mma": mma_sync,
+}
+BLOCKING = frozenset({"wgmma.wait_group"})

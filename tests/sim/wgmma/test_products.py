@@ -1,0 +1,339 @@
+"""wgmma against products of matrices that were placed element by element."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from tests.sim.wgmma import case, oracle
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+
+TYPES = {
+    "f16": (np.float16, 16),
+    "bf16": (ml_dtypes.bfloat16, 16),
+    "tf32": (np.float32, 32),
+    "e4m3": (ml_dtypes.float8_e4m3fn, 8),
+    "e5m2": (ml_dtypes.float8_e5m2, 8),
+    "s8": (np.int8, 8),
+    "u8": (np.uint8, 8),
+}
+CODES = {8: np.uint8, 16: np.uint16, 32: np.uint32}
+
+
+def draw(rng, name, shape):
+    """Small whole numbers (and quarters where the type has them) as codes and as float64."""
+    dtype, bits = TYPES[name]
+    low = 0 if name == "u8" else -6
+    values = rng.integers(low, 7, size=shape).astype(np.float64)
+    if name not in ("s8", "u8", "e5m2"):
+        values /= 4
+    typed = values.astype(np.float32).astype(dtype)
+    return typed.view(CODES[bits]), typed.astype(np.float64)
+
+
+LAYOUTS = [
+    # width, leading, stride as functions of rows; K-major
+    (0, 128, 256),
+    (0, 2048 + 128, 128),
+    (32, 16, 256),
+    (64, 16, 512),
+    (128, 16, 1024),
+]
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize(("width", "leading", "stride"), LAYOUTS)
+def test_every_type_and_every_k_major_layout(name, width, leading, stride):
+    rng = np.random.default_rng([width, leading, len(name)])
+    n = 24
+    k = 256 // TYPES[name][1]
+    a_codes, a = draw(rng, name, (64, k))
+    b_codes, b = draw(rng, name, (n, k))
+    image = np.zeros(16384 + 8192, np.uint8)
+    layout = {"width": width, "leading": leading, "stride": stride}
+    a_at, b_at = oracle.SMEM, oracle.SMEM + 16384
+    oracle.place(image, a_codes, address=a_at, **layout)
+    oracle.place(image, b_codes, address=b_at, **layout)
+    integer = name in ("s8", "u8")
+    d = "s32" if integer else "f32"
+    flags = "" if integer else "1, 1, 0, 0" if TYPES[name][1] == 16 else "1, 1"
+    body = [
+        case.FENCE,
+        case.wgmma(
+            f"m64n{n}k{k}.{d}.{name}.{name}",
+            n // 2,
+            oracle.descriptor(a_at, **layout),
+            oracle.descriptor(b_at, **layout),
+            flags=flags,
+            scale="0",
+        ),
+        case.COMMIT,
+        case.wait(),
+        case.store(20, n // 2),
+    ]
+    ran = case.run("\n".join(body), image, (128, n // 2))
+    got = oracle.from_registers(ran["out"], np.int32 if integer else np.float32)
+    assert np.array_equal(got, a @ b.T)
+    assert not ran.grid.findings
+    assert ran.grid.counters["wgmma.instructions"] == 1
+    assert ran.grid.counters["wgmma.macs"] == 64 * n * k
+    assert ran.grid.counters["wgmma.fp8.accumulation"] == (name in ("e4m3", "e5m2"))
+
+
+MN_LAYOUTS = [
+    # width, leading, stride, n
+    (0, 4096, 128, 192),
+    (32, 512, 8192, 192),
+    (64, 1024, 8192, 192),
+    (128, 2048, 1024, 192),
+    (0, 128, 256, 8),
+    (128, 8192, 1024, 40),
+]
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+@pytest.mark.parametrize(("width", "leading", "stride", "n"), MN_LAYOUTS)
+def test_mn_major(name, width, leading, stride, n):
+    rng = np.random.default_rng(width)
+    a_codes, a = draw(rng, name, (64, 16))
+    b_codes, b = draw(rng, name, (n, 16))
+    image = np.zeros(65536, np.uint8)
+    layout = {"width": width, "leading": leading, "stride": stride}
+    a_at, b_at = oracle.SMEM, oracle.SMEM + 32768
+    oracle.place(image, a_codes, address=a_at, transposed=True, **layout)
+    oracle.place(image, b_codes, address=b_at, transposed=True, **layout)
+    body = [
+        case.FENCE,
+        case.wgmma(
+            f"m64n{n}k16.f32.{name}.{name}",
+            n // 2,
+            oracle.descriptor(a_at, **layout),
+            oracle.descriptor(b_at, **layout),
+            flags="1, 1, 1, 1",
+            scale="0",
+        ),
+        case.COMMIT,
+        case.wait(),
+        case.store(20, n // 2),
+    ]
+    ran = case.run("\n".join(body), image, (128, n // 2))
+    assert np.array_equal(oracle.from_registers(ran["out"], np.float32), a @ b.T)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_from_registers(name):
+    rng = np.random.default_rng(len(name))
+    n, k = 16, 256 // TYPES[name][1]
+    a_codes, a = draw(rng, name, (64, k))
+    b_codes, b = draw(rng, name, (n, k))
+    image = np.zeros(4096, np.uint8)
+    oracle.place(image, b_codes, address=oracle.SMEM, width=32, stride=256)
+    integer = name in ("s8", "u8")
+    bits = TYPES[name][1]
+    body = [
+        case.load(200, 4, 2),
+        case.FENCE,
+        case.wgmma(
+            f"m64n{n}k{k}.{'s32' if integer else 'f32'}.{name}.{name}",
+            n // 2,
+            case.registers(200, 4),
+            oracle.descriptor(oracle.SMEM, width=32, stride=256),
+            flags="" if integer else "-1, 1, 0" if bits == 16 else "-1, 1",
+            scale="0",
+        ),
+        case.COMMIT,
+        case.wait(),
+        case.store(20, n // 2),
+    ]
+    ran = case.run("\n".join(body), image, (128, n // 2), extra={"a": oracle.a_registers(a_codes)})
+    got = oracle.from_registers(ran["out"], np.int32 if integer else np.float32)
+    assert np.array_equal(got, (a if integer else -a) @ b.T)
+    assert not ran.grid.findings
+
+
+def steps(rng, name, n, count, *, width=128):
+    """An image with ``count`` k-steps of A and B side by side in 128-byte rows, and their values."""
+    k = 256 // TYPES[name][1]
+    a_codes, a = draw(rng, name, (64, k * count))
+    b_codes, b = draw(rng, name, (n, k * count))
+    image = np.zeros(8192 + 128 * n, np.uint8)
+    for start, codes in ((oracle.SMEM, a_codes), (oracle.SMEM + 8192, b_codes)):
+        oracle.place(image, codes, address=start, width=width, stride=1024)
+    pairs = [
+        (
+            oracle.descriptor(oracle.SMEM + 32 * i, width=width, stride=1024),
+            oracle.descriptor(oracle.SMEM + 8192 + 32 * i, width=width, stride=1024),
+        )
+        for i in range(count)
+    ]
+    return image, a, b, pairs
+
+
+@pytest.mark.parametrize("d", ["f32", "f16"])
+@pytest.mark.parametrize("waits", ["one at the end", "after every step"])
+def test_a_chain_adds_to_the_registers_that_were_there(d, waits):
+    rng = np.random.default_rng(5)
+    n = 40
+    image, a, b, pairs = steps(rng, "f16", n, 4)
+    dtype = np.float32 if d == "f32" else np.float16
+    count = n // 2 if d == "f32" else n // 4
+    start = rng.integers(-8, 9, size=(64, n)).astype(dtype)
+    body = [case.load(20, count, 2), case.FENCE]
+    for a_bits, b_bits in pairs:
+        body.append(case.wgmma(f"m64n{n}k16.{d}.f16.f16", count, a_bits, b_bits, flags="1, 1, 0, 0"))
+        if waits == "after every step":
+            body += [case.COMMIT, case.wait()]
+    body += [case.COMMIT, case.wait(), case.store(20, count)]
+    initial = oracle.to_registers(start)
+    ran = case.run("\n".join(body), image, (128, count), extra={"start": initial})
+    got = oracle.from_registers(ran["out"], dtype)
+    assert np.array_equal(got.astype(np.float64), start.astype(np.float64) + a @ b.T)
+    assert not ran.grid.findings
+
+
+def test_rounding_after_every_instruction_where_order_matters():
+    rng = np.random.default_rng(6)
+    n = 16
+    image, *_ = steps(rng, "f16", n, 4)
+    a = rng.normal(size=(64, 64)).astype(np.float16)
+    b = (rng.normal(size=(n, 64)) * 2.0 ** rng.integers(-8, 8, size=(n, 64))).astype(np.float16)
+    image[:] = 0
+    oracle.place(image, a.view(np.uint16), address=oracle.SMEM, width=128, stride=1024)
+    oracle.place(image, b.view(np.uint16), address=oracle.SMEM + 8192, width=128, stride=1024)
+    body = [case.FENCE]
+    for i in range(4):
+        pair = [oracle.descriptor(oracle.SMEM + at + 32 * i, width=128, stride=1024) for at in (0, 8192)]
+        body.append(case.wgmma(f"m64n{n}k16.f32.f16.f16", n // 2, *pair, flags="1, -1, 0, 0", scale="1" if i else "0"))
+    body += [case.COMMIT, case.wait(), case.store(20, n // 2)]
+    ran = case.run("\n".join(body), image, (128, n // 2))
+    expected = np.zeros((64, n), np.float32)
+    for i in range(4):
+        part = a[:, 16 * i : 16 * i + 16].astype(np.float64) @ b[:, 16 * i : 16 * i + 16].astype(np.float64).T
+        expected = (expected - part).astype(np.float32)
+    assert np.array_equal(oracle.from_registers(ran["out"], np.float32), expected)
+    once = (-(a.astype(np.float64) @ b.astype(np.float64).T)).astype(np.float32)
+    assert not np.array_equal(expected, once), "the data do not tell the two apart"
+
+
+@pytest.mark.parametrize("saturate", [False, True])
+def test_integers_wrap_or_saturate_after_every_instruction(saturate):
+    n = 8
+    rng = np.random.default_rng(7)
+    image, *_ = steps(rng, "s8", n, 2)
+    a = np.full((64, 64), 127, np.int8)
+    a[:, 32:] = -128
+    b = np.full((n, 64), 127, np.int8)
+    image[:] = 0
+    oracle.place(image, a.view(np.uint8), address=oracle.SMEM, width=128, stride=1024)
+    oracle.place(image, b.view(np.uint8), address=oracle.SMEM + 8192, width=128, stride=1024)
+    start = np.full((64, n), 2**31 - 1000, np.int32)
+    start[::2] = -(2**31) + 1000
+    opcode = f"m64n{n}k32.s32.s8.s8" + (".satfinite" if saturate else "")
+    body = [case.load(20, n // 2, 2), case.FENCE]
+    for i in range(2):
+        pair = [oracle.descriptor(oracle.SMEM + at + 32 * i, width=128, stride=1024) for at in (0, 8192)]
+        body.append(case.wgmma(opcode, n // 2, *pair, flags=""))
+    body += [case.COMMIT, case.wait(), case.store(20, n // 2)]
+    ran = case.run("\n".join(body), image, (128, n // 2), extra={"start": oracle.to_registers(start)})
+    total = start.astype(np.int64)
+    for i in range(2):
+        total = total + a[:, 32 * i : 32 * i + 32].astype(np.int64) @ b[:, 32 * i : 32 * i + 32].astype(np.int64).T
+        total = np.clip(total, -(2**31), 2**31 - 1) if saturate else total.astype(np.int32).astype(np.int64)
+    assert np.array_equal(oracle.from_registers(ran["out"], np.int32), total)
+
+
+@pytest.mark.parametrize(("a_name", "b_name"), [("e4m3", "e5m2"), ("e5m2", "e4m3"), ("s8", "u8"), ("u8", "s8")])
+def test_mixed_types(a_name, b_name):
+    rng = np.random.default_rng(8)
+    a_codes, a = draw(rng, a_name, (64, 32))
+    b_codes, b = draw(rng, b_name, (16, 32))
+    image = np.zeros(8192, np.uint8)
+    oracle.place(image, a_codes, address=oracle.SMEM, width=32, stride=256)
+    oracle.place(image, b_codes, address=oracle.SMEM + 4096, width=32, stride=256)
+    integer = a_name in ("s8", "u8")
+    pair = [oracle.descriptor(oracle.SMEM + at, width=32, stride=256) for at in (0, 4096)]
+    opcode = f"m64n16k32.{'s32' if integer else 'f32'}.{a_name}.{b_name}"
+    flags = "" if integer else "1, 1"
+    body = [case.FENCE, case.wgmma(opcode, 8, *pair, flags=flags, scale="0")]
+    body += [case.COMMIT, case.wait(), case.store(20, 8)]
+    ran = case.run("\n".join(body), image, (128, 8))
+    got = oracle.from_registers(ran["out"], np.int32 if integer else np.float32)
+    assert np.array_equal(got, a @ b.T)
+
+
+def test_every_code_of_fp8_and_f16_nan_and_infinity():
+    # Row r of A holds code 4 r .. in its first k, B selects that k.
+    for name, dtype in (("e4m3", ml_dtypes.float8_e4m3fn), ("e5m2", ml_dtypes.float8_e5m2)):
+        for block in range(4):
+            a = np.zeros((64, 32), np.uint8)
+            a[:, 0] = np.arange(64 * block, 64 * block + 64)
+            b = np.zeros((8, 32), np.uint8)
+            b[:, 0] = np.array([1.0], np.float32).astype(dtype).view(np.uint8)[0]
+            image = np.zeros(8192, np.uint8)
+            oracle.place(image, a, address=oracle.SMEM, width=32, stride=256)
+            oracle.place(image, b, address=oracle.SMEM + 4096, width=32, stride=256)
+            pair = [oracle.descriptor(oracle.SMEM + at, width=32, stride=256) for at in (0, 4096)]
+            body = [case.FENCE, case.wgmma(f"m64n8k32.f32.{name}.{name}", 4, *pair, scale="0")]
+            body += [case.COMMIT, case.wait(), case.store(20, 4)]
+            ran = case.run("\n".join(body), image, (128, 4))
+            got = oracle.from_registers(ran["out"], np.float32)[:, 3]
+            want = a[:, 0].view(dtype).astype(np.float32)
+            assert np.array_equal(got, want, equal_nan=True)
+            missing = np.isnan(got)
+            assert (got.view(np.uint32)[missing] == 0x7FFF_FFFF).all()
+
+
+def test_rows_that_nothing_wrote_give_nan_in_their_columns_only():
+    rng = np.random.default_rng(9)
+    image, a, b, pairs = steps(rng, "f16", 16, 1)
+    whole = image.copy()
+    body = [case.FENCE, case.wgmma("m64n16k16.f32.f16.f16", 8, *pairs[0], flags="1, 1, 0, 0", scale="0")]
+    body += [case.COMMIT, case.wait(), case.store(20, 8)]
+    cut = whole[: 8192 + 1024 + 4 * 128]
+    ran = case.run("\n".join(body), cut, (128, 8), shared=whole.size)
+    got = oracle.from_registers(ran["out"], np.float32)
+    assert np.array_equal(got[:, :12], (a @ b.T)[:, :12])
+    assert np.isnan(got[:, 12:]).all()
+    assert ran.grid.counters["wgmma.undefined.instructions"] == 1
+
+
+@pytest.mark.parametrize(
+    ("opcode", "flags", "message"),
+    [
+        ("m64n16k16.f32.f16.bf16", "1, 1, 0, 0", "types"),
+        ("m64n12k16.f32.f16.f16", "1, 1, 0, 0", "shape"),
+        ("m64n16k8.f32.f16.f16", "1, 1, 0, 0", "shape"),
+        ("m64n16k16.f32.f16.f16", "2, 1, 0, 0", "imm-scale"),
+        ("m64n16k16.f32.f16.f16", "1, 1, 0, 2", "imm-trans"),
+        ("m64n16k16.f32.f16.f16", "1, 1", "operands"),
+        ("m64n16k256.s32.b1.b1.and.popc", "", "form"),
+        ("m64n40k32.s32.s8.s8", "", "shape"),
+        ("m64n16k8.f32.tf32.tf32", "1, 1, 0, 0", "operands"),
+    ],
+)
+def test_what_is_not_modelled_is_unsupported(opcode, flags, message):
+    count = 20 if "n40" in opcode else 8
+    body = [case.FENCE, case.wgmma(opcode, count, 64, 64, flags=flags)]
+    with pytest.raises(Unsupported, match=message):
+        case.run("\n".join(body), np.zeros(4096, np.uint8), (128, 8))
+
+
+@pytest.mark.parametrize(
+    ("bits", "kind", "message"),
+    [
+        (oracle.descriptor(1024, width=128, stride=1024) | 1 << 49, Unsupported, "base offset"),
+        (oracle.descriptor(1024 + 128, width=128, stride=1024), Unsupported, "inside the rows"),
+        (oracle.descriptor(1024 + 112, width=128, stride=1024), Fault, "run over its end"),
+        (oracle.descriptor(1024, width=128, stride=1024) | 1 << 46, Fault, "reserved"),
+        (oracle.descriptor(1024, width=128, stride=4096), Fault, "covers bytes"),
+        (oracle.descriptor(0, width=128, stride=1024), Fault, "covers bytes"),
+    ],
+)
+def test_illegal_descriptors(bits, kind, message):
+    image = np.zeros(16384, np.uint8)
+    good = oracle.descriptor(oracle.SMEM, width=128, stride=1024)
+    body = [case.FENCE, case.wgmma("m64n16k16.f32.f16.f16", 8, bits, good, flags="1, 1, 0, 0")]
+    with pytest.raises(kind, match=message):
+        case.run("\n".join(body), image, (128, 8))
