@@ -109,7 +109,7 @@ def tensor_coordinates(operand: object, count: int, e: Emitter, opcode: str) -> 
     return "(" + "".join(f"{one}, " for one in found) + ")"
 
 
-def load_tensor(  # noqa: PLR0917 - operands as the instruction has them
+def load_tensor(
     w: Warp,
     mask: int,
     at: int,
@@ -150,7 +150,7 @@ def boxes_of_rows(tile: Tile, w: Warp, coordinates: tuple[int, ...], *, write: b
     return [tile.box((coordinates[0], row), memory, write=write, what=what) for row in coordinates[1:]]
 
 
-def _issue(  # noqa: PLR0917
+def _issue(
     w: Warp,
     lane: int,
     at: int,

@@ -1,4 +1,4 @@
-"""The arithmetic of bulk reductions: what ``op`` makes of an element of global (or shared) memory and one of the source.
+"""The arithmetic of bulk reductions: what becomes of an element of the destination.
 
 Rules (PTX ISA, "cp.reduce.async.bulk"): the table of operations and types below; ``add`` of floats rounds to nearest
 even; ``add.f32`` flushes subnormal inputs and results to zeros of their sign; ``inc`` and ``dec`` wrap at the
@@ -68,10 +68,12 @@ def reduce(operation: str, kind: str, old: Array, new: Array) -> Array:
         return old ^ new
     if operation == "inc":
         above: Array = old >= new
-        return np.where(above, old.dtype.type(0), old + old.dtype.type(1))
+        more: Array = np.where(above, old.dtype.type(0), old + old.dtype.type(1))
+        return more
     if operation == "dec":
         wraps: Array = (old == 0) | (old > new)
-        return np.where(wraps, new, old - old.dtype.type(1))
+        less: Array = np.where(wraps, new, old - old.dtype.type(1))
+        return less
     if operation == "add":
         return _add(kind, old, new)
     a, b = _ordered(kind, old), _ordered(kind, new)

@@ -1,4 +1,4 @@
-"""Tensor copies out of shared memory: ``cp.async.bulk.tensor.*.global.shared::cta`` and ``cp.reduce.async.bulk.tensor``.
+"""Tensor copies out of shared memory: ``cp.async.bulk.tensor.*.global`` and the reductions ``cp.reduce``.
 
 Rules (PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"; the box and its swizzle are ``tile``'s):
 
@@ -96,7 +96,7 @@ def _lower(ins: Instruction, e: Emitter, parts: Parts, operation: str) -> None:
     e.line(e.call(store_tensor, *arguments, coordinates))
 
 
-def store_tensor(  # noqa: PLR0917 - operands as the instruction has them
+def store_tensor(
     w: Warp, mask: int, at: int, form: Store, tensor_map: Bits, source: Bits, coordinates: tuple[Bits, ...]
 ) -> None:
     """Run a tensor store or reduction in the lanes of a mask. Raises Fault."""
@@ -106,9 +106,7 @@ def store_tensor(  # noqa: PLR0917 - operands as the instruction has them
         _issue(w, lane, at, form, where, address, tuple(box))
 
 
-def _issue(  # noqa: PLR0917
-    w: Warp, lane: int, at: int, form: Store, where: int, address: int, coordinates: tuple[int, ...]
-) -> None:
+def _issue(w: Warp, lane: int, at: int, form: Store, where: int, address: int, coordinates: tuple[int, ...]) -> None:
     what = form.opcode
     cta = w.cta
     launch = cta.launch
