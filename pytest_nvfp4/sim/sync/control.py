@@ -1,0 +1,200 @@
+"""Instructions that control the grid, the register file and the thread: ``griddepcontrol``, ``setmaxnreg``,
+``nanosleep``, ``trap``, ``brkpt``, ``pmevent``.
+
+- ``griddepcontrol`` (PTX ISA): launches run one after the other here, so every grid that this one depends on is
+  complete, and ``.wait`` and ``.launch_dependents`` are counted no-ops; repeating them is legal.
+- ``setmaxnreg`` (PTX ISA): a multiple of 8 from 24 to 256, the same instruction in all warps of a warpgroup (a finding
+  if not). ``.dec`` must not raise and ``.inc`` must not lower the count (findings). ``.inc`` waits until the CTA's pool
+  holds the registers that it takes; the pool is known if the launch knows the kernel's registers a thread (from the
+  CUBIN or ``.maxnreg``), else nothing waits. Warps that have ended give theirs back: the ISA does not say, and a wait
+  for them would be a deadlock that no device is known to have.
+- ``nanosleep``: any duration from 0 is legal; it does not sleep.
+- ``trap`` and ``brkpt`` are faults (no debugger is there). ``pmevent`` is counted.
+
+Counters: ``griddepcontrol.wait``, ``griddepcontrol.launch_dependents``, ``setmaxnreg``, ``nanosleep``, ``pmevent`` (all
+of instructions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
+from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.sync.modifiers import Modifiers
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Group, Warp
+
+__all__ = ["BLOCKING", "LOWERINGS", "RegisterPool"]
+
+_GROUP = 4
+"""Warps of a warpgroup."""
+
+
+class RegisterPool:
+    """The registers of a CTA that its warps hand to each other: ``cta.unit(RegisterPool)``.
+
+    Attributes:
+        count: Registers a thread of each warp, None while unknown.
+        free: Registers in the pool, None if unknown.
+        history: By warp, the ``setmaxnreg`` instructions it has executed, by index.
+    """
+
+    def __init__(self, cta: Cta) -> None:
+        self.cta = cta
+        self.waiters: list[Group] = []
+        launch = cta.launch
+        known = launch.registers_per_thread
+        declared = launch.kernel.directives.get("maxnreg")
+        if known is None and declared is not None and declared.isdigit():
+            known = int(declared)
+        self.count: list[int | None] = [known] * len(cta.warps)
+        self.free: int | None = None if known is None else 0
+        self.history: list[list[int]] = [[] for _ in cta.warps]
+
+    def waiting_for(self) -> str:
+        """What the pool holds and who has how much."""
+        held = ", ".join(f"warp {index} {count}" for index, count in enumerate(self.count))
+        return f"registers of the CTA's pool, which holds {self.free}; registers a thread: {held}"
+
+    def set(self, w: Warp, count: int, *, grow: bool, at: int) -> bool | None:
+        """Change a warp's registers a thread; None while the pool has too few."""
+        before = self.count[w.index]
+        what = f"setmaxnreg.{'inc' if grow else 'dec'} {count}"
+        if before is not None and (count < before if grow else count > before):
+            self.cta.launch.report(
+                "setmaxnreg",
+                f"{what}: the warp has {before} registers a thread, so this does not "
+                f"{'increase' if grow else 'decrease'} them, which is undefined",
+            )
+        if before is not None and self.free is not None:
+            needed = (count - before) * 32
+            if needed > self.free:
+                w.wait_for(self)
+                return None
+            self.free -= needed
+        self.count[w.index] = count
+        self._check_group(w, at, what)
+        self.cta.launch.counters["setmaxnreg"] += 1
+        self.cta.launch.machine.changes += 1
+        self._wake()
+        return True
+
+    def _check_group(self, w: Warp, at: int, what: str) -> None:
+        mine = self.history[w.index]
+        mine.append(at)
+        start = w.index // _GROUP * _GROUP
+        for other, theirs in enumerate(self.history[start : start + _GROUP], start):
+            if len(theirs) >= len(mine) and theirs[len(mine) - 1] != at:
+                self.cta.launch.report(
+                    "setmaxnreg",
+                    f"{what}: warps {other} and {w.index} of one warpgroup execute different setmaxnreg instructions",
+                    hint="all four warps of a warpgroup must execute the same one",
+                )
+
+    def _wake(self) -> None:
+        waiters, self.waiters = self.waiters, []
+        for group in waiters:
+            group.wake()
+
+    def warp_exited(self, w: Warp) -> None:
+        """A warp has ended: its registers are free."""
+        count = self.count[w.index]
+        if count is not None and self.free is not None:
+            self.free += count * 32
+            self.count[w.index] = 0
+            self._wake()
+
+    def at_exit(self) -> None:
+        """Report warpgroups of which only some warps executed a setmaxnreg."""
+        for start in range(0, len(self.history), _GROUP):
+            group = self.history[start : start + _GROUP]
+            if len({len(done) for done in group}) > 1:
+                said = ", ".join(f"warp {start + i} {len(done)}" for i, done in enumerate(group))
+                self.cta.launch.report(
+                    "setmaxnreg",
+                    f"not all warps of one warpgroup executed the same setmaxnreg instructions: {said} of them",
+                    hint="a setmaxnreg must be executed by all warps of the warpgroup, or it is undefined",
+                )
+
+
+def set_registers(w: Warp, count: int, grow: bool, at: int) -> bool | None:
+    """setmaxnreg: True, or None while it waits."""
+    return w.cta.unit(RegisterPool).set(w, count, grow=grow, at=at)
+
+
+def count(w: Warp, name: str) -> None:
+    """An instruction without effect but a counter."""
+    w.cta.launch.counters[name] += 1
+
+
+def trap(what: str) -> None:
+    """Raises the fault of a trap."""
+    raise Fault(
+        "trap",
+        f"the kernel executed {what}",
+        hint="a compiler puts a trap behind a failed assertion or a branch that it holds to be unreachable",
+    )
+
+
+# ---- lowering ----------------------------------------------------------------------------------------------------
+
+
+def _griddepcontrol(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 1)
+    action = m.need("wait", "launch_dependents")
+    m.done()
+    m.operands(0)
+    e.line(e.call(count, "w", repr(f"griddepcontrol.{action}")))
+
+
+def _setmaxnreg(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 1)
+    action = m.need("inc", "dec")
+    for part in ("sync", "aligned", "u32"):
+        m.need(part)
+    m.done()
+    (number,) = m.operands(1)
+    if not isinstance(number, Immediate) or not 24 <= number.value <= 256 or number.value % 8:
+        raise Unsupported(f"{ins.opcode}: the count must be a constant multiple of 8 from 24 to 256")
+    name = e.temporary(e.call(set_registers, "w", str(number.value), str(action == "inc"), str(e.at)))
+    e.park_if_none(name)
+
+
+def _nanosleep(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 1)
+    m.need("u32")
+    m.done()
+    (time,) = m.operands(1)
+    e.value(time, 32)
+    e.line(e.call(count, "w", "'nanosleep'"))
+
+
+def _trap(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 1)
+    m.done()
+    m.operands(0)
+    e.line(e.call(trap, repr(ins.opcode)))
+
+
+def _pmevent(ins: Instruction, e: Emitter) -> None:
+    m = Modifiers(ins, 1)
+    m.one("mask")
+    m.done()
+    m.operands(1)
+    e.line(e.call(count, "w", "'pmevent'"))
+
+
+LOWERINGS: Mapping[str, Lowering] = {
+    "griddepcontrol": _griddepcontrol,
+    "setmaxnreg": _setmaxnreg,
+    "nanosleep": _nanosleep,
+    "trap": _trap,
+    "brkpt": _trap,
+    "pmevent": _pmevent,
+}
+BLOCKING = frozenset({"setmaxnreg"})
