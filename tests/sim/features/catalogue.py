@@ -57,6 +57,34 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         "integers",
         "transcendental",
     ),
+    "control_flow": (
+        "collatz",
+        "nested_divergence",
+        "early_end",
+        "spin_within_warp",
+        "register_heavy",
+    ),
+    "messages": (
+        "printf",
+        "assertion",
+    ),
+    "barriers": (
+        "mbarrier_ping_pong",
+        "async_pipeline",
+        "named_barriers",
+        "shared_atomics",
+    ),
+    "launching": (
+        "dependent_launch",
+        "setmaxnreg",
+        "coordinates",
+    ),
+    "async_copy": (
+        "cp_async_groups",
+        "cp_async_mbarrier",
+        "cp_async_zero_fill",
+        "bulk_copy",
+    ),
 }
 
 NAMES: Final = tuple(name for names in MODULES.values() for name in names)
