@@ -10,6 +10,9 @@ import numpy as np
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.job import Case, Job
 from pytest_nvfp4.device.result import Output, Result, Status
+from pytest_nvfp4.numerics import fp16
+from pytest_nvfp4.numerics.arrays import HalfBits
+from pytest_nvfp4.numerics.diagnose import explain
 from pytest_nvfp4.numerics.families import family
 from pytest_nvfp4.numerics.inputs import ProblemInput
 from pytest_nvfp4.numerics.judge import GroupVerdict, Reference, judge
@@ -47,6 +50,15 @@ class _Expected:
     @classmethod
     def of(cls, inputs: ProblemInput) -> _Expected:
         return cls(inputs, [Reference.of(group.exact()) for group in inputs.groups])
+
+
+def _explained(expected: _Expected, index: int, c: HalfBits) -> str:
+    """Lines that say what a wrong output equals, for the first one of a case: a hypothesis costs a matrix product."""
+    reference = expected.references[index]
+    with np.errstate(invalid="ignore"):
+        wrong = (c != reference.want) & ~(reference.nan & fp16.is_nan(c)) & ~((c | reference.want) == fp16.SIGN)
+    found = explain(expected.inputs, index, c, wrong)
+    return "".join(f"\n  it {explanation}" for explanation in found[:3])
 
 
 class Judge:
@@ -141,7 +153,10 @@ class Judge:
         )
         verdict.groups.append(judged)
         if not judged.ok:
-            verdict.findings.append(_error("mismatch", f"call {output.call}: {judged}"))
+            said = f"call {output.call}: {judged}"
+            if not any(finding.kind == "mismatch" for finding in verdict.findings):
+                said += _explained(expected, output.group, c)
+            verdict.findings.append(_error("mismatch", said))
         if output.late_sha256 is not None and output.late_sha256 != output.data.sha256:
             verdict.findings.append(
                 _error(

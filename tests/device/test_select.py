@@ -8,6 +8,7 @@ from pytest_nvfp4.device import gpus
 from pytest_nvfp4.device import select as selection
 from pytest_nvfp4.device.base import DeviceUnavailableError
 from pytest_nvfp4.device.local import LocalDevice
+from pytest_nvfp4.device.sim import SimDevice
 
 
 def test_gpus_are_dealt_out_over_test_processes() -> None:
@@ -34,15 +35,22 @@ def test_a_listed_gpu_makes_a_local_device(monkeypatch: pytest.MonkeyPatch, tmp_
     assert isinstance(selection.select("auto", folder=tmp_path), LocalDevice)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("none", "none"), ("sim", "no simulator"), ("local", "no NVIDIA GPU"), ("abacus", "known are")]
-)
+@pytest.mark.parametrize(("name", "words"), [("none", "none"), ("local", "no NVIDIA GPU"), ("abacus", "known are")])
 def test_what_is_not_there_is_unavailable_because(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, words: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(DeviceUnavailableError, match=words):
         selection.select(name, folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["auto", "sim"])
+def test_where_no_gpu_is_there_the_simulator_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    device = selection.select(name, folder=tmp_path)
+    assert isinstance(device, SimDevice)
+    assert device.describe().simulated
+    assert device.unsupported("sm_80") is not None
 
 
 def test_another_package_may_add_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

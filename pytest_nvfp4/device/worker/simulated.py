@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 
 from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
-from pytest_nvfp4.sim.fault import Where
 from pytest_nvfp4.sim.fault import Finding as SimFinding
+from pytest_nvfp4.sim.fault import Where
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.session import Session, simulate

@@ -1,0 +1,92 @@
+"""Every wrong kernel is named by what it left, and a right one by nothing."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from pytest_nvfp4.numerics import kernel_model
+from pytest_nvfp4.numerics.diagnose import explain
+from pytest_nvfp4.numerics.families import family
+from pytest_nvfp4.numerics.inputs import ProblemInput
+from pytest_nvfp4.numerics.mutants import MUTANTS
+from pytest_nvfp4.problem import Group, Problem
+
+PROBLEM = Problem("diagnose", (Group(256, 256, 512, 1), Group(72, 384, 256, 1)), 7)
+SHOWN = (
+    "sf_plain",
+    "sf_transposed",
+    "sf_bands_exchanged",
+    "sf_quadrant_only",
+    "sf_k_reversed",
+    "sf_other_group",
+    "sfb_ignored",
+    "nibbles_swapped_a",
+    "sign_dropped_b",
+    "last_k_tile_dropped",
+    "first_k_tile_twice",
+    "tile_transposed",
+    "stale_stage",
+)
+
+
+@cache
+def inputs() -> ProblemInput:
+    return family("gpumode").generate(PROBLEM)
+
+
+def right(index: int = 0) -> np.ndarray:
+    return inputs().groups[index].split_c(kernel_model.RIGHT(inputs(), index))[1].copy()
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_wrong_kernel_is_named(name: str) -> None:
+    mutant = MUTANTS[name]
+    got = inputs().groups[0].split_c(mutant.kernel(inputs(), 0))[1]
+    wrong = got != right()
+    assert wrong.any()
+    found = explain(inputs(), 0, got, wrong, budget_s=60)
+    assert any(mutant.description in each.text for each in found), found
+    assert found[0].share >= 0.98
+
+
+def scaled(sfa_rows: list[int], sfb_rows: list[int]) -> np.ndarray:
+    """The result with the scale rows of A and B taken from other rows."""
+    steps = kernel_model.RIGHT
+    a, b = steps.elements_a(inputs().groups[0].a), steps.elements_b(inputs().groups[0].b)
+    sfa, sfb = (steps.scales(inputs(), 0, operand) for operand in ("a", "b"))  # type: ignore[arg-type]
+    a = (a.reshape(256, -1, 16) * sfa[sfa_rows][:, :, None]).reshape(256, -1)
+    b = (b.reshape(256, -1, 16) * sfb[sfb_rows][:, :, None]).reshape(256, -1)
+    return kernel_model.convert((a @ b.T).astype(np.float32))
+
+
+def test_exchanged_scale_rows_of_a_alone_are_found_by_search() -> None:
+    rows = [i // 128 * 128 + {1: 2, 2: 1}.get(i % 128 // 32, i % 128 // 32) * 32 + i % 32 for i in range(256)]
+    got = scaled(rows, list(range(256)))
+    found = explain(inputs(), 0, got, got != right(), budget_s=60)
+    assert [each.text for each in found] == ["SFA rows 32-63 and 64-95 of each 128 exchanged"]
+
+
+def test_shifted_scale_rows_of_b_alone_are_found_by_search() -> None:
+    rows = [*range(128), *(i - 4 for i in range(128, 256))]
+    got = scaled(list(range(256)), rows)
+    found = explain(inputs(), 0, got, got != right(), budget_s=60)
+    assert "SFB rows 4 earlier" in [each.text for each in found]
+
+
+def test_moved_rows_of_the_output_are_found() -> None:
+    got = right()
+    got[:128] = got[:128].reshape(4, 32, -1).transpose(1, 0, 2).reshape(128, -1)
+    found = explain(inputs(), 0, got, got != right(), budget_s=60)
+    assert any(each.text.startswith("rows of C of each 128 in the order of a transposed") for each in found)
+
+
+def test_a_right_output_has_nothing_to_explain() -> None:
+    assert explain(inputs(), 0, right(), np.zeros((256, 256), bool)) == []
+
+
+def test_noise_is_not_explained() -> None:
+    got = np.random.default_rng(1).integers(0, 0x7C00, (256, 256)).astype(np.uint16)
+    assert explain(inputs(), 0, got, got != right(), budget_s=60) == []
