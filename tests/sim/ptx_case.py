@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous
+from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.machine import Machine
+from pytest_nvfp4.sim.run.parallel import run_grid
 from pytest_nvfp4.sim.run.programs import Programs
 from pytest_nvfp4.toolchain.device_model import for_arch
 
@@ -69,6 +71,7 @@ def run_ptx(
     machine: Machine | None = None,
     raw: bool = False,
     prepare: Any = None,
+    processes: int = 1,
 ) -> Ran:
     """Run ``body`` as a kernel.
 
@@ -83,12 +86,18 @@ def run_ptx(
     parameters: list[bytes] = []
     declared: list[str] = []
     loads: list[str] = []
+    device = SimulatedMemory(machine.memory) if processes > 1 else None
     for number, (name, array) in enumerate(buffers.items()):
         size = array.nbytes
-        memory = ctypes.create_string_buffer(size + 512)
-        start = -(-(ctypes.addressof(memory) + 128) // 256) * 256
+        memory: Any = device
+        if device is not None:
+            start = device.allocate(size)
+            device.name(start, name, writable=name not in read_only)
+        else:
+            memory = ctypes.create_string_buffer(size + 512)
+            start = -(-(ctypes.addressof(memory) + 128) // 256) * 256
+            machine.memory.add(Region(name, start, size, name not in read_only))
         ctypes.memmove(start, np.ascontiguousarray(array).tobytes(), size)
-        machine.memory.add(Region(name, start, size, name not in read_only))
         kept[name] = (memory, start, size, array)
         parameters.append(start.to_bytes(8, "little"))
         declared.append(f".param .b64 p{number}")
@@ -122,7 +131,7 @@ def run_ptx(
     if prepare is not None:
         prepare(launched)
     try:
-        launched.run()
+        run_grid(launched, processes=processes)
     finally:
         launched.close()
     out = {
