@@ -1,0 +1,209 @@
+"""Accumulators: chains of MMAs into one accumulator, computed when somebody looks at it.
+
+The rule (the ISA does not say how one instruction rounds): D becomes the exact sum of the instruction's products, each
+scaled, plus D, rounded once to D's type, to nearest even. An i8 instruction adds to 32 bits and wraps, or clamps if its
+descriptor says so. NaN results are 0x7fffffff (f32) or 0x7fff (f16).
+
+A chain keeps copies of its operands' bytes. When it is computed:
+
+- If every value lies on a grid 2**g, and the norms of the rows of A and B bound the sum of the magnitudes of all
+  products (Cauchy-Schwarz), plus the magnitude of D at the start, below 2**(24 + g), then every partial sum of every
+  order is an integer below 2**24 on that grid, so no rounding ever happens: one float32 product of the whole chain is
+  the result. NVFP4 tests with moderate scale factors are of this kind.
+- Else the products of each instruction are summed in float64 and D is rounded after each. While the same bound is below
+  2**(53 + g), all sums before the rounding are exact, and so is the rule. Beyond (f16, bf16 and tf32 of wide range,
+  wide E8M0 scales) a product is still exact, and the float64 sum of at most 33 terms errs by at most 33 * 2**-53 of the
+  sum of their magnitudes: only a tie of the rounding to 24 bits within that distance can come out differently.
+- i8 products are exact in float64 for any length.
+
+The number of elements of K in a chain is bounded; a longer one goes on from the computed D.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.tcgen05.datapath import Datapath
+from pytest_nvfp4.sim.tcgen05.descriptor import Instruction
+from pytest_nvfp4.sim.tcgen05.operand import Chunks
+from pytest_nvfp4.sim.tcgen05.tiles import Operand, Tile, TileCache
+from pytest_nvfp4.sim.tcgen05.tmem import Tmem
+
+__all__ = ["LONGEST", "Chain", "Half"]
+
+LONGEST = 16384
+"""Elements of K in one chain."""
+_BATCH = 32
+_SINGLE, _DOUBLE = 24, 53
+_NAN = np.uint32(0x7FFF_FFFF)
+
+
+class Half:
+    """One CTA's part: its rows of A, its accumulator, and the scale factors in its TMEM, by instruction."""
+
+    __slots__ = ("a", "sfa", "sfb", "tmem")
+
+    def __init__(self, tmem: Tmem) -> None:
+        self.tmem = tmem
+        self.a: list[Chunks] = []
+        self.sfa: list[bytes] = []
+        self.sfb: list[bytes] = []
+
+
+class Chain:
+    """Instructions of one kind that add to one accumulator.
+
+    Args:
+        key: What an instruction must share to go on with the chain.
+        base: Whether the first instruction adds to what the accumulator holds.
+        shift: ``scale-input-d`` of the first instruction.
+        enabled: Lanes that are updated, None for all.
+    """
+
+    __slots__ = (
+        "a_ids", "a_operand", "b", "b_ids", "b_operand", "base", "cache", "enabled", "first", "halves", "ins", "key",
+        "last", "length", "path", "shift",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        key: tuple[Any, ...],
+        ins: Instruction,
+        path: Datapath,
+        column: int,
+        *,
+        halves: list[Half],
+        cache: TileCache,
+        operands: tuple[Operand, Operand],
+        base: bool,
+        shift: int = 0,
+        enabled: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self.key = key
+        self.ins = ins
+        self.path = path
+        self.first = column
+        self.last = column + path.columns
+        self.halves = halves
+        self.b: list[list[Chunks]] = [[] for _ in halves]
+        """By CTA."""
+        self.a_ids: list[int] = []
+        self.b_ids: list[int] = []
+        self.cache = cache
+        self.a_operand, self.b_operand = operands
+        self.base = base
+        self.shift = shift
+        self.enabled = enabled
+        self.length = 0
+        for half in halves:
+            half.tmem.pending.append(self)
+
+    @property
+    def room(self) -> bool:
+        """Whether another instruction may join."""
+        return self.length * self.ins.kind.k < LONGEST
+
+    def forget(self) -> None:
+        """Leave the lists without a value: it is about to be overwritten and nobody looked."""
+        for half in self.halves:
+            half.tmem.pending.remove(self)
+
+    def finish(self) -> None:
+        """Compute the value and write it."""
+        self.forget()
+        ids = tuple(self.b_ids)
+        for half in self.halves:
+            a = self.cache.get(self.a_operand, [half.a], half.sfa, tuple(self.a_ids))
+            b = self.cache.get(self.b_operand, self.b, half.sfb, ids)
+            words = self._value(half, a, b)
+            if words is not None:
+                self.path.write(half.tmem, self.first, words, self.enabled)
+
+    def _value(self, half: Half, a: Tile, b: Tile) -> NDArray[np.uint32] | None:
+        """The accumulator's words ``[n][row]``; None if they were written in place."""
+        if self.ins.d == "s32":
+            return self._integers(half, a, b)
+        single = self.ins.d == "f32"
+        base: NDArray[Any] | None = None
+        if self.base:
+            words = self.path.read(half.tmem, self.first)
+            base = words.view(np.float32) if single else words.astype(np.uint16).view(np.float16)
+            if self.shift:
+                base = base.astype(np.float64) * 2.0**-self.shift
+        bound = a.norm * b.norm
+        grid = a.grid + b.grid
+        if single and grid > -140 and bound < 2.0 ** (_SINGLE + min(grid, 100)) and self._fits(base, bound, grid):
+            return self._exact(half, a, b, base)
+        return self._rounded(a, b, base)
+
+    @staticmethod
+    def _fits(base: NDArray[Any] | None, bound: float, grid: int) -> bool:
+        """Whether D at the start lies on the grid, and leaves room for the products."""
+        if base is None:
+            return True
+        steps = base.astype(np.float64) * 2.0**-grid
+        most = float(np.abs(steps).max())
+        return most + bound * 2.0**-grid < 2.0**_SINGLE and bool((steps == np.rint(steps)).all())
+
+    def _exact(self, half: Half, a: Tile, b: Tile, base: NDArray[Any] | None) -> NDArray[np.uint32] | None:
+        n, rows = self.ins.n, self.ins.rows
+        left = b.values[: b.height]
+        right = a.values[: a.height].T
+        if base is None and self.enabled is None and self.path.columns == n and rows == 128:
+            target = half.tmem.floats[self.first : self.last]
+            if a.height == rows and b.height == n:
+                np.matmul(left, right, out=target)
+            else:
+                target[...] = 0
+                target[: b.height, : a.height] = left @ right
+            return None
+        value = np.zeros((n, rows), np.float32)
+        value[: b.height, : a.height] = left @ right
+        if base is not None:
+            value += base.astype(np.float32)
+        return value.view(np.uint32)
+
+    def _rounded(self, a: Tile, b: Tile, base: NDArray[Any] | None) -> NDArray[np.uint32]:
+        n, rows, count, k = self.ins.n, self.ins.rows, self.length, self.ins.kind.k
+        kind = np.float32 if self.ins.d == "f32" else np.float16
+        left = b.values.reshape(n, count, k)
+        right = a.values.reshape(rows, count, k)
+        value = np.zeros((n, rows), np.float64) if base is None else base.astype(np.float64)
+        rounded = np.empty((n, rows), kind)
+        with np.errstate(all="ignore"):
+            for start in range(0, count, _BATCH):
+                part = slice(start, start + _BATCH)
+                some = np.matmul(
+                    left[:, part].transpose(1, 0, 2).astype(np.float64),
+                    right[:, part].transpose(1, 2, 0).astype(np.float64),
+                )
+                for products in some:
+                    value += products
+                    rounded[...] = value
+                    value[...] = rounded
+        missing = np.isnan(rounded)
+        if kind is np.float32:
+            words = rounded.view(np.uint32)
+            words[missing] = _NAN
+            return words
+        words = rounded.view(np.uint16).astype(np.uint32)
+        words[missing] = 0x7FFF
+        return words
+
+    def _integers(self, half: Half, a: Tile, b: Tile) -> NDArray[np.uint32]:
+        n, rows, count, k = self.ins.n, self.ins.rows, self.length, self.ins.kind.k
+        value = np.zeros((n, rows), np.int64)
+        if self.base:
+            value += self.path.read(half.tmem, self.first).view(np.int32)
+        if not self.ins.saturate:
+            value += (b.values.astype(np.float64) @ a.values.astype(np.float64).T).astype(np.int64)
+        else:
+            left = b.values.reshape(n, count, k).astype(np.float64)
+            right = a.values.reshape(rows, count, k).astype(np.float64)
+            for i in range(count):
+                value += (left[:, i] @ right[:, i].T).astype(np.int64)
+                np.clip(value, -(1 << 31), (1 << 31) - 1, out=value)
+        return value.astype(np.uint32)

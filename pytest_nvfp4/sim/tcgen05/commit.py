@@ -1,0 +1,79 @@
+"""``tcgen05.commit``: an mbarrier learns that the earlier asynchronous tcgen05 operations are done.
+
+PTX ISA, "tcgen05.commit": one arrival, after all operations that the issuing thread started before (here: all of its
+CTA's pipe, or of the pair's, which is stricter in order only). With ``.multicast::cluster`` the barrier at the same
+offset of every CTA whose bit is set in the 16-bit mask gets the arrival. One thread issues.
+
+Counter: ``tcgen05.commits``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lanes import Bits, pick
+from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.memory.shared import RANK_SHIFT
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.sync.addresses import shared_address
+from pytest_nvfp4.sim.sync.mbarrier import Mbarrier, arrive, resolve
+from pytest_nvfp4.sim.tcgen05.core import TensorCore
+from pytest_nvfp4.sim.tcgen05.group import expect, group_of, single_lane
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["LOWERINGS", "commit"]
+
+_OFFSET = (1 << RANK_SHIFT) - 1
+
+
+def commit(
+    w: Warp, mask: int, address: Bits, targets: Bits | None, group: int, generic: bool, at: int
+) -> None:  # noqa: ARG001
+    """Issue one commit; ``targets`` is the CTA mask of a multicast. Raises Fault."""
+    what = f"tcgen05.commit.cta_group::{group}"
+    if mask & (mask - 1):
+        single_lane(w, mask, what=what)
+    core = w.cta.unit(TensorCore)
+    if core.pipe.group != group:
+        core.pipe.set_group(group, what=what)
+    place = shared_address(pick(address, mask), generic=generic, what=what)
+    if targets is None:
+        barriers = [resolve(w, place, cluster=True, what=what)]
+    else:
+        chosen = pick(targets, mask) & 0xFFFF
+        if not chosen:
+            raise Fault("cluster", f"{what}: the CTA mask of the multicast is 0")
+        barriers = [
+            resolve(w, rank << RANK_SHIFT | place & _OFFSET, cluster=True, what=what)
+            for rank in range(16)
+            if chosen >> rank & 1
+        ]
+    core.counters["tcgen05.commits"] += 1
+    core.submit(core.pipe.queue, partial(_arrive, barriers, f"tcgen05.commit by warp {w.index}"), what=what)
+
+
+def _arrive(barriers: list[Mbarrier], who: str) -> None:
+    for barrier in barriers:
+        arrive(barrier, 1, who=who)
+
+
+def _lower(ins: Instruction, e: Emitter) -> None:
+    group, rest = group_of(ins)
+    if rest[:1] != ("mbarrier::arrive::one",) or rest[-1:] != ("b64",):
+        raise Unsupported(f"{ins.opcode}: modifiers {'.'.join(rest)}")
+    middle = list(rest[1:-1])
+    generic = "shared::cluster" not in middle
+    multicast = "multicast::cluster" in middle
+    if middle != ([] if generic else ["shared::cluster"]) + (["multicast::cluster"] if multicast else []):
+        raise Unsupported(f"{ins.opcode}: modifiers {'.'.join(rest)}")
+    expect(ins, 2 if multicast else 1)
+    targets = e.value(ins.operands[1], 16) if multicast else "None"
+    address = e.address(ins.operands[0])
+    e.line(e.call(commit, "w", e.mask, address, targets, str(group), str(generic), str(e.at)))
+
+
+LOWERINGS = {"tcgen05.commit": _lower}

@@ -1,0 +1,144 @@
+"""``tcgen05.cp``: shared memory to TMEM (PTX ISA, "tcgen05.cp").
+
+The source is a K-major matrix of rows of 128 or 256 bits, addressed by a matrix descriptor as an operand is (see
+``operand``; without a swizzle rows of 256 bits are two 16-byte columns, LBO apart). Row r goes to TMEM lane r, its words
+to consecutive columns:
+
+- ``.128x256b`` and ``.128x128b``: 128 rows, 8 or 4 columns;
+- ``.4x256b``: 4 rows to lanes 0, 32, 64 and 96 (rests on CUTLASS's copy traits);
+- ``.64x128b.warpx2::02_13``: rows 0-31 to quadrants 0 and 2, rows 32-63 to 1 and 3; ``::01_23``: rows 0-31 to 0 and 1,
+  rows 32-63 to 2 and 3;
+- ``.32x128b.warpx4``: 32 rows to each quadrant. NVIDIA's block-scaled kernels copy their scale factors so.
+
+With ``.cta_group::2`` each CTA of the pair copies from its own shared memory to its own TMEM. Decompression
+(``.b8x16.b6x16_p32``, ``.b8x16.b4x16_p64``) is unsupported. One thread issues.
+
+Counters: ``tcgen05.cp.instructions``, ``tcgen05.cp.bytes`` (read from shared memory).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lanes import Bits, pick
+from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.tcgen05.core import TensorCore
+from pytest_nvfp4.sim.tcgen05.descriptor import matrix
+from pytest_nvfp4.sim.tcgen05.group import expect, group_of, pair_of, single_lane
+from pytest_nvfp4.sim.tcgen05.operand import Geometry, geometry
+from pytest_nvfp4.sim.tcgen05.tmem import LANES
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["LOWERINGS", "Shape", "copy"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """A copy: ``rows`` rows of ``bits`` bits; ``multicast`` as the opcode has it."""
+
+    rows: int
+    bits: int
+    multicast: str
+    group: int
+    what: str
+
+    @property
+    def columns(self) -> int:
+        """TMEM columns written."""
+        return self.bits // 32
+
+
+def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: Shape, at: int) -> None:  # noqa: ARG001
+    """Issue one copy. Raises Fault or Unsupported."""
+    what = shape.what
+    if mask & (mask - 1):
+        single_lane(w, mask, what=what)
+    address, value = pick(address, mask), pick(descriptor, mask)
+    core = w.cta.unit(TensorCore)
+    if core.pipe.group != shape.group:
+        core.pipe.set_group(shape.group, what=what)
+    lane, column = address >> 16 & 0x3FFF, address & 0xFFFF
+    if lane:
+        raise Fault("tmem", f"{what}: TMEM address {address:#010x} has lane {lane}; a copy starts at lane 0")
+    columns = shape.bits // 32
+    cores = (core,) if shape.group == 1 else tuple(c.unit(TensorCore) for c in pair_of(w.cta, 2, what=what))
+    places = []
+    for one in cores:
+        tmem = one.tmem
+        tmem.claim(column, columns, what=what)
+        place = one.copies.get((value, shape)) or _look(one, value, shape)
+        tmem.wrote(column, columns, _lanes(shape))
+        if shape.rows == 32:
+            tmem.replicated[column : column + columns] = b"\1\1\1\1"
+        places.append((one, place))
+    counters = core.counters
+    counters["tcgen05.cp.instructions"] += 1
+    counters["tcgen05.cp.bytes"] += shape.rows * shape.bits // 8 * shape.group
+    core.submit(core.pipe.queue, partial(_execute, shape, column, places), what=what)
+
+
+def _lanes(shape: Shape) -> NDArray[np.bool_] | None:
+    if shape.rows != 4:
+        return None
+    return np.arange(LANES) % 32 == 0
+
+
+def _look(core: TensorCore, value: int, shape: Shape) -> tuple[int, Geometry]:
+    """Check a source for the first time."""
+    decoded = matrix(value, shape.what)
+    table = geometry(decoded, rows=shape.rows, mn=False, element_bytes=1, what=shape.what, row_bytes=shape.bits // 8)
+    place = core.copies[value, shape] = (core.chunks.check(decoded.start, table, what=shape.what), table)
+    return place
+
+
+def _execute(shape: Shape, column: int, places: list[tuple[TensorCore, Any]]) -> None:
+    columns = shape.bits // 32
+    for core, (first, table) in places:
+        tmem = core.tmem
+        if tmem.pending:
+            tmem.settle(column, columns)
+        words = core.chunks.chunks[first:].take(table.table).view(np.uint32).reshape(shape.rows, columns).T
+        target = tmem.data[column : column + columns]
+        if shape.rows == 32:
+            target.reshape(columns, 4, 32)[...] = words[:, None, :]
+        elif shape.rows == 128:
+            target[...] = words
+        elif shape.rows == 4:
+            target[:, ::32] = words
+        else:
+            halves = words.reshape(columns, 2, 32)
+            quadrants = target.reshape(columns, 2, 2, 32)
+            quadrants[...] = halves[:, None] if shape.multicast == "warpx2::02_13" else halves[:, :, None]
+
+
+_SHAPES = {
+    ("128x256b",): (128, 256, ""),
+    ("4x256b",): (4, 256, ""),
+    ("128x128b",): (128, 128, ""),
+    ("64x128b", "warpx2::02_13"): (64, 128, "warpx2::02_13"),
+    ("64x128b", "warpx2::01_23"): (64, 128, "warpx2::01_23"),
+    ("32x128b", "warpx4"): (32, 128, "warpx4"),
+}
+
+
+def _lower(ins: Instruction, e: Emitter) -> None:
+    group, rest = group_of(ins)
+    found = _SHAPES.get(rest)
+    if found is None:
+        raise Unsupported(f"{ins.opcode}: {'.'.join(rest)} of tcgen05.cp")
+    expect(ins, 2)
+    shape = e.constant(Shape(*found, group, f"tcgen05.cp.{'.'.join(rest)}"), "shape")
+    address, descriptor = e.address(ins.operands[0]), e.value(ins.operands[1], 64)
+    e.line(e.call(copy, "w", e.mask, address, descriptor, shape, str(e.at)))
+
+
+LOWERINGS = {"tcgen05.cp": _lower}

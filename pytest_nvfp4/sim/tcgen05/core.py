@@ -1,0 +1,35 @@
+"""One CTA's tensor core: TMEM, shared memory in chunks, its pipe, and what is known of operands already looked at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_nvfp4.sim.tcgen05.group import Pipe
+from pytest_nvfp4.sim.tcgen05.operand import Geometry, SharedChunks
+from pytest_nvfp4.sim.tcgen05.tiles import TileCache
+from pytest_nvfp4.sim.tcgen05.tmem import Tmem
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.cta import Cta
+
+__all__ = ["TensorCore"]
+
+
+class TensorCore:
+    """``cta.unit(TensorCore)``."""
+
+    __slots__ = ("a", "b", "cache", "chunks", "copies", "counters", "cta", "pipe", "submit", "tmem")
+
+    def __init__(self, cta: Cta) -> None:
+        self.cta = cta
+        self.tmem = cta.unit(Tmem)
+        self.pipe = cta.unit(Pipe)
+        self.chunks = SharedChunks(cta.shared)
+        self.cache = cta.launch.unit(TileCache)
+        self.counters = cta.launch.counters
+        self.submit = cta.launch.machine.asynchronous.submit
+        self.a: dict[Any, tuple[int, Geometry]] = {}
+        """Operands A that were checked, by matrix descriptor and instruction: where they start, and how they lie."""
+        self.b: dict[Any, tuple[int, Geometry]] = {}
+        self.copies: dict[Any, Any] = {}
+        """Sources of ``tcgen05.cp`` that were checked, by descriptor and shape."""

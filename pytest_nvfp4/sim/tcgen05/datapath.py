@@ -1,0 +1,109 @@
+"""Which lanes and columns of TMEM hold the accumulator of one CTA (PTX ISA, "Data Path Layout Organization").
+
+- M = 128 (``.cta_group::1``) and M = 256 (``::2``), layouts D and A: row r in lane r, column n in column n.
+- M = 64 (``::1``), layout F: row r in lane 32 * (r / 16) + r % 16, plus 16 if the address has lane 16.
+- M = 128 (``::2``), layout B: 64 rows a CTA; row r in lane r for the first half of the columns of D and in lane 64 + r
+  for the second half, which takes N / 2 columns.
+
+Values are handled transposed, ``[n][row]``. A in TMEM lies in the same lanes, 8 columns of 4 bytes of K; in layout B
+both halves of the lanes hold a copy, which must be equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.tcgen05.descriptor import Instruction
+from pytest_nvfp4.sim.tcgen05.operand import Chunks
+from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
+
+__all__ = ["Datapath", "datapath"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Datapath:
+    """The place of an accumulator of ``rows`` x ``n`` in one CTA's TMEM: ``columns`` columns, ``lanes`` (None: all)."""
+
+    layout: str
+    rows: int
+    n: int
+    columns: int
+    lanes: NDArray[np.bool_] | None
+    align: int
+
+    def view(self, words: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """``[columns][128]`` of TMEM as ``[.., n', rows']``: what ``shape`` of the values maps onto."""
+        if self.layout == "F":
+            return words.reshape(-1, 4, 2, 16)[:, :, self.align, :]
+        if self.layout == "B":
+            return words.reshape(-1, 2, 64).transpose(1, 0, 2)
+        return words
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of ``view``; values ``[n][rows]`` reshape to it."""
+        if self.layout == "F":
+            return (self.n, 4, 16)
+        if self.layout == "B":
+            return (2, self.n // 2, 64)
+        return (self.n, 128)
+
+    def read(self, tmem: Tmem, column: int) -> NDArray[np.uint32]:
+        """A copy of the words, ``[n][row]``."""
+        words = self.view(tmem.data[column : column + self.columns])
+        return np.array(words).reshape(self.n, self.rows)
+
+    def write(self, tmem: Tmem, column: int, words: NDArray[np.uint32], enabled: NDArray[np.bool_] | None) -> None:
+        """Write words ``[n][row]``; ``enabled`` (128 lanes) keeps the others as they are."""
+        target = tmem.data[column : column + self.columns]
+        if enabled is None:
+            self.view(target)[...] = words.reshape(self.shape)
+            return
+        changed = target.copy()
+        self.view(changed)[...] = words.reshape(self.shape)
+        target[:, enabled] = changed[:, enabled]
+
+    def read_a(self, tmem: Tmem, column: int, *, what: str) -> Chunks:
+        """Rows of A, 32 bytes each, as chunks ``[row][2]``."""
+        words = tmem.data[column : column + 8]
+        if self.layout == "F":
+            words = words.reshape(8, 4, 2, 16)[:, :, self.align, :].reshape(8, 64)
+        elif self.layout == "B":
+            if not (words[:, :64] == words[:, 64:]).all():
+                raise Unsupported(
+                    f"{what}: A in TMEM for M = 128 of a pair, and lanes 64-127 do not hold a copy of lanes 0-63",
+                    hint="A must be duplicated over the two halves of the lanes",
+                )
+            words = words[:, :64]
+        return np.ascontiguousarray(words.T).view(np.complex128).ravel()
+
+
+@lru_cache(maxsize=1024)
+def datapath(ins: Instruction, lane: int, what: str) -> Datapath:
+    """The datapath of an instruction whose D (or A) has this lane in its address.
+
+    Raises:
+        Fault: a lane that the layout does not allow.
+    """
+    if ins.rows == 128:
+        layout, columns = ("A" if ins.group == 2 else "D"), ins.n
+    elif ins.group == 2:
+        layout, columns = "B", ins.n // 2
+    else:
+        layout, columns = "F", ins.n
+    if lane and not (layout == "F" and lane == 16):
+        raise Fault(
+            "tmem",
+            f"{what}: lane {lane} in the TMEM address of a matrix of M = {ins.m}, .cta_group::{ins.group}; it must be "
+            + ("0 or 16" if layout == "F" else "0"),
+        )
+    lanes = None
+    if layout == "F":
+        lanes = np.arange(LANES) % 32 // 16 == lane // 16
+        lanes.flags.writeable = False
+    return Datapath(layout, ins.rows, ins.n, columns, lanes, lane // 16)

@@ -1,0 +1,259 @@
+"""Descriptors of ``tcgen05.mma`` and ``tcgen05.cp``: the 64 bits of a matrix in shared memory, the 32 of an instruction.
+
+Matrix descriptor (PTX ISA, "Shared memory descriptor"): 0-13 start address >> 4; 16-29 leading-dimension byte offset
+(LBO) >> 4; 32-45 stride-dimension byte offset (SBO) >> 4; 46-48 fixed 0b001; 49-51 base offset; 52 LBO mode (1, an
+absolute address, is sm_103a only); 53-60 fixed 0; 61-63 swizzle (0 none, 1 128 B with 32 B atoms, 2 128 B, 4 64 B,
+6 32 B). All other bits are reserved and must be 0. The base offset is 0 for a pattern that starts at a multiple of its
+length, as TMA writes it; another one is unsupported.
+
+Instruction descriptor (PTX ISA, "Instruction descriptor"), for f16, tf32, f8f6f4, i8: 0-1 sparsity selector,
+2 sparsity, 3 saturate (i8), 4-5 D type (0 f16, 1 f32, 2 s32), 7-9 A type, 10-12 B type, 13/14 negate A/B,
+15/16 transpose A/B (MN-major), 17-22 N >> 3, 24-28 M >> 4, 30-31 shift of ``.ws``. For the block-scaled kinds: 2
+sparsity, 4-5 SFB id, 7-9 A type, 10-12 B type, 13-16 as above (no transpose for mxf4 and mxf4nvf4), 17-22 N >> 3,
+23 scale type (0 UE4M3, 1 UE8M0), 27-28 M >> 7, 29-30 SFA id, 31 K = 96 (mxf4 and mxf4nvf4; sm_103a only).
+
+Shapes: PTX ISA, "Matrix Shape". Types against scale vectors: "Valid combinations of scale_vectorsize with types and
+MMA-Kind". Majors against swizzles: "Valid Combinations of Type-Size, Major-ness and Swizzling". What breaks one of
+these is a fault of kind ``descriptor``; sparsity is unsupported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+
+__all__ = ["KINDS", "SWIZZLES", "Instruction", "Kind", "Matrix", "Swizzle", "instruction", "matrix"]
+
+
+@dataclass(frozen=True, slots=True)
+class Swizzle:
+    """A swizzle: the XOR ``a ^ (a >> shift & mask)`` of an absolute shared address; ``pitch`` bytes a row."""
+
+    code: int
+    name: str
+    pitch: int
+    shift: int
+    mask: int
+    rows: int
+    """Rows of its atom."""
+
+    @property
+    def pattern(self) -> int:
+        """Bytes after which the pattern repeats."""
+        return self.pitch * self.rows
+
+
+SWIZZLES = {
+    0: Swizzle(0, "none", 16, 3, 0x00, 8),
+    1: Swizzle(1, "128B with 32B atoms", 128, 2, 0x60, 4),
+    2: Swizzle(2, "128B", 128, 3, 0x70, 8),
+    4: Swizzle(4, "64B", 64, 3, 0x30, 8),
+    6: Swizzle(6, "32B", 32, 3, 0x10, 8),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A decoded matrix descriptor; offsets in bytes, ``start`` in the CTA's shared window."""
+
+    start: int
+    leading: int
+    stride: int
+    swizzle: Swizzle
+
+    def __str__(self) -> str:
+        return f"start {self.start:#x}, LBO {self.leading}, SBO {self.stride}, swizzle {self.swizzle.name}"
+
+
+@lru_cache(maxsize=1 << 14)
+def matrix(value: int, what: str) -> Matrix:
+    """Decode a matrix descriptor.
+
+    Raises:
+        Fault: a reserved bit, the version, or the swizzle is illegal.
+        Unsupported: a base offset other than 0.
+    """
+
+    def refuse(reason: str) -> Fault:
+        return Fault(
+            "descriptor",
+            f"{what}: matrix descriptor {value:#018x}: {reason}",
+            hint="was the register made from a descriptor and an offset in 16-byte units? PTX ISA, 'Shared memory "
+            "descriptor'",
+        )
+
+    if value >> 46 & 7 != 1:
+        raise refuse(f"bits 46-48 are {value >> 46 & 7:#05b}, and must be 0b001")
+    if value & 0xC000_C000 or value >> 53 & 0xFF:
+        raise refuse("a reserved bit (14-15, 30-31, 53-60) is set")
+    swizzle = SWIZZLES.get(value >> 61 & 7)
+    if swizzle is None:
+        raise refuse(f"swizzle {value >> 61 & 7} does not exist (0, 1, 2, 4, 6 do)")
+    if value >> 52 & 1:
+        raise refuse("the leading dimension is an absolute address (bit 52), which sm_103a has and sm_100a has not")
+    if value >> 49 & 7:
+        raise Unsupported(
+            f"{what}: matrix descriptor {value:#018x} with base offset {value >> 49 & 7}",
+            hint=f"align the tensor in shared memory to {swizzle.pattern} bytes",
+        )
+    return Matrix((value & 0x3FFF) << 4, (value >> 16 & 0x3FFF) << 4, (value >> 32 & 0x3FFF) << 4, swizzle)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """A ``.kind`` of MMA: ``k`` elements an instruction (32 bytes of each row), the element formats by their code."""
+
+    name: str
+    k: int
+    formats: dict[int, str]
+    scales: dict[str, tuple[int, ...]]
+    """Scale type by scale factors a row and instruction; empty for a kind without block scaling."""
+    outputs: tuple[int, ...]
+    transposable: bool
+    negatable: bool
+
+    @property
+    def scaled(self) -> bool:
+        """Whether it is block-scaled."""
+        return bool(self.scales)
+
+
+_F8F6F4 = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
+KINDS = {
+    "f16": Kind("f16", 16, {0: "f16", 1: "bf16"}, {}, (0, 1), True, True),
+    "tf32": Kind("tf32", 8, {2: "tf32"}, {}, (1,), True, True),
+    "f8f6f4": Kind("f8f6f4", 32, _F8F6F4, {}, (0, 1), True, True),
+    "i8": Kind("i8", 32, {0: "u8", 1: "s8"}, {}, (2,), True, False),
+    "mxf8f6f4": Kind("mxf8f6f4", 32, _F8F6F4, {"ue8m0": (1,)}, (), True, True),
+    "mxf4": Kind("mxf4", 64, {1: "e2m1"}, {"ue8m0": (2,)}, (), False, True),
+    "mxf4nvf4": Kind("mxf4nvf4", 64, {1: "e2m1"}, {"ue8m0": (2, 4), "ue4m3": (4,)}, (), False, True),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instruction:
+    """A decoded, legal instruction descriptor. ``m`` and ``n`` are of the whole instruction, over both CTAs of a pair."""
+
+    kind: Kind
+    group: int
+    m: int
+    n: int
+    a: str
+    b: str
+    d: str
+    negate_a: bool
+    negate_b: bool
+    a_mn: bool
+    """A is M-major."""
+    b_mn: bool
+    """B is N-major."""
+    saturate: bool
+    scale: str
+    vector: int
+    """Scale factors a row and instruction, 0 without block scaling."""
+    a_id: int
+    b_id: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of A, and of the accumulator, in each CTA."""
+        return self.m // self.group
+
+    @property
+    def flops(self) -> int:
+        """2 M N K."""
+        return 2 * self.m * self.n * self.kind.k
+
+
+_TYPES = {0: "f16", 1: "f32", 2: "s32"}
+
+
+@lru_cache(maxsize=4096)
+def instruction(value: int, kind_name: str, group: int, vector: int, what: str) -> Instruction:
+    """Decode an instruction descriptor for a kind, ``.cta_group`` and scale factors a row (0 without block scaling).
+
+    Raises:
+        Fault: an illegal field, or a combination that the ISA does not list.
+        Unsupported: sparsity, or K = 96.
+    """
+    kind = KINDS[kind_name]
+
+    def refuse(reason: str, hint: str = "") -> Fault:
+        return Fault(
+            "descriptor",
+            f"{what}: instruction descriptor {value:#010x} for .kind::{kind.name}, .cta_group::{group}: {reason}",
+            hint=hint or "PTX ISA, 'Instruction descriptor' and 'Matrix Shape'",
+        )
+
+    if value >> 2 & 1:
+        raise Unsupported(f"{what}: sparse A (bit 2 of instruction descriptor {value:#010x})")
+    d = "f32"
+    saturate = False
+    scale = ""
+    a_id = b_id = 0
+    if kind.scaled:
+        m = (value >> 27 & 3) << 7
+        reserved = 0x0700_004B
+        if kind.k == 64:
+            reserved |= 0x1000
+            if value >> 31:
+                raise refuse("K = 96 (bit 31), which sm_103a has and sm_100a has not")
+        else:
+            reserved |= 1 << 31
+        scale = "ue8m0" if value >> 23 & 1 else "ue4m3"
+        a_id, b_id = value >> 29 & 3, value >> 4 & 3
+        if vector not in kind.scales.get(scale, ()):
+            legal = "; ".join(f"{s} with {' or '.join(map(str, v))} a row" for s, v in kind.scales.items())
+            raise refuse(
+                f"scale type {scale} (bit 23) with {vector} scale factors a row and instruction; legal: {legal}",
+                "look at sf_dtype and sf_vec_size of the MMA",
+            )
+        for name, sf_id in (("SFA", a_id), ("SFB", b_id)):
+            if sf_id % vector:
+                legal = "0" if vector == 4 else "0 or 2"
+                raise refuse(f"{name} id {sf_id} with {vector} scale factors a row; it must be {legal}")
+    else:
+        m = (value >> 24 & 31) << 4
+        reserved = 0x2080_0043 | 3 << 30
+        if value >> 4 & 3 not in kind.outputs:
+            raise refuse(f"D type {value >> 4 & 3} (0 f16, 1 f32, 2 s32), which this kind has not")
+        d = _TYPES[value >> 4 & 3]
+        saturate = bool(value >> 3 & 1)
+        if saturate and kind.name != "i8":
+            raise refuse("saturation (bit 3) is for .kind::i8 only")
+    if value & reserved:
+        raise refuse(f"reserved bits {value & reserved:#010x} are set")
+    a, b = kind.formats.get(value >> 7 & 7), kind.formats.get(value >> 10 & 7)
+    if a is None or b is None:
+        raise refuse(f"A type {value >> 7 & 7}, B type {value >> 10 & 7}; this kind has {kind.formats}")
+    if kind.name == "f16" and d == "f16" and "bf16" in (a, b):
+        raise refuse("an f16 accumulator takes f16 operands only")
+    negate_a, negate_b = bool(value >> 13 & 1), bool(value >> 14 & 1)
+    if (negate_a or negate_b) and not kind.negatable:
+        raise refuse("this kind cannot negate an operand")
+    a_mn, b_mn = bool(value >> 15 & 1), bool(value >> 16 & 1)
+    if (a_mn or b_mn) and not kind.transposable:
+        raise refuse("this kind takes K-major operands only (bits 15 and 16)", "FP4 tensors must be K-major")
+    for name, mn, form in (("A", a_mn, a), ("B", b_mn, b)):
+        if mn and form in ("e2m3", "e3m2", "e2m1"):
+            raise refuse(f"MN-major {name} of {form}; only 8-, 16- and 32-bit elements can be MN-major")
+    n = (value >> 17 & 63) << 3
+    _check_shape(kind, group, m, n, b_mn, refuse)
+    return Instruction(
+        kind, group, m, n, a, b, d, negate_a, negate_b, a_mn, b_mn, saturate, scale, vector, a_id, b_id
+    )  # fmt: skip
+
+
+def _check_shape(kind: Kind, group: int, m: int, n: int, b_mn: bool, refuse) -> None:  # type: ignore[no-untyped-def]
+    legal_m = (128, 256) if group == 2 else (128,) if kind.scaled else (64, 128)
+    if m not in legal_m:
+        raise refuse(f"M = {m}; it must be {' or '.join(map(str, legal_m))}")
+    step = 16 if group == 2 else 8
+    if kind.name == "i8":
+        step = 32 if group == 2 else 16 if n > 32 else 8
+    if b_mn and kind.k == 32:
+        step = max(step, 16 * group)
+    if not step <= n <= 256 or n % step:
+        raise refuse(f"N = {n}; it must be a multiple of {step}, up to 256")

@@ -1,0 +1,320 @@
+"""``tcgen05.mma``: checks when it is issued, copies of its operands, and a place in its accumulator's chain.
+
+PTX ISA, "tcgen05.mma". ``D = A * B + D``, or ``A * B`` where ``enable-input-d`` is false, for the kinds f16, tf32,
+f8f6f4, i8, mxf8f6f4, mxf4 and mxf4nvf4, ``.cta_group::1`` and ``::2``, A in shared memory or TMEM. One thread issues.
+With ``.cta_group::2`` the descriptors and TMEM addresses hold for both CTAs of the pair: each has its M / 2 rows of A
+and of D, N / 2 rows of B, and the scale factors of its rows of A and of all of B (rests on NVIDIA's kernels).
+
+- ``.collector::a::{fill,use,lastuse,discard}``: the hardware may reload A at any time, so they have no effect.
+- ``disable-output-lane``: a lane whose bit is set keeps D. Bits for a pair are unsupported where one is set.
+- ``scale-input-d`` (f16, tf32): D times 2**-s first.
+- ``.ws``, ``.sp``, ``.ashift`` and a zero-column mask are unsupported.
+
+Checked at issue: descriptors and shapes (``descriptor``), that D, A and the scale factors lie in allocated columns that
+were written as far as they are read, that every byte of A and B in shared memory was written, one lane.
+
+Counters: ``mma.instructions``, ``mma.flops`` (2 M N K each, padding included).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lanes import Bits, Predicate, first, pick
+from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.ptx import syntax
+from pytest_nvfp4.sim.tcgen05 import scales
+from pytest_nvfp4.sim.tcgen05.accumulate import Chain, Half
+from pytest_nvfp4.sim.tcgen05.core import TensorCore
+from pytest_nvfp4.sim.tcgen05.datapath import Datapath, datapath
+from pytest_nvfp4.sim.tcgen05.descriptor import KINDS, Instruction, instruction, matrix
+from pytest_nvfp4.sim.tcgen05.group import group_of, pair_of, single_lane
+from pytest_nvfp4.sim.tcgen05.operand import Geometry, geometry
+from pytest_nvfp4.sim.tcgen05.tiles import Operand
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["LOWERINGS", "Form", "issue"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """What an opcode says: kind, group, scale factors a row, whether A is in TMEM, ``scale-input-d``."""
+
+    kind: str
+    group: int
+    vector: int
+    a_in_tmem: bool
+    shift: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Work:
+    """What an instruction descriptor means for a form; made once for each. ``family`` is the same for all SF ids."""
+
+    ins: Instruction
+    operands: tuple[Operand, Operand]
+    family: Instruction
+    b_rows: int
+    a_bytes: int
+    b_bytes: int
+
+
+@lru_cache(maxsize=4096)
+def _work(value: int, kind: str, group: int, vector: int, a_in_tmem: bool, what: str) -> _Work:
+    ins = instruction(value, kind, group, vector, what)
+    if a_in_tmem and ins.a_mn:
+        raise Fault("descriptor", f"{what}: A in TMEM is K-major, and the instruction descriptor transposes it (bit 15)")
+    if a_in_tmem and ins.a in ("e2m3", "e3m2", "e2m1") and ins.kind.k != 64:
+        raise Unsupported(f"{what}: A of {ins.a} in TMEM, in 8-bit containers")
+    packed = ins.kind.k == 64
+    a = Operand(ins.a, packed, ins.negate_a, ins.a_mn, ins.rows, ins.kind.k, ins.scale, vector)
+    b = Operand(ins.b, packed, ins.negate_b, ins.b_mn, ins.n // group, ins.kind.k, ins.scale, vector)
+    family = instruction(value & ~_SF_IDS, kind, group, vector, what) if ins.vector else ins
+    return _Work(ins, (a, b), family, ins.n // group, a.element_bytes, b.element_bytes)
+
+
+def issue(
+    w: Warp,
+    mask: int,
+    d: Bits,
+    a: Bits,
+    b: Bits,
+    descriptor: Bits,
+    enable: Predicate,
+    disable: Sequence[Bits],
+    sfa: Bits,
+    sfb: Bits,
+    form: Form,
+    at: int,
+) -> None:
+    """Issue one instruction (``at`` is its index). Raises Fault or Unsupported as the module says."""
+    what = form.what
+    if mask & (mask - 1):
+        single_lane(w, mask, what=what)
+    d, a, b = pick(d, mask), pick(a, mask), pick(b, mask)
+    if enable.__class__ is not bool:
+        enable = bool(enable[first(mask)])  # type: ignore[index]
+    work = _work(pick(descriptor, mask), form.kind, form.group, form.vector, form.a_in_tmem, what)
+    ins = work.ins
+    core = w.cta.unit(TensorCore)
+    if core.pipe.group != form.group:
+        core.pipe.set_group(form.group, what=what)
+    path = datapath(work.family, d >> 16, what)
+    column = d & 0xFFFF
+    enabled = _enabled(disable, mask, path, form) if disable else None
+    cores = (core,) if form.group == 1 else tuple(c.unit(TensorCore) for c in pair_of(w.cta, 2, what=what))
+    places = []
+    for one in cores:
+        tmem = one.tmem
+        tmem.claim(column, path.columns, what=what)
+        lanes = path.lanes if enabled is None else enabled
+        if enable:
+            tmem.need(
+                column, path.columns, lanes, what=f"{what} accumulates",
+                hint="the first instruction must not accumulate (enable-input-d false), or TMEM must be set first",
+            )  # fmt: skip
+        columns_a = columns_b = 0
+        if ins.vector:
+            columns_a = scales.check(tmem, pick(sfa, mask), ins.rows, ins.a_id, name="SFA", what=what)
+            columns_b = scales.check(tmem, pick(sfb, mask), ins.n, ins.b_id, name="SFB", what=what)
+            _disjoint(column, path.columns, columns_a, ins.rows, columns_b, ins.n, what)
+        if form.a_in_tmem:
+            source: Any = _tmem_a(one, a, work.family, path, what)
+        else:
+            source = one.a.get((a, ins)) or _look(one, one.a, a, ins, ins.rows, ins.a_mn, work.a_bytes, f"{what}: A")
+        other = one.b.get((b, ins)) or _look(one, one.b, b, ins, work.b_rows, ins.b_mn, work.b_bytes, f"{what}: B")
+        tmem.wrote(column, path.columns, lanes)
+        places.append((one, source, other, columns_a, columns_b))
+    counters = core.counters
+    counters["mma.instructions"] += 1
+    counters["mma.flops"] += ins.flops
+    core.submit(core.pipe.queue, partial(_execute, work, path, column, enable, enabled, form, places), what=what)
+
+
+def _execute(
+    work: _Work,
+    path: Datapath,
+    column: int,
+    enable: bool,
+    enabled: NDArray[np.bool_] | None,
+    form: Form,
+    places: list[tuple[TensorCore, Any, tuple[int, Geometry], int, int]],
+) -> None:
+    """Read the operands and join the chain."""
+    ins = work.ins
+    taken: list[Any] = []
+    for core, source, other, columns_a, columns_b in places:
+        tmem = core.tmem
+        if form.a_in_tmem:
+            lane_path, first_column = source
+            tmem.settle(first_column, 8)
+            rows = lane_path.read_a(tmem, first_column, what=form.what)
+        else:
+            rows = core.chunks.chunks[source[0] :].take(source[1].table)
+        columns = core.chunks.chunks[other[0] :].take(other[1].table)
+        sfa = sfb = b""
+        if ins.vector:
+            sfa = scales.snapshot(tmem, columns_a, ins.rows)
+            sfb = scales.snapshot(tmem, columns_b, ins.n)
+        taken.append((rows, columns, sfa, sfb))
+    key = (column, work.family, path, form.group, enabled.tobytes() if enabled is not None else None)
+    chain = None
+    for pending in places[0][0].tmem.pending:
+        if pending.first == column and pending.key == key:  # type: ignore[attr-defined]
+            chain = pending
+            break
+    if chain is not None and (not enable or form.shift or not chain.room):  # type: ignore[attr-defined]
+        if enable:
+            chain.finish()
+        else:
+            chain.forget()  # type: ignore[attr-defined]
+        chain = None
+    if chain is None:
+        for core, *_ in places:
+            core.tmem.settle(column, path.columns)
+        chain = Chain(
+            key, work.family, path, column,
+            halves=[Half(core.tmem) for core, *_ in places], cache=places[0][0].cache, operands=work.operands,
+            base=enable, shift=form.shift, enabled=enabled,
+        )  # fmt: skip
+    assert isinstance(chain, Chain)
+    chain.length += 1
+    chain.a_ids.append(ins.a_id)
+    chain.b_ids.append(ins.b_id)
+    for half, b, (rows, columns, sfa, sfb) in zip(chain.halves, chain.b, taken, strict=True):
+        half.a.append(rows)
+        b.append(columns)
+        if ins.vector:
+            half.sfa.append(sfa)
+            half.sfb.append(sfb)
+
+
+def _look(
+    core: TensorCore, known: dict[Any, Any], value: int, ins: Instruction, rows: int, mn: bool, size: int, what: str
+) -> tuple[int, Geometry]:
+    """Check an operand in shared memory for the first time."""
+    decoded = matrix(value, what)
+    found = geometry(decoded, rows=rows, mn=mn, element_bytes=size, what=what)
+    place = known[value, ins] = (core.chunks.check(decoded.start, found, what=what), found)
+    return place
+
+
+def _tmem_a(core: TensorCore, address: int, ins: Instruction, path: Datapath, what: str) -> tuple[Datapath, int]:
+    """Check A in TMEM: its datapath and first column."""
+    lane_path = datapath(ins, address >> 16, what)
+    if lane_path.align != path.align:
+        raise Fault("tmem", f"{what}: A starts at lane {address >> 16} and D does not; M = {ins.m} wants the same lane")
+    column = address & 0xFFFF
+    core.tmem.claim(column, 8, what=f"{what}: A")
+    core.tmem.need(column, 8, lane_path.lanes, what=f"{what}: A")
+    return lane_path, column
+
+
+def _disjoint(d: int, columns: int, a: int, rows: int, b: int, n: int, what: str) -> None:
+    """Check that scale factors do not lie in the accumulator."""
+    for name, start, count in (("SFA", a, scales.columns(rows)), ("SFB", b, scales.columns(n))):
+        if start < d + columns and d < start + count:
+            raise Fault(
+                "tmem",
+                f"{what}: {name} in TMEM columns [{start}, {start + count}) overlaps the accumulator in [{d}, {d + columns})",
+                hint="look at the column offsets of the accumulator and the scale factors",
+            )
+
+
+def _enabled(disable: Sequence[Bits], mask: int, path: Datapath, form: Form) -> NDArray[np.bool_] | None:
+    """Lanes that are updated, None for all of the datapath's."""
+    words = [pick(word, mask) for word in disable]
+    if not any(words):
+        return None
+    if form.group == 2:
+        raise Unsupported(f"{form.what}: disable-output-lane with a bit set for a pair of CTAs")
+    bits = np.unpackbits(np.array(words, "<u4").view(np.uint8), bitorder="little").astype(np.bool_)
+    return ~bits if path.lanes is None else path.lanes & ~bits
+
+
+_SF_IDS = 3 << 4 | 3 << 29
+_VECTORS = {
+    "mxf8f6f4": {"": 1, "scale_vec::1X": 1, "block32": 1},
+    "mxf4": {"": 2, "scale_vec::2X": 2, "block32": 2},
+    "mxf4nvf4": {"scale_vec::2X": 2, "scale_vec::4X": 4, "block32": 2, "block16": 4},
+}
+_COLLECTORS = frozenset(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard"))
+
+
+def _form(ins: syntax.Instruction) -> tuple[str, int, int]:
+    """Kind, group and scale factors a row, from the opcode."""
+    group, rest = group_of(ins)
+    kind = ""
+    vector = ""
+    scaled = False
+    for part in rest:
+        if part.startswith("kind::") and not kind:
+            kind = part[6:]
+        elif part == "block_scale":
+            scaled = True
+        elif part in ("scale_vec::1X", "scale_vec::2X", "scale_vec::4X", "block16", "block32") and not vector:
+            vector = part
+        elif part not in _COLLECTORS:
+            raise Unsupported(f"{ins.opcode}: .{part} of tcgen05.mma")
+    if kind not in KINDS:
+        raise Unsupported(f"{ins.opcode}: .kind::{kind}")
+    if scaled != KINDS[kind].scaled:
+        raise Unsupported(f"{ins.opcode}: .block_scale goes with the mx kinds and with them only")
+    if not scaled:
+        if vector:
+            raise Unsupported(f"{ins.opcode}: .{vector} without .block_scale")
+        return kind, group, 0
+    count = _VECTORS[kind].get(vector)
+    if count is None:
+        raise Unsupported(f"{ins.opcode}: scale vector size {vector or '(none)'} for .kind::{kind}")
+    return kind, group, count
+
+
+def _lower(ins: syntax.Instruction, e: Emitter) -> None:
+    kind, group, vector = _form(ins)
+    operands = list(ins.operands)
+    if len(operands) < 5:
+        raise Unsupported(f"{ins.opcode}: {len(operands)} operands")
+    a_in_tmem = isinstance(operands[1], (syntax.Address, syntax.TensorAddress))
+    d = e.address(operands[0])
+    a = e.address(operands[1]) if a_in_tmem else e.value(operands[1], 64)
+    b, descriptor = e.value(operands[2], 64), e.value(operands[3], 32)
+    rest = operands[4:]
+    sfa = sfb = "0"
+    disable: list[str] = []
+    shift = 0
+    if vector:
+        if len(rest) != 3:
+            raise Unsupported(f"{ins.opcode}: {len(operands)} operands; 7 are known")
+        sfa, sfb = e.address(rest[0]), e.address(rest[1])
+        rest = rest[2:]
+    elif isinstance(rest[0], syntax.Vector):
+        disable = e.values(rest[0], 32)
+        if len(disable) != 4 * group:
+            raise Unsupported(f"{ins.opcode}: disable-output-lane of {len(disable)} words; .cta_group::{group} has {4 * group}")
+        rest = rest[1:]
+    if not rest:
+        raise Unsupported(f"{ins.opcode}: enable-input-d is missing")
+    enable = e.predicate(rest[0])
+    if len(rest) == 2:
+        if kind not in ("f16", "tf32") or not isinstance(rest[1], syntax.Immediate) or not 0 <= rest[1].value <= 15:
+            raise Unsupported(f"{ins.opcode}: scale-input-d {rest[1]}; an immediate 0 to 15 of f16 and tf32")
+        shift = rest[1].value
+    elif len(rest) > 2:
+        raise Unsupported(f"{ins.opcode}: {len(operands)} operands")
+    form = e.constant(Form(kind, group, vector, a_in_tmem, shift, f"tcgen05.mma.kind::{kind}"), "form")
+    lanes = "(" + "".join(f"{word}, " for word in disable) + ")"
+    e.line(e.call(issue, "w", e.mask, d, a, b, descriptor, enable, lanes, sfa, sfb, form, str(e.at)))
+
+
+LOWERINGS = {"tcgen05.mma": _lower}

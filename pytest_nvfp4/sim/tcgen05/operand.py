@@ -1,0 +1,178 @@
+"""Where the elements of a matrix operand lie in shared memory, and copies of its bytes.
+
+An MMA reads 32 bytes of K of each row. Shared memory is read in *chunks* of 16 bytes, the granule of every swizzle, so
+a geometry is a table of chunk numbers relative to the start of the swizzle pattern, made once for each (swizzle,
+offsets, rows, place in the pattern), and an operand is one gather.
+
+Layouts (PTX ISA, "Strides" and "Shared Memory Layout and Swizzling"; offsets before the swizzle, which XORs the
+absolute address as TMA does; pitch is 128, 64 or 32 bytes; r a row of M or N, k a byte of K in K-major, an element of K
+in MN-major, c a chunk of a row of M or N):
+
+- K-major, swizzled: ``(r / 8) * SBO + (r % 8) * pitch + k`` (LBO is not used);
+- K-major, no swizzle: ``(r / 8) * SBO + (r % 8) * 16 + (k / 16) * LBO + k % 16``;
+- MN-major, swizzled: ``(c / w) * LBO + (c % w) * 16 + (k / s) * SBO + (k % s) * pitch`` with w = pitch / 16 chunks and
+  s = 8 rows an atom, or 4 for 128B with 32B atoms (the stride of those atoms rests on CUTLASS's canonical layouts);
+- MN-major, no swizzle: ``c * SBO + (k / 8) * LBO + (k % 8) * 16``.
+
+Elements of 32 bits are MN-major with 32B atoms only, others never (PTX ISA, "Valid Combinations of Type-Size,
+Major-ness and Swizzling"). A start inside the pattern must stay inside its first row: the ISA gives other places a
+base offset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.memory.shared import RESERVED, SharedMemory
+from pytest_nvfp4.sim.tcgen05.descriptor import SWIZZLES, Matrix
+
+__all__ = ["Chunks", "Geometry", "SharedChunks", "geometry", "k_major_rows"]
+
+Chunks = NDArray[np.complex128]
+"""Bytes in items of 16; complex numbers are never looked at."""
+_PATTERN = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Geometry:
+    """Chunk numbers relative to a multiple of 1,024 bytes, in the order of the operand.
+
+    K-major: [row][2] (a copy of 128-bit rows: [row][1]); MN-major: [chunk of rows][k].
+    """
+
+    table: NDArray[np.intp]
+    last: int
+    mn: bool
+    rows: int
+    element_bytes: int
+
+
+class SharedChunks:
+    """A CTA's shared memory in chunks, and what of it is known to be written: ``cta.unit`` of the tensor core has one."""
+
+    def __init__(self, shared: SharedMemory) -> None:
+        self.shared = shared
+        usable = shared.size & ~15
+        self.chunks: Chunks = shared.data[:usable].view(np.complex128)
+        self.written: NDArray[np.bool_] = shared.written[:usable].reshape(-1, 16)
+        self._known: set[tuple[int, Geometry]] = set()
+
+    def check(self, start: int, geometry: Geometry, *, what: str) -> int:
+        """The first chunk of the operand's pattern, after checking bounds and that every byte was written.
+
+        Raises:
+            Fault: out-of-bounds or uninitialised.
+        """
+        first = ((start & ~(_PATTERN - 1)) - RESERVED) >> 4
+        if (first, geometry) in self._known:
+            return first
+        indices = geometry.table + first
+        if first < 0 or first + geometry.last >= self.chunks.size:
+            self.shared.check_bounds((indices.reshape(-1, 1) * 16 + np.arange(16)), what=what)
+        written = self.written[indices]
+        if not written.all():
+            flat = indices.ravel()
+            row = int(np.argmin(written.reshape(-1, 16).all(axis=1)))
+            byte = int(np.argmin(self.written[flat[row]]))
+            raise self.shared.uninitialised(int(flat[row]) * 16 + byte, what=what)
+        self._known.add((first, geometry))
+        return first
+
+    def gather(self, first: int, geometry: Geometry) -> Chunks:
+        """A copy of the operand's chunks; ``first`` is from ``check``."""
+        return self.chunks[first:].take(geometry.table)
+
+
+def geometry(
+    matrix: Matrix, *, rows: int, mn: bool, element_bytes: int, what: str, row_bytes: int = 32
+) -> Geometry:  # fmt: skip
+    """The table of an operand of ``rows`` rows of M or N; of ``row_bytes`` of K (32, or 16 for a copy) in K-major.
+
+    Raises:
+        Fault: the descriptor is illegal for this operand.
+        Unsupported: K-major with 32 B atoms.
+    """
+    swizzle = matrix.swizzle
+    inside = matrix.start & (_PATTERN - 1)
+    if mn:
+        if (element_bytes == 4) != (swizzle.code == 1):
+            raise Fault(
+                "descriptor",
+                f"{what}: MN-major operand of {8 * element_bytes}-bit elements with swizzle {swizzle.name}; 32-bit "
+                "elements need 128B with 32B atoms, and others cannot have it",
+            )
+    elif swizzle.code == 1:
+        raise Unsupported(f"{what}: K-major operand with swizzle {swizzle.name}")
+    if swizzle.mask:
+        offset = matrix.start % swizzle.pattern
+        if offset >= swizzle.pitch:
+            raise Fault(
+                "descriptor",
+                f"{what}: the operand starts at shared address {matrix.start:#x}, {offset} bytes into the "
+                f"{swizzle.pattern}-byte pattern of swizzle {swizzle.name}, which is not in its first row "
+                f"({swizzle.pitch} bytes)",
+                hint=f"align the tensor in shared memory to {swizzle.pattern} bytes, and advance by whole atoms or "
+                "inside a row",
+            )
+        chunks = rows * element_bytes // 16
+        reach = min(chunks * 16, swizzle.pitch) if mn else row_bytes
+        if offset + reach > swizzle.pitch:
+            raise Fault(
+                "descriptor",
+                f"{what}: {reach} bytes from byte {offset} of a row of {swizzle.pitch} bytes (swizzle {swizzle.name}) "
+                "run past the row",
+                hint="advance the descriptor by 32 bytes along K, and by atoms after a row is used up",
+            )
+    uses_leading = mn or not swizzle.mask
+    return _table(
+        swizzle.code, inside, matrix.leading if uses_leading else 0, matrix.stride, rows, mn, element_bytes, row_bytes
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _table(
+    code: int, inside: int, leading: int, stride: int, rows: int, mn: bool, element_bytes: int, row_bytes: int
+) -> Geometry:  # fmt: skip
+    swizzle = SWIZZLES[code]
+    if mn:
+        wide = swizzle.pitch // 16
+        chunk = np.arange(rows * element_bytes // 16)[:, None]
+        k = np.arange(32 // element_bytes)[None, :]
+        if swizzle.mask:
+            linear = chunk // wide * leading + chunk % wide * 16
+            linear = linear + k // swizzle.rows * stride + k % swizzle.rows * swizzle.pitch
+        else:
+            linear = chunk * stride + k // 8 * leading + k % 8 * 16
+    else:
+        row = np.arange(rows)[:, None]
+        half = np.arange(row_bytes // 16)[None, :]
+        linear = row // 8 * stride + row % 8 * swizzle.pitch + half * (16 if swizzle.mask else leading)
+    linear = linear + inside
+    physical = linear ^ (linear >> swizzle.shift & swizzle.mask)
+    table = np.ascontiguousarray(physical >> 4, np.intp)
+    table.flags.writeable = False
+    return Geometry(table, int(table.max()), mn, rows, element_bytes)
+
+
+def k_major_rows(
+    together: Chunks, count: int, *, rows: int, mn: bool, element_bytes: int
+) -> NDArray[np.uint8]:  # fmt: skip
+    """Bytes of a chain of ``count`` operands as rows of K: [row][instruction][32 bytes], contiguous.
+
+    Args:
+        together: What ``gather`` gave for each instruction, one after the other.
+    """
+    if not mn:
+        # Copies of 32-byte runs.
+        pairs = together.reshape(count, rows, 2).transpose(1, 0, 2)
+        return np.ascontiguousarray(pairs).view(np.uint8).reshape(rows, count, 32)
+    per = 16 // element_bytes
+    k = 32 // element_bytes
+    words = together.view({1: np.uint8, 2: np.uint16, 4: np.uint32}[element_bytes]).reshape(count, rows // per, k, per)
+    found = np.ascontiguousarray(words.transpose(1, 3, 0, 2)).reshape(rows, count, k)
+    return found.view(np.uint8).reshape(rows, count, 32)

@@ -1,0 +1,258 @@
+"""Operands of a chain of MMAs as numbers: decoded once, kept while they are likely to come again.
+
+A *tile* is an operand over all instructions of a chain: ``[row][k]`` in float32 (float64 where scale factors leave
+float32's range), scale factors applied. Each value is exact: an element times a scale has at most 8 significant bits,
+f16, bf16 and tf32 are float32 themselves. With it come what the proof of exactness needs: a grid (every value is a
+multiple of 2**grid) and a bound on the Euclidean norm of its rows.
+
+Tiles are looked up by their bytes, all of which are compared: the CTAs of one column of a grid share their weights.
+Counters: ``mma.tiles.decoded``, ``mma.tiles.shared`` are not kept, as they depend on the order of the CTAs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.tcgen05 import formats
+from pytest_nvfp4.sim.tcgen05.formats import NOTHING
+from pytest_nvfp4.sim.tcgen05.operand import Chunks, k_major_rows
+
+__all__ = ["Operand", "Tile", "TileCache", "decode"]
+
+_BUDGET = 192 << 20
+"""Bytes of decoded tiles that a cache keeps."""
+_SAMPLES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """What an operand's bytes mean. ``packed`` for two E2M1 a byte; else every element fills its bytes."""
+
+    form: str
+    packed: bool
+    negate: bool
+    mn: bool
+    rows: int
+    """Rows in one CTA's part."""
+    k: int
+    """Elements of K an instruction."""
+    scale: str
+    vector: int
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element's place; 1 for sub-byte formats (of 16-byte groups of 16, or packed)."""
+        return {"f16": 2, "bf16": 2, "tf32": 4}.get(self.form, 1)
+
+
+@dataclass(slots=True, eq=False)
+class Tile:
+    """A decoded operand. ``height``: rows up to the last that is not zero; ``norm``: bound of the norms of its rows."""
+
+    values: NDArray[Any]
+    grid: int
+    norm: float
+    height: int
+    finite: bool
+
+
+class TileCache:
+    """Decoded tiles of one launch: ``launch.unit(TileCache)``."""
+
+    def __init__(self, launch: Any = None, *, budget: int = _BUDGET) -> None:
+        self.launch = launch
+        self.budget = budget
+        self.held = 0
+        self.hits = 0
+        self.misses = 0
+        self._tiles: OrderedDict[tuple[Any, ...], tuple[bytes, bytes, Tile]] = OrderedDict()
+        self._spare: dict[tuple[int, ...], NDArray[np.float32]] = {}
+
+    def get(
+        self, operand: Operand, parts: list[list[Chunks]], scales: list[bytes], ids: tuple[int, ...]
+    ) -> Tile:  # fmt: skip
+        """The tile of a chain.
+
+        Args:
+            parts: For each CTA that holds rows of the operand, its chunks by instruction.
+            scales: By instruction, the words of scale factors of all rows; empty without block scaling.
+            ids: By instruction, the SF id.
+        """
+        together = [np.concatenate(part) for part in parts]
+        raw = b"".join([part.tobytes() for part in together])
+        words = b"".join(scales)
+        first = together[0]
+        sample = first[:: max(1, first.size // _SAMPLES)].tobytes()
+        key = (operand, len(parts[0]), ids if operand.vector != 4 else (), sample, words[:256], words[-256:])
+        found = self._tiles.get(key)
+        if found is not None and found[0] == raw and found[1] == words:
+            self._tiles.move_to_end(key)
+            self.hits += 1
+            return found[2]
+        self.misses += 1
+        out = None
+        shape = (operand.rows * len(parts), operand.k * len(parts[0]))
+        if self.held + 4 * shape[0] * shape[1] > self.budget and found is None:
+            out = self._evict(shape)
+        if out is None:
+            out = self._spare.pop(shape, None)
+        tile = decode(operand, together, len(parts[0]), words, ids, out=out)
+        if found is not None:
+            self.held -= found[2].values.nbytes
+        self._tiles[key] = (raw, words, tile)
+        self._tiles.move_to_end(key)
+        self.held += tile.values.nbytes
+        return tile
+
+    def _evict(self, shape: tuple[int, int]) -> NDArray[np.float32] | None:
+        """Forget the oldest tiles; give back the memory of one of the shape that is needed."""
+        out: NDArray[np.float32] | None = None
+        while self._tiles and self.held > self.budget * 7 // 8:
+            _, (_, _, tile) = self._tiles.popitem(last=False)
+            self.held -= tile.values.nbytes
+            if out is None and tile.values.shape == shape and tile.values.dtype == np.float32:
+                out = tile.values
+        return out
+
+
+@lru_cache(maxsize=None)
+def _pairs(negate: bool) -> NDArray[np.float32]:
+    """Four E2M1 values for each 16 bits, lowest nibble first."""
+    codes = np.arange(65536)
+    table = formats.element("e2m1").values
+    four = np.stack([table[codes >> 4 * i & 15] for i in range(4)], axis=1)
+    return np.ascontiguousarray(-four if negate else four, np.float32)
+
+
+@lru_cache(maxsize=None)
+def _repeated(name: str, times: int) -> NDArray[np.float32]:
+    """Each scale factor's value, a block long."""
+    with np.errstate(over="ignore", under="ignore"):
+        return np.ascontiguousarray(np.repeat(formats.scale(name).values[:, None], times, axis=1), np.float32)
+
+
+def decode(
+    operand: Operand,
+    parts: list[Chunks],
+    count: int,
+    words: bytes,
+    ids: tuple[int, ...],
+    *,
+    out: NDArray[np.float32] | None = None,
+) -> Tile:
+    """Decode an operand of ``count`` instructions; ``out`` is memory to use, if it fits."""
+    rows = operand.rows * len(parts)
+    size = operand.element_bytes
+    split = [
+        k_major_rows(part, count, rows=operand.rows, mn=operand.mn, element_bytes=size).reshape(operand.rows, -1)
+        for part in parts
+    ]
+    data = split[0] if len(split) == 1 else np.concatenate(split)
+    shape = (rows, count * operand.k)
+    if out is None or out.shape != shape:
+        out = np.empty(shape, np.float32)
+    values: NDArray[Any] = out
+    grid = 0
+    if operand.packed:
+        np.take(_pairs(operand.negate), data.view(np.uint16), axis=0, out=values.reshape(rows, -1, 4), mode="clip")
+        grid = -1
+    else:
+        grid = _unpacked(operand, data, values)
+    exact = operand.scale in ("", "ue4m3") and operand.form in ("e2m1", "e2m3", "e3m2", "e4m3", "s8", "u8")
+    if operand.scale:
+        codes = _scale_codes(operand, words, count, rows, ids)
+        scale = formats.scale(operand.scale)
+        grid += min(int(scale.grids.take(codes).min()), NOTHING)
+        block = operand.k // operand.vector
+        if operand.scale == "ue8m0" and _extreme(codes):
+            values = values.astype(np.float64).reshape(rows, -1, block)
+            values *= scale.values[codes][:, :, None]
+            values = values.reshape(shape)
+        else:
+            factors = np.take(_repeated(operand.scale, block), codes, axis=0, mode="clip")
+            np.multiply(values, factors.reshape(shape), out=values)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if exact:
+            squares = np.einsum("ij,ij->i", values, values).astype(np.float64)
+        else:
+            wide = values.astype(np.float64)
+            squares = np.einsum("ij,ij->i", wide, wide)
+    largest = float(squares.max())
+    # The sum of squares is rounded at most once a term.
+    norm = float(np.sqrt(largest)) * (1 + shape[1] * 2.0**-23)
+    filled = np.flatnonzero(squares)
+    height = int(filled[-1]) + 1 if filled.size else 0
+    return Tile(values, max(min(grid, NOTHING), -2000), norm, height, bool(np.isfinite(largest)))
+
+
+def _unpacked(operand: Operand, data: NDArray[np.uint8], values: NDArray[np.float32]) -> int:
+    """Decode formats other than packed E2M1 into ``values``; the grid."""
+    form = operand.form
+    if form == "f16":
+        np.copyto(values, data.view(np.float16))
+    elif form == "bf16":
+        np.left_shift(data.view(np.uint16), 16, out=values.view(np.uint32), dtype=np.uint32)
+    elif form == "tf32":
+        np.bitwise_and(data.view(np.uint32), np.uint32(0xFFFF_E000), out=values.view(np.uint32))
+    else:
+        codes = _bytes_of(form, data) if form in ("e2m1", "e2m3", "e3m2") else data
+        table = formats.element(form)
+        np.take(table.values.astype(np.float32), codes, out=values, mode="clip")
+        if operand.negate:
+            np.negative(values, out=values)
+        present = np.zeros(256, np.bool_)
+        present[codes] = True
+        return int(table.grids[present].min())
+    if operand.negate:
+        np.negative(values, out=values)
+    return _grid_of(values)
+
+
+def _bytes_of(form: str, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Sub-byte elements in groups of 16 that start at multiples of 16 bytes, as one code a byte."""
+    groups = data.reshape(data.shape[0], -1, 16)
+    codes = np.empty_like(groups)
+    if form == "e2m1":
+        codes[:, :, 0::2] = groups[:, :, :8] & 15
+        codes[:, :, 1::2] = groups[:, :, :8] >> 4
+    else:
+        three = groups[:, :, :12].reshape(data.shape[0], -1, 3).astype(np.uint32)
+        word = three[:, :, 0] | three[:, :, 1] << 8 | three[:, :, 2] << 16
+        four = np.stack([word >> 6 * i & 63 for i in range(4)], axis=2)
+        codes[...] = four.reshape(codes.shape)
+    return codes.reshape(data.shape)
+
+
+def _grid_of(values: NDArray[np.float32]) -> int:
+    """The largest power of two that divides all values, as an exponent."""
+    bits = values.view(np.uint32)
+    exponent = (bits >> 23 & 0xFF).astype(np.int32)
+    mantissa = (bits & 0x7F_FFFF) | np.where(exponent > 0, np.uint32(0x80_0000), np.uint32(0))
+    used = (mantissa != 0) & (exponent != 255)
+    if not used.any():
+        return NOTHING
+    m = mantissa[used].astype(np.int64)
+    _, power = np.frexp((m & -m).astype(np.float64))
+    return int((np.maximum(exponent[used], 1) - 150 + power - 1).min())
+
+
+def _scale_codes(
+    operand: Operand, words: bytes, count: int, rows: int, ids: tuple[int, ...]
+) -> NDArray[np.uint8]:  # fmt: skip
+    """Scale factors ``[row][instruction * vector]``."""
+    codes = np.frombuffer(words, np.uint8).reshape(count, -1, 4)[:, :rows]
+    if operand.vector == 4:
+        return np.ascontiguousarray(codes.view(np.uint32)[:, :, 0].T).view(np.uint8)
+    chosen = np.array(ids)[:, None, None] + np.arange(operand.vector)[None, None, :]
+    picked = np.take_along_axis(codes, np.broadcast_to(chosen, (count, rows, operand.vector)), axis=2)
+    return np.ascontiguousarray(picked.transpose(1, 0, 2)).reshape(rows, -1)
+
+
+def _extreme(codes: NDArray[np.uint8]) -> bool:
+    return bool(codes.min() < 40 or (np.where(codes == 255, 0, codes)).max() > 214)
