@@ -13,6 +13,7 @@ of the cluster.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,25 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["SHARED_WINDOW", "Access", "misaligned", "read", "write"]
+__all__ = [
+    "READERS",
+    "SHARED_WINDOW",
+    "WRITERS",
+    "Access",
+    "Values",
+    "by_region",
+    "check_written",
+    "gather",
+    "locate_global",
+    "locate_shared",
+    "mark_written",
+    "misaligned",
+    "note_store",
+    "read",
+    "scatter",
+    "shared_byte",
+    "write",
+]
 
 SHARED_WINDOW = 0xFFFF_0000_0000_0000
 """Generic addresses from here on are shared; the low 32 bits are the shared address."""
@@ -228,7 +247,16 @@ def read_generic(w: Warp, mask: int, address: lanes.Bits, access: Access, at: in
     )
 
 
-def _read_global_lanes(w: Warp, mask: int, address: NDArray[Any], access: Access, at: int) -> Values:
+def locate_global(
+    w: Warp, mask: int, address: NDArray[Any], access: Access, *, write: bool
+) -> tuple[Region, int, Pattern, int] | None:
+    """The region that holds all lanes' items, the offset of the lowest, their pattern, the lowest address.
+
+    None if they do not all lie in one region.
+
+    Raises:
+        Fault: a read-only region, or an address that is not a multiple of the access's size.
+    """
     size = access.size
     base, pattern = pattern_of(address, mask, size)
     low = base + pattern.low
@@ -238,70 +266,97 @@ def _read_global_lanes(w: Warp, mask: int, address: NDArray[Any], access: Access
     if offset < 0 or offset + pattern.span > region.size:
         found = memory.find(low)
         if found is None or low + pattern.span > found.end:
-            return _read_global_apart(w, mask, address, access, at)
+            return None
         region = memory.recent = found
         offset = low - region.start
+    if write and not region.writable:
+        memory.region(low, size, write=True, what=access.opcode)
     if not pattern.aligned or low % size:
         raise _first_misaligned(access, low, pattern, region.say)
-    if region.initialised is not None:
-        for part in pattern.offsets:
-            memory.check_initialised(region, offset + int(part), size, what=access.opcode)
-    if access.read_only and region.owner is not None:
-        for part in pattern.offsets:
-            _refuse_written(region, offset + int(part), size, access)
-    cta = w.cta
-    tally = cta.units.get(Tally) or cta.unit(Tally)
-    key = ("global.load", pattern, low & 31)
-    tally[key] = tally.get(key, 0) + 1
-    if pattern.same:
-        return _finish(access.unpack(region.raw, offset), access)
-    return _columns(_gather(region.data, offset, pattern, access), mask, access)
+    return region, offset, pattern, low
 
 
-def _read_global_apart(w: Warp, mask: int, address: NDArray[Any], access: Access, at: int) -> Values:
-    """Lanes in several regions, or out of all of them: region by region."""
+def by_region(w: Warp, mask: int, address: NDArray[Any], access: Access, *, write: bool) -> list[int]:
+    """The lanes of each region that an access touches. Raises Fault for a lane outside all of them."""
     memory = w.cta.launch.machine.memory
     parts: dict[int, int] = {}
     for lane in lanes.lanes(mask):
         where = int(address[lane])
         found = memory.find(where)
         if found is None or where + access.size > found.end:
-            raise memory.outside(where, access.size, write=False, what=f"{access.opcode}, lane {lane}")
+            raise memory.outside(where, access.size, write=write, what=f"{access.opcode}, lane {lane}")
         parts[found.start] = parts.get(found.start, 0) | 1 << lane
-    return _join([(part, _read_global_lanes(w, part, address, access, at)) for part in parts.values()], access)
+    return list(parts.values())
 
 
-def _read_shared_lanes(
-    w: Warp, mask: int, address: NDArray[Any], shared: SharedMemory, access: Access, what: str
-) -> Values:
+def locate_shared(mask: int, address: NDArray[Any], shared: SharedMemory, access: Access) -> tuple[int, Pattern]:
+    """The index of the lowest of the lanes' items in one CTA's shared memory, and their pattern.
+
+    Raises:
+        Fault: out of bounds, misaligned, or bytes of an mbarrier.
+    """
     size = access.size
     base, pattern = pattern_of(address, mask, size)
     low = base + pattern.low
     index = low - shared.base
     if index < 0 or index + pattern.span > shared.size:
-        _first_outside(shared, low, pattern, access)
+        for lane, offset in zip(pattern.active, pattern.offsets, strict=True):
+            shared.index(low + int(offset), size, what=f"{access.opcode}, lane {int(lane)}")
     if not pattern.aligned or low % size:
-        raise _first_misaligned(access, low, pattern, lambda a: f"byte {a - shared.base} of shared memory")
+        raise _first_misaligned(access, low, pattern, shared_byte(shared))
     opaque = shared.opaque
     if index < opaque.high and index + pattern.span > opaque.low:
         for part in pattern.offsets:
             shared.refuse_opaque(index + int(part), index + int(part) + size, what=access.opcode)
+    return index, pattern
+
+
+def check_written(shared: SharedMemory, index: int, pattern: Pattern, access: Access) -> None:
+    """Raises Fault for a byte of the lanes' items that nothing wrote."""
     if not shared.written[index : index + pattern.span].all():
-        known = _gather(shared.written, index, pattern, access).view(np.uint8).reshape(-1, size)
+        known = gather(shared.written, index, pattern, access).view(np.uint8).reshape(-1, access.size)
         if not known.all():
             bad = int(np.argmin(known.all(axis=1)))
             byte = index + int(pattern.offsets[bad]) + int(np.argmin(known[bad]))
             raise shared.uninitialised(byte, what=f"{access.opcode}, lane {int(pattern.active[bad])}")
+
+
+def _read_global_lanes(w: Warp, mask: int, address: NDArray[Any], access: Access, at: int) -> Values:
+    located = locate_global(w, mask, address, access, write=False)
+    if located is None:
+        parts = by_region(w, mask, address, access, write=False)
+        return _join([(part, _read_global_lanes(w, part, address, access, at)) for part in parts], access)
+    region, offset, pattern, low = located
+    if region.initialised is not None:
+        for part in pattern.offsets:
+            w.cta.launch.machine.memory.check_initialised(region, offset + int(part), access.size, what=access.opcode)
+    if access.read_only and region.owner is not None:
+        for part in pattern.offsets:
+            _refuse_written(region, offset + int(part), access.size, access)
     cta = w.cta
     tally = cta.units.get(Tally) or cta.unit(Tally)
-    key = (what, pattern, low & 127)
+    key = ("global.load", pattern, low & 31)
+    tally[key] = tally.get(key, 0) + 1
+    if pattern.same:
+        return _finish(access.unpack(region.raw, offset), access)
+    return _columns(gather(region.data, offset, pattern, access), mask, access)
+
+
+def _read_shared_lanes(
+    w: Warp, mask: int, address: NDArray[Any], shared: SharedMemory, access: Access, what: str
+) -> Values:
+    index, pattern = locate_shared(mask, address, shared, access)
+    check_written(shared, index, pattern, access)
+    cta = w.cta
+    tally = cta.units.get(Tally) or cta.unit(Tally)
+    key = (what, pattern, index & 127)
     tally[key] = tally.get(key, 0) + 1
     if pattern.same:
         return _finish(access.unpack(shared.raw, index), access)
-    return _columns(_gather(shared.data, index, pattern, access), mask, access)
+    return _columns(gather(shared.data, index, pattern, access), mask, access)
 
 
-def _gather(data: NDArray[Any], offset: int, pattern: Pattern, access: Access) -> NDArray[Any]:
+def gather(data: NDArray[Any], offset: int, pattern: Pattern, access: Access) -> NDArray[Any]:
     """The lanes' items, as one array of their bytes that is not a view of memory."""
     if pattern.dense:
         return data[offset : offset + pattern.span].copy()
@@ -434,7 +489,7 @@ def write_shared(
     tally = cta.units.get(Tally) or cta.unit(Tally)
     key = access.stores
     tally[key] = tally.get(key, 0) + 1
-    access.pack(shared.raw, index, *_one(w, mask, values, access, _shared_byte(shared), address))
+    access.pack(shared.raw, index, *_one(w, mask, values, access, shared_byte(shared), address))
     access.pack(shared.written_raw, index, *access.known)
 
 
@@ -454,7 +509,7 @@ def write_cluster(
             raise misaligned(access, address, None, f"byte {index} of CTA {shared.rank}'s shared memory")
         shared.refuse_opaque(index, index + access.size, what=access.opcode)
         _count(w, "cluster.store", access.size)
-        access.pack(shared.raw, index, *_one(w, mask, values, access, _shared_byte(shared), address))
+        access.pack(shared.raw, index, *_one(w, mask, values, access, shared_byte(shared), address))
         access.pack(shared.written_raw, index, *access.known)
         return
     w.cta.launch.machine.changes += 1
@@ -495,53 +550,32 @@ def write_generic(
 def _write_global_lanes(
     w: Warp, mask: int, address: NDArray[Any], values: tuple[lanes.Bits, ...], access: Access, at: int
 ) -> None:
-    size = access.size
-    base, pattern = pattern_of(address, mask, size)
-    low = base + pattern.low
+    located = locate_global(w, mask, address, access, write=True)
+    if located is None:
+        for part in by_region(w, mask, address, access, write=True):
+            _write_global_lanes(w, part, address, values, access, at)
+        return
+    region, offset, pattern, low = located
     cta = w.cta
-    memory = cta.launch.machine.memory
-    region = memory.recent
-    offset = low - region.start
-    if offset < 0 or offset + pattern.span > region.size:
-        found = memory.find(low)
-        if found is None or low + pattern.span > found.end:
-            _write_global_apart(w, mask, address, values, access, at)
-            return
-        region = memory.recent = found
-        offset = low - region.start
-    if not region.writable:
-        memory.region(low, size, write=True, what=access.opcode)
-    if not pattern.aligned or low % size:
-        raise _first_misaligned(access, low, pattern, region.say)
     tally = cta.units.get(Tally) or cta.unit(Tally)
     key = ("global.store", pattern, low & 31)
     tally[key] = tally.get(key, 0) + 1
     rows = _rows(mask, values, access)
-    _scatter(region.data, offset, pattern, rows, access)
+    scatter(region.data, offset, pattern, rows, access)
     if pattern.distinct != pattern.index.size:
         _check_lanes(w, region.data, offset, pattern, rows, access, region.say, low)
+    note_store(region, offset, pattern, access, cta.linear, at)
+
+
+def note_store(region: Region, offset: int, pattern: Pattern, access: Access, cta: int, at: int) -> None:
+    """What a store leaves behind besides the bytes: initialised bytes, and writers of a watched output."""
     if region.initialised is not None:
-        np.ndarray((pattern.items,), access.item, region.initialised, offset)[pattern.index] = _ONES[size]
+        np.ndarray((pattern.items,), access.item, region.initialised, offset)[pattern.index] = _ONES[access.size]
     if region.owner is not None:
         if pattern.dense:
-            note_write(region, offset, pattern.span, cta.linear, at)
+            note_write(region, offset, pattern.span, cta, at)
         else:
-            note_scatter(region, offset + pattern.offsets, size, cta.linear, at)
-
-
-def _write_global_apart(
-    w: Warp, mask: int, address: NDArray[Any], values: tuple[lanes.Bits, ...], access: Access, at: int
-) -> None:
-    memory = w.cta.launch.machine.memory
-    parts: dict[int, int] = {}
-    for lane in lanes.lanes(mask):
-        where = int(address[lane])
-        found = memory.find(where)
-        if found is None or where + access.size > found.end:
-            raise memory.outside(where, access.size, write=True, what=f"{access.opcode}, lane {lane}")
-        parts[found.start] = parts.get(found.start, 0) | 1 << lane
-    for part in parts.values():
-        _write_global_lanes(w, part, address, values, access, at)
+            note_scatter(region, offset + pattern.offsets, access.size, cta, at)
 
 
 def _write_shared_lanes(
@@ -553,33 +587,28 @@ def _write_shared_lanes(
     access: Access,
     what: str,
 ) -> None:
-    size = access.size
-    base, pattern = pattern_of(address, mask, size)
-    low = base + pattern.low
-    index = low - shared.base
-    if index < 0 or index + pattern.span > shared.size:
-        _first_outside(shared, low, pattern, access)
-    if not pattern.aligned or low % size:
-        raise _first_misaligned(access, low, pattern, _shared_byte(shared))
-    opaque = shared.opaque
-    if index < opaque.high and index + pattern.span > opaque.low:
-        for part in pattern.offsets:
-            shared.refuse_opaque(index + int(part), index + int(part) + size, what=access.opcode)
+    index, pattern = locate_shared(mask, address, shared, access)
     cta = w.cta
     tally = cta.units.get(Tally) or cta.unit(Tally)
-    key = (what, pattern, low & 127)
+    key = (what, pattern, index & 127)
     tally[key] = tally.get(key, 0) + 1
     rows = _rows(mask, values, access)
-    _scatter(shared.data, index, pattern, rows, access)
+    scatter(shared.data, index, pattern, rows, access)
+    mark_written(shared, index, pattern, access)
+    if pattern.distinct != pattern.index.size:
+        _check_lanes(w, shared.data, index, pattern, rows, access, shared_byte(shared), index + shared.base)
+
+
+def mark_written(shared: SharedMemory, index: int, pattern: Pattern, access: Access) -> None:
+    """The lanes' items are initialised from now on."""
     if pattern.dense:
         shared.written[index : index + pattern.span] = True
     else:
-        np.ndarray((pattern.items,), access.item, shared.written, index)[pattern.index] = _ONES[size]
-    if pattern.distinct != pattern.index.size:
-        _check_lanes(w, shared.data, index, pattern, rows, access, _shared_byte(shared), low)
+        np.ndarray((pattern.items,), access.item, shared.written, index)[pattern.index] = _ONES[access.size]
 
 
-def _scatter(data: NDArray[Any], offset: int, pattern: Pattern, rows: NDArray[Any], access: Access) -> None:
+def scatter(data: NDArray[Any], offset: int, pattern: Pattern, rows: NDArray[Any], access: Access) -> None:
+    """Write the lanes' items."""
     if pattern.dense:
         data[offset : offset + pattern.span] = rows.view(np.uint8).reshape(-1)
     else:
@@ -691,13 +720,9 @@ def _count(w: Warp, what: str, size: int) -> None:
     tally[key] = tally.get(key, 0) + 1
 
 
-def _shared_byte(shared: SharedMemory) -> Any:
+def shared_byte(shared: SharedMemory) -> Callable[[int], str]:
+    """Says what lies at an address of a CTA's shared memory."""
     return lambda address: f"byte {address - shared.base} of shared memory"
-
-
-def _first_outside(shared: SharedMemory, low: int, pattern: Pattern, access: Access) -> None:
-    for lane, offset in zip(pattern.active, pattern.offsets, strict=True):
-        shared.index(low + int(offset), access.size, what=f"{access.opcode}, lane {int(lane)}")
 
 
 def _first_misaligned(access: Access, low: int, pattern: Pattern, say: Any) -> Fault:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_nvfp4.sim.lower.emitter import Lowering
-from pytest_nvfp4.sim.memory import load, store
+from pytest_nvfp4.sim.memory import atomics, load, store
 
 __all__ = ["BLOCKING", "LOWERINGS"]
 
-LOWERINGS: Mapping[str, Lowering] = {**load.LOWERINGS, **store.LOWERINGS}
+LOWERINGS: Mapping[str, Lowering] = {**load.LOWERINGS, **store.LOWERINGS, **atomics.LOWERINGS}
 BLOCKING: frozenset[str] = frozenset()
 """Prefixes of instructions that may have to wait."""

@@ -1,0 +1,385 @@
+"""Atomics: ``atom``, ``red``, ``red.async`` (PTX ISA, "atom", "red", "red.async").
+
+Lanes that name one address apply in the order of lanes, one legal order of those the ISA allows. Vectors are element by
+element: only the elements are atomic. Memory order and scope change nothing (see ``forms``). Every atomic counts as a
+change that other warps may see. A reduction into a watched output claims its elements and makes no conflict.
+
+Counters: ``global.atomic.requests`` and ``.lanes``, the same under ``shared`` and ``cluster``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim import lanes
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.memory.access import (
+    SHARED_WINDOW,
+    Access,
+    Values,
+    by_region,
+    check_written,
+    locate_global,
+    locate_shared,
+)
+from pytest_nvfp4.sim.memory.coverage import note_reduce
+from pytest_nvfp4.sim.memory.forms import EVICTIONS, SCOPES
+from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW
+from pytest_nvfp4.sim.memory.operations import INTEGER, integer_arrays, real
+from pytest_nvfp4.sim.memory.shared import RANK_SHIFT
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Vector
+from pytest_nvfp4.sim.sync import mbarrier
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["LOWERINGS", "Operation", "atomic"]
+
+_SPACES = {"global": "global", "shared": "shared", "shared::cta": "shared", "shared::cluster": "cluster"}
+_TYPES = {
+    "and": {"b32", "b64"},
+    "or": {"b32", "b64"},
+    "xor": {"b32", "b64"},
+    "exch": {"b32", "b64", "b128"},
+    "cas": {"b16", "b32", "b64", "b128"},
+    "add": {"u32", "s32", "u64", "s64", "f32", "f64", "f16", "f16x2", "bf16", "bf16x2"},
+    "inc": {"u32"},
+    "dec": {"u32"},
+    "min": {"u32", "s32", "u64", "s64"},
+    "max": {"u32", "s32", "u64", "s64"},
+}
+_HALVES = frozenset({"f16", "f16x2", "bf16", "bf16x2"})
+_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+_WIDTHS = {"f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """An atomic operation: ``name`` as in ``operations``, ``kind`` empty for integers or the floating-point format.
+
+    ``returns`` is False for ``red``.
+    """
+
+    access: Access
+    name: str
+    kind: str
+    returns: bool
+
+
+def atomic(
+    w: Warp, mask: int, address: lanes.Bits, b: tuple[Any, ...], c: tuple[Any, ...], op: Operation, at: int
+) -> Values:
+    """Apply to each lane's address; the values before (zeros in lanes that are not active). Raises Fault."""
+    w.cta.launch.machine.changes += 1
+    return _in_space(w, mask, address, b, c, op, op.access.space)
+
+
+def _in_space(
+    w: Warp, mask: int, address: lanes.Bits, b: tuple[Any, ...], c: tuple[Any, ...], op: Operation, space: str
+) -> Values:
+    if space == "generic":
+        return _generic(w, mask, address, b, c, op)
+    where = (
+        address
+        if isinstance(address, np.ndarray)
+        else np.full(32, address, np.uint64 if space == "global" else np.uint32)
+    )
+    counters = w.cta.launch.counters
+    if space == "global":
+        located = locate_global(w, mask, where, op.access, write=True)
+        if located is None:
+            parts = by_region(w, mask, where, op.access, write=True)
+            return _join([_in_space(w, part, where, b, c, op, space) for part in parts], parts)
+        region, offset, pattern, _ = located
+        for part in pattern.offsets:
+            if region.initialised is not None:
+                w.cta.launch.machine.memory.check_initialised(
+                    region, offset + int(part), op.access.size, what=op.access.opcode
+                )
+            note_reduce(region, offset + int(part), op.access.size, w.cta.linear)
+        data = region.data
+    else:
+        cta = w.cta
+        if space == "cluster":
+            owners: NDArray[Any] = np.right_shift(where, np.array(RANK_SHIFT, where.dtype))
+            ranks = np.unique(owners[lanes.bools(mask)])
+            if len(ranks) > 1:
+                parts = [lanes.bits_of(owners == rank) & mask for rank in ranks]
+                return _join([_in_space(w, part, where, b, c, op, space) for part in parts], parts)
+            cta = cta.peer(int(ranks[0]), what=op.access.opcode)
+            space = "shared" if cta is w.cta else "cluster"
+        offset, pattern = locate_shared(mask, where, cta.shared, op.access)
+        check_written(cta.shared, offset, pattern, op.access)
+        data = cta.shared.data
+    counters[f"{space}.atomic.requests"] += 1
+    counters[f"{space}.atomic.lanes"] += mask.bit_count()
+    flush = op.kind == "f32" and space == "global"
+    if not op.kind and op.access.count == 1 and (pattern.same or op.access.bits == 128):
+        return _one_by_one(data, offset, pattern.offsets, mask, b[0], c[0] if c else 0, op)
+    return _together(data, offset, pattern.index, mask, b, c, op, flush=flush)
+
+
+def _one_by_one(
+    data: NDArray[np.uint8], offset: int, places: NDArray[Any], mask: int, b: Any, c: Any, op: Operation
+) -> lanes.Bits:
+    """Integers, lane after lane."""
+    size, bits = op.access.size, op.access.bits
+    function = INTEGER[op.name]
+    active = lanes.lanes(mask)
+    before: list[int] = []
+    for lane, place in zip(active, places.tolist(), strict=True):
+        part = data[offset + place : offset + place + size]
+        old = int.from_bytes(part.tobytes(), "little")
+        new = function(
+            old,
+            b if b.__class__ is int else int(b[lane]),
+            c if c.__class__ is int else int(c[lane]),
+            bits,
+        )
+        part[:] = np.frombuffer(new.to_bytes(size, "little"), np.uint8)
+        before.append(old)
+    if len(before) == 1:
+        return before[0]
+    result = np.zeros(32, lanes.DTYPES[bits])
+    result[list(active)] = before
+    return result
+
+
+def _together(
+    data: NDArray[np.uint8],
+    offset: int,
+    index: NDArray[Any],
+    mask: int,
+    b: tuple[Any, ...],
+    c: tuple[Any, ...],
+    op: Operation,
+    *,
+    flush: bool,
+) -> Values:
+    """All lanes whose address is theirs alone at once; those that share one in as many rounds as share it."""
+    access = op.access
+    dtype = np.dtype(lanes.DTYPES[access.bits])
+    items: NDArray[Any] = np.ndarray((int(index.max()) + 1, access.count), dtype, data, offset)
+    first, second = _operands(b, mask, access), _operands(c, mask, access)
+    before = np.empty_like(first)
+    for chosen in _rounds(index):
+        old = items[index[chosen]]
+        before[chosen] = old
+        if op.kind:
+            halves = old.view(np.uint16) if access.bits == 32 and op.kind in ("f16", "bf16") else old
+            operand = first[chosen].view(halves.dtype)
+            new = real(op.name, op.kind, halves, operand, flush=flush).view(dtype)
+        else:
+            new = integer_arrays(op.name, old, first[chosen], second[chosen])
+        items[index[chosen]] = new
+    whole = np.zeros((access.count, 32), dtype)
+    whole[:, lanes.bools(mask)] = before.T
+    return whole[0] if access.count == 1 else tuple(whole)
+
+
+def _rounds(index: NDArray[Any]) -> list[NDArray[Any]]:
+    """Lanes by how many lower lanes have the same index: each round names every index at most once."""
+    order = np.argsort(index, kind="stable")
+    ranked = index[order]
+    starts = np.concatenate(([True], ranked[1:] != ranked[:-1]))
+    position = np.arange(index.size)
+    nth = np.empty(index.size, np.intp)
+    nth[order] = position - np.maximum.accumulate(np.where(starts, position, 0))
+    return [np.flatnonzero(nth == number) for number in range(int(nth.max()) + 1)]
+
+
+def _operands(values: tuple[Any, ...], mask: int, access: Access) -> NDArray[Any]:
+    rows = np.zeros((32, access.count), lanes.DTYPES[access.bits])
+    for column, value in enumerate(values):
+        rows[:, column] = value
+    return rows[lanes.bools(mask)]
+
+
+def _generic(w: Warp, mask: int, address: lanes.Bits, b: tuple[Any, ...], c: tuple[Any, ...], op: Operation) -> Values:
+    where = address if isinstance(address, np.ndarray) else np.full(32, address, np.uint64)
+    shared = lanes.bits_of(where >= np.uint64(SHARED_WINDOW)) & mask
+    local = lanes.bits_of(where >= np.uint64(LOCAL_WINDOW)) & mask & ~shared
+    if local:
+        raise Fault("out-of-bounds", f"{op.access.opcode}: an atomic on local memory, which has none")
+    parts: list[int] = []
+    values: list[Values] = []
+    if mask & ~shared:
+        parts.append(mask & ~shared)
+        values.append(_in_space(w, mask & ~shared, where, b, c, op, "global"))
+    if shared:
+        low = (where & np.uint64(0xFFFF_FFFF)).astype(np.uint32)
+        parts.append(shared)
+        values.append(_in_space(w, shared, low, b, c, op, "cluster"))
+    return _join(values, parts)
+
+
+def _join(values: list[Values], parts: list[int]) -> Values:
+    whole = values[0]
+    for part, new in zip(parts[1:], values[1:], strict=True):
+        if isinstance(whole, tuple):
+            assert isinstance(new, tuple)
+            whole = tuple(np.where(lanes.bools(part), n, o) for n, o in zip(new, whole, strict=True))
+        else:
+            assert not isinstance(new, tuple)
+            whole = np.where(lanes.bools(part), new, whole)
+    return whole
+
+
+def reduce_async(
+    w: Warp, mask: int, address: lanes.Bits, b: tuple[Any, ...], barrier: lanes.Bits, op: Operation, at: int
+) -> None:
+    """``red.async``: each lane's reduction, then its bytes on its mbarrier. Raises Fault."""
+    machine = w.cta.launch.machine
+    access = op.access
+    for lane in lanes.lanes(mask):
+        target = address if isinstance(address, int) else int(address[lane])
+        place = barrier if isinstance(barrier, int) else int(barrier[lane])
+        owner = w.cta.owner_of(target, what=access.opcode)
+        index = owner.shared.index(target, access.size, what=f"{access.opcode}, lane {lane}", align=access.size)
+        owner.shared.refuse_opaque(index, index + access.size, what=access.opcode)
+        owner.shared.read(index, access.size, what=access.opcode)
+        if place >> RANK_SHIFT != target >> RANK_SHIFT:
+            raise Fault(
+                "mbarrier",
+                f"{access.opcode}: the data are in CTA rank {target >> RANK_SHIFT}, the mbarrier is in rank "
+                f"{place >> RANK_SHIFT}",
+                hint="data and mbarrier of red.async must be in the shared memory of one CTA",
+            )
+        found = mbarrier.resolve(w, place, cluster=True, what=access.opcode)
+        value = b[0] if b[0].__class__ is int else int(b[0][lane])
+
+        def action(data=owner.shared.data, index=index, value=value, found=found) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
+            _one_by_one(data, index, np.zeros(1, np.intp), 1, value, 0, op)
+            machine.changes += 1
+            mbarrier.complete_tx(found, access.size, who=(w, at))
+
+        w.cta.launch.counters["cluster.atomic.requests"] += 1
+        w.cta.launch.counters["cluster.atomic.lanes"] += 1
+        machine.asynchronous.submit(("red.async", w), action, what=access.opcode)
+
+
+# ---- lowering ----------------------------------------------------------------------------------------------------
+
+
+class _Form:
+    """The modifiers of ``atom`` and ``red``."""
+
+    def __init__(self, ins: Instruction) -> None:
+        self.opcode = ins.opcode
+        *modifiers, typed = ins.parts[1:] or ("",)
+        self.name = ""
+        self.space = "generic"
+        self.count = 1
+        self.hinted = False
+        noftz = False
+        seen: set[str] = set()
+        for part in modifiers:
+            if part in ("relaxed", "acquire", "release", "acq_rel"):
+                slot = "order"
+            elif part in SCOPES:
+                slot = "scope"
+            elif part in _SPACES:
+                slot, self.space = "space", _SPACES[part]
+            elif part in _TYPES:
+                slot, self.name = "operation", part
+            elif part == "noftz":
+                slot, noftz = part, True
+            elif part in _VECTORS:
+                slot, self.count = "vector", _VECTORS[part]
+            elif part == "L2::cache_hint":
+                slot, self.hinted = part, True
+            elif part in EVICTIONS:
+                slot = part[:2] + " eviction"
+            else:
+                raise Unsupported(f"{self.opcode}: .{part} is not modelled")
+            if slot in seen:
+                raise Unsupported(f"{self.opcode}: a second {slot} (.{part})")
+            seen.add(slot)
+        if not self.name:
+            raise Unsupported(f"{self.opcode}: no operation is named")
+        halves = typed in _HALVES
+        allowed = _TYPES[self.name] | (_HALVES if self.count > 1 and self.name in ("min", "max") else set())
+        if typed not in allowed:
+            raise Unsupported(f"{self.opcode}: .{self.name} of .{typed}")
+        if halves != noftz:
+            raise Unsupported(f"{self.opcode}: .noftz goes with half types, and only with them")
+        self.bits = _WIDTHS.get(typed) or int(typed[1:])
+        if self.count > 1:
+            floating = halves or (typed == "f32" and self.name == "add")
+            if not floating or self.bits * self.count > 128 or self.space not in ("global", "generic"):
+                raise Unsupported(f"{self.opcode}: a vector of {self.count} .{typed}")
+        if ins.root == "red" and self.name in ("exch", "cas"):
+            raise Unsupported(f"{self.opcode}: a reduction without a result")
+        self.kind = typed.removesuffix("x2") if halves else typed if typed[0] == "f" else ""
+        if typed[0] == "s" and self.name in ("min", "max"):
+            self.name = "s" + self.name
+
+    def operation(self, *, returns: bool) -> Operation:
+        """Of the modifiers."""
+        access = Access(self.opcode, self.space, self.bits, self.count)
+        return Operation(access, self.name, self.kind, returns)
+
+
+def _items(operand: Operand) -> int:
+    return len(operand.items) if isinstance(operand, Vector) else 1
+
+
+def _atom(ins: Instruction, e: Emitter) -> None:
+    form = _Form(ins)
+    returns = ins.root == "atom"
+    wanted = 2 + returns + (form.name == "cas") + form.hinted
+    if len(ins.operands) != wanted:
+        raise Unsupported(f"{ins.opcode} with {len(ins.operands)} operands, expected {wanted}")
+    rest = list(ins.operands)
+    target = rest.pop(0) if returns else None
+    address, b = rest.pop(0), rest.pop(0)
+    c = rest.pop(0) if form.name == "cas" else None
+    if form.hinted:
+        e.value(rest.pop(0), 64)
+    for operand in (target, b):
+        if operand is not None and _items(operand) != form.count:
+            raise Unsupported(f"{ins.opcode}: {_items(operand)} values, expected {form.count}")
+    op = e.constant(form.operation(returns=returns), "operation")
+    third = e.tuple(c, form.bits) if c is not None else "()"
+    text = e.call(atomic, "w", e.mask, e.address(address), e.tuple(b, form.bits), third, op, str(e.at))
+    if target is None:
+        e.line(text)
+    elif isinstance(target, Vector):
+        e.assign_all(target, text, form.bits)
+    else:
+        e.assign(target, text, form.bits)
+
+
+def _red_async(ins: Instruction, e: Emitter) -> None:
+    parts = [part for part in ins.parts[2:] if part not in ("relaxed", "cluster")]
+    if parts[:2] != ["shared::cluster", "mbarrier::complete_tx::bytes"] or len(parts) != 4 or len(ins.operands) != 3:
+        raise Unsupported(f"{ins.opcode}: only .shared::cluster.mbarrier::complete_tx::bytes.op.type is modelled")
+    name, typed = parts[2:]
+    allowed = {
+        "inc": {"u32"},
+        "dec": {"u32"},
+        "min": {"u32", "s32"},
+        "max": {"u32", "s32"},
+        "add": {"u32", "s32", "u64"},
+        "and": {"b32"},
+        "or": {"b32"},
+        "xor": {"b32"},
+    }
+    if typed not in allowed.get(name, ()):
+        raise Unsupported(f"{ins.opcode}: .{name} of .{typed}")
+    bits = int(typed[1:])
+    if typed[0] == "s" and name in ("min", "max"):
+        name = "s" + name
+    op = e.constant(Operation(Access(ins.opcode, "cluster", bits), name, "", returns=False), "operation")
+    address, b, barrier = ins.operands
+    values = e.tuple(b, bits)
+    e.line(e.call(reduce_async, "w", e.mask, e.address(address), values, e.address(barrier), op, str(e.at)))
+
+
+LOWERINGS: Mapping[str, Lowering] = {"atom": _atom, "red": _atom, "red.async": _red_async}

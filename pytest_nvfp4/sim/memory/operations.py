@@ -1,0 +1,116 @@
+"""What an atomic operation does to one element, for integers and for arrays of bit patterns (PTX ISA, "atom", "red").
+
+- ``inc`` wraps to 0 at its operand, ``dec`` wraps to its operand at 0 or above it; both are unsigned 32-bit.
+- ``cas`` takes two operands: the value to compare with, and the new one.
+- Floating-point ``add`` rounds to nearest even. ``add.f32`` on global memory flushes subnormal inputs and results to
+  zero of their sign, on shared memory it does not; ``f64`` and ``.noftz`` halves never flush.
+- A NaN result is 0x7FFFFFFF, 0x7FFF or 0x7FF8000000000000, as ``add`` gives it; that atomics give the same is assumed, the
+  ISA does not say which NaN they leave.
+- ``min`` and ``max`` of halves give the operand that is no NaN, and order -0 below +0, as ``min.f16`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["INTEGER", "integer_arrays", "real"]
+
+Scalar = Callable[[int, int, int, int], int]
+"""``(old, operand, second operand, bits) -> new``, all unsigned patterns."""
+
+
+def _signed(value: int, bits: int) -> int:
+    return value - (value >> (bits - 1) << bits)
+
+
+# Every function takes all four, so that the caller need not know which it wants.
+INTEGER: dict[str, Scalar] = {
+    "add": lambda o, b, _c, n: (o + b) & ((1 << n) - 1),
+    "inc": lambda o, b, _c, _n: 0 if o >= b else o + 1,
+    "dec": lambda o, b, _c, _n: b if o == 0 or o > b else o - 1,
+    "min": lambda o, b, _c, _n: min(o, b),
+    "max": lambda o, b, _c, _n: max(o, b),
+    "smin": lambda o, b, _c, n: o if _signed(o, n) <= _signed(b, n) else b,
+    "smax": lambda o, b, _c, n: o if _signed(o, n) >= _signed(b, n) else b,
+    "and": lambda o, b, _c, _n: o & b,
+    "or": lambda o, b, _c, _n: o | b,
+    "xor": lambda o, b, _c, _n: o ^ b,
+    "exch": lambda _o, b, _c, _n: b,
+    "cas": lambda o, b, c, _n: c if o == b else o,
+}
+"""By name; ``smin`` and ``smax`` are those of signed types."""
+
+
+def integer_arrays(name: str, old: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
+    """The same, element by element of arrays of one unsigned type."""
+    one = old.dtype.type(1)
+    if name in ("smin", "smax"):
+        signed = f"i{old.dtype.itemsize}"
+        function: Any = np.minimum if name == "smin" else np.maximum
+        chosen: NDArray[Any] = function(old.view(signed), b.view(signed)).view(old.dtype)
+        return chosen
+    if name == "inc":
+        return np.where(old >= b, old.dtype.type(0), old + one)
+    if name == "dec":
+        return np.where((old == 0) | (old > b), b, old - one)
+    if name == "exch":
+        kept: NDArray[Any] = b.copy()
+        return kept
+    if name == "cas":
+        return np.where(old == b, c, old)
+    functions: dict[str, Any] = {
+        "add": np.add,
+        "min": np.minimum,
+        "max": np.maximum,
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
+    }
+    result: NDArray[Any] = functions[name](old, b)
+    return result
+
+
+def real(name: str, kind: str, old: NDArray[Any], b: NDArray[Any], *, flush: bool) -> NDArray[Any]:
+    """``add``, ``min`` or ``max`` of patterns of ``f16``, ``bf16``, ``f32`` or ``f64``."""
+    x, y = _widen(old, kind, flush), _widen(b, kind, flush)
+    with np.errstate(all="ignore"):
+        if name == "add":
+            return _narrow(x + y, kind, flush)
+        if name == "min":
+            chosen = np.where(np.isnan(x) | (y < x) | ((x == y) & np.signbit(y)), y, x)
+        else:
+            chosen = np.where(np.isnan(x) | (y > x) | ((x == y) & np.signbit(x)), y, x)
+        return _narrow(chosen, kind, flush)
+
+
+def _widen(bits: NDArray[Any], kind: str, flush: bool) -> NDArray[Any]:
+    if kind == "f16":
+        return bits.view(np.float16).astype(np.float32)
+    if kind == "bf16":
+        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    if kind == "f64":
+        return bits.view(np.float64)
+    return _flushed(bits).view(np.float32) if flush else bits.view(np.float32)
+
+
+def _narrow(value: NDArray[Any], kind: str, flush: bool) -> NDArray[Any]:
+    nan = np.isnan(value)
+    if kind == "f64":
+        return np.where(nan, np.uint64(0x7FF8_0000_0000_0000), value.view(np.uint64))
+    if kind == "f16":
+        # A sum of two halves rounded to 24 bits and then to 11 is the sum rounded once (24 >= 2 * 11 + 2).
+        return np.where(nan, np.uint16(0x7FFF), value.astype(np.float16).view(np.uint16))
+    bits = value.view(np.uint32)
+    if kind == "bf16":
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        return np.where(nan, np.uint16(0x7FFF), rounded.astype(np.uint16))
+    return np.where(nan, np.uint32(0x7FFF_FFFF), _flushed(bits) if flush else bits)
+
+
+def _flushed(bits: NDArray[Any]) -> NDArray[Any]:
+    subnormal = (bits & np.uint32(0x7F80_0000)) == 0
+    return np.where(subnormal, bits & np.uint32(0x8000_0000), bits)
