@@ -1,13 +1,209 @@
-"""FP8, FP6, FP4 and UE8M0 conversions (placeholder until written)."""
+"""Conversion to and from FP8, FP6, FP4 and UE8M0 (PTX ISA, "cvt"; "Alternate Floating-Point Data Formats").
+
+Rules: the values of a pair keep their order (the first source, or the upper half, goes up). Narrowing rounds to nearest even
+and saturates to the largest finite value, infinity included. NaN is 0x7F in e4m3 and e5m2; e2m1, e2m3 and e3m2 have none
+and take the largest positive value. ``.relu`` takes what is negative to +0. ``.ue8m0x2`` keeps the exponent of the magnitude,
+rounded towards zero or up (from 2**-127 on); 255 is NaN, and without ``.satfinite`` also overflow. Widening is exact.
+
+Evidence: PTX ISA and, for NaN and for UE8M0's edges, the host code of CUDA 13.0's ``cuda_fp8.hpp``, ``cuda_fp6.hpp`` and
+``cuda_fp4.hpp``; all codes are tested, and the narrow values against ``ml_dtypes``. Stochastic rounding (``.rs``) and
+``.scaled`` are not modelled.
+"""
 
 from __future__ import annotations
 
-from pytest_nvfp4.sim.fault import Unsupported
-from pytest_nvfp4.sim.lower.emitter import Emitter
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+
+from pytest_nvfp4.sim.alu.forms import Reader, atom, atoms
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift
+from pytest_nvfp4.sim.alu.numbers import NAN, floats
+from pytest_nvfp4.sim.alu.rounding import E2M1, E2M3, E3M2, E4M3, E5M2, Format, code_of
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-NARROW = frozenset({"e4m3x2", "e5m2x2", "e2m1x2", "e2m3x2", "e3m2x2", "ue8m0x2", "e4m3x4", "e5m2x4", "e2m1x4"})
+__all__ = ["FORMS", "LOWERINGS", "NARROW", "lower_narrow", "widened"]
+
+FORMS = (
+    "cvt .rn.satfinite[.relu].(e4m3x2|e5m2x2|e2m3x2|e3m2x2|e2m1x2).f32",
+    "cvt .rn.satfinite[.relu].(e4m3x2|e5m2x2).(f16x2|bf16x2)",
+    "cvt .rn[.relu].f16x2.(e4m3x2|e5m2x2|e2m3x2|e3m2x2|e2m1x2)",
+    "cvt .(rz|rp)[.satfinite].ue8m0x2.(f32|bf16x2)",
+    "cvt .rn.bf16x2.ue8m0x2",
+    "cvt .pack.sat.(u16|s16).s32",
+    "cvt .pack.sat.(u8|s8|u4|s4|u2|s2).s32.b32",
+)
+LOWERINGS: Mapping[str, Lowering] = {}
+"""None: ``convert`` hands on the conversions that are this module's."""
+
+_FORMATS: Mapping[str, Format] = {"e4m3x2": E4M3, "e5m2x2": E5M2, "e2m3x2": E2M3, "e3m2x2": E3M2, "e2m1x2": E2M1}
+NARROW = frozenset({*_FORMATS, "ue8m0x2", "s2f6x2", "e4m3x4", "e5m2x4", "e2m3x4", "e3m2x4", "e2m1x4", "pack"})
+"""Opcode parts that say that a conversion is one of these."""
+
+
+def _nan(to: Format) -> int:
+    """Code of NaN, or what stands for it."""
+    return to.sign - 1
+
+
+def widened(to: Format) -> Array:
+    """The float64 value of every code of a format, in order."""
+    codes = np.arange(2 * to.sign)
+    exponent, fraction = codes >> to.mantissa & (1 << to.exponent) - 1, codes & (1 << to.mantissa) - 1
+    size = np.where(
+        exponent == 0,
+        np.ldexp(fraction.astype(np.float64), 1 - to.bias - to.mantissa),
+        np.ldexp(fraction + float(1 << to.mantissa), exponent - to.bias - to.mantissa),
+    )
+    magnitude = codes & to.sign - 1
+    if to.special == "ieee":
+        size = np.where(magnitude == to.infinity, np.inf, np.where(magnitude > to.infinity, np.nan, size))
+    elif to.special == "nan":
+        size = np.where(magnitude == to.infinity, np.nan, size)
+    return np.where(codes & to.sign, -size, size)
+
+
+def _join(upper: Array, lower: Array, width: int) -> Array:
+    """Two codes as one value: nibbles in 8 bits, or bytes in 16."""
+    return (upper << width | lower).astype(np.uint8 if width == 4 else np.uint16)
+
+
+def _width(kind: str) -> int:
+    """Bits that one value takes."""
+    return 4 if kind == "e2m1x2" else 8
+
+
+@cache
+def _narrow(kind: str, source: str, relu: bool) -> Kernel:
+    to, width = _FORMATS[kind], _width(kind)
+
+    def codes(value: Array) -> Array:
+        if relu:
+            value = np.where(value <= 0, 0.0, value)
+        return code_of(value, to, "rn", nan=_nan(to), saturates=True)
+
+    def of_singles(a: Array, b: Array) -> Array:
+        return _join(codes(floats(a, "f32").astype(np.float64)), codes(floats(b, "f32").astype(np.float64)), width)
+
+    def of_pair(a: Array) -> Array:
+        values = codes(floats(a.view(np.uint16), source.removesuffix("x2")).astype(np.float64))
+        return _join(values[1::2], values[0::2], width)
+
+    kernel = of_singles if source == "f32" else of_pair
+    kernel.__name__ = f"{kind}_of_{source}"
+    return kernel
+
+
+@cache
+def _widen(kind: str, relu: bool) -> Kernel:
+    to, width = _FORMATS[kind], _width(kind)
+    values = widened(to)
+    codes = values.astype(np.float16).view(np.uint16)
+    codes = np.where(np.isnan(values), np.uint16(NAN["f16"]), codes)
+    if relu:
+        codes = np.where(values <= 0, np.uint16(0), codes)
+    table = codes.astype(np.uint32)
+    # The two bits above a six-bit value are 0 by the ISA's contract; they are not looked at.
+    mask = 2 * to.sign - 1
+
+    def compute(a: Array) -> Array:
+        return table[a >> width & mask] << 16 | table[a & mask]
+
+    compute.__name__ = f"f16x2_of_{kind}"
+    return compute
+
+
+def _exponent(bits: Array, mode: str, saturates: bool) -> Array:
+    """UE8M0 codes of f32 patterns."""
+    size = bits & 0x7FFF_FFFF
+    code = size >> 23
+    if mode == "rp":
+        code = code + ((size & 0x7F_FFFF != 0) & (size > 0x40_0000) & (size < 0x7F80_0000))
+    return np.where((code == 255) & (size <= 0x7F80_0000), 254, code) if saturates else code
+
+
+@cache
+def _to_scale(mode: str, saturates: bool, source: str) -> Kernel:
+    def of_singles(a: Array, b: Array) -> Array:
+        return _join(_exponent(a, mode, saturates), _exponent(b, mode, saturates), 8)
+
+    def of_pair(a: Array) -> Array:
+        return of_singles(a & 0xFFFF_0000, a << 16)
+
+    kernel = of_singles if source == "f32" else of_pair
+    kernel.__name__ = f"ue8m0x2_of_{source}"
+    return kernel
+
+
+_SCALES = np.arange(256, dtype=np.uint32) << 7
+_SCALES[0], _SCALES[255] = 0x0040, NAN["bf16"]
+
+
+def _of_scale(a: Array) -> Array:
+    """Powers of two as bf16; 2**-127 is a subnormal one."""
+    return _SCALES[a >> 8] << 16 | _SCALES[a & 0xFF]
+
+
+def _pack(ins: Instruction, e: Emitter, read: Reader) -> None:
+    """``cvt.pack``: two s32 clamped to a small type and put side by side, above ``c`` shifted up where there is one."""
+    read.one("pack")
+    read.one("sat")
+    kind = read.one("u16", "s16", "u8", "s8", "u4", "s4", "u2", "s2")
+    read.one("s32")
+    bits = int(kind[1:])
+    if bits < 16:
+        read.one("b32")
+    dst, *sources = read.end(3 if bits == 16 else 4)
+    e.assign(dst, e.call(lift(_pack_kernel(kind), *[32] * len(sources)), *atoms(e, 32, *sources)), 32)
+
+
+@cache
+def _pack_kernel(kind: str) -> Kernel:
+    bits = int(kind[1:])
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if kind[0] == "s" else (0, (1 << bits) - 1)
+
+    def part(a: Array) -> Array:
+        return np.clip(a.view(np.int32), low, high).view(np.uint32) & np.uint32((1 << bits) - 1)
+
+    def compute(a: Array, b: Array, c: Array | None = None) -> Array:
+        packed = part(a) << bits | part(b)
+        result: Array = packed if c is None else packed | c << 2 * bits
+        return result
+
+    compute.__name__ = f"pack_{kind}"
+    return compute
 
 
 def lower_narrow(ins: Instruction, e: Emitter) -> None:
-    raise Unsupported(f"{ins.opcode}: not yet")
+    """A ``cvt`` with one of the parts ``NARROW``."""
+    read = Reader(ins)
+    if "pack" in ins.parts:
+        _pack(ins, e, read)
+        return
+    mode = read.one("rn", "rz", "rp")
+    flags = {read.maybe("satfinite", "relu"), read.maybe("satfinite", "relu")}
+    target = read.one(*_FORMATS, "ue8m0x2", "f16x2", "bf16x2")
+    saturates, relu = "satfinite" in flags, "relu" in flags
+    if target == "ue8m0x2":
+        source = read.one("f32", "bf16x2")
+        if mode == "rn" or relu:
+            raise read.refuse("ue8m0x2 is rounded by .rz or .rp and takes no .relu")
+        kernel, bits = _to_scale(mode, saturates, source), 16
+    elif target in _FORMATS:
+        source = read.one("f32", "f16x2", "bf16x2") if target in ("e4m3x2", "e5m2x2") else read.one("f32")
+        if mode != "rn" or not saturates:
+            raise read.refuse(f"to .{target} only with .rn.satfinite")
+        kernel, bits = _narrow(target, source, relu), 2 * _width(target)
+    else:
+        source = read.one(*_FORMATS) if target == "f16x2" else read.one("ue8m0x2")
+        if mode != "rn" or saturates or (relu and target == "bf16x2"):
+            raise read.refuse(f"from .{source} to .{target} only with .rn")
+        kernel = _of_scale if target == "bf16x2" else _widen(source, relu)
+        dst, operand = read.end(2)
+        width = 16 if target == "bf16x2" else 2 * _width(source)
+        e.assign(dst, e.call(lift(kernel, width), atom(e, operand, width)), 32)
+        return
+    dst, *sources = read.end(3 if source == "f32" else 2)
+    e.assign(dst, e.call(lift(kernel, *[32] * len(sources)), *atoms(e, 32, *sources)), bits)

@@ -8,14 +8,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import ModuleType
 
-from pytest_nvfp4.sim.alu import bits, compare, convert, floating, integer, logic, move, select, shift
+from pytest_nvfp4.sim.alu import (
+    bits,
+    compare,
+    convert,
+    dot,
+    extended,
+    floating,
+    half,
+    integer,
+    logic,
+    move,
+    narrow,
+    select,
+    shift,
+    special,
+)
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["LOWERINGS", "covered"]
 
-_MODULES: tuple[ModuleType, ...] = (integer, logic, shift, compare, select, move, floating, convert, bits)
+_MODULES: tuple[ModuleType, ...] = (
+    integer,
+    extended,
+    logic,
+    shift,
+    bits,
+    dot,
+    compare,
+    select,
+    move,
+    floating,
+    special,
+    half,
+    convert,
+    narrow,
+)
 
 
 def _by_type(root: str, families: Mapping[str, Lowering]) -> Lowering:

@@ -1,0 +1,229 @@
+"""Half-precision arithmetic (PTX ISA, "Half Precision Floating-Point Instructions", "Mixed Precision ..."): f16, bf16,
+their pairs, and f32 with an f16 or bf16 operand.
+
+Evidence: PTX ISA; f16 operations of one operand are tested on all codes, the others against exact rational arithmetic. A
+pair is two independent lanes. NaN results are canonical (0x7FFF). ``.relu`` takes a negative result, -0 included, to +0
+and leaves NaN. ``fma.oob`` is not modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import numpy as np
+
+from pytest_nvfp4.sim.alu.floating import ROUNDINGS, extreme_of, fused, odd_sum, saturated, settled
+from pytest_nvfp4.sim.alu.forms import BITS, Reader, atom, atoms
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift
+from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed_half
+from pytest_nvfp4.sim.alu.rounding import BF16, code_of, sum_to_odd, to_f32
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+
+__all__ = ["BY_TYPE", "FORMS", "LOWERINGS", "bfloat_patterns", "half_patterns", "on_pairs"]
+
+FORMS = (
+    "add|sub|mul [.rn][.ftz][.sat].(f16|f16x2)",
+    "add|sub|mul [.rn].(bf16|bf16x2)",
+    "fma .rn[.ftz][.(sat|relu)].(f16|f16x2)",
+    "fma .rn[.relu].(bf16|bf16x2)",
+    "abs|neg [.ftz].(f16|f16x2)",
+    "abs|neg .(bf16|bf16x2)",
+    "min|max [.ftz][.NaN][.xorsign.abs].(f16|f16x2)",
+    "min|max [.NaN][.xorsign.abs].(bf16|bf16x2)",
+    "add|sub [.(rn|rz|rm|rp)][.sat].f32.(f16|bf16)",
+    "fma .(rn|rz|rm|rp)[.sat].f32.(f16|bf16)",
+)
+
+_KINDS = ("f16", "f16x2", "bf16", "bf16x2")
+
+
+def half_patterns(value: Array) -> Array:
+    """float16 results as patterns, NaN canonical."""
+    codes = value.view(np.uint16)
+    wrong = (codes & np.uint16(0x7FFF)) > np.uint16(0x7C00)
+    return np.where(wrong, np.uint16(NAN["f16"]), codes) if wrong.any() else codes
+
+
+def bfloat_patterns(value: Array) -> Array:
+    """float64 results, exact or rounded to odd, as bf16 patterns."""
+    return code_of(value, BF16, "rn", nan=NAN["bf16"]).astype(np.uint16)
+
+
+def on_pairs(kernel: Kernel) -> Kernel:
+    """A kernel of 16-bit patterns as one of 32-bit pairs."""
+
+    def compute(*pairs: Array) -> Array:
+        return kernel(*(pair.view(np.uint16) for pair in pairs)).view(np.uint32)
+
+    compute.__name__ = getattr(kernel, "__name__", "kernel") + "x2"
+    return compute
+
+
+def _lifted(kernel: Kernel, kind: str, count: int) -> Callable[..., object]:
+    return lift(_on_pairs(kernel) if kind.endswith("x2") else kernel, *[BITS[kind]] * count)
+
+
+@cache
+def _on_pairs(kernel: Kernel) -> Kernel:
+    return on_pairs(kernel)
+
+
+def _limited(value: Array, limit: str) -> Array:
+    if limit == "sat":
+        return saturated(value)
+    if limit == "relu":
+        return np.where(value <= 0, value.dtype.type(0), value)
+    return value
+
+
+@cache
+def _f16_kernel(root: str, flush: bool, limit: str) -> Kernel:
+    native = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+
+    def compute(*patterns: Array) -> Array:
+        values = [floats(pattern, "f16", flush=flush) for pattern in patterns]
+        if root == "fma":
+            # The product is exact in float64; the sum is rounded to odd, so that the one to f16 is the only rounding.
+            a, b, c = (value.astype(np.float64) for value in values)
+            result = sum_to_odd(a * b, c).astype(np.float16)
+        else:
+            result = native[root](*values)
+        answer = half_patterns(_limited(result, limit))
+        return flushed_half(answer) if flush else answer
+
+    compute.__name__ = f"{root}_f16"
+    return compute
+
+
+@cache
+def _bf16_kernel(root: str, limit: str) -> Kernel:
+    def compute(*patterns: Array) -> Array:
+        values = [floats(pattern, "bf16").astype(np.float64) for pattern in patterns]
+        if root == "mul":
+            result = values[0] * values[1]
+        elif root == "fma":
+            result = sum_to_odd(values[0] * values[1], values[2])
+        else:
+            result = sum_to_odd(values[0], values[1] if root == "add" else -values[1])
+        return bfloat_patterns(_limited(result, limit))
+
+    compute.__name__ = f"{root}_bf16"
+    return compute
+
+
+def _arithmetic(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    fma = ins.root == "fma"
+    if len(ins.parts) > 2 and ins.parts[-2] == "f32":
+        _mixed(ins, e)
+        return
+    if fma:
+        read.one("rn")
+    else:
+        read.maybe("rn")
+    flush = read.has("ftz")
+    limit = read.maybe("sat", "relu") if fma else read.maybe("sat")
+    kind = read.one(*_KINDS)
+    if kind.startswith("bf") and (flush or limit == "sat"):
+        raise read.refuse(".bf16 has neither .ftz nor .sat")
+    dst, *sources = read.end(4 if fma else 3)
+    kernel = _bf16_kernel(ins.root, limit) if kind.startswith("bf") else _f16_kernel(ins.root, flush, limit)
+    bits = BITS[kind]
+    e.assign(dst, e.call(_lifted(kernel, kind, len(sources)), *atoms(e, bits, *sources)), bits)
+
+
+# ---- f32 with half operands -----------------------------------------------------------------------------------------
+
+
+@cache
+def _mixed_kernel(root: str, mode: str, saturates: bool, kind: str) -> Kernel:
+    def compute(*patterns: Array) -> Array:
+        *narrow, last = patterns
+        values = [floats(pattern, kind).astype(np.float32) for pattern in narrow]
+        other = last.view(np.float32)
+        if root == "fma":
+            result = fused(*values, other, mode)
+        else:
+            if root == "sub":
+                other = -other
+            if mode == "rn":
+                result = values[0] + other
+            else:
+                result = to_f32(odd_sum(values[0].astype(np.float64), other.astype(np.float64), mode), mode)
+        return settled(saturated(result) if saturates else result)
+
+    compute.__name__ = f"{root}_f32_{kind}"
+    return compute
+
+
+def _mixed(ins: Instruction, e: Emitter) -> None:
+    """``a + c``, ``a - c`` and ``a * b + c`` with a and b narrow, c and the result f32."""
+    read = Reader(ins)
+    fma = ins.root == "fma"
+    if ins.root == "mul":
+        raise read.refuse("mul has no mixed precision")
+    mode = read.one(*ROUNDINGS) if fma else read.maybe(*ROUNDINGS) or "rn"
+    saturates = read.has("sat")
+    read.one("f32")
+    kind = read.one("f16", "bf16")
+    dst, *narrow, last = read.end(4 if fma else 3)
+    names = [*atoms(e, 16, *narrow), atom(e, last, 32)]
+    lifted = lift(_mixed_kernel(ins.root, mode, saturates, kind), *[16] * len(narrow), 32)
+    e.assign(dst, e.call(lifted, *names), 32)
+
+
+# ---- sign, min, max -------------------------------------------------------------------------------------------------
+
+
+def _sign(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    flush = read.has("ftz")
+    kind = read.one("f16", "f16x2") if flush else read.one(*_KINDS)
+    dst, source = read.end(2)
+    bits = BITS[kind]
+    a = atom(e, source, bits)
+    if flush:
+        a = e.temporary(e.call(_lifted(flushed_half, kind, 1), a))
+    sign = 0x8000_8000 if bits == 32 else 0x8000
+    e.assign(dst, f"{a} & {(1 << bits) - 1 - sign}" if ins.root == "abs" else f"{a} ^ {sign}", bits)
+
+
+@cache
+def _extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, by_sign: bool) -> Kernel:
+    infinity = 0x7F80 if kind == "bf16" else 0x7C00
+
+    def compute(*patterns: Array) -> Array:
+        if flush:
+            patterns = tuple(flushed_half(pattern) for pattern in patterns)
+        signs = (patterns[0] ^ patterns[1]) & 0x8000
+        if by_sign:
+            patterns = tuple(pattern & 0x7FFF for pattern in patterns)
+        result = extreme_of(root, patterns, infinity, NAN[kind], propagates)
+        return np.where(result > infinity, result, result | signs) if by_sign else result
+
+    compute.__name__ = f"{root}_{kind}"
+    return compute
+
+
+def _extreme(ins: Instruction, e: Emitter) -> None:
+    read = Reader(ins)
+    flush = read.has("ftz")
+    propagates = read.has("NaN")
+    by_sign = read.has("xorsign")
+    if by_sign:
+        read.one("abs")
+    kind = read.one("f16", "f16x2") if flush else read.one(*_KINDS)
+    dst, *sources = read.end(3)
+    bits = BITS[kind]
+    kernel = _extreme_kernel(ins.root, kind.removesuffix("x2"), flush, propagates, by_sign)
+    e.assign(dst, e.call(_lifted(kernel, kind, 2), *atoms(e, bits, *sources)), bits)
+
+
+BY_TYPE: Mapping[str, Mapping[str, Lowering]] = {
+    **{root: dict.fromkeys(_KINDS, _arithmetic) for root in ("add", "sub", "mul", "fma")},
+    **{root: dict.fromkeys(_KINDS, _sign) for root in ("abs", "neg")},
+    **{root: dict.fromkeys(_KINDS, _extreme) for root in ("min", "max")},
+}
+LOWERINGS: Mapping[str, Lowering] = {}
