@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -180,15 +180,16 @@ class Arrival:
         launch.machine.changes += 1
 
 
-def deliver(arrival: Arrival, queue: Hashable, *, size: int, order: NDArray[np.intp] | None = None) -> None:
-    """Hand an arrival to the schedule.
+def deliver(arrival: Arrival, *, size: int, order: NDArray[np.intp] | None = None, overwrites: bool = True) -> None:
+    """Hand an arrival to the schedule. Arrivals are not ordered among each other.
 
     Args:
         size: Bytes of the destination.
         order: The 16-byte units of the destination that are written, if not all.
+        overwrites: Whether what was there is lost; a reduction needs it.
     """
-    arrival.warp.cta.launch.machine.asynchronous.submit(queue, arrival, what=arrival.what)
-    if not arrival.done:
+    arrival.warp.cta.launch.machine.asynchronous.submit(arrival, arrival, what=arrival.what)
+    if not arrival.done and overwrites:
         for cta, index, _ in arrival.targets:
             written = cta.shared.written[index : index + size]
             if order is None:

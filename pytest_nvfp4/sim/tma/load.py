@@ -201,4 +201,4 @@ def _issue(
     arrival = Arrival(w, lane, at, found, copy, count=size, what=what)
     if machine.monitor is not None:
         machine.monitor.copy_in(w, at, found, plan.footprint)
-    deliver(arrival, arrival, size=plan.footprint, order=plan.order if plan.source is None else None)
+    deliver(arrival, size=plan.footprint, order=plan.order if plan.source is None else None)

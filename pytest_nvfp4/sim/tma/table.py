@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.tma.bulk import lower_bulk, lower_bulk_reduce, lower_prefetch_bulk, lower_prefetch_tensor
 from pytest_nvfp4.sim.tma.groups import commit_group, wait_group
 from pytest_nvfp4.sim.tma.load import lower_load
 from pytest_nvfp4.sim.tma.spelling import SPACES, Parts, immediate
 from pytest_nvfp4.sim.tma.store import lower_reduce, lower_store
+from pytest_nvfp4.sim.tma.tensormap import lower_copy, lower_prefetch, lower_replace
 
 __all__ = ["BLOCKING", "LOWERINGS"]
 
@@ -40,9 +42,18 @@ def _wait(ins: Instruction, e: Emitter) -> None:
 
 
 LOWERINGS: Mapping[str, Lowering] = {
+    "cp.async.bulk": lower_bulk,
     "cp.async.bulk.commit_group": _commit,
+    "cp.async.bulk.prefetch": lower_prefetch_bulk,
+    "cp.async.bulk.prefetch.tensor": lower_prefetch_tensor,
     "cp.async.bulk.tensor": _tensor,
     "cp.async.bulk.wait_group": _wait,
+    "cp.reduce.async.bulk": lower_bulk_reduce,
     "cp.reduce.async.bulk.tensor": lower_reduce,
+    "prefetch.const.tensormap": lower_prefetch,
+    "prefetch.param.tensormap": lower_prefetch,
+    "prefetch.tensormap": lower_prefetch,
+    "tensormap.cp_fenceproxy": lower_copy,
+    "tensormap.replace": lower_replace,
 }
 BLOCKING = frozenset({"cp.async.bulk.wait_group"})

@@ -12,23 +12,81 @@ Rules (PTX ISA, "Tensor-map", "tensormap.replace", "tensormap.cp_fenceproxy", "m
   unsupported: how the map holds them was not measured.
 - The copy engine reads maps through a proxy of its own. A map that the kernel changed must be released
   (``tensormap.cp_fenceproxy`` does, or ``fence.proxy.tensormap::generic.release``) and acquired by the CTA that uses
-  it (``fence.proxy.tensormap::generic.acquire [map], 128``); else the engine may see the old map: a fault.
+  it (``fence.proxy.tensormap::generic.acquire [map], 128``); else the engine may see the old map: a finding
+  (``sync.fences.TensormapFences`` keeps the books).
+- ``prefetch.tensormap`` is a hint; a map that is illegal when it is prefetched is a finding.
+
+Counters: ``tensormap.replaces`` (fields), ``tensormap.copies``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lanes import Bits, lanes, uniform
+from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.sync.addresses import SHARED_WINDOW
+from pytest_nvfp4.sim.sync.fences import TensormapFences, TensormapWrites, fence
+from pytest_nvfp4.sim.tma.spelling import Parts, immediate
 from pytest_nvfp4.sim.tma.tile import Tile, tile_of
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["descriptor"]
+__all__ = ["descriptor", "lower_copy", "lower_prefetch", "lower_replace", "replaced"]
 
 BYTES = 128
 ALIGN = 64
+_SCOPES = ("cta", "cluster", "gpu", "sys")
+_WORDS = struct.Struct("<16Q")
+
+# Fields by ordinal: (word, first bit, bits).
+_DIMS = ((4, 0, 32), (4, 32, 32), (5, 0, 32), (5, 32, 32), (6, 0, 32))
+_BOXES = ((6, 56, 8), (7, 0, 8), (7, 8, 8), (7, 16, 8), (7, 24, 8))
+_STEPS = tuple((6, 32 + 3 * i, 3) for i in range(5))
+_STRIDES = ((1, 32, 32), (2, 0, 32), (2, 32, 32), (3, 0, 32))
+_ORDINALS = {"box_dim": 5, "global_dim": 5, "global_stride": 4, "element_stride": 5}
+_TYPES = {**{code: (code, 0) for code in range(11)}, 11: (7, 1), 12: (8, 1), 13: (11, 0)}
+"""The ISA's code of an element type to the map's type field and its tf32 bit."""
+# The other fields that take a code: word, first bit, bits, codes.
+_CODES = {"interleave_layout": (1, 11, 2, 3), "swizzle_mode": (1, 13, 2, 4), "swizzle_atomicity": (1, 19, 2, 4),
+          "fill_mode": (1, 15, 1, 2)}  # fmt: skip
+
+
+# ---- use -------------------------------------------------------------------------------------------------------------
+
+
+class Descriptors:
+    """The maps that a CTA has used, by address: bytes, acquire, modification and its scope when last checked."""
+
+    def __init__(self, cta: Cta) -> None:
+        self.cta = cta
+        self.checked: dict[int, tuple[bytes, Any, Any, int]] = {}
+        self.fences = cta.unit(TensormapFences)
+        self.writes = cta.launch.unit(TensormapWrites).writes
+
+    def check(self, address: int, data: bytes, *, what: str) -> None:
+        """Report a map that was modified and not made visible to the copy engine; cheap while nothing changes."""
+        write = self.writes.get(address)
+        acquired = self.fences.acquired.get(address)
+        if write is None and acquired is None:
+            return
+        state = (data, acquired, write, -1 if write is None else write.released)
+        known = self.checked.get(address)
+        if (
+            known is None
+            or known[1] is not acquired
+            or known[2] is not write
+            or known[3] != state[3]
+            or known[0] != data
+        ):
+            self.fences.check_use(address, what=what)
+            self.checked[address] = state
 
 
 def descriptor(w: Warp, address: int, *, what: str) -> Tile:
@@ -53,4 +111,199 @@ def descriptor(w: Warp, address: int, *, what: str) -> Tile:
             hint="a map lies in the kernel's parameters (grid constant), in constant or in global memory",
         ) from None
     offset = address - region.start
-    return tile_of(bytes(region.raw[offset : offset + ALIGN]), what=what)
+    data = bytes(region.raw[offset : offset + ALIGN])
+    if region.writable:
+        w.cta.unit(Descriptors).check(address, data, what=what)
+    return tile_of(data, what=what)
+
+
+# ---- tensormap.replace -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """One field of a map that is replaced; ``space`` is empty for a generic address."""
+
+    opcode: str
+    field: str
+    ordinal: int
+    space: str
+
+
+def replaced(data: bytes, field: str, ordinal: int, value: int, *, what: str) -> bytes:
+    """The 128 bytes of a map after ``tensormap.replace``.
+
+    Raises:
+        Fault: ``tensor map``, a value that the field cannot hold.
+        Unsupported: a code whose place in the map was not measured.
+    """
+    words = list(_WORDS.unpack(data))
+
+    def put(place: tuple[int, int, int], bits: int) -> None:
+        word, start, width = place
+        mask = ((1 << width) - 1) << start
+        words[word] = words[word] & ~mask | bits << start & mask
+
+    def range_of(low: int, high: int) -> None:
+        if not low <= value <= high:
+            raise Fault("tensor map", f"{what}: {field} {value}, which must be {low} to {high}")
+
+    if field == "global_address":
+        words[0] = value
+    elif field == "rank":
+        range_of(0, 4)
+        put((1, 4, 3), value)
+    elif field == "box_dim":
+        range_of(1, 256)
+        put(_BOXES[ordinal], value - 1)
+    elif field == "global_dim":
+        range_of(1, 0xFFFF_FFFF)
+        put(_DIMS[ordinal], value - 1)
+    elif field == "element_stride":
+        range_of(1, 8)
+        put(_STEPS[ordinal], value - 1)
+    elif field == "global_stride":
+        if value % 16 or value >= 1 << 40:
+            raise Fault("tensor map", f"{what}: stride {value}, which must be a multiple of 16 below 2^40 bytes")
+        put(_STRIDES[ordinal], value >> 4)
+        put((3, 32 + 4 * ordinal, 4), value >> 36)
+    elif field == "elemtype":
+        if value not in _TYPES:
+            raise Unsupported(f"{what}: element type {value}")
+        code, tf32 = _TYPES[value]
+        put((1, 7, 4), code)
+        put((1, 16, 1), tf32)
+    else:
+        word, start, width, codes = _CODES[field]
+        if value >= codes:
+            raise Unsupported(f"{what}: {field} {value}")
+        put((word, start, width), value)
+    return _WORDS.pack(*words)
+
+
+def lower_replace(ins: Instruction, e: Emitter) -> None:
+    """Lower ``tensormap.replace``."""
+    parts = Parts(ins, "tensormap", "replace")
+    parts.require("tile")
+    field = parts.choice("global_address", "rank", "elemtype", *_ORDINALS, *_CODES)
+    space = parts.choice("global", "shared::cta", default="")
+    parts.require("b1024")
+    bits = int(parts.choice("b32", "b64")[1:])
+    parts.finish()
+    if (bits == 64) != (field in ("global_address", "global_stride")):
+        raise Unsupported(f"{ins.opcode}: a value of {bits} bits for {field}")
+    operands = parts.operands(ins, 3 if field in _ORDINALS else 2)
+    ordinal = 0
+    if field in _ORDINALS:
+        ordinal = immediate(operands[1], ins.opcode, "the ordinal")
+        if not 0 <= ordinal < _ORDINALS[field]:
+            raise Unsupported(f"{ins.opcode}: ordinal {ordinal}")
+    if field == "elemtype" or field in _CODES:
+        value = str(immediate(operands[-1], ins.opcode, "the new value"))
+    else:
+        value = e.value(operands[-1], bits)
+    form = e.constant(Replace(ins.opcode, field, ordinal, space), "replace")
+    e.line(e.call(replace_field, "w", e.mask, str(e.at), form, e.address(operands[0]), value))
+
+
+def replace_field(w: Warp, mask: int, at: int, form: Replace, address: Bits, value: Bits) -> None:
+    """Run ``tensormap.replace`` in the lanes of a mask (lanes that do the same do it once). Raises Fault."""
+    if isinstance(address, int) and isinstance(value, int):
+        pairs = [(address, value)]
+    else:
+        pairs = list(dict.fromkeys((_at(address, lane), _at(value, lane)) for lane in lanes(mask)))
+    for one, new in pairs:
+        _replace(w, at, form, one, new)
+
+
+def _at(value: Bits, lane: int) -> int:
+    return value if isinstance(value, int) else int(value[lane])
+
+
+def _replace(w: Warp, at: int, form: Replace, address: int, value: int) -> None:
+    what = form.opcode
+    launch = w.cta.launch
+    shared = form.space == "shared::cta"
+    if not form.space and address & ~0xFFFF_FFFF == SHARED_WINDOW:
+        shared, address = True, address & 0xFFFF_FFFF
+    if shared:
+        memory = w.cta.shared
+        index = memory.index(address, BYTES, what=what, align=BYTES)
+        old = memory.read(index, BYTES, what=what).tobytes()
+        new = replaced(old, form.field, form.ordinal, value, what=what)
+        memory.data[index : index + BYTES].data[:] = new
+    else:
+        if address % BYTES:
+            raise Fault("misaligned", f"{what}: global address {address:#x} is not a multiple of {BYTES}")
+        region = launch.machine.memory.region(address, BYTES, write=True, what=what)
+        offset = address - region.start
+        new = replaced(bytes(region.raw[offset : offset + BYTES]), form.field, form.ordinal, value, what=what)
+        region.raw[offset : offset + BYTES] = new
+        launch.unit(TensormapWrites).modified(w, address)
+    launch.machine.changes += 1
+    launch.counters["tensormap.replaces"] += 1
+    if launch.machine.monitor is not None:
+        launch.machine.monitor.map_changed(w, at, address, shared)
+
+
+# ---- tensormap.cp_fenceproxy -----------------------------------------------------------------------------------------
+
+
+def lower_copy(ins: Instruction, e: Emitter) -> None:
+    """Lower ``tensormap.cp_fenceproxy``."""
+    parts = Parts(ins, "tensormap", "cp_fenceproxy")
+    if parts.direction() != ("global", "shared::cta"):
+        raise Unsupported(f"{ins.opcode}: only from .shared::cta to .global")
+    parts.require("tensormap::generic")
+    parts.require("release")
+    scope = parts.choice(*_SCOPES)
+    parts.require("sync")
+    parts.require("aligned")
+    parts.finish()
+    to, source, size = parts.operands(ins, 3)
+    if immediate(size, ins.opcode, "the size") != BYTES:
+        raise Unsupported(f"{ins.opcode}: a size other than {BYTES}")
+    arguments = ("w", e.mask, str(e.at), repr(ins.opcode), repr(scope), e.address(to), e.address(source))
+    e.line(e.call(copy_map, *arguments))
+
+
+def copy_map(w: Warp, mask: int, at: int, what: str, scope: str, to: Bits, source: Bits) -> None:
+    """Run ``tensormap.cp_fenceproxy``: the warp copies one map to global memory and releases it. Raises Fault."""
+    address, start = uniform(to, mask), uniform(source, mask)
+    if address is None or start is None:
+        raise Fault("divergence", f"{what}: the lanes of the warp give different addresses, and it copies one map")
+    if address % BYTES:
+        raise Fault("misaligned", f"{what}: global address {address:#x} is not a multiple of {BYTES}")
+    launch = w.cta.launch
+    shared = w.cta.shared
+    data = shared.read(shared.index(start, BYTES, what=what, align=BYTES), BYTES, what=what)
+    launch.machine.memory.write(address, data, what=what)
+    launch.unit(TensormapWrites).modified(w, address, released=scope)
+    launch.machine.changes += 1
+    launch.counters["tensormap.copies"] += 1
+    fence(w, mask, f"proxy.tensormap::generic.release.{scope}", at)
+    if launch.machine.monitor is not None:
+        launch.machine.monitor.map_changed(w, at, address, False)
+
+
+# ---- prefetch.tensormap ----------------------------------------------------------------------------------------------
+
+
+def lower_prefetch(ins: Instruction, e: Emitter) -> None:
+    """Lower ``prefetch{.param,.const}.tensormap``."""
+    parts = Parts(ins, "prefetch")
+    parts.require("tensormap")
+    parts.choice("param", "const", default="")
+    parts.finish()
+    e.line(e.call(prefetch_map, "w", e.mask, repr(ins.opcode), e.address(parts.operands(ins, 1)[0])))
+
+
+def prefetch_map(w: Warp, mask: int, what: str, address: Bits) -> None:
+    """A hint: the maps must exist; one that is illegal at this time is reported. Raises Fault."""
+    for one in dict.fromkeys(_at(address, lane) for lane in lanes(mask)):
+        try:
+            descriptor(w, one, what=what)
+        except Unsupported:
+            pass
+        except Fault as fault:
+            w.cta.launch.report(fault.kind, fault.message, hint=fault.hint)

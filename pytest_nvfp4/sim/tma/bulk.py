@@ -1,0 +1,364 @@
+"""Bulk copies of plain bytes: ``cp.async.bulk``, ``cp.reduce.async.bulk``, and the prefetches.
+
+Rules (PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk", "cp.async.bulk.prefetch", "cp.async.bulk.prefetch.tensor"):
+
+- Sizes and addresses are multiples of 16; both sides must be in bounds, the source of a store initialised.
+- To shared memory: complete-tx of ``size`` bytes at the barrier, which lies in the destination's CTA;
+  ``.shared::cta`` destinations are the executing CTA's; ``.multicast::cluster`` delivers to the same offset of every
+  CTA of the mask.
+- From ``.shared::cta`` to ``.shared::cluster``: the destination must be another CTA's memory.
+- To global memory: completion by bulk groups of the executing thread. ``.cp_mask`` copies byte ``i`` of each 16 if
+  bit ``i`` of the mask is set. ``.ignore_oob`` is unsupported.
+- Reductions: see ``reduction``; ``add`` of f16 and bf16 takes ``.noftz``.
+- Prefetches move nothing: their addresses, sizes and maps are checked.
+
+Counters: ``bulk.load.requests``, ``bulk.load.bytes``, ``bulk.load.multicast.bytes``, ``bulk.cluster.requests``,
+``bulk.cluster.bytes`` (to another CTA), ``bulk.store.requests``, ``bulk.store.bytes``, ``bulk.reduce.requests``,
+``bulk.reduce.bytes``; loads from global memory count in ``tma.load.unique_bytes`` too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.memory.coverage import note_reduce, note_scatter, note_write
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.tma.groups import BulkGroups, Departure, depart
+from pytest_nvfp4.sim.tma.issue import Arrival, by_lane, deliver, signed, targets
+from pytest_nvfp4.sim.tma.load import boxes_of_rows, checked, tensor_coordinates, tensor_mode
+from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, SHARED_TYPES, WIDTHS, reduce
+from pytest_nvfp4.sim.tma.spelling import Parts
+from pytest_nvfp4.sim.tma.tensormap import descriptor
+from pytest_nvfp4.sim.tma.traffic import Sectors
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.lanes import Bits
+    from pytest_nvfp4.sim.memory.globals import Region
+    from pytest_nvfp4.sim.memory.shared import SharedMemory
+    from pytest_nvfp4.sim.run.cta import Cta
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["lower_bulk", "lower_bulk_reduce", "lower_prefetch_bulk", "lower_prefetch_tensor"]
+
+ALIGN = 16
+_UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The modifiers of one bulk copy or reduction (``operation`` is empty for a copy)."""
+
+    opcode: str
+    destination: str
+    source: str
+    multicast: bool = False
+    masked: bool = False
+    operation: str = ""
+    kind: str = ""
+
+
+# ---- lowering --------------------------------------------------------------------------------------------------------
+
+
+def lower_bulk(ins: Instruction, e: Emitter) -> None:
+    """Lower ``cp.async.bulk``."""
+    parts = Parts(ins, "cp", "async", "bulk")
+    destination, source = parts.direction()
+    if (destination, source) == ("global", "shared::cta"):
+        parts.require("bulk_group")
+        hint = parts.flag("L2::cache_hint")
+        masked = parts.flag("cp_mask")
+        parts.finish()
+        operands = parts.operands(ins, 3 + hint + masked)
+        form = Copy(ins.opcode, destination, source, masked=masked)
+        mask = e.value(operands[-1], e.width(operands[-1]) or 16) if masked else "0xFFFF"
+        e.line(
+            e.call(
+                bulk_out,
+                "w", e.mask, str(e.at), e.constant(form, "copy"),
+                e.address(operands[0]), e.address(operands[1]), e.value(operands[2], 32), mask,
+            )
+        )  # fmt: skip
+        return
+    _lower_in(ins, e, parts, destination, source, "", "")
+
+
+def lower_bulk_reduce(ins: Instruction, e: Emitter) -> None:
+    """Lower ``cp.reduce.async.bulk``."""
+    parts = Parts(ins, "cp", "reduce", "async", "bulk")
+    destination, source = parts.direction()
+    operation = parts.choice(*OPERATIONS)
+    kind = parts.choice(*WIDTHS)
+    types = GLOBAL_TYPES if destination == "global" else SHARED_TYPES
+    if kind not in types[operation]:
+        raise Unsupported(f"{ins.opcode}: .{operation} takes .{', .'.join(sorted(types[operation]))}")
+    if parts.flag("noftz") != (operation == "add" and kind in ("f16", "bf16")):
+        raise Unsupported(f"{ins.opcode}: .noftz goes with .add of .f16 and .bf16, and only with it")
+    if destination != "global":
+        _lower_in(ins, e, parts, destination, source, operation, kind)
+        return
+    if source != "shared::cta":
+        raise Unsupported(f"{ins.opcode}: from {source} to {destination}")
+    parts.require("bulk_group")
+    hint = parts.flag("L2::cache_hint")
+    parts.finish()
+    operands = parts.operands(ins, 3 + hint)
+    form = Copy(ins.opcode, destination, source, operation=operation, kind=kind)
+    e.line(
+        e.call(
+            bulk_out,
+            "w", e.mask, str(e.at), e.constant(form, "copy"),
+            e.address(operands[0]), e.address(operands[1]), e.value(operands[2], 32), "0xFFFF",
+        )
+    )  # fmt: skip
+
+
+def _lower_in(
+    ins: Instruction, e: Emitter, parts: Parts, destination: str, source: str, operation: str, kind: str
+) -> None:
+    if (
+        destination == "global"
+        or (source, destination) == ("shared::cta", "shared::cta")
+        or source == "shared::cluster"
+    ):
+        raise Unsupported(f"{ins.opcode}: from {source} to {destination}")
+    if operation and source != "shared::cta":
+        raise Unsupported(f"{ins.opcode}: a reduction from {source} to {destination}")
+    parts.require("mbarrier::complete_tx::bytes")
+    multicast = parts.flag("multicast::cluster")
+    if multicast and (source, destination) != ("global", "shared::cluster"):
+        raise Unsupported(f"{ins.opcode}: .multicast::cluster from .{source} to .{destination}")
+    hint = source == "global" and parts.flag("L2::cache_hint")
+    parts.finish()
+    operands = parts.operands(ins, 4 + multicast + hint)
+    form = Copy(ins.opcode, destination, source, multicast=multicast, operation=operation, kind=kind)
+    mask = e.value(operands[4], e.width(operands[4]) or 16) if multicast else "0"
+    e.line(
+        e.call(
+            bulk_in,
+            "w", e.mask, str(e.at), e.constant(form, "copy"),
+            e.address(operands[0]), e.address(operands[1]), e.value(operands[2], 32), e.address(operands[3]), mask,
+        )
+    )  # fmt: skip
+
+
+def lower_prefetch_bulk(ins: Instruction, e: Emitter) -> None:
+    """Lower ``cp.async.bulk.prefetch.L2``."""
+    parts = Parts(ins, "cp", "async", "bulk", "prefetch")
+    parts.require("L2")
+    parts.require("global")
+    hint = parts.flag("L2::cache_hint")
+    parts.finish()
+    operands = parts.operands(ins, 2 + hint)
+    e.line(e.call(prefetch_bulk, "w", e.mask, repr(ins.opcode), e.address(operands[0]), e.value(operands[1], 32)))
+
+
+def lower_prefetch_tensor(ins: Instruction, e: Emitter) -> None:
+    """Lower ``cp.async.bulk.prefetch.tensor``."""
+    parts = Parts(ins, "cp", "async", "bulk", "prefetch", "tensor")
+    rank, four_rows = tensor_mode(parts, "tile::gather4")
+    parts.require("L2")
+    parts.require("global")
+    hint = parts.flag("L2::cache_hint")
+    parts.finish()
+    operands = parts.operands(ins, 1 + hint)
+    coordinates = tensor_coordinates(operands[0], 5 if four_rows else rank, e, ins.opcode)
+    arguments = (repr(ins.opcode), str(rank), str(four_rows), e.address(operands[0]), coordinates)
+    e.line(e.call(prefetch_tensor, "w", e.mask, *arguments))
+
+
+# ---- to shared memory ------------------------------------------------------------------------------------------------
+
+
+def bulk_in(
+    w: Warp, mask: int, at: int, form: Copy, to: Bits, source: Bits, size: Bits, barrier: Bits, ctas: Bits
+) -> None:
+    """Run a bulk copy or reduction into shared memory in the lanes of a mask. Raises Fault."""
+    for lane, (address, start, count, bar, to_ctas) in by_lane(
+        mask, (to, source, size, barrier, ctas), what=form.opcode, fatal=True, report=w.cta.launch.report
+    ):
+        _in(w, lane, at, form, address, start, count, bar, to_ctas)
+
+
+def _in(w: Warp, lane: int, at: int, form: Copy, address: int, start: int, size: int, bar: int, ctas: int) -> None:
+    what = form.opcode
+    cta = w.cta
+    launch = cta.launch
+    machine = launch.machine
+    _check_size(size, what)
+    found = targets(
+        cta,
+        address,
+        bar,
+        size=size,
+        align=ALIGN,
+        cluster=form.destination == "shared::cluster",
+        multicast=ctas if form.multicast else None,
+        group=0,
+        what=what,
+    )
+    counters = launch.counters
+    if form.source == "global":
+        _check_aligned(start, what)
+        region = machine.memory.region(start, size, write=False, what=what)
+        offset = start - region.start
+        if region.initialised is not None:
+            machine.memory.check_initialised(region, offset, size, what=what)
+        if launch.counting:
+            launch.unit(Sectors).touch_rows(region, np.array([offset], np.intp), size)
+        data = region.data[offset : offset + size]
+        counters["bulk.load.requests"] += 1
+        counters["bulk.load.bytes"] += size
+        if form.multicast:
+            counters["bulk.load.multicast.bytes"] += size * len(found)
+    else:
+        if found[0][0] is cta:
+            raise Fault(
+                "cluster",
+                f"{what}: the destination is the executing CTA's own shared memory, and must be another CTA's",
+            )
+        index = cta.shared.index(start, size, what=what, align=ALIGN)
+        if cta.shared.opaque:
+            cta.shared.refuse_opaque(index, index + size, what=what)
+        data = cta.shared.read(index, size, what=what)
+        counters["bulk.cluster.requests"] += 1
+        counters["bulk.cluster.bytes"] += size
+        if machine.monitor is not None:
+            machine.monitor.copy_out(w, at, lane, index, size)
+    if machine.monitor is not None:
+        machine.monitor.copy_in(w, at, found, size)
+    copy = partial(_combine, data, form) if form.operation else partial(_put, data)
+    deliver(Arrival(w, lane, at, found, copy, count=size, what=what), size=size, overwrites=not form.operation)
+
+
+def _put(data: NDArray[np.uint8], shared: SharedMemory, index: int) -> None:
+    size = data.size
+    shared.data[index : index + size] = data
+    shared.written[index : index + size] = True
+
+
+def _combine(data: NDArray[np.uint8], form: Copy, shared: SharedMemory, index: int) -> None:
+    unsigned = _UNSIGNED[WIDTHS[form.kind]]
+    old = shared.read(index, data.size, what=form.opcode)
+    new = reduce(form.operation, form.kind, old.view(unsigned), data.view(unsigned))
+    old[:] = new.astype(unsigned).view(np.uint8)
+
+
+# ---- to global memory ------------------------------------------------------------------------------------------------
+
+
+def bulk_out(w: Warp, mask: int, at: int, form: Copy, to: Bits, source: Bits, size: Bits, keep: Bits) -> None:
+    """Run a bulk copy or reduction into global memory in the lanes of a mask. Raises Fault."""
+    for lane, (address, start, count, bits) in by_lane(
+        mask, (to, source, size, keep), what=form.opcode, fatal=False, report=w.cta.launch.report
+    ):
+        _out(w, lane, at, form, address, start, count, bits)
+
+
+def _out(w: Warp, lane: int, at: int, form: Copy, address: int, start: int, size: int, keep: int) -> None:
+    what = form.opcode
+    cta = w.cta
+    launch = cta.launch
+    machine = launch.machine
+    _check_size(size, what)
+    _check_aligned(address, what)
+    region = machine.memory.region(address, size, write=True, what=what)
+    shared = cta.shared
+    index = shared.index(start, size, what=what, align=ALIGN)
+    if shared.opaque:
+        shared.refuse_opaque(index, index + size, what=what)
+    chosen = None
+    if form.masked:
+        chosen = np.flatnonzero(np.tile([bool(keep >> bit & 1) for bit in range(16)], size // 16))
+        if not shared.written[index + chosen].all():
+            raise shared.uninitialised(index + int(chosen[np.argmin(shared.written[index + chosen])]), what=what)
+    else:
+        shared.read(index, size, what=what)
+    name = "reduce" if form.operation else "store"
+    launch.counters[f"bulk.{name}.requests"] += 1
+    launch.counters[f"bulk.{name}.bytes"] += size if chosen is None else chosen.size
+    read = partial(_snapshot, shared, index, size)
+    if form.operation:
+        write = partial(_reduce, region, address - region.start, form, cta)
+    else:
+        write = partial(_write, region, address - region.start, chosen, cta, at)
+    if machine.monitor is not None:
+        machine.monitor.copy_out(w, at, lane, index, size)
+    depart(Departure(cta.unit(BulkGroups).thread(w, lane), at, read, write, what=what))
+
+
+def _snapshot(shared: SharedMemory, index: int, size: int) -> NDArray[np.uint8]:
+    return shared.data[index : index + size].copy()
+
+
+def _write(
+    region: Region, offset: int, chosen: NDArray[np.intp] | None, cta: Cta, at: int, data: NDArray[np.uint8]
+) -> None:
+    if chosen is None:
+        region.data[offset : offset + data.size] = data
+        if region.initialised is not None:
+            region.initialised[offset : offset + data.size] = True
+        note_write(region, offset, data.size, cta.linear, at)
+        return
+    places = chosen + offset
+    region.data[places] = data[chosen]
+    if region.initialised is not None:
+        region.initialised[places] = True
+    if chosen.size:
+        units = np.unique(places // region.owner_bytes) * region.owner_bytes
+        note_scatter(region, units, region.owner_bytes, cta.linear, at)
+
+
+def _reduce(region: Region, offset: int, form: Copy, cta: Cta, data: NDArray[np.uint8]) -> None:
+    unsigned = _UNSIGNED[WIDTHS[form.kind]]
+    target = region.data[offset : offset + data.size]
+    new = reduce(form.operation, form.kind, np.ascontiguousarray(target).view(unsigned), data.view(unsigned))
+    target[:] = new.astype(unsigned).view(np.uint8)
+    note_reduce(region, offset, data.size, cta.linear)
+
+
+# ---- prefetches ------------------------------------------------------------------------------------------------------
+
+
+def prefetch_bulk(w: Warp, mask: int, what: str, address: Bits, size: Bits) -> None:
+    """Check the range that a prefetch names. Raises Fault."""
+    memory = w.cta.launch.machine.memory
+    for _, (start, count) in by_lane(mask, (address, size), what=what, fatal=False, report=_quiet):
+        _check_size(count, what)
+        _check_aligned(start, what)
+        memory.region(start, count, write=False, what=what)
+
+
+def prefetch_tensor(
+    w: Warp, mask: int, what: str, rank: int, four_rows: bool, where: Bits, coordinates: tuple[Bits, ...]
+) -> None:
+    """Check the map and the box that a prefetch names. Raises Fault."""
+    memory = w.cta.launch.machine.memory
+    for _, (address, *box) in by_lane(mask, (where, *coordinates), what=what, fatal=False, report=_quiet):
+        tile = checked(descriptor(w, address, what=what), rank, what)
+        at = tuple([signed(c) for c in box])
+        if four_rows:
+            boxes_of_rows(tile, w, at, write=False, what=what)
+        else:
+            tile.box(at, memory, write=False, what=what)
+
+
+def _quiet(*_: object, **__: object) -> None:
+    """Prefetching twice is nobody's mistake."""
+
+
+def _check_size(size: int, what: str) -> None:
+    if size % ALIGN:
+        raise Fault("bulk-copy", f"{what}: {size} bytes, and the size must be a multiple of {ALIGN}")
+
+
+def _check_aligned(address: int, what: str) -> None:
+    if address % ALIGN:
+        raise Fault("misaligned", f"{what}: global address {address:#x} is not a multiple of {ALIGN}")
