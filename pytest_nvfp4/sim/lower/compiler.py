@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.sim import lanes
@@ -22,7 +22,8 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.lower.layout import SharedLayout
 from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.liveness import Liveness
-from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Module
+from pytest_nvfp4.sim.ptx.roles import results
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Label, Module
 from pytest_nvfp4.sim.wgmma.operands import accumulators, unfenced
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ __all__ = ["Block", "Program", "longest_prefix"]
 
 Block = Callable[[list[Any], "Warp", int], int]
 _MAX_BLOCK = 400
+_MAX_REGION = 64
+"""Instructions that a skipping branch may skip and still be run in place under a mask."""
 
 
 def longest_prefix(table: Mapping[str, Any] | frozenset[str], parts: tuple[str, ...]) -> str | None:
@@ -68,12 +71,20 @@ class Program:
         self.registers = [False if r.bits == 1 else _poison(r.bits) for r in kernel.registers]
         self._parked: dict[tuple[int, tuple[int, ...]], Block] = {}
         self._lowerings = lowerings
-        self._places: dict[CodeType, list[int]] = {}
+        self._places: dict[CodeType, list[tuple[int, str]]] = {}
         self._starts = set(self.flow.leaders)
         self._meetings: set[int] = set()
+        self._regions: dict[int, int | None] = {}
+        self._sources: dict[int, list[int]] = {}
+        for instruction in kernel.instructions:
+            for target in self.flow.successors(instruction.index):
+                if target != instruction.index + 1:
+                    self._sources.setdefault(target, []).append(instruction.index)
+        self._waits: set[int] = set()
         for instruction in kernel.instructions:
             if longest_prefix(blocking, instruction.parts) is not None:
                 self._starts.add(instruction.index)
+                self._waits.add(instruction.index)
             if meets(instruction):
                 self._meetings.add(instruction.index)
 
@@ -93,24 +104,27 @@ class Program:
             found = self._parked[key] = self._compile(place, keep, parked=True)
         return found
 
-    def place_of(self, traceback: TracebackType | None) -> int | None:
-        """The instruction in which an exception was raised."""
+    def place_of(self, traceback: TracebackType | None) -> tuple[int, int] | None:
+        """The instruction in which an exception was raised, and the mask of the lanes that ran it."""
         found = None
         while traceback is not None:
-            places = self._places.get(traceback.tb_frame.f_code)
+            frame = traceback.tb_frame
+            places = self._places.get(frame.f_code)
             if places is not None:
-                found = places[traceback.tb_lineno - 2]
+                at, mask = places[traceback.tb_lineno - 2]
+                found = at, int(frame.f_locals.get(mask, frame.f_locals["m"]))
             traceback = traceback.tb_next
         return found
 
-    def place_now(self) -> int | None:
-        """The instruction that is being run by the caller's callers."""
-        frame = sys._getframe(1)
+    def place_now(self) -> tuple[int, int] | None:
+        """The instruction that is being run by the caller's callers, and the mask of its lanes."""
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             places = self._places.get(frame.f_code)
             if places is not None:
-                return places[frame.f_lineno - 2]
-            frame = frame.f_back  # type: ignore[assignment]
+                at, mask = places[frame.f_lineno - 2]
+                return at, int(frame.f_locals.get(mask, frame.f_locals["m"]))
+            frame = frame.f_back
         return None
 
     def _symbol(self, name: str) -> str:
@@ -150,39 +164,99 @@ class Program:
         for name, value in registers.LANES.items():
             emitter.globals[f"lane_{name}"] = value
         instructions = self.kernel.instructions
-        at = start
-        ended = False
+        at, counted = start, 0
+        passed = start
         while at < len(instructions):
             instruction = instructions[at]
-            if at != start and (at in self._starts or (parked and at in self._meetings) or at - start >= _MAX_BLOCK):
+            if at != passed and (at in self._starts or (parked and at in self._meetings) or counted >= _MAX_BLOCK):
                 break
-            emitter.begin(instruction)
-            try:
-                if instruction.root in TERMINATORS:
-                    emitter.leave(at + 1 - start, self._stores(emitter, at, keep, parked=parked))
-                    terminate(instruction, emitter)
-                    ended = True
-                else:
-                    if parked and at in self._meetings:
-                        members = _members(instruction, emitter)
-                        emitter.line(f"if not {emitter.call(converged, 'w', 'm', members)}: return {~at}")
-                    self._lower(instruction, emitter)
-            except Unsupported as error:
-                # It is a finding of whoever gets here, with the place; blocks never reached are nobody's business.
-                emitter.line(f"raise {emitter.call(_again, emitter.constant(error, 'unsupported'))}")
-            emitter.end()
+            if not parked and (stop := self._region(at)) is not None:
+                self._emit_region(emitter, at, stop)
+                at = passed = stop
+                counted += 1
+                if at in self._waits or counted >= _MAX_BLOCK:
+                    break
+                continue
+            counted += 1
+            if instruction.root in TERMINATORS:
+                emitter.begin(instruction)
+                emitter.leave(counted, self._stores(emitter, at, keep))
+                terminate(instruction, emitter)
+                emitter.end()
+                return self._finish(start, emitter)
+            self._emit(emitter, instruction, meeting=parked and at in self._meetings)
             at += 1
-            if ended:
-                break
-        if not ended:
-            emitter.leave(at - start, self._stores(emitter, at - 1, keep, parked=parked))
-            emitter.line(f"return {at}")
+        emitter.leave(counted, self._stores(emitter, at - 1, keep, after=at))
+        emitter.line(f"return {at}")
         return self._finish(start, emitter)
 
-    def _stores(self, emitter: Emitter, at: int, keep: frozenset[int], *, parked: bool) -> list[str]:
+    def _emit(self, emitter: Emitter, instruction: Instruction, *, meeting: bool = False) -> None:
+        emitter.begin(instruction)
+        try:
+            if meeting:
+                members = _members(instruction, emitter)
+                emitter.line(f"if not {emitter.call(converged, 'w', 'm', members)}: return {~instruction.index}")
+            self._lower(instruction, emitter)
+        except Unsupported as error:
+            # It is a finding of whoever gets here, with the place; blocks never reached are nobody's business.
+            emitter.line(f"raise {emitter.call(_again, emitter.constant(error, 'unsupported'))}")
+        emitter.end()
+
+    def _region(self, at: int) -> int | None:
+        """Where the lanes that a forward branch at ``at`` skips over a few instructions meet the others, if it is one.
+
+        Such instructions are run in place under a mask, which is what they are for: one elected lane issues a copy.
+        They must be entered by the branch alone, and hold nothing that waits, meets other lanes, or goes elsewhere.
+        """
+        if at in self._regions:
+            return self._regions[at]
+        self._regions[at] = None
+        instruction = self.kernel.instructions[at]
+        if instruction.root != "bra" or instruction.guard is None or instruction.has("uni"):
+            return None
+        target = instruction.operands[0]
+        if not isinstance(target, Label) or not at + 1 < target.index <= at + _MAX_REGION:
+            return None
+        inside = at + 1
+        while inside < target.index:
+            if inside in self._waits or inside in self._meetings:
+                return None
+            if any(not at <= source < inside for source in self._sources.get(inside, ())):
+                return None
+            if self.kernel.instructions[inside].root in TERMINATORS | {"call", "trap"}:
+                nested = self._region(inside)
+                if nested is None or nested > target.index:
+                    return None
+            inside += 1
+        self._regions[at] = target.index
+        return target.index
+
+    def _emit_region(self, emitter: Emitter, at: int, stop: int) -> None:
+        branch = self.kernel.instructions[at]
+        assert branch.guard is not None
+        body = self.kernel.instructions[at + 1 : stop]
+        written = [register for instruction in body for register in results(instruction)]
+        live = self.liveness.live_before(stop)
+        emitter.begin(branch)
+        outer = emitter.open_region(
+            branch.guard.register, negated=not branch.guard.negated, results=written, live=live
+        )
+        inside, counted = at + 1, 0
+        while inside < stop:
+            nested = self._region(inside)
+            counted += 1
+            if nested is not None:
+                self._emit_region(emitter, inside, nested)
+                inside = nested
+            else:
+                self._emit(emitter, self.kernel.instructions[inside])
+                inside += 1
+        emitter.close_region(outer, count=counted, results=written, live=live)
+
+    def _stores(self, emitter: Emitter, at: int, keep: frozenset[int], *, after: int | None = None) -> list[str]:
         live: set[int] = set()
-        for after in self.flow.successors(at):
-            live |= self.liveness.live_before(after)
+        for follower in self.flow.successors(at) if after is None else (after,):
+            live |= self.liveness.live_before(follower)
         lines = []
         for slot, bits in emitter.written.items():
             if slot in keep:
@@ -201,7 +275,7 @@ class Program:
         code = compile(source, f"<{self.kernel.name[:40]} at {start}>", "exec")
         exec(code, emitter.globals)
         function: Block = emitter.globals[name]
-        self._places[function.__code__] = [start, *emitter.line_at]
+        self._places[function.__code__] = [(start, "m"), *emitter.line_at]
         return function
 
 

@@ -63,8 +63,8 @@ class Emitter:
         self.deferred = deferred
         self.notes = notes
         self.lines: list[str] = []
-        self.line_at: list[int] = []
-        """Index of the instruction that each line belongs to."""
+        self.line_at: list[tuple[int, str]] = []
+        """Index of the instruction that each line belongs to, and the name of the mask of its lanes."""
         self.globals: dict[str, Any] = {"np": __import__("numpy")}
         self.loaded: dict[int, int] = {}
         """Slots read before they are written in this block, with their bits."""
@@ -77,6 +77,9 @@ class Emitter:
         self._names: dict[int, str] = {}
         self._indent = 1
         self._guarded = False
+        self._mask = "m"
+        self._outer = "m"
+        self._masks = 0
         self._passes_on = False
         self._at = 0
         self._pinned: list[Any] = []
@@ -91,12 +94,12 @@ class Emitter:
     @property
     def mask(self) -> str:
         """Expression of the active lanes, an int: those of the group, less what the guard excludes."""
-        return "g" if self._guarded else "m"
+        return self._mask
 
     def line(self, text: str) -> None:
         """Write one line."""
         self.lines.append("    " * self._indent + text)
-        self.line_at.append(self._at)
+        self.line_at.append((self._at, self._mask))
 
     def temporary(self, expression: str | None = None) -> str:
         """A fresh name, assigned if an expression is given."""
@@ -232,7 +235,7 @@ class Emitter:
         if self._guarded:
             old = self._read(operand)
             new = self.temporary(expression)
-            self.line(f"{name} = {new} if g == m else {self.call(lanes.merge, 'g', new, old, str(operand.bits))}")
+            self.line(f"{name} = {new} if {self._whole} else {self._merged(operand.bits, new, old)}")
         else:
             self.line(f"{name} = {expression}")
         self.written[operand.slot] = operand.bits
@@ -248,7 +251,7 @@ class Emitter:
         if self._guarded:
             old = self._read(operand)
             new = self.temporary(expression)
-            self.line(f"{name} = {new} if g == m else {self.call(lanes.merge_predicate, 'g', new, old)}")
+            self.line(f"{name} = {new} if {self._whole} else {self._merged(1, new, old)}")
         else:
             self.line(f"{name} = {expression}")
         self.written[operand.slot] = 1
@@ -292,24 +295,83 @@ class Emitter:
 
     def leave(self, count: int, stores: Sequence[str]) -> None:
         """Write what stands before a block's end: its count of instructions and its stores to the register file."""
-        indent, self._indent = self._indent, 1
-        if indent > 1:
-            # Inside the guard of an exit: what follows runs whether or not lanes leave.
-            self.lines.insert(len(self.lines) - 2, "    w.executed += " + str(count))
-            self.line_at.insert(len(self.line_at) - 2, self._at)
-            for text in stores:
-                self.lines.insert(len(self.lines) - 2, "    " + text)
-                self.line_at.insert(len(self.line_at) - 2, self._at)
-        else:
-            self.line(f"w.executed += {count}")
-            for text in stores:
-                self.line(text)
-        self._indent = indent
+        if self._guarded:
+            # Inside the guard of an exit: what is written here runs whether or not lanes leave.
+            before = [f"w.executed += {count}", *stores]
+            self.lines[-2:-2] = ["    " + text for text in before]
+            self.line_at[-2:-2] = [(self._at, "m")] * len(before)
+            return
+        self.line(f"w.executed += {count}")
+        for text in stores:
+            self.line(text)
 
     def outdent(self) -> None:
         """Leave the guard before the instruction's end."""
+        self._close_guard()
+
+    def open_region(self, predicate: Register, *, negated: bool, results: Sequence[Register], live: frozenset[int]) -> str:
+        """Begin instructions that only the lanes run where a predicate holds; the others wait at the region's end.
+
+        Args:
+            predicate: The register.
+            negated: The lanes where it does not hold.
+            results: Registers that the region writes.
+            live: Slots whose values the other lanes need after it.
+
+        Returns:
+            What ``close_region`` wants to know.
+        """
+        name = self._read(predicate)
+        condition = f"({name} ^ True)" if negated else name
+        kept = [register for register in dict.fromkeys(results) if register.slot in live]
+        for register in results:
+            self._read(register)
+        outer, mask = self._mask, self._fresh_mask()
+        self.line(f"{mask} = {self.call(lanes.guard_mask, condition, outer)}")
+        self.line(f"if {mask}:")
+        self._indent += 1
+        self._mask = self._outer = mask
+        self.line("pass")
+        for register in kept:
+            self.line(f"o{mask}_{register.slot} = v{register.slot}")
+        return outer
+
+    def close_region(self, outer: str, *, count: int, results: Sequence[Register], live: frozenset[int]) -> None:
+        """End what ``open_region`` began; ``count`` instructions were in it."""
+        mask = self._mask
+        self.line(f"w.executed += {count}")
+        kept = [register for register in dict.fromkeys(results) if register.slot in live]
+        if kept:
+            self.line(f"if {mask} != {outer}:")
+            self._indent += 1
+            for register in kept:
+                value, old = f"v{register.slot}", f"o{mask}_{register.slot}"
+                if register.slot in self.deferred.slots:
+                    pending = self.constant(Pending)
+                    self.line(f"if {value}.__class__ is {pending}: {value} = {value}.settle()")
+                    self.line(f"if {old}.__class__ is {pending}: {old} = {old}.settle()")
+                self.line(f"{value} = {self._merged(register.bits, value, old)}")
+            self._indent -= 1
+        self._indent -= 1
+        self._mask = self._outer = outer
+
+    def _fresh_mask(self) -> str:
+        self._masks += 1
+        return f"g{self._masks}"
+
+    @property
+    def _whole(self) -> str:
+        return f"{self._mask} == {self._outer}"
+
+    def _merged(self, bits: int, new: str, old: str) -> str:
+        if bits == 1:
+            return self.call(lanes.merge_predicate, self._mask, new, old)
+        return self.call(lanes.merge, self._mask, new, old, str(bits))
+
+    def _close_guard(self) -> None:
         self._indent -= 1
         self._guarded = False
+        self._mask = self._outer
 
     def begin(self, instruction: Instruction) -> None:
         """Start an instruction: its guard opens an ``if``."""
@@ -325,16 +387,17 @@ class Emitter:
             # A merge needs the old value: note it before the `if`, where the read must be emitted.
             for register in _results(instruction):
                 self._read(register)
-            self.line(f"g = {self.call(lanes.guard_mask, condition, 'm')}")
-            self.line("if g:")
+            mask = self._fresh_mask()
+            self.line(f"{mask} = {self.call(lanes.guard_mask, condition, self._outer)}")
+            self.line(f"if {mask}:")
+            self._mask = mask
             self._indent += 1
             self.line("pass")
 
     def end(self) -> None:
         """End an instruction."""
-        if self._guarded and self._indent > 1:
-            self._indent -= 1
-            self._guarded = False
+        if self._guarded:
+            self._close_guard()
 
     def _name(self, register: Register) -> str:
         return f"v{register.slot}"

@@ -236,12 +236,12 @@ class Grid:
         """Note a finding that does not stop the kernel; the same at the same instruction is noted once."""
         scheduler = self._scheduler
         warp = scheduler.running if scheduler is not None else None
-        at = self.program.place_now()
+        at, mask = self.program.place_now() or (None, None)
         key = (kind, message if at is None else "", at)
         self._repeats[key] += 1
         if self._repeats[key] > 1:
             return
-        where = self.where(warp, at) if warp is not None else Where(kernel=self.kernel.name)
+        where = self.where(warp, at, mask=mask) if warp is not None else Where(kernel=self.kernel.name)
         self.findings.append(Finding(kind, message, hint, where))
 
     def printed(self, text: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.fault import Fault, Where
 from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.lower.control import SPLIT
 
@@ -83,12 +83,12 @@ class Scheduler:
             left = self._run(warp, left)
         except Fault as fault:
             if fault.where is None:
-                fault.where = self.grid.where(warp, self.program.place_of(fault.__traceback__))
+                fault.where = self._where(warp, fault)
             raise
         except RecursionError:
             raise
         except Exception as error:
-            where = self.grid.where(warp, self.program.place_of(error.__traceback__))
+            where = self._where(warp, error)
             fault = Fault("internal", f"the simulator itself failed: {type(error).__name__}: {error}")
             fault.where = where
             raise fault from error
@@ -103,6 +103,10 @@ class Scheduler:
             elif not warp.queued:
                 warp.queued = True
                 self.ready.append(warp)
+
+    def _where(self, warp: Warp, error: BaseException) -> Where:
+        at, mask = self.program.place_of(error.__traceback__) or (None, None)
+        return self.grid.where(warp, at, mask=mask)
 
     def _run(self, warp: Warp, left: int) -> int:
         program, registers = self.program, warp.registers
