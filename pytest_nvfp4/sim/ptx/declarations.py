@@ -27,7 +27,7 @@ TYPE_BITS = {
 """Width of a fundamental or packed type, in bits."""
 
 _FLOATS = {"f16", "bf16", "f32", "f64"}
-_VECTOR = {"v2": 2, "v4": 4, "v8": 8}
+_VECTOR = {"v2": 2, "v4": 4}
 _HEAD = re.compile(r"\s*\.([a-z]\w*)(?:\s+(\d+)(?=\s))?")
 _NAME = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*")
 _RANGE = re.compile(r"([A-Za-z_$%][\w$]*)\s*(?:<\s*(\d+)\s*>)?\Z")
@@ -59,8 +59,8 @@ def registers(token: Token) -> RegisterNames:
             bits = TYPE_BITS[word]
         else:
             raise _error(token, f".{word} in .reg: expected a type such as .b32, or .v2/.v4 before it")
-    if not bits:
-        raise _error(token, "a register declaration without a type: expected one such as .b32")
+    if not bits or (bits == 1 and length > 1):
+        raise _error(token, "expected a type such as .b32 in .reg; a vector is not of .pred")
     names: list[str] = []
     for piece in rest.split(","):
         found = _RANGE.match(piece.strip())
@@ -124,9 +124,9 @@ def variables(token: Token) -> tuple[list[Variable], dict[str, str]]:
         if initial is not None and not refused:
             try:
                 extents, data = _initial(token, (name, kind, length), initial, dimensions)
-            except _AddressInitialiserError as error:
-                reasons[name] = f"{name} is initialised with {error}, and only numbers are modelled"
-        if any(size is None for size in extents) and not external:
+            except _UnmodelledError as error:
+                reasons[name] = f"{name} is initialised with {error}, which is not modelled"
+        if any(not size for size in extents) and not external:
             raise _error(token, f"{name} has no size: expected one, or .extern, or an initial value")
         size = element
         for extent in extents:
@@ -190,7 +190,7 @@ def parameters(text: str, token: Token) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-class _AddressInitialiserError(Exception):
+class _UnmodelledError(Exception):
     pass
 
 
@@ -261,7 +261,7 @@ def _initial(
     try:
         tree = _tree(pieces)
     except IndexError:
-        raise _error(token, f"the initial value of {name} lacks a closing brace") from None
+        raise _error(token, f"the initial value of {name} is no list in braces") from None
     if pieces:
         raise _error(token, f"{pieces[-1]!r} after the initial value of {name}")
     if extents and extents[0] is None:
@@ -282,6 +282,8 @@ def _tree(pieces: list[str]) -> object:
         items.append(_tree(pieces))
         if pieces[-1] == ",":
             pieces.pop()
+            if pieces[-1] == "}":
+                raise IndexError
     pieces.pop()
     return items
 
@@ -299,8 +301,6 @@ def _filled(token: Token, name: str, tree: object, shape: list[int], kind: str) 
         raise _error(token, f"{len(tree)} values for the {shape[0]} elements of {name}")
     for extent in shape:
         size *= extent
-    if len(shape) > 1 and not any(isinstance(item, list) for item in tree):
-        return b"".join(_packed(token, name, str(item), kind) for item in tree).ljust(size, b"\0")
     return b"".join(_filled(token, name, item, shape[1:], kind) for item in tree).ljust(size, b"\0")
 
 
@@ -309,19 +309,17 @@ def _packed(token: Token, name: str, text: str, kind: str) -> bytes:
     bits = TYPE_BITS[kind]
     literal = immediate(text)
     if literal is None:
-        if re.match(r"[A-Za-z_$]", text) and not re.match(r"0[fFdD]", text):
-            raise _AddressInitialiserError(f"the address {text}")
+        if re.search(r"(?<![\w$])[A-Za-z_$%][\w$]*", text):
+            raise _UnmodelledError(f"the address {text}")
         raise _error(token, f"{text!r} in the initial value of {name}: expected a number")
     value = literal.value
     if kind in _FLOATS:
-        if literal.bits == 0:
-            value = struct.unpack("<Q", struct.pack("<d", float(value)))[0]
+        if literal.bits == 0 or bits == 16:
+            raise _error(token, f"{text!r} in the initial value of {name}: expected a float of .f32 or .f64")
         if literal.bits != 32 and bits == 32:
             value = double_to_single(value)
         elif literal.bits == 32 and bits == 64:
             value = struct.unpack("<Q", struct.pack("<d", struct.unpack("<f", struct.pack("<I", value))[0]))[0]
-        elif bits == 16:
-            raise _error(token, f"{text!r} in the initial value of {name}: .{kind} values are written as .b16")
-    elif literal.bits:
-        raise _error(token, f"{text!r}: a floating-point value for the .{kind} variable {name}")
+    elif literal.bits not in (0, bits):
+        raise _UnmodelledError(f"the float {text} for .{kind}")
     return (value & ((1 << bits) - 1)).to_bytes(bits // 8, "little")

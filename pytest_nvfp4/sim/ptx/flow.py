@@ -152,7 +152,7 @@ class Flow:
                 return tuple(found)
             # What is left never ends: trapped ways first, then loops, each left by its last block.
             traps = {number for number in left if not self.blocks[number].successors}
-            exits = traps or {self._last_of_loops(left)}
+            exits = traps or {self._last_of_loop(left[0])}
 
     def _backwards(self, exits: set[int], done: set[int]) -> set[int]:
         """Blocks from which one of ``exits`` can be reached, without those that are done."""
@@ -165,17 +165,15 @@ class Flow:
                     work.append(number)
         return found
 
-    def _last_of_loops(self, left: list[int]) -> int:
-        """The last block in the code among those of the loop in which every way from the first of ``left`` ends up."""
-        inside = set(left)
+    def _last_of_loop(self, number: int) -> int:
+        """The last block in the code of a loop that can be reached from a block and cannot be left."""
         successors = [block.successors for block in self.blocks]
-        seen: set[int] = set()
-        for number in _postorder([left[0]], successors):
-            seen.add(number)
+        while True:
             loop = set(_postorder([number], successors))
-            if all(number in _postorder([other], successors) for other in loop):
-                return max(loop & inside)
-        raise AssertionError("a graph without ends has a loop")
+            strays = loop - set(_postorder([number], list(self.predecessors)))
+            if not strays:
+                return max(loop)
+            number = min(strays)
 
 
 def _postorder(roots: list[int], successors: list[tuple[int, ...]]) -> list[int]:

@@ -87,8 +87,6 @@ PLAIN_ASM = "\x02"
 """Stands for ``// end inline asm``."""
 
 _COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_LOC_INSIDE = re.compile(r"\n[ \t]*\.loc[ \t][^\n]*")
-
 _TOKEN = re.compile(
     r"""[ \t\n\f\v]*(?:
       (?P<LABEL>[A-Za-z_$%][\w$]*)[ \t]*:(?!:)
@@ -98,8 +96,8 @@ _TOKEN = re.compile(
     | (?P<CLOSE>\})
     | (?P<LINE>\.(?:version|target|address_size|file)\b[^\n]*)
     | (?P<SECTION>\.section\b[^{;]*\{[^}]*\})
+    | (?P<FUNCTION>(?:\.(?:visible|extern|weak|common)\s+)*\.(?:entry|func)\b[^;{"]*(?:"[^"\n]*"\s*;[^;{"]*)*)(?=\{)
     | (?P<PROTOTYPE>(?:\.(?:visible|extern|weak|common)\s+)*\.(?:entry|func)\b[^;{]*);
-    | (?P<FUNCTION>(?:\.(?:visible|extern|weak|common)\s+)*\.(?:entry|func)\b[^;{]*)
     | (?P<DIRECTIVE>\.[^;"]*(?:"[^"\n]*"[^;"]*)*);
     | (?P<ASM>\x01)
     | (?P<PLAIN_ASM>\x02)
@@ -172,17 +170,10 @@ def tokens(text: str, *, source: str = "") -> Iterator[Token]:
             continue
         body = found[name]
         if name == "STATEMENT" and "\n" in body:
-            body = _joined(body)
+            body = body.replace(ASM, "").replace(PLAIN_ASM, "")
         yield Token(kinds[name], body, line)
         if name == "END":
             return
-
-
-def _joined(body: str) -> str:
-    """A statement of several lines without what the compilers put between its lines."""
-    if ".loc" in body:
-        body = _LOC_INSIDE.sub("", body)
-    return body.replace(ASM, "").replace(PLAIN_ASM, "")
 
 
 def _stuck(text: str, position: int, source: str) -> PtxError:

@@ -1,32 +1,46 @@
 """Constants: integers in four bases, hexadecimal floats, decimal floats, and constant expressions of integers.
 
-Source: PTX ISA, "Constants" (integer constants are 64 bits, signed unless ``U`` or too large; ``0f``/``0d`` are bit
-patterns; a decimal float is a double) and "Constant Expressions" (operators as in C).
+Source: PTX ISA, "Constants": integer constants are 64 bits, signed unless ``U`` or too large; ``0f``/``0d`` are bit
+patterns; a decimal float is a double. "Constant Expressions": the operators are C's; an operation is unsigned if one of
+its operands is, ``& | ^ ~`` always, ``%`` reads its operands as unsigned and gives a signed value. Compared with the
+values that ptxas 13.4 computes.
 """
 
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
+from typing import NamedTuple
 
 from pytest_nvfp4.sim.ptx.syntax import Immediate
 
 __all__ = ["INTEGER", "double_to_single", "immediate", "integer"]
 
 INTEGER = r"-?\s*(?:0[xX][0-9a-fA-F]+|0[bB][01]+|[0-9]+)U?"
-_INTEGER = re.compile(r"(-?)\s*(?:0[xX]([0-9a-fA-F]+)|0[bB]([01]+)|0([0-7]+)|([0-9]+))U?\Z")
-_FLOAT = re.compile(r"(-?)0(?:[fF]([0-9a-fA-F]{8})|[dD]([0-9a-fA-F]{16}))\Z")
-_DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]*(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)\Z")
-_EXPRESSION = re.compile(r"\s*(0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|[0-9]+U?|<<|>>|[-+*/%&|^~()])")
+"""Pattern of an integer constant."""
+
+_INTEGER = re.compile(r"(-?)\s*(?:0[xX]([0-9a-fA-F]+)|0[bB]([01]+)|0([0-7]+)|(0|[1-9][0-9]*))(U?)\Z")
+_FLOAT = re.compile(r"0(?:[fF]([0-9a-fA-F]{8})|[dD]([0-9a-fA-F]{16}))\Z")
+_DECIMAL = re.compile(r"-?(?:[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)\Z")
+_PIECE = re.compile(
+    r"\s*(\(\s*\.[su]64\s*\)|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|[0-9]+U?|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^~()!<>?:])"
+)
 _MASK = (1 << 64) - 1
+_TOP = 1 << 63
+
+_BINDING = {
+    "||": 1, "&&": 2, "|": 3, "^": 4, "&": 5, "==": 6, "!=": 6, "<": 7, ">": 7, "<=": 7, ">=": 7, "<<": 8, ">>": 8,
+    "+": 9, "-": 9, "*": 10, "/": 10, "%": 10,
+}  # fmt: skip
 
 
 def integer(text: str) -> int | None:
     """The value of an integer constant or of a constant expression of integers; None if the text is neither."""
     found = _INTEGER.match(text)
     if found is None:
-        return _expression(text) if text[:1] in "-~(0123456789" else None
-    sign, hexadecimal, binary, octal, decimal = found.groups()
+        return _expression(text) if text[:1] in "-+~!(0123456789" else None
+    sign, hexadecimal, binary, octal, decimal, _ = found.groups()
     if hexadecimal is not None:
         value = int(hexadecimal, 16)
     elif binary is not None:
@@ -34,12 +48,7 @@ def integer(text: str) -> int | None:
     elif octal is not None:
         value = int(octal, 8)
     else:
-        try:
-            value = int(decimal)
-        except ValueError:
-            return None
-        if decimal[0] == "0" and len(decimal) > 1:
-            return None
+        value = int(decimal)
     if value > _MASK:
         return None
     return -value if sign else value
@@ -52,10 +61,8 @@ def immediate(text: str) -> Immediate | None:
         return Immediate(value)
     found = _FLOAT.match(text)
     if found is not None:
-        sign, single, double = found.groups()
-        bits = 32 if single is not None else 64
-        pattern = int(single or double, 16)
-        return Immediate(pattern ^ (1 << bits - 1) if sign else pattern, bits)
+        single, double = found.groups()
+        return Immediate(int(single, 16), 32) if single is not None else Immediate(int(double, 16), 64)
     if _DECIMAL.match(text):
         return Immediate(struct.unpack("<Q", struct.pack("<d", float(text)))[0], 64)
     return None
@@ -71,81 +78,117 @@ def double_to_single(pattern: int) -> int:
     return int(struct.unpack("<I", packed)[0])
 
 
+class _Value(NamedTuple):
+    """64 bits as a Python int in the range of its type."""
+
+    value: int
+    unsigned: bool
+
+
+def _typed(value: int, unsigned: bool) -> _Value:
+    value &= _MASK
+    return _Value(value if unsigned or not value & _TOP else value - (1 << 64), unsigned)
+
+
 def _expression(text: str) -> int | None:
     """A constant expression by precedence climbing; None if it is not one."""
+    text = text.rstrip()
     pieces: list[str] = []
     position = 0
-    while position < len(text.rstrip()):
-        found = _EXPRESSION.match(text, position)
+    while position < len(text):
+        found = _PIECE.match(text, position)
         if found is None:
             return None
         pieces.append(found[1])
         position = found.end()
     pieces.reverse()
     try:
-        value = _climb(pieces, 0)
+        value = _conditional(pieces)
     except (IndexError, ZeroDivisionError, ValueError):
         return None
-    return None if pieces else value
+    return None if pieces else value.value
 
 
-_BINDING = {"|": 1, "^": 2, "&": 3, "<<": 4, ">>": 4, "+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
+def _conditional(pieces: list[str]) -> _Value:
+    condition = _climb(pieces, 0)
+    if not pieces or pieces[-1] != "?":
+        return condition
+    pieces.pop()
+    first = _conditional(pieces)
+    if pieces.pop() != ":":
+        raise ValueError("expected :")
+    second = _conditional(pieces)
+    return _typed((first if condition.value else second).value, first.unsigned or second.unsigned)
 
 
-def _climb(pieces: list[str], least: int) -> int:
+def _climb(pieces: list[str], least: int) -> _Value:
     left = _unary(pieces)
     while pieces and _BINDING.get(pieces[-1], -1) > least:
         operator = pieces.pop()
-        right = _climb(pieces, _BINDING[operator])
-        left = _wrap(_apply(operator, left, right))
+        left = _apply(operator, left, _climb(pieces, _BINDING[operator]))
     return left
 
 
-def _unary(pieces: list[str]) -> int:
+def _unary(pieces: list[str]) -> _Value:
     piece = pieces.pop()
-    if piece == "-":
-        return -_unary(pieces)
-    if piece == "+":
-        return _unary(pieces)
-    if piece == "~":
-        return ~_unary(pieces)
     if piece == "(":
-        value = _climb(pieces, 0)
+        value = _conditional(pieces)
         if pieces.pop() != ")":
             raise ValueError("expected )")
         return value
-    value_of = integer(piece)
-    if value_of is None or not piece[0].isdigit():
+    if piece[0] == "(":
+        return _typed(_unary(pieces).value, "u" in piece)
+    if piece in ("-", "+", "~", "!"):
+        value = _unary(pieces)
+        if piece == "!":
+            return _Value(int(not value.value), False)
+        if piece == "~":
+            return _typed(~value.value, True)
+        return _typed(-value.value if piece == "-" else value.value, value.unsigned)
+    found = _INTEGER.match(piece)
+    number_or_none = integer(piece) if found is not None else None
+    if found is None or number_or_none is None:
         raise ValueError(piece)
-    return value_of
+    return _typed(number_or_none, bool(found[6]) or number_or_none >= _TOP)
 
 
-def _apply(operator: str, left: int, right: int) -> int:
-    if operator == "+":
-        return left + right
-    if operator == "-":
-        return left - right
-    if operator == "*":
-        return left * right
-    if operator == "/":
-        return _truncated(left, right)
-    if operator == "%":
-        return left - right * _truncated(left, right)
-    if operator == "<<":
-        return left << right if 0 <= right < 64 else 0
-    if operator == ">>":
-        return left >> right
-    if operator == "&":
-        return left & right
-    return left | right if operator == "|" else left ^ right
+def _apply(operator: str, left: _Value, right: _Value) -> _Value:
+    if operator in ("<<", ">>"):
+        # The type is the left operand's. The ISA leaves counts of 64 and more open; ptxas takes them modulo 64.
+        count = right.value & 63
+        return _typed(left.value << count if operator == "<<" else left.value >> count, left.unsigned)
+    if operator == "&&":
+        return _Value(int(bool(left.value) and bool(right.value)), False)
+    if operator == "||":
+        return _Value(int(bool(left.value) or bool(right.value)), False)
+    unsigned = left.unsigned or right.unsigned or operator in "%&|^"
+    a, b = _typed(left.value, unsigned).value, _typed(right.value, unsigned).value
+    if operator in _COMPARE:
+        return _Value(int(_COMPARE[operator](a, b)), False)
+    return _typed(_ARITHMETIC[operator](a, b), unsigned and operator != "%")
 
 
-def _truncated(left: int, right: int) -> int:
+def _quotient(left: int, right: int) -> int:
+    """Towards zero, as in C."""
     quotient = abs(left) // abs(right)
     return quotient if (left < 0) == (right < 0) else -quotient
 
 
-def _wrap(value: int) -> int:
-    """As a signed 64-bit value."""
-    value &= _MASK
-    return value - (1 << 64) if value >> 63 else value
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    ">": lambda a, b: a > b,
+    "<=": lambda a, b: a <= b,
+    ">=": lambda a, b: a >= b,
+}
+_ARITHMETIC: dict[str, Callable[[int, int], int]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": _quotient,
+    "%": lambda a, b: a - b * _quotient(a, b),
+    "&": lambda a, b: a & b,
+    "|": lambda a, b: a | b,
+    "^": lambda a, b: a ^ b,
+}

@@ -35,15 +35,19 @@ class Locations:
         self._memo: dict[str, Location] = {}
         self._last: dict[tuple[str, int, int], Location] = {}
 
-    def find(self, token: Token) -> Location:
-        """The location of a ``.loc`` directive. What it is inlined at keeps what that line was itself inlined at.
+    def find(self, token: Token) -> Location | None:
+        """The location of a ``.loc`` directive; None for line 0 and for a file that is not declared.
+
+        What it is inlined at keeps what that line was itself inlined at.
 
         Raises:
-            PtxError: it is no ``.loc``, or its file is not declared.
+            PtxError: it is no ``.loc``.
         """
         found = self._memo.get(token.text)
         if found is None:
             found = self._memo[token.text] = self._read(token)
+        if not found.line or not found.file:
+            return None
         self._last[found.file, found.line, found.column] = found
         return found
 
@@ -59,15 +63,9 @@ class Locations:
         name = self._name(function, int(start or 0)) if function else ""
         caller: Location | None = None
         if at_file is not None:
-            key = (self._file(at_file, token), int(at_line), int(at_column or 0))
+            key = (self._files.get(int(at_file), ""), int(at_line), int(at_column or 0))
             caller = self._last.get(key) or Location(*key)
-        return Location(self._file(file, token), int(line), int(column or 0), name, caller)
-
-    def _file(self, number: str, token: Token) -> str:
-        path = self._files.get(int(number))
-        if path is None:
-            raise PtxError(f"file {number} is declared by no .file", line=token.line, text=token.text)
-        return path
+        return Location(self._files.get(int(file), ""), int(line), int(column or 0), name, caller)
 
     def _name(self, label: str, start: int) -> str:
         data = self._strings.get(label)

@@ -62,9 +62,10 @@ _SPECIAL = frozenset(
 _SINK = Sink()
 _PIECE = re.compile(r"\s*(\{[^{}]*\}|\[[^\[\]]*\]|\([^()]*\)|[^,{}\[\]()]+?)\s*(?:,|\Z)")
 _NAME = re.compile(r"[A-Za-z_$%][\w$%]*(?:\.[xyzwrgba])?\Z")
-_OFFSET_NAME = re.compile(r"([A-Za-z_$%][\w$]*)\s*([+-])\s*(.+)\Z", re.DOTALL)
+_OFFSET_NAME = re.compile(r"([A-Za-z_$%][\w$]*)\s*\+\s*(.+)\Z", re.DOTALL)
+_INDEXED = re.compile(r"[A-Za-z_$%][\w$]*\s*\[[^\]]*\]\Z")
 _BASE = re.compile(
-    rf"\s*([A-Za-z_$%][\w$]*(?:\.[xyzwrgba])?|{INTEGER})\s*(?:([+-])\s*([^,{{}}]+?)\s*)?(?:,(.*))?\Z", re.DOTALL
+    rf"\s*([A-Za-z_$%][\w$]*(?:\.[xyzwrgba])?|{INTEGER})\s*(?:\+\s*([^,{{}}]+?)\s*)?(?:,(.*))?\Z", re.DOTALL
 )
 _BRACES = re.compile(r"\s*\{([^{}]*)\}\s*(?:,|\Z)")
 
@@ -191,7 +192,7 @@ class Scope:
             return self._named(text)
         if text[:1] == "!":
             register = self.find(text[1:].strip())
-            if not isinstance(register, Register):
+            if not isinstance(register, Register) or register.bits != 1:
                 raise OperandError(f"{text!r}: expected a predicate register after '!'")
             return Register(register.name, register.slot, register.bits, True)
         literal = immediate(text)
@@ -200,9 +201,11 @@ class Scope:
         found = _OFFSET_NAME.match(text)
         if found is not None:
             base = self._named(found[1])
-            offset = integer(found[3].strip())
+            offset = integer(found[2].strip())
             if isinstance(base, Symbol) and offset is not None:
-                return Symbol(base.name, base.offset + (offset if found[2] == "+" else -offset))
+                return Symbol(base.name, base.offset + offset)
+        if _INDEXED.match(text):
+            raise OperandError(f"{text!r}: an element by its index", unsupported=True)
         raise OperandError(f"{text!r}: expected a register, a literal, a name or an address in brackets")
 
     def _named(self, name: str) -> Operand:
@@ -220,10 +223,10 @@ class Scope:
         if name[0] == "%":
             if name[1:] in _SPECIAL:
                 return Special(name[1:])
-            raise OperandError(f"{name} is neither a declared register nor a special register")
+            raise OperandError(f"{name} is neither a register declared before this line nor a special register")
         if name == "WARP_SZ":
             return Immediate(32)
-        raise OperandError(f"{name} is not declared")
+        raise OperandError(f"{name} is no register, variable, function or label of this scope or those around it")
 
     def _targets(self, name: str) -> Vector | None:
         scope: Scope | None = self
@@ -252,7 +255,7 @@ class Scope:
         found = _BASE.match(text[1:-1])
         if found is None:
             raise OperandError(f"{text!r}: expected [register+offset], [name+offset], [number] or [map, {{...}}]")
-        base_text, sign, offset_text, rest = found.groups()
+        base_text, offset_text, rest = found.groups()
         base: Operand
         if base_text[0].isdigit() or base_text[0] == "-":
             value = integer(base_text)
@@ -261,14 +264,16 @@ class Scope:
             base = Immediate(value)
         else:
             base = self._named(base_text)
-        if not isinstance(base, (Register, Symbol, Immediate)) or (isinstance(base, Register) and base.bits == 1):
-            raise OperandError(f"{text!r}: {base_text} cannot be the base of an address")
-        offset = 0
-        if offset_text is not None:
-            number = integer(offset_text)
-            if number is None:
-                raise OperandError(f"{text!r}: expected an integer offset, not {offset_text!r}")
-            offset = -number if sign == "-" else number
+        if not isinstance(base, (Register, Symbol, Immediate)) or (
+            isinstance(base, Register) and base.bits not in (32, 64)
+        ):
+            raise OperandError(
+                f"{text!r}: {base_text} is no address: expected a register of 32 or 64 bits, a name or a number",
+                unsupported=isinstance(base, Register) and base.bits == 16,
+            )
+        offset = integer(offset_text) if offset_text is not None else 0
+        if offset is None:
+            raise OperandError(f"{text!r}: expected an integer offset, not {offset_text!r}")
         if rest is None:
             return Address(base, offset)
         vectors: list[Vector] = []

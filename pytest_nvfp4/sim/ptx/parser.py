@@ -38,7 +38,7 @@ from pytest_nvfp4.sim.ptx.syntax import (
 __all__ = ["Kernels", "PtxError", "parse"]
 
 _INSTRUCTION = re.compile(
-    r"(?:@\s*(!?)\s*([A-Za-z_$%][\w$]*)\s+)?([a-z][a-z0-9_]*(?:(?:\.|::)[A-Za-z0-9_]+)*)(?:\s+(.*))?\Z", re.DOTALL
+    r"(?:@\s*(!?)\s*([A-Za-z_$%][\w$]*)\s+)?([a-z][a-z0-9_]*(?:\s*(?:\.|::)[A-Za-z0-9_]+)*)(?:\s+(.*))?\Z", re.DOTALL
 )
 _HEADER = re.compile(
     r"(?P<linkage>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<kind>entry|func)\b\s*"
@@ -137,9 +137,7 @@ class _ModuleParser:
         return Module(self._version, self._target, self._kernels, tuple(self._variables), tuple(self._externals))
 
     def _line(self, token: Token) -> None:
-        word, _, rest = token.text.partition(" ")
-        if "\t" in word:
-            word, _, rest = token.text.partition("\t")
+        word, rest = (*token.text.split(None, 1), "")[:2]
         rest = rest.strip()
         if word == ".version":
             if not re.fullmatch(r"\d+\.\d+", rest):
@@ -244,7 +242,8 @@ class _KernelParser:
         self._variables: list[Variable] = []
         self._names: set[str] = set()
         self._instructions: list[Instruction] = []
-        self._parts: dict[str, tuple[str, ...]] = {}
+        self._opcodes: dict[str, tuple[str, tuple[str, ...]]] = {}
+        """By spelling: without spaces, and its parts."""
 
     def kernel(self) -> Kernel:
         """The kernel."""
@@ -281,7 +280,7 @@ class _KernelParser:
         text = self._header["directives"]
         found: dict[str, str] = {}
         position = 0
-        while text[position:].strip(" \t\n;"):
+        while text[position:].strip():
             match = _DIRECTIVE.match(text, position)
             if match is None:
                 raise PtxError(
@@ -289,7 +288,7 @@ class _KernelParser:
                     line=self._token.line,
                     text=self._token.text,
                 )
-            name, value = match[1], match[2].strip()
+            name, value = match[1], match[2].strip(" \t\n;")
             found[name] = f"{found[name]}, {value}" if name in found else value
             position = match.end()
         return found
@@ -334,9 +333,8 @@ class _KernelParser:
                     raise PtxError("expected a label before this list", line=token.line, text=token.text)
                 scope = stack[-1]
                 del scope.labels[pending]
-                word, _, rest = token.text.partition(" ") if " " in token.text else token.text.partition("\t")
-                rest = token.text[len(word.split()[0]) :]
-                if token.text.startswith(".branchtargets"):
+                word, rest = (*token.text.split(None, 1), "")[:2]
+                if word == ".branchtargets":
                     scope.targets[pending] = tuple(name.strip() for name in rest.split(","))
                 else:
                     scope.names[pending] = Symbol(pending)
@@ -371,7 +369,7 @@ class _KernelParser:
                 raise PtxError("expected an instruction", line=token.line, text=token.text)
 
     def _declare(self, scope: Scope, name: str, value: Register | Vector | Symbol, token: Token) -> None:
-        if name in scope.names:
+        if name in scope.names or name in scope.labels:
             raise PtxError(f"{name} is declared twice in one scope", line=token.line, text=token.text)
         scope.declare(name, value)
 
@@ -380,19 +378,19 @@ class _KernelParser:
         if text.startswith(".reg"):
             names, bits, length = declarations.registers(token)
             registers = self._registers
-            known = scope.names
+            known, labels = scope.names, scope.labels
             for name in names:
-                if name in known:
+                if name in known or name in labels:
                     raise PtxError(f"{name} is declared twice in one scope", line=token.line, text=text)
                 if length == 1:
                     register = known[name] = Register(name, len(registers), bits)
                     registers.append(register)
                     continue
                 items: list[Operand] = []
-                for component in "xyzw"[:length] if length <= 4 else range(length):
+                for component, colour in list(zip("xyzw", "rgba", strict=True))[:length]:
                     register = Register(f"{name}.{component}", len(registers), bits)
                     registers.append(register)
-                    known[register.name] = register
+                    known[register.name] = known[f"{name}.{colour}"] = register
                     items.append(register)
                 known[name] = Vector(tuple(items))
             scope.stale()
@@ -420,31 +418,31 @@ class _KernelParser:
     def _instruction(self, token: Token, scope: Scope, location: Location | None) -> None:
         found = _INSTRUCTION.match(token.text)
         if found is None:
-            raise PtxError("expected an instruction: [@predicate] opcode operands", line=token.line, text=token.text)
+            raise _error(token, "expected an instruction: [@predicate] opcode operands")
         negated, predicate, opcode, rest = found.groups()
         guard: Guard | None = None
         if predicate is not None:
             register = scope.find(predicate)
             if not isinstance(register, Register) or register.bits != 1:
                 what = "is not declared" if register is None else "is no predicate"
-                raise PtxError(
-                    f"the guard {predicate} {what}: expected a .pred register", line=token.line, text=token.text
-                )
+                raise _error(token, f"the guard {predicate} {what}: expected a .pred register")
             guard = Guard(register, negated == "!")
-        parts = self._parts.get(opcode)
-        if parts is None:
-            parts = self._parts[opcode] = tuple(opcode.split("."))
+        known = self._opcodes.get(opcode)
+        if known is None:
+            plain = "".join(opcode.split())
+            known = self._opcodes[opcode] = (plain, tuple(plain.split(".")))
+        opcode, parts = known
         operands: tuple[Operand, ...] = ()
         if rest:
             pieces = split(rest)
             if pieces is None:
-                raise PtxError("brackets that do not match", line=token.line, text=token.text)
+                raise _error(token, "brackets that do not match")
             try:
                 operand = scope.operand
                 operands = tuple([operand(piece) for piece in pieces])
             except OperandError as error:
-                raise PtxError(str(error), line=token.line, text=token.text, unsupported=error.unsupported) from None
-            if "." in rest:
+                raise _error(token, str(error), unsupported=error.unsupported) from None
+            if "f32" in parts:
                 operands = _narrow(parts, operands)
             if parts[0] == "bra" or parts[0] == "brx":
                 _check_branch(parts, operands, token)
@@ -462,21 +460,28 @@ class _KernelParser:
         )
 
 
+def _error(token: Token, message: str, *, unsupported: bool = False) -> PtxError:
+    """The error of an instruction. One that goes over several lines may have lost its semicolon."""
+    if "\n" in token.text.strip() and not unsupported:
+        message += " (it goes over several lines: is a ';' missing?)"
+    return PtxError(message, line=token.line, text=token.text, unsupported=unsupported)
+
+
 def _check_branch(parts: tuple[str, ...], operands: tuple[Operand, ...], token: Token) -> None:
     """Raises PtxError unless a branch goes to a label, or an indexed one to a list of labels."""
     if parts[0] == "bra":
         if len(operands) == 1 and isinstance(operands[0], Label):
             return
-        raise PtxError("expected one label after bra", line=token.line, text=token.text)
+        raise _error(token, "expected one label after bra")
     targets = operands[1] if len(operands) == 2 else None
     if isinstance(targets, Vector) and targets.items and all(isinstance(item, Label) for item in targets.items):
         return
-    raise PtxError("expected an index and a .branchtargets list after brx", line=token.line, text=token.text)
+    raise _error(token, "expected an index and a .branchtargets list after brx")
 
 
 def _narrow(parts: tuple[str, ...], operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
     """A decimal floating-point literal is a double; an instruction on ``.f32`` takes it rounded."""
-    if "f32" not in parts or "f64" in parts:
+    if "f64" in parts:
         return operands
     return tuple(
         Immediate(double_to_single(operand.value), 32)

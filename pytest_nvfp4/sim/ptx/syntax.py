@@ -123,9 +123,7 @@ class Pair:
     second: Register | Sink
 
 
-Operand = (
-    Register | Immediate | Special | Symbol | Label | Sink | Address | Vector | TensorAddress | Pair
-)
+Operand = Register | Immediate | Special | Symbol | Label | Sink | Address | Vector | TensorAddress | Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +196,8 @@ class Kernel:
     registers: tuple[Register, ...]
     """By slot."""
     variables: tuple[Variable, ...]
-    """Shared and local variables declared in the body (module-level ones are the module's)."""
+    """Shared and local variables declared in the body, and the ``.param`` of its calls (module-level ones are the
+    module's). A name that occurs twice gets ``@1``, ``@2`` ... appended, in the operands too."""
     required_threads: tuple[int, int, int] | None = None
     maximum_threads: tuple[int, int, int] | None = None
     required_cluster: tuple[int, int, int] | None = None
