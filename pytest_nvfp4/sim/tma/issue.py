@@ -44,6 +44,9 @@ def by_lane(
     Raises:
         Fault: ``multi-lane``, if ``fatal``; else it is reported.
     """
+    if not mask & (mask - 1):
+        lane = mask.bit_length() - 1
+        return [(lane, tuple([v if v.__class__ is int else int(v[lane]) for v in values]))]
     active = lanes(mask)
     rows = [(lane, tuple(v if v.__class__ is int else int(v[lane]) for v in values)) for lane in active]
     if len(active) > 1 and len({row[1] for row in rows}) < len(rows):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.memory.globals import Region
-from pytest_nvfp4.sim.tma.tile import Box
+from pytest_nvfp4.sim.tma.tile import Box, Tile
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
@@ -29,34 +29,56 @@ class Sectors:
         self.launch = launch
         self.maps: dict[int, NDArray[np.bool_]] = {}
         """By the region's start address: by sector, from the one that holds the first byte."""
-
-    def _bitmap(self, region: Region) -> NDArray[np.bool_]:
-        found = self.maps.get(region.start)
-        if found is None:
-            lead = region.start % SECTOR
-            found = self.maps[region.start] = np.zeros(-(-(lead + region.size) // SECTOR), np.bool_)
-        return found
+        self._whole: set[tuple[int, Tile]] = set()
+        """Whole boxes that were noted before, by address: tiles are loaded by many CTAs."""
+        self._patterns: dict[tuple[Tile, int], NDArray[np.intp]] = {}
+        """The sectors of a whole box, from that of its first byte, by the byte's place in its sector."""
 
     def touch(self, box: Box) -> None:
         """Note the sectors of a box that lie inside the tensor."""
-        if box.region is None:
+        region = box.region
+        if region is None:
             return
-        offsets, size = box.rows()
-        self.touch_rows(box.region, offsets, size)
+        if box.cut is not None:
+            offsets, size = box.rows()
+            self.touch_rows(region, offsets, size)
+            return
+        key = (region.start + box.offset, box.tile)
+        if key in self._whole:
+            return
+        self._whole.add(key)
+        lead = region.start % SECTOR + box.offset
+        phase = lead % SECTOR
+        pattern = self._patterns.get((box.tile, phase))
+        if pattern is None:
+            pattern = _sectors(box.tile.row_offsets + phase, box.tile.inner)
+            self._patterns[box.tile, phase] = pattern
+        self._note(region, pattern + lead // SECTOR)
 
     def touch_rows(self, region: Region, offsets: NDArray[np.intp], size: int) -> None:
         """Note the sectors of runs of ``size`` bytes at offsets of a region."""
-        bitmap = self._bitmap(region)
-        lead = region.start % SECTOR
-        low = (offsets + lead) // SECTOR
-        high = (offsets + lead + size - 1) // SECTOR
-        wide = int((high - low).max()) + 1
-        index = np.minimum(low[:, None] + np.arange(wide), high[:, None]).ravel()
-        fresh = np.unique(index[~bitmap[index]]).size
+        if size:
+            self._note(region, _sectors(offsets + region.start % SECTOR, size))
+
+    def _note(self, region: Region, sectors: NDArray[np.intp]) -> None:
+        bitmap = self.maps.get(region.start)
+        if bitmap is None:
+            lead = region.start % SECTOR
+            bitmap = self.maps[region.start] = np.zeros(-(-(lead + region.size) // SECTOR), np.bool_)
+        fresh = sectors.size - int(np.count_nonzero(bitmap[sectors]))
         if fresh:
-            bitmap[index] = True
+            bitmap[sectors] = True
             self.launch.counters["tma.load.unique_bytes"] += fresh * SECTOR
 
     def total(self) -> int:
         """Bytes of all sectors touched."""
         return SECTOR * sum(int(one.sum()) for one in self.maps.values())
+
+
+def _sectors(starts: NDArray[np.intp], size: int) -> NDArray[np.intp]:
+    """The different sectors of runs of ``size`` bytes."""
+    low = starts // SECTOR
+    high = (starts + size - 1) // SECTOR
+    wide = int((high - low).max()) + 1
+    found: NDArray[np.intp] = np.unique(np.minimum(low[:, None] + np.arange(wide), high[:, None]))
+    return found

@@ -187,7 +187,7 @@ def test_unique_bytes_are_counted_once_by_sector():
     body = "\n".join(
         [
             prologue(),
-            first("\n".join([expect(3 * F16.bytes), *[load(F16, at) for at in ((0, 0), (0, 0), (16, 0))]])),
+            first("\n".join([expect(4 * F16.bytes), *[load(F16, at) for at in ((0, 0), (0, 0), (16, 0), (64, 2))]])),
             wait(),
         ]
     )
@@ -196,12 +196,12 @@ def test_unique_bytes_are_counted_once_by_sector():
         grid.counting = True
 
     ran = run_tensor(body, F16, prepare=counting)
-    assert ran.grid.counters["tma.load.bytes"] == 3 * F16.bytes
+    assert ran.grid.counters["tma.load.bytes"] == 4 * F16.bytes
     start = next(r.start for r in ran.grid.machine.memory if r.name == "x")
     touched = {
         (start + row * 208 + byte) // 32
-        for row in range(16)
-        for low, high in ((0, 128), (32, 160))
+        for low, high, top in ((0, 128, 0), (32, 160, 0), (128, 192, 2))
+        for row in range(top, top + 16)
         for byte in range(low, high)
     }
     assert ran.grid.counters["tma.load.unique_bytes"] == 32 * len(touched)
