@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 __all__ = [
     "DTYPES",
     "FULL",
+    "ONE_HOT",
     "Bits",
     "Predicate",
     "bits_of",
@@ -24,6 +25,7 @@ __all__ = [
     "collapse",
     "first",
     "guard_mask",
+    "guard_mask_not",
     "lanes",
     "merge",
     "merge_predicate",
@@ -61,13 +63,38 @@ def bits_of(predicate: NDArray[np.bool_]) -> int:
     return int.from_bytes(np.packbits(predicate, bitorder="little").tobytes(), "little")
 
 
+def _one_hot() -> tuple[NDArray[np.bool_], ...]:
+    arrays = []
+    for lane in range(32):
+        array = np.arange(32) == lane
+        array.flags.writeable = False
+        arrays.append(array)
+    return tuple(arrays)
+
+
+ONE_HOT = _one_hot()
+"""By lane: the predicate that holds in this lane only. ``elect.sync`` gives these very arrays."""
+_KNOWN = {id(array): 1 << lane for lane, array in enumerate(ONE_HOT)}
+
+
 def guard_mask(predicate: Predicate, mask: int) -> int:
     """The lanes of ``mask`` where the predicate holds."""
     if predicate is True:
         return mask
     if predicate is False:
         return 0
-    return bits_of(predicate) & mask  # type: ignore[arg-type]
+    known = _KNOWN.get(id(predicate))
+    return (bits_of(predicate) if known is None else known) & mask  # type: ignore[arg-type]
+
+
+def guard_mask_not(predicate: Predicate, mask: int) -> int:
+    """The lanes of ``mask`` where the predicate does not hold."""
+    if predicate is True:
+        return 0
+    if predicate is False:
+        return mask
+    known = _KNOWN.get(id(predicate))
+    return mask & ~(bits_of(predicate) if known is None else known)  # type: ignore[arg-type]
 
 
 def first(mask: int) -> int:

@@ -238,9 +238,7 @@ class Program:
         written = [register for instruction in body for register in results(instruction)]
         live = self.liveness.live_before(stop)
         emitter.begin(branch)
-        outer = emitter.open_region(
-            branch.guard.register, negated=not branch.guard.negated, results=written, live=live
-        )
+        outer = emitter.open_region(branch.guard.register, negated=not branch.guard.negated, results=written, live=live)
         inside, counted = at + 1, 0
         while inside < stop:
             nested = self._region(inside)

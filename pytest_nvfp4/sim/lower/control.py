@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Unsupported
-from pytest_nvfp4.sim.lanes import Bits, Predicate, bits_of, uniform
+from pytest_nvfp4.sim.lanes import Bits, Predicate, guard_mask, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Label, Vector
 
@@ -70,7 +70,7 @@ def terminate(instruction: Instruction, emitter: Emitter) -> None:
 
 def branch(w: Warp, predicate: NDArray[np.bool_], mask: int, taken: int, other: int, uniformly: bool) -> int:
     """Where the group goes on, or SPLIT after it has been split."""
-    there = bits_of(predicate) & mask
+    there = guard_mask(predicate, mask)
     if there == mask:
         return taken
     if not there:

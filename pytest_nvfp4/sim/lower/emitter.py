@@ -309,7 +309,9 @@ class Emitter:
         """Leave the guard before the instruction's end."""
         self._close_guard()
 
-    def open_region(self, predicate: Register, *, negated: bool, results: Sequence[Register], live: frozenset[int]) -> str:
+    def open_region(
+        self, predicate: Register, *, negated: bool, results: Sequence[Register], live: frozenset[int]
+    ) -> str:
         """Begin instructions that only the lanes run where a predicate holds; the others wait at the region's end.
 
         Args:
@@ -322,12 +324,11 @@ class Emitter:
             What ``close_region`` wants to know.
         """
         name = self._read(predicate)
-        condition = f"({name} ^ True)" if negated else name
         kept = [register for register in dict.fromkeys(results) if register.slot in live]
         for register in results:
             self._read(register)
         outer, mask = self._mask, self._fresh_mask()
-        self.line(f"{mask} = {self.call(lanes.guard_mask, condition, outer)}")
+        self.line(f"{mask} = {self.call(lanes.guard_mask_not if negated else lanes.guard_mask, name, outer)}")
         self.line(f"if {mask}:")
         self._indent += 1
         self._mask = self._outer = mask
@@ -383,12 +384,12 @@ class Emitter:
         if self._guarded:
             assert guard is not None
             name = self._read(guard.register)
-            condition = f"({name} ^ True)" if guard.negated else name
+            test = lanes.guard_mask_not if guard.negated else lanes.guard_mask
             # A merge needs the old value: note it before the `if`, where the read must be emitted.
             for register in _results(instruction):
                 self._read(register)
             mask = self._fresh_mask()
-            self.line(f"{mask} = {self.call(lanes.guard_mask, condition, self._outer)}")
+            self.line(f"{mask} = {self.call(test, name, self._outer)}")
             self.line(f"if {mask}:")
             self._mask = mask
             self._indent += 1

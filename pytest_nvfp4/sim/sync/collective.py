@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
-from pytest_nvfp4.sim.lanes import FULL, Bits, Predicate, bits_of, bools, first, guard_mask, lanes, uniform
+from pytest_nvfp4.sim.lanes import FULL, ONE_HOT, Bits, Predicate, bits_of, bools, first, guard_mask, lanes, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 from pytest_nvfp4.sim.sync.modifiers import Modifiers
@@ -36,7 +36,6 @@ __all__ = ["LOWERINGS", "members_of"]
 
 _LANE = np.arange(32)
 _CANONICAL_NAN = 0x7FFF_FFFF
-_ONLY = [bools(1 << lane) for lane in range(32)]
 
 
 def members_of(w: Warp, mask: int, members: Bits, what: str) -> list[int]:
@@ -144,14 +143,14 @@ def _shuffle(mode: str, b: int, c: int) -> Shuffle:
     return Shuffle(mode, b, c)
 
 
-def shuffle_fixed(mask: int, a: Bits, plan: Shuffle, what: str) -> Bits:
+def shuffle_fixed(w: Warp, mask: int, a: Bits, plan: Shuffle, what: str) -> Bits:
     """shfl.sync with constant operands and all lanes as members."""
     if mask == FULL:
         if a.__class__ is int:
             return a
         if plan.lane is not None:
             return int(a[plan.lane])  # type: ignore[index]
-    return plan.value(mask, a, [mask], what)
+    return plan.value(mask, a, members_of(w, mask, FULL, what), what)
 
 
 def shuffle(w: Warp, mask: int, a: Bits, b: Bits, c: Bits, members: Bits, mode: str) -> tuple[Bits, Predicate]:
@@ -250,7 +249,7 @@ def elect(w: Warp, mask: int, members: Bits) -> tuple[Bits, Predicate]:
     """elect.sync: the elected lane, and in which lane the predicate holds."""
     if members == FULL and mask == w.live and w.cta.launch.machine.elected_lane is None:
         lane = first(mask)
-        return lane, _ONLY[lane] if mask & (mask - 1) else True
+        return lane, ONE_HOT[lane] if mask & (mask - 1) else True
     sets = members_of(w, mask, members, "elect.sync")
     wanted = w.cta.launch.machine.elected_lane
     chosen = {s: wanted if wanted is not None and s >> wanted & 1 else first(s) for s in sets}
@@ -305,7 +304,7 @@ def _shfl(ins: Instruction, e: Emitter) -> None:
         name = e.constant(plan, f"shuffle_{mode}")
         if value is not result:
             e.assign_predicate(predicate, f"{name}.predicate({e.mask})")
-        e.assign(value, e.call(shuffle_fixed, e.mask, e.value(a, 32), name, e.constant(ins.opcode, "what")), 32)
+        e.assign(value, e.call(shuffle_fixed, "w", e.mask, e.value(a, 32), name, e.constant(ins.opcode, "what")), 32)
         return
     operands = (e.value(operand, 32) for operand in (a, b, c, members))
     got, inside = e.temporary(), e.temporary()
