@@ -35,10 +35,13 @@ FORMS = (
     "setp .(lo|ls|hi|hs)[.(and|or|xor)].(u16|u32|u64)",
     "setp .(eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan)[.(and|or|xor)][.ftz].(f16|f32|f16x2)",
     "setp .(eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan)[.(and|or|xor)].(bf16|f64|bf16x2)",
-    "set .(the operators of setp)[.(and|or|xor)][.ftz].(u32|s32|f32).(b16 ... s64|f32|f64)",
-    "set .(the float operators)[.(and|or|xor)][.ftz].(f16|u16|s16|u32|s32).f16",
-    "set .(the float operators)[.(and|or|xor)].(bf16|u16|s16|u32|s32).bf16",
-    "set .(the float operators)[.(and|or|xor)][.ftz].(f16x2.f16x2|bf16x2.bf16x2)",
+    "set .(as setp)[.(and|or|xor)].(u32|s32|f32|f16|bf16).(b16|b32|b64|u16|u32|u64|s16|s32|s64|f64)",
+    "set .(as setp)[.(and|or|xor)][.ftz].(u32|s32|f32|f16).f32",
+    "set .(as setp)[.(and|or|xor)].bf16.(f16|f32)",
+    "set .(as setp)[.(and|or|xor)][.ftz].(u16|s16|u32|s32|f16).f16",
+    "set .(as setp)[.(and|or|xor)].(u16|s16|u32|s32|bf16).bf16",
+    "set .(as setp)[.(and|or|xor)][.ftz].(u32|s32|f16x2).f16x2",
+    "set .(as setp)[.(and|or|xor)].(u32|s32|bf16x2).bf16x2",
 )
 
 _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
@@ -133,24 +136,33 @@ def _answer(true: int, bits: int) -> Callable[..., object]:
     return answer
 
 
+def _results(kind: str, flush: bool) -> tuple[str, ...]:
+    """Result types of ``set`` by that of its sources."""
+    if kind in _PAIRS:
+        return (kind, "u32", "s32")
+    if kind == "f16":
+        return ("f16", "u16", "s16", "u32", "s32") + (() if flush else ("bf16",))
+    if kind == "bf16":
+        return ("bf16", "u16", "s16", "u32", "s32")
+    return ("u32", "s32", "f32", "f16") + (() if flush else ("bf16",))
+
+
 def _set(ins: Instruction, e: Emitter) -> None:
-    """All ones (integers) or 1.0 where the condition holds, else 0."""
+    """All ones (integers) or 1.0 where the condition holds, else 0; by half for a pair, also in an integer."""
     read = Reader(ins)
     operator = read.one(*_FLOAT, *_UNSIGNED_ORDER)
     combine = read.maybe(*_BOOL)
     flush = read.has("ftz")
     result = read.one("u16", "s16", "u32", "s32", "f16", "bf16", "f32", *_PAIRS)
     kind = read.one("f16", "f32", "f16x2") if flush else read.one(*_INTEGERS, *_FLOATS, *_PAIRS)
-    half = kind in ("f16", "bf16")
-    legal = (kind,) if kind in _PAIRS else (kind, "u16", "s16", "u32", "s32") if half else ("u32", "s32", "f32")
-    if result not in legal:
+    if result not in _results(kind, flush):
         raise read.refuse(f"a .{result} result from .{kind}")
     dst, *sources = read.end(4 if combine else 3)
     extra = f" {_BOOL[combine]} {e.predicate(sources[2])}" if combine else ""
     a, b = atoms(e, BITS[kind], *sources[:2])
     if kind in _PAIRS:
         single = kind[:-2]
-        answer = _answer(_TRUE[single], 32)
+        answer = _answer(_TRUE[single] if result in _PAIRS else MASKS[16], 32)
         a0, a1, b0, b1 = (e.temporary(e.call(halves, x, part)) for x in (a, b) for part in ("0", "16"))
         low = e.call(answer, f"({_condition(read, e, operator, single, flush, a0, b0)}){extra}")
         high = e.call(answer, f"({_condition(read, e, operator, single, flush, a1, b1)}){extra}")

@@ -36,7 +36,9 @@ FORMS = (
     "cvt [.sat].(u8|u16|u32|u64|s8|s16|s32|s64).(u8|u16|u32|u64|s8|s16|s32|s64)",
     "cvt .(rni|rzi|rmi|rpi)[.ftz][.sat].(u8 ... s64).(f16|bf16|f32|f64)",
     "cvt .(rn|rz|rm|rp)[.ftz][.sat].(f16|bf16|f32|f64).(u8 ... s64)",
-    "cvt [.(rn|rz|rm|rp)][.ftz][.sat].(f16|bf16|f32|f64).(f16|bf16|f32|f64)",
+    "cvt .(rn|rz|rm|rp)[.ftz][.sat].(f16|bf16|f32|f64) from a wider type, f16 or bf16",
+    "cvt [.ftz][.sat].(f16|f32|f64) from a narrower type or the same",
+    "cvt [.(rn|rz|rm|rp)][.ftz].(f32|f64).bf16",
     "cvt .(rni|rzi|rmi|rpi)[.ftz][.sat].(f16|f32|f64) from the same type",
     "cvt .(rn|rz)[.relu][.satfinite].(f16|bf16|f16x2|bf16x2).f32",
     "cvt .(rn|rz)[.relu][.satfinite].tf32.f32",
@@ -286,11 +288,11 @@ def _cvt(ins: Instruction, e: Emitter) -> None:
     bits = BITS[source]
     if flush and "f32" not in (target, source):
         raise read.refuse(".ftz without .f32")
+    _check(read, target, source, clamps=clamps)
     a = atom(e, operand, bits)
     if target in _INTEGERS and source in _INTEGERS:
         if mode or flush:
             raise read.refuse("an integer conversion does not round")
-        clamps = clamps and target != source
         text = e.call(lift(_clamp(source, target), bits), a) if clamps else _extension(e, a, source, BITS[target])
         _finish_integer(e, ins, text, target)
     elif target in _INTEGERS:
@@ -306,11 +308,23 @@ def _cvt(ins: Instruction, e: Emitter) -> None:
         _real(ins, e, read, mode, flush=flush, clamps=clamps, target=target, source=source, a=a)
 
 
+def _check(read: Reader, target: str, source: str, *, clamps: bool) -> None:
+    """Combinations that ptxas refuses."""
+    if clamps and target in _INTEGERS and source in _INTEGERS:
+        (low, high), (least, most) = _limits(source), _limits(target)
+        if least <= low and high <= most:
+            raise read.refuse(f".sat, and a .{source} always fits a .{target}")
+    if "bf16" in (target, source) and (clamps or 8 in (BITS[target], BITS[source])):
+        raise read.refuse(".bf16 takes neither .sat nor 8-bit integers")
+
+
 def _real(
     ins: Instruction, e: Emitter, read: Reader, mode: str, *, flush: bool, clamps: bool, target: str, source: str, a: str
 ) -> None:
     widens = BITS[target] > BITS[source] or target == source
-    if mode == "rna" or (widens and mode in ROUNDINGS) or (mode in _TO_INTEGER and target != source):
+    # From bf16 the ISA writes a rounding even where nothing is rounded.
+    rounds_nothing = widens and mode in ROUNDINGS and (source != "bf16" or target == source)
+    if mode == "rna" or rounds_nothing or (mode in _TO_INTEGER and target != source):
         raise read.refuse(f".{mode} from .{source} to .{target}")
     if not widens and not mode:
         raise read.refuse(f"from .{source} to .{target} a rounding is needed")

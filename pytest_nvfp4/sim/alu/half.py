@@ -119,6 +119,8 @@ def _arithmetic(ins: Instruction, e: Emitter) -> None:
     if len(ins.parts) > 2 and ins.parts[-2] == "f32":
         _mixed(ins, e)
         return
+    if "oob" in ins.parts:
+        raise read.refuse("the NaN that stands for out-of-bounds is not modelled")
     if fma:
         read.one("rn")
     else:

@@ -27,7 +27,8 @@ _SCALARS = ("u16", "u32", "u64", "s16", "s32", "s64")
 _PAIRS = ("u16x2", "s16x2")
 
 FORMS = (
-    "add|sub .(u16|u32|u64|s16|s32|s64|u16x2|s16x2)",
+    "add|sub .(u16|u32|u64|s16|s32|s64)",
+    "add .(u16x2|s16x2)",
     "add|sub .sat.s32",
     "mul|mad .(lo|hi).(u16|u32|u64|s16|s32|s64)",
     "mul|mad .wide.(u16|u32|s16|s32)",
@@ -38,6 +39,7 @@ FORMS = (
     "abs|neg .(s16|s32|s64)",
     "min|max .(u16|u32|u64|s16|s32|s64|u16x2|s16x2)",
     "min|max .relu.(s16x2|s32)",
+    "min|max .s16x2.relu",
 )
 
 
@@ -75,21 +77,17 @@ def _add_pair(a: Array, b: Array) -> Array:
     return (a & 0xFFFF) + (b & 0xFFFF) & 0xFFFF | (a & 0xFFFF0000) + (b & 0xFFFF0000)
 
 
-def _sub_pair(a: Array, b: Array) -> Array:
-    return (a & 0xFFFF) - (b & 0xFFFF) & 0xFFFF | (a & 0xFFFF0000) - (b & 0xFFFF0000)
-
-
 def _sum(ins: Instruction, e: Emitter) -> None:
     read = Reader(ins)
     saturates = read.has("sat")
-    kind = read.one("s32") if saturates else read.one(*_SCALARS, *_PAIRS)
+    kind = read.one("s32") if saturates else read.one(*_SCALARS, *(_PAIRS if ins.root == "add" else ()))
     dst, *sources = read.end(3)
     bits = BITS[kind]
     a, b = atoms(e, bits, *sources)
     if saturates:
         text = e.call(lift(_add_sat if ins.root == "add" else _sub_sat, 32, 32), a, b)
     elif kind in _PAIRS:
-        text = e.call(lift(_add_pair if ins.root == "add" else _sub_pair, 32, 32), a, b)
+        text = e.call(lift(_add_pair, 32, 32), a, b)
     else:
         text = f"({a} {'+' if ins.root == 'add' else '-'} {b}) & {MASKS[bits]}"
     e.assign(dst, text, bits)
@@ -425,6 +423,8 @@ def _extreme(ins: Instruction, e: Emitter) -> None:
     read = Reader(ins)
     relu = read.has("relu")
     kind = read.one("s16x2", "s32") if relu else read.one(*_SCALARS, *_PAIRS)
+    # ptxas takes the modifier on either side of this type, and the ISA's example has it behind
+    relu = relu or (kind == "s16x2" and read.has("relu"))
     dst, *sources = read.end(3)
     bits = BITS[kind]
     a, b = atoms(e, bits, *sources)
@@ -442,13 +442,13 @@ def _extreme(ins: Instruction, e: Emitter) -> None:
 LOWERINGS: Mapping[str, Lowering] = {"mul24": _multiply24, "mad24": _multiply24, "sad": _sad, "rem": _division}
 
 BY_TYPE: Mapping[str, Mapping[str, Lowering]] = {
-    "add": dict.fromkeys(_SCALARS + _PAIRS, _sum),
-    "sub": dict.fromkeys(_SCALARS + _PAIRS, _sum),
+    "add": dict.fromkeys((*_SCALARS, *_PAIRS), _sum),
+    "sub": dict.fromkeys(_SCALARS, _sum),
     "mul": dict.fromkeys(_SCALARS, _multiply),
     "mad": dict.fromkeys(_SCALARS, _multiply),
     "div": dict.fromkeys(_SCALARS, _division),
     "abs": dict.fromkeys(("s16", "s32", "s64"), _abs),
     "neg": dict.fromkeys(("s16", "s32", "s64"), _neg),
-    "min": dict.fromkeys(_SCALARS + _PAIRS, _extreme),
-    "max": dict.fromkeys(_SCALARS + _PAIRS, _extreme),
+    "min": dict.fromkeys((*_SCALARS, *_PAIRS, "relu"), _extreme),
+    "max": dict.fromkeys((*_SCALARS, *_PAIRS, "relu"), _extreme),
 }

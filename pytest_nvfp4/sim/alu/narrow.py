@@ -28,7 +28,7 @@ __all__ = ["FORMS", "LOWERINGS", "NARROW", "lower_narrow", "widened"]
 
 FORMS = (
     "cvt .rn.satfinite[.relu].(e4m3x2|e5m2x2|e2m3x2|e3m2x2|e2m1x2).f32",
-    "cvt .rn.satfinite[.relu].(e4m3x2|e5m2x2).(f16x2|bf16x2)",
+    "cvt .rn.satfinite[.relu].(e4m3x2|e5m2x2|e2m3x2|e3m2x2|e2m1x2).(f16x2|bf16x2)",
     "cvt .rn[.relu].f16x2.(e4m3x2|e5m2x2|e2m3x2|e3m2x2|e2m1x2)",
     "cvt .(rz|rp)[.satfinite].ue8m0x2.(f32|bf16x2)",
     "cvt .rn.bf16x2.ue8m0x2",
@@ -192,7 +192,7 @@ def lower_narrow(ins: Instruction, e: Emitter) -> None:
             raise read.refuse("ue8m0x2 is rounded by .rz or .rp and takes no .relu")
         kernel, bits = _to_scale(mode, saturates, source), 16
     elif target in _FORMATS:
-        source = read.one("f32", "f16x2", "bf16x2") if target in ("e4m3x2", "e5m2x2") else read.one("f32")
+        source = read.one("f32", "f16x2", "bf16x2")
         if mode != "rn" or not saturates:
             raise read.refuse(f"to .{target} only with .rn.satfinite")
         kernel, bits = _narrow(target, source, relu), 2 * _width(target)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,7 +102,9 @@ class Case:
 
     def lower(self, text: str) -> Emitter:
         ins = self.instruction(text)
-        e = Emitter(special=lambda name: (f"special[{name!r}]", 32), symbol=lambda name: "1040", parameter=lambda _: None)
+        e = Emitter(
+            special=lambda name: (f"special[{name!r}]", 32), symbol=lambda name: "1040", parameter=lambda _: None
+        )
         e.globals["special"] = {"laneid": np.arange(32, dtype=np.uint32), "ctaid.x": 5}
         prefix = longest_prefix(LOWERINGS, ins.parts)
         assert prefix is not None, text
@@ -110,22 +114,29 @@ class Case:
         return e
 
     def run(self, text: str, mask: int = FULL) -> None:
-        e = self.lower(text)
-        names = {slot: name for name, slot in self.slots.items()}
-        source = ["def block(w, m, " + ", ".join(f"v{slot}" for slot in names) + "):", *e.lines]
-        source.append("    return {" + ", ".join(f"{slot}: v{slot}" for slot in e.written) + "}")
-        scope = dict(e.globals)
-        exec("\n".join(source), scope)
+        block, names = compiled(text)
+        given = [self.values.get(name) for name in names]
+        frozen = [value.copy() if isinstance(value, np.ndarray) else value for value in given]
         with np.errstate(all="ignore"):
-            given = [self.values.get(name) for name in names.values()]
-            frozen = [value.copy() if isinstance(value, np.ndarray) else value for value in given]
-            written = scope["block"](self.warp, mask, *given)
+            written = block(self.warp, mask, *given)
         for before, after in zip(frozen, given, strict=True):
             assert np.array_equal(before, after), f"{text} wrote to an operand in place"
-        for slot, value in written.items():
-            name = names[slot]
+        for name, value in written.items():
             check(value, _WIDTHS[name[0]], text)
             self.values[name] = value
+
+
+@cache
+def compiled(text: str) -> tuple[Callable[..., dict[str, Any]], tuple[str, ...]]:
+    """An instruction as a function of the warp, the mask and its registers, and the registers' names."""
+    case = Case()
+    e = case.lower(text)
+    names = tuple(case.slots)
+    source = ["def block(w, m" + "".join(f", v{slot}" for slot in range(len(names))) + "):", *e.lines]
+    source.append("    return {" + ", ".join(f"{names[slot]!r}: v{slot}" for slot in e.written) + "}")
+    scope = dict(e.globals)
+    exec("\n".join(source), scope)
+    return scope["block"], names
 
 
 def check(value: Any, bits: int, text: str) -> None:
@@ -172,12 +183,12 @@ def every_way(text: str, lanes: dict[str, list[int]]) -> list[Any]:
     for lane in range(count):
         ints = {name: _plain(values[lane], name) for name, values in padded.items()}
         alone = run(text, **ints)
-        assert _same(alone, result[lane]), (text, ints, alone, result[lane])
+        assert alone == result[lane], (text, ints, alone, result[lane])
     if len(names) > 1:
         for name in names:
             for lane in range(0, count, max(1, count // 4)):
                 mixed = {**arrays, name: _plain(padded[name][lane], name)}
-                assert _same(_lane(run(text, **mixed), lane), result[lane]), (text, name, lane)
+                assert _lane(run(text, **mixed), lane) == result[lane], (text, name, lane)
     return result
 
 
@@ -188,10 +199,6 @@ def _plain(value: int, name: str) -> int | bool:
 def _lane(value: Any, lane: int) -> Any:
     if isinstance(value, tuple):
         return tuple(_lane(item, lane) for item in value)
-    return value[lane].item() if isinstance(value, np.ndarray) and value.dtype != object else (
-        value[lane] if isinstance(value, np.ndarray) else value
-    )  # fmt: skip
-
-
-def _same(a: Any, b: Any) -> bool:
-    return bool(a == b)
+    if isinstance(value, np.ndarray):
+        return value[lane] if value.dtype == object else value[lane].item()
+    return value
