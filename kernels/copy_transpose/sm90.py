@@ -10,7 +10,7 @@ One CTA moves one tile of T x T elements, T = 128 bytes / size: 64 x 64 of 16 bi
 is one row of the 128-byte swizzle, in which 16-byte chunk c of row r lies at chunk c XOR r % 8.
 
     1. One thread issues one TMA load of the tile; the box may leave x, and what lies outside arrives as zeros.
-    2. 64 threads transpose blocks of E x E elements in registers, E = 16 bytes / size: E loads and E stores of 16 bytes.
+    2. 64 threads transpose blocks of E x E elements in registers, E = 16 bytes / size: E loads and stores of 16 bytes.
        Thread p takes block column j = p % 8 and block row i = j XOR p / 8. Eight neighbouring threads, which shared
        memory serves together, then touch eight different chunks, both when they read row e of block (i, j)
        (chunk j XOR (E i + e) % 8) and when they write row e of block (j, i) (chunk i XOR (E j + e) % 8): no bank
@@ -127,12 +127,8 @@ def launch(
     tile_layout = cute.make_composed_layout(
         cute.make_swizzle(3, 4, 3), 0, cute.make_layout((tile, tile), stride=(tile, 1))
     )
-    load, x_coordinates = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileG2SOp(), x, tile_layout, (tile, tile)
-    )
-    store, y_coordinates = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileS2GOp(), y, tile_layout, (tile, tile)
-    )
+    load, x_coordinates = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), x, tile_layout, (tile, tile))
+    store, y_coordinates = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), y, tile_layout, (tile, tile))
     transpose_kernel(load, x_coordinates, store, y_coordinates, tile_layout, element).launch(
         grid=(cute.ceil_div(n, tile), cute.ceil_div(m, tile), 1), block=(THREADS, 1, 1), stream=stream
     )
