@@ -6,14 +6,18 @@ descriptor says so. NaN results are 0x7fffffff (f32) or 0x7fff (f16).
 
 A chain keeps copies of its operands' bytes. When it is computed:
 
-- If every value lies on a grid 2**g, and the norms of the rows of A and B bound the sum of the magnitudes of all
-  products (Cauchy-Schwarz), plus the magnitude of D at the start, below 2**(24 + g), then every partial sum of every
-  order is an integer below 2**24 on that grid, so no rounding ever happens: one float32 product of the whole chain is
-  the result. NVFP4 tests with moderate scale factors are of this kind.
-- Else the products of each instruction are summed in float64 and D is rounded after each. While the same bound is below
-  2**(53 + g), all sums before the rounding are exact, and so is the rule. Beyond (f16, bf16 and tf32 of wide range,
-  wide E8M0 scales) a product is still exact, and the float64 sum of at most 33 terms errs by at most 33 * 2**-53 of the
-  sum of their magnitudes: only a tie of the rounding to 24 bits within that distance can come out differently.
+- Let the values of row r of A be multiples of 2**g(r), and those of column c of B multiples of 2**h(c): all products of
+  (r, c), and all their sums, are integers in steps of 2**(g(r) + h(c)). By Cauchy-Schwarz the sum of the magnitudes of
+  the products of some instructions is at most the product of the norms of the row and the column over them. While it
+  stays below 2**24 steps, together with what D holds before, every partial sum in every order is a float32, and nothing
+  is ever rounded: one float32 product of the whole chain is the result. A chain is cut into as many equal segments as
+  it takes for each to have a bound of 2**23 steps; that D is below 2**23 steps between them is looked at. NVFP4 data
+  with moderate scale factors is of this kind.
+- Else, from where D is, the products of each instruction are summed in float64 and D is rounded after each. While the
+  bound of an instruction is below 2**53 steps (with D), the sum before the rounding is exact, and so is the rule. Beyond
+  (f16, bf16 and tf32 of wide range, wide E8M0 scales) a product is still exact, and the float64 sum of at most 65 terms
+  errs by at most 65 * 2**-53 of the sum of their magnitudes: only what lies that close to a tie of the rounding to 24
+  bits can come out differently.
 - i8 products are exact in float64 for any length.
 
 The number of elements of K in a chain is bounded; a longer one goes on from the computed D.
@@ -36,8 +40,10 @@ __all__ = ["LONGEST", "Chain", "Half"]
 
 LONGEST = 16384
 """Elements of K in one chain."""
-_BATCH = 32
-_SINGLE, _DOUBLE = 24, 53
+_BATCH = 16
+_HALF = 2.0**23
+_SMALLEST, _LARGEST = -149, 100
+"""Grids on which 2**24 steps are float32."""
 _NAN = np.uint32(0x7FFF_FFFF)
 
 
@@ -133,26 +139,24 @@ class Chain:
             base = words.view(np.float32) if single else words.astype(np.uint16).view(np.float16)
             if self.shift:
                 base = base.astype(np.float64) * 2.0**-self.shift
-        bound = a.norm * b.norm
-        grid = a.grid + b.grid
-        if single and grid > -140 and bound < 2.0 ** (_SINGLE + min(grid, 100)) and self._fits(base, bound, grid):
-            return self._exact(half, a, b, base)
-        return self._rounded(a, b, base)
+        start = 0
+        if single:
+            segments = _segments(a, b, self.length)
+            if segments == 1 and base is None:
+                return self._whole(half, a, b)
+            if segments:
+                value, start = self._segmented(a, b, base, segments)
+                if start == self.length:
+                    return value.view(np.uint32)
+                base = value
+        return self._rounded(a, b, base, start)
 
-    @staticmethod
-    def _fits(base: NDArray[Any] | None, bound: float, grid: int) -> bool:
-        """Whether D at the start lies on the grid, and leaves room for the products."""
-        if base is None:
-            return True
-        steps = base.astype(np.float64) * 2.0**-grid
-        most = float(np.abs(steps).max())
-        return most + bound * 2.0**-grid < 2.0**_SINGLE and bool((steps == np.rint(steps)).all())
-
-    def _exact(self, half: Half, a: Tile, b: Tile, base: NDArray[Any] | None) -> NDArray[np.uint32] | None:
+    def _whole(self, half: Half, a: Tile, b: Tile) -> NDArray[np.uint32] | None:
+        """The chain as one product, if it is known that nothing is rounded."""
         n, rows = self.ins.n, self.ins.rows
         left = b.values[: b.height]
         right = a.values[: a.height].T
-        if base is None and self.enabled is None and self.path.columns == n and rows == 128:
+        if self.enabled is None and self.path.columns == n and rows == 128:
             target = half.tmem.floats[self.first : self.last]
             if a.height == rows and b.height == n:
                 np.matmul(left, right, out=target)
@@ -162,11 +166,36 @@ class Chain:
             return None
         value = np.zeros((n, rows), np.float32)
         value[: b.height, : a.height] = left @ right
-        if base is not None:
-            value += base.astype(np.float32)
         return value.view(np.uint32)
 
-    def _rounded(self, a: Tile, b: Tile, base: NDArray[Any] | None) -> NDArray[np.uint32]:
+    def _segmented(
+        self, a: Tile, b: Tile, base: NDArray[Any] | None, segments: int
+    ) -> tuple[NDArray[np.float32], int]:  # fmt: skip
+        """As much of the chain as provably needs no rounding: the value, and how many instructions that is."""
+        k = self.ins.kind.k
+        value = np.zeros((self.ins.n, self.ins.rows), np.float32)
+        part = value[: b.height, : a.height]
+        steps_b = np.ldexp(1.0, -b.grids[: b.height])[:, None]
+        steps_a = np.ldexp(1.0, -a.grids[: a.height])[None, :]
+        if base is not None:
+            value[...] = base
+            steps = part * steps_b * steps_a
+            if not (value == base).all() or not (steps == np.rint(steps)).all() or _large(steps):
+                return base, 0
+        done = 0
+        scratch = np.empty_like(part)
+        for i in range(segments):
+            last = self.length * (i + 1) // segments
+            span = slice(done * k, last * k)
+            np.matmul(b.values[: b.height, span], a.values[: a.height, span].T, out=scratch)
+            part += scratch
+            done = last
+            if done < self.length and _large(part * steps_b * steps_a):
+                break
+        return value, done
+
+    def _rounded(self, a: Tile, b: Tile, base: NDArray[Any] | None, start: int) -> NDArray[np.uint32]:
+        """The chain from instruction ``start`` on, rounded after each."""
         n, rows, count, k = self.ins.n, self.ins.rows, self.length, self.ins.kind.k
         kind = np.float32 if self.ins.d == "f32" else np.float16
         left = b.values.reshape(n, count, k)
@@ -174,8 +203,8 @@ class Chain:
         value = np.zeros((n, rows), np.float64) if base is None else base.astype(np.float64)
         rounded = np.empty((n, rows), kind)
         with np.errstate(all="ignore"):
-            for start in range(0, count, _BATCH):
-                part = slice(start, start + _BATCH)
+            for begin in range(start, count, _BATCH):
+                part = slice(begin, begin + _BATCH)
                 some = np.matmul(
                     left[:, part].transpose(1, 0, 2).astype(np.float64),
                     right[:, part].transpose(1, 2, 0).astype(np.float64),
@@ -207,3 +236,33 @@ class Chain:
                 value += (left[:, i] @ right[:, i].T).astype(np.int64)
                 np.clip(value, -(1 << 31), (1 << 31) - 1, out=value)
         return value.astype(np.uint32)
+
+
+def _large(steps: NDArray[Any]) -> bool:
+    """Whether a value is not below 2**23 grid steps."""
+    return not (steps.size == 0 or float(np.abs(steps).max()) < _HALF)
+
+
+def _segments(a: Tile, b: Tile, count: int) -> int:
+    """Into how many segments a chain must be cut so that each is bounded by 2**23 grid steps; 0 if that is too many."""
+    lowest, highest = a.grids.min() + b.grids.min(), _highest(a) + _highest(b)
+    if lowest < _SMALLEST or highest > _LARGEST:
+        return 0
+    segments = 1
+    while segments <= count:
+        starts = [count * i // segments for i in range(segments)]
+        most_a = np.add.reduceat(a.squares, starts, axis=1).max(axis=0)
+        most_b = np.add.reduceat(b.squares, starts, axis=1).max(axis=0)
+        bound = np.sqrt(most_a) * np.sqrt(most_b)
+        if bool((bound < (_HALF if segments > 1 else 2 * _HALF)).all()):
+            return segments
+        if segments == count or float(bound.max()) > _HALF * count:
+            return 0
+        segments = min(2 * segments, count)
+    return 0
+
+
+def _highest(tile: Tile) -> int:
+    """The largest grid of a row that is not zero."""
+    used = tile.grids[tile.squares.any(axis=1)]
+    return int(used.max()) if used.size else 0

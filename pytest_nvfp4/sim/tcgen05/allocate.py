@@ -1,4 +1,4 @@
-"""``tcgen05.alloc``, ``.dealloc`` and ``.relinquish_alloc_permit`` (PTX ISA, "Tensor Memory Allocation and Management").
+"""``tcgen05.alloc``, ``.dealloc``, ``.relinquish_alloc_permit`` (PTX ISA, "Tensor Memory Allocation and Management").
 
 - A warp allocates a power of two of columns, 32 to 512, and gets the address of the first through shared memory; it
   waits while no such block of columns is free. TMEM belongs to the CTA here: what a neighbour on the same SM holds is
@@ -7,8 +7,8 @@
 - After ``relinquish_alloc_permit`` no warp of the CTA may allocate.
 - ``dealloc`` takes the address and the columns of one allocation, exactly; everything must be freed before the kernel
   ends (a finding ``tmem`` at exit).
-- With ``.cta_group::2`` a warp of each CTA of the pair takes part: the first waits for the other's, with the same number
-  of columns, and both get the same address. ``dealloc`` may return before its peer's; it does here.
+- With ``.cta_group::2`` a warp of each CTA of the pair takes part: the first waits for the other's, with the same
+  number of columns, and both get the same address. ``dealloc`` may return before its peer's; it does here.
 - All tcgen05 instructions of a kernel have one ``.cta_group``.
 
 Counter: ``tmem.allocations``.
@@ -18,10 +18,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.sync.addresses import shared_address
 from pytest_nvfp4.sim.tcgen05.group import expect, group_of, peer_of, same_group
 from pytest_nvfp4.sim.tcgen05.tmem import COLUMNS, Tmem
 
@@ -51,7 +54,7 @@ class Allocator:
         """For the report of a deadlock."""
         if self.offer is not None:
             return (
-                f"tcgen05.alloc.cta_group::2 of {self.offer[0]} columns by warp {self.offer[1]}: waits for the peer CTA"
+                f"tcgen05.alloc.cta_group::2 of {self.offer[0]} columns by warp {self.offer[1]} waits for the peer CTA"
             )
         held = ", ".join(f"[{c}, {c + n}) by warp {w}" for c, (n, w) in sorted(self.blocks.items())) or "none"
         return f"free TMEM columns (held: {held})"
@@ -84,7 +87,7 @@ class Allocator:
             )
 
 
-def alloc(w: Warp, mask: int, destination: Bits, count: Bits, group: int, at: int) -> int | None:  # noqa: ARG001
+def alloc(w: Warp, mask: int, destination: Bits, count: Bits, group: int, at: int) -> int | None:
     """Allocate; the first column's address goes to shared memory. None while the warp must wait.
 
     Raises:
@@ -121,8 +124,6 @@ def alloc(w: Warp, mask: int, destination: Bits, count: Bits, group: int, at: in
         if found is None:
             return None
         column = found
-    import numpy as np
-
     cta.shared.write(index, np.frombuffer(column.to_bytes(4, "little"), np.uint8), what=what)
     return column
 
@@ -157,7 +158,7 @@ def _alloc_pair(w: Warp, unit: Allocator, columns: int, what: str) -> int | None
     return None
 
 
-def dealloc(w: Warp, mask: int, address: Bits, count: Bits, group: int, at: int) -> None:  # noqa: ARG001
+def dealloc(w: Warp, mask: int, address: Bits, count: Bits, group: int, at: int) -> None:
     """Free an allocation. Raises Fault if the address and count are not those of one."""
     what = f"tcgen05.dealloc.cta_group::{group}"
     cta = w.cta
@@ -207,8 +208,6 @@ def _lower_alloc(ins: Instruction, e: Emitter) -> None:
 
 
 def _from_generic(address: Bits) -> Bits:
-    from pytest_nvfp4.sim.sync.addresses import shared_address
-
     if not isinstance(address, int):
         raise Fault("tmem", "tcgen05.alloc: the destination address differs between the lanes of the warp")
     return shared_address(address, generic=True, what="tcgen05.alloc")

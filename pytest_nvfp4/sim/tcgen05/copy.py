@@ -1,8 +1,8 @@
 """``tcgen05.cp``: shared memory to TMEM (PTX ISA, "tcgen05.cp").
 
 The source is a K-major matrix of rows of 128 or 256 bits, addressed by a matrix descriptor as an operand is (see
-``operand``; without a swizzle rows of 256 bits are two 16-byte columns, LBO apart). Row r goes to TMEM lane r, its words
-to consecutive columns:
+``operand``; without a swizzle rows of 256 bits are two 16-byte columns, LBO apart). Row r goes to TMEM lane r, its
+words to consecutive columns:
 
 - ``.128x256b`` and ``.128x128b``: 128 rows, 8 or 4 columns;
 - ``.4x256b``: 4 rows to lanes 0, 32, 64 and 96 (rests on CUTLASS's copy traits);
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 __all__ = ["LOWERINGS", "Shape", "copy"]
 
 
+_CORNERS: NDArray[np.bool_] = np.equal(np.arange(LANES) % 32, 0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
     """A copy: ``rows`` rows of ``bits`` bits; ``multicast`` as the opcode has it."""
@@ -57,7 +60,7 @@ class Shape:
         return self.bits // 32
 
 
-def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: Shape, at: int) -> None:  # noqa: ARG001
+def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: Shape, at: int) -> None:
     """Issue one copy. Raises Fault or Unsupported."""
     what = shape.what
     if mask & (mask - 1):
@@ -87,9 +90,7 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: Shape, at: 
 
 
 def _lanes(shape: Shape) -> NDArray[np.bool_] | None:
-    if shape.rows != 4:
-        return None
-    return np.arange(LANES) % 32 == 0
+    return _CORNERS if shape.rows == 4 else None
 
 
 def _look(core: TensorCore, value: int, shape: Shape) -> tuple[int, Geometry]:

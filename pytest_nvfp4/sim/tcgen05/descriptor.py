@@ -1,4 +1,4 @@
-"""Descriptors of ``tcgen05.mma`` and ``tcgen05.cp``: the 64 bits of a matrix in shared memory, the 32 of an instruction.
+"""Descriptors of ``tcgen05.mma`` and ``tcgen05.cp``: 64 bits for a matrix in shared memory, 32 for an instruction.
 
 Matrix descriptor (PTX ISA, "Shared memory descriptor"): 0-13 start address >> 4; 16-29 leading-dimension byte offset
 (LBO) >> 4; 32-45 stride-dimension byte offset (SBO) >> 4; 46-48 fixed 0b001; 49-51 base offset; 52 LBO mode (1, an
@@ -19,6 +19,7 @@ these is a fault of kind ``descriptor``; sparsity is unsupported.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -134,7 +135,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
-    """A decoded, legal instruction descriptor. ``m`` and ``n`` are of the whole instruction, over both CTAs of a pair."""
+    """A decoded, legal instruction descriptor. ``m`` and ``n`` are the whole instruction's, over both CTAs of a pair."""
 
     kind: Kind
     group: int
@@ -246,7 +247,7 @@ def instruction(value: int, kind_name: str, group: int, vector: int, what: str) 
     )  # fmt: skip
 
 
-def _check_shape(kind: Kind, group: int, m: int, n: int, b_mn: bool, refuse) -> None:  # type: ignore[no-untyped-def]
+def _check_shape(kind: Kind, group: int, m: int, n: int, b_mn: bool, refuse: Callable[[str], Fault]) -> None:
     legal_m = (128, 256) if group == 2 else (128,) if kind.scaled else (64, 128)
     if m not in legal_m:
         raise refuse(f"M = {m}; it must be {' or '.join(map(str, legal_m))}")

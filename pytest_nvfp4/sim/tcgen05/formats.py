@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Format", "NOTHING", "element", "scale"]
+__all__ = ["NOTHING", "Format", "element", "scale"]
 
 NOTHING = 127
 """The grid of zero and of what is not finite: no constraint."""
@@ -65,7 +65,7 @@ def _tabulate(name: str, bits: int, values: list[float]) -> Format:
     return Format(name, bits, table, grids)
 
 
-@lru_cache(maxsize=None)
+@cache
 def element(name: str) -> Format:
     """The format of matrix elements: e2m1, e2m3, e3m2, e4m3, e5m2, s8, u8, or (without tables) f16, bf16, tf32.
 
@@ -94,7 +94,7 @@ def element(name: str) -> Format:
     raise ValueError(f"no element format {name}")
 
 
-@lru_cache(maxsize=None)
+@cache
 def scale(name: str) -> Format:
     """The format of scale factors: ue4m3 (bit 7 is not part of it) or ue8m0 (0xff is NaN)."""
     if name == "ue4m3":

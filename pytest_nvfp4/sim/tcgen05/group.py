@@ -1,4 +1,4 @@
-"""What the tcgen05 instructions have in common: ``.cta_group``, the CTA pair, single-lane issue, the order of a pipe."""
+"""What the tcgen05 instructions have in common: ``.cta_group``, the CTA pair, one issuing lane, the order of a pipe."""
 
 from __future__ import annotations
 

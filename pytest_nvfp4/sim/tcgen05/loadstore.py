@@ -46,7 +46,7 @@ _REGISTERS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Movement:
-    """A shape, repeated: for each register and lane of the warp the lane and column of TMEM, relative to the address."""
+    """A shape, repeated: for each register and lane of the warp a lane and column of TMEM, relative to the address."""
 
     name: str
     registers: int
@@ -90,7 +90,7 @@ def movement(shape: str, repeat: int, *, packed: bool = False, split: int = 0) -
     )  # fmt: skip
 
 
-def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) -> tuple[NDArray[np.uint32], ...]:  # noqa: ARG001
+def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) -> tuple[NDArray[np.uint32], ...]:
     """The registers. Raises Fault."""
     tmem = w.cta.unit(Tmem)
     lane, column = _origin(w, mask, address, move, what)
@@ -106,13 +106,13 @@ def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) 
     counters["tcgen05.ld.words"] += 32 * move.registers
     if move.plain:
         return tuple(tmem.data[column : column + move.registers, reached].copy())
-    words = tmem.data[move.columns + column, move.lanes + lane]
+    words: NDArray[np.uint32] = tmem.data[move.columns + column, move.lanes + lane]
     if move.packed:
-        words = words & 0xFFFF | tmem.data[move.columns + (column + 1), move.lanes + lane] << 16
+        words = words & np.uint32(0xFFFF) | tmem.data[move.columns + (column + 1), move.lanes + lane] << np.uint32(16)
     return tuple(words)
 
 
-def store(w: Warp, mask: int, address: Bits, values: tuple[Bits, ...], move: Movement, what: str, at: int) -> None:  # noqa: ARG001
+def store(w: Warp, mask: int, address: Bits, values: tuple[Bits, ...], move: Movement, what: str, at: int) -> None:
     """Write the registers. Raises Fault."""
     tmem = w.cta.unit(Tmem)
     lane, column = _origin(w, mask, address, move, what)
@@ -155,12 +155,13 @@ def _origin(w: Warp, mask: int, address: Bits, move: Movement, what: str) -> tup
     one = address if address.__class__ is int else uniform(address, mask)
     if one is None:
         raise Fault("tmem", f"{what}: the address differs between the lanes of the warp")
-    lane, column = one >> 16, one & 0xFFFF  # type: ignore[operator]
+    lane, column = one >> 16, one & 0xFFFF
     low = 32 * (w.index % 4)
     if not low <= lane or lane + move.rows > low + 32:
         raise Fault(
             "lane-quadrant",
-            f"{what}: lanes [{lane}, {lane + move.rows}) of TMEM by warp {w.index}, which reaches lanes [{low}, {low + 32})",
+            f"{what}: lanes [{lane}, {lane + move.rows}) of TMEM by warp {w.index}, which reaches lanes [{low}, {low + 32}"
+            ")",
             hint="warp i of the CTA reaches the quadrant i % 4: look at the warp index in the address and at which "
             "warps run the epilogue",
         )

@@ -73,7 +73,7 @@ class _Work:
 def _work(value: int, kind: str, group: int, vector: int, a_in_tmem: bool, what: str) -> _Work:
     ins = instruction(value, kind, group, vector, what)
     if a_in_tmem and ins.a_mn:
-        raise Fault("descriptor", f"{what}: A in TMEM is K-major, and the instruction descriptor transposes it (bit 15)")
+        raise Fault("descriptor", f"{what}: A in TMEM is K-major; the instruction descriptor transposes it (bit 15)")
     if a_in_tmem and ins.a in ("e2m3", "e3m2", "e2m1") and ins.kind.k != 64:
         raise Unsupported(f"{what}: A of {ins.a} in TMEM, in 8-bit containers")
     packed = ins.kind.k == 64
@@ -226,7 +226,8 @@ def _disjoint(d: int, columns: int, a: int, rows: int, b: int, n: int, what: str
         if start < d + columns and d < start + count:
             raise Fault(
                 "tmem",
-                f"{what}: {name} in TMEM columns [{start}, {start + count}) overlaps the accumulator in [{d}, {d + columns})",
+                f"{what}: {name} in TMEM columns [{start}, {start + count}) overlaps the accumulator in "
+                f"[{d}, {d + columns})",
                 hint="look at the column offsets of the accumulator and the scale factors",
             )
 
@@ -301,7 +302,7 @@ def _lower(ins: syntax.Instruction, e: Emitter) -> None:
     elif isinstance(rest[0], syntax.Vector):
         disable = e.values(rest[0], 32)
         if len(disable) != 4 * group:
-            raise Unsupported(f"{ins.opcode}: disable-output-lane of {len(disable)} words; .cta_group::{group} has {4 * group}")
+            raise Unsupported(f"{ins.opcode}: disable-output-lane of {len(disable)} words; it has {4 * group}")
         rest = rest[1:]
     if not rest:
         raise Unsupported(f"{ins.opcode}: enable-input-d is missing")

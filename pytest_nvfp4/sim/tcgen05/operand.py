@@ -53,7 +53,7 @@ class Geometry:
 
 
 class SharedChunks:
-    """A CTA's shared memory in chunks, and what of it is known to be written: ``cta.unit`` of the tensor core has one."""
+    """A CTA's shared memory in chunks, and what of it is known to be written."""
 
     def __init__(self, shared: SharedMemory) -> None:
         self.shared = shared

@@ -65,7 +65,8 @@ def check(tmem: Tmem, address: int, rows: int, sf_id: int, *, name: str, what: s
             raise Fault(
                 "tmem",
                 f"{what}: {name} of row {32 * offset + lane}: lane {lane} of column {column + offset} holds "
-                f"{int(quadrants[0, lane]):#010x}, and lane {32 * other + lane} holds {int(quadrants[other, lane]):#010x}",
+                f"{int(quadrants[0, lane]):#010x}, and lane {32 * other + lane} holds "
+                f"{int(quadrants[other, lane]):#010x}",
                 hint="scale factors must be copied to all four quadrants (tcgen05.cp ... .warpx4)",
             )
     return column

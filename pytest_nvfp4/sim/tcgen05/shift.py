@@ -13,7 +13,7 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 __all__ = ["LOWERINGS"]
 
 
-def _lower(ins: Instruction, e: Emitter) -> None:  # noqa: ARG001
+def _lower(ins: Instruction, e: Emitter) -> None:
     raise Unsupported(f"{ins.opcode}: tcgen05.shift")
 
 

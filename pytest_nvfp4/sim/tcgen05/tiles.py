@@ -2,8 +2,9 @@
 
 A *tile* is an operand over all instructions of a chain: ``[row][k]`` in float32 (float64 where scale factors leave
 float32's range), scale factors applied. Each value is exact: an element times a scale has at most 8 significant bits,
-f16, bf16 and tf32 are float32 themselves. With it come what the proof of exactness needs: a grid (every value is a
-multiple of 2**grid) and a bound on the Euclidean norm of its rows.
+f16, bf16 and tf32 are float32 themselves. With it comes what the proof of exactness needs: for each row a grid (every
+value of the row is a multiple of 2**grid), and for each row and instruction a bound on the sum of the squares of the
+values, counted in steps of the grid.
 
 Tiles are looked up by their bytes, all of which are compared: the CTAs of one column of a grid share their weights.
 Counters: ``mma.tiles.decoded``, ``mma.tiles.shared`` are not kept, as they depend on the order of the CTAs.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -53,13 +54,19 @@ class Operand:
 
 @dataclass(slots=True, eq=False)
 class Tile:
-    """A decoded operand. ``height``: rows up to the last that is not zero; ``norm``: bound of the norms of its rows."""
+    """A decoded operand.
+
+    Attributes:
+        values: ``[row][k]``.
+        grids: ``[row]``: exponents.
+        squares: ``[row][instruction]``: bounds of the sums of squares, in grid steps.
+        height: Rows up to the last that is not zero.
+    """
 
     values: NDArray[Any]
-    grid: int
-    norm: float
+    grids: NDArray[np.int64]
+    squares: NDArray[np.float64]
     height: int
-    finite: bool
 
 
 class TileCache:
@@ -121,7 +128,7 @@ class TileCache:
         return out
 
 
-@lru_cache(maxsize=None)
+@cache
 def _pairs(negate: bool) -> NDArray[np.float32]:
     """Four E2M1 values for each 16 bits, lowest nibble first."""
     codes = np.arange(65536)
@@ -130,7 +137,7 @@ def _pairs(negate: bool) -> NDArray[np.float32]:
     return np.ascontiguousarray(-four if negate else four, np.float32)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _repeated(name: str, times: int) -> NDArray[np.float32]:
     """Each scale factor's value, a block long."""
     with np.errstate(over="ignore", under="ignore"):
@@ -158,17 +165,15 @@ def decode(
     if out is None or out.shape != shape:
         out = np.empty(shape, np.float32)
     values: NDArray[Any] = out
-    grid = 0
     if operand.packed:
         np.take(_pairs(operand.negate), data.view(np.uint16), axis=0, out=values.reshape(rows, -1, 4), mode="clip")
-        grid = -1
+        grids = np.full(rows, -1)
     else:
-        grid = _unpacked(operand, data, values)
-    exact = operand.scale in ("", "ue4m3") and operand.form in ("e2m1", "e2m3", "e3m2", "e4m3", "s8", "u8")
+        grids = _unpacked(operand, data, values)
     if operand.scale:
         codes = _scale_codes(operand, words, count, rows, ids)
         scale = formats.scale(operand.scale)
-        grid += min(int(scale.grids.take(codes).min()), NOTHING)
+        grids = np.minimum(grids + scale.grids.take(codes).min(axis=1), NOTHING)
         block = operand.k // operand.vector
         if operand.scale == "ue8m0" and _extreme(codes):
             values = values.astype(np.float64).reshape(rows, -1, block)
@@ -177,22 +182,19 @@ def decode(
         else:
             factors = np.take(_repeated(operand.scale, block), codes, axis=0, mode="clip")
             np.multiply(values, factors.reshape(shape), out=values)
+    narrow = operand.scale in ("", "ue4m3") and operand.element_bytes == 1
+    # Squares of narrow formats neither vanish nor overflow in float32; each addition rounds once.
+    wide = (values if narrow else values.astype(np.float64)).reshape(rows, count, operand.k)
     with np.errstate(over="ignore", invalid="ignore"):
-        if exact:
-            squares = np.einsum("ij,ij->i", values, values).astype(np.float64)
-        else:
-            wide = values.astype(np.float64)
-            squares = np.einsum("ij,ij->i", wide, wide)
-    largest = float(squares.max())
-    # The sum of squares is rounded at most once a term.
-    norm = float(np.sqrt(largest)) * (1 + shape[1] * 2.0**-23)
-    filled = np.flatnonzero(squares)
-    height = int(filled[-1]) + 1 if filled.size else 0
-    return Tile(values, max(min(grid, NOTHING), -2000), norm, height, bool(np.isfinite(largest)))
+        squares = np.einsum("rik,rik->ri", wide, wide).astype(np.float64)
+        squares *= 1 + operand.k * 2.0**-23
+        filled = np.flatnonzero(squares.any(axis=1))
+        np.ldexp(squares, -2 * grids[:, None], out=squares)
+    return Tile(values, grids, squares, int(filled[-1]) + 1 if filled.size else 0)
 
 
-def _unpacked(operand: Operand, data: NDArray[np.uint8], values: NDArray[np.float32]) -> int:
-    """Decode formats other than packed E2M1 into ``values``; the grid."""
+def _unpacked(operand: Operand, data: NDArray[np.uint8], values: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Decode formats other than packed E2M1 into ``values``; the grids of the rows."""
     form = operand.form
     if form == "f16":
         np.copyto(values, data.view(np.float16))
@@ -206,9 +208,8 @@ def _unpacked(operand: Operand, data: NDArray[np.uint8], values: NDArray[np.floa
         np.take(table.values.astype(np.float32), codes, out=values, mode="clip")
         if operand.negate:
             np.negative(values, out=values)
-        present = np.zeros(256, np.bool_)
-        present[codes] = True
-        return int(table.grids[present].min())
+        grids: NDArray[np.int64] = table.grids.take(codes).min(axis=1).astype(np.int64)
+        return grids
     if operand.negate:
         np.negative(values, out=values)
     return _grid_of(values)
@@ -229,17 +230,16 @@ def _bytes_of(form: str, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return codes.reshape(data.shape)
 
 
-def _grid_of(values: NDArray[np.float32]) -> int:
-    """The largest power of two that divides all values, as an exponent."""
+def _grid_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
+    """For each row the exponent of the largest power of two that divides all its values."""
     bits = values.view(np.uint32)
     exponent = (bits >> 23 & 0xFF).astype(np.int32)
-    mantissa = (bits & 0x7F_FFFF) | np.where(exponent > 0, np.uint32(0x80_0000), np.uint32(0))
-    used = (mantissa != 0) & (exponent != 255)
-    if not used.any():
-        return NOTHING
-    m = mantissa[used].astype(np.int64)
-    _, power = np.frexp((m & -m).astype(np.float64))
-    return int((np.maximum(exponent[used], 1) - 150 + power - 1).min())
+    mantissa = (bits & 0x7F_FFFF | np.where(exponent > 0, 0x80_0000, 0)).astype(np.int32)
+    _, power = np.frexp((mantissa & -mantissa).astype(np.float32))
+    grids = np.maximum(exponent, 1) - 151 + power
+    grids[(mantissa == 0) | (exponent == 255)] = NOTHING
+    lowest: NDArray[np.int64] = grids.min(axis=1).astype(np.int64)
+    return lowest
 
 
 def _scale_codes(

@@ -33,7 +33,7 @@ class Launch:
             self.units[kind] = kind(self)
         return self.units[kind]
 
-    def report(self, kind: str, message: str, *, hint: str = "", **_: Any) -> None:
+    def report(self, kind: str, message: str, *, hint: str = "", **_: Any) -> None:  # noqa: ARG002
         self.reports.append((kind, message))
 
 

@@ -1,0 +1,377 @@
+"""``tcgen05.mma`` of every kind against float64, with operands placed element by element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.tcgen05.core import TensorCore
+from pytest_nvfp4.sim.tcgen05.mma import Form, issue
+from pytest_nvfp4.sim.tcgen05.tmem import Tmem
+from tests.sim.tcgen05.harness import make_ctas, matrix_bits, own
+from tests.sim.tcgen05.places import E2M1, E2M3, E3M2, E4M3, E5M2, PITCH, k_major, lane_column, mn_major
+
+CODES = {"e4m3": 0, "e5m2": 1, "e2m3": 3, "e3m2": 4, "e2m1": 5, "f16": 0, "bf16": 1, "tf32": 2, "u8": 0, "s8": 1}
+K = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 64, "mxf4nvf4": 64}
+SFA, SFB = 256, 272
+
+
+def draw(rng: np.random.Generator, form: str, shape: tuple[int, int], *, packed: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Values, and the bytes of each element (or pair)."""
+    rows, k = shape
+    if packed:
+        codes = rng.integers(0, 16, shape, dtype=np.uint8)
+        return E2M1[codes], (codes[:, 0::2] | codes[:, 1::2] << 4)[:, :, None]
+    if form in ("s8", "u8"):
+        codes = rng.integers(0, 256, shape, dtype=np.uint8)
+        return (codes.view(np.int8) if form == "s8" else codes).astype(np.float64), codes[:, :, None]
+    if form in ("e4m3", "e5m2"):
+        table, top = (E4M3, 0x60) if form == "e4m3" else (E5M2, 0x48)
+        codes = (rng.integers(0, top, shape) | rng.integers(0, 2, shape) << 7).astype(np.uint8)
+        return table[codes], codes[:, :, None]
+    if form in ("e2m3", "e3m2", "e2m1"):
+        table = {"e2m3": E2M3, "e3m2": E3M2, "e2m1": E2M1}[form]
+        codes = rng.integers(0, len(table), shape, dtype=np.uint8)
+        out = np.full(shape, 0xEE, np.uint8)  # what lies in the padding must not matter
+        for r in range(rows):
+            for start in range(0, k, 16):
+                width = 4 if form == "e2m1" else 6
+                number = sum(int(c) << width * i for i, c in enumerate(codes[r, start : start + 16]))
+                out[r, start : start + 2 * width] = np.frombuffer(number.to_bytes(2 * width, "little"), np.uint8)
+        return table[codes], out[:, :, None]
+    if form == "f16":
+        values = rng.standard_normal(shape).astype(np.float16)
+        return values.astype(np.float64), values.view(np.uint8).reshape(rows, k, 2)
+    values = rng.standard_normal(shape).astype(np.float32)
+    bits = values.view(np.uint32)
+    if form == "bf16":
+        bits = bits & 0xFFFF0000
+        half = (bits >> 16).astype(np.uint16)
+        return bits.view(np.float32).astype(np.float64), half.view(np.uint8).reshape(rows, k, 2)
+    seen = (bits & 0xFFFFE000).view(np.float32).astype(np.float64)
+    return seen, values.view(np.uint8).reshape(rows, k, 4)
+
+
+def put(cta: Any, start: int, data: np.ndarray, *, swizzle: int, mn: bool) -> int:
+    """Write an operand ``[row][k][bytes]``; its descriptor."""
+    rows, count, size = data.shape
+    pitch = PITCH.get(swizzle, 16)
+    atom = 4 if swizzle == 1 else 8
+    if mn:
+        stride = atom * pitch if swizzle else 128 * max(1, count // 8)
+        leading = stride * max(1, count // atom) if swizzle else 128
+    else:
+        stride = 8 * pitch
+        leading = 0 if swizzle else stride * (rows // 8)
+    for r in range(rows):
+        for k in range(count):
+            if mn:
+                at = mn_major(r, k, size, swizzle=swizzle, stride=stride, leading=leading)
+                cta.shared.data[start - 1024 + at : start - 1024 + at + size] = data[r, k]
+                cta.shared.written[start - 1024 + at : start - 1024 + at + size] = True
+            else:
+                for i in range(size):
+                    at = start - 1024 + k_major(r, k * size + i, swizzle=swizzle, stride=stride, leading=leading)
+                    cta.shared.data[at] = data[r, k, i]
+                    cta.shared.written[at] = True
+    return matrix_bits(start, leading=leading, stride=stride, swizzle=swizzle)
+
+
+def scale_words(tmem: Tmem, column: int, codes: np.ndarray, *, first: int) -> None:
+    """Put scale factors ``[row][vector]`` at byte ``first`` of the words, in all quadrants."""
+    rows, vector = codes.shape
+    for r in range(rows):
+        for j in range(vector):
+            for q in range(4):
+                lane, col, byte = 32 * q + r % 32, column + r // 32, first + j
+                word = int(tmem.data[col, lane]) & ~(0xFF << 8 * byte) | int(codes[r, j]) << 8 * byte
+                tmem.data[col, lane] = word
+                tmem.some[col, lane] = True
+
+
+def idesc(
+    kind: str, a: str, b: str, m: int, n: int, *, d: int = 1, a_mn: int = 0, b_mn: int = 0, a_neg: int = 0,
+    b_neg: int = 0, scale: int = 0, ids: tuple[int, int] = (0, 0), sat: int = 0,
+) -> int:  # fmt: skip
+    """An instruction descriptor, from the ISA's tables."""
+    ca, cb = CODES[a], CODES[b]
+    if kind in ("mxf4", "mxf4nvf4"):
+        ca = cb = 1
+    bits = ca << 7 | cb << 10 | a_neg << 13 | b_neg << 14 | a_mn << 15 | b_mn << 16 | (n >> 3) << 17
+    if kind.startswith("mx"):
+        return bits | ids[1] << 4 | scale << 23 | (m >> 7) << 27 | ids[0] << 29
+    return bits | d << 4 | sat << 3 | (m >> 4) << 24
+
+
+def run(
+    kind: str, a: str, b: str, *, m: int = 128, n: int = 64, group: int = 1, count: int = 2, swizzle_a: int = 2,
+    swizzle_b: int = 2, a_mn: bool = False, b_mn: bool = False, d: int = 1, negate: tuple[int, int] = (0, 0),
+    vector: int = 0, scale: str = "", ids: tuple[int, int] = (0, 0), lane: int = 0, seed: int = 0, sat: int = 0,
+    column: int = 0,
+) -> tuple[np.ndarray, np.ndarray, Any]:  # fmt: skip
+    """Run ``count`` instructions on fresh operands; what TMEM holds, as bits ``[row][n]``, and the sums by step."""
+    rng = np.random.default_rng(seed)
+    ctas = make_ctas(group)
+    for cta in ctas:
+        own(cta)
+    k, packed = K[kind], K[kind] == 64
+    rows = m // group
+    partial = []
+    form = Form(kind, group, vector, False, 0, "test")
+    bits = idesc(
+        kind, a, b, m, n, d=d, a_mn=int(a_mn), b_mn=int(b_mn), a_neg=negate[0], b_neg=negate[1],
+        scale=int(scale == "ue8m0"), ids=ids, sat=sat,
+    )  # fmt: skip
+    for step in range(count):
+        full_a, full_b = [], []
+        scaled_b: list[np.ndarray] = []
+        sb = np.ones((n, 1))
+        for rank, cta in enumerate(ctas):
+            va, da = draw(rng, a, (rows, k), packed=packed)
+            vb, db = draw(rng, b, (n // group, k), packed=packed)
+            desc_a = put(cta, 1024, da, swizzle=swizzle_a, mn=a_mn)
+            desc_b = put(cta, 1024 + 65536, db, swizzle=swizzle_b, mn=b_mn)
+            if vector:
+                low, high = (0x20, 0x60) if scale == "ue4m3" else (120, 135)
+                ca = rng.integers(low, high, (rows, vector), dtype=np.uint8)
+                if rank == 0:
+                    cb = rng.integers(low, high, (n, vector), dtype=np.uint8)
+                table = E4M3 if scale == "ue4m3" else np.array([2.0 ** (c - 127) for c in range(256)])
+                scale_words(cta.unit(Tmem), SFA, ca, first=ids[0])
+                scale_words(cta.unit(Tmem), SFB, cb, first=ids[1])
+                va = va * np.repeat(table[ca], k // vector, axis=1)
+                sb = np.repeat(table[cb], k // vector, axis=1)
+            full_a.append(va * (-1 if negate[0] else 1))
+            full_b.append(vb * (-1 if negate[1] else 1))
+        scaled_b = np.concatenate(full_b) * sb
+        partial.append(np.concatenate(full_a) @ scaled_b.T)
+        # The address carries the SF id in its top bits, as the DSL has it.
+        args = (SFA | ids[0] << 30, SFB | ids[1] << 30) if vector else (0, 0)
+        issue(ctas[0].warps[0], 1, lane << 16 | column, desc_a, desc_b, bits, step > 0, (), *args, form, 0)
+    got = np.zeros((m, n), np.uint32)
+    for rank, cta in enumerate(ctas):
+        tmem = cta.unit(Tmem)
+        tmem.settle(0, 512)
+        for r in range(rows):
+            for c in range(n):
+                at, col = lane_column(r, c, m=m, group=group, columns=n, align=lane)
+                got[rank * rows + r, c] = tmem.data[column + col, at]
+    return got, np.array(partial), ctas
+
+
+def rounded(partial: np.ndarray, kind: type) -> np.ndarray:
+    value = np.zeros(partial.shape[1:], kind)
+    for products in partial:
+        value = (value.astype(np.float64) + products).astype(kind)
+    return value
+
+
+CASES = [
+    ("f16", "f16", "f16", {}),
+    ("f16", "bf16", "bf16", {"n": 8}),
+    ("f16", "f16", "bf16", {"swizzle_a": 4, "swizzle_b": 6}),
+    ("f16", "f16", "f16", {"swizzle_a": 0, "swizzle_b": 0, "n": 256}),
+    ("f16", "f16", "f16", {"a_mn": True, "b_mn": True}),
+    ("f16", "bf16", "f16", {"a_mn": True, "swizzle_a": 4, "b_mn": True, "swizzle_b": 0}),
+    ("f16", "f16", "f16", {"b_mn": True, "swizzle_b": 6, "n": 128}),
+    ("f16", "f16", "f16", {"negate": (1, 0)}),
+    ("f16", "bf16", "f16", {"negate": (1, 1), "m": 64}),
+    ("f16", "f16", "f16", {"m": 64, "lane": 16, "column": 32}),
+    ("f16", "f16", "f16", {"m": 128, "group": 2, "n": 32}),
+    ("f16", "bf16", "bf16", {"m": 256, "group": 2, "n": 64}),
+    ("f16", "f16", "f16", {"m": 256, "group": 2, "n": 64, "b_mn": True, "swizzle_b": 4}),
+    ("tf32", "tf32", "tf32", {}),
+    ("tf32", "tf32", "tf32", {"m": 64, "n": 24}),
+    ("tf32", "tf32", "tf32", {"a_mn": True, "swizzle_a": 1, "b_mn": True, "swizzle_b": 1}),
+    ("f8f6f4", "e4m3", "e5m2", {}),
+    ("f8f6f4", "e5m2", "e5m2", {"m": 64}),
+    ("f8f6f4", "e2m3", "e3m2", {"n": 16}),
+    ("f8f6f4", "e2m1", "e4m3", {"swizzle_a": 6}),
+    ("f8f6f4", "e4m3", "e4m3", {"a_mn": True, "b_mn": True, "n": 128}),
+    ("f8f6f4", "e4m3", "e4m3", {"m": 256, "group": 2, "n": 32}),
+    ("mxf8f6f4", "e4m3", "e4m3", {"vector": 1, "scale": "ue8m0", "ids": (2, 1)}),
+    ("mxf8f6f4", "e2m1", "e2m3", {"vector": 1, "scale": "ue8m0", "ids": (3, 0), "n": 40}),
+    ("mxf8f6f4", "e5m2", "e4m3", {"vector": 1, "scale": "ue8m0", "m": 256, "group": 2}),
+    ("mxf4", "e2m1", "e2m1", {"vector": 2, "scale": "ue8m0", "ids": (0, 2)}),
+    ("mxf4", "e2m1", "e2m1", {"vector": 2, "scale": "ue8m0", "ids": (2, 0), "m": 128, "group": 2, "n": 96}),
+    ("mxf4nvf4", "e2m1", "e2m1", {"vector": 4, "scale": "ue4m3"}),
+    ("mxf4nvf4", "e2m1", "e2m1", {"vector": 4, "scale": "ue4m3", "n": 200, "swizzle_a": 4, "swizzle_b": 6}),
+    ("mxf4nvf4", "e2m1", "e2m1", {"vector": 4, "scale": "ue8m0", "n": 256}),
+    ("mxf4nvf4", "e2m1", "e2m1", {"vector": 2, "scale": "ue8m0", "ids": (2, 2)}),
+    ("mxf4nvf4", "e2m1", "e2m1", {"vector": 4, "scale": "ue4m3", "m": 256, "group": 2, "n": 128, "negate": (0, 1)}),
+    ("mxf4nvf4", "e2m1", "e2m1", {"vector": 4, "scale": "ue4m3", "m": 128, "group": 2, "n": 64}),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "a", "b", "how"), CASES, ids=[f"{c[0]}-{c[1]}-{c[2]}-{i}" for i, c in enumerate(CASES)]
+)
+def test_every_kind(kind: str, a: str, b: str, how: dict[str, Any]) -> None:
+    got, partial, _ = run(kind, a, b, **how)
+    want = rounded(partial, np.float32)
+    have = got.view(np.float32)
+    # Sums beyond float64's exactness may differ by the last place of float64 before the rounding.
+    if kind in ("mxf4nvf4", "mxf4") or "e" in a:
+        assert (have == want).all()
+    else:
+        assert np.abs(have - want).max() <= np.spacing(np.abs(want).max())
+        assert (have == want).mean() > 0.999
+
+
+@pytest.mark.parametrize("kind", ["f16", "f8f6f4"])
+def test_an_accumulator_of_f16_is_rounded_to_f16_each_time(kind: str) -> None:
+    form = "f16" if kind == "f16" else "e4m3"
+    got, partial, _ = run(kind, form, form, d=0, count=3)
+    assert (got >> 16 == 0).all()
+    have = got.astype(np.uint16).view(np.float16)
+    assert (have == rounded(partial, np.float16)).mean() > 0.999
+    assert not (have == partial.sum(axis=0).astype(np.float16)).all() or kind == "f8f6f4"
+
+
+@pytest.mark.parametrize(("a", "b"), [("s8", "s8"), ("u8", "s8"), ("u8", "u8")])
+@pytest.mark.parametrize("sat", [0, 1])
+def test_integers_wrap_or_clamp(a: str, b: str, sat: int) -> None:
+    got, partial, ctas = run("i8", a, b, d=2, sat=sat, n=32)
+    assert (got.view(np.int32) == partial.sum(axis=0)).all()
+    tmem = ctas[0].unit(Tmem)
+    tmem.data[:32] = 0x7FFF_FFF0
+    bits = idesc("i8", a, b, 128, 32, d=2, sat=sat)
+    core = ctas[0].unit(TensorCore)
+    [(desc_a, _)], [(desc_b, _)] = list(core.a), list(core.b)
+    issue(ctas[0].warps[0], 1, 0, desc_a, desc_b, bits, True, (), 0, 0, Form("i8", 1, 0, False, 0, "test"), 0)
+    tmem.settle(0, 32)
+    value = 0x7FFF_FFF0 + partial[-1].astype(np.int64)
+    value = np.clip(value, -(2**31), 2**31 - 1) if sat else (value + 2**31) % 2**32 - 2**31
+    assert (value == tmem.data[:32].view(np.int32).T).all()
+
+
+def test_a_chain_equals_its_instructions_one_by_one() -> None:
+    _, partial, ctas = run("mxf4nvf4", "e2m1", "e2m1", vector=4, scale="ue4m3", count=9, seed=3)
+    together = ctas[0].unit(Tmem).floats[:64].copy()
+    assert (rounded(partial, np.float32) == together.T).all()
+    assert ctas[0].launch.counters["mma.instructions"] == 9
+    assert ctas[0].launch.counters["mma.flops"] == 9 * 2 * 128 * 64 * 64
+
+
+def test_scale_input_d_and_disabled_lanes() -> None:
+    _, partial, ctas = run("f16", "f16", "f16", count=1, n=16)
+    core = ctas[0].unit(TensorCore)
+    tmem = core.tmem
+    before = tmem.floats[:16].copy()
+    [(desc_a, _)], [(desc_b, _)] = list(core.a), list(core.b)
+    form = Form("f16", 1, 0, False, 3, "test")
+    mask = (0xFFFF0000, 0, 0, 0x80000000)
+    issue(ctas[0].warps[0], 1, 0, desc_a, desc_b, idesc("f16", "f16", "f16", 128, 16), True, mask, 0, 0, form, 0)
+    tmem.settle(0, 16)
+    after = tmem.floats[:16]
+    kept = [*range(16, 32), 127]
+    assert (after[:, kept] == before[:, kept]).all()
+    rest = [lane for lane in range(128) if lane not in kept]
+    want = (before.astype(np.float64) / 8 + partial[0].T).astype(np.float32)
+    assert np.allclose(after[:, rest], want[:, rest], rtol=1e-6)
+    assert not (after[:, rest] == before[:, rest]).all()
+
+
+def test_without_input_d_the_old_value_is_gone() -> None:
+    _, partial, ctas = run("mxf4nvf4", "e2m1", "e2m1", vector=4, scale="ue4m3", count=2)
+    core = ctas[0].unit(TensorCore)
+    [(desc_a, _)], [(desc_b, _)] = list(core.a), list(core.b)
+    bits = idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64)
+    form = Form("mxf4nvf4", 1, 4, False, 0, "test")
+    for _ in range(3):
+        issue(ctas[0].warps[0], 1, 0, desc_a, desc_b, bits, False, (), SFA, SFB, form, 0)
+    core.tmem.settle(0, 64)
+    assert (partial[-1].astype(np.float32) == core.tmem.floats[:64].T).all()
+
+
+def test_operands_are_read_when_issued() -> None:
+    _, partial, ctas = run("mxf4nvf4", "e2m1", "e2m1", vector=4, scale="ue4m3", count=1)
+    core = ctas[0].unit(TensorCore)
+    [(desc_a, _)], [(desc_b, _)] = list(core.a), list(core.b)
+    form = Form("mxf4nvf4", 1, 4, False, 0, "test")
+    bits = idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64)
+    issue(ctas[0].warps[0], 1, 0, desc_a, desc_b, bits, False, (), SFA, SFB, form, 0)
+    ctas[0].shared.data[:] = 0xFF
+    core.tmem.data[SFA : SFA + 32] = 0
+    core.tmem.settle(0, 64)
+    assert (partial[0].astype(np.float32) == core.tmem.floats[:64].T).all()
+
+
+def _once(**changes: Any) -> None:
+    """One legal NVFP4 instruction, with changes."""
+    _, _, ctas = run("mxf4nvf4", "e2m1", "e2m1", vector=4, scale="ue4m3", count=1)
+    core = ctas[0].unit(TensorCore)
+    [(desc_a, _)], [(desc_b, _)] = list(core.a), list(core.b)
+    arguments: dict[str, Any] = {
+        "mask": 1, "d": 0, "a": desc_a, "b": desc_b, "bits": idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64), "enable": True,
+        "sfa": SFA, "sfb": SFB, "form": Form("mxf4nvf4", 1, 4, False, 0, "test"), "prepare": None,
+    }  # fmt: skip
+    arguments.update(changes)
+    g = arguments
+    if g["prepare"] is not None:
+        g["prepare"](core.tmem)
+    issue(
+        ctas[0].warps[0], g["mask"], g["d"], g["a"], g["b"], g["bits"], g["enable"], (), g["sfa"], g["sfb"], g["form"], 0
+    )  # fmt: skip
+    core.tmem.settle(0, 512)
+
+
+def test_the_control() -> None:
+    _once()
+    _once(d=128, enable=False)
+
+
+def _spoil(tmem: Tmem) -> None:
+    tmem.data[SFA + 1, 64 + 5] ^= 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "said"),
+    [
+        ({"mask": 3}, "multi-lane", "2 lanes"),
+        ({"d": 490}, "tmem", "do not lie inside one allocation"),
+        ({"d": 128}, "uninitialised", "accumulates"),
+        ({"d": 16 << 16}, "tmem", "lane 16"),
+        ({"sfa": 300}, "uninitialised", "SFA"),
+        ({"sfb": 300}, "uninitialised", "SFB"),
+        ({"sfa": SFA | 1 << 16}, "tmem", "lane 1"),
+        ({"sfa": SFA | 1 << 30}, "sf-id", "SF id 1"),
+        ({"d": SFA - 60, "enable": False}, "tmem", "overlaps the accumulator"),
+        ({"prepare": _spoil}, "tmem", "row 37"),
+        ({"prepare": lambda tmem: tmem.free(0, 512)}, "tmem", "nothing is allocated"),
+        ({"form": Form("mxf4nvf4", 2, 4, False, 0, "test")}, "cta-group", "earlier"),
+    ],
+)
+def test_what_is_found(changes: dict[str, Any], kind: str, said: str) -> None:
+    with pytest.raises(Fault, match=said) as caught:
+        _once(**changes)
+    assert caught.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("bits", "said"),
+    [
+        (idesc("mxf4nvf4", "e2m1", "e2m1", 256, 64), "M = 256"),
+        (idesc("mxf4nvf4", "e2m1", "e2m1", 128, 0), "N = 0"),
+        (idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64, a_mn=1), "K-major operands only"),
+        (idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64, ids=(1, 0)), "SFA id 1"),
+        (idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64, ids=(0, 2)), "SFB id 2"),
+        (idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64) | 1 << 31, "K = 96"),
+        (idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64) | 1, "reserved"),
+        (idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64) | 1 << 12, "reserved bits 0x00001000"),
+        (idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64) | 1 << 24, "reserved"),
+        (idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64) ^ 3 << 7, "A type 2"),
+    ],
+)
+def test_illegal_instruction_descriptors(bits: int, said: str) -> None:
+    with pytest.raises(Fault, match=said) as caught:
+        _once(bits=bits)
+    assert caught.value.kind == "descriptor"
+
+
+def test_sparsity_is_unsupported() -> None:
+    with pytest.raises(Unsupported, match="sparse"):
+        _once(bits=idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64) | 4)

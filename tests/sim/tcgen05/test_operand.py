@@ -1,0 +1,156 @@
+"""Operands in shared memory against the figures' permutations, byte by byte."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.tcgen05.descriptor import matrix
+from pytest_nvfp4.sim.tcgen05.operand import SharedChunks, geometry, k_major_rows
+from tests.sim.tcgen05.harness import make_ctas, matrix_bits
+from tests.sim.tcgen05.places import PITCH, k_major, mn_major
+
+
+def _gather(cta, bits, *, rows, mn=False, size=1):
+    chunks = SharedChunks(cta.shared)
+    decoded = matrix(bits, "test")
+    table = geometry(decoded, rows=rows, mn=mn, element_bytes=size, what="test")
+    first = chunks.check(decoded.start, table, what="test")
+    both = np.concatenate([chunks.gather(first, table)] * 2)
+    found = k_major_rows(both, 2, rows=rows, mn=mn, element_bytes=size)
+    assert (found[:, 0] == found[:, 1]).all()
+    return found[:, 0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    swizzle=st.sampled_from([0, 2, 4, 6]),
+    rows=st.sampled_from([8, 16, 24, 64, 128, 256]),
+    start=st.sampled_from([1024, 2048, 9216]),
+    gap=st.sampled_from([0, 1024, 4096]),
+    step=st.integers(0, 3),
+)
+def test_k_major(swizzle: int, rows: int, start: int, gap: int, step: int) -> None:
+    [cta] = make_ctas()
+    data = np.random.default_rng(rows).integers(0, 256, (rows, 32), dtype=np.uint8)
+    pitch = PITCH.get(swizzle, 16)
+    advance = 32 * (step % (pitch // 32)) if swizzle else 0
+    stride = 8 * pitch + gap
+    leading = 128 * 40 if swizzle == 0 and gap == 0 else 16 * 12
+    if swizzle == 0:
+        stride, leading = (128, 128 * 40) if gap == 0 else (256, 128)
+    at = [
+        start - 1024 + k_major(r, k + advance, swizzle=swizzle, stride=stride, leading=leading)
+        for r in range(rows)
+        for k in range(32)
+    ]
+    assert len(set(at)) == rows * 32
+    cta.shared.data[at] = data.ravel()
+    cta.shared.written[at] = True
+    bits = matrix_bits(start + advance, leading=leading, stride=stride, swizzle=swizzle)
+    assert (_gather(cta, bits, rows=rows) == data).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    swizzle=st.sampled_from([0, 1, 2, 4, 6]),
+    rows=st.sampled_from([64, 128, 256]),
+    size=st.sampled_from([1, 2]),
+    start=st.sampled_from([1024, 5120]),
+)
+def test_mn_major(swizzle: int, rows: int, size: int, start: int) -> None:
+    [cta] = make_ctas()
+    if swizzle == 1:
+        size = 4
+    count = 32 // size
+    data = np.random.default_rng(rows).integers(0, 256, (rows, count, size), dtype=np.uint8)
+    pitch = PITCH.get(swizzle, 16)
+    atom = 4 if swizzle == 1 else 8
+    if swizzle:
+        stride = atom * pitch
+        leading = stride * (count // atom + (1 if count % atom else 0))
+    else:
+        leading, stride = 128, 128 * max(1, count // 8)
+    at = [
+        start - 1024 + mn_major(r, k, size, swizzle=swizzle, stride=stride, leading=leading) + i
+        for r in range(rows)
+        for k in range(count)
+        for i in range(size)
+    ]
+    assert len(set(at)) == rows * 32
+    cta.shared.data[at] = data.ravel()
+    cta.shared.written[at] = True
+    bits = matrix_bits(start, leading=leading, stride=stride, swizzle=swizzle)
+    found = _gather(cta, bits, rows=rows, mn=True, size=size)
+    assert (found.reshape(rows, count, size) == data).all()
+
+
+def test_a_byte_that_was_never_written() -> None:
+    [cta] = make_ctas()
+    cta.shared.written[:16384] = True
+    bits = matrix_bits(1024, stride=1024, swizzle=2)
+    _gather(cta, bits, rows=128)
+    cta.shared.written[k_major(77, 21, swizzle=2, stride=1024)] = False
+    with pytest.raises(Fault, match="never written") as caught:
+        _gather(cta, bits, rows=128)
+    assert caught.value.kind == "uninitialised"
+    assert f"byte {k_major(77, 21, swizzle=2, stride=1024)} " in caught.value.message
+
+
+def test_a_hole_outside_the_slice_is_nobodys_business() -> None:
+    [cta] = make_ctas()
+    cta.shared.written[:16384] = True
+    cta.shared.written[k_major(3, 40, swizzle=2, stride=1024)] = False
+    _gather(cta, matrix_bits(1024, stride=1024, swizzle=2), rows=128)
+    with pytest.raises(Fault, match="never written"):
+        _gather(cta, matrix_bits(1024 + 32, stride=1024, swizzle=2), rows=128)
+
+
+@pytest.mark.parametrize(
+    ("bits", "kind"),
+    [
+        (matrix_bits(1024 + 196608 - 4096, stride=1024, swizzle=2), "out-of-bounds"),
+        (matrix_bits(0, stride=1024, swizzle=2), "out-of-bounds"),
+        (matrix_bits(1024 + 128, stride=1024, swizzle=2), "descriptor"),
+        (matrix_bits(1024 + 112, stride=1024, swizzle=2), "descriptor"),
+        (matrix_bits(1024 + 64, stride=512, swizzle=4), "descriptor"),
+        (matrix_bits(1024, stride=1024, swizzle=3), "descriptor"),
+        (matrix_bits(1024, stride=1024, swizzle=2) & ~(1 << 46), "descriptor"),
+        (matrix_bits(1024, stride=1024, swizzle=2) | 1 << 48, "descriptor"),
+        (matrix_bits(1024, stride=1024, swizzle=2) | 1 << 14, "descriptor"),
+        (matrix_bits(1024, stride=1024, swizzle=2) | 1 << 31, "descriptor"),
+        (matrix_bits(1024, stride=1024, swizzle=2) | 1 << 60, "descriptor"),
+        (matrix_bits(1024, stride=1024, swizzle=2) | 1 << 52, "descriptor"),
+        (matrix_bits(1024, stride=1024, swizzle=2) | 3 << 49, "unsupported"),
+        (matrix_bits(1024, stride=1024, swizzle=1), "unsupported"),
+    ],
+)
+def test_what_is_refused(bits: int, kind: str) -> None:
+    [cta] = make_ctas()
+    cta.shared.written[:] = True
+    with pytest.raises(Fault) as caught:
+        _gather(cta, bits, rows=128)
+    assert caught.value.kind == kind
+
+
+def test_the_start_inside_a_row_must_leave_32_bytes() -> None:
+    [cta] = make_ctas()
+    cta.shared.written[:] = True
+    for advance in (0, 16, 32, 96):
+        _gather(cta, matrix_bits(1024 + advance, stride=1024, swizzle=2), rows=8)
+
+
+def test_mn_major_of_four_bytes_needs_its_own_swizzle() -> None:
+    [cta] = make_ctas()
+    cta.shared.written[:] = True
+    with pytest.raises(Fault, match="32B atoms"):
+        _gather(cta, matrix_bits(1024, stride=1024, leading=1024, swizzle=2), rows=64, mn=True, size=4)
+    with pytest.raises(Fault, match="32B atoms"):
+        _gather(cta, matrix_bits(1024, stride=1024, leading=1024, swizzle=1), rows=64, mn=True, size=2)
+
+
+def test_unsupported_is_a_fault_of_its_own() -> None:
+    assert issubclass(Unsupported, Fault)
