@@ -25,6 +25,9 @@ __all__ = ["Scheduler"]
 
 _SLICE = 4000
 """Blocks a warp runs before the others get their turn."""
+_PATIENCE = 256
+"""Blocks that the foremost group of a diverged warp runs before another gets its turn: a lane that spins on a lock must
+not keep the lane that holds it from going on."""
 _CYCLE = 20_000
 """Blocks within which a spinning warp must come back to the same state to be taken for one that spins forever."""
 
@@ -81,6 +84,8 @@ class Scheduler:
         left = _SLICE
         try:
             left = self._run(warp, left)
+            stands = left <= 0 and before == self.grid.machine.changes and warp.select() is not None
+            spins = stands and self._spins(warp)
         except Fault as fault:
             if fault.where is None:
                 fault.where = self._where(warp, fault)
@@ -97,7 +102,7 @@ class Scheduler:
         if not warp.groups:
             self._ended(warp)
         elif warp.select() is not None:
-            if left <= 0 and before == self.grid.machine.changes and self._spins(warp):
+            if spins:
                 self._spun_at = before
                 self._spinning.append(warp)
             elif not warp.queued:
@@ -111,8 +116,9 @@ class Scheduler:
     def _run(self, warp: Warp, left: int) -> int:
         program, registers = self.program, warp.registers
         alone = program.alone
+        beside = 0
         while left > 0:
-            group = warp.select()
+            group = warp.select() if beside % _PATIENCE else warp.select_other()
             if group is None:
                 if warp.groups:
                     self._check_meeting(warp)
@@ -132,6 +138,7 @@ class Scheduler:
                 parked = tuple(sorted({other.pc for other in warp.groups if other is not group}))
                 place = program.block_beside(place, parked)(registers, warp, mask)
                 left -= 1
+                beside += 1
             if place >= 0:
                 group.pc = place
                 group.forced = False

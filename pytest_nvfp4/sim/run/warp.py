@@ -153,3 +153,12 @@ class Warp:
             if group.waiting is None and (best is None or group.pc < best.pc):
                 best = group
         return best
+
+    def select_other(self) -> Group | None:
+        """The group that has not run for longest, of those that can; for fairness between groups that spin."""
+        for position, group in enumerate(self.groups):
+            if group.waiting is None and group is not self.current:
+                del self.groups[position]
+                self.groups.append(group)
+                return group
+        return self.select()

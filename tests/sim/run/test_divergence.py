@@ -155,3 +155,16 @@ def test_random_branches_equal_a_scalar_run(data: st.DataObject) -> None:
 
     got = out("\n".join(lines))
     assert got.tolist() == [scalar(thread) for thread in range(64)]
+
+
+def test_a_lane_that_holds_a_lock_goes_on_while_the_others_spin_on_it() -> None:
+    ran = run_ptx(
+        """
+        mov.u32 %r1, %tid.x;
+        TRY: atom.global.cas.b32 %r2, [%rd100], 0, 1; setp.ne.s32 %p1, %r2, 0; @%p1 bra TRY;
+        ld.global.b32 %r3, [%rd101]; add.s32 %r3, %r3, 1; st.global.b32 [%rd101], %r3;
+        atom.global.exch.b32 %r2, [%rd100], 0;
+        """,
+        buffers={"lock": np.zeros(1, np.uint32), "count": np.zeros(1, np.uint32)},
+    )
+    assert ran["count"][0] == 32
