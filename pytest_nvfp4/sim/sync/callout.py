@@ -65,27 +65,13 @@ def format_c(text: str, take: Callable[[str], int | float], string: Callable[[in
         if precision == "*":
             number = int(argument("i"))
             precision = None if number < 0 else str(number)
-        spec = f"%{flags}{width}" + ("" if precision is None else f".{precision or 0}")
         long = match["size"] in ("l", "ll")
-        if kind in "di":
-            value = _narrow(int(argument("q" if long else "i")), match["size"], signed=True)
-            return (spec + "d") % value
-        if kind in "uxX":
-            spec = spec.replace("+", "").replace(" ", "")
-            value = _narrow(int(argument("Q" if long else "I")), match["size"], signed=False)
-            if "#" in flags and not value:
-                spec = spec.replace("#", "")
-            return (spec + ("d" if kind == "u" else kind)) % value
-        if kind == "o":
-            value = _narrow(int(argument("Q" if long else "I")), match["size"], signed=False)
-            digits = f"{value:o}"
-            if precision is not None:
-                digits = digits.rjust(int(precision or 0), "0")
-            if "#" in flags and not digits.startswith("0"):
-                digits = "0" + digits
-            if "0" in flags and "-" not in flags and precision is None:
-                return digits.rjust(int(width or 0), "0")
-            return digits.ljust(int(width or 0)) if "-" in flags else digits.rjust(int(width or 0))
+        if kind in "diouxX":
+            signed = kind in "di"
+            value = int(argument(("q" if signed else "Q") if long else "i" if signed else "I"))
+            value = _narrow(value, match["size"], signed=signed)
+            return _integer(value, kind, flags=flags, width=int(width or 0), precision=precision)
+        spec = f"%{flags}{width}" + ("" if precision is None else f".{precision or 0}")
         if kind in "eEfFgG":
             return (spec + kind) % argument("d")
         if kind == "c" and not long:
@@ -99,6 +85,25 @@ def format_c(text: str, take: Callable[[str], int | float], string: Callable[[in
         raise Unsupported(f"vprintf: {match[0]} is not modelled")
 
     return _DIRECTIVE.sub(fill, text), taken
+
+
+def _integer(value: int, kind: str, *, flags: str, width: int, precision: str | None) -> str:
+    """An integer as C's printf writes it (C11, 7.21.6.1)."""
+    digits = {"o": f"{abs(value):o}", "x": f"{abs(value):x}", "X": f"{abs(value):X}"}.get(kind, str(abs(value)))
+    if precision is not None:
+        digits = "" if not value and not int(precision or 0) else digits.rjust(int(precision or 0), "0")
+    sign = ""
+    if kind in "di":
+        sign = "-" if value < 0 else "+" if "+" in flags else " " if " " in flags else ""
+    elif "#" in flags and kind == "o" and not digits.startswith("0"):
+        digits = "0" + digits
+    elif "#" in flags and kind in "xX" and value:
+        sign = "0" + kind
+    if "-" in flags:
+        return (sign + digits).ljust(width)
+    if "0" in flags and precision is None:
+        return sign + digits.rjust(width - len(sign), "0")
+    return (sign + digits).rjust(width)
 
 
 def _narrow(value: int, size: str, *, signed: bool) -> int:

@@ -65,18 +65,18 @@ class RegisterPool:
         """Change a warp's registers a thread; None while the pool has too few."""
         before = self.count[w.index]
         what = f"setmaxnreg.{'inc' if grow else 'dec'} {count}"
-        if before is not None and (count < before if grow else count > before):
+        change = 0 if before is None else (count - before) * 32
+        if change < 0 if grow else change > 0:
             self.cta.launch.report(
                 "setmaxnreg",
                 f"{what}: the warp has {before} registers a thread, so this does not "
                 f"{'increase' if grow else 'decrease'} them, which is undefined",
             )
-        if before is not None and self.free is not None:
-            needed = (count - before) * 32
-            if needed > self.free:
+        elif self.free is not None:
+            if change > self.free:
                 w.wait_for(self)
                 return None
-            self.free -= needed
+            self.free -= change
         self.count[w.index] = count
         self._check_group(w, at, what)
         self.cta.launch.counters["setmaxnreg"] += 1

@@ -7,8 +7,9 @@ Rules (PTX ISA, "bar, bar.cta, barrier, barrier.cta" and "exit"):
 - The thread count is a multiple of 32 and not 0, and ``.arrive`` must have one; without one it is the whole CTA. Counts
   of more threads than the CTA has can never be met. Warps that use one barrier at one time must name the same count.
 - ``.red`` must not meet ``.sync`` or ``.arrive``, or another reduction, at one active barrier.
-- A barrier of the whole CTA does not wait for warps that have ended ("exit": the barrier is released when only exiting
-  threads hold it up). One with a thread count waits for that count: ended warps are not counted and not forgiven.
+- A barrier without a thread count does not wait for warps that have ended ("exit": a barrier that waits for all threads
+  is released when only exiting ones hold it up). One with a count waits for that count, even if it is the whole CTA's:
+  ended warps are not counted and not forgiven.
 
 All of these are faults, and too few arrivals are a deadlock that names the warps. A warp may arrive more than once
 before a barrier completes; the ISA only warns of it.
@@ -118,7 +119,7 @@ class NamedBarrier:
                 hint="a reduction must not meet other barrier instructions at one barrier",
             )
         self.expected, self.operation = expected, form.operation
-        self.whole = expected == whole
+        self.whole |= count is None
         self.holding += guard_mask(predicate, new).bit_count()
         self.threads += new.bit_count()
         if form.waits:
@@ -149,6 +150,7 @@ class NamedBarrier:
             self.released[warp] = self.released.get(warp, 0) | lanes
             self.results[warp] = result[self.operation]
         self.expected = self.operation = None
+        self.whole = False
         self.arrivals, self.inside, self.partial = [], {}, {}
         self.holding = self.threads = 0
         launch = self.cta.launch

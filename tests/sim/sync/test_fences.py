@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.machine import Machine
+from pytest_nvfp4.sim.sync.fences import TensormapFences, TensormapWrites
+from tests.sim.ptx_case import run_ptx
+from tests.sim.sync.harness import clean, faults, run
+
+KINDS = [
+    *(
+        f"fence.{sense}.{scope}"
+        for sense in ("sc", "acq_rel", "acquire", "release")
+        for scope in ("cta", "cluster", "gpu", "sys")
+    ),
+    "fence.acquire.sync_restrict::shared::cluster.cluster",
+    "fence.release.sync_restrict::shared::cta.cluster",
+    "fence.mbarrier_init.release.cluster",
+    "fence.cluster",
+    "fence.proxy.alias",
+    "fence.proxy.async",
+    "fence.proxy.async.global",
+    "fence.proxy.async.shared::cta",
+    "fence.proxy.async.shared::cluster",
+    "fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster",
+    "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster",
+    "fence.proxy.tensormap::generic.release.gpu",
+    "membar.cta",
+    "membar.gl",
+    "membar.sys",
+    "membar.proxy.alias",
+]
+
+
+class Monitor:
+    """A race detector that only listens."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[int, int, str]] = []
+
+    def fence(self, w, mask, kind, at):  # noqa: ARG002
+        self.heard.append((w.index, mask, kind))
+
+    def __getattr__(self, name):
+        return lambda *_, **__: None
+
+
+@pytest.mark.parametrize("opcode", KINDS)
+def test_every_kind_is_counted_and_heard(opcode):
+    machine = Machine()
+    machine.monitor = monitor = Monitor()
+    body = f"setp.lt.u32 %p1, %r0, 40;\n@%p1 {opcode};"
+    ran = clean(body, threads=64, machine=machine)
+    kind = opcode.partition(".")[2]
+    assert ran.grid.counters[f"fence.{kind}"] == 2
+    assert monitor.heard == [(0, 0xFFFF_FFFF, kind), (1, 0xFF, kind)]
+
+
+@pytest.mark.parametrize(
+    "opcode",
+    [
+        "fence.sc",
+        "fence.proxy.async.local",
+        "fence.acquire.sync_restrict::shared::cta.cluster",
+        "fence.release.sync_restrict::shared::cluster.cluster",
+        "fence.mbarrier_init.acquire.cluster",
+        "fence.proxy.async::generic.acquire.cluster",
+        "membar.gpu",
+    ],
+)
+def test_other_spellings_are_unsupported(opcode):
+    with pytest.raises(Fault, match=r"fence|membar") as raised:
+        run(f"{opcode};")
+    assert raised.value.kind == "unsupported"
+
+
+def test_the_acquire_takes_128_bytes_of_global_memory():
+    acquire = "fence.proxy.tensormap::generic.acquire.gpu [{place}], {size};"
+    maps = {"maps": np.zeros(256, np.uint8)}
+    run_ptx(acquire.format(place="%rd100+128", size=128), buffers=maps)
+    with pytest.raises(Fault, match="not a multiple of 128"):
+        run_ptx(acquire.format(place="%rd100+64", size=128), buffers=maps)
+    with pytest.raises(Fault, match="outside every tensor"):
+        run_ptx(acquire.format(place="%rd100+256", size=128), buffers=maps)
+    with pytest.raises(Fault, match="must be 128"):
+        run_ptx(acquire.format(place="%rd100", size=64), buffers=maps)
+    faults(
+        "tensormap",
+        "must be global",
+        "cvt.u64.u32 %rd1, %r99; cvta.shared.u64 %rd1, %rd1;\n" + acquire.format(place="%rd1", size=128),
+    )
+
+
+class Stage:
+    """Two CTAs of one cluster and one of another, and a tensor map in global memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.memory = np.zeros(384, np.uint8)
+        start = self.memory.ctypes.data
+        self.map = -(-start // 128) * 128
+        self.machine = Machine()
+        self.machine.memory.add(Region("the maps", start, 384))
+        self.found: list[str] = []
+        captured: dict[str, Cta] = {}
+
+        def keep(grid):
+            captured["grid"] = grid
+
+        ran = run_ptx("bar.sync 0;", grid=(4, 1, 1), cluster=(2, 1, 1), machine=self.machine, prepare=keep)
+        grid = ran.grid
+        clusters = [self._cluster(grid, number) for number in range(2)]
+        self.one, self.peer = clusters[0].ctas
+        self.far = clusters[1].ctas[0]
+        monkeypatch.setattr(grid, "report", lambda kind, message, hint="": self.found.append(message))  # noqa: ARG005
+        self.writes = grid.unit(TensormapWrites)
+
+    def _cluster(self, grid, number):
+        grid._order = iter([number])
+        grid._left = 1
+        return grid.next_cluster(None)
+
+    def use(self, cta: Cta) -> str:
+        """What is found when a CTA uses the map."""
+        self.found.clear()
+        cta.unit(TensormapFences).check_use(self.map, what="a load")
+        return self.found[0] if self.found else ""
+
+
+@pytest.fixture
+def stage(monkeypatch):
+    return Stage(monkeypatch)
+
+
+def test_untouched_maps_need_no_acquire(stage):
+    assert stage.use(stage.one) == ""
+    stage.one.unit(TensormapFences).acquire(stage.map, "gpu")
+    assert stage.use(stage.one) == ""
+
+
+def test_a_modified_map_needs_release_and_acquire_of_a_wide_enough_scope(stage):
+    writer = stage.one.warps[0]
+    stage.writes.modified(writer, stage.map)
+    assert "was modified by CTA (0, 0, 0) warp 0, and this CTA has not acquired it since" in stage.use(stage.far)
+    stage.far.unit(TensormapFences).acquire(stage.map, "gpu")
+    assert "never released" in stage.use(stage.far)
+    stage.writes.release(writer, "cluster")
+    assert "released with scope .cluster; the scope must be at least .gpu" in stage.use(stage.far)
+    stage.writes.release(writer, "gpu")
+    assert stage.use(stage.far) == ""
+    assert "has not acquired" in stage.use(stage.peer)
+    stage.peer.unit(TensormapFences).acquire(stage.map, "cta")
+    assert "acquired with scope .cta only; it must be at least .cluster" in stage.use(stage.peer)
+    stage.peer.unit(TensormapFences).acquire(stage.map, "cluster")
+    assert stage.use(stage.peer) == ""
+
+
+def test_a_release_of_another_cta_does_not_help(stage):
+    stage.writes.modified(stage.one.warps[0], stage.map)
+    stage.writes.release(stage.peer.warps[0], "sys")
+    stage.one.unit(TensormapFences).acquire(stage.map, "gpu")
+    assert "never released" in stage.use(stage.one)
+    stage.writes.release(stage.one.warps[0], "cta")
+    assert stage.use(stage.one) == ""
+
+
+def test_a_map_modified_after_the_acquire_must_be_acquired_again(stage):
+    writer = stage.one.warps[0]
+    stage.writes.modified(writer, stage.map, released="gpu")
+    stage.far.unit(TensormapFences).acquire(stage.map, "gpu")
+    assert stage.use(stage.far) == ""
+    stage.writes.modified(writer, stage.map, released="gpu")
+    assert "after this CTA's last acquire" in stage.use(stage.far)
+    stage.far.unit(TensormapFences).acquire(stage.map, "gpu")
+    assert stage.use(stage.far) == ""
+    stage.memory[stage.map - stage.memory.ctypes.data + 5] = 1
+    assert "was changed after this CTA's last acquire" in stage.use(stage.far)
