@@ -10,6 +10,7 @@ else comes in by ``constant``.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -278,7 +279,7 @@ class Emitter:
             assert isinstance(item, Register)
             self.written[item.slot] = bits
 
-    def pair(self, operand: Operand) -> tuple[Operand, Operand]:
+    def pair(self, operand: Operand) -> builtins.tuple[Operand, Operand]:
         """The two results ``a|b``; a lone operand gives it and a sink."""
         if isinstance(operand, Pair):
             return operand.first, operand.second
