@@ -171,7 +171,9 @@ class _Worker:
         if not callable(custom):
             self._finish("error", Finding("contract", f"{name} defines no custom_kernel(data)"))
         prepare = getattr(module, "compile_kernel", None)
-        return custom, prepare if callable(prepare) else None
+        if not callable(prepare):
+            return custom, None
+        return custom, lambda sizes: contract.prepare(prepare, sizes)
 
     def _check_tampering(self, tamper: TamperCheck) -> None:
         if replaced := tamper.replaced():

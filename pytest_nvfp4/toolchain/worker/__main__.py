@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import json
 import os
-import re
 import sys
 import sysconfig
 import threading
@@ -158,25 +157,6 @@ def _call_entry(session: _Session, module: ModuleType, name: str) -> object:
     return function(session.sizes)
 
 
-def _prepare(function: Callable[..., object], sizes: list[tuple[int, ...]]) -> object:
-    """Call a kernel's ``compile_kernel`` if it takes nothing or the problem; one of another form is a helper.
-
-    The evaluation calls ``custom_kernel`` alone, so published kernels give this name to functions of any signature.
-    """
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    required = [one for one in positional if one.default is one.empty]
-    if any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters) or len(required) > 1:
-        return None
-    candidates = required or positional[:1]
-    if candidates and re.search("size|problem|shape|spec", candidates[0].name):
-        return function(list(sizes))
-    return None if required else function()
-
-
 def _call_contract(session: _Session, module: ModuleType) -> object:
     custom = getattr(module, "custom_kernel", None)
     if not callable(custom):
@@ -190,7 +170,7 @@ def _call_contract(session: _Session, module: ModuleType) -> object:
         return None
     kept: list[object] = []
     if callable(prepare := getattr(module, "compile_kernel", None)):
-        kept.append(_prepare(prepare, session.sizes))
+        kept.append(contract.prepare(prepare, session.sizes))
     session.stage("run")
     kept.append(custom(contract.make_data(session.sizes)))
     return kept

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import re
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,3 +58,22 @@ def make_data(sizes: Sizes) -> Any:
         scales.append((plain(m, k, batches), plain(n, k, batches)))
         scales_reordered.append((reordered(m, k, batches), reordered(n, k, batches)))
     return abc, scales, scales_reordered, list(sizes)
+
+
+def prepare(function: Callable[..., object], sizes: Sequence[tuple[int, ...]]) -> object:
+    """Call a kernel's ``compile_kernel`` if it takes nothing or the problem; one of another form is a helper.
+
+    The evaluation calls ``custom_kernel`` alone, so published kernels give this name to functions of any signature.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    required = [one for one in positional if one.default is one.empty]
+    if any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters) or len(required) > 1:
+        return None
+    candidates = required or positional[:1]
+    if candidates and re.search("size|problem|shape|spec", candidates[0].name):
+        return function(list(sizes))
+    return None if required else function()
