@@ -1,0 +1,238 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_nvfp4.sim.fault import Unsupported
+from tests.sim.alu.harness import Case, every_way, run
+from tests.sim.alu.patterns import float_of, float_patterns, integers, pattern_of, round_fraction, signed
+
+BITS = {"u8": 8, "s8": 8, "u16": 16, "s16": 16, "u32": 32, "s32": 32, "u64": 64, "s64": 64}
+FLOATS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
+NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFF_FFFF, "f64": 0x7FFF_FFFF_FFFF_FFFF}
+LETTERS = {8: "h", 16: "h", 32: "r", 64: "d"}
+LIMITS = {kind: (-(1 << b - 1), (1 << b - 1) - 1) if kind[0] == "s" else (0, (1 << b) - 1) for kind, b in BITS.items()}
+
+
+def letter(kind: str) -> str:
+    return LETTERS[{**BITS, **FLOATS}[kind]]
+
+
+def number(pattern: int, kind: str) -> int:
+    """The value of a register's low bits as an integer type."""
+    low = pattern & (1 << BITS[kind]) - 1
+    return signed(low, BITS[kind]) if kind[0] == "s" else low
+
+
+def register(value: int, kind: str) -> int:
+    """An integer result as its register holds it: extended by its sign."""
+    width = max(BITS[kind], 16)
+    kept = number(value & (1 << BITS[kind]) - 1, kind)
+    return kept & (1 << width) - 1
+
+
+@pytest.mark.parametrize("source", BITS)
+@settings(max_examples=4, deadline=None)
+@given(data=st.data())
+def test_integers_wrap_extend_and_saturate(source: str, data: st.DataObject) -> None:
+    width = max(BITS[source], 16)
+    values = data.draw(integers(width))
+    numbers = [number(v, source) for v in values]
+    for target in BITS:
+        text = f"{target}.{source} {letter(target)}0, {letter(source)}1"
+        operands = {f"{letter(source)}1": values}
+        assert every_way(f"cvt.{text}", operands) == [register(n, target) for n in numbers]
+        low, high = LIMITS[target]
+        if low <= LIMITS[source][0] and LIMITS[source][1] <= high:
+            continue
+        assert every_way(f"cvt.sat.{text}", operands) == [register(min(max(n, low), high), target) for n in numbers]
+
+
+def test_an_extension_reaches_the_whole_register() -> None:
+    assert run("cvt.s8.s32 r0, r1", r1=0x1FF) == 0xFFFF_FFFF
+    assert run("cvt.u8.u32 d0, r1", r1=0x1FF) == 0xFF
+    assert run("cvt.s16.s8 r0, h1", h1=0x80) == 0xFFFF_FF80
+
+
+ROUND = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}
+
+
+@pytest.mark.parametrize("mode", ROUND)
+@pytest.mark.parametrize("source", FLOATS)
+@settings(max_examples=4, deadline=None)
+@given(data=st.data())
+def test_floats_become_clamped_integers(source: str, mode: str, data: st.DataObject) -> None:
+    patterns = data.draw(float_patterns(source))
+    for target in BITS:
+        if source == "bf16" and BITS[target] == 8:
+            continue
+        low, high = LIMITS[target]
+        want = []
+        for pattern in patterns:
+            value = float_of(pattern, source)
+            if math.isnan(value):
+                want.append(register(1 << BITS[target] - 1 if source == "f64" or BITS[target] == 64 else 0, target))
+            elif math.isinf(value):
+                want.append(register(high if value > 0 else low, target))
+            else:
+                want.append(register(min(max(ROUND[mode](Fraction(value)), low), high), target))
+        text = f"cvt.{mode}.{target}.{source} {letter(target)}0, {letter(source)}1"
+        assert every_way(text, {f"{letter(source)}1": patterns}) == want
+
+
+@pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
+@pytest.mark.parametrize("source", BITS)
+@settings(max_examples=4, deadline=None)
+@given(data=st.data())
+def test_integers_become_floats_with_one_rounding(source: str, mode: str, data: st.DataObject) -> None:
+    values = data.draw(integers(max(BITS[source], 16)))
+    for target in FLOATS:
+        if target == "bf16" and BITS[source] == 8:
+            continue
+        want = [round_fraction(Fraction(number(v, source)), target, mode) for v in values]
+        text = f"cvt.{mode}.{target}.{source} {letter(target)}0, {letter(source)}1"
+        assert every_way(text, {f"{letter(source)}1": values}) == want
+
+
+def narrowed(pattern: int, source: str, target: str, mode: str) -> int:
+    value = float_of(pattern, source)
+    if math.isnan(value):
+        return NAN[target]
+    negative = math.copysign(1.0, value) < 0
+    if math.isinf(value):
+        return round_fraction(Fraction(2) ** 5000 * (-1 if negative else 1), target, "rn")
+    return round_fraction(Fraction(value), target, mode, negative_zero=negative)
+
+
+@pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_floats_are_narrowed_with_one_rounding(mode: str, data: st.DataObject) -> None:
+    for source, target in [("f32", "f16"), ("f32", "bf16"), ("f64", "f32"), ("f64", "f16"), ("f16", "bf16"), ("bf16", "f16")]:
+        patterns = data.draw(float_patterns(source))
+        text = f"cvt.{mode}.{target}.{source} {letter(target)}0, {letter(source)}1"
+        want = [narrowed(p, source, target, mode) for p in patterns]
+        assert every_way(text, {f"{letter(source)}1": patterns}) == want
+
+
+def test_every_half_is_widened_exactly() -> None:
+    codes = np.arange(1 << 16, dtype=np.uint16)
+    for source in ("f16", "bf16"):
+        for start in range(0, 1 << 16, 4096):
+            # one instruction on 32 lanes at a time would take long: the kernel takes any number of lanes
+            part = codes[start : start + 4096]
+            case = Case(h1=part)
+            wide = _wide(case, f"cvt.f32.{source} r0, h1")
+            for code, got in zip(part.tolist()[::31], wide.tolist()[::31], strict=True):
+                value = float_of(code, source)
+                assert got == (NAN["f32"] if math.isnan(value) else pattern_of(value))
+            # and back again, which is the identity but for NaN
+            back = _wide(Case(r1=wide), f"cvt.rn.{source}.f32 h0, r1")
+            is_nan = np.isnan(wide.view(np.float32))
+            assert np.array_equal(back[~is_nan], part[~is_nan])
+            assert (back[is_nan] == 0x7FFF).all()
+
+
+def _wide(case: Case, text: str) -> np.ndarray:
+    from tests.sim.alu.harness import compiled
+
+    block, names = compiled(text)
+    with np.errstate(all="ignore"):
+        (result,) = block(case.warp, (1 << 32) - 1, *(case.values.get(name) for name in names)).values()
+    return result
+
+
+@pytest.mark.parametrize("target", ["f16", "bf16"])
+@pytest.mark.parametrize("mode", ["rn", "rz"])
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_pairs_put_the_first_source_in_the_upper_half(target: str, mode: str, data: st.DataObject) -> None:
+    a, b = data.draw(float_patterns("f32")), data.draw(float_patterns("f32"))
+    largest = {"f16": 0x7BFF, "bf16": 0x7F7F}[target]
+
+    def one(pattern: int, *, relu: bool, saturates: bool) -> int:
+        code = narrowed(pattern, "f32", target, mode)
+        if code == 0x7FFF:
+            return code
+        if relu and code & 0x8000:
+            return 0
+        if saturates and code & 0x7FFF > largest:
+            return code & 0x8000 | largest
+        return code
+
+    for relu in (False, True):
+        for saturates in (False, True):
+            flags = ".relu" * relu + ".satfinite" * saturates
+            want = [one(x, relu=relu, saturates=saturates) << 16 | one(y, relu=relu, saturates=saturates)
+                    for x, y in zip(a, b, strict=True)]  # fmt: skip
+            assert every_way(f"cvt.{mode}{flags}.{target}x2.f32 r0, r1, r2", {"r1": a, "r2": b}) == want
+            if flags:
+                got = every_way(f"cvt.{mode}{flags}.{target}.f32 h0, r1", {"r1": a})
+                assert got == [pair >> 16 for pair in want]
+
+
+@settings(max_examples=20, deadline=None)
+@given(a=float_patterns("f32"))
+def test_tf32_keeps_ten_bits(a: list[int]) -> None:
+    def away(pattern: int) -> int:
+        value = float_of(pattern)
+        if math.isnan(value):
+            return NAN["f32"]
+        return min((pattern & 0x7FFF_FFFF) + 0x1000, 0x7F80_0000) & ~0x1FFF | pattern & 0x8000_0000
+
+    assert every_way("cvt.rna.tf32.f32 r0, r1", {"r1": a}) == [away(p) for p in a]
+
+    def even(pattern: int, *, relu: bool) -> int:
+        if math.isnan(float_of(pattern)):
+            return NAN["f32"]
+        if relu and pattern & 0x8000_0000:
+            return 0
+        size = pattern & 0x7FFF_FFFF
+        size = min(size + 0xFFF + (size >> 13 & 1), 0x7F80_0000) & ~0x1FFF
+        return size | pattern & 0x8000_0000
+
+    assert every_way("cvt.rn.tf32.f32 r0, r1", {"r1": a}) == [even(p, relu=False) for p in a]
+    assert every_way("cvt.rn.relu.tf32.f32 r0, r1", {"r1": a}) == [even(p, relu=True) for p in a]
+
+
+@settings(max_examples=10, deadline=None)
+@given(a=float_patterns("f32"))
+def test_a_float_is_rounded_to_an_integral_one_and_clamped(a: list[int]) -> None:
+    def integral(pattern: int, mode: str) -> int:
+        value = float_of(pattern)
+        if math.isnan(value):
+            return NAN["f32"]
+        if math.isinf(value):
+            return pattern
+        return pattern_of(math.copysign(float(ROUND[mode](Fraction(value))), value))
+
+    for mode in ROUND:
+        assert every_way(f"cvt.{mode}.f32.f32 r0, r1", {"r1": a}) == [integral(p, mode) for p in a]
+    got = every_way("cvt.sat.f32.f32 r0, r1", {"r1": a})
+    for pattern, result in zip(a, got, strict=True):
+        value = float_of(pattern)
+        assert result == pattern_of(0.0 if math.isnan(value) or value <= 0 else min(value, 1.0))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cvt.f16.f32 h0, r1",  # no rounding
+        "cvt.rn.f64.f32 d0, r1",  # nothing to round
+        "cvt.s32.f32 r0, r1",
+        "cvt.rn.s32.f32 r0, r1",
+        "cvt.rni.f32.s32 r0, r1",
+        "cvt.rn.u32.s32 r0, r1",
+        "cvt.rs.f16x2.f32 r0, r1, r2, r3",
+        "cvt.rn.ftz.f16.f64 h0, d1",
+        "cvt.rna.f16.f32 h0, r1",
+        "cvt.rn.sat.bf16.f32 h0, r1",
+        "cvt.rn.f16x2.f32 r0, r1",
+    ],
+)
+def test_what_is_not_a_conversion_is_refused_by_name(text: str) -> None:
+    with pytest.raises(Unsupported, match=text.split()[0]):
+        Case().lower(text)

@@ -1,0 +1,178 @@
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from pytest_nvfp4.sim.alu.narrow import widened
+from pytest_nvfp4.sim.alu.rounding import E2M1, E2M3, E3M2, E4M3, E5M2
+from pytest_nvfp4.sim.fault import Unsupported
+from tests.sim.alu.harness import Case, compiled, every_way
+from tests.sim.alu.patterns import float_patterns
+
+TYPES = {
+    "e4m3x2": (ml_dtypes.float8_e4m3fn, E4M3, 448.0),
+    "e5m2x2": (ml_dtypes.float8_e5m2, E5M2, 57344.0),
+    "e2m3x2": (ml_dtypes.float6_e2m3fn, E2M3, 7.5),
+    "e3m2x2": (ml_dtypes.float6_e3m2fn, E3M2, 28.0),
+    "e2m1x2": (ml_dtypes.float4_e2m1fn, E2M1, 6.0),
+}
+
+
+def many(text: str, **values: np.ndarray) -> np.ndarray:
+    """One instruction on any number of lanes."""
+    block, names = compiled(text)
+    with np.errstate(all="ignore"):
+        (result,) = block(Case().warp, (1 << 32) - 1, *(values.get(name) for name in names)).values()
+    return result
+
+
+def dst(kind: str) -> str:
+    return "b" if kind == "e2m1x2" else "h"
+
+
+def width(kind: str) -> int:
+    return 4 if kind == "e2m1x2" else 8
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_code_is_widened_as_ml_dtypes_does(kind: str) -> None:
+    dtype, form, _ = TYPES[kind]
+    codes = np.arange(2 * form.sign)
+    want = codes.astype(np.uint8).view(dtype).astype(np.float64)
+    assert np.array_equal(widened(form), want, equal_nan=True)
+    upper, lower = np.meshgrid(codes, codes)
+    pairs = (upper << width(kind) | lower).ravel()
+    got = many(f"cvt.rn.f16x2.{kind} r0, {dst(kind)}1", **{f"{dst(kind)}1": pairs.astype(np.uint8 if dst(kind) == "b" else np.uint16)})
+    halves = want.astype(np.float16).view(np.uint16).astype(np.uint32)
+    halves = np.where(np.isnan(want), 0x7FFF, halves)
+    assert np.array_equal(got, halves[upper.ravel()] << 16 | halves[lower.ravel()])
+    got = many(f"cvt.rn.relu.f16x2.{kind} r0, {dst(kind)}1", **{f"{dst(kind)}1": pairs.astype(np.uint8 if dst(kind) == "b" else np.uint16)})
+    halves = np.where(want <= 0, 0, halves)
+    assert np.array_equal(got, halves[upper.ravel()] << 16 | halves[lower.ravel()])
+
+
+def expected(values: np.ndarray, kind: str, *, relu: bool) -> np.ndarray:
+    """Codes by ml_dtypes, with saturation and NaN as the ISA has them."""
+    dtype, form, largest = TYPES[kind]
+    values = values.astype(np.float64)
+    if relu:
+        values = np.where(values <= 0, 0.0, values)
+    clamped = np.clip(values, -largest, largest)
+    # float32 holds every operand, and ml_dtypes rounds it once
+    codes = clamped.astype(np.float32).astype(dtype).view(np.uint8) & (2 * form.sign - 1)
+    return np.where(np.isnan(values), form.sign - 1, codes)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_f16_and_bf16_is_narrowed_as_ml_dtypes_does(kind: str, relu: bool) -> None:
+    codes = np.arange(1 << 16, dtype=np.uint32)
+    other = codes[::-1]
+    flag = ".relu" * relu
+    for source, values in (("f16x2", codes.astype(np.uint16).view(np.float16)), ("bf16x2", (codes << 16).view(np.float32))):
+        got = many(f"cvt.rn.satfinite{flag}.{kind}.{source} {dst(kind)}0, r1", r1=codes << 16 | other)
+        want = expected(values, kind, relu=relu).astype(np.uint32)
+        assert np.array_equal(got, want << width(kind) | want[::-1])
+    singles = np.concatenate([(codes << 16), codes.astype(np.uint16).view(np.float16).astype(np.float32).view(np.uint32)])
+    got = many(f"cvt.rn.satfinite{flag}.{kind}.f32 {dst(kind)}0, r1, r2", r1=singles, r2=singles[::-1].copy())
+    want = expected(singles.view(np.float32), kind, relu=relu).astype(np.uint32)
+    assert np.array_equal(got, want << width(kind) | want[::-1])
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@settings(max_examples=15, deadline=None)
+@given(a=float_patterns("f32"), b=float_patterns("f32"))
+def test_singles_are_narrowed_on_all_paths(kind: str, a: list[int], b: list[int]) -> None:
+    got = every_way(f"cvt.rn.satfinite.{kind}.f32 {dst(kind)}0, r1, r2", {"r1": a, "r2": b})
+    x, y = (expected(np.array(v, np.uint32).view(np.float32), kind, relu=False) for v in (a, b))
+    assert got == [int(p) << width(kind) | int(q) for p, q in zip(x, y, strict=True)]
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_ties_go_to_even_and_not_away(kind: str) -> None:
+    """A negative control for the rounding: halfway between each two neighbours, and a float32 beside it."""
+    _, form, _ = TYPES[kind]
+    values = widened(form)[: form.largest + 1]
+    middles = ((values[:-1] + values[1:]) / 2).astype(np.float32)
+    codes = np.arange(form.largest)
+    for shift, want in ((0, codes + (codes & 1)), (1, codes + 1), (-1, codes)):
+        patterns = (middles.view(np.int32) + shift).astype(np.uint32)
+        got = many(f"cvt.rn.satfinite.{kind}.f32 {dst(kind)}0, r1, r2", r1=np.zeros_like(patterns), r2=patterns)
+        assert np.array_equal(got, want)
+
+
+def scale(pattern: int, mode: str, *, saturates: bool) -> int:
+    """UE8M0 of a float32, in words of its value."""
+    value = abs(float(np.uint32(pattern & 0x7FFF_FFFF).view(np.float32)))
+    if value != value:
+        return 255
+    if value == float("inf"):
+        return 254 if saturates else 255
+    if value <= 2.0**-127:
+        return 0
+    exponent = int(np.floor(np.log2(value)))
+    up = mode == "rp" and 2.0**exponent < value
+    # a subnormal value has no exponent of its own: towards zero it is the smallest code
+    code = exponent + 127 + up
+    return min(code, 254) if saturates else code
+
+
+@pytest.mark.parametrize("saturates", [False, True])
+@pytest.mark.parametrize("mode", ["rz", "rp"])
+def test_scales_keep_the_exponent(mode: str, saturates: bool) -> None:
+    flag = ".satfinite" * saturates
+    codes = np.arange(1 << 16, dtype=np.uint32)
+    got = many(f"cvt.{mode}{flag}.ue8m0x2.bf16x2 h0, r1", r1=codes << 16 | codes[::-1])
+    want = np.array([scale(int(c) << 16, mode, saturates=saturates) for c in codes])
+    assert np.array_equal(got, want << 8 | want[::-1])
+
+
+@pytest.mark.parametrize("mode", ["rz", "rp"])
+@settings(max_examples=15, deadline=None)
+@given(a=float_patterns("f32"), b=float_patterns("f32"))
+def test_scales_of_singles(mode: str, a: list[int], b: list[int]) -> None:
+    got = every_way(f"cvt.{mode}.satfinite.ue8m0x2.f32 h0, r1, r2", {"r1": a, "r2": b})
+    want = [
+        scale(x, mode, saturates=True) << 8 | scale(y, mode, saturates=True) for x, y in zip(a, b, strict=True)
+    ]
+    assert got == want
+
+
+def test_every_scale_is_a_power_of_two() -> None:
+    codes = np.arange(256, dtype=np.uint32)
+    got = many("cvt.rn.bf16x2.ue8m0x2 r0, h1", h1=(codes << 8 | codes[::-1]).astype(np.uint16))
+    want = codes.astype(np.uint8).view(ml_dtypes.float8_e8m0fnu).astype(np.float32).view(np.uint32) >> 16
+    want[255] = 0x7FFF
+    assert np.array_equal(got, want << 16 | want[::-1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cvt.rn.e4m3x2.f32 h0, r1, r2",  # .satfinite is mandatory
+        "cvt.rz.satfinite.e4m3x2.f32 h0, r1, r2",
+        "cvt.rn.satfinite.e4m3.f32 h0, r1",
+        "cvt.rs.satfinite.e4m3x4.f32 r0, {r1, r2, r3, r4}, r5",
+        "cvt.rn.ue8m0x2.f32 h0, r1, r2",
+        "cvt.rn.bf16x2.e4m3x2 r0, h1",
+        "cvt.rn.satfinite.s2f6x2.f32 h0, r1, r2",
+        "cvt.rn.satfinite.scaled::n2::ue8m0.e4m3x2.f32 h0, r1, r2, h3",
+    ],
+)
+def test_other_forms_are_refused_by_name(text: str) -> None:
+    with pytest.raises(Unsupported, match=text.split()[0].replace(".", r"\.")):
+        Case().lower(text)
+
+
+def test_small_integers_are_clamped_and_packed() -> None:
+    a, b, c = [5, (1 << 32) - 300, 1000, 127], [(1 << 32) - 5, 300, 70000, 0], [0x1234, 0, 0xFFFF, 1]
+
+    def clamp(value: int, low: int, high: int, bits: int) -> int:
+        value = value - (1 << 32) if value >> 31 else value
+        return min(max(value, low), high) & (1 << bits) - 1
+
+    got = every_way("cvt.pack.sat.s8.s32.b32 r0, r1, r2, r3", {"r1": a, "r2": b, "r3": c})
+    want = [z << 16 & 0xFFFF_FFFF | clamp(x, -128, 127, 8) << 8 | clamp(y, -128, 127, 8) for x, y, z in zip(a, b, c, strict=True)]
+    assert got == want
+    got = every_way("cvt.pack.sat.u16.s32 r0, r1, r2", {"r1": a, "r2": b})
+    assert got == [clamp(x, 0, 65535, 16) << 16 | clamp(y, 0, 65535, 16) for x, y in zip(a, b, strict=True)]
