@@ -4,8 +4,8 @@
 - ``cas`` takes two operands: the value to compare with, and the new one.
 - Floating-point ``add`` rounds to nearest even. ``add.f32`` on global memory flushes subnormal inputs and results to
   zero of their sign, on shared memory it does not; ``f64`` and ``.noftz`` halves never flush.
-- A NaN result is 0x7FFFFFFF, 0x7FFF or 0x7FF8000000000000, as ``add`` gives it; that atomics give the same is assumed, the
-  ISA does not say which NaN they leave.
+- A NaN result is 0x7FFFFFFF, 0x7FFF or 0x7FF8000000000000, as ``add`` gives it; that atomics give the same is assumed,
+  the ISA does not say which NaN they leave.
 - ``min`` and ``max`` of halves give the operand that is no NaN, and order -0 below +0, as ``min.f16`` does.
 """
 
@@ -54,7 +54,7 @@ def integer_arrays(name: str, old: NDArray[Any], b: NDArray[Any], c: NDArray[Any
         chosen: NDArray[Any] = function(old.view(signed), b.view(signed)).view(old.dtype)
         return chosen
     if name == "inc":
-        return np.where(old >= b, old.dtype.type(0), old + one)
+        return np.where(old >= b, np.zeros_like(old), old + one)
     if name == "dec":
         return np.where((old == 0) | (old > b), b, old - one)
     if name == "exch":

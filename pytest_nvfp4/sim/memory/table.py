@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_nvfp4.sim.lower.emitter import Lowering
-from pytest_nvfp4.sim.memory import atomics, load, store
+from pytest_nvfp4.sim.memory import asynccopy, atomics, hints, load, matrix, store
 
 __all__ = ["BLOCKING", "LOWERINGS"]
 
-LOWERINGS: Mapping[str, Lowering] = {**load.LOWERINGS, **store.LOWERINGS, **atomics.LOWERINGS}
-BLOCKING: frozenset[str] = frozenset()
+LOWERINGS: Mapping[str, Lowering] = {
+    **load.LOWERINGS,
+    **store.LOWERINGS,
+    **atomics.LOWERINGS,
+    **matrix.LOWERINGS,
+    **asynccopy.LOWERINGS,
+    **hints.LOWERINGS,
+}
+BLOCKING: frozenset[str] = asynccopy.BLOCKING
 """Prefixes of instructions that may have to wait."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from pytest_nvfp4.sim.memory.arena import Arena
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.table import LOWERINGS
 from pytest_nvfp4.sim.ptx.parser import parse
+from pytest_nvfp4.sim.ptx.syntax import Module
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous
 from pytest_nvfp4.sim.run.cta import Cluster, Cta
 from pytest_nvfp4.sim.run.machine import Machine
@@ -31,6 +34,11 @@ HEADER = """.version 8.8
 .shared .align 128 .b8 smem[4096];
 .local .align 16 .b8 stack[64];
 """
+
+
+@lru_cache(maxsize=64)
+def parsed(body: str) -> Module:
+    return parse(HEADER + body + "\nret;\n}\n")
 
 
 @dataclass
@@ -65,7 +73,7 @@ class Case:
         self.machine = Machine(asynchronous=asynchronous)
         self.arena = Arena(reserve=1 << 32)
         self.parameters = bytes(range(0x70, 0x70 + 24))
-        module = parse(HEADER + "ret;\n}\n")
+        module = parsed("")
         self.kernel = module.kernels["k"]
         self.layout = SharedLayout(module, self.kernel)
         where = self.arena.allocate(24, name="parameters")
@@ -75,7 +83,8 @@ class Case:
             self.machine, Program(self.layout), self.kernel, self.parameters, where, block=(threads, 1, 1)
         )
         self.cluster = Cluster(self.launch, (0, 0, 0), (ctas, 1, 1))  # type: ignore[arg-type]
-        self.warps = []
+        self.warps: list[Warp] = []
+        self.ready: deque[Warp] = deque()
         for rank in range(ctas):
             cta = Cta(
                 self.cluster,
@@ -83,7 +92,7 @@ class Case:
                 (rank, 0, 0),
                 place=(rank, 0, 0),
                 shared_bytes=self.layout.static,
-                scheduler=None,  # type: ignore[arg-type]
+                scheduler=SimpleNamespace(ready=self.ready),  # type: ignore[arg-type]
             )
             warp = Warp(cta, 0, registers=[])
             cta.warps = [warp]
@@ -109,7 +118,7 @@ class Case:
 
     def block(self, body: str) -> Any:
         """The body's function, and its registers by name."""
-        module = parse(HEADER + body + "\nret;\n}\n")
+        module = parsed(body)
         kernel = module.kernels["k"]
         emitter = Emitter(
             special=lambda name: (_ for _ in ()).throw(KeyError(name)),

@@ -1,0 +1,348 @@
+"""``cp.async``: copies of 4, 8 or 16 bytes from global to shared memory that go on beside the thread.
+
+PTX ISA, "Data Movement and Conversion Instructions: Non-bulk copy", "cp.async", "cp.async.commit_group",
+"cp.async.wait_group / wait_all", "cp.async.mbarrier.arrive".
+
+- Both addresses are multiples of the size; ``.cg`` copies 16 bytes only. A source size below it, or ``ignore-src``,
+  fills the rest of the destination with zeros, and reads no more than the source size.
+- A group is what one thread issued since its last commit, so groups are kept per lane: a commit takes, for its lanes,
+  what they have pending. ``wait_group N`` waits until at most the N youngest groups of each lane are pending;
+  ``wait_all`` for everything, committed or not. Empty groups count.
+- ``cp.async.mbarrier.arrive`` arrives once per lane when the lane's earlier copies have; without ``.noinc`` the
+  barrier's pending count grows by one per lane first.
+
+Addresses are checked when the instruction is issued; bytes are read and written when the copy happens, which a lazy
+schedule puts off, so that a missing wait reads bytes that are not there. Copies of one warp happen in the order they
+were issued (the ISA promises no order; the lazy schedule is late, not shuffled). A wait on ``cp.async`` by another
+thread proves nothing.
+
+Counters: ``cp_async.requests``, ``cp_async.bytes`` (read from global memory), ``cp_async.sectors``,
+``cp_async.sectors_least``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim import lanes
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.memory.access import (
+    Access,
+    by_region,
+    gather,
+    locate_global,
+    locate_shared,
+    mark_written,
+    scatter,
+)
+from pytest_nvfp4.sim.memory.pattern import Pattern
+from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction, Register
+from pytest_nvfp4.sim.sync import mbarrier
+from pytest_nvfp4.sim.sync.addresses import shared_address
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.memory.globals import Region
+    from pytest_nvfp4.sim.run.warp import Group, Warp
+
+__all__ = ["BLOCKING", "LOWERINGS", "CopyGroups", "arrive", "commit", "copy", "wait"]
+
+
+class _Work:
+    """One issued copy: the lanes that have not committed it, and whether it has happened."""
+
+    __slots__ = ("done", "mask")
+
+    def __init__(self, mask: int) -> None:
+        self.mask = mask
+        self.done = False
+
+
+class CopyGroups:
+    """A warp's asynchronous copies: ``pending`` not committed, ``groups`` committed, oldest first."""
+
+    def __init__(self, warp: Warp) -> None:
+        self.warp = warp
+        self.pending: list[_Work] = []
+        self.groups: list[tuple[int, list[tuple[int, _Work]]]] = []
+        """For each group the lanes that have it, and its copies, each with those of the lanes that issued it."""
+        self.waiters: list[Group] = []
+
+    def finish(self, work: _Work) -> None:
+        """A copy has happened: waiters look again."""
+        work.done = True
+        waiters, self.waiters = self.waiters, []
+        for group in waiters:
+            group.wake()
+
+    def commit(self, mask: int) -> None:
+        """The pending copies of these lanes become their youngest group."""
+        taken = [(work.mask & mask, work) for work in self.pending if work.mask & mask and not work.done]
+        self.groups.append((mask, taken))
+        for work in self.pending:
+            work.mask &= ~mask
+        self.pending = [work for work in self.pending if work.mask and not work.done]
+        while self.groups and all(work.done for _, work in self.groups[0][1]):
+            # Copies happen in order, so what is done is always the oldest, and forgetting it changes no count.
+            self.groups.pop(0)
+
+    def waits(self, mask: int, allowed: int | None) -> bool:
+        """Whether lanes of the mask have unfinished copies beyond their ``allowed`` youngest groups (None: any)."""
+        if allowed is None:
+            if any(work.mask & mask and not work.done for work in self.pending):
+                return True
+            allowed = 0
+        younger = np.zeros(32, np.intp)
+        for members, works in reversed(self.groups):
+            old = lanes.bits_of(younger >= allowed) & members & mask
+            if old and any(issuers & old and not work.done for issuers, work in works):
+                return True
+            younger += lanes.bools(members)
+        return False
+
+    def waiting_for(self) -> str:
+        """How many copies are outstanding, for the report of a deadlock."""
+        groups = [sum(not work.done for _, work in works) for _, works in self.groups]
+        return f"cp.async groups with {groups} outstanding copies, and {len(self.pending)} not committed"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """A copy whose addresses were checked: where each part of the lanes reads, and where all of them write."""
+
+    sources: tuple[tuple[int, Region, int, Pattern], ...]
+    """(lanes, region, offset, pattern) of the lanes that read whole items."""
+    short: tuple[tuple[int, Region, int, int], ...]
+    """(lane, region, offset, bytes) of those that read fewer."""
+    mask: int
+    index: int
+    target: Pattern
+
+
+def copy(
+    w: Warp, mask: int, target: lanes.Bits, source: lanes.Bits, source_size: lanes.Bits, access: Access, at: int
+) -> None:
+    """``cp.async``: ``source_size`` of ``access.size`` bytes in each lane, zeros after them. Raises Fault."""
+    plan = _plan(w, mask, _spread(target, np.uint32), _spread(source, np.uint64), source_size, access)
+    cta = w.cta
+    machine = cta.launch.machine
+    unit = w.unit(CopyGroups)
+    work = _Work(mask)
+
+    def action() -> None:
+        _move(cta.shared, plan, access)
+        machine.changes += 1
+        unit.finish(work)
+
+    machine.asynchronous.submit(("cp.async", w), action, what=access.opcode)
+    if not work.done:
+        unit.pending.append(work)
+
+
+def _plan(
+    w: Warp, mask: int, target: NDArray[Any], source: NDArray[Any], source_size: lanes.Bits, access: Access
+) -> _Plan:
+    size = access.size
+    index, pattern = locate_shared(mask, target, w.cta.shared, access)
+    if pattern.distinct != pattern.index.size:
+        lane = int(pattern.active[int(np.argmax(np.bincount(pattern.index)[pattern.index] > 1))])
+        w.cta.launch.report(
+            "lanes-race",
+            f"{access.opcode}: lane {lane} and another lane of the warp copy to the same bytes of shared memory",
+            hint="look at the layout of the threads over the tile: it has fewer elements than threads",
+        )
+    short: list[tuple[int, Region, int, int]] = []
+    whole = mask
+    if source_size.__class__ is not int or source_size != size:
+        sizes = _spread(source_size, np.uint32)
+        memory = w.cta.launch.machine.memory
+        for lane in lanes.lanes(mask):
+            many = int(sizes[lane])
+            if many == size:
+                continue
+            whole &= ~(1 << lane)
+            if many > size:
+                raise Fault("cp.async", f"{access.opcode}: lane {lane}'s source size is {many}, above {size}")
+            where = int(source[lane])
+            if where % size:
+                raise Fault("misaligned", f"{access.opcode}: lane {lane}'s source {where:#x} is no multiple of {size}")
+            if many:
+                region = memory.region(where, many, write=False, what=f"{access.opcode}, lane {lane}")
+                short.append((lane, region, where - region.start, many))
+    sources: list[tuple[int, Region, int, Pattern]] = []
+    parts = [whole] if whole else []
+    while parts:
+        part = parts.pop()
+        located = locate_global(w, part, source, access, write=False)
+        if located is None:
+            parts.extend(by_region(w, part, source, access, write=False))
+        else:
+            region, offset, shape, low = located
+            sources.append((part, region, offset, shape))
+            _count(w, shape.bytes_touched, shape.sectors(low), shape.least_sectors)
+    for _, _, _, many in short:
+        _count(w, many, 1, 1)
+    w.cta.launch.counters["cp_async.requests"] += 1
+    return _Plan(tuple(sources), tuple(short), mask, index, pattern)
+
+
+def _count(w: Warp, size: int, sectors: int, least: int) -> None:
+    counters = w.cta.launch.counters
+    counters["cp_async.bytes"] += size
+    counters["cp_async.sectors"] += sectors
+    counters["cp_async.sectors_least"] += least
+
+
+def _move(shared: Any, plan: _Plan, access: Access) -> None:
+    size = access.size
+    if len(plan.sources) == 1 and plan.sources[0][0] == plan.mask:
+        _, region, offset, pattern = plan.sources[0]
+        data = gather(region.data, offset, pattern, access)
+    else:
+        rows = np.zeros((32, size), np.uint8)
+        for part, region, offset, pattern in plan.sources:
+            rows[lanes.bools(part)] = gather(region.data, offset, pattern, access).view(np.uint8).reshape(-1, size)
+        for lane, region, offset, many in plan.short:
+            rows[lane, :many] = region.data[offset : offset + many]
+        data = rows[lanes.bools(plan.mask)]
+    shared.refuse_opaque(plan.index, plan.index + plan.target.span, what=access.opcode)
+    scatter(shared.data, plan.index, plan.target, data, access)
+    mark_written(shared, plan.index, plan.target, access)
+
+
+def copy_unless(
+    w: Warp, mask: int, target: lanes.Bits, source: lanes.Bits, ignored: lanes.Predicate, access: Access, at: int
+) -> None:
+    """``cp.async`` with ``ignore-src``: zeros in the lanes where the predicate holds. Raises Fault."""
+    size = access.size
+    many: lanes.Bits
+    if isinstance(ignored, (bool, np.bool_)):
+        many = 0 if ignored else size
+    else:
+        many = np.where(ignored, np.uint32(0), np.uint32(size))
+    copy(w, mask, target, source, many, access, at)
+
+
+def commit(w: Warp, mask: int) -> None:
+    """``cp.async.commit_group``."""
+    w.unit(CopyGroups).commit(mask)
+
+
+def wait(w: Warp, mask: int, allowed: int | None) -> bool | None:
+    """``cp.async.wait_group`` (``allowed`` groups may be pending) and ``wait_all`` (None): None while it must wait."""
+    unit = w.unit(CopyGroups)
+    if not unit.waits(mask, allowed):
+        return True
+    w.wait_for(unit)
+    return None
+
+
+def arrive(w: Warp, mask: int, address: lanes.Bits, increment: bool, generic: bool, opcode: str, at: int) -> None:
+    """``cp.async.mbarrier.arrive``: an arrival per lane after the lane's copies. Raises Fault."""
+    arrivals: dict[mbarrier.Mbarrier, int] = {}
+    for lane in lanes.lanes(mask):
+        place = address if isinstance(address, int) else int(address[lane])
+        found = mbarrier.resolve(
+            w, shared_address(place, generic=generic, what=opcode), cluster=False, what=f"{opcode}, lane {lane}"
+        )
+        arrivals[found] = arrivals.get(found, 0) + 1
+    machine = w.cta.launch.machine
+    for found, number in arrivals.items():
+        if increment:
+            if found.pending + number > mbarrier.COUNT_LIMIT:
+                raise Fault("mbarrier", f"{opcode}: the pending count of the {found.name} would be above its limit")
+            found.pending += number
+
+        def action(found: mbarrier.Mbarrier = found, number: int = number) -> None:
+            mbarrier.arrive(found, number, who=(w, at))
+            machine.changes += 1
+
+        machine.asynchronous.submit(("cp.async", w), action, what=opcode)
+
+
+def _spread(value: lanes.Bits, dtype: Any) -> NDArray[Any]:
+    return value if isinstance(value, np.ndarray) else np.full(32, value, dtype)
+
+
+# ---- lowering ----------------------------------------------------------------------------------------------------
+
+_PREFETCHES = frozenset({"L2::64B", "L2::128B", "L2::256B"})
+
+
+def _cp_async(ins: Instruction, e: Emitter) -> None:
+    parts = list(ins.parts[2:])
+    cache = parts.pop(0) if parts else ""
+    if cache not in ("ca", "cg") or not parts or parts.pop(0) not in ("shared", "shared::cta"):
+        raise Unsupported(f"{ins.opcode}: only cp.async.ca and .cg to .shared are modelled")
+    if not parts or parts.pop(0) != "global":
+        raise Unsupported(f"{ins.opcode}: the source must be .global")
+    hinted = bool(parts) and parts[0] == "L2::cache_hint"
+    parts = parts[1:] if hinted else parts
+    if parts and parts[0] in _PREFETCHES:
+        parts.pop(0)
+    if parts:
+        raise Unsupported(f"{ins.opcode}: .{parts[0]} is not modelled")
+    operands = list(ins.operands)
+    if hinted and len(operands) > 3:
+        e.value(operands.pop(), 64)
+    if not 3 <= len(operands) <= 4:
+        raise Unsupported(f"{ins.opcode} with {len(ins.operands)} operands")
+    target, source, many = operands[:3]
+    sizes = (16,) if cache == "cg" else (4, 8, 16)
+    if not isinstance(many, Immediate) or many.value not in sizes:
+        raise Unsupported(f"{ins.opcode}: the size must be one of {sizes}")
+    access = e.constant(Access(ins.opcode, "global", 32, many.value // 4), "access")
+    where = (e.address(target), e.address(source))
+    last = operands[3] if len(operands) == 4 else None
+    if isinstance(last, Register) and last.bits == 1:
+        e.line(e.call(copy_unless, "w", e.mask, *where, e.predicate(last), access, str(e.at)))
+        return
+    size = str(many.value) if last is None else e.value(last, 32)
+    e.line(e.call(copy, "w", e.mask, *where, size, access, str(e.at)))
+
+
+def _commit(ins: Instruction, e: Emitter) -> None:
+    if ins.parts != ("cp", "async", "commit_group") or ins.operands:
+        raise Unsupported(f"{ins.opcode}: only cp.async.commit_group is modelled")
+    e.line(e.call(commit, "w", e.mask))
+
+
+def _wait(ins: Instruction, e: Emitter) -> None:
+    everything = ins.parts[2] == "wait_all"
+    if len(ins.parts) != 3 or len(ins.operands) != (0 if everything else 1):
+        raise Unsupported(f"{ins.opcode} with {len(ins.operands)} operands")
+    allowed = "None"
+    if not everything:
+        number = ins.operands[0]
+        if not isinstance(number, Immediate):
+            raise Unsupported(f"{ins.opcode}: the number of groups must be a literal")
+        allowed = str(number.value)
+    name = e.temporary(e.call(wait, "w", e.mask, allowed))
+    e.park_if_none(name)
+
+
+def _arrive(ins: Instruction, e: Emitter) -> None:
+    parts = list(ins.parts[4:])
+    increment = not (parts and parts[0] == "noinc")
+    parts = parts if increment else parts[1:]
+    generic = not (parts and parts[0] in ("shared", "shared::cta"))
+    parts = parts if generic else parts[1:]
+    if parts != ["b64"] or len(ins.operands) != 1:
+        raise Unsupported(f"{ins.opcode}: not a form of cp.async.mbarrier.arrive")
+    flags = (str(increment), str(generic), repr(ins.opcode), str(e.at))
+    e.line(e.call(arrive, "w", e.mask, e.address(ins.operands[0]), *flags))
+
+
+LOWERINGS: Mapping[str, Lowering] = {
+    "cp.async": _cp_async,
+    "cp.async.commit_group": _commit,
+    "cp.async.wait_group": _wait,
+    "cp.async.wait_all": _wait,
+    "cp.async.mbarrier.arrive": _arrive,
+}
+BLOCKING = frozenset({"cp.async.wait_group", "cp.async.wait_all"})

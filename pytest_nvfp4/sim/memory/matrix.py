@@ -1,0 +1,281 @@
+"""``ldmatrix``, ``stmatrix``, ``movmatrix``: 8 by 8 matrices between shared memory and the registers of a warp.
+
+PTX ISA, "Warp-level matrix load instruction: ldmatrix", "... store ...: stmatrix", "... transpose ...: movmatrix". With
+g = lane / 4 and q = lane % 4:
+
+=============== ===================================== =======================================================
+shape            lane t gives the address of           register j of a lane holds
+=============== ===================================== =======================================================
+m8n8.b16         row t % 8 of matrix t / 8 (16 bytes)  matrix j: row g, columns 2q and 2q + 1
+  .trans                                               matrix j: rows 2q and 2q + 1 of column g
+m8n16.b8x16      row t % 8 of matrix t / 8 (16 bytes)  matrix j: row g, columns 4q .. 4q + 3
+m16n16.trans.b8  row t % 16 of matrix t / 16           matrix j / 2: rows 4q .. 4q + 3 of column g + 8 (j % 2)
+m16n8.trans.b8   row t % 8 of matrix t / 8, stored     matrix j, transposed: rows 2q, 2q + 1 of column g, then of
+                 (stmatrix)                            column g + 8
+=============== ===================================== =======================================================
+
+Packed sources (``b8x16.b4x16_p64``, ``b8x16.b6x16_p32``): a row of 16 bytes starts with 16 elements of 4 or 6 bits,
+the first lowest, and ends in padding, which is not read; each becomes a byte, zero-extended (the ISA calls them
+unsigned elements; CUTLASS shifts 4-bit ones to where the MMA wants them afterwards).
+
+Evidence: m8n8 by the ISA's figures; m16n16 and m16n8 by CUTLASS's ``copy_sm100.hpp`` and its traits, which state them
+as layouts, and by published measurements on sm_120.
+
+All 32 lanes take part; a shared address is a multiple of 16, one a matrix row. Bank conflicts count as for 16-byte
+accesses, a matrix of 8 rows in one pass if it can (``shared.load``, ``shared.store`` of ``tally``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim import lanes
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.memory.access import (
+    SHARED_WINDOW,
+    Access,
+    check_written,
+    gather,
+    locate_shared,
+    mark_written,
+    scatter,
+)
+from pytest_nvfp4.sim.memory.tally import Tally
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Vector
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["LOWERINGS", "Shape", "load_matrix", "move_matrix", "store_matrix"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """What an ``ldmatrix`` or ``stmatrix`` moves.
+
+    Attributes:
+        kind: ``m8n8``, ``m8n16``, ``m16n16`` or ``m16n8``.
+        rows: Addresses that are used: those of the first lanes.
+        transposed: ``.trans``.
+        packed: Bits of a packed source element, or 0.
+        generic: The addresses are generic.
+        access: One row.
+        mask: The lanes whose addresses count.
+    """
+
+    kind: str
+    rows: int
+    transposed: bool
+    packed: int
+    generic: bool
+    access: Access
+    mask: int
+
+
+def load_matrix(w: Warp, mask: int, address: lanes.Bits, shape: Shape, at: int) -> tuple[NDArray[np.uint32], ...]:
+    """The registers, in order. Raises Fault."""
+    where = _addresses(w, mask, address, shape)
+    shared = w.cta.shared
+    access = shape.access
+    index, pattern = locate_shared(shape.mask, where, shared, access)
+    if shape.packed:
+        _check_packed(shared, index, pattern.offsets, shape)
+    else:
+        check_written(shared, index, pattern, access)
+    _count(w, "shared.load", pattern, index)
+    rows = gather(shared.data, index, pattern, access).view(np.uint8).reshape(shape.rows, 16)
+    if shape.packed:
+        rows = _unpacked(rows, shape.packed)
+    return tuple(fragments(rows, shape.kind, transposed=shape.transposed))
+
+
+def fragments(rows: NDArray[np.uint8], kind: str, *, transposed: bool) -> NDArray[np.uint32]:
+    """Registers by (number, lane) of matrix rows of 16 bytes."""
+    if kind == "m16n16":
+        # (matrix, q, byte, half, g): register (matrix, half), lane (g, q), byte: the row within 4.
+        parts = rows.reshape(-1, 4, 4, 2, 8).transpose(0, 3, 4, 1, 2)
+        return np.ascontiguousarray(parts).view(np.uint32).reshape(-1, 32)
+    if not transposed:
+        return np.ascontiguousarray(rows).view(np.uint32).reshape(-1, 32)
+    elements = rows.view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1)
+    return np.ascontiguousarray(elements).view(np.uint32).reshape(-1, 32)
+
+
+def matrix_rows(registers: NDArray[np.uint32], kind: str, *, transposed: bool) -> NDArray[np.uint8]:
+    """The matrix rows of 16 bytes that registers by (number, lane) stand for, as ``stmatrix`` stores them."""
+    if kind == "m16n8":
+        # (matrix, g, q, half, row): row 2q + row, column g + 8 half.
+        parts = registers.view(np.uint8).reshape(-1, 8, 4, 2, 2).transpose(0, 2, 4, 3, 1)
+        return np.ascontiguousarray(parts).reshape(-1, 16)
+    if not transposed:
+        return registers.view(np.uint8).reshape(-1, 16)
+    elements = registers.view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1)
+    return np.ascontiguousarray(elements).view(np.uint8).reshape(-1, 16)
+
+
+def store_matrix(
+    w: Warp, mask: int, address: lanes.Bits, values: tuple[lanes.Bits, ...], shape: Shape, at: int
+) -> None:
+    """Store the registers. Raises Fault; two rows at one address with different bytes are a finding."""
+    where = _addresses(w, mask, address, shape)
+    shared = w.cta.shared
+    access = shape.access
+    index, pattern = locate_shared(shape.mask, where, shared, access)
+    _count(w, "shared.store", pattern, index)
+    registers = np.empty((len(values), 32), np.uint32)
+    for number, value in enumerate(values):
+        registers[number] = value
+    rows = matrix_rows(registers, shape.kind, transposed=shape.transposed)
+    scatter(shared.data, index, pattern, rows, access)
+    mark_written(shared, index, pattern, access)
+    w.cta.launch.machine.changes += 1
+    if pattern.distinct != shape.rows:
+        kept = gather(shared.data, index, pattern, access).view(np.uint8).reshape(-1, 16)
+        lost = (kept != rows).any(axis=1)
+        if lost.any():
+            lane = int(np.argmax(lost))
+            w.cta.launch.report(
+                "lanes-race",
+                f"{access.opcode}: the row of lane {lane} at byte {index + int(pattern.offsets[lane])} of shared "
+                "memory is also another lane's, with different bytes",
+                hint="look at the addresses that the lanes give: one for each row of each matrix",
+            )
+
+
+def move_matrix(mask: int, value: lanes.Bits, opcode: str) -> NDArray[np.uint32]:
+    """The transposed 8 by 8 matrix of 16-bit elements."""
+    _all_lanes(mask, opcode)
+    registers = np.ascontiguousarray(lanes.spread(value, 32)).reshape(1, 32)
+    elements = registers.view(np.uint16).reshape(8, 8).T
+    return np.ascontiguousarray(elements).view(np.uint32).reshape(32)
+
+
+def _all_lanes(mask: int, opcode: str) -> None:
+    if mask != lanes.FULL:
+        raise Fault(
+            "divergence",
+            f"{opcode}: only lanes {mask:#010x} of the warp execute it",
+            hint="an instruction with .sync.aligned needs all 32 lanes; look at the branch or predicate around it",
+        )
+
+
+def _addresses(w: Warp, mask: int, address: lanes.Bits, shape: Shape) -> NDArray[Any]:
+    _all_lanes(mask, shape.access.opcode)
+    where = address if isinstance(address, np.ndarray) else np.full(32, address, np.uint64)
+    if shape.generic:
+        used = where[: shape.rows]
+        if (used < np.uint64(SHARED_WINDOW)).any():
+            lane = int(np.argmax(used < np.uint64(SHARED_WINDOW)))
+            raise Fault(
+                "out-of-bounds",
+                f"{shape.access.opcode}: lane {lane}'s generic address {int(used[lane]):#x} is not one of shared "
+                "memory",
+                hint="the address must be a shared one, or a generic one made by cvta.shared",
+            )
+        where = (where & np.uint64(0xFFFF_FFFF)).astype(np.uint32)
+    return where
+
+
+def _count(w: Warp, what: str, pattern: Any, index: int) -> None:
+    tally = w.cta.units.get(Tally) or w.cta.unit(Tally)
+    key = (what, pattern, index & 127)
+    tally[key] = tally.get(key, 0) + 1
+
+
+def _check_packed(shared: Any, index: int, offsets: NDArray[Any], shape: Shape) -> None:
+    for lane, offset in enumerate(offsets.tolist()):
+        shared.read(index + offset, 2 * shape.packed, what=f"{shape.access.opcode}, lane {lane}")
+
+
+def _unpacked(rows: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """16 elements of 4 or 6 bits at the start of each row, as bytes."""
+    stream = np.unpackbits(rows[:, : 2 * bits], axis=1, bitorder="little").reshape(-1, 16, bits)
+    whole = np.zeros((rows.shape[0], 16, 8), np.uint8)
+    whole[:, :, :bits] = stream
+    return np.packbits(whole, axis=2, bitorder="little").reshape(-1, 16)
+
+
+# ---- lowering ----------------------------------------------------------------------------------------------------
+
+_NUMBERS = {"x1": 1, "x2": 2, "x4": 4}
+_PACKED = {"b4x16_p64": 4, "b6x16_p32": 6}
+_LOADS = {
+    ("m8n8", False, "b16"): 1,
+    ("m8n8", True, "b16"): 1,
+    ("m16n16", True, "b8"): 2,
+    ("m16n16", True, "b4x16_p64"): 2,
+    ("m16n16", True, "b6x16_p32"): 2,
+    ("m8n16", False, "b4x16_p64"): 1,
+    ("m8n16", False, "b6x16_p32"): 1,
+}
+"""Registers a matrix, by shape, transposition and source format."""
+_STORES = {("m8n8", False, "b16"): 1, ("m8n8", True, "b16"): 1, ("m16n8", True, "b8"): 1}
+
+
+def _shape(ins: Instruction, table: Mapping[tuple[str, bool, str], int], registers: Operand) -> Shape:
+    """The shape, checked against the number of registers. Raises Unsupported."""
+    parts = list(ins.parts[1:])
+    if parts[:2] != ["sync", "aligned"]:
+        raise Unsupported(f"{ins.opcode}: .sync.aligned is required")
+    rest = parts[2:]
+    source = rest.pop() if rest else ""
+    if source in _PACKED and (not rest or rest.pop() != "b8x16"):
+        raise Unsupported(f"{ins.opcode}: a packed source goes to .b8x16")
+    found: dict[str, str] = {}
+    for part in rest:
+        kinds = {"trans": "trans", "shared": "space", "shared::cta": "space"}
+        slot = "number" if part in _NUMBERS else kinds.get(part, "shape" if part[:1] == "m" else "")
+        if not slot or slot in found:
+            raise Unsupported(f"{ins.opcode}: .{part} is not modelled")
+        found[slot] = part
+    if "number" not in found or "shape" not in found:
+        raise Unsupported(f"{ins.opcode}: the shape or the number of matrices is missing")
+    kind, number, transposed = found["shape"], _NUMBERS[found["number"]], "trans" in found
+    each = table.get((kind, transposed, source))
+    if each is None or (kind == "m16n16" and number > 2):
+        raise Unsupported(f"{ins.opcode}: no such shape, transposition and type")
+    given = len(registers.items) if isinstance(registers, Vector) else 1
+    if given != each * number:
+        raise Unsupported(f"{ins.opcode}: {given} registers, expected {each * number}")
+    rows = (16 if kind == "m16n16" else 8) * number
+    return Shape(
+        kind=kind,
+        rows=rows,
+        transposed=transposed,
+        packed=_PACKED.get(source, 0),
+        generic="space" not in found,
+        access=Access(ins.opcode, "shared", 32, 4),
+        mask=(1 << rows) - 1,
+    )
+
+
+def _ldmatrix(ins: Instruction, e: Emitter) -> None:
+    if len(ins.operands) != 2:
+        raise Unsupported(f"{ins.opcode} with {len(ins.operands)} operands")
+    target, address = ins.operands
+    shape = e.constant(_shape(ins, _LOADS, target), "shape")
+    e.assign_all(target, e.call(load_matrix, "w", e.mask, e.address(address), shape, str(e.at)), 32)
+
+
+def _stmatrix(ins: Instruction, e: Emitter) -> None:
+    if len(ins.operands) != 2:
+        raise Unsupported(f"{ins.opcode} with {len(ins.operands)} operands")
+    address, source = ins.operands
+    shape = e.constant(_shape(ins, _STORES, source), "shape")
+    e.line(e.call(store_matrix, "w", e.mask, e.address(address), e.tuple(source, 32), shape, str(e.at)))
+
+
+def _movmatrix(ins: Instruction, e: Emitter) -> None:
+    if ins.parts != ("movmatrix", "sync", "aligned", "m8n8", "trans", "b16") or len(ins.operands) != 2:
+        raise Unsupported(f"{ins.opcode}: only movmatrix.sync.aligned.m8n8.trans.b16 exists")
+    target, source = ins.operands
+    e.assign(target, e.call(move_matrix, e.mask, e.value(source, 32), repr(ins.opcode)), 32)
+
+
+LOWERINGS: Mapping[str, Lowering] = {"ldmatrix": _ldmatrix, "stmatrix": _stmatrix, "movmatrix": _movmatrix}
