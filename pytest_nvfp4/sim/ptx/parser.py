@@ -48,6 +48,10 @@ _HEADER = re.compile(
 )
 _DIRECTIVE = re.compile(r'\s*\.([a-z]\w*)\s*([^."]*(?:"[^"]*"[^."]*)*)')
 _TRIPLE = re.compile(r"\s*(\w+)\s*(?:,\s*(\w+)\s*)?(?:,\s*(\w+)\s*)?\Z")
+_PERFORMANCE = frozenset([
+    "reqntid", "maxntid", "minnctapersm", "maxnctapersm", "maxnreg", "noreturn", "pragma", "explicitcluster",
+    "reqnctapercluster", "maxclusterrank", "blocksareclusters", "abi_preserve", "abi_preserve_control",
+])  # fmt: skip
 _SPACES = frozenset(["shared", "local", "param", "global", "const", "extern", "visible", "weak", "common"])
 
 
@@ -151,11 +155,11 @@ class _ModuleParser:
             )
 
     def _directive(self, token: Token) -> None:
-        word = token.text[1:].split(None, 1)[0]
+        word = _word(token)
         if word == "pragma":
             return
         if word == "alias":
-            name = token.text.split(None, 1)[1].split(",")[0].strip()
+            name = token.text[len(".alias") :].split(",")[0].strip()
             self._scope.declare(name, Refused(f"{name} is an .alias, which is not modelled"))
             return
         found, reasons = declarations.variables(token)
@@ -289,6 +293,13 @@ class _KernelParser:
                     text=self._token.text,
                 )
             name, value = match[1], match[2].strip(" \t\n;")
+            if name not in _PERFORMANCE:
+                raise PtxError(
+                    f".{name}, which is no performance directive that is known",
+                    line=self._token.line,
+                    text=self._token.text,
+                    unsupported=True,
+                )
             found[name] = f"{found[name]}, {value}" if name in found else value
             position = match.end()
         return found
@@ -395,7 +406,7 @@ class _KernelParser:
                 known[name] = Vector(tuple(items))
             scope.stale()
             return
-        word = text[1:].split(None, 1)[0]
+        word = _word(token)
         if word in _SPACES:
             found, reasons = declarations.variables(token)
             for variable in found:
@@ -444,8 +455,8 @@ class _KernelParser:
                 raise _error(token, str(error), unsupported=error.unsupported) from None
             if "f32" in parts:
                 operands = _narrow(parts, operands)
-            if parts[0] == "bra" or parts[0] == "brx":
-                _check_branch(parts, operands, token)
+        if parts[0] == "bra" or parts[0] == "brx":
+            _check_branch(parts, operands, token)
         self._instructions.append(
             Instruction(
                 opcode,
@@ -458,6 +469,14 @@ class _KernelParser:
                 location,
             )
         )
+
+
+def _word(token: Token) -> str:
+    """The name of a directive. Raises PtxError if there is none."""
+    found = re.match(r"\.([a-z]\w*)", token.text)
+    if found is None:
+        raise PtxError("expected the name of a directive", line=token.line, text=token.text)
+    return found[1]
 
 
 def _error(token: Token, message: str, *, unsupported: bool = False) -> PtxError:

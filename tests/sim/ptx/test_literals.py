@@ -52,8 +52,8 @@ def test_rounding_to_single(value):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "019", "0x", "0b2", "1f", "0f3F80000", "0f3F8000000", "x", "1 2", "5+", "(1", "1)", "-0f3F800000", "5/0",
-             "0x1FFFFFFFFFFFFFFFF", "1?2", "1..2", "%r1", "0u5"]
+    "text", ["", "019", "0x", "0b2", "1f", "0f3F80000", "0f3F8000000", "x", "1 2", "5+", "(1", "1)", "-0f3F800000",
+             "5/0", "0x1FFFFFFFFFFFFFFFF", "1?2", "1..2", "%r1", "0u5"]
 )  # fmt: skip
 def test_no_literal(text):
     assert immediate(text) is None
