@@ -11,6 +11,7 @@ Counters: ``printf`` (of threads).
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -73,7 +74,9 @@ def format_c(text: str, take: Callable[[str], int | float], string: Callable[[in
             return _integer(value, kind, flags=flags, width=int(width or 0), precision=precision)
         spec = f"%{flags}{width}" + ("" if precision is None else f".{precision or 0}")
         if kind in "eEfFgG":
-            return (spec + kind) % argument("d")
+            real = argument("d")
+            # C pads infinities and NaN with blanks, whatever the flags.
+            return ((spec if math.isfinite(real) else spec.replace(flags, flags.replace("0", ""), 1)) + kind) % real
         if kind == "c" and not long:
             return f"%{flags.replace('0', '')}{width}c" % chr(int(argument("i")) & 0xFF)
         if kind == "s" and not long:

@@ -74,18 +74,24 @@ class AnyOf:
 
 
 def init(w: Warp, mask: int, address: Bits, count: Bits, form: Form) -> None:
-    """mbarrier.init in each lane."""
-    seen: set[int] = set()
+    """mbarrier.init in each lane.
+
+    Lanes of one instruction that initialise one barrier with one count leave it in the same state, and NVIDIA's own
+    kernels do so; with different counts it is a fault.
+    """
+    seen: dict[int, int] = {}
     for lane in lanes(mask):
         place = address if isinstance(address, int) else int(address[lane])
+        number = count if isinstance(count, int) else int(count[lane])
         if place in seen:
+            if seen[place] == number:
+                continue
             raise Fault(
                 "multi-lane",
-                f"{form.what} of the barrier at {place:#x} by {mask.bit_count()} lanes at once",
+                f"{form.what} of the barrier at {place:#x} by several lanes at once, with counts {seen[place]} and {number}",
                 hint="elect one lane (cute.arch.elect_one, or thread 0) around the initialisation",
             )
-        seen.add(place)
-        number = count if isinstance(count, int) else int(count[lane])
+        seen[place] = number
         owner, index = _locate(w, place, form)
         owner.init(index, number, what=mbarrier.said((w, form.at)))
 
