@@ -54,6 +54,8 @@ class SharedMemory:
         self.written_raw = memoryview(self.written.view(np.uint8))  # type: ignore[arg-type]
         self.opaque = Opaque()
         """Start index of an object that plain accesses must not touch, its size and what it is."""
+        self.in_flight: dict[object, tuple[int, int, str]] = {}
+        """By copy that has not arrived: start index, size, and what it is. Its bytes count as not written."""
 
     def index(self, address: int, size: int, *, what: str, align: int = 1) -> int:
         """The index of a shared::cta address, checked: own window, in bounds for ``size`` bytes, aligned.
@@ -137,7 +139,15 @@ class SharedMemory:
                 )
 
     def uninitialised(self, index: int, *, what: str) -> Fault:
-        """The fault of reading a byte that nothing wrote."""
+        """The fault of reading a byte that nothing wrote, or that a copy is about to write."""
+        for start, size, copy in self.in_flight.values():
+            if start <= index < start + size:
+                return Fault(
+                    "in-flight",
+                    f"{what}: byte {index} of shared memory (address {self.base + index:#x}) has not arrived: {copy} to "
+                    f"bytes [{start}, {start + size}) is under way",
+                    hint="wait for the copy's mbarrier (the right one, in the right phase) before the data are read",
+                )
         return Fault(
             "uninitialised",
             f"{what}: byte {index} of shared memory (address {self.base + index:#x}) was never written",

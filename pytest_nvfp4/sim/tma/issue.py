@@ -97,7 +97,7 @@ def targets(
         raise Fault("out-of-bounds", f"{what}: {wide:#x} is no shared address, which has 32 bits")
     if not cluster:
         index = cta.shared.index(address, size, what=what, align=align)
-        _free(cta.shared, index, size, what)
+        _free(cta, index, size, what)
         if group != 2 or barrier >> RANK_SHIFT == cta.rank:
             return [(cta, index, resolve(cta, barrier, cluster=False, what=what))]
         _pair(cta.rank, barrier, what)
@@ -105,7 +105,7 @@ def targets(
     if multicast is None:
         owner = cta.owner_of(address, what=what)
         index = owner.shared.index(address, size, what=what, align=align)
-        _free(owner.shared, index, size, what)
+        _free(owner, index, size, what)
         if barrier >> RANK_SHIFT != owner.rank:
             if group != 2:
                 raise Fault(
@@ -124,7 +124,7 @@ def targets(
         if multicast >> rank & 1:
             owner = cta.peer(rank, what=f"{what} (CTA mask {multicast:#06x})")
             index = owner.shared.index((address & _OFFSET) | rank << RANK_SHIFT, size, what=what, align=align)
-            _free(owner.shared, index, size, what)
+            _free(owner, index, size, what)
             where = (barrier & _OFFSET) | signal_rank(rank, parity, group) << RANK_SHIFT
             found.append((owner, index, resolve(cta, where, cluster=True, what=what)))
     return found
@@ -139,9 +139,20 @@ def _pair(rank: int, barrier: int, what: str) -> None:
         )
 
 
-def _free(shared: SharedMemory, index: int, size: int, what: str) -> None:
+def _free(cta: Cta, index: int, size: int, what: str) -> None:
+    """Raise Fault if a barrier lies in the destination; report a copy that is still on its way there."""
+    shared = cta.shared
     if shared.opaque:
         shared.refuse_opaque(index, index + size, what=what)
+    for start, length, copy in shared.in_flight.values():
+        if start < index + size and index < start + length:
+            cta.launch.report(
+                "in-flight",
+                f"{what}: writes bytes [{index}, {index + size}) of shared memory while {copy} to bytes "
+                f"[{start}, {start + length}) is under way",
+                hint="the stage was given away before it was filled: look at the wait on its full barrier",
+            )
+            return
 
 
 class Arrival:
@@ -174,6 +185,8 @@ class Arrival:
         launch = self.warp.cta.launch
         try:
             for cta, index, barrier in self.targets:
+                if cta.shared.in_flight:
+                    cta.shared.in_flight.pop(self, None)
                 self.copy(cta.shared, index)
                 complete_tx(barrier, self.count, who=self.what)
         except Fault as fault:
@@ -193,7 +206,9 @@ def deliver(arrival: Arrival, *, size: int, order: NDArray[np.intp] | None = Non
     """
     arrival.warp.cta.launch.machine.asynchronous.submit(arrival, arrival, what=arrival.what)
     if not arrival.done and overwrites:
+        said = arrival.warp.cta.launch.say(arrival.at)
         for cta, index, _ in arrival.targets:
+            cta.shared.in_flight[arrival] = (index, size, said)
             written = cta.shared.written[index : index + size]
             if order is None:
                 written[:] = False

@@ -279,7 +279,16 @@ def test_a_read_before_the_data_arrive_is_found_in_the_lazy_schedule():
     out = {"out": np.zeros(F16.bytes, np.uint8)}
     with pytest.raises(Fault) as caught:
         run_tensor(body, F16, extra=out, asynchronous=Lazy())
-    assert caught.value.kind == "uninitialised"
+    assert caught.value.kind == "in-flight"
+    assert "cp.async.bulk.tensor.2d" in caught.value.message
+
+
+def test_a_second_load_to_data_on_their_way_is_found_in_the_lazy_schedule():
+    for at, kinds in ((0, ["in-flight"]), (F16.bytes - 128, ["in-flight"]), (F16.bytes, [])):
+        loads = load(F16, (0, 0)) + "\n" + load(F16, (0, 0), address=f"%r1+{DATA + at}")
+        body = "\n".join([prologue(), first(expect(2 * F16.bytes) + "\n" + loads), wait()])
+        ran = run_tensor(body, F16, asynchronous=Lazy())
+        assert [f.kind for f in ran.grid.findings] == kinds
 
 
 def test_data_and_barrier_in_different_ctas():
