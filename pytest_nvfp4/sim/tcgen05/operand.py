@@ -15,8 +15,9 @@ in MN-major, c a chunk of a row of M or N):
 - MN-major, no swizzle: ``c * SBO + (k / 8) * LBO + (k % 8) * 16``.
 
 Elements of 32 bits are MN-major with 32B atoms only, others never (PTX ISA, "Valid Combinations of Type-Size,
-Major-ness and Swizzling"). A start inside the pattern must stay inside its first row: the ISA gives other places a
-base offset.
+Major-ness and Swizzling"). A start may lie anywhere in the pattern on 16 bytes, as long as what is read along K stays in
+a row: the swizzle acts on absolute addresses, so TMA and MMA agree (rests on NVIDIA's grouped-GEMM template, whose
+operands start 640 bytes into a pattern with a base offset of 0).
 """
 
 from __future__ import annotations
@@ -109,16 +110,7 @@ def geometry(
     elif swizzle.code == 1:
         raise Unsupported(f"{what}: K-major operand with swizzle {swizzle.name}")
     if swizzle.mask:
-        offset = matrix.start % swizzle.pattern
-        if offset >= swizzle.pitch:
-            raise Fault(
-                "descriptor",
-                f"{what}: the operand starts at shared address {matrix.start:#x}, {offset} bytes into the "
-                f"{swizzle.pattern}-byte pattern of swizzle {swizzle.name}, which is not in its first row "
-                f"({swizzle.pitch} bytes)",
-                hint=f"align the tensor in shared memory to {swizzle.pattern} bytes, and advance by whole atoms or "
-                "inside a row",
-            )
+        offset = matrix.start % swizzle.pitch
         chunks = rows * element_bytes // 16
         reach = min(chunks * 16, swizzle.pitch) if mn else row_bytes
         if offset + reach > swizzle.pitch:
