@@ -144,8 +144,8 @@ class SharedMemory:
             if start <= index < start + size:
                 return Fault(
                     "in-flight",
-                    f"{what}: byte {index} of shared memory (address {self.base + index:#x}) has not arrived: {copy} to "
-                    f"bytes [{start}, {start + size}) is under way",
+                    f"{what}: byte {index} of shared memory (address {self.base + index:#x}) has not arrived: {copy} "
+                    f"to bytes [{start}, {start + size}) is under way",
                     hint="wait for the copy's mbarrier (the right one, in the right phase) before the data are read",
                 )
         return Fault(
