@@ -8,7 +8,7 @@ still waits is a deadlock.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -48,6 +48,7 @@ class Scheduler:
         self.resident: list[Cluster] = []
         self._spinning: list[Warp] = []
         self._spun_at = -1
+        self._idle_turns: dict[Warp, int] = {}
         self._forced: dict[tuple[Group, int], int] = {}
         self._forced_at = -1
 
@@ -84,8 +85,7 @@ class Scheduler:
         left = _SLICE
         try:
             left = self._run(warp, left)
-            stands = left <= 0 and before == self.grid.machine.changes and warp.select() is not None
-            spins = stands and self._spins(warp)
+            spins = left <= 0 and before == self.grid.machine.changes and self._suspect(warp) and self._spins(warp)
         except Fault as fault:
             if fault.where is None:
                 fault.where = self._where(warp, fault)
@@ -241,28 +241,44 @@ class Scheduler:
         """Warps that provably come back to the same state until memory changes."""
         return list(self._spinning)
 
+    def _suspect(self, warp: Warp) -> bool:
+        """Whether to look if a warp that changed nothing in its turn spins: in its 1st, 2nd, 4th, 8th ... such turn.
+
+        A long computation must not be watched all the time.
+        """
+        if warp.select() is None:
+            return False
+        turns = self._idle_turns[warp] = self._idle_turns.get(warp, 0) + 1
+        return not turns & (turns - 1)
+
     def _spins(self, warp: Warp) -> bool:
         """Whether the warp comes back to the very same registers and places, with nothing changed in between."""
         machine = self.grid.machine
         before, ticks = machine.changes, machine.tick()
         state = [(g.pc, g.mask, g.waiting is None) for g in warp.groups]
         kept = list(warp.registers)
+        differs = 0
         for _ in range(_CYCLE):
             self._run(warp, 1)
             if machine.changes != before or not warp.groups or warp.select() is None:
                 return False
-            if [(g.pc, g.mask, g.waiting is None) for g in warp.groups] == state and _same(warp.registers, kept):
-                return machine.tick() == ticks + 1
+            if [(g.pc, g.mask, g.waiting is None) for g in warp.groups] == state:
+                differs = _difference(warp.registers, kept, differs) if kept else -1
+                if differs < 0:
+                    return machine.tick() == ticks + 1
         return False
 
 
-def _same(one: list[object], other: list[object]) -> bool:
-    for a, b in zip(one, other, strict=True):
-        if a is b:
-            continue
-        if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-            if not np.array_equal(a, b):  # type: ignore[arg-type]
-                return False
-        elif a != b:
-            return False
-    return True
+def _difference(one: list[Any], other: list[Any], first: int) -> int:
+    """An index where two register files differ, -1 if none; looks at ``first`` first, which differed before."""
+    if not _same(one[first], other[first]):
+        return first
+    return next((index for index, value in enumerate(one) if not _same(value, other[index])), -1)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.array_equal(a, b)
+    return bool(a == b)
