@@ -88,7 +88,8 @@ def init(w: Warp, mask: int, address: Bits, count: Bits, form: Form) -> None:
                 continue
             raise Fault(
                 "multi-lane",
-                f"{form.what} of the barrier at {place:#x} by several lanes at once, with counts {seen[place]} and {number}",
+                f"{form.what} of the barrier at {place:#x} by several lanes at once, with counts {seen[place]} and "
+                f"{number}",
                 hint="elect one lane (cute.arch.elect_one, or thread 0) around the initialisation",
             )
         seen[place] = number

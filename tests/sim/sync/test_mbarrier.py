@@ -208,7 +208,12 @@ RULES = {
     "count of 2^20": ("mbarrier", "arrival count 1048576", "@%p0 mbarrier.init.shared.b64 [%r99], 1048576;"),
     "misaligned": ("misaligned", "not a multiple of 8", "@%p0 mbarrier.init.shared.b64 [%r99+4], 1;"),
     "outside": ("out-of-bounds", "launched with 1024", "@%p0 mbarrier.init.shared.b64 [%r99+1024], 1;"),
-    "all lanes": ("multi-lane", "by 32 lanes", "mbarrier.init.shared.b64 [%r99], 1;"),
+    "lanes with different counts": (
+        "multi-lane",
+        "with counts 1 and 2",
+        "add.u32 %r1, %r0, 1;\nmbarrier.init.shared.b64 [%r99], %r1;",
+    ),
+    "two warps": ("mbarrier", "there is a live", "mbarrier.init.shared.b64 [%r99], 1;"),
     "twice": ("mbarrier", "there is a live", init() + "@%p0 mbarrier.init.shared.b64 [%r99], 1;"),
     "never": (
         "mbarrier",
@@ -256,6 +261,7 @@ LEGAL = {
     "count of 2^20": "@%p0 mbarrier.init.shared.b64 [%r99], 1048575;",
     "misaligned": "@%p0 mbarrier.init.shared.b64 [%r99+8], 1;",
     "outside": "@%p0 mbarrier.init.shared.b64 [%r99+1016], 1;",
+    "lanes with different counts": "mbarrier.init.shared.b64 [%r99], 1;",
     "all lanes": "mad.lo.u32 %r1, %r0, 8, %r99;\nmbarrier.init.shared.b64 [%r1], 1;",
     "twice": init() + "@%p0 mbarrier.inval.shared.b64 [%r99];\n@%p0 mbarrier.init.shared.b64 [%r99], 1;",
     "too many": init(2) + "@%p0 mbarrier.arrive.shared.b64 _, [%r99], 2;",
@@ -269,7 +275,7 @@ LEGAL = {
 @pytest.mark.parametrize("rule", RULES)
 def test_rules(rule):
     kind, words, body = RULES[rule]
-    faults(kind, words, body)
+    faults(kind, words, body, threads=64 if rule == "two warps" else 32)
 
 
 @pytest.mark.parametrize("rule", LEGAL)
