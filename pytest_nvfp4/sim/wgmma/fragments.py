@@ -26,6 +26,8 @@ __all__ = ["a_matrix", "accumulator_matrix", "accumulator_registers", "b_matrix"
 
 def stack(registers: Sequence[Bits]) -> NDArray[np.uint32]:
     """Registers of a warp as ``(count, 32)``."""
+    if not any(value.__class__ is int for value in registers):
+        return np.array(registers)
     out = np.empty((len(registers), 32), np.uint32)
     for row, value in zip(out, registers, strict=True):
         row[:] = value

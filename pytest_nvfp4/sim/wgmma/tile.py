@@ -45,6 +45,7 @@ class Tile:
         if last.number >= member.complete:
             self._in_flight(last)
         self.touched = member.fences
+        member.settled = self
         return self.now()[index]
 
     def _in_flight(self, last: Operation) -> None:

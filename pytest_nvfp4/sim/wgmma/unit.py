@@ -127,6 +127,8 @@ class WarpgroupMember:
         self.committed = 0
         self.complete = 0
         """Operations that this warp knows to be done."""
+        self.settled: Tile | None = None
+        """The accumulator that was looked at last."""
 
     def complete_text(self) -> str:
         """What has been waited for, in words."""
@@ -217,38 +219,58 @@ def issue(
 def _extend(
     member: WarpgroupMember, form: Form, operation: Operation, registers: tuple[Any, ...], *, scaled: bool
 ) -> list[Any] | None:
-    head = registers[0]
-    tile = head.source if head.__class__ is Pending else None
-    if not isinstance(tile, Tile) or tile.member is not member or tile.accumulator is not form.accumulator:
-        tile = None
-    whole = tile is not None and len(tile.tokens) == len(registers) and tile.tokens == list(registers)
-    if whole:
-        assert tile is not None
-        if tile.touched == member.fences:
-            member.warp.cta.launch.report(
-                "wgmma",
-                f"{form.name}: its accumulator was read after the last wgmma.fence",
-                hint="wgmma.fence orders accesses to a register before a wgmma that uses it (warpgroup.fence())",
-            )
-        if not form.copied:
-            if scaled:
-                tile.extend(operation)
-            else:
-                tile.restart(operation)
-            return None
+    tile, tokens = _tile_of(member, form, registers)
+    if tile is not None and tile.touched == member.fences:
+        member.warp.cta.launch.report(
+            "wgmma",
+            f"{form.name}: its accumulator was read after the last wgmma.fence",
+            hint="wgmma.fence orders accesses to a register before a wgmma that uses it (warpgroup.fence())",
+        )
+    if tile is not None and tokens and not form.copied:
+        if scaled:
+            tile.extend(operation)
+        else:
+            tile.restart(operation)
+        return None
+    count = len(registers)
     made: Tile
     if not scaled:
-        made = Tile(member, form.accumulator, len(registers), None)
-    elif whole and tile is not None and tile.values is None:
-        made = Tile(member, form.accumulator, len(registers), tile.start)
-        made.operations = list(tile.operations)
-    elif whole and tile is not None:
-        made = Tile(member, form.accumulator, len(registers), tile.values)
-    else:
+        made = Tile(member, form.accumulator, count, None)
+    elif tile is None:
         start = [value.settle() if value.__class__ is Pending else value for value in registers]
-        made = Tile(member, form.accumulator, len(registers), start)
+        made = Tile(member, form.accumulator, count, start)
+    elif tile.values is not None:
+        made = Tile(member, form.accumulator, count, tile.values)
+    else:
+        made = Tile(member, form.accumulator, count, tile.start)
+        made.operations = list(tile.operations)
     made.operations.append(operation)
     return made.tokens
+
+
+def _tile_of(member: WarpgroupMember, form: Form, registers: tuple[Any, ...]) -> tuple[Tile | None, bool]:
+    """The tile that all registers are of, in order, and whether they hold its tokens (or else its settled values)."""
+    head = registers[0]
+    if head.__class__ is Pending:
+        tile = head.source
+        if (
+            isinstance(tile, Tile)
+            and tile.member is member
+            and tile.accumulator is form.accumulator
+            and tile.tokens == list(registers)
+        ):
+            return tile, True
+        return None, False
+    settled = member.settled
+    if (
+        settled is not None
+        and settled.values is not None
+        and settled.accumulator is form.accumulator
+        and len(settled.values) == len(registers)
+        and all(one is other for one, other in zip(settled.values, registers, strict=True))
+    ):
+        return settled, False
+    return None, False
 
 
 def _aligned(mask: int, name: str) -> None:
