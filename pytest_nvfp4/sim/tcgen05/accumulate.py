@@ -14,8 +14,8 @@ A chain keeps copies of its operands' bytes. When it is computed:
   it takes for each to have a bound of 2**23 steps; that D is below 2**23 steps between them is looked at. NVFP4 data
   with moderate scale factors is of this kind.
 - Else, from where D is, the products of each instruction are summed in float64 and D is rounded after each. While the
-  bound of an instruction is below 2**53 steps (with D), the sum before the rounding is exact, and so is the rule. Beyond
-  (f16, bf16 and tf32 of wide range, wide E8M0 scales) a product is still exact, and the float64 sum of at most 65 terms
+  bound of an instruction is below 2**53 steps (with D), the sum before the rounding is exact, and so is the rule.
+  Beyond (f16, bf16 and tf32 of wide range, wide E8M0 scales) a product is still exact, and the float64 sum of at most 65 terms
   errs by at most 65 * 2**-53 of the sum of their magnitudes: only what lies that close to a tie of the rounding to 24
   bits can come out differently.
 - i8 products are exact in float64 for any length.

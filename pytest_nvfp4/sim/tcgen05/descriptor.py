@@ -135,7 +135,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
-    """A decoded, legal instruction descriptor. ``m`` and ``n`` are the whole instruction's, over both CTAs of a pair."""
+    """A decoded, legal instruction descriptor. ``m`` and ``n`` are the whole instruction's, over both CTAs."""
 
     kind: Kind
     group: int

@@ -160,8 +160,8 @@ def _origin(w: Warp, mask: int, address: Bits, move: Movement, what: str) -> tup
     if not low <= lane or lane + move.rows > low + 32:
         raise Fault(
             "lane-quadrant",
-            f"{what}: lanes [{lane}, {lane + move.rows}) of TMEM by warp {w.index}, which reaches lanes [{low}, {low + 32}"
-            ")",
+            f"{what}: lanes [{lane}, {lane + move.rows}) of TMEM by warp {w.index}, which reaches lanes "
+            f"[{low}, {low + 32})",
             hint="warp i of the CTA reaches the quadrant i % 4: look at the warp index in the address and at which "
             "warps run the epilogue",
         )

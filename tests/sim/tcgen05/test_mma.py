@@ -306,7 +306,8 @@ def _once(**changes: Any) -> None:
     core = ctas[0].unit(TensorCore)
     [(desc_a, _)], [(desc_b, _)] = list(core.a), list(core.b)
     arguments: dict[str, Any] = {
-        "mask": 1, "d": 0, "a": desc_a, "b": desc_b, "bits": idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64), "enable": True,
+        "mask": 1, "d": 0, "a": desc_a, "b": desc_b, "enable": True,
+        "bits": idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64),
         "sfa": SFA, "sfb": SFB, "form": Form("mxf4nvf4", 1, 4, False, 0, "test"), "prepare": None,
     }  # fmt: skip
     arguments.update(changes)
@@ -322,6 +323,10 @@ def _once(**changes: Any) -> None:
 def test_the_control() -> None:
     _once()
     _once(d=128, enable=False)
+
+
+def _release(tmem: Tmem) -> None:
+    tmem.free(0, 512)
 
 
 def _spoil(tmem: Tmem) -> None:
@@ -341,7 +346,7 @@ def _spoil(tmem: Tmem) -> None:
         ({"sfa": SFA | 1 << 30}, "sf-id", "SF id 1"),
         ({"d": SFA - 60, "enable": False}, "tmem", "overlaps the accumulator"),
         ({"prepare": _spoil}, "tmem", "row 37"),
-        ({"prepare": lambda tmem: tmem.free(0, 512)}, "tmem", "nothing is allocated"),
+        ({"prepare": _release}, "tmem", "nothing is allocated"),
         ({"form": Form("mxf4nvf4", 2, 4, False, 0, "test")}, "cta-group", "earlier"),
     ],
 )

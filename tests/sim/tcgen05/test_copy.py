@@ -1,0 +1,120 @@
+"""``tcgen05.cp`` and ``tcgen05.commit``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.run.asynchronous import Lazy
+from pytest_nvfp4.sim.sync.mbarrier import MbarrierFile
+from pytest_nvfp4.sim.tcgen05.commit import commit
+from pytest_nvfp4.sim.tcgen05.copy import Shape, copy
+from pytest_nvfp4.sim.tcgen05.tmem import Tmem
+from tests.sim.tcgen05.harness import make_ctas, matrix_bits, own
+from tests.sim.tcgen05.places import PITCH, k_major
+
+# For each shape: the TMEM lanes of a source row, from the words of the ISA.
+LANES = {
+    (128, ""): lambda row: [row],
+    (4, ""): lambda row: [32 * row],
+    (64, "warpx2::02_13"): lambda row: [row, row + 64],
+    (64, "warpx2::01_23"): lambda row: [64 * (row // 32) + row % 32, 64 * (row // 32) + 32 + row % 32],
+    (32, "warpx4"): lambda row: [row + 32 * q for q in range(4)],
+}
+SHAPES = [(128, 256, ""), (4, 256, ""), (128, 128, ""), (64, 128, "warpx2::02_13"), (64, 128, "warpx2::01_23"), (32, 128, "warpx4")]
+
+
+def _source(cta, start: int, rows: int, size: int, swizzle: int, seed: int) -> tuple[int, np.ndarray]:
+    data = np.random.default_rng(seed).integers(0, 256, (rows, size), dtype=np.uint8)
+    stride, leading = 8 * PITCH.get(swizzle, 16), 0 if swizzle else 128 * 20
+    for r in range(rows):
+        for k in range(size):
+            at = start - 1024 + k_major(r, k, swizzle=swizzle, stride=stride, leading=leading)
+            cta.shared.data[at] = data[r, k]
+            cta.shared.written[at] = True
+    return matrix_bits(start, stride=stride, leading=leading, swizzle=swizzle), data
+
+
+@pytest.mark.parametrize(("rows", "bits", "multicast"), SHAPES)
+@pytest.mark.parametrize("swizzle", [0, 2, 6])
+def test_every_shape(rows: int, bits: int, multicast: str, swizzle: int) -> None:
+    [cta] = make_ctas()
+    tmem = own(cta)
+    value, data = _source(cta, 2048, rows, bits // 8, swizzle, rows)
+    before = tmem.data.copy()
+    copy(cta.warps[0], 1 << 7, 40, value, Shape(rows, bits, multicast, 1, "cp"), 0)
+    want = before
+    for row in range(rows):
+        words = data[row].view(np.uint32)
+        for lane in LANES[rows, multicast](row):
+            want[40 : 40 + bits // 32, lane] = words
+    assert (tmem.data == want).all()
+    assert cta.launch.counters["tcgen05.cp.bytes"] == rows * bits // 8
+    if rows == 4:
+        with pytest.raises(Fault, match="lane 1 of TMEM column 40"):
+            tmem.need(40, 8, what="test")
+    else:
+        tmem.need(40, bits // 32, what="test")
+
+
+def test_a_pair_copies_from_its_own_memories() -> None:
+    ctas = make_ctas(2)
+    datas = []
+    for rank, cta in enumerate(ctas):
+        own(cta)
+        value, data = _source(cta, 2048, 32, 16, 0, rank)
+        datas.append(data)
+    copy(ctas[0].warps[0], 1, 0, value, Shape(32, 128, "warpx4", 2, "cp"), 0)
+    for cta, data in zip(ctas, datas, strict=True):
+        assert (data.view(np.uint32) == cta.unit(Tmem).data[:4, 96:].T).all()
+
+
+@pytest.mark.parametrize(
+    ("mask", "address", "kind"), [(3, 0, "multi-lane"), (1, 510, "tmem"), (1, 1 << 16, "tmem"), (1, 0, "uninitialised")]
+)
+def test_what_is_found(mask: int, address: int, kind: str) -> None:
+    [cta] = make_ctas()
+    own(cta)
+    value = matrix_bits(2048, stride=128)
+    if kind != "uninitialised":
+        cta.shared.written[:] = True
+    with pytest.raises(Fault) as caught:
+        copy(cta.warps[0], mask, address, value, Shape(32, 128, "warpx4", 1, "cp"), 0)
+    assert caught.value.kind == kind
+
+
+def test_a_commit_arrives_after_what_came_before() -> None:
+    lazy = Lazy()
+    [cta] = make_ctas(asynchronous=lazy)
+    tmem = own(cta)
+    barrier = cta.unit(MbarrierFile).init(0, 1, what="test")
+    value, data = _source(cta, 2048, 32, 16, 0, 1)
+    copy(cta.warps[0], 1, 0, value, Shape(32, 128, "warpx4", 1, "cp"), 0)
+    commit(cta.warps[0], 1, 1024, None, 1, False, 0)
+    assert barrier.phase == 0
+    assert lazy.step()
+    assert (data.view(np.uint32) == tmem.data[:4, :32].T).all()
+    assert barrier.phase == 0
+    assert lazy.step()
+    assert barrier.phase == 1
+
+
+def test_a_commit_to_several_ctas() -> None:
+    ctas = make_ctas(4)
+    barriers = [cta.unit(MbarrierFile).init(64, 2, what="test") for cta in ctas]
+    commit(ctas[0].warps[0], 1, 1024 + 64, 0b1011, 2, False, 0)
+    assert [barrier.pending for barrier in barriers] == [1, 1, 2, 1]
+    commit(ctas[0].warps[0], 1, ctas[2].shared.base + 64, None, 2, False, 0)
+    assert [barrier.pending for barrier in barriers] == [1, 1, 1, 1]
+
+
+def test_a_commit_needs_a_barrier_and_one_lane() -> None:
+    [cta] = make_ctas()
+    with pytest.raises(Fault, match="no mbarrier"):
+        commit(cta.warps[0], 1, 1024, None, 1, False, 0)
+    cta.unit(MbarrierFile).init(0, 1, what="test")
+    with pytest.raises(Fault, match="2 lanes"):
+        commit(cta.warps[0], 3, 1024, None, 1, False, 0)
+    with pytest.raises(Fault, match="mask of the multicast is 0"):
+        commit(cta.warps[0], 1, 1024, 1 << 16, 1, False, 0)
