@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import cutlass
 import cutlass.cute as cute
 import numpy as np
@@ -121,9 +123,12 @@ def narrow_pairs_reference(x: np.ndarray) -> np.ndarray:
     exponents = (x & 0x7F800000) >> 23
     fraction = (x & 0x007FFFFF) != 0
     up = np.minimum(exponents + fraction, 254)
-    to_f16 = lambda code, dtype: torch.from_numpy(code.copy()).view(dtype).half().view(torch.int16).numpy().view(np.uint16)  # noqa: E731
+
+    def to_f16(code: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+        return torch.from_numpy(code.copy()).view(dtype).half().view(torch.int16).numpy().view(np.uint16)
+
     fp4_f16 = (E2M1[fp4 & 7] * np.where(fp4 & 8, -1, 1)).astype(np.float16).view(np.uint16)
-    scale_bf16 = (up << 7).astype(np.int64)
+    scale_bf16 = np.where(up == 0, 0x40, up << 7)  # 2^-127 is a subnormal bf16
     bf16 = torch.from_numpy(values.copy()).bfloat16().view(torch.int16).numpy().view(np.uint16)
     half = values.astype(np.float16)
     cut = np.where(np.abs(half.astype(np.float64)) > magnitude, np.nextafter(half, np.float16(0)), half)
@@ -254,7 +259,7 @@ def integers_reference(x: np.ndarray) -> np.ndarray:
                 c + sum(p * q for p, q in zip(as_bytes(ua), as_bytes(ub), strict=True)),
                 ua.bit_length() - 1,
                 a // 7,
-                a % 7,
+                int(math.fmod(a, 7)),  # the DSL's // rounds down, its % keeps the sign of the dividend
                 ones[2] if len(ones) >= 3 else -1,
                 max(-(2**31), min(2**31 - 1, a + b)),
                 abs(a),

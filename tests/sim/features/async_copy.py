@@ -1,4 +1,4 @@
-"""cp.async with groups and with mbarriers, and bulk copies without tensor maps; PTX ISA, "cp.async" and "cp.async.bulk"."""
+"""cp.async with groups and with mbarriers, and bulk copies without tensor maps; PTX ISA, "cp.async", "cp.async.bulk"."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def signalled(x: cute.Tensor, y: cute.Tensor):
     else:
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, STAGES)
         total = cutlass.Float32(0)
-        for i in cutlass.range(TILES, unroll=1):
+        for _ in cutlass.range(TILES, unroll=1):
             pipe.consumer_wait(state)
             total = total * 2.0 + ring[5 * (thread - 32), state.index]
             pipe.consumer_release(state)
@@ -124,7 +124,6 @@ def zero_filled(x: cute.Tensor, y: cute.Tensor):
 def bulk(x: cute.Tensor, y: cute.Tensor):
     """cp.async.bulk to shared memory under an mbarrier, and back under a bulk group."""
     thread, _, _ = arch.thread_idx()
-    warp = arch.make_warp_uniform(arch.warp_idx())
     smem = utils.SmemAllocator()
     barrier = smem.allocate_array(cutlass.Int64, 1)
     shared = smem.allocate_tensor(cutlass.Float32, cute.make_layout((TILE, 2)), byte_alignment=128)
@@ -135,9 +134,9 @@ def bulk(x: cute.Tensor, y: cute.Tensor):
     load = cute.make_copy_atom(cpasync.CopyBulkG2SOp(), cutlass.Float32)
     store = cute.make_copy_atom(cpasync.CopyBulkS2GOp(), cutlass.Float32)
     for i in cutlass.range(TILES, unroll=1):
-        if warp == 0:
-            with arch.elect_one():
-                arch.mbarrier_arrive_and_expect_tx(barrier, TILE * 4)
+        # Unlike a copy with a tensor map, these are issued by every thread that gets here.
+        if thread == 0:
+            arch.mbarrier_arrive_and_expect_tx(barrier, TILE * 4)
             source, target = cpasync.group_bulk_copy_modes(x[i, None], shared[None, i % 2])
             cute.copy(load, source, target, mbar_ptr=barrier)
         arch.mbarrier_wait(barrier, i % 2)
@@ -145,7 +144,7 @@ def bulk(x: cute.Tensor, y: cute.Tensor):
             shared[j * 128 + thread, i % 2] = shared[j * 128 + thread, i % 2] * 2.0 + 1.0
         arch.fence_proxy("async.shared", space="cta")
         arch.sync_threads()
-        if warp == 0:
+        if thread == 0:
             source, target = cpasync.group_bulk_copy_modes(shared[None, i % 2], y[i, None])
             cute.copy(store, source, target)
             arch.cp_async_bulk_commit_group()

@@ -55,7 +55,6 @@ def ping_pong_reference(x: np.ndarray) -> np.ndarray:
 @cute.jit
 def ring(x: cute.Tensor, y: cute.Tensor):
     """``PipelineAsync``: one warp fills a ring of two stages that another empties, 8 rounds."""
-    thread, _, _ = arch.thread_idx()
     warp = arch.make_warp_uniform(arch.warp_idx())
     lane = arch.lane_idx()
     smem = utils.SmemAllocator()
@@ -75,7 +74,7 @@ def ring(x: cute.Tensor, y: cute.Tensor):
         producer.tail()
     if warp == 1:
         total = cutlass.Int32(0)
-        for i in cutlass.range(8, unroll=1):
+        for _ in cutlass.range(8, unroll=1):
             full = consumer.wait_and_advance()
             total = total * 3 + stages[31 - lane, full.index]
             full.release()
@@ -181,6 +180,12 @@ FEATURES = (
         shared_atomics_reference,
         shape=(128,),
         out_shape=(18,),
-        opcodes=("atom.*shared.*add", "atom.*shared.*max", "atom.*shared.*xor", "atom.*shared.*cas", "atom.*shared.*exch"),
+        opcodes=(
+            "atom.*shared.*add",
+            "atom.*shared.*max",
+            "atom.*shared.*xor",
+            "atom.*shared.*cas",
+            "atom.*shared.*exch",
+        ),
     ),
 )

@@ -1,8 +1,8 @@
 """Block-scaled ``tcgen05.mma``: mxf8f6f4, mxf4 and mxf4nvf4; PTX ISA, "tcgen05.mma" and "Scale factor layout".
 
 A, B and their scales come by TMA, the scales go to TMEM with ``tcgen05.cp`` and every instruction names the scales of
-its part of K. In global memory the scales lie as 512-byte atoms of 128 rows by 4 scales, row r and scale j of an atom at
-byte ``(r % 32) * 16 + (r // 32) * 4 + j``, and the atoms of a block of rows follow each other along K.
+its part of K. In global memory the scales lie as 512-byte atoms of 128 rows by 4 scales, row r and scale j of an atom
+at byte ``(r % 32) * 16 + (r // 32) * 4 + j``, and the atoms of a block of rows follow each other along K.
 """
 
 from __future__ import annotations
@@ -255,9 +255,7 @@ class ScaledGemm:
         if warp == 0:
             for k_tile in cutlass.range(k_tiles, unroll=1):
                 empty = ab_producer.acquire_and_advance()
-                for i, (source, target) in enumerate(
-                    ((tAgA, tAsA), (tBgB, tBsB), (tAgSFA, tAsSFA), (tBgSFB, tBsSFB))
-                ):
+                for i, (source, target) in enumerate(((tAgA, tAsA), (tBgB, tBsB), (tAgSFA, tAsSFA), (tBgSFB, tBsSFB))):
                     cute.copy(
                         atoms[i],
                         source[None, k_tile],
@@ -446,7 +444,10 @@ FEATURES = (
         elements=E4M3,
         sf_type="Float8E8M0FNU",
         sf_vec=32,
-        opcodes=("tcgen05.mma.cta_group::2.kind::mxf8f6f4.block_scale.(block32|scale_vec::1X)", "tcgen05.cp.cta_group::2.32x128b.warpx4"),
+        opcodes=(
+            "tcgen05.mma.cta_group::2.kind::mxf8f6f4.block_scale.(block32|scale_vec::1X)",
+            "tcgen05.cp.cta_group::2.32x128b.warpx4",
+        ),
     ),
     scaled_feature(
         "mma_mxf4",
@@ -482,6 +483,9 @@ FEATURES = (
         elements=FP4,
         sf_type="Float8E4M3FN",
         sf_vec=16,
-        opcodes=(r"tcgen05.mma.cta_group::2.kind::mxf4nvf4.block_scale.(block16|scale_vec::4X)", "tcgen05.cp.cta_group::2.32x128b.warpx4"),
+        opcodes=(
+            r"tcgen05.mma.cta_group::2.kind::mxf4nvf4.block_scale.(block16|scale_vec::4X)",
+            "tcgen05.cp.cta_group::2.32x128b.warpx4",
+        ),
     ),
 )

@@ -85,6 +85,26 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         "cp_async_zero_fill",
         "bulk_copy",
     ),
+    "matrices": (
+        "ldmatrix_x1",
+        "ldmatrix_x1_trans",
+        "ldmatrix_x2",
+        "ldmatrix_x2_trans",
+        "ldmatrix_x4",
+        "ldmatrix_x4_trans",
+        "stmatrix_x1",
+        "stmatrix_x1_trans",
+        "stmatrix_x2",
+        "stmatrix_x2_trans",
+        "stmatrix_x4",
+        "stmatrix_x4_trans",
+        "matrix_atoms",
+    ),
+    "dsmem": (
+        "dsmem",
+        "remote_arrive",
+        "st_async",
+    ),
 }
 
 NAMES: Final = tuple(name for names in MODULES.values() for name in names)

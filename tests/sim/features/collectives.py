@@ -1,4 +1,4 @@
-"""Warp collectives: votes, shuffles, reductions and matches; PTX ISA, "vote.sync", "shfl.sync", "redux.sync", "match"."""
+"""Warp collectives: votes, shuffles, reductions and matches; PTX ISA, "vote", "shfl", "redux", "match"."""
 
 from __future__ import annotations
 
@@ -188,7 +188,9 @@ FEATURES = (
         redux,
         redux_reference,
         results=7,
-        opcodes=tuple(f"redux.sync.{kind}" for kind in ("add.s32", "min.s32", "max.s32", "and.b32", "or.b32", "xor.b32")),
+        opcodes=tuple(
+            f"redux.sync.{kind}" for kind in ("add.s32", "min.s32", "max.s32", "and.b32", "or.b32", "xor.b32")
+        ),
     ),
     thread_feature(
         "redux_float",

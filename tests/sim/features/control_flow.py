@@ -1,4 +1,4 @@
-"""Divergence: loops of different trip counts per lane, nested branches, early ends; PTX ISA, "Divergence of threads"."""
+"""Divergence: loops of different trip counts per lane, nested branches, spins, early ends, many live registers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ def nested_reference(x: np.ndarray) -> np.ndarray:
                 total += 100
         totals.append(total)
     values = np.array(totals).reshape(-1, 32)
-    ballots = ((values > 50).astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(1).astype(np.uint32).view(np.int32)
+    ballots = (
+        ((values > 50).astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(1).astype(np.uint32).view(np.int32)
+    )
     return np.stack([values.reshape(-1), values[:, np.arange(32) ^ 1].reshape(-1), np.repeat(ballots, 32)], axis=1)
 
 

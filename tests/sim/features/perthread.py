@@ -98,6 +98,4 @@ def thread_feature(
         computed = reference(inputs["x"].numpy())
         return {"y": torch.from_numpy(np.ascontiguousarray(computed.astype(out_dtype or dtype)))}
 
-    return Feature(
-        name, kernel_inputs, run, expected, opcodes, needs=needs, tolerance=tolerance, prints=prints
-    )
+    return Feature(name, kernel_inputs, run, expected, opcodes, needs=needs, tolerance=tolerance, prints=prints)

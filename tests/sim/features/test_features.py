@@ -49,7 +49,7 @@ def run_worker(mode: str, names: Sequence[str], folder: Path) -> dict[str, dict[
         lines = [json.loads(line.removeprefix(MARK)) for line in result.stdout.splitlines() if line.startswith(MARK)]
         if not lines:
             failed = f"the worker failed ({result.returncode}):\n{result.stdout}\n{result.stderr}"
-            return said | dict.fromkeys(remaining, {"error": failed})
+            return said | {name: {"error": failed} for name in remaining}
         for line in lines:
             if line.pop("began", False):
                 ended = (
