@@ -1,0 +1,1 @@
+"""From PTX instructions to Python functions."""

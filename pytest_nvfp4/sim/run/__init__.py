@@ -1,0 +1,1 @@
+"""Machines, launches, warps, and the order in which they run."""

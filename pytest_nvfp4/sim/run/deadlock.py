@@ -50,7 +50,8 @@ def deadlock(scheduler: Scheduler) -> Fault:
     fault = Fault(
         "deadlock",
         f"no warp can go on in {stuck} CTA{'s' if stuck > 1 else ''}",
-        hint="look at what each warp waits for: a missing arrive, a wrong phase or count, or an expect_tx that no copy meets",
+        hint="look at what each warp waits for: a missing arrive, a wrong phase or count, or an expect_tx that no copy "
+        "meets",
         notes=tuple(notes),
     )
     if first is not None:

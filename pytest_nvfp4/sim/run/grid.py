@@ -7,9 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from pytest_nvfp4.sim.fault import Fault, Finding, Unsupported, Where
 from pytest_nvfp4.sim.lanes import lanes
 from pytest_nvfp4.sim.lower.compiler import Program
+from pytest_nvfp4.sim.memory.coverage import merge
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.cta import Cluster, Cta, Dim3
 from pytest_nvfp4.sim.run.warp import Warp
@@ -261,7 +264,9 @@ class Grid:
 
         self._scheduler = Scheduler(self, self.program)
         try:
-            self._scheduler.run()
+            # Overflow to infinity and NaN are results here, not accidents.
+            with np.errstate(all="ignore"):
+                self._scheduler.run()
         finally:
             self._scheduler = None
 
@@ -284,6 +289,8 @@ class Grid:
         self.counters = Counter()
         self.findings = []
         self.output = []
+        for region in self._watched():
+            region.watch(region.owner_bytes)
         for unit in self.units.values():
             begin = getattr(unit, "begin_part", None)
             if begin is not None:
@@ -302,8 +309,12 @@ class Grid:
             "findings": self.findings,
             "output": self.output,
             "units": units,
+            "written": [(region.start, region.owner, region.coverage) for region in self._watched()],
             "fault": told,
         }
+
+    def _watched(self) -> list[Region]:
+        return [region for region in self.machine.memory if region.owner is not None]
 
     def absorb(self, told: dict[str, Any]) -> Fault | None:
         """Add what a forked process told; its fault, if it had one."""
@@ -313,6 +324,9 @@ class Grid:
             if (finding.kind, finding.where.at if finding.where else None) not in known:
                 self.findings.append(finding)
         self.output.extend(told["output"])
+        by_start = {region.start: region for region in self._watched()}
+        for start, owner, coverage in told["written"]:
+            merge(by_start[start], owner, coverage)
         for kind, data in told["units"].items():
             self.unit(kind).absorb(data)
         if told["fault"] is None:

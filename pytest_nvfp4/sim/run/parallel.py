@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.memory import coverage
 from pytest_nvfp4.sim.ptx.syntax import Kernel
 from pytest_nvfp4.sim.run.grid import Grid
 
@@ -23,7 +24,8 @@ __all__ = ["communicates", "run_grid"]
 
 _WORTH_S = 0.25
 """Seconds of work left, judged by the first clusters, from which a fork pays for itself."""
-_SCOPES = frozenset({"gpu", "sys", "cluster"})
+_ORDERED = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
+_OWN_SPACES = frozenset({"shared", "shared::cta", "shared::cluster", "param", "local"})
 
 
 def communicates(kernel: Kernel) -> bool:
@@ -32,9 +34,8 @@ def communicates(kernel: Kernel) -> bool:
         parts = set(instruction.parts)
         if instruction.root in ("atom", "red") and not parts & {"shared", "shared::cta", "shared::cluster"}:
             return True
-        if instruction.root in ("ld", "st") and parts & {"volatile", "relaxed", "acquire", "release", "mmio"}:
-            if not parts & {"shared", "shared::cta", "shared::cluster", "param", "local"}:
-                return True
+        if instruction.root in ("ld", "st") and parts & _ORDERED and not parts & _OWN_SPACES:
+            return True
         if instruction.root == "clusterlaunchcontrol":
             return True
         if instruction.opcode.startswith("cp.reduce.async.bulk") and instruction.has("global"):
@@ -63,6 +64,7 @@ def run_grid(grid: Grid, *, processes: int) -> None:
 
 def _share(grid: Grid, rest: range, processes: int) -> None:
     children: list[tuple[int, int]] = []
+    grid.unit(coverage.Parts)
     try:
         for worker in range(1, processes):
             read, write = os.pipe()
@@ -133,4 +135,4 @@ def _receive(read: int) -> Any:
         if len(head) < 8:
             return None
         data = pipe.read(struct.unpack("<Q", head)[0])
-    return pickle.loads(data)  # noqa: S301
+    return pickle.loads(data)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.memory.coverage import findings
 from pytest_nvfp4.sim.ptx.parser import parse
 from pytest_nvfp4.sim.run import parallel
+from pytest_nvfp4.sim.run.grid import Grid
 from tests.sim.ptx_case import Ran, run_ptx
 
 WORK = """
@@ -41,6 +43,36 @@ def test_outputs_and_counters_are_the_same(processes: int) -> None:
     assert (alone["out"] == shared["out"]).all()
     assert (shared["out"] != 0).all()
     assert alone.grid.counters == shared.grid.counters
+
+
+def watched(processes: int, rows: int, skip: int = -1, twice: int = -1) -> list[str]:
+    """What the coverage of an output says whose rows are written by one CTA each, but for one skipped or repeated."""
+    regions = []
+
+    def prepare(grid: Grid) -> None:
+        for region in grid.machine.memory:
+            if region.name == "out":
+                region.watch(4)
+                regions.append(region)
+
+    run_ptx(
+        WORK.format(
+            extra=f"setp.eq.u32 %p2, %r1, {skip}; @%p2 exit;"
+            f"setp.eq.u32 %p3, %r1, {twice}; @%p3 add.s64 %rd1, %rd1, 128;"
+        ),
+        buffers={"out": np.zeros(rows * 32, np.uint32)},
+        grid=(CTAS, 1, 1),
+        processes=processes,
+        prepare=prepare,
+    )
+    return sorted(finding.kind for finding in findings(regions))
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_what_ctas_of_other_processes_wrote_is_known(processes: int) -> None:
+    assert watched(processes, CTAS) == []
+    assert watched(processes, CTAS, skip=9) == ["never-written"]
+    assert watched(processes, CTAS, twice=9) == ["never-written", "written-by-two"]
 
 
 def test_the_fault_of_the_earliest_cta_is_told() -> None:
