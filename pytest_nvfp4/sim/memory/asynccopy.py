@@ -32,15 +32,8 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.memory.access import (
-    Access,
-    by_region,
-    gather,
-    locate_global,
-    locate_shared,
-    mark_written,
-    scatter,
-)
+from pytest_nvfp4.sim.memory.access import Access
+from pytest_nvfp4.sim.memory.locate import by_region, gather, locate_global, locate_shared, mark_written, scatter
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction, Register
 from pytest_nvfp4.sim.sync import mbarrier

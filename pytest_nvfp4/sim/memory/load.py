@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.memory.access import READERS, Access, Values
+from pytest_nvfp4.sim.memory.access import Access, Values
 from pytest_nvfp4.sim.memory.forms import Form
+from pytest_nvfp4.sim.memory.read import READERS
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Symbol, Vector
 
 if TYPE_CHECKING:
