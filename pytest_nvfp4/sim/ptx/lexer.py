@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import NamedTuple
 
-__all__ = ["ASM", "PLAIN_ASM", "Kind", "PtxError", "Token", "clean", "tokens"]
+__all__ = ["ASM", "PLAIN_ASM", "Kind", "PtxError", "Token", "clean", "directive_name", "tokens"]
 
 
 class PtxError(ValueError):
@@ -186,3 +186,11 @@ def _stuck(text: str, position: int, source: str) -> PtxError:
     else:
         message = "expected ';' after this statement, and the text ends"
     return PtxError(message, line=line, text=what, source=source)
+
+
+def directive_name(token: Token) -> str:
+    """The name of a directive. Raises PtxError if there is none."""
+    found = re.match(r"\.([a-z]\w*)", token.text)
+    if found is None:
+        raise PtxError("expected the name of a directive", line=token.line, text=token.text)
+    return found[1]

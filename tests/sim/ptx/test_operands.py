@@ -73,6 +73,7 @@ R1, R2, R3, RD1, P1, P2 = map(register, ["%r1", "%r2", "%r3", "%rd1", "%p1", "%p
         ("x.y [%r1], [%rd1+64, {%r2, 0, -1}, {%r3}], %r2;",
          (Address(R1), TensorAddress(RD1, 64, (Vector((R2, Immediate(0), Immediate(-1))), Vector((R3,)))), R2)),
         ("mma.sync {%r1,%r2},\n {%r3},\n\t5;", (Vector((R1, R2)), Vector((R3,)), Immediate(5))),
+        ("mov.b64{%r1,%r2}, %rd1;", (Vector((R1, R2)), RD1)),
         ("ret;", ()),
     ],
 )  # fmt: skip
@@ -107,6 +108,11 @@ def test_a_list_of_branch_targets_is_a_vector():
 def test_memory_of_an_operand_ends_where_a_name_is_hidden():
     found = kernel("mov.b32 %r1, x; .reg .b32 x; mov.b32 %r1, x;", before=".global .b32 x;")
     assert [type(ins.operands[1]) for ins in found.instructions] == [Symbol, Register]
+
+
+def test_a_variable_hides_one_that_was_used_before_it():
+    found = kernel("{ mov.u32 %r1, x; .shared .b32 x; mov.u32 %r1, x; }", before=".shared .b32 x;")
+    assert [ins.operands[1] for ins in found.instructions] == [Symbol("x"), Symbol("x@1")]
 
 
 @pytest.mark.parametrize(
