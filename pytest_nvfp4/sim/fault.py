@@ -58,7 +58,7 @@ class Fault(Exception):
         return Finding(self.kind, self.message, self.hint, self.where, self.notes)
 
 
-class Unsupported(Fault):  # noqa: N818 - named for what the user reads
+class Unsupported(Fault):
     """An opcode, modifier, operand or field that is not modelled. Nothing is ever guessed."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:

@@ -121,7 +121,7 @@ def leave(w: Warp, mask: int, group: int, after: int) -> int:
 
 def converged(w: Warp, mask: int, members: Predicate | Bits) -> bool:
     """Whether all living lanes of a member mask are in the group; if not, the group waits for them here."""
-    named = uniform(members, mask)  # type: ignore[arg-type]
+    named = uniform(members, mask)
     wanted = w.live if named is None else named & w.live
     if wanted & ~mask:
         w.await_lanes(wanted)

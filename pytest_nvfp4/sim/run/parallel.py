@@ -16,7 +16,6 @@ import time
 from typing import Any
 
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.memory import coverage
 from pytest_nvfp4.sim.ptx.syntax import Kernel
 from pytest_nvfp4.sim.run.grid import Grid
 
@@ -64,7 +63,6 @@ def run_grid(grid: Grid, *, processes: int) -> None:
 
 def _share(grid: Grid, rest: range, processes: int) -> None:
     children: list[tuple[int, int]] = []
-    grid.unit(coverage.Parts)
     try:
         for worker in range(1, processes):
             read, write = os.pipe()
@@ -86,8 +84,7 @@ def _share(grid: Grid, rest: range, processes: int) -> None:
             if answer is None:
                 error = error or Fault("internal", "a process that simulated some of the CTAs ended without an answer")
                 continue
-            fault = grid.absorb(answer)
-            error = _first(error, fault)
+            error = _first(error, grid.absorb(answer))
         children.clear()
         if error is not None:
             raise error

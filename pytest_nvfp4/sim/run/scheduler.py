@@ -90,13 +90,10 @@ class Scheduler:
             if fault.where is None:
                 fault.where = self._where(warp, fault)
             raise
-        except RecursionError:
-            raise
         except Exception as error:
-            where = self._where(warp, error)
-            fault = Fault("internal", f"the simulator itself failed: {type(error).__name__}: {error}")
-            fault.where = where
-            raise fault from error
+            own = Fault("internal", f"the simulator itself failed: {type(error).__name__}: {error}")
+            own.where = self._where(warp, error)
+            raise own from error
         finally:
             self.running = None
         if not warp.groups:
