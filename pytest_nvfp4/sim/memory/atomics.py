@@ -90,12 +90,12 @@ def _in_space(
             parts = by_region(w, mask, where, op.access, write=True)
             return _join([_in_space(w, part, where, b, c, op, space) for part in parts], parts)
         region, offset, pattern, _ = located
-        for part in pattern.offsets:
-            if region.initialised is not None:
-                w.cta.launch.machine.memory.check_initialised(
-                    region, offset + int(part), op.access.size, what=op.access.opcode
-                )
-            note_reduce(region, offset + int(part), op.access.size, w.cta.linear)
+        if region.initialised is not None or region.owner is not None:
+            for part in pattern.offsets.tolist():
+                if region.initialised is not None:
+                    memory = w.cta.launch.machine.memory
+                    memory.check_initialised(region, offset + part, op.access.size, what=op.access.opcode)
+                note_reduce(region, offset + part, op.access.size, w.cta.linear)
         data = region.data
     else:
         cta = w.cta

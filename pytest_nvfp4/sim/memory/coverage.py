@@ -7,7 +7,7 @@ CTAs may add to one element. An element written again is a conflict, kept as run
 instruction). A write that covers only a part of an element counts as a write of that element's whole.
 
 Everything is deterministic but for *which* of two CTAs came first, and the findings name both sorted. Processes that
-each ran some of the CTAs merge with ``merge`` (``Parts`` does it for a launch that is shared among forks): two owners
+each ran some of the CTAs merge with ``merge``: two owners
 of one element become a conflict.
 """
 
@@ -25,12 +25,10 @@ from pytest_nvfp4.sim.fault import Finding
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
-    from pytest_nvfp4.sim.run.grid import Grid
 
 __all__ = [
     "Conflict",
     "Coverage",
-    "Parts",
     "findings",
     "merge",
     "note_reduce",
@@ -173,37 +171,6 @@ def merge(region: Region, owner: NDArray[np.int32], coverage: Coverage) -> None:
     region.coverage.conflicts.extend(coverage.conflicts)
     for key, count in coverage.counts.items():
         region.coverage.counts[key] = region.coverage.counts.get(key, 0) + count
-
-
-class Parts:
-    """A launch's unit that carries what forked processes saw of the watched outputs back to the parent."""
-
-    def __init__(self, grid: Grid) -> None:
-        self.memory = grid.machine.memory
-
-    def _watched(self) -> list[Region]:
-        return [region for region in self.memory if region.owner is not None]
-
-    def begin_part(self) -> None:
-        """In a fork: see only what this process does from now on, or the parent would count its own writes twice."""
-        for region in self._watched():
-            assert region.owner is not None
-            region.owner[:] = -1
-            region.coverage = Coverage()
-
-    def part(self) -> dict[int, tuple[NDArray[np.int32], Coverage]]:
-        """By the region's address, what this process saw."""
-        return {
-            region.start: (region.owner, region.coverage)
-            for region in self._watched()
-            if region.owner is not None and region.coverage is not None
-        }
-
-    def absorb(self, told: dict[int, tuple[NDArray[np.int32], Coverage]]) -> None:
-        """Add what a fork saw."""
-        for region in self._watched():
-            if region.start in told:
-                merge(region, *told[region.start])
 
 
 def findings(regions: Iterable[Region]) -> list[Finding]:
