@@ -10,7 +10,8 @@ Rules (PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"; the box a
 - ``tf32`` and ``f32.ftz`` maps are unsupported here: what a store through them does to the bits is documented
   nowhere.
 
-Several lanes that issue the same copy are reported; each makes it.
+Lanes of a warp that issue the same store make one, which belongs to the lowest lane: CuTe DSL emits its stores for the
+whole warp, and the machine code has one ``UTMASTG`` a warp. The same of a reduction is a fault (the DSL elects a lane).
 
 Counters: ``tma.store.requests``, ``tma.store.bytes`` (bytes written, inside the tensor), ``tma.reduce.requests``,
 ``tma.reduce.bytes``.
@@ -100,10 +101,17 @@ def store_tensor(
     w: Warp, mask: int, at: int, form: Store, tensor_map: Bits, source: Bits, coordinates: tuple[Bits, ...]
 ) -> None:
     """Run a tensor store or reduction in the lanes of a mask. Raises Fault."""
-    for lane, (where, address, *box) in by_lane(
-        mask, (tensor_map, source, *coordinates), what=form.opcode, fatal=False, report=w.cta.launch.report
+    seen: set[tuple[int, ...]] = set()
+    for lane, values in by_lane(
+        mask, (tensor_map, source, *coordinates), what=form.opcode, fatal=bool(form.operation), report=_quiet
     ):
-        _issue(w, lane, at, form, where, address, tuple(box))
+        if values not in seen:
+            seen.add(values)
+            _issue(w, lane, at, form, values[0], values[1], values[2:])
+
+
+def _quiet(*_: object, **__: object) -> None:
+    """Lanes that store the same box make one store."""
 
 
 def _issue(w: Warp, lane: int, at: int, form: Store, where: int, address: int, coordinates: tuple[int, ...]) -> None:

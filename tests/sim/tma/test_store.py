@@ -163,11 +163,19 @@ def test_groups_belong_to_threads():
     assert [f.kind for f in ran.grid.findings] == ["bulk-group"]
 
 
-def test_all_lanes_store_the_same_box():
+def test_lanes_that_store_the_same_box_make_one_store():
     body = "\n".join([prologue(), copy_in(F16.bytes), store(F16, (0, 0)), COMMIT, WAIT])
     ran = run_tensor(body, F16, extra={"in": noise(F16.bytes, 3)})
-    assert [f.kind for f in ran.grid.findings] == ["multi-lane"]
-    assert ran.grid.counters["tma.store.requests"] == 32
+    assert ran.grid.findings == []
+    assert ran.grid.counters["tma.store.requests"] == 1
+    assert (ran["x"] == expected(F16, noise(F16.extent + 64), ran["in"], (0, 0))).all()
+
+
+def test_lanes_that_reduce_into_the_same_box():
+    body = "\n".join([prologue(), copy_in(F16.bytes), store(F16, (0, 0), what="cp.reduce.async", op=".add")])
+    with pytest.raises(Fault, match="32 lanes are active") as caught:
+        run_tensor(body, F16, extra={"in": noise(F16.bytes, 3)})
+    assert caught.value.kind == "multi-lane"
 
 
 # ---- reductions ------------------------------------------------------------------------------------------------------
