@@ -25,6 +25,7 @@ from pytest_nvfp4.sim.memory.forms import EVICTIONS, SCOPES
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW
 from pytest_nvfp4.sim.memory.locate import by_region, check_written, locate_global, locate_shared
 from pytest_nvfp4.sim.memory.operations import INTEGER, integer_arrays, real
+from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Vector
 from pytest_nvfp4.sim.sync import mbarrier
@@ -115,7 +116,7 @@ def _in_space(
     flush = op.kind == "f32" and space == "global"
     if not op.kind and op.access.count == 1 and (pattern.same or op.access.bits == 128):
         return _one_by_one(data, offset, pattern.offsets, mask, b[0], c[0] if c else 0, op)
-    return _together(data, offset, pattern.index, mask, b, c, op, flush=flush)
+    return _together(data, offset, pattern, mask, b, c, op, flush=flush)
 
 
 def _one_by_one(
@@ -147,7 +148,7 @@ def _one_by_one(
 def _together(
     data: NDArray[np.uint8],
     offset: int,
-    index: NDArray[Any],
+    pattern: Pattern,
     mask: int,
     b: tuple[Any, ...],
     c: tuple[Any, ...],
@@ -158,10 +159,12 @@ def _together(
     """All lanes whose address is theirs alone at once; those that share one in as many rounds as share it."""
     access = op.access
     dtype = np.dtype(lanes.DTYPES[access.bits])
-    items: NDArray[Any] = np.ndarray((int(index.max()) + 1, access.count), dtype, data, offset)
+    index = pattern.index
+    items: NDArray[Any] = np.ndarray((pattern.items, access.count), dtype, data, offset)
     first, second = _operands(b, mask, access), _operands(c, mask, access)
     before = np.empty_like(first)
-    for chosen in _rounds(index):
+    alone = pattern.distinct == index.size
+    for chosen in (slice(None),) if alone else _rounds(index):
         old = items[index[chosen]]
         before[chosen] = old
         if op.kind:

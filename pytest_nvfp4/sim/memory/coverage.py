@@ -31,6 +31,7 @@ __all__ = [
     "Coverage",
     "findings",
     "merge",
+    "note_items",
     "note_reduce",
     "note_rows",
     "note_scatter",
@@ -132,6 +133,24 @@ def note_scatter(region: Region, offsets: NDArray[Any], size: int, cta: int, at:
     if before.max(initial=-1) >= 0:
         _conflict(region, elements, before, cta, at)
     owner[elements] = cta
+
+
+def note_items(region: Region, offset: int, index: NDArray[np.int64], items: int, size: int, cta: int, at: int) -> None:
+    """A CTA wrote items of ``size`` bytes: those numbered ``index``, of ``items`` that start at ``offset``."""
+    owner = region.owner
+    if owner is None:
+        return
+    unit = region.owner_bytes
+    if size % unit or offset % unit:
+        note_scatter(region, offset + index * size, size, cta, at)
+        return
+    wide, start = size // unit, offset // unit
+    rows: NDArray[np.int32] = np.ndarray((items, wide), np.int32, owner, 4 * start)
+    before = rows[index]
+    if before.max() >= 0:
+        elements = start + (index[:, None] * wide + np.arange(wide)).ravel()
+        _conflict(region, elements, before.ravel(), cta, at)
+    rows[index] = cta
 
 
 def note_reduce(region: Region, offset: int, size: int, cta: int) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.access import ITEMS, Access, misaligned
-from pytest_nvfp4.sim.memory.coverage import note_scatter, note_write
+from pytest_nvfp4.sim.memory.coverage import note_items, note_write
 from pytest_nvfp4.sim.memory.pattern import Pattern, pattern_of
 from pytest_nvfp4.sim.memory.shared import SharedMemory
 from pytest_nvfp4.sim.memory.tally import Tally
@@ -146,7 +146,7 @@ def note_store(region: Region, offset: int, pattern: Pattern, access: Access, ct
         if pattern.dense:
             note_write(region, offset, pattern.span, cta, at)
         else:
-            note_scatter(region, offset + pattern.offsets, access.size, cta, at)
+            note_items(region, offset, pattern.index, pattern.items, access.size, cta, at)
 
 
 def count(w: Warp, what: str, size: int) -> None:

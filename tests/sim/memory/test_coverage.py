@@ -13,6 +13,7 @@ from pytest_nvfp4.sim.memory.coverage import (
     Coverage,
     findings,
     merge,
+    note_items,
     note_reduce,
     note_rows,
     note_scatter,
@@ -104,6 +105,7 @@ WRITES = st.lists(
     st.one_of(
         st.tuples(st.just("run"), st.integers(0, 31), st.integers(1, 32), st.integers(0, 3)),
         st.tuples(st.just("rows"), st.integers(0, 15), st.integers(1, 3), st.integers(0, 3)),
+        st.tuples(st.just("items"), st.integers(0, 56), st.integers(1, 2), st.integers(0, 3)),
         st.tuples(st.just("some"), st.integers(0, 62), st.integers(1, 2), st.integers(0, 3)),
     ),
     max_size=12,
@@ -121,6 +123,10 @@ def perform(region: Region, writes) -> dict[tuple[int, int], int]:
         elif kind == "rows":
             elements = [first + 16 * row + i for row in range(3) for i in range(count)]
             note_rows(region, 2 * first, 2 * count, 3, 32, cta, 5)
+        elif kind == "items":
+            index = np.array([3, 0, count])
+            elements = [first + 2 * i + j for i in index.tolist() for j in (0, 1)]
+            note_items(region, 2 * first, index, 4, 4, cta, 5)
         else:
             elements = [first, (first + 7) % 62] if count == 2 else [first]
             note_scatter(region, 2 * np.array(elements), 2, cta, 5)
