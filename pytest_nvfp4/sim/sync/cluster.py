@@ -90,8 +90,11 @@ class ClusterBarrier:
                 f"{form.what}: lane {first(before)} has arrived at the cluster barrier before and has not waited since",
                 hint="every barrier.cluster.arrive needs a barrier.cluster.wait before the next one",
             )
+        machine = self.cluster.launch.machine
+        if machine.monitor is not None:
+            machine.monitor.barrier_arrived(w, mask, self, form.at)
         self.arrived[w] = self.arrived.get(w, 0) | mask
-        self.cluster.launch.machine.changes += 1
+        machine.changes += 1
         self.check()
 
     def check(self) -> None:
@@ -105,8 +108,11 @@ class ClusterBarrier:
         for warp, mask in self.arrived.items():
             self.completed[warp] = self.completed.get(warp, 0) | mask
         self.arrived = {}
-        self.cluster.launch.counters["barrier.cluster.completions"] += 1
-        self.cluster.launch.machine.changes += 1
+        launch = self.cluster.launch
+        if launch.machine.monitor is not None:
+            launch.machine.monitor.barrier_completed(self)
+        launch.counters["barrier.cluster.completions"] += 1
+        launch.machine.changes += 1
         waiters, self.waiters = self.waiters, []
         for group in waiters:
             group.wake()
@@ -116,6 +122,9 @@ class ClusterBarrier:
         done = self.completed.get(w, 0)
         if not mask & ~done:
             self.completed[w] = done & ~mask
+            monitor = self.cluster.launch.machine.monitor
+            if monitor is not None:
+                monitor.barrier_passed(w, mask, self, form.at)
             return True
         strange = mask & ~done & ~self.arrived.get(w, 0)
         if strange:

@@ -257,9 +257,12 @@ def elect(w: Warp, mask: int, members: Bits) -> tuple[Bits, Predicate]:
     return _each(sets, chosen.__getitem__, 32), True if elected == mask else bools(elected)
 
 
-def warp_barrier(w: Warp, mask: int, members: Bits) -> None:
+def warp_barrier(w: Warp, mask: int, members: Bits, at: int) -> None:
     """bar.warp.sync: lanes have met; only the rules are left to check."""
-    members_of(w, mask, members, "bar.warp.sync")
+    monitor = w.cta.launch.machine.monitor
+    for together in members_of(w, mask, members, "bar.warp.sync"):
+        if monitor is not None:
+            monitor.warp_met(w, together, at)
 
 
 # ---- values ------------------------------------------------------------------------------------------------------
@@ -392,8 +395,10 @@ def _bar_warp(ins: Instruction, e: Emitter) -> None:
     m.done()
     (members,) = m.operands(1)
     value = e.value(members, 32)
-    call = e.call(warp_barrier, "w", e.mask, value)
-    e.line(f"if {e.mask} != {value}: {call}" if isinstance(members, Immediate) else call)
+    call = e.call(warp_barrier, "w", e.mask, value, str(e.at))
+    if isinstance(members, Immediate):
+        call = f"if {e.mask} != {value} or w.cta.launch.machine.monitor is not None: {call}"
+    e.line(call)
 
 
 LOWERINGS: Mapping[str, Lowering] = {

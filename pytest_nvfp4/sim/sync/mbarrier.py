@@ -211,7 +211,10 @@ def arrive(barrier: Mbarrier, count: int = 1, *, who: Who = "") -> None:
             hint=_HINT_COUNT,
         )
     barrier.recent.append((who, count, barrier.phase))
-    barrier.cta.launch.counters["mbarrier.arrivals"] += count
+    launch = barrier.cta.launch
+    launch.counters["mbarrier.arrivals"] += count
+    if launch.machine.monitor is not None:
+        launch.machine.monitor.mbarrier_arrived(barrier, who, count)
     barrier.pending -= count
     if not barrier.pending and not barrier.tx:
         _complete(barrier)
@@ -244,7 +247,10 @@ def complete_tx(barrier: Mbarrier, size: int, *, who: Who = "") -> None:
     _check_bytes(size, who, "complete_tx")
     barrier.tx -= size
     barrier.arrived += size
-    barrier.cta.launch.counters["mbarrier.arrived_bytes"] += size
+    launch = barrier.cta.launch
+    launch.counters["mbarrier.arrived_bytes"] += size
+    if launch.machine.monitor is not None:
+        launch.machine.monitor.mbarrier_bytes(barrier, who, size)
     if barrier.tx < -COUNT_LIMIT:
         raise Fault(
             "mbarrier",
@@ -269,6 +275,9 @@ def said(who: Who) -> str:
 
 
 def _complete(barrier: Mbarrier) -> None:
+    monitor = barrier.cta.launch.machine.monitor
+    if monitor is not None:
+        monitor.mbarrier_completed(barrier)
     barrier.phase += 1
     barrier.pending = barrier.count
     barrier.announced = 0

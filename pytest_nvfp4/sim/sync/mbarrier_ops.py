@@ -94,7 +94,9 @@ def init(w: Warp, mask: int, address: Bits, count: Bits, form: Form) -> None:
             )
         seen[place] = number
         owner, index = _locate(w, place, form)
-        owner.init(index, number, what=mbarrier.said((w, form.at)))
+        barrier = owner.init(index, number, what=mbarrier.said((w, form.at)))
+        if w.cta.launch.machine.monitor is not None:
+            w.cta.launch.machine.monitor.mbarrier_initialised(barrier, (w, form.at))
 
 
 def invalidate(w: Warp, mask: int, address: Bits, form: Form) -> None:
@@ -178,6 +180,8 @@ def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: Form) -> 
         if parity > 1:
             raise _bad_parity(parity, form)
         if barrier.phase & 1 != parity:
+            if w.cta.launch.machine.monitor is not None:
+                w.cta.launch.machine.monitor.mbarrier_waited(w, mask, barrier, form.at)
             return True
         if w.current.forced:
             return False
@@ -220,15 +224,21 @@ def wait_state(w: Warp, mask: int, address: Bits, state: Bits, form: Form) -> Pr
 def _wait(w: Warp, mask: int, address: Bits, complete: Callable[[int, Mbarrier], bool], form: Form) -> Predicate | None:
     answers = np.zeros(32, np.bool_)
     pending: list[Mbarrier] = []
+    seen: dict[Mbarrier, int] = {}
     for lane in lanes(mask):
         barrier = _barrier(w, address if isinstance(address, int) else int(address[lane]), form)
         if complete(lane, barrier):
             answers[lane] = True
+            seen[barrier] = seen.get(barrier, 0) | 1 << lane
         elif barrier not in pending:
             pending.append(barrier)
+    monitor = w.cta.launch.machine.monitor
+    if monitor is not None:
+        for barrier, which in seen.items():
+            monitor.mbarrier_waited(w, which, barrier, form.at)
     if not pending:
         return True
-    if answers.any():
+    if seen:
         return answers
     if w.current.forced:
         return False

@@ -118,6 +118,9 @@ class NamedBarrier:
                 f"{'.red.' + self.operation if self.operation else '.sync and .arrive'} by warps {self._others(w)}",
                 hint="a reduction must not meet other barrier instructions at one barrier",
             )
+        monitor = self.cta.launch.machine.monitor
+        if monitor is not None:
+            monitor.barrier_arrived(w, new, self, form.at)
         self.expected, self.operation = expected, form.operation
         self.whole |= count is None
         self.holding += guard_mask(predicate, new).bit_count()
@@ -138,7 +141,7 @@ class NamedBarrier:
         if self.expected is None or not self.arrivals:
             return
         missing = self.expected - _WARP * len(self.arrivals)
-        if missing > 0 and self.whole:
+        if missing > 0 and self.whole and self.cta.exited:
             arrived = set(self.arrivals)
             missing -= _WARP * sum(not warp.live and warp.index not in arrived for warp in self.cta.warps)
         if missing <= 0:
@@ -154,6 +157,8 @@ class NamedBarrier:
         self.arrivals, self.inside, self.partial = [], {}, {}
         self.holding = self.threads = 0
         launch = self.cta.launch
+        if launch.machine.monitor is not None:
+            launch.machine.monitor.barrier_completed(self)
         launch.counters["barrier.cta.completions"] += 1
         launch.machine.changes += 1
         waiters, self.waiters = self.waiters, []
@@ -214,6 +219,9 @@ def barrier(w: Warp, mask: int, operands: Operands, form: Form, group: int) -> i
             w.wait_for(found)
             return None
     found.released[w.index] = free & ~mask
+    monitor = w.cta.launch.machine.monitor
+    if monitor is not None:
+        monitor.barrier_passed(w, mask, found, form.at)
     return found.results[w.index]
 
 
