@@ -17,7 +17,7 @@ from pytest_nvfp4.sim.alu.integer import flipped
 from pytest_nvfp4.sim.alu.lift import Array, lift
 from pytest_nvfp4.sim.alu.numbers import floats, halves
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Sink
 
 __all__ = ["FORMS", "LOWERINGS"]
 
@@ -105,20 +105,20 @@ def _setp(ins: Instruction, e: Emitter) -> None:
     if kind in _PAIRS:
         half = kind[:-2]
         a0, a1, b0, b1 = (e.temporary(e.call(halves, x, part)) for x in (a, b) for part in ("0", "16"))
-        first = _condition(read, e, operator, half, flush, a0, b0)
-        second = _condition(read, e, operator, half, flush, a1, b1)
-        low, high = e.temporary(first + extra), e.temporary(second + extra)
+        low = e.temporary(_condition(read, e, operator, half, flush, a0, b0) + extra)
+        high = e.temporary(_condition(read, e, operator, half, flush, a1, b1) + extra)
         e.assign_predicate(p, low)
         e.assign_predicate(q, high)
         return
     text = _condition(read, e, operator, kind, flush, a, b)
-    if q.__class__ is p.__class__ or extra:
-        text = e.temporary(text)
-        low, high = e.temporary(f"({text}){extra}"), e.temporary(f"({text} ^ True){extra}")
-        e.assign_predicate(p, low)
-        e.assign_predicate(q, high)
-    else:
-        e.assign_predicate(p, text)
+    if isinstance(q, Sink):
+        e.assign_predicate(p, f"({text}){extra}" if extra else text)
+        return
+    # Both before either is assigned: p may be the third source itself.
+    text = e.temporary(text)
+    first, second = e.temporary(f"{text}{extra}"), e.temporary(f"({text} ^ True){extra}")
+    e.assign_predicate(p, first)
+    e.assign_predicate(q, second)
 
 
 _TRUE = {"f16": 0x3C00, "bf16": 0x3F80, "f32": 0x3F80_0000}

@@ -1,0 +1,97 @@
+"""What is lowered, against what ptxas accepts and against what NVIDIA's kernels contain."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.sim.alu.table import LOWERINGS, covered
+from pytest_nvfp4.sim.fault import Unsupported
+from tests.sim.alu.harness import Case
+from tests.sim.alu.spellings import candidates, judge
+
+ACCEPTED = Path(__file__).parent / "accepted_by_ptxas_13_0.txt"
+"""Of ``candidates()``, what ptxas 13.0 accepts for sm_100a (sm_90a accepts a subset); other lines are refused by it."""
+
+NOT_MODELLED = {
+    r"fma\.\w+\.oob\..*": "the NaN that stands for out-of-bounds",
+    r"fma\.r[zmp]\.(relu\.)?bf16(x2)? .*": "the ISA has .rn only for bf16",
+    r"cvt\.rs\..*": "stochastic rounding",
+    r"isspacep\.(const|param|param::entry) .*": "constants and parameters lie in global memory here",
+    r"rcp\.r\w\.ftz\.f64 .*": "the ISA has .ftz for f64 with .approx only",
+    r"cvt\.(bf16\.f16|f16\.bf16) .*": "the ISA asks for a rounding",
+    r"(addc|subc)\.u16 .*": "the ISA has 32 and 64 bits",
+}
+NEWER = r"cvt\.rn\.(satfinite|satfinite\.relu|relu\.satfinite)\.e\wm\wx2\.(f16x2|bf16x2) .*"
+"""Forms of a later PTX ISA than ptxas 13.0 knows."""
+
+
+def lowered(text: str) -> bool:
+    try:
+        e = Case().lower(text.replace("%", ""))
+    except (Unsupported, AssertionError):
+        return False
+    compile("def block():\n" + "\n".join(e.lines), text, "exec")
+    return True
+
+
+def test_what_ptxas_accepts_is_lowered_or_named_as_not_modelled() -> None:
+    accepted = set(ACCEPTED.read_text().splitlines())
+    texts = candidates()
+    assert accepted <= set(texts)
+    assert len(accepted) > 2000
+    for text in texts:
+        excused = any(re.fullmatch(pattern, text) for pattern in NOT_MODELLED)
+        if text in accepted and not excused:
+            assert lowered(text), f"{text}: ptxas accepts it"
+        elif excused or not re.fullmatch(NEWER, text):
+            assert not lowered(text), f"{text}: ptxas refuses it, or it is listed as not modelled"
+
+
+def test_no_exception_is_listed_in_vain() -> None:
+    accepted = ACCEPTED.read_text().splitlines()
+    for pattern in NOT_MODELLED:
+        assert any(re.fullmatch(pattern, text) for text in accepted), pattern
+
+
+@pytest.mark.slow
+def test_the_record_is_what_ptxas_says(tmp_path: Path) -> None:
+    ptxas = shutil.which("ptxas")
+    if ptxas is None:
+        pytest.skip("no ptxas on the PATH")
+    accepted = judge(ptxas, "sm_100a", candidates(), tmp_path)
+    assert accepted == ACCEPTED.read_text().splitlines()
+    assert set(judge(ptxas, "sm_90a", candidates(), tmp_path)) <= set(accepted)
+
+
+SEEN = """
+add.f16x2 add.f32 add.rm.f32x2 add.rn.f32x2 add.s16 add.s32 add.s64 add.u32 and.b16 and.b32 and.b64 and.pred
+cvt.f32.bf16 cvt.rn.bf16x2.f32 cvt.rn.f16.f32 cvt.rn.f16x2.e4m3x2 cvt.rn.f16x2.f32 cvt.rn.f32.s32
+cvt.rn.satfinite.e2m1x2.f32 cvt.rn.satfinite.e4m3x2.f32 cvt.s16.s8 cvt.s32.s16 cvt.s32.s8 cvt.s64.s32 cvt.s8.s32
+cvt.u16.u32 cvt.u32.u16 cvt.u32.u64 cvt.u32.u8 cvt.u64.u32 cvta.param.u64 cvta.shared.u64 cvta.to.global.u64
+cvta.to.shared::cluster.u64 div.s32 div.u32 ex2.approx.ftz.f32 fma.rn.f32 fma.rn.f32.bf16 fma.rn.f32x2 lop3.b32
+mad.lo.s32 mad.lo.s64 max.f32 max.s32 min.s32 min.u32 mov.b128 mov.b16 mov.b32 mov.b64 mov.f32 mov.pred mov.s32
+mov.u16 mov.u32 mov.u64 mul.f16x2 mul.f32 mul.f32x2 mul.hi.s32 mul.hi.u32 mul.lo.s32 mul.lo.s64 mul.rn.f16x2
+mul.rn.f32x2 mul.wide.s16 mul.wide.s32 mul.wide.u16 mul.wide.u32 neg.s16 neg.s32 not.b32 not.pred or.b32 or.b64
+or.pred popc.b32 prmt.b32 rcp.approx.ftz.f32 rem.s32 rem.u32 rsqrt.approx.ftz.f32 selp.b16 selp.b32 selp.f32 selp.s32
+selp.u32 setp.eq.b16 setp.eq.b32 setp.eq.f32 setp.eq.s32 setp.eq.u32 setp.ge.f32 setp.ge.s32 setp.ge.u32 setp.gt.s32
+setp.gt.s64 setp.gt.u32 setp.le.s32 setp.lt.f32 setp.lt.s32 setp.lt.u32 setp.ne.b16 setp.ne.b32 setp.ne.f32
+setp.ne.s32 setp.neu.f32 shf.l.wrap.b32 shl.b16 shl.b32 shl.b64 shr.s16 shr.s32 shr.s64 shr.u16 shr.u32 shr.u64
+sub.f32 sub.f32x2 sub.rn.f32x2 sub.s16 sub.s32 sub.s64 xor.b32 xor.pred
+""".split()
+"""Arithmetic opcodes of CUTLASS's, FlashAttention's and QuACK's CuTe DSL kernels for sm_90a and sm_100a, DSL 4.4 to 4.8."""
+
+
+def test_every_opcode_seen_in_kernels_has_a_lowering() -> None:
+    known = {text.split()[0] for text in candidates() if lowered(text)}
+    for opcode in SEEN:
+        assert opcode in known, opcode
+
+
+def test_every_root_is_in_the_table_of_what_is_covered() -> None:
+    roots = {root for form in covered() for root in form.split()[0].split("|")}
+    assert roots == {key.split(".")[0] for key in LOWERINGS}
+    assert len(covered()) == len(set(covered()))
