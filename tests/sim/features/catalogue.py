@@ -105,6 +105,13 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         "remote_arrive",
         "st_async",
     ),
+    "persistent": (
+        "persistent_static",
+        "persistent_static_two_cta",
+        "persistent_dynamic",
+        "persistent_dynamic_two_cta",
+        "split_k_tma_reduce",
+    ),
 }
 
 NAMES: Final = tuple(name for names in MODULES.values() for name in names)

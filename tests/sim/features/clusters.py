@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from cutlass.cute.nvgpu import tcgen05
 
 from .feature import Feature
 from .gemm import TileGemm, f16_op, gemm_feature
@@ -16,7 +17,10 @@ def cluster_feature(cluster: tuple[int, int], *, two_cta: bool = False, tile_m: 
     name = f"multicast_{along_m}x{along_n}" if not two_cta else f"two_cta_{tile[0]}_{along_m}x{along_n}"
 
     def gemm() -> TileGemm:
-        return TileGemm(f16_op, tile=tile, cluster=cluster, two_cta=two_cta)
+        # With 64 rows per CTA the right half of the columns lies in the upper lanes: one load takes all of them.
+        load = tcgen05.Ld32x32bOp(tcgen05.Repetition.x32)
+        columns = 64 if tile_m == 64 else 32
+        return TileGemm(f16_op, tile=tile, cluster=cluster, two_cta=two_cta, load_op=load, columns=columns)
 
     opcodes = [f"tcgen05.mma.cta_group::{ctas}.kind::f16", "barrier.cluster.arrive", "barrier.cluster.wait"]
     if along_m > ctas or along_n > 1:
