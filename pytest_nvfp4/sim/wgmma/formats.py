@@ -19,13 +19,21 @@ __all__ = ["FORMATS", "Format", "lowest_bit"]
 Floats = NDArray[np.float32]
 
 
+_NONE = 1000
+
+
+def _lowest_bits(values: NDArray[Any]) -> NDArray[np.int64]:
+    """For each value the largest e such that it is an odd integer times 2^e; 1000 for zero and what is not finite."""
+    some = np.isfinite(values) & (values != 0)
+    mantissa, exponent = np.frexp(np.where(some, values, 1.0).astype(np.float64))
+    whole = (mantissa * 2.0**53).astype(np.int64)
+    lowest = exponent - 53 + np.frexp((whole & -whole).astype(np.float64))[1] - 1
+    return np.where(some, lowest, _NONE)
+
+
 def lowest_bit(values: NDArray[Any]) -> int:
     """The largest e such that every finite value is an integer times 2^e; 1000 if all are zero."""
-    mantissa, exponent = np.frexp(values[np.isfinite(values) & (values != 0)].astype(np.float64))
-    if mantissa.size == 0:
-        return 1000
-    whole = (mantissa * 2.0**53).astype(np.int64)
-    return int((exponent - 53 + np.frexp((whole & -whole).astype(np.float64))[1] - 1).min())
+    return int(_lowest_bits(values).min())
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +59,7 @@ class Format:
         every = np.arange(1 << self.bits, dtype=self.codes)
         with np.errstate(invalid="ignore"):
             values = self.decode(every).astype(np.float64)
-        return np.array([lowest_bit(values[i : i + 1]) for i in range(values.size)], np.int16)
+        return _lowest_bits(values).astype(np.int16)
 
     def quantum(self, codes: NDArray[Any], values: Floats) -> int:
         """The largest e such that every finite value is an integer times 2^e; at least 1000 if all are zero."""

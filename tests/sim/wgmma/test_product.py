@@ -1,0 +1,147 @@
+"""The bound that lets a chain be one fp32 product, and what happens where it does not hold."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from pytest_nvfp4.sim.wgmma.formats import FORMATS, lowest_bit
+from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, Product, accumulate
+
+F32, F16, S32 = ACCUMULATORS["f32"], ACCUMULATORS["f16"], ACCUMULATORS["s32"]
+ROWS = slice(0, 16)
+
+
+def codes(draw, name, rows, k):
+    form = FORMATS[name]
+    pool = draw(st.sampled_from(["any", "narrow"]))
+    if pool == "any":
+        return draw(arrays(form.codes, (rows, k), elements=st.integers(0, 2**form.bits - 1)))
+    values = np.array([0, 1, -1, 2, 0.5, -3, 1.5], np.float32)
+    picked = values[draw(arrays(np.int8, (rows, k), elements=st.integers(0, 6)))]
+    if name == "f16":
+        return picked.astype(np.float16).view(np.uint16)
+    return (picked.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+
+
+@st.composite
+def products(draw):
+    name = draw(st.sampled_from(["f16", "bf16"]))
+    count, k = draw(st.integers(1, 3)), 4
+    a, b = codes(draw, name, 16, count * k), codes(draw, name, 8, count * k)
+    form = FORMATS[name]
+    product = Product(a, b, a_format=form, b_format=form, count=count, negate=draw(st.booleans()))
+    start = None
+    if draw(st.booleans()):
+        start = draw(arrays(np.float32, (16, 8), elements=st.sampled_from([0.0, 1.0, -2.5, 2.0**-20, 1e10])))
+    return product, start
+
+
+def one_by_one(product, start, dtype):
+    value = np.zeros((16, 8), dtype) if start is None else start.astype(dtype)
+    k = product.a.shape[1] // product.count
+    with np.errstate(all="ignore"):
+        for i in range(product.count):
+            a = product.a[:, k * i : k * i + k].astype(np.float64)
+            b = product.b[:, k * i : k * i + k].astype(np.float64)
+            value = (np.einsum("mk,nk->mn", a, b) + value).astype(dtype)
+    return value
+
+
+@given(products(), st.sampled_from([F32, F16]))
+def test_where_the_bound_holds_any_order_gives_the_same_bits(drawn, accumulator):
+    product, start = drawn
+    if accumulator is F16 and start is not None:
+        with np.errstate(over="ignore"):
+            start = start.astype(np.float16)
+    if not product.exact(accumulator, start):
+        return
+    got = accumulate(product, start, accumulator, rows=ROWS)
+    want = one_by_one(product, start, accumulator.dtype)
+    assert np.array_equal(got, want)
+    # The claim itself, in rationals: every sum of any subset of terms is representable, so the whole is.
+    a, b = product.a, product.b
+    for m, n in ((0, 0), (15, 7), (7, 3)):
+        total = sum((Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a[m], b[n], strict=True)), Fraction(0))
+        total += 0 if start is None else Fraction(float(start[m, n]))
+        assert Fraction(float(got[m, n])) == total
+
+
+@given(products())
+def test_elsewhere_instructions_are_added_one_by_one(drawn):
+    product, start = drawn
+    got = accumulate(product, start, F32, rows=ROWS)
+    want = one_by_one(product, start, np.float32)
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    # Summation inside one instruction is in float64 either way, in an order that may differ.
+    with np.errstate(all="ignore"):
+        near = np.abs(got.astype(np.float64) - want) <= np.spacing(np.abs(want))
+    assert (same | near).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [
+        ([1.0], 0),
+        ([0.0], 1000),
+        ([3.0, 0.75], -2),
+        ([2.0**-149], -149),
+        ([np.inf, 8.0, np.nan], 3),
+        ([1 + 2.0**-23], -23),
+    ],
+)
+def test_lowest_bit(values, want):
+    assert lowest_bit(np.array(values, np.float32)) == want
+
+
+@given(st.sampled_from(["f16", "bf16", "e4m3", "e5m2"]), st.integers(0, 2**16 - 1))
+def test_the_quantum_of_a_code_divides_it(name, code):
+    form = FORMATS[name]
+    pattern = np.array([[code & (2**form.bits - 1)]], form.codes)
+    value = form.decode(pattern)
+    quantum = form.quantum(pattern, value)
+    if np.isfinite(value).all() and value.any():
+        whole = Fraction(float(value[0, 0])) / Fraction(2) ** quantum
+        assert whole.denominator == 1
+        assert whole.numerator % 2 == 1
+
+
+def test_the_bound_is_not_always_and_not_never():
+    form = FORMATS["f16"]
+    small = np.full((16, 64), 0.5, np.float16).view(np.uint16)
+    wide = small.copy()
+    wide[0, 0] = np.array(2.0**-20, np.float16).view(np.uint16)
+    for codes_, want in ((small, True), (wide, False)):
+        product = Product(codes_, codes_[:8], a_format=form, b_format=form, count=4)
+        assert product.exact(F32, None) is want
+    infinite = small.copy()
+    infinite[0, 0] = 0x7C00
+    assert not Product(infinite, small[:8], a_format=form, b_format=form, count=4).exact(F32, None)
+
+
+def test_undefined_rows_are_marked_and_spoil_no_other():
+    form = FORMATS["f16"]
+    ones = np.ones((16, 8), np.float16).view(np.uint16)
+    undefined = np.zeros((2, 8), np.bool_)
+    undefined[1, 3] = True
+    got = accumulate(
+        Product(ones, ones[:8], a_format=form, b_format=form, count=2, b_undefined=undefined), None, F32, rows=ROWS
+    )
+    assert np.isnan(got[:, 3]).all()
+    assert (np.delete(got, 3, axis=1) == 8).all()
+
+
+def test_saturation_happens_after_every_instruction():
+    form = FORMATS["s8"]
+    a = np.zeros((16, 2), np.uint8)
+    a[:, 0], a[:, 1] = 100, 0x9C  # 100, -100
+    b = np.full((8, 2), 100, np.uint8)
+    start = np.full((16, 8), 2**31 - 1, np.int32)
+    product = Product(a, b, a_format=form, b_format=form, count=2)
+    assert (accumulate(product, start, S32, rows=ROWS, saturate=True) == 2**31 - 1 - 10000).all()
+    assert (accumulate(product, start, S32, rows=ROWS) == 2**31 - 1).all()
