@@ -18,6 +18,7 @@ from typing import Any
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.ptx.syntax import Kernel
 from pytest_nvfp4.sim.run.grid import Grid
+from pytest_nvfp4.sim.tcgen05 import blas
 
 __all__ = ["communicates", "run_grid"]
 
@@ -57,7 +58,8 @@ def run_grid(grid: Grid, *, processes: int) -> None:
         if (time.monotonic() - started) / done * (total - done) > _WORTH_S:
             break
     if done < total:
-        _share(grid, range(done, total), processes)
+        with blas.threads(1):
+            _share(grid, range(done, total), processes)
     grid.finish()
 
 

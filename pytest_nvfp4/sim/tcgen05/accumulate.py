@@ -15,9 +15,9 @@ A chain keeps copies of its operands' bytes. When it is computed:
   with moderate scale factors is of this kind.
 - Else, from where D is, the products of each instruction are summed in float64 and D is rounded after each. While the
   bound of an instruction is below 2**53 steps (with D), the sum before the rounding is exact, and so is the rule.
-  Beyond (f16, bf16 and tf32 of wide range, wide E8M0 scales) a product is still exact, and the float64 sum of at most 65 terms
-  errs by at most 65 * 2**-53 of the sum of their magnitudes: only what lies that close to a tie of the rounding to 24
-  bits can come out differently.
+  Beyond (f16, bf16 and tf32 of wide range, wide E8M0 scales) a product is still exact, and the float64 sum of at most
+  65 terms errs by at most 65 * 2**-53 of the sum of their magnitudes: only what lies that close to a tie of the
+  rounding to 24 bits can come out differently.
 - i8 products are exact in float64 for any length.
 
 The number of elements of K in a chain is bounded; a longer one goes on from the computed D.
@@ -42,6 +42,7 @@ LONGEST = 16384
 """Elements of K in one chain."""
 _BATCH = 16
 _HALF = 2.0**23
+_FLOAT_MAX = 3.0e38
 _SMALLEST, _LARGEST = -149, 100
 """Grids on which 2**24 steps are float32."""
 _NAN = np.uint32(0x7FFF_FFFF)
@@ -175,22 +176,22 @@ class Chain:
         k = self.ins.kind.k
         value = np.zeros((self.ins.n, self.ins.rows), np.float32)
         part = value[: b.height, : a.height]
-        steps_b = np.ldexp(1.0, -b.grids[: b.height])[:, None]
-        steps_a = np.ldexp(1.0, -a.grids[: a.height])[None, :]
+        step = np.ldexp(1.0, b.grids[: b.height])[:, None] * np.ldexp(1.0, a.grids[: a.height])[None, :]
+        limits = np.minimum(step * _HALF, _FLOAT_MAX).astype(np.float32)
+        scratch = np.empty_like(part)
         if base is not None:
             value[...] = base
-            steps = part * steps_b * steps_a
-            if not (value == base).all() or not (steps == np.rint(steps)).all() or _large(steps):
+            steps = part / step
+            if not (value == base).all() or not (steps == np.rint(steps)).all() or not _below(part, limits, scratch):
                 return base, 0
         done = 0
-        scratch = np.empty_like(part)
         for i in range(segments):
             last = self.length * (i + 1) // segments
             span = slice(done * k, last * k)
             np.matmul(b.values[: b.height, span], a.values[: a.height, span].T, out=scratch)
             part += scratch
             done = last
-            if done < self.length and _large(part * steps_b * steps_a):
+            if done < self.length and not _below(part, limits, scratch):
                 break
         return value, done
 
@@ -238,9 +239,10 @@ class Chain:
         return value.astype(np.uint32)
 
 
-def _large(steps: NDArray[Any]) -> bool:
-    """Whether a value is not below 2**23 grid steps."""
-    return not (steps.size == 0 or float(np.abs(steps).max()) < _HALF)
+def _below(value: NDArray[np.float32], limits: NDArray[np.float32], scratch: NDArray[np.float32]) -> bool:
+    """Whether all magnitudes are below their limits."""
+    np.abs(value, out=scratch)
+    return bool((scratch < limits).all())
 
 
 def _segments(a: Tile, b: Tile, count: int) -> int:

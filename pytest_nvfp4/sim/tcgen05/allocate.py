@@ -82,7 +82,7 @@ class Allocator:
         for column, (count, warp) in sorted(self.blocks.items()):
             self.cta.launch.report(
                 "tmem",
-                f"the CTA ended and TMEM columns [{column}, {column + count}), allocated by warp {warp}, were not freed",
+                f"the CTA ended, and TMEM columns [{column}, {column + count}), allocated by warp {warp}, are not free",
                 hint="every tcgen05.alloc needs its tcgen05.dealloc; without it the next CTA on the SM waits forever",
             )
 

@@ -18,9 +18,10 @@ Counters: ``tcgen05.cp.instructions``, ``tcgen05.cp.bytes`` (read from shared me
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +33,8 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.descriptor import matrix
 from pytest_nvfp4.sim.tcgen05.group import expect, group_of, pair_of, single_lane
-from pytest_nvfp4.sim.tcgen05.operand import Geometry, geometry
-from pytest_nvfp4.sim.tcgen05.tmem import LANES
+from pytest_nvfp4.sim.tcgen05.operand import Chunks, geometry
+from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
@@ -67,6 +68,26 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: Shape, at: 
         single_lane(w, mask, what=what)
     address, value = pick(address, mask), pick(descriptor, mask)
     core = w.cta.unit(TensorCore)
+    key = (address, value, shape)
+    plan = core.copies.get(key)
+    if plan is None or plan[2] != _epochs(plan[1]):
+        plan = core.copies[key] = _plan(w, core, address, value, shape)
+    counters = core.counters
+    counters["tcgen05.cp.instructions"] += 1
+    counters["tcgen05.cp.bytes"] += plan[3]
+    core.submit(core.pipe.queue, plan[0], what=what)
+
+
+def _epochs(cores: tuple[TensorCore, ...]) -> int:
+    """Grows when something changes in one of the CTAs."""
+    return cores[0].tmem.epoch if len(cores) == 1 else cores[0].tmem.epoch + cores[1].tmem.epoch
+
+
+def _plan(
+    w: Warp, core: TensorCore, address: int, value: int, shape: Shape
+) -> tuple[Callable[[], None], tuple[TensorCore, ...], int, int]:  # fmt: skip
+    """Check a copy: what it does, where, the epoch in which that holds, the bytes it reads."""
+    what = shape.what
     if core.pipe.group != shape.group:
         core.pipe.set_group(shape.group, what=what)
     lane, column = address >> 16 & 0x3FFF, address & 0xFFFF
@@ -78,37 +99,27 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: Shape, at: 
     for one in cores:
         tmem = one.tmem
         tmem.claim(column, columns, what=what)
-        place = one.copies.get((value, shape)) or _look(one, value, shape)
-        tmem.wrote(column, columns, _lanes(shape))
+        decoded = matrix(value, what)
+        table = geometry(decoded, rows=shape.rows, mn=False, element_bytes=1, what=what, row_bytes=shape.bits // 8)
+        first = one.chunks.check(decoded.start, table, what=what)
         if shape.rows == 32:
-            tmem.replicated[column : column + columns] = b"\1\1\1\1"
-        places.append((one, place))
-    counters = core.counters
-    counters["tcgen05.cp.instructions"] += 1
-    counters["tcgen05.cp.bytes"] += shape.rows * shape.bits // 8 * shape.group
-    core.submit(core.pipe.queue, partial(_execute, shape, column, places), what=what)
+            tmem.wrote_replicated(column, columns)
+        else:
+            tmem.wrote(column, columns, _CORNERS if shape.rows == 4 else None)
+        places.append((tmem, one.chunks.chunks[first:], table.table, tmem.data[column : column + columns]))
+    size = shape.rows * shape.bits // 8 * shape.group
+    return partial(_execute, shape, column, places), cores, _epochs(cores), size
 
 
-def _lanes(shape: Shape) -> NDArray[np.bool_] | None:
-    return _CORNERS if shape.rows == 4 else None
+_Places = list[tuple[Tmem, Chunks, NDArray[np.intp], NDArray[np.uint32]]]
 
 
-def _look(core: TensorCore, value: int, shape: Shape) -> tuple[int, Geometry]:
-    """Check a source for the first time."""
-    decoded = matrix(value, shape.what)
-    table = geometry(decoded, rows=shape.rows, mn=False, element_bytes=1, what=shape.what, row_bytes=shape.bits // 8)
-    place = core.copies[value, shape] = (core.chunks.check(decoded.start, table, what=shape.what), table)
-    return place
-
-
-def _execute(shape: Shape, column: int, places: list[tuple[TensorCore, Any]]) -> None:
+def _execute(shape: Shape, column: int, places: _Places) -> None:
     columns = shape.bits // 32
-    for core, (first, table) in places:
-        tmem = core.tmem
+    for tmem, chunks, table, target in places:
         if tmem.pending:
             tmem.settle(column, columns)
-        words = core.chunks.chunks[first:].take(table.table).view(np.uint32).reshape(shape.rows, columns).T
-        target = tmem.data[column : column + columns]
+        words = chunks.take(table).view(np.uint32).reshape(shape.rows, columns).T
         if shape.rows == 32:
             target.reshape(columns, 4, 32)[...] = words[:, None, :]
         elif shape.rows == 128:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.sim.tcgen05.group import Pipe
-from pytest_nvfp4.sim.tcgen05.operand import Geometry, SharedChunks
+from pytest_nvfp4.sim.tcgen05.operand import SharedChunks
 from pytest_nvfp4.sim.tcgen05.tiles import TileCache
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
@@ -18,7 +18,7 @@ __all__ = ["TensorCore"]
 class TensorCore:
     """``cta.unit(TensorCore)``."""
 
-    __slots__ = ("a", "b", "cache", "chunks", "copies", "counters", "cta", "pipe", "submit", "tmem")
+    __slots__ = ("cache", "chunks", "copies", "counters", "cta", "pipe", "plans", "submit", "tmem")
 
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
@@ -28,8 +28,7 @@ class TensorCore:
         self.cache = cta.launch.unit(TileCache)
         self.counters = cta.launch.counters
         self.submit = cta.launch.machine.asynchronous.submit
-        self.a: dict[Any, tuple[int, Geometry]] = {}
-        """Operands A that were checked, by matrix descriptor and instruction: where they start, and how they lie."""
-        self.b: dict[Any, tuple[int, Geometry]] = {}
         self.copies: dict[Any, Any] = {}
-        """Sources of ``tcgen05.cp`` that were checked, by descriptor and shape."""
+        """Copies that were checked, by operands and shape, with the epoch of TMEM in which they were."""
+        self.plans: dict[Any, Any] = {}
+        """MMAs that were checked, likewise."""

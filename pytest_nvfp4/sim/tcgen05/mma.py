@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.datapath import Datapath, datapath
 from pytest_nvfp4.sim.tcgen05.descriptor import KINDS, Instruction, instruction, matrix
 from pytest_nvfp4.sim.tcgen05.group import group_of, pair_of, single_lane
-from pytest_nvfp4.sim.tcgen05.operand import Geometry, geometry
+from pytest_nvfp4.sim.tcgen05.operand import Chunks, Geometry, geometry
 from pytest_nvfp4.sim.tcgen05.tiles import Operand
 
 if TYPE_CHECKING:
@@ -102,111 +102,156 @@ def issue(
     if mask & (mask - 1):
         single_lane(w, mask, what=what)
     d, a, b = pick(d, mask), pick(a, mask), pick(b, mask)
+    descriptor, sfa, sfb = pick(descriptor, mask), pick(sfa, mask), pick(sfb, mask)
     if enable.__class__ is not bool:
         enable = bool(enable[first(mask)])  # type: ignore[index]
-    work = _work(pick(descriptor, mask), form.kind, form.group, form.vector, form.a_in_tmem, what)
-    ins = work.ins
+    if disable:
+        disable = tuple(pick(word, mask) for word in disable)
     core = w.cta.unit(TensorCore)
+    key = (d, a, b, descriptor, sfa, sfb, enable, disable, form)
+    plan: _Plan | None = core.plans.get(key)
+    if plan is None or plan.epoch != plan.now():
+        plan = core.plans[key] = _plan(w, core, d, a, b, descriptor, bool(enable), disable, sfa, sfb, form)
+    counters = core.counters
+    counters["mma.instructions"] += 1
+    counters["mma.flops"] += plan.ins.flops
+    core.submit(core.pipe.queue, plan.execute, what=what)
+
+
+class _Side:
+    """One CTA's part of a checked instruction."""
+
+    __slots__ = ("a_chunks", "a_column", "a_path", "a_table", "b_chunks", "b_table", "core", "sfa", "sfb", "tmem")
+
+    def __init__(self, core: TensorCore) -> None:
+        self.core = core
+        self.tmem = core.tmem
+        self.a_chunks: Chunks | None = None
+        self.a_table: NDArray[np.intp] | None = None
+        self.a_path: Datapath | None = None
+        self.a_column = 0
+        self.b_chunks: Chunks
+        self.b_table: NDArray[np.intp]
+        self.sfa: NDArray[np.uint32]
+        self.sfb: NDArray[np.uint32]
+
+
+class _Plan:
+    """A checked instruction: all that its execution needs. It holds while ``epoch`` is ``now()``."""
+
+    __slots__ = ("column", "enable", "enabled", "epoch", "form", "ins", "key", "path", "sides", "work")
+
+    def __init__(
+        self, work: _Work, path: Datapath, column: int, *, enable: bool, enabled: NDArray[np.bool_] | None, form: Form
+    ) -> None:
+        self.work = work
+        self.ins = work.ins
+        self.path = path
+        self.column = column
+        self.enable = enable
+        self.enabled = enabled
+        self.form = form
+        self.sides: list[_Side] = []
+        self.epoch = -1
+        self.key = (column, work.family, path, form.group, enabled.tobytes() if enabled is not None else None)
+
+    def now(self) -> int:
+        """Grows when something changes in one of the CTAs."""
+        sides = self.sides
+        return sides[0].tmem.epoch if len(sides) == 1 else sides[0].tmem.epoch + sides[1].tmem.epoch
+
+    def execute(self) -> None:
+        """Read the operands and join the chain."""
+        ins, form = self.ins, self.form
+        rows: list[Chunks] = []
+        for side in self.sides:
+            if side.a_path is None:
+                rows.append(side.a_chunks.take(side.a_table))  # type: ignore[union-attr,arg-type]
+            else:
+                side.tmem.settle(side.a_column, 8)
+                rows.append(side.a_path.read_a(side.tmem, side.a_column, what=form.what))
+        chain = self._chain()
+        chain.length += 1
+        for half, b, side, taken in zip(chain.halves, chain.b, self.sides, rows, strict=True):
+            half.a.append(taken)
+            b.append(side.b_chunks.take(side.b_table))
+            if ins.vector:
+                half.sfa.append(side.sfa.tobytes())
+                half.sfb.append(side.sfb.tobytes())
+        if ins.vector:
+            chain.a_ids.append(ins.a_id)
+            chain.b_ids.append(ins.b_id)
+
+    def _chain(self) -> Chain:
+        """The chain to go on with, or a new one."""
+        found = None
+        for pending in self.sides[0].tmem.pending:
+            if pending.first == self.column and isinstance(pending, Chain) and pending.key == self.key:
+                found = pending
+                break
+        if found is not None:
+            if not self.enable:
+                found.forget()
+            elif found.room and not self.form.shift:
+                return found
+        for side in self.sides:
+            side.tmem.settle(self.column, self.path.columns)
+        return Chain(
+            self.key, self.work.family, self.path, self.column,
+            halves=[Half(side.tmem) for side in self.sides], cache=self.sides[0].core.cache,
+            operands=self.work.operands, base=self.enable, shift=self.form.shift, enabled=self.enabled,
+        )  # fmt: skip
+
+
+def _plan(
+    w: Warp, core: TensorCore, d: int, a: int, b: int, descriptor: int, enable: bool, disable: Sequence[Bits],
+    sfa: int, sfb: int, form: Form,
+) -> _Plan:  # fmt: skip
+    """Check an instruction. Raises Fault or Unsupported."""
+    what = form.what
+    work = _work(descriptor, form.kind, form.group, form.vector, form.a_in_tmem, what)
+    ins = work.ins
     if core.pipe.group != form.group:
         core.pipe.set_group(form.group, what=what)
     path = datapath(work.family, d >> 16, what)
     column = d & 0xFFFF
-    enabled = _enabled(disable, mask, path, form) if disable else None
+    enabled = _enabled(disable, path, form) if disable else None
+    plan = _Plan(work, path, column, enable=enable, enabled=enabled, form=form)
     cores = (core,) if form.group == 1 else tuple(c.unit(TensorCore) for c in pair_of(w.cta, 2, what=what))
-    places = []
+    lanes = path.lanes if enabled is None else enabled
     for one in cores:
         tmem = one.tmem
+        side = _Side(one)
+        plan.sides.append(side)
         tmem.claim(column, path.columns, what=what)
-        lanes = path.lanes if enabled is None else enabled
         if enable:
             tmem.need(
                 column, path.columns, lanes, what=f"{what} accumulates",
                 hint="the first instruction must not accumulate (enable-input-d false), or TMEM must be set first",
             )  # fmt: skip
-        columns_a = columns_b = 0
         if ins.vector:
-            columns_a = scales.check(tmem, pick(sfa, mask), ins.rows, ins.a_id, name="SFA", what=what)
-            columns_b = scales.check(tmem, pick(sfb, mask), ins.n, ins.b_id, name="SFB", what=what)
+            columns_a = scales.check(tmem, sfa, ins.rows, ins.a_id, name="SFA", what=what)
+            columns_b = scales.check(tmem, sfb, ins.n, ins.b_id, name="SFB", what=what)
             _disjoint(column, path.columns, columns_a, ins.rows, columns_b, ins.n, what)
+            side.sfa = scales.words(tmem, columns_a, ins.rows)
+            side.sfb = scales.words(tmem, columns_b, ins.n)
         if form.a_in_tmem:
-            source: Any = _tmem_a(one, a, work.family, path, what)
+            side.a_path, side.a_column = _tmem_a(one, a, work.family, path, what)
         else:
-            source = one.a.get((a, ins)) or _look(one, one.a, a, ins, ins.rows, ins.a_mn, work.a_bytes, f"{what}: A")
-        other = one.b.get((b, ins)) or _look(one, one.b, b, ins, work.b_rows, ins.b_mn, work.b_bytes, f"{what}: B")
+            place, table = _look(one, a, ins.rows, ins.a_mn, work.a_bytes, f"{what}: A")
+            side.a_chunks, side.a_table = one.chunks.chunks[place:], table.table
+        place, table = _look(one, b, work.b_rows, ins.b_mn, work.b_bytes, f"{what}: B")
+        side.b_chunks, side.b_table = one.chunks.chunks[place:], table.table
         tmem.wrote(column, path.columns, lanes)
-        places.append((one, source, other, columns_a, columns_b))
-    counters = core.counters
-    counters["mma.instructions"] += 1
-    counters["mma.flops"] += ins.flops
-    core.submit(core.pipe.queue, partial(_execute, work, path, column, enable, enabled, form, places), what=what)
+    plan.epoch = plan.now()
+    return plan
 
 
-def _execute(
-    work: _Work,
-    path: Datapath,
-    column: int,
-    enable: bool,
-    enabled: NDArray[np.bool_] | None,
-    form: Form,
-    places: list[tuple[TensorCore, Any, tuple[int, Geometry], int, int]],
-) -> None:
-    """Read the operands and join the chain."""
-    ins = work.ins
-    taken: list[Any] = []
-    for core, source, other, columns_a, columns_b in places:
-        tmem = core.tmem
-        if form.a_in_tmem:
-            lane_path, first_column = source
-            tmem.settle(first_column, 8)
-            rows = lane_path.read_a(tmem, first_column, what=form.what)
-        else:
-            rows = core.chunks.chunks[source[0] :].take(source[1].table)
-        columns = core.chunks.chunks[other[0] :].take(other[1].table)
-        sfa = sfb = b""
-        if ins.vector:
-            sfa = scales.snapshot(tmem, columns_a, ins.rows)
-            sfb = scales.snapshot(tmem, columns_b, ins.n)
-        taken.append((rows, columns, sfa, sfb))
-    key = (column, work.family, path, form.group, enabled.tobytes() if enabled is not None else None)
-    chain = None
-    for pending in places[0][0].tmem.pending:
-        if pending.first == column and pending.key == key:  # type: ignore[attr-defined]
-            chain = pending
-            break
-    if chain is not None and (not enable or form.shift or not chain.room):  # type: ignore[attr-defined]
-        if enable:
-            chain.finish()
-        else:
-            chain.forget()  # type: ignore[attr-defined]
-        chain = None
-    if chain is None:
-        for core, *_ in places:
-            core.tmem.settle(column, path.columns)
-        chain = Chain(
-            key, work.family, path, column,
-            halves=[Half(core.tmem) for core, *_ in places], cache=places[0][0].cache, operands=work.operands,
-            base=enable, shift=form.shift, enabled=enabled,
-        )  # fmt: skip
-    assert isinstance(chain, Chain)
-    chain.length += 1
-    chain.a_ids.append(ins.a_id)
-    chain.b_ids.append(ins.b_id)
-    for half, b, (rows, columns, sfa, sfb) in zip(chain.halves, chain.b, taken, strict=True):
-        half.a.append(rows)
-        b.append(columns)
-        if ins.vector:
-            half.sfa.append(sfa)
-            half.sfb.append(sfb)
-
-
-def _look(
-    core: TensorCore, known: dict[Any, Any], value: int, ins: Instruction, rows: int, mn: bool, size: int, what: str
-) -> tuple[int, Geometry]:
-    """Check an operand in shared memory for the first time."""
+def _look(core: TensorCore, value: int, rows: int, mn: bool, size: int, what: str) -> tuple[int, Geometry]:
+    """Check an operand in shared memory: its first chunk and geometry."""
     decoded = matrix(value, what)
     found = geometry(decoded, rows=rows, mn=mn, element_bytes=size, what=what)
-    place = known[value, ins] = (core.chunks.check(decoded.start, found, what=what), found)
-    return place
+    return core.chunks.check(decoded.start, found, what=what), found
 
 
 def _tmem_a(core: TensorCore, address: int, ins: Instruction, path: Datapath, what: str) -> tuple[Datapath, int]:
@@ -232,9 +277,8 @@ def _disjoint(d: int, columns: int, a: int, rows: int, b: int, n: int, what: str
             )
 
 
-def _enabled(disable: Sequence[Bits], mask: int, path: Datapath, form: Form) -> NDArray[np.bool_] | None:
+def _enabled(words: Sequence[Bits], path: Datapath, form: Form) -> NDArray[np.bool_] | None:
     """Lanes that are updated, None for all of the datapath's."""
-    words = [pick(word, mask) for word in disable]
     if not any(words):
         return None
     if form.group == 2:

@@ -15,8 +15,8 @@ in MN-major, c a chunk of a row of M or N):
 - MN-major, no swizzle: ``c * SBO + (k / 8) * LBO + (k % 8) * 16``.
 
 Elements of 32 bits are MN-major with 32B atoms only, others never (PTX ISA, "Valid Combinations of Type-Size,
-Major-ness and Swizzling"). A start may lie anywhere in the pattern on 16 bytes, as long as what is read along K stays in
-a row: the swizzle acts on absolute addresses, so TMA and MMA agree (rests on NVIDIA's grouped-GEMM template, whose
+Major-ness and Swizzling"). A start may lie anywhere in the pattern on 16 bytes, as long as what is read along K stays
+in a row: the swizzle acts on absolute addresses, so TMA and MMA agree (rests on NVIDIA's grouped-GEMM template, whose
 operands start 640 bytes into a pattern with a base offset of 0).
 """
 

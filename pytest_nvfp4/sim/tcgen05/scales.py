@@ -12,11 +12,12 @@ written. Bits above the format (bit 7 of UE4M3) are ignored.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
-__all__ = ["check", "columns", "snapshot"]
+__all__ = ["check", "columns", "words"]
 
 _LOW = (1 << 30) - 1
 
@@ -72,6 +73,6 @@ def check(tmem: Tmem, address: int, rows: int, sf_id: int, *, name: str, what: s
     return column
 
 
-def snapshot(tmem: Tmem, column: int, rows: int) -> bytes:
-    """The words of the rows, in order: 4 bytes each, for a whole number of columns."""
-    return tmem.data[column : column + -(-rows // 32), :32].tobytes()
+def words(tmem: Tmem, column: int, rows: int) -> NDArray[np.uint32]:
+    """A view of the words of the rows, in order, for a whole number of columns."""
+    return tmem.data[column : column + columns(rows), :32]

@@ -26,7 +26,7 @@ from pytest_nvfp4.sim.tcgen05.operand import Chunks, k_major_rows
 
 __all__ = ["Operand", "Tile", "TileCache", "decode"]
 
-_BUDGET = 192 << 20
+_BUDGET = 128 << 20
 """Bytes of decoded tiles that a cache keeps."""
 _SAMPLES = 64
 
@@ -79,7 +79,7 @@ class TileCache:
         self.hits = 0
         self.misses = 0
         self._tiles: OrderedDict[tuple[Any, ...], tuple[bytes, bytes, Tile]] = OrderedDict()
-        self._spare: dict[tuple[int, ...], NDArray[np.float32]] = {}
+        self._scratch: dict[tuple[int, int], NDArray[np.float32]] = {}
 
     def get(
         self, operand: Operand, parts: list[list[Chunks]], scales: list[bytes], ids: tuple[int, ...]
@@ -107,9 +107,11 @@ class TileCache:
         shape = (operand.rows * len(parts), operand.k * len(parts[0]))
         if self.held + 4 * shape[0] * shape[1] > self.budget and found is None:
             out = self._evict(shape)
-        if out is None:
-            out = self._spare.pop(shape, None)
-        tile = decode(operand, together, len(parts[0]), words, ids, out=out)
+        scratch = self._scratch.get(shape) if operand.scale else None
+        if operand.scale and scratch is None:
+            scratch = np.empty(shape, np.float32)
+            self._scratch = {shape: scratch}
+        tile = decode(operand, together, len(parts[0]), words, ids, out=out, scratch=scratch)
         if found is not None:
             self.held -= found[2].values.nbytes
         self._tiles[key] = (raw, words, tile)
@@ -152,8 +154,9 @@ def decode(
     ids: tuple[int, ...],
     *,
     out: NDArray[np.float32] | None = None,
+    scratch: NDArray[np.float32] | None = None,
 ) -> Tile:
-    """Decode an operand of ``count`` instructions; ``out`` is memory to use, if it fits."""
+    """Decode an operand of ``count`` instructions; ``out`` and ``scratch`` are memory to use, of the tile's shape."""
     rows = operand.rows * len(parts)
     size = operand.element_bytes
     split = [
@@ -162,7 +165,7 @@ def decode(
     ]
     data = split[0] if len(split) == 1 else np.concatenate(split)
     shape = (rows, count * operand.k)
-    if out is None or out.shape != shape:
+    if out is None:
         out = np.empty(shape, np.float32)
     values: NDArray[Any] = out
     if operand.packed:
@@ -180,8 +183,11 @@ def decode(
             values *= scale.values[codes][:, :, None]
             values = values.reshape(shape)
         else:
-            factors = np.take(_repeated(operand.scale, block), codes, axis=0, mode="clip")
-            np.multiply(values, factors.reshape(shape), out=values)
+            if scratch is None:
+                scratch = np.empty(shape, np.float32)
+            factors = scratch.reshape(rows, -1, block)
+            np.take(_repeated(operand.scale, block), codes, axis=0, out=factors, mode="clip")
+            np.multiply(values, scratch, out=values)
     narrow = operand.scale in ("", "ue4m3") and operand.element_bytes == 1
     # Squares of narrow formats neither vanish nor overflow in float32; each addition rounds once.
     wide = (values if narrow else values.astype(np.float64)).reshape(rows, count, operand.k)

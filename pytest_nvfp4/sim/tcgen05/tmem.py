@@ -6,6 +6,9 @@ each word is uninitialised until written, and again when its column is allocated
 
 Columns whose four 32-lane quadrants hold the same words because a ``.warpx4`` copy wrote them are known as
 *replicated*, so that scale factors need not be compared again.
+
+``epoch`` grows whenever a check that passed could fail now (a change of allocations) or what an instruction noted is
+no longer so (a change of what is replicated). An instruction that is issued again in the same epoch passes again.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ class Pending(Protocol):
     def finish(self) -> None:
         """Write the value, and leave every memory's list."""
 
+    def forget(self) -> None:
+        """Leave every memory's list."""
+
 
 def split(address: int) -> tuple[int, int]:
     """Lane and column of a TMEM address."""
@@ -57,6 +63,7 @@ class Tmem:
         """Lanes written of the columns that are not full."""
         self.replicated = bytearray(COLUMNS)
         self.pending: list[Pending] = []
+        self.epoch = 0
 
     def claim(self, column: int, count: int, *, what: str) -> None:
         """Check that columns lie inside one allocation. Raises Fault."""
@@ -92,16 +99,17 @@ class Tmem:
                 chain.finish()
 
     def drop(self, column: int, count: int) -> None:
-        """Forget what is pending and lies wholly in columns that are freed; compute what does not."""
+        """Forget what is pending in columns that are freed: allocations do not overlap, so nobody can look at it."""
         end = column + count
-        for chain in list(self.pending):
-            if chain.first < end and column < chain.last:
-                chain.finish()
+        for chain in [p for p in self.pending if p.first < end and column < p.last]:
+            chain.forget()
 
     def wrote(self, column: int, count: int, lanes: slice | NDArray[np.bool_] | None = None) -> None:
         """Note that lanes (None: all) of columns were written."""
         end = column + count
-        self.replicated[column:end] = _ZEROS[:count]
+        if self.replicated.find(1, column, end) >= 0:
+            self.epoch += 1
+            self.replicated[column:end] = _ZEROS[:count]
         if lanes is None:
             self.full[column:end] = _ONES[:count]
             return
@@ -111,6 +119,14 @@ class Tmem:
         whole = self.some[column:end].all(axis=1)
         for offset in np.flatnonzero(whole).tolist():
             self.full[column + offset] = 1
+
+    def wrote_replicated(self, column: int, count: int) -> None:
+        """Note that all lanes of columns were written, with the same words in each quadrant."""
+        end = column + count
+        if self.replicated.find(0, column, end) >= 0:
+            self.epoch += 1
+            self.replicated[column:end] = _ONES[:count]
+        self.full[column:end] = _ONES[:count]
 
     def need(
         self, column: int, count: int, lanes: slice | NDArray[np.bool_] | None = None, *, what: str, hint: str = ""
@@ -137,6 +153,7 @@ class Tmem:
     def take(self, column: int, count: int, number: int) -> None:
         """Give free columns to an allocation; they hold nothing."""
         end = column + count
+        self.epoch += 1
         self.owner[column:end] = bytes([number]) * count
         self.full[column:end] = _ZEROS[:count]
         self.replicated[column:end] = _ZEROS[:count]
@@ -145,4 +162,5 @@ class Tmem:
     def free(self, column: int, count: int) -> None:
         """Take columns back."""
         self.drop(column, count)
+        self.epoch += 1
         self.owner[column : column + count] = _ZEROS[:count]

@@ -22,7 +22,14 @@ LANES = {
     (64, "warpx2::01_23"): lambda row: [64 * (row // 32) + row % 32, 64 * (row // 32) + 32 + row % 32],
     (32, "warpx4"): lambda row: [row + 32 * q for q in range(4)],
 }
-SHAPES = [(128, 256, ""), (4, 256, ""), (128, 128, ""), (64, 128, "warpx2::02_13"), (64, 128, "warpx2::01_23"), (32, 128, "warpx4")]
+SHAPES = [
+    (128, 256, ""),
+    (4, 256, ""),
+    (128, 128, ""),
+    (64, 128, "warpx2::02_13"),
+    (64, 128, "warpx2::01_23"),
+    (32, 128, "warpx4"),
+]
 
 
 def _source(cta, start: int, rows: int, size: int, swizzle: int, seed: int) -> tuple[int, np.ndarray]:

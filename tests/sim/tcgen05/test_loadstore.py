@@ -1,4 +1,4 @@
-"""``tcgen05.ld`` and ``.st``: the shapes against CUTLASS's copy traits, evaluated as layouts; round trips; what is found."""
+"""``tcgen05.ld`` and ``.st``: shapes against CUTLASS's copy traits as layouts; round trips; what is found."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_the_two_halves_of_16x32bx2() -> None:
 def test_every_word_comes_back(shape: str, power: int, packed: bool, warp: int, high: bool, column: int) -> None:
     [cta] = make_ctas()
     tmem = own(cta)
-    repeat = 1 << power
-    move = movement(shape, repeat, packed=packed, split=150 if shape == "16x32bx2" else 0)
+    repeat = 1 << (power - 1 if packed and power else power)
+    move = movement(shape, repeat, packed=packed, split=100 if shape == "16x32bx2" else 0)
     w = cta.warps[warp]
     lane = 32 * (warp % 4) + (16 if high and move.rows == 16 else 0)
     address = lane << 16 | column

@@ -240,7 +240,7 @@ def test_integers_wrap_or_clamp(a: str, b: str, sat: int) -> None:
     tmem.data[:32] = 0x7FFF_FFF0
     bits = idesc("i8", a, b, 128, 32, d=2, sat=sat)
     core = ctas[0].unit(TensorCore)
-    [(desc_a, _)], [(desc_b, _)] = list(core.a), list(core.b)
+    desc_a, desc_b = next(iter(core.plans))[1:3]
     issue(ctas[0].warps[0], 1, 0, desc_a, desc_b, bits, True, (), 0, 0, Form("i8", 1, 0, False, 0, "test"), 0)
     tmem.settle(0, 32)
     value = 0x7FFF_FFF0 + partial[-1].astype(np.int64)
@@ -261,7 +261,7 @@ def test_scale_input_d_and_disabled_lanes() -> None:
     core = ctas[0].unit(TensorCore)
     tmem = core.tmem
     before = tmem.floats[:16].copy()
-    [(desc_a, _)], [(desc_b, _)] = list(core.a), list(core.b)
+    desc_a, desc_b = next(iter(core.plans))[1:3]
     form = Form("f16", 1, 0, False, 3, "test")
     mask = (0xFFFF0000, 0, 0, 0x80000000)
     issue(ctas[0].warps[0], 1, 0, desc_a, desc_b, idesc("f16", "f16", "f16", 128, 16), True, mask, 0, 0, form, 0)
@@ -278,7 +278,7 @@ def test_scale_input_d_and_disabled_lanes() -> None:
 def test_without_input_d_the_old_value_is_gone() -> None:
     _, partial, ctas = run("mxf4nvf4", "e2m1", "e2m1", vector=4, scale="ue4m3", count=2)
     core = ctas[0].unit(TensorCore)
-    [(desc_a, _)], [(desc_b, _)] = list(core.a), list(core.b)
+    desc_a, desc_b = next(iter(core.plans))[1:3]
     bits = idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64)
     form = Form("mxf4nvf4", 1, 4, False, 0, "test")
     for _ in range(3):
@@ -290,7 +290,7 @@ def test_without_input_d_the_old_value_is_gone() -> None:
 def test_operands_are_read_when_issued() -> None:
     _, partial, ctas = run("mxf4nvf4", "e2m1", "e2m1", vector=4, scale="ue4m3", count=1)
     core = ctas[0].unit(TensorCore)
-    [(desc_a, _)], [(desc_b, _)] = list(core.a), list(core.b)
+    desc_a, desc_b = next(iter(core.plans))[1:3]
     form = Form("mxf4nvf4", 1, 4, False, 0, "test")
     bits = idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64)
     issue(ctas[0].warps[0], 1, 0, desc_a, desc_b, bits, False, (), SFA, SFB, form, 0)
@@ -304,7 +304,7 @@ def _once(**changes: Any) -> None:
     """One legal NVFP4 instruction, with changes."""
     _, _, ctas = run("mxf4nvf4", "e2m1", "e2m1", vector=4, scale="ue4m3", count=1)
     core = ctas[0].unit(TensorCore)
-    [(desc_a, _)], [(desc_b, _)] = list(core.a), list(core.b)
+    desc_a, desc_b = next(iter(core.plans))[1:3]
     arguments: dict[str, Any] = {
         "mask": 1, "d": 0, "a": desc_a, "b": desc_b, "enable": True,
         "bits": idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64),
@@ -315,7 +315,8 @@ def _once(**changes: Any) -> None:
     if g["prepare"] is not None:
         g["prepare"](core.tmem)
     issue(
-        ctas[0].warps[0], g["mask"], g["d"], g["a"], g["b"], g["bits"], g["enable"], (), g["sfa"], g["sfb"], g["form"], 0
+        ctas[0].warps[0], g["mask"], g["d"], g["a"], g["b"], g["bits"], g["enable"], (), g["sfa"], g["sfb"],
+        g["form"], 0,
     )  # fmt: skip
     core.tmem.settle(0, 512)
 

@@ -1,0 +1,285 @@
+"""The numbers of a chain: what is provably exact is computed so, and the rest is rounded after each instruction."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_nvfp4.sim.tcgen05 import accumulate, blas, formats
+from pytest_nvfp4.sim.tcgen05.accumulate import Chain
+from pytest_nvfp4.sim.tcgen05.mma import Form, issue
+from pytest_nvfp4.sim.tcgen05.tiles import Operand, TileCache, decode
+from pytest_nvfp4.sim.tcgen05.tmem import Tmem
+from tests.sim.tcgen05.harness import make_ctas, matrix_bits, own, poke
+from tests.sim.tcgen05.places import E2M1, E4M3, k_major
+
+FORM = Form("mxf4nvf4", 1, 4, False, 0, "test")
+N = 32
+IDESC = 1 << 7 | 1 << 10 | (N >> 3) << 17 | 1 << 27
+PLACES = np.array([[k_major(r, k, swizzle=2, stride=1024) for k in range(32)] for r in range(128)])
+
+
+class Kernel:
+    """One CTA that multiplies what it is given."""
+
+    def __init__(self) -> None:
+        [self.cta] = make_ctas()
+        self.tmem = own(self.cta)
+        self.sums: list[np.ndarray] = []
+
+    def add(self, a: np.ndarray, b: np.ndarray, sfa: np.ndarray, sfb: np.ndarray, *, enable: bool) -> None:
+        """One instruction: codes of A [128][64] and B [N][64], scale codes [.][4]."""
+        data = self.cta.shared.data
+        data[PLACES] = a[:, 0::2] | a[:, 1::2] << 4
+        data[PLACES[:N] + 32768] = b[:, 0::2] | b[:, 1::2] << 4
+        self.cta.shared.written[:65536] = True
+        for column, codes in ((256, sfa), (264, sfb)):
+            count = codes.shape[0] // 32
+            words = np.ascontiguousarray(codes).view("<u4").reshape(count, 32)
+            self.tmem.data[column : column + count] = np.tile(words, (1, 4))
+            self.tmem.wrote(column, count)
+        bits = [matrix_bits(1024 + start, stride=1024, swizzle=2) for start in (0, 32768)]
+        issue(self.cta.warps[0], 1, 0, bits[0], bits[1], IDESC, enable, (), 256, 264, FORM, 0)
+        va = E2M1[a] * np.repeat(E4M3[sfa], 16, axis=1)
+        vb = E2M1[b] * np.repeat(E4M3[sfb], 16, axis=1)
+        self.sums.append(vb @ va.T)
+
+    def value(self) -> np.ndarray:
+        """What TMEM holds, [n][row]."""
+        self.tmem.settle(0, N)
+        return self.tmem.floats[:N].copy()
+
+    def rule(self, start: np.ndarray | None = None) -> np.ndarray:
+        """Exact sums, rounded after each instruction: in Python's integers where float64 is not enough."""
+        value = np.zeros((N, 128), np.float32) if start is None else start
+        for products in self.sums:
+            value = (value.astype(np.float64) + products).astype(np.float32)
+        return value
+
+
+def _draw(rng: np.random.Generator, low: int, high: int) -> tuple[np.ndarray, ...]:
+    return (
+        rng.integers(0, 16, (128, 64), dtype=np.uint8),
+        rng.integers(0, 16, (N, 64), dtype=np.uint8),
+        rng.integers(low, high, (128, 4), dtype=np.uint8),
+        rng.integers(low, high, (N, 4), dtype=np.uint8),
+    )
+
+
+@pytest.fixture
+def paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which ways were taken."""
+    taken: list[str] = []
+    for name in ("_whole", "_segmented", "_rounded"):
+        kept = getattr(Chain, name)
+
+        def spy(self, *args, kept=kept, name=name):
+            taken.append(name)
+            return kept(self, *args)
+
+        monkeypatch.setattr(Chain, name, spy)
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "count", "path"),
+    [
+        (0x38, 0x39, 12, ["_whole"]),
+        (0x38, 0x41, 12, ["_whole"]),
+        (0x30, 0x40, 24, ["_segmented"]),
+        (0x01, 0x7F, 6, ["_rounded"]),
+        (0x00, 0x08, 6, ["_whole"]),
+    ],
+)
+def test_each_way_follows_the_rule(low: int, high: int, count: int, path: list[str], paths: list[str]) -> None:
+    kernel = Kernel()
+    rng = np.random.default_rng(low)
+    for i in range(count):
+        kernel.add(*_draw(rng, low, high), enable=i > 0)
+    assert (kernel.value() == kernel.rule()).all()
+    assert paths == path
+
+
+def test_what_outgrows_the_grid_is_rounded_from_there_on(paths: list[str]) -> None:
+    kernel = Kernel()
+    rng = np.random.default_rng(5)
+    for i in range(128):
+        a, b, sfa, sfb = _draw(rng, 0x30, 0x48)
+        # All of one sign: the sums grow as fast as their bound.
+        kernel.add(a & 7, b & 7, sfa, sfb, enable=i > 0)
+    assert (kernel.value() == kernel.rule()).all()
+    assert paths == ["_segmented", "_rounded"]
+    exact = np.sum(kernel.sums, axis=0)
+    assert not (kernel.value() == exact).all(), "the control: here rounding is real"
+
+
+def test_going_on_from_what_tmem_holds(paths: list[str]) -> None:
+    kernel = Kernel()
+    rng = np.random.default_rng(6)
+    start = (rng.integers(-1000, 1000, (N, 128)) / 4).astype(np.float32)
+    kernel.tmem.floats[:N] = start
+    kernel.tmem.wrote(0, N)
+    for _ in range(3):
+        kernel.add(*_draw(rng, 0x38, 0x40), enable=True)
+    assert (kernel.value() == kernel.rule(start)).all()
+    assert paths == ["_segmented"]
+    kernel.sums.clear()
+    start = kernel.value() + np.float32(1e-9) * rng.standard_normal((N, 128)).astype(np.float32) + np.float32(0.1)
+    kernel.tmem.floats[:N] = start
+    kernel.add(*_draw(rng, 0x38, 0x40), enable=True)
+    assert (kernel.value() == kernel.rule(start)).all()
+    assert paths[1:] == ["_segmented", "_rounded"], "a start off the grid is rounded"
+
+
+def test_a_look_in_between_changes_nothing() -> None:
+    kernel, looked = Kernel(), Kernel()
+    rng = np.random.default_rng(7)
+    for i in range(8):
+        operands = _draw(rng, 0x20, 0x58)
+        kernel.add(*operands, enable=i > 0)
+        looked.add(*operands, enable=i > 0)
+        looked.value()
+    assert (kernel.value() == looked.value()).all()
+
+
+def test_a_long_chain_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accumulate, "LONGEST", 256)
+    kernel = Kernel()
+    rng = np.random.default_rng(8)
+    for i in range(11):
+        kernel.add(*_draw(rng, 0x30, 0x50), enable=i > 0)
+        assert kernel.tmem.pending[0].length <= 4
+    assert (kernel.value() == kernel.rule()).all()
+
+
+def test_a_nan_scale_factor_spoils_its_row_only() -> None:
+    kernel = Kernel()
+    a, b, sfa, sfb = _draw(np.random.default_rng(9), 0x30, 0x40)
+    sfa[77, 2] = 0x7F
+    kernel.add(a, b, sfa, sfb, enable=False)
+    value = kernel.value()
+    assert (value[:, 77].view(np.uint32) == 0x7FFF_FFFF).all()
+    rest = [row for row in range(128) if row != 77]
+    assert (value[:, rest] == kernel.rule()[:, rest]).all()
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000), low=st.integers(0, 0x70), width=st.integers(1, 14), rows=st.integers(0, 128))
+def test_the_rule_in_integers(seed: int, low: int, width: int, rows: int) -> None:
+    """Some elements against Python's fractions, whatever the scale factors and however many rows are zero."""
+    kernel = Kernel()
+    rng = np.random.default_rng(seed)
+    steps = []
+    for i in range(3):
+        a, b, sfa, sfb = _draw(rng, low, low + width)
+        a[rows:] = 0
+        kernel.add(a, b, sfa, sfb, enable=i > 0)
+        steps.append((a, b, sfa, sfb))
+    value = kernel.value()
+    for r, c in ((0, 0), (63, 5), (127, 31), (max(rows - 1, 0), 7)):
+        have = Fraction(0)
+        for a, b, sfa, sfb in steps:
+            for k in range(64):
+                left = E2M1[a[r, k]] * E4M3[sfa[r, k // 16]]
+                have += Fraction(left) * Fraction(E2M1[b[c, k]] * E4M3[sfb[c, k // 16]])
+            have = Fraction(float(np.float32(float(have)))) if float(have) == have else _nearest(have)
+        assert Fraction(float(value[c, r])) == have
+
+
+def _nearest(value: Fraction) -> Fraction:
+    """To float32, half to even."""
+    exponent = -149
+    while abs(value) / Fraction(2) ** exponent >= 1 << 24:
+        exponent += 1
+    return Fraction(round(value / Fraction(2) ** exponent)) * Fraction(2) ** exponent
+
+
+def test_tiles_are_shared_by_their_bytes_and_by_nothing_less() -> None:
+    cache = TileCache(budget=1 << 20)
+    operand = Operand("e2m1", True, False, False, 128, 64, "ue4m3", 4)
+    rng = np.random.default_rng(0)
+    chunks = [rng.integers(0, 1 << 63, 512, dtype=np.int64).view(np.complex128) for _ in range(4)]
+    scale = [rng.integers(0x30, 0x40, 512, dtype=np.uint8).tobytes() for _ in range(4)]
+    one = cache.get(operand, [chunks], scale, (0,) * 4)
+    assert cache.get(operand, [[c.copy() for c in chunks]], list(scale), (0,) * 4) is one
+    changed = chunks[2].copy()
+    changed.view(np.uint8)[1237] ^= 1
+    other = cache.get(operand, [[*chunks[:2], changed, chunks[3]]], scale, (0,) * 4)
+    assert other is not one
+    assert np.count_nonzero(other.values != one.values) == 1
+    words = bytearray(scale[1])
+    words[300] ^= 1
+    again = cache.get(operand, [chunks], [scale[0], bytes(words), *scale[2:]], (0,) * 4)
+    assert again is not one
+    assert cache.get(operand, [chunks], scale, (0,) * 4).values.tobytes() == one.values.tobytes()
+    for i in range(40):
+        chunks[0] = np.full(256, i, np.float64).astype(np.complex128)
+        tile = cache.get(operand, [chunks], scale, (0,) * 4)
+        assert cache.held <= 1 << 20
+        want = decode(operand, [np.concatenate(chunks)], 4, b"".join(scale), (0,) * 4)
+        assert tile.values.tobytes() == want.values.tobytes()
+
+
+@pytest.mark.parametrize("name", ["e2m1", "e2m3", "e3m2", "e4m3", "e5m2", "s8", "u8"])
+def test_grids_divide_the_values(name: str) -> None:
+    form = formats.element(name)
+    for value, grid in zip(form.values, form.grids.tolist(), strict=True):
+        if grid != formats.NOTHING:
+            steps = value / 2.0**grid
+            assert steps == int(steps)
+            assert int(steps) % 2
+
+
+@pytest.mark.parametrize("form", ["f16", "bf16", "tf32"])
+def test_rows_grids_of_wide_formats(form: str) -> None:
+    rng = np.random.default_rng(1)
+    size = 4 if form == "tf32" else 2
+    data = rng.integers(0, 256, (128, 32), dtype=np.uint8)
+    if form == "f16":
+        data[:, 1::2] &= 0x3B
+    else:
+        data[:, 3::4] &= 0x43
+        data[:, 1::2] &= 0x43 if form == "bf16" else 0xFF
+    operand = Operand(form, False, False, False, 128, 32 // size, "", 0)
+    tile = decode(operand, [data.view(np.complex128).ravel()], 1, b"", ())
+    for row, grid in zip(tile.values, tile.grids.tolist(), strict=True):
+        steps = [Fraction(float(v)) / Fraction(2) ** grid for v in row if np.isfinite(v)]
+        assert all(s.denominator == 1 for s in steps)
+        assert any(s.numerator % 2 for s in steps)
+
+
+def test_squares_bound_the_rows() -> None:
+    rng = np.random.default_rng(2)
+    operand = Operand("e2m1", True, False, False, 128, 64, "ue4m3", 4)
+    chunks = rng.integers(0, 1 << 63, 3 * 512, dtype=np.int64).view(np.complex128)
+    words = rng.integers(0, 0x7E, 3 * 512, dtype=np.uint8).tobytes()
+    tile = decode(operand, [chunks], 3, words, (0,) * 3)
+    exact = (tile.values.reshape(128, 3, 64).astype(np.float64) ** 2).sum(axis=2)
+    assert (tile.squares >= exact * 2.0 ** (-2 * tile.grids[:, None])).all()
+    steps = tile.values.astype(np.float64) / 2.0 ** tile.grids[:, None]
+    assert (steps == np.rint(steps)).all()
+
+
+def test_threads_are_put_back() -> None:
+    functions = blas._functions()
+    if functions is None:
+        pytest.skip("numpy's BLAS is not OpenBLAS")
+    before = functions[0]()
+    with blas.threads(1):
+        assert functions[0]() == 1
+    assert functions[0]() == before
+
+
+def test_a_word_of_another_warp_is_not_looked_at() -> None:
+    """Freeing columns drops what nobody looked at."""
+    kernel = Kernel()
+    kernel.add(*_draw(np.random.default_rng(3), 0x30, 0x40), enable=False)
+    assert kernel.tmem.pending
+    kernel.tmem.free(0, 512)
+    assert not kernel.tmem.pending
+    assert isinstance(kernel.tmem, Tmem)
+    poke(kernel.cta, 1024, np.zeros(16, np.uint8))
