@@ -112,6 +112,22 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         "persistent_dynamic_two_cta",
         "split_k_tma_reduce",
     ),
+    "tmem": (
+        "tmem_32x32b_x1",
+        "tmem_32x32b_x2",
+        "tmem_32x32b_x4",
+        "tmem_32x32b_x8",
+        "tmem_32x32b_x16",
+        "tmem_32x32b_x32",
+        "tmem_32x32b_x64",
+        "tmem_32x32b_x128",
+        "tmem_16x64b",
+        "tmem_16x128b",
+        "tmem_16x256b",
+        "tmem_16x32bx2",
+        "tmem_16x32bx2_load",
+        "mma_a_from_tmem",
+    ),
 }
 
 NAMES: Final = tuple(name for names in MODULES.values() for name in names)
