@@ -41,7 +41,7 @@ Bits = int | NDArray[Any]
 """An unsigned bit pattern, for all lanes or one a lane."""
 Predicate = bool | NDArray[np.bool_]
 
-DTYPES = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64, 128: object}
+DTYPES: dict[int, Any] = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64, 128: object}
 
 
 @lru_cache(maxsize=65536)

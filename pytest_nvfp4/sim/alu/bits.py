@@ -79,7 +79,7 @@ def _shuffle(a: str, b: str, selector: int) -> str | None:
         value = literal(name)
         part = name if mask == MASKS[32] else f"({name} & {mask})"
         if value is not None:
-            terms.append(str(((value & mask) << 8 * far if far >= 0 else (value & mask) >> -8 * far)))
+            terms.append(str((value & mask) << 8 * far if far >= 0 else (value & mask) >> -8 * far))
         else:
             terms.append(f"({part} << {8 * far})" if far > 0 else f"({part} >> {-8 * far})" if far < 0 else part)
     return " | ".join(terms)

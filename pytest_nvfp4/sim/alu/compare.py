@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from pytest_nvfp4.sim.alu.forms import BITS, MASKS, Reader, atoms
 from pytest_nvfp4.sim.alu.integer import flipped
 from pytest_nvfp4.sim.alu.lift import Array, lift
 from pytest_nvfp4.sim.alu.numbers import floats, halves
+from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Sink
 
@@ -57,8 +59,8 @@ _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "leu": lambda a, b: ~(a > b),
     "gtu": lambda a, b: ~(a <= b),
     "geu": lambda a, b: ~(a < b),
-    "num": lambda a, b: (a == a) & (b == b),
-    "nan": lambda a, b: (a != a) | (b != b),
+    "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+    "nan": lambda a, b: np.isnan(a) | np.isnan(b),
 }
 
 
@@ -126,9 +128,9 @@ _TRUE = {"f16": 0x3C00, "bf16": 0x3F80, "f32": 0x3F80_0000}
 
 @cache
 def _answer(true: int, bits: int) -> Callable[..., object]:
-    dtype = {16: np.uint16, 32: np.uint32}[bits]
+    dtype: Any = DTYPES[bits]
 
-    def answer(condition: bool | Array) -> object:
+    def answer(condition: Any) -> object:
         if condition.__class__ is bool:
             return true if condition else 0
         return np.where(condition, dtype(true), dtype(0))

@@ -1,9 +1,9 @@
 """Conversion between integers and f16, bf16, f32, f64, tf32 (PTX ISA, "cvt"). FP8 and smaller are in ``narrow``.
 
-Rules: an integer result is extended to its register by the sign of its type. Float to integer rounds (``.rni`` ...), clamps
-to the destination's range, and takes NaN to 0, or to ``1 << (bits - 1)`` if the source is f64 or the destination has 64
-bits. Integer to integer wraps, or clamps with ``.sat``. Float to float rounds once; ``.sat`` clamps to [+0, 1],
-``.satfinite`` to the largest finite value, ``.relu`` takes what is negative, and NaN stays NaN.
+Rules: an integer result is extended to its register by the sign of its type. Float to integer rounds (``.rni`` ...),
+clamps to the destination's range, and takes NaN to 0, or to ``1 << (bits - 1)`` if the source is f64 or the destination
+has 64 bits. Integer to integer wraps, or clamps with ``.sat``. Float to float rounds once; ``.sat`` clamps to [+0, 1],
+``.satfinite`` to the largest finite value, ``.relu`` takes what is negative to +0, and NaN stays NaN.
 
 Evidence: PTX ISA; all codes of f16 and bf16 are tested, the rest against exact rational arithmetic.
 """
@@ -138,7 +138,9 @@ def _odd_of_integer(a: Array, kind: str) -> Array:
 def _parts(a: Array, kind: str) -> tuple[Array, Array]:
     shift = np.uint64(32)
     upper = a >> shift << shift
-    return (signed(upper) if kind[0] == "s" else upper).astype(np.float64), (a & np.uint64(MASKS[32])).astype(np.float64)
+    return (signed(upper) if kind[0] == "s" else upper).astype(np.float64), (a & np.uint64(MASKS[32])).astype(
+        np.float64
+    )
 
 
 def _f64_of_integer(a: Array, kind: str, mode: str) -> Array:
@@ -178,7 +180,7 @@ def _integer_to_float(mode: str, flush: bool, clamps: bool, target: str, source:
     return compute
 
 
-# ---- float to float ---------------------------------------------------------------------------------------------------
+# ---- float to float -------------------------------------------------------------------------------------------------
 
 
 def _flush_result(pattern: Array, kind: str) -> Array:
@@ -187,7 +189,7 @@ def _flush_result(pattern: Array, kind: str) -> Array:
 
 @cache
 def _float_to_float(mode: str, flush: bool, clamps: bool, target: str, source: str) -> Kernel:
-    """``mode`` is a rounding of the value, of the value to an integral one (``rni`` ...), or empty for an exact widening."""
+    """``mode`` rounds the value, or to an integral value (``rni`` ...), or is empty where nothing is rounded."""
 
     def compute(a: Array) -> Array:
         value = floats(a, source, flush=flush and source == "f32").astype(np.float64)
@@ -267,7 +269,7 @@ def _pair(mode: str, relu: bool, saturates: bool, target: str) -> Kernel:
     return compute
 
 
-# ---- lowering ---------------------------------------------------------------------------------------------------------
+# ---- lowering -------------------------------------------------------------------------------------------------------
 
 
 def _cvt(ins: Instruction, e: Emitter) -> None:
@@ -319,7 +321,16 @@ def _check(read: Reader, target: str, source: str, *, clamps: bool) -> None:
 
 
 def _real(
-    ins: Instruction, e: Emitter, read: Reader, mode: str, *, flush: bool, clamps: bool, target: str, source: str, a: str
+    ins: Instruction,
+    e: Emitter,
+    read: Reader,
+    mode: str,
+    *,
+    flush: bool,
+    clamps: bool,
+    target: str,
+    source: str,
+    a: str,
 ) -> None:
     widens = BITS[target] > BITS[source] or target == source
     # From bf16 the ISA writes a rounding even where nothing is rounded.

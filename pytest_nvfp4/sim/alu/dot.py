@@ -30,7 +30,8 @@ def _items(word: Array, kind: str, bits: int) -> Array:
 def _bytes_kernel(first: str, second: str) -> Kernel:
     def compute(a: Array, b: Array, c: Array) -> Array:
         total = (_items(a, first, 8) * _items(b, second, 8)).sum(axis=1)
-        return total.astype(np.uint32) + c
+        result: Array = total.astype(np.uint32) + c
+        return result
 
     compute.__name__ = "dp4a"
     return compute
@@ -42,7 +43,8 @@ def _words_kernel(part: str, first: str, second: str) -> Kernel:
 
     def compute(a: Array, b: Array, c: Array) -> Array:
         total = (_items(a, first, 16) * _items(b, second, 8)[:, low : low + 2]).sum(axis=1)
-        return total.astype(np.uint32) + c
+        result: Array = total.astype(np.uint32) + c
+        return result
 
     compute.__name__ = "dp2a"
     return compute

@@ -14,7 +14,7 @@ import numpy as np
 
 from pytest_nvfp4.sim.alu.lift import Array
 
-__all__ = ["by_lane", "rounded", "root"]
+__all__ = ["by_lane", "root", "rounded"]
 
 
 def nearest(value: Fraction) -> float:

@@ -1,7 +1,8 @@
 """Extended-precision integer arithmetic (PTX ISA, "Extended-Precision Integer Arithmetic Instructions").
 
-The carry of ``add.cc``, ``sub.cc`` (a borrow) and ``mad.cc`` is kept in the condition code register, of which every thread
-has one; it lives until the next ``.cc`` instruction, across branches too. Reading it before it was written is a fault.
+The carry of ``add.cc``, ``sub.cc`` (a borrow) and ``mad.cc`` is kept in the condition code register, of which every
+thread has one; it lives until the next ``.cc`` instruction, across branches too. Reading it before it was written is a
+fault.
 
 Evidence: PTX ISA; tested against Python's integers over chains of words.
 """
@@ -49,7 +50,8 @@ class Carry:
                 f"lane {lanes.first(mask & ~self.known)} uses the carry flag, and nothing wrote it",
                 hint="an addc, subc or madc must follow an instruction with .cc",
             )
-        return int(self.value) if isinstance(self.value, bool) else self.value.astype(np.uint64)
+        value: Any = self.value
+        return int(value) if value.__class__ is bool else value.astype(np.uint64)
 
     def put(self, mask: int, value: lanes.Predicate) -> None:
         """Write the carry of the active lanes."""
@@ -62,7 +64,7 @@ class Carry:
 def chain(w: Warp, mask: int, a: Any, b: Any, bits: int, subtracts: bool, takes: bool, puts: bool) -> Any:
     """a + b + carry, or a - (b + borrow), of ``bits``; the carry out goes to the warp's flag if ``puts``."""
     flag = w.unit(Carry)
-    carry = flag.take(mask) if takes else 0
+    carry: Any = flag.take(mask) if takes else 0
     full = MASKS[bits]
     if a.__class__ is int and b.__class__ is int and carry.__class__ is int:
         total = a - b - carry if subtracts else a + b + carry

@@ -1,9 +1,9 @@
 """f32, f64 and f32x2 arithmetic (PTX ISA, "Floating-Point Instructions").
 
 Evidence: PTX ISA and IEEE 754; every rounding is tested against exact rational arithmetic. Results are correctly
-rounded, ``fma`` with one rounding. ``add`` and ``mul`` without a rounding modifier are rounded to nearest even and never
-contracted into an ``fma``, which the ISA allows ptxas to do. ``.ftz`` flushes subnormal operands and results to zero of
-the same sign, ``.sat`` clamps to [+0, 1] with NaN as +0.
+rounded, ``fma`` with one rounding. ``add`` and ``mul`` without a rounding modifier are rounded to nearest even and are
+never contracted into an ``fma``, which the ISA allows ptxas to do. ``.ftz`` flushes subnormal operands and results to
+zero of the same sign, ``.sat`` clamps to [+0, 1] with NaN as +0.
 
 ``min`` and ``max`` take -0 for less than +0, and the operand that is a number beside NaN unless ``.NaN`` asks for NaN.
 """
@@ -47,7 +47,7 @@ FORMS = (
 )
 
 
-# ---- what follows every f32 result ------------------------------------------------------------------------------------
+# ---- what follows every f32 result ----------------------------------------------------------------------------------
 
 
 def settled(result: Array) -> Array:
@@ -55,14 +55,15 @@ def settled(result: Array) -> Array:
     # A sum of squares is NaN only if one of them is: one quick call instead of a comparison and a reduction.
     check = result.dot(result)
     pattern = result.view(np.uint32)
-    if check != check:
-        return np.where(result != result, np.uint32(NAN["f32"]), pattern)
+    if math.isnan(check):
+        return np.where(np.isnan(result), np.uint32(NAN["f32"]), pattern)
     return pattern
 
 
 def saturated(result: Array) -> Array:
     """Clamped to [+0, 1]; NaN and -0 give +0."""
-    return np.where(result > 0, np.minimum(result, result.dtype.type(1)), result.dtype.type(0))
+    clamped: Array = np.where(result > 0, np.minimum(result, result.dtype.type(1)), result.dtype.type(0))
+    return clamped
 
 
 def odd_sum(a: Array, b: Array, mode: str) -> Array:
@@ -79,7 +80,7 @@ def fused(a: Array, b: Array, c: Array, mode: str) -> Array:
     if mode != "rn":
         return to_f32(odd_sum(product, c.astype(np.float64), mode), mode)
     total = product + c
-    # Rounding twice goes wrong only where the first rounding lands in the middle of two float32, or below their normals.
+    # Rounding twice goes wrong only where the first result is in the middle of two float32, or below their normals.
     middle = (total.view(np.uint64) & np.uint64(0x1FFF_FFFF)) == np.uint64(0x1000_0000)
     if middle.any() or (np.abs(total) < 2.0**-125).any():
         total = sum_to_odd(product, c.astype(np.float64))
@@ -94,7 +95,7 @@ def f32_kernel(root: str, mode: str, flush: bool, saturates: bool) -> Kernel:
     def compute(*patterns: Array) -> Array:
         values = [(flushed(pattern) if flush else pattern).view(np.float32) for pattern in patterns]
         if root == "fma":
-            result = fused(*values, mode)
+            result = fused(values[0], values[1], values[2], mode)
         elif mode == "rn" and single is not None:
             result = single(*values)
         elif root == "mul":
@@ -153,7 +154,7 @@ def _plain(product: float, a: float, b: float) -> bool:
 
 def canonical64(result: Array) -> Array:
     """float64 results as patterns with one NaN."""
-    wrong = result != result
+    wrong = np.isnan(result)
     pattern = result.view(np.uint64)
     return np.where(wrong, np.uint64(NAN["f64"]), pattern) if wrong.any() else pattern
 

@@ -18,7 +18,12 @@ __all__ = ["BITS", "MASKS", "SIGNS", "Reader", "atom", "atoms", "both", "inline"
 
 BITS = {
     f"{kind}{bits}": bits
-    for kind, widths in {"b": (8, 16, 32, 64, 128), "u": (8, 16, 32, 64), "s": (8, 16, 32, 64), "f": (16, 32, 64)}.items()
+    for kind, widths in {
+        "b": (8, 16, 32, 64, 128),
+        "u": (8, 16, 32, 64),
+        "s": (8, 16, 32, 64),
+        "f": (16, 32, 64),
+    }.items()
     for bits in widths
 } | {"bf16": 16, "tf32": 32, "f16x2": 32, "bf16x2": 32, "u16x2": 32, "s16x2": 32, "f32x2": 64, "pred": 1}
 """Width of a value of each type."""

@@ -103,7 +103,8 @@ def _typed(value: Array, kind: str) -> Array:
 
 
 def _wide_u16(a: Array, b: Array) -> Array:
-    return a.astype(np.uint32) * b
+    result: Array = a.astype(np.uint32) * b
+    return result
 
 
 def _wide_u32(a: Array, b: Array) -> Array:
@@ -123,7 +124,8 @@ def _high_u64(a: Array, b: Array) -> Array:
     a0, a1, b0, b1 = a & low, a >> shift, b & low, b >> shift
     middle = a1 * b0 + (a0 * b0 >> shift)
     other = a0 * b1 + (middle & low)
-    return a1 * b1 + (middle >> shift) + (other >> shift)
+    result: Array = a1 * b1 + (middle >> shift) + (other >> shift)
+    return result
 
 
 def _high_s64(a: Array, b: Array) -> Array:
@@ -190,10 +192,7 @@ def _multiply(ins: Instruction, e: Emitter) -> None:
         e.assign(dst, e.call(lift(_mad_hi_sat, 32, 32, 32), a, b, c), 32)
         return
     result = 2 * bits if part == "wide" else bits
-    if part == "lo":
-        text = f"{a} * {b}"
-    else:
-        text = wide(e, kind, a, b) if part == "wide" else high(e, kind, a, b)
+    text = {"lo": lambda: f"{a} * {b}", "hi": lambda: high(e, kind, a, b), "wide": lambda: wide(e, kind, a, b)}[part]()
     if adds:
         (c,) = atoms(e, result, *third)
         # int * int may exceed what numpy takes beside an array, so it is cut before an array is added

@@ -70,6 +70,7 @@ def lift(kernel: Kernel, *bits: int) -> Callable[..., Any]:
             )
         )
 
-    lifted: Callable[..., Any] = {1: one, 2: two}.get(len(bits), many)
+    by_count: dict[int, Callable[..., Any]] = {1: one, 2: two}
+    lifted = by_count.get(len(bits), many)
     lifted.__name__ = getattr(kernel, "__name__", "kernel").strip("_<>") + "_" + "_".join(map(str, bits))
     return lifted

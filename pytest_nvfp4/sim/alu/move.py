@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMS", "LOWERINGS"]
 
-_TYPES = tuple(f"{letter}{width}" for letter in "bus" for width in (16, 32, 64)) + ("f32", "f64", "b128")
+_TYPES = (*tuple(f"{letter}{width}" for letter in "bus" for width in (16, 32, 64)), "f32", "f64", "b128")
 
 FORMS = (
     "mov .(pred|b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64|b128)",

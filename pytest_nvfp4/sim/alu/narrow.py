@@ -1,13 +1,14 @@
 """Conversion to and from FP8, FP6, FP4 and UE8M0 (PTX ISA, "cvt"; "Alternate Floating-Point Data Formats").
 
-Rules: the values of a pair keep their order (the first source, or the upper half, goes up). Narrowing rounds to nearest even
-and saturates to the largest finite value, infinity included. NaN is 0x7F in e4m3 and e5m2; e2m1, e2m3 and e3m2 have none
-and take the largest positive value. ``.relu`` takes what is negative to +0. ``.ue8m0x2`` keeps the exponent of the magnitude,
-rounded towards zero or up (from 2**-127 on); 255 is NaN, and without ``.satfinite`` also overflow. Widening is exact.
+Rules: the values of a pair keep their order (the first source, or the upper half, goes up). Narrowing rounds to nearest
+even and saturates to the largest finite value, infinity included. NaN is 0x7F in e4m3 and e5m2; e2m1, e2m3 and e3m2
+have none and take the largest positive value. ``.relu`` takes what is negative to +0. ``.ue8m0x2`` keeps the exponent
+of the magnitude, rounded towards zero or up (from 2**-127 on); 255 is NaN, and without ``.satfinite`` also overflow.
+Widening is exact.
 
-Evidence: PTX ISA and, for NaN and for UE8M0's edges, the host code of CUDA 13.0's ``cuda_fp8.hpp``, ``cuda_fp6.hpp`` and
-``cuda_fp4.hpp``; all codes are tested, and the narrow values against ``ml_dtypes``. Stochastic rounding (``.rs``) and
-``.scaled`` are not modelled.
+Evidence: PTX ISA and, for NaN and for UE8M0's edges, what the host code of CUDA 13.0's ``cuda_fp8.hpp``,
+``cuda_fp6.hpp`` and ``cuda_fp4.hpp`` does; all codes are tested, and the narrow values against ``ml_dtypes``.
+Stochastic rounding (``.rs``) and ``.scaled`` are not modelled.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def _widen(kind: str, relu: bool) -> Kernel:
     mask = 2 * to.sign - 1
 
     def compute(a: Array) -> Array:
-        return table[a >> width & mask] << 16 | table[a & mask]
+        result: Array = table[a >> width & mask] << 16 | table[a & mask]
+        return result
 
     compute.__name__ = f"f16x2_of_{kind}"
     return compute
@@ -143,7 +145,8 @@ _SCALES[0], _SCALES[255] = 0x0040, NAN["bf16"]
 
 def _of_scale(a: Array) -> Array:
     """Powers of two as bf16; 2**-127 is a subnormal one."""
-    return _SCALES[a >> 8] << 16 | _SCALES[a & 0xFF]
+    result: Array = _SCALES[a >> 8] << 16 | _SCALES[a & 0xFF]
+    return result
 
 
 def _pack(ins: Instruction, e: Emitter, read: Reader) -> None:

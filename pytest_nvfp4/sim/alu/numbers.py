@@ -13,7 +13,7 @@ import numpy as np
 
 from pytest_nvfp4.sim.alu.lift import Array
 
-__all__ = ["NAN", "canonical", "flushed", "floats", "halves"]
+__all__ = ["NAN", "canonical", "floats", "flushed", "halves"]
 
 NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFF_FFFF, "tf32": 0x7FFF_FFFF, "f64": 0x7FFF_FFFF_FFFF_FFFF}
 """Canonical NaN by type; that of f64 is not stated by the ISA, which leaves its payload open."""

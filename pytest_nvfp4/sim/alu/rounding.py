@@ -14,7 +14,8 @@ import numpy as np
 from pytest_nvfp4.sim.alu.lift import Array
 
 __all__ = [
-    "BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "F16", "F32", "TF32", "Format", "code_of", "encode", "sum_to_odd", "to_f32",
+    "BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "F16", "F32", "TF32", "Format", "code_of", "encode", "sum_to_odd",
+    "to_f32",
 ]  # fmt: skip
 
 
@@ -22,8 +23,8 @@ __all__ = [
 class Format:
     """A binary format: a sign, ``exponent`` bits and ``mantissa`` bits, subnormals included.
 
-    ``special`` is ``ieee`` (an exponent of all ones is infinity or NaN), ``nan`` (only the code of all ones is NaN, there is
-    no infinity) or ``none`` (every code is a number).
+    ``special`` is ``ieee`` (an exponent of all ones is infinity or NaN), ``nan`` (only the code of all ones is NaN, and
+    there is no infinity) or ``none`` (every code is a number).
     """
 
     exponent: int

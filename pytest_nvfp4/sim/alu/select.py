@@ -22,12 +22,13 @@ FORMS = (
     "slct [.ftz].(b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64).f32",
 )
 
-_TYPES = tuple(f"{letter}{width}" for letter in "bus" for width in (16, 32, 64)) + ("f32", "f64")
+_TYPES = (*tuple(f"{letter}{width}" for letter in "bus" for width in (16, 32, 64)), "f32", "f64")
 
 
 def _choose(predicate: Array, a: Any, b: Any, bits: int) -> Array:
     dtype = DTYPES[bits]
-    return np.where(predicate, dtype(a) if a.__class__ is int else a, dtype(b) if b.__class__ is int else b)
+    chosen: Array = np.where(predicate, dtype(a) if a.__class__ is int else a, dtype(b) if b.__class__ is int else b)
+    return chosen
 
 
 def _selp(ins: Instruction, e: Emitter) -> None:

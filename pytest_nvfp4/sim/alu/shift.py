@@ -1,8 +1,8 @@
 """Shifts (PTX ISA, "shl", "shr", "shf").
 
-Evidence: PTX ISA. An amount of the width or more gives 0 (``shl``, unsigned ``shr``) or the sign in every bit (signed
-``shr``); ``shf.clamp`` cuts it to 32 and ``shf.wrap`` takes it modulo 32. A right shift by a literal of 5 or more clears
-the lane bits of ``%tid``, so its result is made an int again where all lanes agree.
+An amount of the width or more gives 0 (``shl``, unsigned ``shr``) or the sign in every bit (signed ``shr``);
+``shf.clamp`` cuts it to 32 and ``shf.wrap`` takes it modulo 32. A right shift by a literal of 5 or more clears the lane
+bits of ``%tid``, so its result is made an int again where all lanes agree. Evidence: PTX ISA.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ FORMS = (
 def _left(a: Array, b: Array) -> Array:
     width = 8 * a.itemsize
     amount = np.minimum(b, width - 1).astype(a.dtype)
-    return np.where(b >= width, a.dtype.type(0), a << amount)
+    result: Array = np.where(b >= width, a.dtype.type(0), a << amount)
+    return result
 
 
 def _right(a: Array, b: Array) -> Array:
     width = 8 * a.itemsize
     amount = np.minimum(b, width - 1).astype(a.dtype)
-    return np.where(b >= width, a.dtype.type(0), a >> amount)
+    result: Array = np.where(b >= width, a.dtype.type(0), a >> amount)
+    return result
 
 
 def _right_signed(a: Array, b: Array) -> Array:

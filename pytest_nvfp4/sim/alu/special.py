@@ -1,9 +1,9 @@
 """Division, roots and transcendental functions (PTX ISA, "Floating-Point Instructions" and "Half Precision ...").
 
-The ``.rn`` ... ``.rp`` forms are correctly rounded. The ``.approx`` and ``.full`` ones are implementation-defined within a
-bound of ulps that the ISA states (1 ulp for ``rcp``, ``sqrt``; 2 for ``ex2``, ``rsqrt``, ``div``; an absolute error for
-``sin``, ``cos``, ``lg2``, ``tanh``): here they are the float64 function rounded once, and silicon may differ within its
-bound. Their results for zeros, infinities, NaN and, with ``.ftz``, subnormals are those of the ISA's tables, exact.
+The ``.rn`` ... ``.rp`` forms are correctly rounded. The ``.approx`` and ``.full`` ones are implementation-defined
+within a bound that the ISA states (an ulp or two for ``rcp``, ``sqrt``, ``ex2``, ``rsqrt`` and ``div``; an absolute or
+relative error for ``sin``, ``cos``, ``lg2``, ``tanh``): here they are the float64 function rounded once, and silicon
+may differ within its bound. For zeros, infinities, NaN and, with ``.ftz``, subnormals they give what the ISA's tables say.
 
 Evidence: PTX ISA; exact rational arithmetic for the correctly rounded forms, the ISA's tables for the others.
 """
@@ -98,7 +98,7 @@ def _approximate_half(root_: str, kind: str) -> Kernel:
     return on_pairs(single) if kind.endswith("x2") else single
 
 
-# ---- correctly rounded ------------------------------------------------------------------------------------------------
+# ---- correctly rounded ----------------------------------------------------------------------------------------------
 
 
 def _quotient(mode: str) -> Callable[[float, float], float]:
@@ -157,7 +157,7 @@ def _divide(how: str, flush: bool) -> Kernel:
             size = np.abs(y)
             lost = (size > np.float32(2.0**126)) & np.isfinite(y)
             if lost.any():
-                zero = np.copysign(np.float32(0), np.where(np.signbit(x) ^ np.signbit(y), np.float32(-1), np.float32(1)))
+                zero = ((a ^ b) & np.uint32(0x8000_0000)).view(np.float32)
                 zero = np.where(np.isinf(x) | np.isnan(x), np.float32(np.nan), zero)
                 result = np.where(lost, zero, result)
         answer = settled(result)
@@ -191,7 +191,7 @@ def _plain_f64(a: Array) -> Array:
     return canonical64(_reciprocal_root(a.view(np.float64)))
 
 
-# ---- lowering ---------------------------------------------------------------------------------------------------------
+# ---- lowering -------------------------------------------------------------------------------------------------------
 
 
 def _function(ins: Instruction, e: Emitter) -> None:

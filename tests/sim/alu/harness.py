@@ -102,9 +102,7 @@ class Case:
 
     def lower(self, text: str) -> Emitter:
         ins = self.instruction(text)
-        e = Emitter(
-            special=lambda name: (f"special[{name!r}]", 32), symbol=lambda name: "1040", parameter=lambda _: None
-        )
+        e = Emitter(special=lambda name: (f"special[{name!r}]", 32), symbol=lambda _: "1040", parameter=lambda _: None)
         e.globals["special"] = {"laneid": np.arange(32, dtype=np.uint32), "ctaid.x": 5}
         prefix = longest_prefix(LOWERINGS, ins.parts)
         assert prefix is not None, text

@@ -21,7 +21,26 @@ _TYPES = [name for name in list(_BITS)[:23] if name != "tf32"]
 _VALUES = _TYPES[1:]
 _NUMBERS = ["u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64", "f16", "bf16", "f32", "f64"]
 _NARROW = list(_BITS)[24:]
-_COMPARE = ["eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"]
+_COMPARE = [
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "lo",
+    "ls",
+    "hi",
+    "hs",
+    "equ",
+    "neu",
+    "ltu",
+    "leu",
+    "gtu",
+    "geu",
+    "num",
+    "nan",
+]
 _SPACES = ["global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry"]
 
 
@@ -136,7 +155,9 @@ def _comparison() -> Iterator[str]:
         third = ", %p3" if combine else ""
         yield f"setp.{operator}{combine}{ftz}.{kind} {result}, {_reg(kind, 1)}, {_reg(kind, 2)}{third}"
     results = ("u16", "s16", "u32", "s32", "f16", "bf16", "f32", "f16x2", "bf16x2", "u64", "f64", "b32")
-    for operator, combine, ftz, result, kind in product(("eq", "lt", "equ", "lo"), _maybe("and"), _FTZ, results, _VALUES):
+    for operator, combine, ftz, result, kind in product(
+        ("eq", "lt", "equ", "lo"), _maybe("and"), _FTZ, results, _VALUES
+    ):
         if combine and operator != "lt":
             continue
         third = ", %p3" if combine else ""
@@ -151,7 +172,8 @@ def _movement() -> Iterator[str]:
             yield f"selp.{kind} {_reg(kind, 0)}, {_reg(kind, 1)}, {_reg(kind, 2)}, %p3"
             for ftz, by in product(_FTZ, ("s32", "f32", "u32")):
                 yield f"slct{ftz}.{kind}.{by} {_reg(kind, 0)}, {_reg(kind, 1)}, {_reg(kind, 2)}, %r3"
-    shapes = (("b8", 2, "b16"), ("b8", 4, "b32"), ("b8", 8, "b64"), ("b16", 2, "b32"), ("b16", 4, "b64"), ("b32", 2, "b64"),
+    shapes = (("b8", 2, "b16"), ("b8", 4, "b32"), ("b8", 8, "b64"), ("b16", 2, "b32"), ("b16", 4, "b64"),
+              ("b32", 2, "b64"),
               ("b32", 4, "b128"), ("b64", 2, "b128"))  # fmt: skip
     for item, count, whole in shapes:
         names = [_reg(item, number) for number in range(1, count + 1)]
@@ -202,7 +224,7 @@ _HEAD = """.version 9.0
 
 
 def judge(ptxas: str, arch: str, texts: list[str], folder: Path) -> list[str]:
-    """The texts that ptxas accepts. It names the line of each that it does not, but may stop early: ask until it is silent."""
+    """The texts that ptxas accepts. It names the lines of the others, but may stop early: ask until it is silent."""
     head = _HEAD.format(arch=arch)
     first = head.count("\n") + 1
     refused: set[int] = set()

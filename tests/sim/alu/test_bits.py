@@ -79,7 +79,9 @@ def inserted(a: int, b: int, position: int, length: int, bits: int) -> int:
     return b
 
 
-PLACES = st.lists(st.sampled_from([0, 1, 7, 8, 16, 31, 32, 33, 40, 63, 64, 65, 100, 255, 256, 260]), min_size=32, max_size=32)
+PLACES = st.lists(
+    st.sampled_from([0, 1, 7, 8, 16, 31, 32, 33, 40, 63, 64, 65, 100, 255, 256, 260]), min_size=32, max_size=32
+)
 
 
 @pytest.mark.parametrize("bits", [32, 64])
@@ -90,7 +92,9 @@ def test_fields(bits: int, data: st.DataObject) -> None:
     position, length = data.draw(PLACES), data.draw(PLACES)
     letter = LETTER[bits]
     for kind in "us":
-        got = every_way(f"bfe.{kind}{bits} {letter}0, {letter}1, r2, r3", {f"{letter}1": a, "r2": position, "r3": length})
+        got = every_way(
+            f"bfe.{kind}{bits} {letter}0, {letter}1, r2, r3", {f"{letter}1": a, "r2": position, "r3": length}
+        )
         assert got == [extracted(v, p, n, bits, kind) for v, p, n in zip(a, position, length, strict=True)]
         got = every_way(f"bfe.{kind}{bits} {letter}0, {letter}1, {position[0]}, {length[0]}", {f"{letter}1": a})
         assert got == [extracted(v, position[0], length[0], bits, kind) for v in a]

@@ -75,9 +75,13 @@ def test_pairs_give_a_predicate_or_a_mask_for_each_half(kind: str, data: st.Data
         want = [holds(name, float_of(x, kind), float_of(y, kind)) for x, y in zip(a, b, strict=True)]
         pairs = list(zip(want[:32], want[32:], strict=True))
         assert every_way(f"setp.{name}.{kind}x2 p0|p1, r1, r2", words) == pairs
-        assert every_way(f"set.{name}.u32.{kind}x2 r0, r1, r2", words) == [0xFFFF * x | 0xFFFF0000 * y for x, y in pairs]
+        assert every_way(f"set.{name}.u32.{kind}x2 r0, r1, r2", words) == [
+            0xFFFF * x | 0xFFFF0000 * y for x, y in pairs
+        ]
         one = {"f16": 0x3C00, "bf16": 0x3F80}[kind]
-        assert every_way(f"set.{name}.{kind}x2.{kind}x2 r0, r1, r2", words) == [one * x | (one << 16) * y for x, y in pairs]
+        assert every_way(f"set.{name}.{kind}x2.{kind}x2 r0, r1, r2", words) == [
+            one * x | (one << 16) * y for x, y in pairs
+        ]
 
 
 def test_a_second_predicate_is_of_the_negated_comparison() -> None:
@@ -128,9 +132,10 @@ def test_the_predicate_of_a_uniform_comparison_is_a_bool_and_of_another_an_array
 
 
 @pytest.mark.parametrize(
-    "text", ["setp.lt.b32 p0, r1, r2", "setp.lo.s32 p0, r1, r2", "setp.equ.s32 p0, r1, r2", "setp.lt.ftz.s32 p0, r1, r2",
-             "setp.lo.f32 p0, r1, r2", "set.eq.u64.u32 d0, r1, r2", "selp.pred p0, p1, p2, p3", "slct.b32.u32 r0, r1, r2, r3"]
+    "text", ["setp.lt.b32 p0, r1, r2", "setp.lo.s32 p0, r1, r2", "setp.equ.s32 p0, r1, r2",
+             "setp.lt.ftz.s32 p0, r1, r2", "setp.lo.f32 p0, r1, r2", "set.eq.u64.u32 d0, r1, r2",
+             "selp.pred p0, p1, p2, p3", "slct.b32.u32 r0, r1, r2, r3"]
 )  # fmt: skip
 def test_other_forms_are_refused(text: str) -> None:
-    with pytest.raises(Unsupported, match=text.split()[0].replace(".", r"\.")):
+    with pytest.raises(Unsupported, match=text.split(maxsplit=1)[0].replace(".", r"\.")):
         Case().lower(text)

@@ -66,8 +66,8 @@ ROUND = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}
 @given(data=st.data())
 def test_floats_become_clamped_integers(source: str, mode: str, data: st.DataObject) -> None:
     patterns = data.draw(float_patterns(source))
-    for target in BITS:
-        if source == "bf16" and BITS[target] == 8:
+    for target, bits in BITS.items():
+        if source == "bf16" and bits == 8:
             continue
         low, high = LIMITS[target]
         want = []
@@ -111,7 +111,14 @@ def narrowed(pattern: int, source: str, target: str, mode: str) -> int:
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_floats_are_narrowed_with_one_rounding(mode: str, data: st.DataObject) -> None:
-    for source, target in [("f32", "f16"), ("f32", "bf16"), ("f64", "f32"), ("f64", "f16"), ("f16", "bf16"), ("bf16", "f16")]:
+    for source, target in [
+        ("f32", "f16"),
+        ("f32", "bf16"),
+        ("f64", "f32"),
+        ("f64", "f16"),
+        ("f16", "bf16"),
+        ("bf16", "f16"),
+    ]:
         patterns = data.draw(float_patterns(source))
         text = f"cvt.{mode}.{target}.{source} {letter(target)}0, {letter(source)}1"
         want = [narrowed(p, source, target, mode) for p in patterns]
@@ -209,7 +216,7 @@ def test_a_float_is_rounded_to_an_integral_one_and_clamped(a: list[int]) -> None
             return pattern
         return pattern_of(math.copysign(float(ROUND[mode](Fraction(value))), value))
 
-    for mode in ROUND:
+    for mode in list(ROUND):
         assert every_way(f"cvt.{mode}.f32.f32 r0, r1", {"r1": a}) == [integral(p, mode) for p in a]
     got = every_way("cvt.sat.f32.f32 r0, r1", {"r1": a})
     for pattern, result in zip(a, got, strict=True):
@@ -234,5 +241,5 @@ def test_a_float_is_rounded_to_an_integral_one_and_clamped(a: list[int]) -> None
     ],
 )
 def test_what_is_not_a_conversion_is_refused_by_name(text: str) -> None:
-    with pytest.raises(Unsupported, match=text.split()[0]):
+    with pytest.raises(Unsupported, match=text.split(maxsplit=1)[0]):
         Case().lower(text)

@@ -157,7 +157,9 @@ def test_signs_and_classes(a: list[int], b: list[int]) -> None:
     assert every_way("abs.f32 r0, r1", one) == [x & 0x7FFF_FFFF for x in a]
     assert every_way("neg.ftz.f32 r0, r1", one) == [flush(x) ^ 0x8000_0000 for x in a]
     assert every_way("copysign.f32 r0, r1, r2", {"r1": a, "r2": b}) == [
-        pattern_of(math.copysign(float_of(y), float_of(x))) if not math.isnan(float_of(y)) else x & 1 << 31 | y & ~(1 << 31)
+        pattern_of(math.copysign(float_of(y), float_of(x)))
+        if not math.isnan(float_of(y))
+        else x & 1 << 31 | y & ~(1 << 31)
         for x, y in zip(a, b, strict=True)
     ]
     values = [float_of(x) for x in a]

@@ -51,7 +51,7 @@ def paired(values: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_arithmetic_rounds_the_exact_result_once_alone_and_in_pairs(kind: str, data: st.DataObject) -> None:
     a, b, c = (data.draw(float_patterns(kind)) for _ in range(3))
@@ -159,5 +159,5 @@ def test_mixed_precision_is_that_of_f32(kind: str, mode: str, data: st.DataObjec
 
 @pytest.mark.parametrize("text", ["fma.rn.oob.f16 h0, h1, h2, h3", "add.ftz.bf16 h0, h1, h2", "add.rz.f16 h0, h1, h2"])
 def test_other_forms_are_refused(text: str) -> None:
-    with pytest.raises(Unsupported, match=text.split()[0].replace(".", r"\.")):
+    with pytest.raises(Unsupported, match=text.split(maxsplit=1)[0].replace(".", r"\.")):
         Case().lower(text)

@@ -19,19 +19,19 @@ def remainder(a: int, b: int) -> int:
 
 
 TWO = {
-    "add": lambda a, b, bits: a + b,
-    "sub": lambda a, b, bits: a - b,
-    "mul.lo": lambda a, b, bits: a * b,
+    "add": lambda a, b, _: a + b,
+    "sub": lambda a, b, _: a - b,
+    "mul.lo": lambda a, b, _: a * b,
     "mul.hi": lambda a, b, bits: a * b >> bits,
-    "min": lambda a, b, bits: min(a, b),
-    "max": lambda a, b, bits: max(a, b),
-    "div": lambda a, b, bits: divided(a, b) if b else -1,
-    "rem": lambda a, b, bits: remainder(a, b) if b else a,
+    "min": lambda a, b, _: min(a, b),
+    "max": lambda a, b, _: max(a, b),
+    "div": lambda a, b, _: divided(a, b) if b else -1,
+    "rem": lambda a, b, _: remainder(a, b) if b else a,
 }
 THREE = {
-    "mad.lo": lambda a, b, c, bits: a * b + c,
+    "mad.lo": lambda a, b, c, _: a * b + c,
     "mad.hi": lambda a, b, c, bits: (a * b >> bits) + c,
-    "sad": lambda a, b, c, bits: c + abs(a - b),
+    "sad": lambda a, b, c, _: c + abs(a - b),
 }
 
 
@@ -99,7 +99,7 @@ def test_saturation_and_24_bit_products(a: list[int], b: list[int], c: list[int]
 @settings(max_examples=15, deadline=None)
 @given(a=integers(32), b=integers(32))
 def test_pairs_of_16_bits(a: list[int], b: list[int]) -> None:
-    def pairs(function, kind: str) -> list[int]:  # noqa: ANN001
+    def pairs(function, kind: str) -> list[int]:
         results = []
         for x, y in zip(a, b, strict=True):
             halves = [(x >> s & 0xFFFF, y >> s & 0xFFFF) for s in (0, 16)]
@@ -166,5 +166,5 @@ def test_literals_and_uniform_values_stay_ints() -> None:
     ],
 )
 def test_other_forms_are_refused_by_name(text: str) -> None:
-    with pytest.raises(Unsupported, match=text.split()[0].replace(".", r"\.")):
+    with pytest.raises(Unsupported, match=text.split(maxsplit=1)[0].replace(".", r"\.")):
         Case().lower(text)

@@ -42,11 +42,17 @@ def test_every_code_is_widened_as_ml_dtypes_does(kind: str) -> None:
     assert np.array_equal(widened(form), want, equal_nan=True)
     upper, lower = np.meshgrid(codes, codes)
     pairs = (upper << width(kind) | lower).ravel()
-    got = many(f"cvt.rn.f16x2.{kind} r0, {dst(kind)}1", **{f"{dst(kind)}1": pairs.astype(np.uint8 if dst(kind) == "b" else np.uint16)})
+    got = many(
+        f"cvt.rn.f16x2.{kind} r0, {dst(kind)}1",
+        **{f"{dst(kind)}1": pairs.astype(np.uint8 if dst(kind) == "b" else np.uint16)},
+    )
     halves = want.astype(np.float16).view(np.uint16).astype(np.uint32)
     halves = np.where(np.isnan(want), 0x7FFF, halves)
     assert np.array_equal(got, halves[upper.ravel()] << 16 | halves[lower.ravel()])
-    got = many(f"cvt.rn.relu.f16x2.{kind} r0, {dst(kind)}1", **{f"{dst(kind)}1": pairs.astype(np.uint8 if dst(kind) == "b" else np.uint16)})
+    got = many(
+        f"cvt.rn.relu.f16x2.{kind} r0, {dst(kind)}1",
+        **{f"{dst(kind)}1": pairs.astype(np.uint8 if dst(kind) == "b" else np.uint16)},
+    )
     halves = np.where(want <= 0, 0, halves)
     assert np.array_equal(got, halves[upper.ravel()] << 16 | halves[lower.ravel()])
 
@@ -73,11 +79,16 @@ def test_every_f16_and_bf16_is_narrowed_as_ml_dtypes_does(kind: str, relu: bool)
     codes = np.arange(1 << 16, dtype=np.uint32)
     other = codes[::-1]
     flag = ".relu" * relu
-    for source, values in (("f16x2", codes.astype(np.uint16).view(np.float16)), ("bf16x2", (codes << 16).view(np.float32))):
+    for source, values in (
+        ("f16x2", codes.astype(np.uint16).view(np.float16)),
+        ("bf16x2", (codes << 16).view(np.float32)),
+    ):
         got = many(f"cvt.rn.satfinite{flag}.{kind}.{source} {dst(kind)}0, r1", r1=codes << 16 | other)
         want = expected(values, kind, relu=relu).astype(np.uint32)
         assert np.array_equal(got, want << width(kind) | want[::-1])
-    singles = np.concatenate([(codes << 16), codes.astype(np.uint16).view(np.float16).astype(np.float32).view(np.uint32)])
+    singles = np.concatenate(
+        [(codes << 16), codes.astype(np.uint16).view(np.float16).astype(np.float32).view(np.uint32)]
+    )
     got = many(f"cvt.rn.satfinite{flag}.{kind}.f32 {dst(kind)}0, r1, r2", r1=singles, r2=singles[::-1].copy())
     want = expected(singles.view(np.float32), kind, relu=relu).astype(np.uint32)
     assert np.array_equal(got, want << width(kind) | want[::-1])
@@ -136,9 +147,7 @@ def test_scales_keep_the_exponent(mode: str, saturates: bool) -> None:
 @given(a=float_patterns("f32"), b=float_patterns("f32"))
 def test_scales_of_singles(mode: str, a: list[int], b: list[int]) -> None:
     got = every_way(f"cvt.{mode}.satfinite.ue8m0x2.f32 h0, r1, r2", {"r1": a, "r2": b})
-    want = [
-        scale(x, mode, saturates=True) << 8 | scale(y, mode, saturates=True) for x, y in zip(a, b, strict=True)
-    ]
+    want = [scale(x, mode, saturates=True) << 8 | scale(y, mode, saturates=True) for x, y in zip(a, b, strict=True)]
     assert got == want
 
 
@@ -164,7 +173,7 @@ def test_every_scale_is_a_power_of_two() -> None:
     ],
 )
 def test_other_forms_are_refused_by_name(text: str) -> None:
-    with pytest.raises(Unsupported, match=text.split()[0].replace(".", r"\.")):
+    with pytest.raises(Unsupported, match=text.split(maxsplit=1)[0].replace(".", r"\.")):
         Case().lower(text)
 
 
@@ -176,7 +185,10 @@ def test_small_integers_are_clamped_and_packed() -> None:
         return min(max(value, low), high) & (1 << bits) - 1
 
     got = every_way("cvt.pack.sat.s8.s32.b32 r0, r1, r2, r3", {"r1": a, "r2": b, "r3": c})
-    want = [z << 16 & 0xFFFF_FFFF | clamp(x, -128, 127, 8) << 8 | clamp(y, -128, 127, 8) for x, y, z in zip(a, b, c, strict=True)]
+    want = [
+        z << 16 & 0xFFFF_FFFF | clamp(x, -128, 127, 8) << 8 | clamp(y, -128, 127, 8)
+        for x, y, z in zip(a, b, c, strict=True)
+    ]
     assert got == want
     got = every_way("cvt.pack.sat.u16.s32 r0, r1, r2", {"r1": a, "r2": b})
     assert got == [clamp(x, 0, 65535, 16) << 16 | clamp(y, 0, 65535, 16) for x, y in zip(a, b, strict=True)]
