@@ -2,7 +2,7 @@
 
 The DSL's host code writes this hardware format inline instead of calling ``cuTensorMapEncodeTiled``, so whoever runs a
 kernel without a driver has to read it. The bit table was measured: one argument of ``cuTensorMapEncodeTiled`` varied at
-a time on a real driver (H200), packed FP4 and the swizzle atomicity by compiling. Only the first 64 bytes carry
+a time on a real driver (H200), the sub-byte types and the swizzle atomicity by compiling. Only the first 64 bytes carry
 meaning; the other 64 are whatever the host's stack held.
 """
 
@@ -51,11 +51,18 @@ class ElementType(IntEnum):
     F64 = 9
     BF16 = 10
     FP4_PACKED = 11
+    FP4_PADDED = 12
+    FP6_PADDED = 13
 
     @property
     def bits(self) -> int:
-        """Width of one element in bits."""
+        """Width of one element in global memory in bits."""
         return _ELEMENT_BITS[self]
+
+    @property
+    def padded(self) -> bool:
+        """Whether 16 elements, packed in global memory, take 16 bytes of shared memory each."""
+        return self in (ElementType.FP4_PADDED, ElementType.FP6_PADDED)
 
 
 _ELEMENT_BITS = {
@@ -71,6 +78,8 @@ _ELEMENT_BITS = {
     ElementType.F64: 64,
     ElementType.BF16: 16,
     ElementType.FP4_PACKED: 4,
+    ElementType.FP4_PADDED: 4,
+    ElementType.FP6_PADDED: 6,
 }
 
 
@@ -297,12 +306,15 @@ def _unused(
 
 def _inconsistent(tm: TensorMap) -> Iterator[str]:
     """Rules of ``cuTensorMapEncodeTiled`` (CUDA driver API, tensor map management) that the bits can break."""
-    align = 32 if tm.interleave is Interleave.B32 else 16
+    align = 32 if tm.interleave is Interleave.B32 or tm.element_type.padded else 16
     if tm.address % align:
         yield f"address {tm.address:#x} is not a multiple of {align}"
     for index, stride in enumerate(tm.strides, start=1):
         if stride % align:
             yield f"stride {stride} of dimension {index} is not a multiple of {align} bytes"
+    if tm.element_type.padded:
+        yield from _padded(tm)
+        return
     inner_bits = tm.box[0] * tm.element_type.bits
     if inner_bits % 8:
         yield f"the box's inner extent is {inner_bits} bits, not whole bytes"
@@ -320,6 +332,20 @@ def _inconsistent(tm: TensorMap) -> Iterator[str]:
         yield f"out-of-bounds NaN fill with the non-float type {tm.element_type.name}"
     if tm.tf32 and tm.element_type not in (ElementType.F32, ElementType.F32_FTZ):
         yield f"the tf32 flag with type {tm.element_type.name}"
+
+
+def _padded(tm: TensorMap) -> Iterator[str]:
+    """Rules of the padded sub-byte types (PTX ISA, "Restriction on Tensor Copy instructions")."""
+    if tm.box[0] != 128:
+        yield f"the box's inner extent is {tm.box[0]} elements, and with {tm.element_type.name} it must be 128"
+    if tm.dims[0] % 128:
+        yield f"dimension 0 is {tm.dims[0]}, and with {tm.element_type.name} it must be a multiple of 128"
+    if tm.swizzle not in (Swizzle.NONE, Swizzle.B128) or tm.swizzle_atomicity is SwizzleAtomicity.B32_FLIP_8B:
+        yield f"swizzle {tm.swizzle.name} atom {tm.swizzle_atomicity.name} with {tm.element_type.name}"
+    if tm.interleave is not Interleave.NONE:
+        yield f"interleave {tm.interleave.name} with {tm.element_type.name}"
+    if tm.oob_fill is OobFill.NAN or tm.tf32:
+        yield f"out-of-bounds NaN fill or the tf32 flag with {tm.element_type.name}"
 
 
 _FLOATS = frozenset(

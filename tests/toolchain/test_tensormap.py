@@ -108,25 +108,44 @@ def test_reads_maps_written_by_the_dsl(words, expected):
     assert decode(data[:64]) == tm
 
 
+@pytest.mark.parametrize(
+    ("words", "element"),
+    [
+        ((0x10000, 0x800046612, 0, 0, 0x3F000000FF, 0, 0x7F00000000000000, 0x7), ElementType.FP4_PADDED),
+        ((0x10000, 0xC00046692, 0, 0, 0x3F000000FF, 0, 0x7F00000000000000, 0x7), ElementType.FP6_PADDED),
+    ],
+)
+def test_reads_padded_types_written_by_the_dsl(words, element):
+    """64 x 256 elements of E2M1 and of E3M2, with a shared-memory type of 8 bits."""
+    tm = decode(struct.pack("<8Q", *words) + b"\xcc" * 64)
+    assert (tm.element_type, tm.dims, tm.box, tm.swizzle) == (element, (256, 64), (128, 8), Swizzle.B128)
+    assert tm.strides == (256 * element.bits // 8,)
+    assert tm.box_bytes == 8 * 128 * element.bits // 8
+
+
 @st.composite
 def maps(draw):
     rank = draw(st.integers(1, 5))
     interleave = Interleave.NONE
     element = draw(st.sampled_from(list(ElementType)))
+    align, whole = (32, 128) if element.padded else (16, 1)
     unit = 128 // element.bits
-    swizzle = draw(st.sampled_from(list(Swizzle)))
+    swizzle = draw(st.sampled_from((Swizzle.NONE, Swizzle.B128) if element.padded else list(Swizzle)))
+    atoms = [atom for atom in SwizzleAtomicity if not element.padded or atom is not SwizzleAtomicity.B32_FLIP_8B]
     widest = swizzle.span_bytes // 16 if swizzle else 16
-    inner = unit * draw(st.integers(1, min(widest, 256 // unit)))
+    inner = 128 if element.padded else unit * draw(st.integers(1, min(widest, 256 // unit)))
     floats = {ElementType.F16, ElementType.F32, ElementType.F32_FTZ, ElementType.F64, ElementType.BF16}
     return {
-        "address": 16 * draw(st.integers(1, 2**52)),
+        "address": align * draw(st.integers(1, 2**52)),
         "element": element,
-        "dims": tuple(draw(st.integers(1, 2**32)) for _ in range(rank)),
-        "strides": tuple(16 * draw(st.integers(0, 2**36 - 1)) for _ in range(rank - 1)),
+        "dims": tuple(
+            (whole if not i else 1) * draw(st.integers(1, 2**25 if element.padded else 2**32)) for i in range(rank)
+        ),
+        "strides": tuple(align * draw(st.integers(0, 2**40 // align - 1)) for _ in range(rank - 1)),
         "box": (inner, *(draw(st.integers(1, 256)) for _ in range(rank - 1))),
         "steps": tuple(draw(st.integers(1, 8)) for _ in range(rank)),
         "swizzle": swizzle,
-        "atomicity": draw(st.sampled_from(list(SwizzleAtomicity))),
+        "atomicity": draw(st.sampled_from(atoms)),
         "interleave": interleave,
         "oob": draw(st.sampled_from(list(OobFill))) if element in floats else OobFill.ZERO,
         "promotion": draw(st.sampled_from(list(L2Promotion))),
@@ -158,7 +177,8 @@ def test_every_field_round_trips(fields):
         ({"rank": 7}, "rank 7"),
         ({"rank": 1}, "dimension 1 is set"),
         ({"address": 0x7F0000000008}, "not a multiple of 16"),
-        ({"element": 12}, "element type 12"),
+        ({"element": 14}, "element type 14"),
+        ({"element": 12}, "must be 128"),
         ({"interleave": 3}, "interleave 3"),
         ({"box": (65, 64)}, "not a multiple of 16"),
         ({"box": (128, 64)}, "wider than the 128-byte swizzle"),

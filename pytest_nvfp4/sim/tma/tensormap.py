@@ -8,8 +8,9 @@ Rules (PTX ISA, "Tensor-map", "tensormap.replace", "tensormap.cp_fenceproxy", "m
 - ``tensormap.replace`` changes one field, in global memory or in the CTA's own shared memory. ``rank`` takes the rank
   less one; sizes and boxes are given in elements, strides in bytes; ``elemtype`` and its kin take the ISA's codes
   (table "Tensormap new_val validity"). That the map holds sizes and boxes less one, and strides without their low 4
-  bits, is the measured format. Code 4 of ``swizzle_mode`` (96 B), and the padded sub-byte types 14 and 15, are
-  unsupported: how the map holds them was not measured.
+  bits, is the measured format. Code 4 of ``swizzle_mode`` (96 B) is unsupported: how the map holds it was not
+  measured. A map may be made from zeros by replacing its fields (Triton does); ``rank`` and ``elemtype`` give it the
+  format tag of all known maps here.
 - The copy engine reads maps through a proxy of its own. A map that the kernel changed must be released
   (``tensormap.cp_fenceproxy`` does, or ``fence.proxy.tensormap::generic.release``) and acquired by the CTA that uses
   it (``fence.proxy.tensormap::generic.acquire [map], 128``); else the engine may see the old map: a finding
@@ -42,6 +43,7 @@ __all__ = ["descriptor", "lower_copy", "lower_prefetch", "lower_replace", "repla
 
 BYTES = 128
 ALIGN = 64
+_TAG = 2
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 _WORDS = struct.Struct("<16Q")
 
@@ -51,7 +53,7 @@ _BOXES = ((6, 56, 8), (7, 0, 8), (7, 8, 8), (7, 16, 8), (7, 24, 8))
 _STEPS = tuple((6, 32 + 3 * i, 3) for i in range(5))
 _STRIDES = ((1, 32, 32), (2, 0, 32), (2, 32, 32), (3, 0, 32))
 _ORDINALS = {"box_dim": 5, "global_dim": 5, "global_stride": 4, "element_stride": 5}
-_TYPES = {**{code: (code, 0) for code in range(11)}, 11: (7, 1), 12: (8, 1), 13: (11, 0)}
+_TYPES = {**{code: (code, 0) for code in range(11)}, 11: (7, 1), 12: (8, 1), 13: (11, 0), 14: (12, 0), 15: (13, 0)}
 """The ISA's code of an element type to the map's type field and its tf32 bit."""
 # The other fields that take a code: word, first bit, bits, codes.
 _CODES = {"interleave_layout": (1, 11, 2, 3), "swizzle_mode": (1, 13, 2, 4), "swizzle_atomicity": (1, 19, 2, 4),
@@ -153,6 +155,7 @@ def replaced(data: bytes, field: str, ordinal: int, value: int, *, what: str) ->
     elif field == "rank":
         range_of(0, 4)
         put((1, 4, 3), value)
+        put((1, 0, 4), _TAG)
     elif field == "box_dim":
         range_of(1, 256)
         put(_BOXES[ordinal], value - 1)
@@ -171,6 +174,7 @@ def replaced(data: bytes, field: str, ordinal: int, value: int, *, what: str) ->
         if value not in _TYPES:
             raise Unsupported(f"{what}: element type {value}")
         code, tf32 = _TYPES[value]
+        put((1, 0, 4), _TAG)
         put((1, 7, 4), code)
         put((1, 16, 1), tf32)
     else:

@@ -49,6 +49,7 @@ __all__ = ["ALIGN", "Box", "Plan", "Tile", "gather4", "gathered", "swizzle", "ti
 ALIGN = 128
 """Bytes that a box's shared address must be a multiple of."""
 _UNIT = np.dtype("V16")
+_PADDING = 0xA5
 _MAP_BYTES = 64
 """Bytes of a tensor map that carry meaning."""
 
@@ -82,13 +83,13 @@ class Plan:
     __slots__ = ("footprint", "order", "source")
 
     def __init__(self, tile: Tile, phase: int, offsets: NDArray[np.intp]) -> None:
-        units = offsets.size * (tile.inner // 16)
+        units = offsets.size * (tile.row // 16)
         linear = np.arange(units, dtype=np.intp) * 16 + phase
         order: NDArray[np.intp] = (swizzle(linear, tile.map) - phase) >> 4
         self.order = order
         self.footprint = (int(order.max()) + 1) * 16
         self.source: NDArray[np.intp] | None = None
-        if self.footprint == units * 16 and int(order.min()) == 0:
+        if self.footprint == units * 16 and int(order.min()) == 0 and tile.row == tile.inner:
             source = np.empty(units, np.intp)
             inside = np.arange(tile.inner // 16, dtype=np.intp)
             source[order] = (offsets[:, None] // 16 + inside[None, :]).ravel()
@@ -99,7 +100,8 @@ class Tile:
     """A checked tensor map, with what every copy of its box needs.
 
     Attributes:
-        inner: Bytes of a row of the box.
+        inner: Bytes of a row of the box in global memory.
+        row: The same in shared memory: more if elements are padded.
         counts: Elements a dimension.
         rows: Rows of the box.
         bytes: Bytes of the box, which a load counts towards its mbarrier.
@@ -115,6 +117,7 @@ class Tile:
         self.map = tensor_map
         self.bits = tensor_map.element_type.bits
         self.inner = tensor_map.box[0] * self.bits // 8
+        self.row = tensor_map.box[0] if tensor_map.element_type.padded else self.inner
         steps = tensor_map.element_strides
         self.counts = (tensor_map.box[0], *(-(-b // s) for b, s in zip(tensor_map.box[1:], steps[1:], strict=True)))
         self.rows = prod(self.counts[1:])
@@ -144,6 +147,8 @@ class Tile:
 
     def four_rows(self, address: int) -> Plan:
         """The same for the four rows of ``tile::gather4`` and ``tile::scatter4``."""
+        if self.row != self.inner:
+            raise Unsupported(f"four rows of elements of type {self.map.element_type.name}")
         phase = address % self.period
         found = self._row_plans.get(phase)
         if found is None:
@@ -159,12 +164,20 @@ class Tile:
         """
         address = self.map.address
         first = coordinates[0]
-        if self.bits >= 8:
-            address += first * (self.bits >> 3)
-        elif first & 1:
+        if first * self.bits % 8:
             raise Unsupported(f"{what}: first coordinate {first} of 4-bit elements, in the middle of a byte")
-        else:
-            address += first >> 1
+        if self.row != self.inner and first % 128:
+            raise Fault(
+                "tensor map",
+                f"{what}: first coordinate {first}, which must be a multiple of 128 with {self.map.element_type.name}",
+            )
+        if write and min(coordinates) < 0:
+            raise Fault(
+                "tensor map",
+                f"{what}: coordinates {coordinates}; out of shared memory they must not be negative (PTX ISA, "
+                "'Restriction on Tensor Copy instructions')",
+            )
+        address += first * self.bits // 8
         inside = True
         for coordinate, limit in zip(coordinates, self.limits, strict=True):
             if coordinate < 0 or coordinate > limit:
@@ -246,6 +259,10 @@ class Box:
         size = plan.footprint
         units = shared.data[index : index + size].view(_UNIT)
         tile = self.tile
+        if tile.row != tile.inner:
+            _pad(units, plan, self.dense(), tile)
+            shared.written[index : index + size].reshape(-1, 16)[plan.order] = True
+            return
         if plan.source is None:
             units[plan.order] = self.dense().view(_UNIT)
             shared.written[index : index + size].reshape(-1, 16)[plan.order] = True
@@ -303,6 +320,14 @@ def gather4(boxes: list[Box], plan: Plan, shared: SharedMemory, index: int) -> N
 def gathered(units: NDArray[np.uint8], plan: Plan) -> NDArray[np.uint8]:
     """The bytes of shared memory from a box's address on, in the box's own order (a copy)."""
     return units.view(_UNIT)[plan.order].view(np.uint8)
+
+
+def _pad(units: NDArray[Any], plan: Plan, data: NDArray[np.uint8], tile: Tile) -> None:
+    """16 packed elements to each unit; what follows them in it is undefined, and gets a pattern that shows."""
+    packed = data.reshape(-1, 2 * tile.bits)
+    wide = np.full((packed.shape[0], 16), _PADDING, np.uint8)
+    wide[:, : packed.shape[1]] = packed
+    units[plan.order] = wide.reshape(-1).view(_UNIT)
 
 
 @lru_cache(maxsize=4096)

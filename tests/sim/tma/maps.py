@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pytest_nvfp4.toolchain.tensormap import ElementType
 
-BITS = {0: 8, 1: 16, 2: 32, 3: 32, 4: 64, 5: 64, 6: 16, 7: 32, 8: 32, 9: 64, 10: 16, 11: 4}
+BITS = {0: 8, 1: 16, 2: 32, 3: 32, 4: 64, 5: 64, 6: 16, 7: 32, 8: 32, 9: 64, 10: 16, 11: 4, 12: 4, 13: 6}
 
 
 @dataclass
@@ -106,6 +106,9 @@ def walk(geometry, coordinates, address, rows=None):
     steps = geometry.steps or (1,) * len(counts)
     if rows is not None:
         counts = (counts[0], len(rows))
+    if geometry.element in (12, 13):
+        yield from walk_padded(geometry, coordinates, address)
+        return
     total = 1
     for count in counts:
         total *= count
@@ -123,6 +126,25 @@ def walk(geometry, coordinates, address, rows=None):
             size = geometry.bits // 8
             for b in range(size):
                 yield (offset // 8 + b if inside else None), geometry.place(number * size + b, address), None
+
+
+def walk_padded(geometry, coordinates, address):
+    """Groups of 16 elements: ``bits * 2`` bytes of global memory to the first bytes of each 16 of shared memory."""
+    counts = (geometry.counts[0] // 16, *geometry.counts[1:])
+    steps = geometry.steps or (1,) * len(counts)
+    size = 2 * geometry.bits
+    total = 1
+    for count in counts:
+        total *= count
+    for number in range(total):
+        left, inside, offset = number, True, 0
+        for d, count in enumerate(counts):
+            j, left = left % count, left // count
+            c = coordinates[d] + j * (16 if d == 0 else steps[d])
+            inside = inside and 0 <= c < geometry.dims[d]
+            offset += c // 16 * size if d == 0 else c * geometry.strides[d - 1]
+        for b in range(size):
+            yield (offset + b if inside else None), geometry.place(16 * number + b, address), None
 
 
 def loaded(geometry, source, coordinates, address, rows=None):

@@ -37,7 +37,7 @@ def expected(geometry, before, data, at, rows=None):
 
 
 @pytest.mark.parametrize("schedule", [Eager, Lazy])
-@pytest.mark.parametrize("at", [(0, 0), (32, 7), (64, 30), (-8, -3), (200, 0)])
+@pytest.mark.parametrize("at", [(0, 0), (32, 7), (64, 30), (8, 39), (200, 0)])
 def test_a_store_writes_the_box(at, schedule):
     ran = simple(F16, at, asynchronous=schedule())
     before = noise(F16.extent + 64)
@@ -313,6 +313,14 @@ def test_types_that_the_operation_does_not_take(op, element, dtype):
 def test_what_is_not_modelled_is_unsupported_by_name(issue, words):
     with pytest.raises(Unsupported, match=words):
         simple(F16, (0, 0), issue=issue)
+
+
+def test_negative_coordinates_and_padded_elements():
+    with pytest.raises(Fault, match="must not be negative") as caught:
+        simple(F16, (-8, 0))
+    assert caught.value.kind == "tensor map"
+    with pytest.raises(Unsupported, match="padded elements"):
+        simple(Geometry(ElementType.FP6_PADDED, (128, 4), (96,), (128, 4)), (0, 0))
 
 
 def test_a_store_through_a_tf32_map_is_unsupported():

@@ -54,6 +54,8 @@ def test_strides(ordinal):
         ("elemtype", 11, {"element": ElementType.F32, "tf32": 1}),
         ("elemtype", 12, {"element": ElementType.F32_FTZ, "tf32": 1}),
         ("elemtype", 13, {"element": ElementType.FP4_PACKED}),
+        ("elemtype", 14, {"element": ElementType.FP4_PADDED}),
+        ("elemtype", 15, {"element": ElementType.FP6_PADDED}),
     ],
 )
 def test_codes(field, value, changed):
@@ -64,6 +66,18 @@ def test_address_and_rank():
     assert replaced(BASE.encode(64), "global_address", 0, 0x7F00_1234_5670, what="t") == BASE.encode(0x7F00_1234_5670)
     words = struct.unpack("<16Q", replaced(BASE.encode(64), "rank", 0, 1, what="t"))
     assert words[1] >> 4 & 7 == 1
+
+
+def test_a_map_made_from_zeros():
+    data = bytes(128)
+    fields = [("global_address", 0, 0x7F00_1234_5670), ("rank", 0, 1), ("elemtype", 0, 6), ("swizzle_mode", 0, 3)]
+    fields += [("interleave_layout", 0, 0), ("fill_mode", 0, 0), ("global_stride", 0, 208)]
+    fields += [("box_dim", i, v) for i, v in enumerate((64, 16))] + [("element_stride", i, 1) for i in range(2)]
+    fields += [("global_dim", i, v) for i, v in enumerate((96, 40))]
+    for field, ordinal, value in fields:
+        data = replaced(data, field, ordinal, value, what="t")
+    assert data[:64] == OLD.encode(0x7F00_1234_5670)[:64]
+    assert data[64:] == bytes(64)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +91,7 @@ def test_address_and_rank():
         ("global_stride", 24, "tensor map"),
         ("global_stride", 1 << 40, "tensor map"),
         ("swizzle_mode", 4, "unsupported"),
-        ("elemtype", 14, "unsupported"),
-        ("elemtype", 15, "unsupported"),
+        ("elemtype", 16, "unsupported"),
         ("fill_mode", 2, "unsupported"),
     ],
 )
