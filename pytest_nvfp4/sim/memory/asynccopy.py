@@ -12,9 +12,9 @@ PTX ISA, "Data Movement and Conversion Instructions: Non-bulk copy", "cp.async",
   barrier's pending count grows by one per lane first.
 
 Addresses are checked when the instruction is issued; bytes are read and written when the copy happens, which a lazy
-schedule puts off, so that a missing wait reads bytes that are not there. Copies of one warp happen in the order they
-were issued (the ISA promises no order; the lazy schedule is late, not shuffled). A wait on ``cp.async`` by another
-thread proves nothing.
+schedule puts off; the destination counts as never written from the issue on until they arrive, so that a missing wait
+is found even where older bytes lie. Copies of one warp happen in the order they were issued (the ISA promises no
+order; the lazy schedule is late, not shuffled). A wait on ``cp.async`` by another thread proves nothing.
 
 Counters: ``cp_async.requests``, ``cp_async.bytes`` (read from global memory), ``cp_async.sectors``,
 ``cp_async.sectors_least``.
@@ -129,12 +129,18 @@ def copy(
 
     def action() -> None:
         _move(cta.shared, plan, access)
+        if cta.shared.in_flight:
+            for start, _ in _runs(plan.target.offsets, access.size):
+                cta.shared.in_flight.pop((work, start), None)
         machine.changes += 1
         unit.finish(work)
 
     machine.asynchronous.submit(("cp.async", w), action, what=access.opcode)
     if not work.done:
         unit.pending.append(work)
+        mark_written(cta.shared, plan.index, plan.target, access, written=False)
+        for start, stop in _runs(plan.target.offsets, access.size):
+            cta.shared.in_flight[work, start] = (plan.index + start, stop - start, access.opcode)
 
 
 def _plan(
@@ -189,6 +195,17 @@ def _count(w: Warp, size: int, sectors: int, least: int) -> None:
     counters["cp_async.bytes"] += size
     counters["cp_async.sectors"] += sectors
     counters["cp_async.sectors_least"] += least
+
+
+def _runs(offsets: NDArray[Any], size: int) -> list[tuple[int, int]]:
+    """Bytes [start, stop) that items of ``size`` bytes at some offsets cover."""
+    runs: list[tuple[int, int]] = []
+    for start in np.unique(offsets).tolist():
+        if runs and runs[-1][1] == start:
+            runs[-1] = (runs[-1][0], start + size)
+        else:
+            runs.append((start, start + size))
+    return runs
 
 
 def _move(shared: Any, plan: _Plan, access: Access) -> None:

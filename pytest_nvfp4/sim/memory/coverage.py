@@ -3,8 +3,9 @@
 ``Region.watch(owner_bytes)`` starts it. Stores, bulk stores and TMA stores call ``note_write`` with the bytes they
 wrote, as one contiguous run (``note_write``), as several rows (``note_rows``), or as scattered element offsets
 (``note_scatter``); reductions call ``note_reduce``, which claims elements without making a conflict, because several
-CTAs may add to one element. An element written again is a conflict, kept as runs of elements by (CTA before, CTA now,
-instruction). A write that covers only a part of an element counts as a write of that element's whole.
+CTAs may add to one element. An element written again in one launch is a conflict, kept as runs of elements by (CTA
+before, CTA now, instruction). A write that covers only a part of an element counts as a write of that element's
+whole.
 
 Everything is deterministic but for *which* of two CTAs came first, and the findings name both sorted. Processes that
 each ran some of the CTAs merge with ``merge``: two owners
@@ -96,9 +97,9 @@ def note_write(region: Region, offset: int, size: int, cta: int, at: int) -> Non
     unit = region.owner_bytes
     start, stop = offset // unit, (offset + size - 1) // unit + 1
     part = owner[start:stop]
-    if part.max(initial=-1) >= 0:
+    if part.max(initial=-1) >= region.launch_base:
         _conflict(region, np.arange(start, stop), part, cta, at)
-    part[:] = cta
+    part[:] = _owner(region, cta)
 
 
 def note_rows(region: Region, offset: int, size: int, rows: int, pitch: int, cta: int, at: int) -> None:
@@ -113,10 +114,10 @@ def note_rows(region: Region, offset: int, size: int, rows: int, pitch: int, cta
         return
     start, wide, step = offset // unit, size // unit, pitch // unit
     part = np.lib.stride_tricks.as_strided(owner[start:], (rows, wide), (step * 4, 4))
-    if part.max() >= 0:
+    if part.max() >= region.launch_base:
         elements = start + (np.arange(rows)[:, None] * step + np.arange(wide)).ravel()
         _conflict(region, elements, part.ravel(), cta, at)
-    part[:] = cta
+    part[:] = _owner(region, cta)
 
 
 def note_scatter(region: Region, offsets: NDArray[Any], size: int, cta: int, at: int) -> None:
@@ -130,9 +131,9 @@ def note_scatter(region: Region, offsets: NDArray[Any], size: int, cta: int, at:
     unit = region.owner_bytes
     elements = _elements(offsets, size, unit)
     before = owner[elements]
-    if before.max(initial=-1) >= 0:
+    if before.max(initial=-1) >= region.launch_base:
         _conflict(region, elements, before, cta, at)
-    owner[elements] = cta
+    owner[elements] = _owner(region, cta)
 
 
 def note_items(region: Region, offset: int, index: NDArray[np.int64], items: int, size: int, cta: int, at: int) -> None:
@@ -147,10 +148,10 @@ def note_items(region: Region, offset: int, index: NDArray[np.int64], items: int
     wide, start = size // unit, offset // unit
     rows: NDArray[np.int32] = np.ndarray((items, wide), np.int32, owner, 4 * start)
     before = rows[index]
-    if before.max() >= 0:
+    if before.max() >= region.launch_base:
         elements = start + (index[:, None] * wide + np.arange(wide)).ravel()
         _conflict(region, elements, before.ravel(), cta, at)
-    rows[index] = cta
+    rows[index] = _owner(region, cta)
 
 
 def note_reduce(region: Region, offset: int, size: int, cta: int) -> None:
@@ -160,7 +161,7 @@ def note_reduce(region: Region, offset: int, size: int, cta: int) -> None:
         return
     unit = region.owner_bytes
     part = owner[offset // unit : (offset + size - 1) // unit + 1]
-    part[part < 0] = cta
+    part[part < region.launch_base] = _owner(region, cta)
 
 
 def _elements(offsets: NDArray[Any], size: int, unit: int) -> NDArray[np.intp]:
@@ -172,21 +173,32 @@ def _elements(offsets: NDArray[Any], size: int, unit: int) -> NDArray[np.intp]:
 
 def _conflict(region: Region, elements: NDArray[np.intp], before: NDArray[np.int32], cta: int, at: int) -> None:
     assert region.coverage is not None
-    taken = before >= 0
-    region.coverage.record(elements[taken], before[taken], cta, at)
+    taken = before >= region.launch_base
+    region.coverage.record(elements[taken], before[taken] - region.launch_base, cta, at)
+
+
+def _owner(region: Region, cta: int) -> int:
+    """What stands for a CTA of this launch in ``Region.owner``."""
+    owner = region.launch_base + cta
+    region.highest = max(region.highest, owner)
+    return owner
 
 
 def merge(region: Region, owner: NDArray[np.int32], coverage: Coverage) -> None:
-    """Add what another process saw of the same region: its owners and its conflicts."""
+    """Add what another process saw of the same region in the same launch: its owners and its conflicts.
+
+    The other process must have begun anew (``Region.watch``), so that its owners are plain CTAs.
+    """
     assert region.owner is not None
     assert region.coverage is not None
-    mine, theirs = region.owner, owner
-    both = np.flatnonzero((mine >= 0) & (theirs >= 0) & (mine != theirs))
-    if both.size:
-        for cta in np.unique(theirs[both]):
-            some = both[theirs[both] == cta]
-            region.coverage.record(some, mine[some], int(cta), -1)
-    np.copyto(mine, theirs, where=(mine < 0))
+    mine, base = region.owner, region.launch_base
+    wrote = owner >= 0
+    both = np.flatnonzero(wrote & (mine >= base) & (mine != owner + base))
+    for cta in np.unique(owner[both]):
+        some = both[owner[both] == cta]
+        region.coverage.record(some, mine[some] - base, int(cta), -1)
+    np.copyto(mine, owner + np.int32(base), where=wrote & (mine < base))
+    region.highest = max(region.highest, base + int(owner.max(initial=-1)))
     region.coverage.conflicts.extend(coverage.conflicts)
     for key, count in coverage.counts.items():
         region.coverage.counts[key] = region.coverage.counts.get(key, 0) + count

@@ -32,8 +32,15 @@ class Region:
     data: NDArray[np.uint8] = field(init=False, repr=False)
     """The bytes, in place."""
     owner: NDArray[np.int32] | None = field(default=None, repr=False)
-    """For a watched output: by element, the linear CTA that wrote it, -1 if none; ``owner_bytes`` an element."""
+    """For a watched output: by element, the CTA that wrote it, -1 if none; ``owner_bytes`` an element.
+
+    The number is the linear CTA plus ``launch_base``.
+    """
     owner_bytes: int = 1
+    launch_base: int = field(default=0, repr=False)
+    """Owners of this launch are its CTAs plus this number; smaller ones wrote in an earlier launch."""
+    highest: int = field(default=-1, repr=False)
+    """The largest owner so far."""
     coverage: Coverage | None = field(default=None, repr=False)
     """Who wrote what twice, for a watched output; made by ``watch``."""
     initialised: NDArray[np.bool_] | None = field(default=None, repr=False)
@@ -68,7 +75,12 @@ class Region:
         self.owner_bytes = owner_bytes
         self.owner = np.full(-(-self.size // owner_bytes), -1, np.int32)
         self.coverage = Coverage()
+        self.launch_base, self.highest = 0, -1
         return self.coverage
+
+    def begin_launch(self) -> None:
+        """What was written so far stays written, and writing it again in the new launch is no conflict."""
+        self.launch_base = self.highest + 1
 
     @property
     def end(self) -> int:

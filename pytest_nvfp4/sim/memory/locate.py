@@ -37,6 +37,7 @@ __all__ = [
     "shared_byte",
 ]
 
+_ZEROS = {size: np.zeros(1, item)[0] for size, item in ITEMS.items()}
 _ONES = {size: np.frombuffer(b"\1" * size, item)[0] for size, item in ITEMS.items()}
 
 
@@ -130,12 +131,13 @@ def scatter(data: NDArray[Any], offset: int, pattern: Pattern, rows: NDArray[Any
         np.ndarray((pattern.items,), access.item, data, offset)[pattern.index] = rows.view(access.item).reshape(-1)
 
 
-def mark_written(shared: SharedMemory, index: int, pattern: Pattern, access: Access) -> None:
-    """The lanes' items are initialised from now on."""
+def mark_written(shared: SharedMemory, index: int, pattern: Pattern, access: Access, *, written: bool = True) -> None:
+    """The lanes' items are initialised from now on (or no longer)."""
     if pattern.dense:
-        shared.written[index : index + pattern.span] = True
+        shared.written[index : index + pattern.span] = written
     else:
-        np.ndarray((pattern.items,), access.item, shared.written, index)[pattern.index] = _ONES[access.size]
+        known = _ONES[access.size] if written else _ZEROS[access.size]
+        np.ndarray((pattern.items,), access.item, shared.written, index)[pattern.index] = known
 
 
 def note_store(region: Region, offset: int, pattern: Pattern, access: Access, cta: int, at: int) -> None:

@@ -231,11 +231,11 @@ def _refuse_written(region: Region, offset: int, size: int, access: Access) -> N
     assert region.owner is not None
     unit = region.owner_bytes
     part = region.owner[offset // unit : (offset + size - 1) // unit + 1]
-    if part.max(initial=-1) >= 0:
+    if part.max(initial=-1) >= region.launch_base:
+        writer = int(part.max()) - region.launch_base
         raise Fault(
-            "read-only",
-            f"{access.opcode}: reads {region.say(region.start + offset)}, which CTA {int(part.max())} of this launch "
-            "wrote",
+            "non-coherent",
+            f"{access.opcode}: reads {region.say(region.start + offset)}, which CTA {writer} of this launch wrote",
             hint="the non-coherent path (.nc) is for memory that nobody writes while the kernel runs",
         )
 

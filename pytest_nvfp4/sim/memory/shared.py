@@ -146,7 +146,8 @@ class SharedMemory:
                     "in-flight",
                     f"{what}: byte {index} of shared memory (address {self.base + index:#x}) has not arrived: {copy} "
                     f"to bytes [{start}, {start + size}) is under way",
-                    hint="wait for the copy's mbarrier (the right one, in the right phase) before the data are read",
+                    hint="wait for the copy's mbarrier (the right one, in the right phase) or group before data are "
+                    "read",
                 )
         return Fault(
             "uninitialised",

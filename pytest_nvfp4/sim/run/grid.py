@@ -86,6 +86,8 @@ class Grid:
         self._order: Iterator[int] = iter(range(self._cluster_count))
         self._left = self._cluster_count
         self._repeats: Counter[tuple[str, str, int | None]] = Counter()
+        for region in self._watched():
+            region.begin_launch()
 
     def _check(self, parameters: tuple[bytes, ...]) -> None:
         kernel = self.kernel

@@ -118,9 +118,13 @@ def test_bytes_are_late_without_a_wait_and_there_after_it():
     base = case.cluster.ctas[0].shared.base
     body = "cp.async.ca.shared.global [%r1], [%d1], 4; cp.async.commit_group;"
     registers = {"r1": (base + 4 * LANE).astype(np.uint32), "d1": region.start + 4 * LANE}
+    case.smem(BYTES[::-1])  # old bytes do not hide a missing wait
+    case.cluster.ctas[0].shared.written[128:] = False
     case.run(body, **registers)
-    with pytest.raises(Fault, match="never written"):
+    with pytest.raises(Fault, match="has not arrived"):
         case.run("ld.shared.b32 %r2, [%r1];", **registers)
+    with pytest.raises(Fault, match="was never written"):
+        case.run("ld.shared.b32 %r2, [%r3];", r3=base + 128)
     wait = "cp.async.wait_group 0; ld.shared.b32 %r2, [%r1];"
     assert case.run(wait, **registers)["parked"] is not None
     group = case.warps[0].current

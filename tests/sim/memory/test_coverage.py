@@ -90,6 +90,24 @@ def test_reductions_make_no_conflict_but_cover():
     assert findings([region]) == []
 
 
+def test_a_new_launch_may_write_again_and_cover_the_rest():
+    region = watched()
+    note_write(region, 0, 64, 3, 1)
+    region.begin_launch()
+    note_write(region, 32, 96, 0, 2)
+    assert findings([region]) == []
+    note_scatter(region, np.array([40]), 2, 1, 3)
+    assert "CTAs 0 and 1: 1 elements" in kinds(region)["written-by-two"]
+    other = watched()
+    note_write(other, 0, 128, 5, 4)
+    merge(region, other.owner, other.coverage)
+    assert region.coverage.counts == {(0, 1, 3): 1, (0, 5, -1): 47, (1, 5, -1): 1}
+    region.begin_launch()
+    note_reduce(region, 0, 4, 2)
+    note_write(region, 0, 4, 2, 6)
+    assert region.coverage.counts[2, 2, 6] == 2
+
+
 def test_an_unwatched_region_costs_nothing():
     memory = ctypes.create_string_buffer(64)
     region = Region("A", ctypes.addressof(memory), 64)

@@ -111,8 +111,9 @@ def test_a_wait_too_few_is_found_when_copies_are_late(half, wait):
     body = TILE.replace("HALF", str(half)).replace("WAIT", wait)
     buffers = {"in": np.ones(4096, np.uint8), "out": np.zeros(2048, np.uint8)}
     run_ptx(body, buffers=buffers, block=(128, 1, 1), shared=4096)
-    with pytest.raises(Fault, match="never written"):
+    with pytest.raises(Fault, match=r"has not arrived: cp\.async\.cg") as caught:
         run_ptx(body, buffers=buffers, block=(128, 1, 1), shared=4096, asynchronous=Lazy())
+    assert caught.value.kind == "in-flight"
 
 
 def test_tickets_of_all_ctas_are_different():
