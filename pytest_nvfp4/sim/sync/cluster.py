@@ -7,8 +7,9 @@ Rules (PTX ISA, "barrier.cluster", "mapa", "getctarank", "exit"):
   an arrive after an arrive without a wait in between is a fault, and so is a wait without an arrive, because it would
   wait for its own thread.
 - ``.aligned`` ones are executed by all lanes of the warp together; lanes of the others are counted as they come.
-- ``mapa`` gives the same offset in the CTA of a rank below the size of the cluster; it takes and gives shared
-  addresses, or generic ones without a state space.
+- ``mapa`` gives the same offset in the CTA of a rank; it takes and gives shared addresses, or generic ones without a
+  state space. A rank that the cluster does not have gives an address that faults when it is used, and not before:
+  CUTLASS maps a barrier for every lane's number and lets only the lanes below the cluster size arrive.
 
 Memory ordering (``.release``, ``.relaxed``, ``.acquire``) has no effect on values here.
 
@@ -19,12 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
-from pytest_nvfp4.sim.lanes import Bits, bools, first, lanes
+from pytest_nvfp4.sim.lanes import Bits, first, lanes
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT
 from pytest_nvfp4.sim.ptx.syntax import Instruction
@@ -38,6 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["BLOCKING", "LOWERINGS", "ClusterBarrier"]
 
 _OFFSET = (1 << RANK_SHIFT) - 1
+_NOWHERE = 255
+"""The rank that stands for every one that an address cannot hold."""
+_KEPT = (1 << 64) - 1 & ~(_NOWHERE << RANK_SHIFT)
+"""What ``mapa`` keeps of an address: the offset, and the window of a generic one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,27 +180,16 @@ def _check_aligned(w: Warp, mask: int, form: Form) -> None:
 # ---- addresses ---------------------------------------------------------------------------------------------------
 
 
-def map_address(w: Warp, mask: int, address: Bits, rank: Bits, generic: bool) -> Bits:
-    """mapa: the address of the same place in the CTA of a rank."""
-    size = len(w.cta.cluster.ctas)
+def map_address(mask: int, address: Bits, rank: Bits, generic: bool) -> Bits:
+    """mapa: the address of the same place in the CTA of a rank; of a CTA that is not there, one that faults in use."""
     if isinstance(address, int) and isinstance(rank, int):
-        return _mapped(address, rank, size, generic)
-    wide = generic or getattr(address, "dtype", np.uint32) == np.uint64
-    result = np.zeros(32, np.uint64 if wide else np.uint32)
-    for lane in lanes(mask):
-        one = address if isinstance(address, int) else int(address[lane])
-        result[lane] = _mapped(one, rank if isinstance(rank, int) else int(rank[lane]), size, generic)
-    return result if not (result[bools(mask)] == result[first(mask)]).all() else int(result[first(mask)])
-
-
-def _mapped(address: int, rank: int, size: int, generic: bool) -> int:
-    if rank >= size:
-        raise Fault(
-            "cluster",
-            f"mapa: CTA rank {rank} of a cluster of {size}",
-            hint="look at the rank that is asked for, and at the cluster shape of the launch",
-        )
-    return _window(address, generic, "mapa") | rank << RANK_SHIFT | address & _OFFSET
+        return _window(address, generic, "mapa") | min(rank, _NOWHERE) << RANK_SHIFT | address & _OFFSET
+    for one in (address,) if isinstance(address, int) else {int(address[lane]) for lane in lanes(mask)}:
+        _window(one, generic, "mapa")
+    kind = np.uint64 if generic or getattr(address, "dtype", np.uint32) == np.uint64 else np.uint32
+    ranks: NDArray[Any] = np.minimum(np.asarray(rank, kind), kind(_NOWHERE)) << kind(RANK_SHIFT)
+    places: NDArray[Any] = np.asarray(address, kind)
+    return ranks | places & kind(_KEPT if kind is np.uint64 else _KEPT & 0xFFFF_FFFF)
 
 
 def _window(address: int, generic: bool, what: str) -> int:
@@ -249,7 +244,7 @@ def _mapa(ins: Instruction, e: Emitter) -> None:
     if generic and bits == 32:
         raise Unsupported(f"{ins.opcode}: a generic address has 64 bits")
     result, address, rank = m.operands(3)
-    call = e.call(map_address, "w", e.mask, e.value(address, bits), e.value(rank, 32), str(generic))
+    call = e.call(map_address, e.mask, e.value(address, bits), e.value(rank, 32), str(generic))
     e.assign(result, call, bits)
 
 

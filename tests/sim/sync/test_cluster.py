@@ -78,7 +78,16 @@ RULES = {
     ),
     "wait alone": ("cluster", "has not arrived at it", "barrier.cluster.wait;"),
     "aligned by some": ("divergence", "lanes 0x00000001 execute it", "@%p0 barrier.cluster.arrive.aligned;"),
-    "no such rank": ("cluster", "rank 2 of a cluster of 2", "mapa.shared::cluster.u32 %r1, %r99, 2;"),
+    "no such rank": (
+        "cluster",
+        "rank 2 of a cluster of 2",
+        "mapa.shared::cluster.u32 %r1, %r99, 2;\nst.shared::cluster.b32 [%r1], %r0;",
+    ),
+    "no rank at all": (
+        "cluster",
+        "rank 255 of a cluster of 2",
+        "mapa.shared::cluster.u32 %r1, %r99, 70000;\nst.shared::cluster.b32 [%r1], %r0;",
+    ),
     "no shared address": ("out-of-bounds", "not an address of shared memory", "mapa.u64 %rd1, 4096, 1;"),
     "rank of nowhere": ("cluster", "is in CTA rank 5", "getctarank.shared::cluster.u32 %r1, 0x05000400;"),
 }
@@ -122,6 +131,21 @@ mov.u32 %r10, %cluster_ctarank; setp.eq.u32 %p1, %r10, 1;
     assert of_zero == [0] * 32
     assert both == [base + (rank << 24) for rank in odd]
     assert zero == mine
+
+
+def test_addresses_for_every_lane_are_no_harm_while_only_the_ranks_that_exist_are_used():
+    body = """
+@%p0 mbarrier.init.shared.b64 [%r99], 2;
+barrier.cluster.arrive; barrier.cluster.wait;
+mapa.shared::cluster.u32 %r1, %r99, %r0;
+setp.lt.u32 %p1, %r0, {ranks};
+@%p1 mbarrier.arrive.shared::cluster.b64 _, [%r1];
+W: mbarrier.try_wait.parity.shared.b64 %p2, [%r99], 0;
+@!%p2 bra W;
+barrier.cluster.arrive; barrier.cluster.wait;
+"""
+    assert clean(body.format(ranks=2), **PAIR).grid.counters["mbarrier.phases"] == 2
+    faults("cluster", "rank 2 of a cluster of 2", body.format(ranks=3), **PAIR)
 
 
 def test_one_cta_is_a_cluster_of_one():
