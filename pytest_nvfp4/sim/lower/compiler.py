@@ -151,7 +151,10 @@ class Program:
         key = longest_prefix(self._lowerings, instruction.parts)
         if key is None:
             raise Unsupported(f"{instruction.opcode} is not modelled")
-        self._lowerings[key](instruction, emitter)
+        if instruction.root == "mov" and self.deferred.slots:
+            emitter.rename(instruction, self._lowerings[key])
+        else:
+            self._lowerings[key](instruction, emitter)
 
     def _compile(self, start: int, keep: frozenset[int], *, parked: bool) -> Block:
         emitter = Emitter(

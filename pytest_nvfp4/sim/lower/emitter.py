@@ -11,11 +11,11 @@ else comes in by ``constant``.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pytest_nvfp4.sim import lanes
-from pytest_nvfp4.sim.deferred import DeferredSlots, Pending, is_copy
+from pytest_nvfp4.sim.deferred import DeferredSlots, Pending, joined, renaming, split
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.ptx.syntax import (
     Address,
@@ -279,6 +279,36 @@ class Emitter:
             assert isinstance(item, Register)
             self.written[item.slot] = bits
 
+    def rename(self, instruction: Instruction, lowering: Lowering) -> None:
+        """Lower a ``mov`` that may hand on a ``Pending`` by splitting or joining it; ``lowering`` does plain values."""
+        renamed = renaming(instruction)
+        if renamed is None or len(renamed[0]) == len(renamed[1]) or not self._touches_deferred(renamed[1]):
+            lowering(instruction, self)
+            return
+        targets, sources = renamed
+        names = [self._read(item) for item in sources if isinstance(item, Register)]
+        if len(targets) == 2:
+            self.line(f"if {names[0]}.__class__ is {self.constant(Pending)}:")
+            self._indent += 1
+            parts = self.temporary(self.call(split, names[0]))
+            for number, item in enumerate(targets):
+                self.assign(item, f"{parts}[{number}]", 16)
+            self._indent -= 1
+        else:
+            whole = self.temporary(self.call(joined, *names))
+            self.line(f"if {whole} is not None:")
+            self._indent += 1
+            self.assign(targets[0], whole, 32)
+            self._indent -= 1
+        self.line("else:")
+        self._indent += 1
+        self._passes_on = False
+        lowering(instruction, self)
+        self._indent -= 1
+
+    def _touches_deferred(self, operands: Iterable[Operand]) -> bool:
+        return any(isinstance(item, Register) and item.slot in self.deferred.slots for item in operands)
+
     def pair(self, operand: Operand) -> builtins.tuple[Operand, Operand]:
         """The two results ``a|b``; a lone operand gives it and a sink."""
         if isinstance(operand, Pair):
@@ -379,7 +409,7 @@ class Emitter:
         """Start an instruction: its guard opens an ``if``."""
         self._at = instruction.index
         # These hand a Pending on as it is; wgmma's lowering knows how to take one.
-        self._passes_on = is_copy(instruction) or instruction.parts[:2] == ("wgmma", "mma_async")
+        self._passes_on = renaming(instruction) is not None or instruction.parts[:2] == ("wgmma", "mma_async")
         guard: Guard | None = instruction.guard
         self._guarded = guard is not None and instruction.root != "bra"
         if self._guarded:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pytest_nvfp4.sim.deferred import is_copy
+from pytest_nvfp4.sim.deferred import renaming
 from pytest_nvfp4.sim.ptx.roles import results
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Operand, Register, Vector
 
@@ -34,8 +34,8 @@ def accumulators(instruction: Instruction) -> list[Register]:
 def unfenced(kernel: Kernel) -> dict[int, str]:
     """For every ``wgmma.mma_async`` by place: an operand register that is written before it with no fence in between.
 
-    Looked for in code that runs straight into the instruction. Copies of whole registers do not count: LLVM writes
-    them where loops close, and ptxas removes them.
+    Looked for in code that runs straight into the instruction. A ``mov`` that only renames does not count: LLVM writes
+    it where loops close, and ptxas removes it.
     """
     found: dict[int, str] = {}
     instructions = kernel.instructions
@@ -48,7 +48,7 @@ def unfenced(kernel: Kernel) -> dict[int, str]:
                 break
             if before.root in _LEAVES or (before.root == "bra" and before.guard is None):
                 break
-            if is_mma(before) or is_copy(before):
+            if is_mma(before) or renaming(before) is not None:
                 continue
             written = next((register for register in results(before) if register.slot in watched), None)
             if written is not None:

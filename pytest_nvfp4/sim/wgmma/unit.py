@@ -9,9 +9,9 @@ Rules, all from the ISA unless said otherwise:
   reads or writes. Checked: no fence at all before a warp's first; no fence after the accumulator was read; a write of
   an operand register in the same straight line of code with no fence between.
 - Registers of an ``wgmma.mma_async`` are not to be touched until ``wgmma.wait_group`` says that its group is complete.
-  A read of the accumulator before is a finding. Not one: ``mov`` of a whole register, which LLVM writes where loops
-  close and ptxas removes (or waits for; observed in compiled kernels, not in the ISA). Writes of registers in flight
-  are not seen.
+  A read of the accumulator before is a finding. Not one: a ``mov`` that only renames, to a register or to two halves,
+  which compilers write where loops close and between f16 accumulators and their elements, and which ptxas removes (or
+  waits for; observed in the DSL's PTX, not in the ISA). Writes of registers in flight are not seen.
 - Shared memory is read when the product is done, that is when all four warps have come, or later where the machine
   runs asynchronous work late.
 

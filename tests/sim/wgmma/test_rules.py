@@ -226,3 +226,41 @@ def test_three_warps_are_no_warpgroup():
     image, *_ = operands()
     with pytest.raises(Fault, match="not in a whole warpgroup"):
         case.run("\n".join([case.FENCE]), image[: 96 * 16], (96, COUNT), threads=96)
+
+
+def half_mma(step, *, scale):
+    pair = [oracle.descriptor(oracle.SMEM + at + 32 * step, width=128, stride=1024) for at in (0, 8192)]
+    return case.wgmma(f"m64n{N}k16.f16.f16.f16", COUNT // 2, *pair, flags="1, 1, 0, 0", scale=scale)
+
+
+def test_halves_of_an_accumulator_in_flight_are_renamed_and_joined_again():
+    image, a, b = operands(steps=2)
+    count = COUNT // 2
+    split = [f"mov.b32 {{%rs{2 * i}, %rs{2 * i + 1}}}, %r{20 + i};" for i in range(count)]
+    join = [f"mov.b32 %r{20 + i}, {{%rs{2 * i}, %rs{2 * i + 1}}};" for i in range(count)]
+    head = [case.FENCE, half_mma(0, scale="0"), *split]
+    tail = [*join, half_mma(1, scale="1"), case.COMMIT, case.wait(), case.store(20, count)]
+    ran = case.run("\n".join([*head, *tail]), image, (128, count))
+    assert np.array_equal(oracle.from_registers(ran["out"], np.float16), a @ b.T)
+    assert said(ran) == []
+    # Joined the other way round they are other numbers, and so a read.
+    swapped = [f"mov.b32 %r{20 + i}, {{%rs{2 * i + 1}, %rs{2 * i}}};" for i in range(count)]
+    body = [*head, case.COMMIT, case.wait(), *swapped, case.store(20, count)]
+    ran = case.run("\n".join(body), image, (128, count))
+    first = (a[:, :16] @ b[:, :16].T).reshape(64, -1, 2)[:, :, ::-1].reshape(64, -1)
+    assert np.array_equal(oracle.from_registers(ran["out"], np.float16), first)
+    assert said(ran) == []
+    early = [case.FENCE, half_mma(0, scale="0"), "bar.sync 1;", *split, *swapped, case.COMMIT, case.wait()]
+    assert any("touched before" in message for message in said(case.run("\n".join(early), image, (128, count))))
+
+
+@pytest.mark.parametrize("target", ["{_, %rs9}", "{%rs9, _}"])
+def test_one_half_of_an_accumulator(target):
+    image, a, b = operands()
+    body = [case.FENCE, half_mma(0, scale="0"), f"mov.b32 {target}, %r20;", case.COMMIT, case.wait()]
+    body += ["mov.b32 %r20, {%rs9, %rs9};", case.store(20, 1)]
+    ran = case.run("\n".join(body), image, (128, 1))
+    first = (a @ b.T).astype(np.float16)
+    want = [first[oracle.accumulator_place(thread, int(target[1] == "_"))] for thread in range(128)]
+    assert np.array_equal(ran["out"].view(np.float16)[:, 0], want)
+    assert np.array_equal(ran["out"].view(np.float16)[:, 1], want)
