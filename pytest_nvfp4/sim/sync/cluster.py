@@ -189,7 +189,8 @@ def map_address(mask: int, address: Bits, rank: Bits, generic: bool) -> Bits:
     kind = np.uint64 if generic or getattr(address, "dtype", np.uint32) == np.uint64 else np.uint32
     ranks: NDArray[Any] = np.minimum(np.asarray(rank, kind), kind(_NOWHERE)) << kind(RANK_SHIFT)
     places: NDArray[Any] = np.asarray(address, kind)
-    return ranks | places & kind(_KEPT if kind is np.uint64 else _KEPT & 0xFFFF_FFFF)
+    mapped: NDArray[Any] = ranks | places & kind(_KEPT if kind is np.uint64 else _KEPT & 0xFFFF_FFFF)
+    return mapped
 
 
 def _window(address: int, generic: bool, what: str) -> int:
