@@ -128,6 +128,14 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         "tmem_16x32bx2_load",
         "mma_a_from_tmem",
     ),
+    "cross_cta": (
+        "split_k_atomics",
+        "global_atomics",
+        "stream_k_flags",
+        "stream_k_flags_backwards",
+        "grid_barrier",
+        "last_block_sum",
+    ),
 }
 
 NAMES: Final = tuple(name for names in MODULES.values() for name in names)
