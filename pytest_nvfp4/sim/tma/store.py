@@ -191,15 +191,7 @@ def _write(boxes: list[Box], cta: Cta, at: int, data: NDArray[np.uint8]) -> None
                 pitch = int(row[1] - row[0]) if inner > 1 else wide
                 note_rows(region, int(row[0]), wide, inner, pitch, cta.linear, at)
         if region.initialised is not None:
-            _mark(box)
-
-
-def _mark(box: Box) -> None:
-    assert box.region is not None
-    assert box.region.initialised is not None
-    offsets, wide = box.rows()
-    for offset in offsets.tolist():
-        box.region.initialised[offset : offset + wide] = True
+            box.view(region.initialised)[...] = True
 
 
 def _kind(tile: Tile, form: Store) -> str:

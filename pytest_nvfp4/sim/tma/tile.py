@@ -187,7 +187,10 @@ class Tile:
             for coordinate, stride in zip(coordinates[1:], self.map.strides, strict=True):
                 address += coordinate * stride
             region = _region(memory, address, self.span, self, write=write, what=what)
-            return Box(self, region, address - region.start, None)
+            box = Box(self, region, address - region.start, None)
+            if region.initialised is not None and not write:
+                box.check_initialised(what)
+            return box
         return self._cut(coordinates, memory, write=write, what=what)
 
     def _cut(self, coordinates: tuple[int, ...], memory: GlobalMemory, *, write: bool, what: str) -> Box:
@@ -213,7 +216,10 @@ class Tile:
         if any(part.start >= part.stop for part in cut):
             return Box(self, None, 0, cut)
         region = _region(memory, address, span, self, write=write, what=what)
-        return Box(self, region, address - region.start, cut)
+        box = Box(self, region, address - region.start, cut)
+        if region.initialised is not None and not write:
+            box.check_initialised(what)
+        return box
 
 
 class Box:
@@ -232,15 +238,37 @@ class Box:
         self.offset = offset
         self.cut = cut
 
-    def view(self) -> NDArray[np.uint8]:
-        """The bytes inside the tensor, in place: dimensions outermost first, dimension 0 in bytes."""
+    def check_initialised(self, what: str) -> None:
+        """Raise Fault if nothing has written a byte inside the tensor (of a region that keeps track)."""
+        region = self.region
+        assert region is not None
+        assert region.initialised is not None
+        if not self.view(region.initialised).all():
+            offsets, size = self.rows()
+            missing = next(
+                offset for offset in offsets.tolist() if not region.initialised[offset : offset + size].all()
+            )
+            missing += int(np.argmin(region.initialised[missing : missing + size]))
+            raise Fault(
+                "uninitialised",
+                f"{what}: reads {region.say(region.start + missing)}, which nothing has written",
+                hint="fill the tensor before the launch, or write it before it is read",
+            )
+
+    def view(self, array: NDArray[Any] | None = None) -> NDArray[Any]:
+        """The bytes inside the tensor, in place: dimensions outermost first, dimension 0 in bytes.
+
+        Args:
+            array: An array with one item a byte of the region, instead of the region's data.
+        """
         tile = self.tile
         assert self.region is not None
+        base = self.region.data if array is None else array
         if self.cut is None:
             shape = (*reversed(tile.counts[1:]), tile.inner)
         else:
             shape = tuple(part.stop - part.start for part in reversed(self.cut))
-        return np.ndarray(shape, np.uint8, self.region.data, self.offset, (*reversed(tile.pitches), 1))
+        return np.ndarray(shape, base.dtype, base, self.offset, (*reversed(tile.pitches), 1))
 
     def dense(self) -> NDArray[np.uint8]:
         """All bytes of the box in its own order, zeros where it is outside the tensor."""
@@ -388,8 +416,6 @@ def _region(memory: GlobalMemory, address: int, size: int, tile: Tile, *, write:
             f"{fault.message}; the tensor map is {tile.map.describe()}",
             hint="the map's address, sizes or strides do not describe the tensor that was allocated",
         ) from None
-    if region.initialised is not None and not write:
-        memory.check_initialised(region, address - region.start, size, what=what)
     return region
 
 

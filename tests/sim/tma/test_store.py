@@ -99,6 +99,18 @@ def test_outputs_that_are_watched_know_who_wrote_them():
     assert not region.coverage.counts
 
 
+def test_what_is_stored_counts_as_written():
+    def track(grid):
+        region = next(r for r in grid.machine.memory if r.name == "x")
+        region.initialised = np.zeros(region.size, np.bool_)
+
+    ran = simple(F16, (64, 30), prepare=track)
+    region = next(r for r in ran.grid.machine.memory if r.name == "x")
+    expected = np.zeros(40 * 208, np.bool_)
+    expected.reshape(40, 208)[30:, 128:192] = True
+    assert (region.initialised[: 39 * 208 + 192] == expected[: 39 * 208 + 192]).all()
+
+
 def test_a_group_that_is_not_committed_or_not_waited_for_is_found():
     ran = simple(F16, (0, 0), after=())
     assert [f.kind for f in ran.grid.findings] == ["bulk-group"]

@@ -247,6 +247,20 @@ def test_a_map_that_describes_too_much_is_a_fault_that_names_the_tensor():
     assert tile.box((0, 16), device.memory, write=False, what="load").region is None
 
 
+def test_only_the_bytes_of_the_box_must_have_been_written():
+    device = Device(Geometry(ElementType.U8, (256, 8), (256,), (128, 4)))
+    device.region.initialised = np.zeros(device.region.size, np.bool_)
+    lead = device.address - device.region.start
+    known = device.region.initialised[lead : lead + 2048].reshape(8, 256)
+    known[:4, :128] = True
+    device.load((0, 0), RESERVED)
+    device.load((0, -2), RESERVED)
+    known[2, 77] = False
+    with pytest.raises(Fault, match=f"X at byte {lead + 2 * 256 + 77}") as caught:
+        device.load((0, 0), RESERVED)
+    assert caught.value.kind == "uninitialised"
+
+
 def test_a_read_only_tensor_is_not_stored_to():
     device = Device(Geometry(ElementType.U8, (128,), (), (128,)))
     device.region.writable = False
