@@ -136,6 +136,10 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         "grid_barrier",
         "last_block_sum",
     ),
+    "tensormaps": (
+        "tensormap_in_shared",
+        "tensormap_in_global",
+    ),
 }
 
 NAMES: Final = tuple(name for names in MODULES.values() for name in names)
