@@ -183,6 +183,13 @@ class Arrival:
         """The data arrive."""
         self.done = True
         launch = self.warp.cta.launch
+        for cta, _, _ in self.targets:
+            if cta.exited == len(cta.warps):
+                launch.report(
+                    "in-flight",
+                    f"{launch.say(self.at)}: its data may arrive after the CTA that they go to has ended",
+                    hint="wait for every copy before the end of the CTA, also for those that nothing uses",
+                )
         try:
             for cta, index, barrier in self.targets:
                 if cta.shared.in_flight:

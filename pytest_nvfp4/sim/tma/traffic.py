@@ -20,9 +20,9 @@ SECTOR = 32
 
 
 class Sectors:
-    """A bitmap a region: ``launch.unit(Sectors)``. Adds what is new to the counter ``tma.load.unique_bytes``.
+    """A bitmap a region: ``launch.unit(Sectors)``. Sets the counter ``tma.load.unique_bytes`` when the launch ends.
 
-    ``maps`` may be merged with those of another process by OR; ``total`` then counts again.
+    Processes that share a launch tell each other their bitmaps (see ``run.parallel``).
     """
 
     def __init__(self, launch: Grid) -> None:
@@ -65,10 +65,22 @@ class Sectors:
         if bitmap is None:
             lead = region.start % SECTOR
             bitmap = self.maps[region.start] = np.zeros(-(-(lead + region.size) // SECTOR), np.bool_)
-        fresh = sectors.size - int(np.count_nonzero(bitmap[sectors]))
-        if fresh:
-            bitmap[sectors] = True
-            self.launch.counters["tma.load.unique_bytes"] += fresh * SECTOR
+        bitmap[sectors] = True
+
+    def part(self) -> dict[int, tuple[int, bytes]]:
+        """What a forked process tells: by region, the number of sectors and the packed bitmap."""
+        return {start: (one.size, np.packbits(one).tobytes()) for start, one in self.maps.items()}
+
+    def absorb(self, told: dict[int, tuple[int, bytes]]) -> None:
+        """Add what another process told."""
+        for start, (size, packed) in told.items():
+            theirs = np.unpackbits(np.frombuffer(packed, np.uint8), count=size).astype(np.bool_)
+            mine = self.maps.get(start)
+            self.maps[start] = theirs if mine is None else mine | theirs
+
+    def at_exit(self) -> None:
+        """The launch has ended."""
+        self.launch.counters["tma.load.unique_bytes"] = self.total()
 
     def total(self) -> int:
         """Bytes of all sectors touched."""

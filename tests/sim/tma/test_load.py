@@ -5,6 +5,7 @@ import pytest
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.run.asynchronous import Eager, Lazy
+from pytest_nvfp4.sim.tma.traffic import Sectors
 from pytest_nvfp4.toolchain.tensormap import ElementType
 from tests.sim.tma.kernels import DATA, copy_out, expect, first, prologue, run_tensor, wait
 from tests.sim.tma.maps import Geometry, loaded
@@ -207,6 +208,27 @@ def test_unique_bytes_are_counted_once_by_sector():
     assert ran.grid.counters["tma.load.unique_bytes"] == 32 * len(touched)
 
 
+def test_processes_that_share_a_launch_count_a_sector_once():
+    def counting(grid):
+        grid.counting = True
+
+    def run(at):
+        body = "\n".join([prologue(), first(expect(F16.bytes) + "\n" + load(F16, at)), wait()])
+        return run_tensor(body, F16, prepare=counting).grid
+
+    one, same, other = run((0, 0)), run((0, 0)), run((0, 8))
+    sectors = one.unit(Sectors)
+    before = sectors.total()
+    for grid, total in ((same, before), (other, before * 24 // 16)):
+        told = dict(zip(sectors.maps, grid.unit(Sectors).part().values(), strict=True))
+        sectors.absorb(told)
+        # Each row of 208 bytes has its own sectors but for the few that two rows share.
+        assert abs(sectors.total() - total) <= 24 * 32
+        assert (sectors.total() == before) == (grid is same)
+    sectors.at_exit()
+    assert one.counters["tma.load.unique_bytes"] == sectors.total()
+
+
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 
@@ -289,6 +311,17 @@ def test_a_second_load_to_data_on_their_way_is_found_in_the_lazy_schedule():
         body = "\n".join([prologue(), first(expect(2 * F16.bytes) + "\n" + loads), wait()])
         ran = run_tensor(body, F16, asynchronous=Lazy())
         assert [f.kind for f in ran.grid.findings] == kinds
+
+
+@pytest.mark.parametrize("waited", [True, False])
+def test_a_cta_that_ends_before_its_data_arrive(waited):
+    """Seen in the lazy schedule, which delivers after the end."""
+    lines = [prologue(), first(expect(F16.bytes) + "\n" + load(F16, (0, 0)))]
+    ran = run_tensor("\n".join([*lines, wait()] if waited else lines), F16, asynchronous=Lazy())
+    kinds = {f.kind for f in ran.grid.findings}
+    assert ("in-flight" in kinds) is not waited
+    eager = run_tensor("\n".join(lines), F16)
+    assert eager.grid.findings == []
 
 
 def test_data_and_barrier_in_different_ctas():
