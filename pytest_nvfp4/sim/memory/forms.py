@@ -33,9 +33,8 @@ TYPES = {f"{kind}{bits}": (kind, bits) for kind in "bus" for bits in (8, 16, 32,
     "b128": ("b", 128),
 }
 EVICTIONS = frozenset(
-    f"{level}::{what}"
-    for level in ("L1", "L2")
-    for what in ("evict_normal", "evict_unchanged", "evict_first", "evict_last", "no_allocate")
+    {f"L1::{what}" for what in ("evict_normal", "evict_unchanged", "evict_first", "evict_last", "no_allocate")}
+    | {f"L2::{what}" for what in ("evict_normal", "evict_first", "evict_last")}
 )
 _ORDERS = frozenset({"weak", "volatile", "relaxed", "acquire", "release"})
 _PREFETCHES = frozenset({"L2::64B", "L2::128B", "L2::256B"})

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault
 
 if TYPE_CHECKING:
@@ -42,6 +44,36 @@ class LocalMemory:
         if offset % size:
             raise Fault("misaligned", f"{what}: lane {lane}'s local offset {offset} is not a multiple of {size}")
         return offset
+
+    def read_lanes(self, mask: int, address: lanes.Bits, size: int, *, what: str) -> NDArray[np.uint8]:
+        """``size`` bytes of each active thread, one row a thread. Raises Fault."""
+        rows, columns = self._places(mask, address, size, what=what)
+        known = self.written[rows, columns]
+        if not known.all():
+            bad = int(np.argmin(known.all(axis=1)))
+            where = address if isinstance(address, int) else int(address[rows[bad, 0]])
+            self.read(where, size, int(rows[bad, 0]), what=what)
+        return self.data[rows, columns]
+
+    def write_lanes(self, mask: int, address: lanes.Bits, values: NDArray[np.uint8], *, what: str) -> None:
+        """Write one row of bytes to each active thread. Raises Fault."""
+        rows, columns = self._places(mask, address, values.shape[1], what=what)
+        self.data[rows, columns] = values
+        self.written[rows, columns] = True
+
+    def _places(
+        self, mask: int, address: lanes.Bits, size: int, *, what: str
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        active = np.array(lanes.lanes(mask), np.intp)
+        if isinstance(address, int):
+            first = np.full(active.size, self.offset(address, size, int(active[0]), what=what), np.intp)
+        else:
+            first = (address[active] & address.dtype.type(0xFFFF_FFFF)).astype(np.intp)
+            wrong = (first + size > self.size) | (first % size != 0)
+            if wrong.any():
+                bad = int(active[int(np.argmax(wrong))])
+                self.offset(int(address[bad]), size, bad, what=what)
+        return active[:, None], first[:, None] + np.arange(size)
 
     def read(self, address: int, size: int, lane: int, *, what: str) -> bytes:
         """Bytes of one thread. Raises Fault, also for a byte never written."""

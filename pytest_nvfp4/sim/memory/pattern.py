@@ -6,6 +6,7 @@ two lanes meet, sectors, bank conflicts) is worked out once and found again by t
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,6 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim import lanes
 
 __all__ = ["Pattern", "pattern_of"]
-
-_KEPT = 1 << 14
-"""Patterns that are kept; after that the store of them starts anew."""
 
 
 class Pattern:
@@ -99,7 +97,10 @@ class Pattern:
         return found
 
 
-_PATTERNS: dict[tuple[bytes, int, int], Pattern] = {}
+@lru_cache(maxsize=1 << 14)
+def _pattern(relative: bytes, mask: int, size: int) -> Pattern:
+    wide = len(relative) // mask.bit_count()
+    return Pattern(np.frombuffer(relative, np.uint64 if wide == 8 else np.uint32), mask, size)
 
 
 def pattern_of(address: NDArray[Any], mask: int, size: int) -> tuple[int, Pattern]:
@@ -107,11 +108,4 @@ def pattern_of(address: NDArray[Any], mask: int, size: int) -> tuple[int, Patter
     if mask != lanes.FULL:
         address = address[lanes.bools(mask)]
     base = address[0]
-    relative = address - base
-    key = (relative.tobytes(), mask, size)
-    pattern = _PATTERNS.get(key)
-    if pattern is None:
-        if len(_PATTERNS) >= _KEPT:
-            _PATTERNS.clear()
-        pattern = _PATTERNS[key] = Pattern(relative, mask, size)
-    return int(base), pattern
+    return int(base), _pattern((address - base).tobytes(), mask, size)

@@ -113,12 +113,9 @@ def read_cluster(w: Warp, mask: int, address: lanes.Bits, access: Access, at: in
 
 def read_local(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int) -> Values:
     """``ld.local``: each thread's own bytes, so the result differs by lane even at one address."""
-    local = w.unit(LocalMemory)
-    where = lanes.spread(address, 64)
-    active = lanes.lanes(mask)
-    data = b"".join(local.read(int(where[lane]), access.size, lane, what=access.opcode) for lane in active)
+    data = w.unit(LocalMemory).read_lanes(mask, address, access.size, what=access.opcode)
     count(w, "local.load", access.size)
-    return _columns(np.frombuffer(data, np.uint8), mask, access)
+    return _columns(data.reshape(-1), mask, access)
 
 
 def read_generic(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int) -> Values:

@@ -124,11 +124,8 @@ def write_local(
     w: Warp, mask: int, address: lanes.Bits, values: tuple[lanes.Bits, ...], access: Access, at: int
 ) -> None:
     """``st.local``: each thread's own bytes."""
-    local = w.unit(LocalMemory)
-    where = lanes.spread(address, 64)
-    rows = _rows(mask, values, access).view(np.uint8).reshape(-1, access.size)
-    for lane, row in zip(lanes.lanes(mask), rows, strict=True):
-        local.write(int(where[lane]), row.tobytes(), lane, what=access.opcode)
+    rows = np.ascontiguousarray(_rows(mask, values, access)).view(np.uint8).reshape(-1, access.size)
+    w.unit(LocalMemory).write_lanes(mask, address, rows, what=access.opcode)
     count(w, "local.store", access.size)
 
 

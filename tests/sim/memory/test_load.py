@@ -212,6 +212,30 @@ def test_local_memory_is_each_threads_own():
         case.run("ld.local.b32 %r2, [stack+64];")
 
 
+def test_local_arrays_with_an_index_a_lane():
+    case = Case()
+    index = (LANE * 5 % 16).astype(np.uint64) * 4
+    values = LANE.astype(np.uint32) + 100
+    result = case.run(
+        "st.local.b32 [%d1], %r1; ld.local.b32 %r2, [%d1]; st.local.v2.b16 [%d2], {%h1, 7}; ld.local.b32 %r3, [%d2];",
+        d1=index,
+        d2=8,
+        r1=values,
+        h1=LANE.astype(np.uint16),
+    )
+    assert (result["r2"] == values).all()
+    assert (result["r3"] == (LANE | 7 << 16)).all()
+    far = index.copy()
+    far[11] = 64
+    with pytest.raises(Fault, match="lane 11"):
+        case.run("ld.local.b32 %r2, [%d1];", d1=far)
+    far[11] = 2
+    with pytest.raises(Fault, match="multiple of 4"):
+        case.run("ld.local.b32 %r2, [%d1];", d1=far)
+    with pytest.raises(Fault, match="lane 3 reads local byte 12"):
+        case.run("ld.local.b32 %r2, [%d1];", mask=8, d1=12 + 0 * index)
+
+
 class TestFaults:
     def test_out_of_bounds_says_the_tensor_in_the_users_words(self):
         case = Case()
