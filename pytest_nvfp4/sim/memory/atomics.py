@@ -126,18 +126,23 @@ def _one_by_one(
     size, bits = op.access.size, op.access.bits
     function = INTEGER[op.name]
     active = lanes.lanes(mask)
+    first = b if b.__class__ is int else b.tolist()
+    second = c if c.__class__ is int else c.tolist()
+    held: dict[int, int] = {}
     before: list[int] = []
     for lane, place in zip(active, places.tolist(), strict=True):
-        part = data[offset + place : offset + place + size]
-        old = int.from_bytes(part.tobytes(), "little")
-        new = function(
+        old = held.get(place, -1)
+        if old < 0:
+            old = int.from_bytes(data[offset + place : offset + place + size].tobytes(), "little")
+        held[place] = function(
             old,
-            b if b.__class__ is int else int(b[lane]),
-            c if c.__class__ is int else int(c[lane]),
+            first if first.__class__ is int else first[lane],
+            second if second.__class__ is int else second[lane],
             bits,
         )
-        part[:] = np.frombuffer(new.to_bytes(size, "little"), np.uint8)
         before.append(old)
+    for place, new in held.items():
+        data[offset + place : offset + place + size] = np.frombuffer(new.to_bytes(size, "little"), np.uint8)
     if len(before) == 1:
         return before[0]
     result = np.zeros(32, lanes.DTYPES[bits])
