@@ -10,6 +10,7 @@ Evidence: PTX ISA; all codes of f16 and bf16 are tested, the rest against exact 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
 
@@ -17,7 +18,8 @@ import numpy as np
 
 from pytest_nvfp4.sim.alu.floating import ROUNDINGS, canonical64, saturated, settled
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, atom, atoms, inline, literal
-from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, signed
+from pytest_nvfp4.sim.alu.half import half_patterns
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts, signed
 from pytest_nvfp4.sim.alu.narrow import NARROW, lower_narrow
 from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed
 from pytest_nvfp4.sim.alu.rounding import BF16, F16, TF32, Format, code_of, sum_to_odd, to_f32
@@ -226,34 +228,42 @@ def _narrowed(mode: str, relu: bool, saturates: bool, target: str) -> Kernel:
 
 def half_pair(a: Array, b: Array) -> Array:
     """``cvt.rn.f16x2.f32``: ``a`` in the upper half. The epilogue of most kernels, so made of few numpy calls."""
-    result = np.empty(max(a.size, b.size), np.uint32)
+    low, high = b.view(np.float32), a.view(np.float32)
+    result = np.empty(low.size, np.uint32)
     halves = result.view(np.float16)
-    halves[0::2] = b.view(np.float32)
-    halves[1::2] = a.view(np.float32)
-    codes = result.view(np.uint16)
-    wrong = (codes & np.uint16(0x7FFF)) > np.uint16(0x7C00)
-    if wrong.any():
-        codes[wrong] = NAN["f16"]
+    halves[0::2] = low
+    halves[1::2] = high
+    if math.isnan(low.dot(low)) or math.isnan(high.dot(high)):
+        codes = result.view(np.uint16)
+        codes[0::2][np.isnan(low)] = NAN["f16"]
+        codes[1::2][np.isnan(high)] = NAN["f16"]
     return result
 
 
 def _half(a: Array) -> Array:
     """``cvt.rn.f16.f32``."""
-    codes = a.view(np.float32).astype(np.float16).view(np.uint16)
-    wrong = (codes & np.uint16(0x7FFF)) > np.uint16(0x7C00)
-    return np.where(wrong, np.uint16(NAN["f16"]), codes) if wrong.any() else codes
+    return half_patterns(a.view(np.float32))
 
 
 def _bfloat(a: Array) -> Array:
-    """``cvt.rn.bf16.f32``."""
-    codes = (a + (a >> 16 & 1) + np.uint32(0x7FFF) >> 16).astype(np.uint16)
-    wrong = (a & 0x7FFF_FFFF) > 0x7F80_0000
-    return np.where(wrong, np.uint16(NAN["bf16"]), codes) if wrong.any() else codes
+    """``cvt.rn.bf16.f32``: half of the last place kept is added, less one if that is even already."""
+    value = a.view(np.float32)
+    codes = parts(a + (a >> _SHIFT & _ONE) + _HALF, 16)[1::2]
+    if math.isnan(value.dot(value)):
+        return np.where(np.isnan(value), np.uint16(NAN["bf16"]), codes)
+    return codes
+
+
+_SHIFT, _ONE, _HALF = np.uint32(16), np.uint32(1), np.uint32(0x7FFF)
 
 
 def _bfloat_pair(a: Array, b: Array) -> Array:
     """``cvt.rn.bf16x2.f32``."""
-    return _bfloat(a).astype(np.uint32) << 16 | _bfloat(b)
+    result = np.empty(a.size, np.uint32)
+    codes = result.view(np.uint16)
+    codes[0::2] = _bfloat(b)
+    codes[1::2] = _bfloat(a)
+    return result
 
 
 @cache

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from pytest_nvfp4.sim.alu.forms import Reader, atoms
-from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
@@ -23,7 +23,7 @@ FORMS = (
 def _items(word: Array, kind: str, bits: int) -> Array:
     """The items of each word, lowest first, as int64 in a last axis."""
     letter = "i" if kind == "s32" else "u"
-    return word.view(f"{letter}{bits // 8}").reshape(-1, 32 // bits).astype(np.int64)
+    return parts(word, bits).view(f"{letter}{bits // 8}").reshape(-1, 32 // bits).astype(np.int64)
 
 
 @cache

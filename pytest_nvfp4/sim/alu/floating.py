@@ -19,7 +19,7 @@ import numpy as np
 
 from pytest_nvfp4.sim.alu.exact import by_lane, rounded
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, atoms, settle
-from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, flushed
 from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
@@ -82,7 +82,7 @@ def fused(a: Array, b: Array, c: Array, mode: str) -> Array:
     total = product + c
     # Rounding twice goes wrong only where the first result is in the middle of two float32, or below their normals.
     middle = (total.view(np.uint64) & np.uint64(0x1FFF_FFFF)) == np.uint64(0x1000_0000)
-    if middle.any() or (np.abs(total) < 2.0**-125).any():
+    if np.count_nonzero(middle) or np.count_nonzero(np.abs(total) < 2.0**-125):
         total = sum_to_odd(product, c.astype(np.float64))
     return total.astype(np.float32)
 
@@ -156,7 +156,7 @@ def canonical64(result: Array) -> Array:
     """float64 results as patterns with one NaN."""
     wrong = np.isnan(result)
     pattern = result.view(np.uint64)
-    return np.where(wrong, np.uint64(NAN["f64"]), pattern) if wrong.any() else pattern
+    return np.where(wrong, np.uint64(NAN["f64"]), pattern) if np.count_nonzero(wrong) else pattern
 
 
 @cache
@@ -165,7 +165,7 @@ def f32x2_kernel(root: str, mode: str, flush: bool) -> Kernel:
     single = f32_kernel(root, mode, flush, False)
 
     def compute(*patterns: Array) -> Array:
-        return single(*(pattern.view(np.uint32) for pattern in patterns)).view(np.uint64)
+        return single(*(parts(pattern, 32) for pattern in patterns)).view(np.uint64)
 
     compute.__name__ = f"{root}_f32x2"
     return compute
@@ -261,21 +261,27 @@ def extreme_of(root: str, patterns: tuple[Array, ...], infinity: int, nan: int, 
         x, y = (v ^ (v >> (width - 1) & magnitude) for v in (x, y))
         best = choose(x, y)
         best = (best ^ (best >> (width - 1) & magnitude)).view(dtype)
-        if is_nan.any() or other_nan.any():
+        if np.count_nonzero(is_nan) or np.count_nonzero(other_nan):
             best = np.where(is_nan, other, np.where(other_nan, result, best))
             is_nan = is_nan | other_nan if propagates else is_nan & other_nan
         result = best
-    return np.where(is_nan, dtype.type(nan), result) if is_nan.any() else result
+    return np.where(is_nan, dtype.type(nan), result) if np.count_nonzero(is_nan) else result
 
 
 @cache
 def _extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, modifier: str) -> Kernel:
     bits = BITS[kind]
     infinity, sign = _INFINITY[bits], SIGNS[bits]
+    choose = np.minimum if root == "min" else np.maximum
 
     def compute(*patterns: Array) -> Array:
         if flush:
             patterns = tuple(flushed(pattern) for pattern in patterns)
+        if kind == "f32" and not modifier and len(patterns) == 2:
+            quick = choose(patterns[0].view(np.float32), patterns[1].view(np.float32))
+            # Numpy gives NaN if there is one, and either of two zeros: without both, its answer is the ISA's.
+            if np.count_nonzero(quick) == quick.size and not math.isnan(quick.dot(quick)):
+                return quick.view(np.uint32)
         signs = patterns[0] ^ patterns[1]
         if modifier:
             patterns = tuple(pattern & (sign - 1) for pattern in patterns)

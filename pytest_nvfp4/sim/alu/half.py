@@ -9,6 +9,7 @@ Evidence: PTX ISA; tested against exact rational arithmetic, and bf16 against ``
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cache
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from pytest_nvfp4.sim.alu.floating import ROUNDINGS, extreme_of, fused, odd_sum, saturated, settled
 from pytest_nvfp4.sim.alu.forms import BITS, Reader, atom, atoms
-from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed_half
 from pytest_nvfp4.sim.alu.rounding import BF16, code_of, sum_to_odd, to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
@@ -41,10 +42,11 @@ _KINDS = ("f16", "f16x2", "bf16", "bf16x2")
 
 
 def half_patterns(value: Array) -> Array:
-    """float16 results as patterns, NaN canonical."""
-    codes = value.view(np.uint16)
-    wrong = (codes & np.uint16(0x7FFF)) > np.uint16(0x7C00)
-    return np.where(wrong, np.uint16(NAN["f16"]), codes) if wrong.any() else codes
+    """float32 or float64 results, exact or rounded to odd, as f16 patterns, NaN canonical."""
+    codes = value.astype(np.float16).view(np.uint16)
+    if math.isnan(value.dot(value)):
+        return np.where(np.isnan(value), np.uint16(NAN["f16"]), codes)
+    return codes
 
 
 def bfloat_patterns(value: Array) -> Array:
@@ -56,7 +58,7 @@ def on_pairs(kernel: Kernel) -> Kernel:
     """A kernel of 16-bit patterns as one of 32-bit pairs."""
 
     def compute(*pairs: Array) -> Array:
-        return kernel(*(pair.view(np.uint16) for pair in pairs)).view(np.uint32)
+        return kernel(*(parts(pair, 16) for pair in pairs)).view(np.uint32)
 
     compute.__name__ = getattr(kernel, "__name__", "kernel") + "x2"
     return compute
@@ -88,9 +90,10 @@ def _f16_kernel(root: str, flush: bool, limit: str) -> Kernel:
         if root == "fma":
             # The product is exact in float64; the sum is rounded to odd, so that the one to f16 is the only rounding.
             a, b, c = (value.astype(np.float64) for value in values)
-            result = sum_to_odd(a * b, c).astype(np.float16)
+            result = sum_to_odd(a * b, c)
         else:
-            result = native[root](*values)
+            # float32 holds a product, and enough of a sum that rounding it again rounds once.
+            result = native[root](values[0].astype(np.float32), values[1].astype(np.float32))
         answer = half_patterns(_limited(result, limit))
         return flushed_half(answer) if flush else answer
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, atoms, both, inline, literal
-from pytest_nvfp4.sim.alu.lift import Array, lift, signed, unsigned
+from pytest_nvfp4.sim.alu.lift import Array, lift, signed, spread, unsigned
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
@@ -77,6 +77,12 @@ def _add_pair(a: Array, b: Array) -> Array:
     return (a & 0xFFFF) + (b & 0xFFFF) & 0xFFFF | (a & 0xFFFF0000) + (b & 0xFFFF0000)
 
 
+def _spread(e: Emitter, text: str, bits: int) -> str:
+    """An atom for an array's sake: a literal as an array."""
+    value = literal(text)
+    return text if value is None else e.constant(spread(value, bits), f"all_{value}")
+
+
 def _sum(ins: Instruction, e: Emitter) -> None:
     read = Reader(ins)
     saturates = read.has("sat")
@@ -89,7 +95,10 @@ def _sum(ins: Instruction, e: Emitter) -> None:
     elif kind in _PAIRS:
         text = e.call(lift(_add_pair, 32, 32), a, b)
     else:
-        text = f"({a} {'+' if ins.root == 'add' else '-'} {b}) & {MASKS[bits]}"
+        sign = "+" if ins.root == "add" else "-"
+        # Arrays wrap by themselves, and take a literal faster as an array.
+        on_arrays = f"{_spread(e, a, bits)} {sign} {_spread(e, b, bits)}"
+        text = both(e, f"({a} {sign} {b} & {MASKS[bits]})", on_arrays, a, b)
     e.assign(dst, text, bits)
 
 
@@ -174,6 +183,20 @@ def high(e: Emitter, kind: str, a: str, b: str) -> str:
     return inline(e, text, lift(_HIGH[kind], bits, bits), a, b)
 
 
+def _low_of_mad(bits: int) -> Any:
+    mask = MASKS[bits]
+
+    def mad(a: Any, b: Any, c: Any) -> Any:
+        # A product of ints may exceed what numpy takes beside an array.
+        return (a * b & mask) + c if a.__class__ is int and b.__class__ is int else a * b + c
+
+    mad.__name__ = f"mad_low_{bits}"
+    return mad
+
+
+_mad_low = {bits: _low_of_mad(bits) for bits in (16, 32, 64)}
+
+
 def _mad_hi_sat(a: Array, b: Array, c: Array) -> Array:
     return _saturate((signed(a).astype(np.int64) * signed(b) >> 32) + signed(c))
 
@@ -193,11 +216,13 @@ def _multiply(ins: Instruction, e: Emitter) -> None:
         return
     result = 2 * bits if part == "wide" else bits
     text = {"lo": lambda: f"{a} * {b}", "hi": lambda: high(e, kind, a, b), "wide": lambda: wide(e, kind, a, b)}[part]()
+    if adds and part == "lo":
+        (c,) = atoms(e, bits, *third)
+        e.assign(dst, inline(e, f"({text} + {c} & {MASKS[bits]})", _mad_low[bits], a, b, c), bits)
+        return
     if adds:
         (c,) = atoms(e, result, *third)
-        # int * int may exceed what numpy takes beside an array, so it is cut before an array is added
-        mixed = part == "lo" and (literal(c) is None)
-        text = f"(({text}) & {MASKS[bits]}) + {c}" if mixed else f"({text}) + {c}"
+        text = f"({text}) + {c}"
     if adds or part == "lo":
         text = f"({text}) & {MASKS[result]}"
     e.assign(dst, text, result)
@@ -288,11 +313,17 @@ def _magnitude(value: Array) -> Array:
 
 
 def _div_signed(a: Array, b: Array) -> Array:
+    if a.itemsize < 8 and np.count_nonzero(b) == b.size:
+        # A quotient of two ints of 32 bits is further from the next integer than float64's error.
+        quotient = signed(a).astype(np.float64) / signed(b)
+        return quotient.astype(np.int64).astype(a.dtype)
     size = _div_unsigned(_magnitude(a), _magnitude(b))
     return np.where((signed(a) < 0) ^ (signed(b) < 0) & (b != 0), -size, size) | np.where(b == 0, ~np.zeros_like(a), 0)
 
 
 def _rem_signed(a: Array, b: Array) -> Array:
+    if a.itemsize < 8 and np.count_nonzero(b) == b.size:
+        return a - _div_signed(a, b) * b
     size = _rem_unsigned(_magnitude(a), _magnitude(b))
     return np.where(signed(a) < 0, -size, size)
 

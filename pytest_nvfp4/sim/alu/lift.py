@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.lanes import DTYPES
 
-__all__ = ["Array", "Kernel", "lift", "signed", "unsigned"]
+__all__ = ["Array", "Kernel", "lift", "parts", "signed", "spread", "unsigned"]
 
 Array = NDArray[Any]
 Kernel = Callable[..., Array]
@@ -33,6 +33,19 @@ def signed(value: Array) -> Array:
 def unsigned(value: Array) -> Array:
     """The reverse of ``signed``."""
     return value.view(DTYPES[8 * value.itemsize])
+
+
+def parts(value: Array, bits: int) -> Array:
+    """The parts of each lane as lanes of their own, lowest first."""
+    return (value if value.flags.c_contiguous else value.copy()).view(DTYPES[bits])
+
+
+@lru_cache(maxsize=4096)
+def spread(value: int, bits: int) -> Array:
+    """An int as an array of 32, kept; read-only as every register value is."""
+    array = np.full(32, value, DTYPES[bits])
+    array.flags.writeable = False
+    return array
 
 
 @cache
@@ -54,8 +67,8 @@ def lift(kernel: Kernel, *bits: int) -> Callable[..., Any]:
         if a.__class__ is int:
             if b.__class__ is int:
                 return on_ints(a, b)
-            return kernel(np.full(32, a, dtypes[0]), b)
-        return kernel(a, np.full(32, b, dtypes[1]) if b.__class__ is int else b)
+            return kernel(spread(a, bits[0]), b)
+        return kernel(a, spread(b, bits[1]) if b.__class__ is int else b)
 
     def many(*values: Any) -> Any:
         for value in values:
@@ -65,8 +78,8 @@ def lift(kernel: Kernel, *bits: int) -> Callable[..., Any]:
             return on_ints(*values)
         return kernel(
             *(
-                np.full(32, value, dtype) if value.__class__ is int else value
-                for value, dtype in zip(values, dtypes, strict=True)
+                spread(value, width) if value.__class__ is int else value
+                for value, width in zip(values, bits, strict=True)
             )
         )
 

@@ -14,7 +14,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, Reader, atom, inline, literal
+from pytest_nvfp4.sim.alu.lift import parts
 from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW
@@ -44,12 +47,10 @@ def pack(bits: int, *items: Any) -> Any:
         for number, item in enumerate(items):
             result = result | (item if item.__class__ is int else item.astype(object)) << bits * number
         return result
-    dtype = DTYPES[total]
-    result = 0
+    result = np.empty(32 * len(items), DTYPES[bits])
     for number, item in enumerate(items):
-        wide = item if item.__class__ is int else item.astype(dtype)
-        result = result | (wide << bits * number)
-    return result
+        result[number :: len(items)] = item
+    return result.view(DTYPES[total])
 
 
 def _item_bits(read: Reader, vector: Vector, total: int) -> int:
@@ -101,7 +102,7 @@ def _part(bits: int, number: int) -> Any:
     def part(value: Any) -> Any:
         if value.dtype == object:
             return (value >> shift & mask).astype(dtype)
-        return (value >> shift).astype(dtype)
+        return parts(value, bits)[number :: value.itemsize * 8 // bits].copy()
 
     part.__name__ = f"part_{bits}_{number}"
     return part

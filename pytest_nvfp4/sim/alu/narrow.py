@@ -13,15 +13,16 @@ Stochastic rounding (``.rs``) and ``.scaled`` are not modelled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
 
 from pytest_nvfp4.sim.alu.forms import Reader, atom, atoms
-from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, floats
-from pytest_nvfp4.sim.alu.rounding import E2M1, E2M3, E3M2, E4M3, E5M2, Format, code_of
+from pytest_nvfp4.sim.alu.rounding import E2M1, E2M3, E3M2, E4M3, E5M2, Format
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
@@ -76,20 +77,39 @@ def _width(kind: str) -> int:
     return 4 if kind == "e2m1x2" else 8
 
 
+def _bounds(to: Format) -> Array:
+    """For each code of a positive value but the last, the largest float32 that is rounded to it.
+
+    That is the middle between it and the next for an even code, to which a tie goes, and the float32 before the middle
+    for an odd one.
+    """
+    values = widened(to)[: to.largest + 1]
+    middles = ((values[:-1] + values[1:]) / 2).astype(np.float32)
+    middles[1::2] = np.nextafter(middles[1::2], np.float32(0))
+    return middles
+
+
 @cache
 def _narrow(kind: str, source: str, relu: bool) -> Kernel:
     to, width = _FORMATS[kind], _width(kind)
+    bounds = _bounds(to)
 
     def codes(value: Array) -> Array:
-        if relu:
-            value = np.where(value <= 0, 0.0, value)
-        return code_of(value, to, "rn", nan=_nan(to), saturates=True)
+        """float32 values, rounded to nearest even and saturated by counting the bounds below them."""
+        code = bounds.searchsorted(np.abs(value))
+        below = value <= 0 if relu else np.signbit(value)
+        if np.count_nonzero(below):
+            code = np.where(below, 0 if relu else code | to.sign, code)
+        if math.isnan(value.dot(value)):
+            code = np.where(np.isnan(value), _nan(to), code)
+        return code
 
     def of_singles(a: Array, b: Array) -> Array:
-        return _join(codes(floats(a, "f32").astype(np.float64)), codes(floats(b, "f32").astype(np.float64)), width)
+        values = codes(np.concatenate((a.view(np.float32), b.view(np.float32))))
+        return _join(values[: a.size], values[a.size :], width)
 
     def of_pair(a: Array) -> Array:
-        values = codes(floats(a.view(np.uint16), source.removesuffix("x2")).astype(np.float64))
+        values = codes(floats(parts(a, 16), source.removesuffix("x2")).astype(np.float32))
         return _join(values[1::2], values[0::2], width)
 
     kernel = of_singles if source == "f32" else of_pair

@@ -22,13 +22,13 @@ NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFF_FFFF, "tf32": 0x7FFF_FFFF, "
 def flushed(a: Array) -> Array:
     """f32 patterns with subnormals replaced by zero of the same sign."""
     small = (a & 0x7F80_0000) == 0
-    return np.where(small, a & 0x8000_0000, a) if small.any() else a
+    return np.where(small, a & 0x8000_0000, a) if np.count_nonzero(small) else a
 
 
 def flushed_half(a: Array) -> Array:
     """f16 patterns likewise."""
     small = (a & 0x7C00) == 0
-    return np.where(small, a & 0x8000, a) if small.any() else a
+    return np.where(small, a & 0x8000, a) if np.count_nonzero(small) else a
 
 
 def floats(a: Array, kind: str, *, flush: bool = False) -> Array:
@@ -44,7 +44,7 @@ def floats(a: Array, kind: str, *, flush: bool = False) -> Array:
 
 def canonical(pattern: Array, is_nan: Array, kind: str) -> Array:
     """Patterns with the canonical NaN where ``is_nan``."""
-    return np.where(is_nan, pattern.dtype.type(NAN[kind]), pattern) if is_nan.any() else pattern
+    return np.where(is_nan, pattern.dtype.type(NAN[kind]), pattern) if np.count_nonzero(is_nan) else pattern
 
 
 def halves(value: Any, shift: int) -> Any:

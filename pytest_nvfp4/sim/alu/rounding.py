@@ -100,7 +100,7 @@ def sum_to_odd(a: Array, b: Array) -> Array:
     other = total - a
     error = (a - (total - other)) + (b - other)
     inexact = (error != 0) & np.isfinite(total)
-    if not inexact.any():
+    if not np.count_nonzero(inexact):
         return total
     even = (total.view(np.uint64) & np.uint64(1)) == 0
     towards = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
@@ -122,7 +122,7 @@ def code_of(value: Array, to: Format, mode: str, *, nan: int, saturates: bool = 
     negative = np.signbit(value)
     if saturates:
         code = np.where(overflow | infinite, to.largest, code)
-    elif overflow.any() or infinite.any():
+    elif np.count_nonzero(overflow) or np.count_nonzero(infinite):
         if mode in ("rn", "rna"):
             past = overflow
         elif mode == "rz":
@@ -147,4 +147,4 @@ def to_f32(value: Array, mode: str) -> Array:
         wrong, towards = back > value, np.float32(-np.inf)
     else:
         wrong, towards = back < value, np.float32(np.inf)
-    return np.where(wrong, np.nextafter(result, towards), result) if wrong.any() else result
+    return np.where(wrong, np.nextafter(result, towards), result) if np.count_nonzero(wrong) else result

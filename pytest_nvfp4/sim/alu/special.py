@@ -83,8 +83,7 @@ def _approximate_half(root_: str, kind: str) -> Kernel:
     function = _FUNCTIONS[root_]
 
     def compute(a: Array) -> Array:
-        value = function(floats(a, "f16").astype(np.float64)).astype(np.float16)
-        return half_patterns(value)
+        return half_patterns(function(floats(a, "f16").astype(np.float64)))
 
     def compute_bfloat(a: Array) -> Array:
         # ex2 exists with .ftz only for bf16: subnormals of bf16 are those of f32
@@ -156,7 +155,7 @@ def _divide(how: str, flush: bool) -> Kernel:
             # Beyond 2**126 the reciprocal of the divisor is lost: the ISA gives 0, or NaN for an infinite dividend.
             size = np.abs(y)
             lost = (size > np.float32(2.0**126)) & np.isfinite(y)
-            if lost.any():
+            if np.count_nonzero(lost):
                 zero = ((a ^ b) & np.uint32(0x8000_0000)).view(np.float32)
                 zero = np.where(np.isinf(x) | np.isnan(x), np.float32(np.nan), zero)
                 result = np.where(lost, zero, result)
