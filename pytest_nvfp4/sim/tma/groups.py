@@ -161,10 +161,10 @@ def depart(departure: Departure) -> None:
 
 def commit_group(w: Warp, mask: int, at: int) -> None:
     """``cp.async.bulk.commit_group`` in the lanes of a mask."""
-    unit = w.cta.unit(BulkGroups)
+    threads = w.cta.unit(BulkGroups).threads
     for lane in lanes(mask):
-        thread = unit.thread(w, lane)
-        if thread.open or thread.groups:
+        thread = threads.get((w.index, lane))
+        if thread is not None and (thread.open or thread.groups):
             # Empty groups count too, but only behind others: a wait counts from the newest.
             thread.groups.append(thread.open)
             thread.open = []
