@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SharedMemory
 
-__all__ = ["Descriptor", "read_matrix"]
+__all__ = ["Descriptor", "footprint", "read_matrix"]
 
 _WIDTHS = {0: 0, 1: 128, 2: 64, 3: 32}
 _RESERVED = (0x3 << 14) | (0x3 << 30) | (0x7 << 46) | (0x3FF << 52)
@@ -98,24 +98,17 @@ def _chunks(descriptor: Descriptor, rows: int, chunks: int, depth: int, transpos
     return found
 
 
-def read_matrix(
+def footprint(
     shared: SharedMemory, bits: int, *, rows: int, row_bytes: int, transposed: bool, what: str
-) -> tuple[NDArray[np.uint8], NDArray[np.bool_] | None]:
-    """The bytes of a matrix of ``rows`` (m or n) times ``row_bytes`` of K, K-major, and which rows are undefined.
-
-    A row is undefined if any byte of it was never written: whoever pads a tile reads such rows and stores nothing of
-    them, so that alone is no fault. MN-major matrices have elements of 16 bits.
+) -> NDArray[np.intp]:
+    """The 16-byte units of shared memory (index / 16) of a matrix, ``(rows, chunks)``, or ``(k, chunks)`` if MN-major.
 
     Raises:
         Fault: the matrix leaves the kernel's shared memory, or a swizzled row runs over its end.
         Unsupported: see ``Descriptor.decode``.
     """
     descriptor = Descriptor.decode(bits, what=what)
-    chunks = row_bytes // 16
-    if transposed:
-        depth, chunks = row_bytes // 2, rows // 8
-    else:
-        depth = 0
+    chunks, depth = (rows // 8, row_bytes // 2) if transposed else (row_bytes // 16, 0)
     if descriptor.width:
         used = min(chunks, descriptor.width // 16) * 16
         if descriptor.start % descriptor.width + used > descriptor.width:
@@ -127,20 +120,31 @@ def read_matrix(
             )
     index = _chunks(descriptor, rows, chunks, depth, transposed) - ((shared.base & ((1 << RANK_SHIFT) - 1)) >> 4)
     low, high = int(index.min()), int(index.max())
-    whole = shared.size // 16
-    if low < 0 or high >= whole:
+    if low < 0 or high >= shared.size // 16:
         raise Fault(
             "out-of-bounds",
             f"{what}: the matrix of descriptor {bits:#018x} covers bytes [{16 * low}, {16 * high + 16}) of shared "
             f"memory, and the kernel was launched with {shared.size}",
             hint="look at the start address, LBO and SBO of the descriptor",
         )
-    bytes_, written = shared.data[: 16 * whole], shared.written[: 16 * whole]
-    data = bytes_.view(np.uint64).reshape(-1, 2).take(index, axis=0)
-    known = written.view(np.uint64).reshape(-1, 2).take(index, axis=0) == _WRITTEN
+    return index
+
+
+def read_matrix(
+    shared: SharedMemory, bits: int, *, rows: int, row_bytes: int, transposed: bool, what: str
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_] | None]:
+    """The bytes of a matrix of ``rows`` (m or n) times ``row_bytes`` of K, K-major, and which rows are undefined.
+
+    A row is undefined if any byte of it was never written: whoever pads a tile reads such rows and stores nothing of
+    them, so that alone is no fault. MN-major matrices have elements of 16 bits. Raises as ``footprint`` does.
+    """
+    index = footprint(shared, bits, rows=rows, row_bytes=row_bytes, transposed=transposed, what=what)
+    end = shared.size // 16 * 16
+    data = shared.data[:end].view(np.uint64).reshape(-1, 2).take(index, axis=0)
+    known = shared.written[:end].view(np.uint64).reshape(-1, 2).take(index, axis=0) == _WRITTEN
     if transposed:
         # (k, rows / 8) chunks of 8 elements: bring K to the rows' bytes.
-        matrix = data.view(np.uint16).reshape(depth, rows).T.copy().view(np.uint8)
+        matrix = data.view(np.uint16).reshape(-1, rows).T.copy().view(np.uint8)
         undefined = None if known.all() else ~known.all(axis=(0, 2)).repeat(8)
     else:
         matrix = data.view(np.uint8).reshape(rows, row_bytes)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.wgmma.descriptor import read_matrix
+from pytest_nvfp4.sim.wgmma.descriptor import footprint, read_matrix
 from pytest_nvfp4.sim.wgmma.formats import Format
 from pytest_nvfp4.sim.wgmma.fragments import a_matrix
 from pytest_nvfp4.sim.wgmma.product import Accumulator, Product
@@ -59,6 +59,15 @@ class Form:
         return self.k * self.a.bits // 8
 
 
+class _Matrix(TypedDict):
+    """What ``read_matrix`` wants to know of an operand."""
+
+    rows: int
+    row_bytes: int
+    transposed: bool
+    what: str
+
+
 class Operation:
     """One execution by a warpgroup. Operands are kept as bytes until somebody looks at the result."""
 
@@ -91,27 +100,36 @@ class Operation:
         rows = form.n
         if self.a_bits is not None:
             rows += 64
-            self.a, self.a_undefined = read_matrix(
-                cta.shared,
-                self.a_bits,
-                rows=64,
-                row_bytes=form.row_bytes,
-                transposed=form.a_transposed,
-                what=f"{form.name}, matrix A",
-            )
-        self.b, self.b_undefined = read_matrix(
-            cta.shared,
-            self.b_bits,
-            rows=form.n,
-            row_bytes=form.row_bytes,
-            transposed=form.b_transposed,
-            what=f"{form.name}, matrix B",
-        )
+            self.a, self.a_undefined = read_matrix(cta.shared, self.a_bits, **self._a())
+        self.b, self.b_undefined = read_matrix(cta.shared, self.b_bits, **self._b())
         counters["wgmma.shared.bytes"] += rows * form.row_bytes
         if self.a_undefined is not None or self.b_undefined is not None:
             counters["wgmma.undefined.instructions"] += 1
         if form.a.bits == 8 and not form.a.integer:
             counters["wgmma.fp8.accumulation"] += 1
+
+    def footprints(self, cta: Cta) -> list[NDArray[np.intp]]:
+        """The 16-byte units of shared memory (index / 16) that it reads, an array an operand."""
+        found = [] if self.a_bits is None else [footprint(cta.shared, self.a_bits, **self._a())]
+        return [*found, footprint(cta.shared, self.b_bits, **self._b())]
+
+    def _a(self) -> _Matrix:
+        form = self.form
+        return {
+            "rows": 64,
+            "row_bytes": form.row_bytes,
+            "transposed": form.a_transposed,
+            "what": f"{form.name}, matrix A",
+        }
+
+    def _b(self) -> _Matrix:
+        form = self.form
+        return {
+            "rows": form.n,
+            "row_bytes": form.row_bytes,
+            "transposed": form.b_transposed,
+            "what": f"{form.name}, matrix B",
+        }
 
 
 def product_of(run: Sequence[Operation]) -> Product:

@@ -142,6 +142,9 @@ def fence(w: Warp, mask: int) -> None:
     """``wgmma.fence``."""
     _aligned(mask, "wgmma.fence")
     w.unit(WarpgroupMember).fences += 1
+    monitor = w.cta.launch.machine.monitor
+    if monitor is not None:
+        monitor.wgmma_fenced(w)
 
 
 def commit(w: Warp, mask: int) -> None:
@@ -165,6 +168,9 @@ def wait(w: Warp, mask: int, pending: int) -> bool | None:
             return None
         member.complete = done
         member.commits = commits[len(commits) - pending :]
+        monitor = w.cta.launch.machine.monitor
+        if monitor is not None:
+            monitor.wgmma_waited(w, member.group, done)
     return True
 
 
@@ -208,11 +214,12 @@ def issue(
     answer = _extend(member, form, operation, registers, scaled=bool(scaled))
     group.issued[quarter] = number + 1
     operation.arrived |= 1 << quarter
+    machine = w.cta.launch.machine
+    if machine.monitor is not None:
+        machine.monitor.wgmma_issued(w, group, operation, form.at)
     if operation.arrived == 0xF:
         del group.open[number]
-        w.cta.launch.machine.asynchronous.submit(
-            ("wgmma", w.cta, group.first), lambda: group.finish(operation), what=form.name
-        )
+        machine.asynchronous.submit(("wgmma", w.cta, group.first), lambda: group.finish(operation), what=form.name)
     return answer
 
 

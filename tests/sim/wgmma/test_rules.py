@@ -222,6 +222,48 @@ def test_lanes_that_disagree(change, message):
         case.run("\n".join([case.FENCE, text[:at] + change + "\n" + text[at:]]), image, (128, COUNT))
 
 
+class Monitor:
+    """Notes what it is told, and takes no interest in the rest."""
+
+    def __init__(self):
+        self.heard = []
+
+    def __getattr__(self, name):
+        return lambda *_: None
+
+    def wgmma_fenced(self, w):
+        self.heard.append(("fence", w.index))
+
+    def wgmma_issued(self, w, _group, operation, _at):
+        units = [sorted(set(part.ravel().tolist())) for part in operation.footprints(w.cta)]
+        self.heard.append(("issue", w.index, operation.number, operation.arrived, units))
+
+    def wgmma_waited(self, w, _group, done):
+        self.heard.append(("wait", w.index, done))
+
+
+def test_the_monitor_hears_of_fences_issues_and_waits():
+    image, *_ = operands()
+    monitor = Monitor()
+
+    def prepare(grid):
+        grid.machine.monitor = monitor
+
+    body = [case.FENCE, mma(scale="0"), case.COMMIT, case.wait(), case.store(20, COUNT)]
+    case.run("\n".join(body), image, (128, COUNT), prepare=prepare)
+    assert sorted(item for item in monitor.heard if item[0] != "issue") == sorted(
+        [("fence", warp) for warp in range(4)] + [("wait", warp, 1) for warp in range(4)]
+    )
+    issues = [item for item in monitor.heard if item[0] == "issue"]
+    assert [bin(item[3]).count("1") for item in issues] == [1, 2, 3, 4]
+
+    def units(start, rows):
+        addresses = [oracle.SMEM + start + 128 * row + 16 * chunk for row in range(rows) for chunk in range(2)]
+        return sorted((oracle.swizzled(address, 128) - oracle.SMEM) // 16 for address in addresses)
+
+    assert all(item[4] == [units(0, 64), units(8192, N)] for item in issues)
+
+
 def test_three_warps_are_no_warpgroup():
     image, *_ = operands()
     with pytest.raises(Fault, match="not in a whole warpgroup"):
