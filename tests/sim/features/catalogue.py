@@ -140,6 +140,15 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         "tensormap_in_shared",
         "tensormap_in_global",
     ),
+    "operands": (
+        "operand_swizzle_64b",
+        "operand_swizzle_32b",
+        "operand_n16",
+        "operand_n256",
+        "operand_mn_major",
+        "operand_mn_major_narrow",
+        "operand_mn_major_two_cta",
+    ),
 }
 
 NAMES: Final = tuple(name for names in MODULES.values() for name in names)

@@ -261,8 +261,11 @@ def gemm_feature(
     bounds: tuple[int, int] = (-3, 4),
     opcodes: tuple[str, ...],
     needs: tuple[str, ...] = (),
+    transposed: bool = False,
 ) -> Feature:
-    """The feature whose kernel is ``gemm()``, on K-major A (M, K, 1) and B (N, K, 1) of small integers.
+    """The feature whose kernel is ``gemm()``, on A (M, K, 1) and B (N, K, 1) of small integers.
+
+    :param transposed: A and B have M and N as their contiguous modes, instead of K.
 
     :param elements: DSL names of the types of A and B where DLPack cannot carry torch's (8-bit floats).
     """
@@ -278,6 +281,8 @@ def gemm_feature(
 
     def run(inputs: Tensors) -> Tensors:
         device = on_device(inputs)
+        if transposed:
+            device = {key: tensor.transpose(0, 1).contiguous().transpose(0, 1) for key, tensor in device.items()}
         c = torch.empty((m, n, 1), dtype=c_type, device="cuda")
         if elements is None:
             a, b = argument(device["a"]), argument(device["b"])

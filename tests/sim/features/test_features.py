@@ -25,7 +25,10 @@ ROOT = Path(hostside.__file__).parents[2]
 MARK = "FEATURE "
 LIMIT_S = 600
 PLAIN = "mma_f16"
-SAME_OPCODES = {PLAIN, "mma_f16_ragged", "mma_bf16"}
+SAME_OPCODES = {
+    *(PLAIN, "mma_f16_ragged", "mma_bf16", "operand_swizzle_64b", "operand_swizzle_32b"),
+    *("operand_mn_major", "operand_mn_major_narrow"),
+}
 
 every_feature = pytest.mark.parametrize("name", NAMES)
 
