@@ -125,6 +125,8 @@ def alloc(w: Warp, mask: int, destination: Bits, count: Bits, group: int, at: in
             return None
         column = found
     cta.shared.write(index, np.frombuffer(column.to_bytes(4, "little"), np.uint8), what=what)
+    if cta.launch.machine.monitor is not None:
+        cta.launch.machine.monitor.tmem_allocated(w, at, column, columns)
     return column
 
 
@@ -175,6 +177,8 @@ def dealloc(w: Warp, mask: int, address: Bits, count: Bits, group: int, at: int)
             hint="free with the address that tcgen05.alloc gave and the same number of columns, once",
         )
     del unit.blocks[column]
+    if cta.launch.machine.monitor is not None:
+        cta.launch.machine.monitor.tmem_freed(w, at, column, columns)
     cta.unit(Tmem).free(column, columns)
     unit.wake()
     if group == 2:

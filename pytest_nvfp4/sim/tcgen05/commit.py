@@ -53,6 +53,8 @@ def commit(
             if chosen >> rank & 1
         ]
     core.counters["tcgen05.commits"] += 1
+    if core.machine.monitor is not None:
+        core.machine.monitor.tensor_committed(w, at, core.pipe.queue, tuple(barriers))
     core.submit(core.pipe.queue, partial(_arrive, barriers, f"tcgen05.commit by warp {w.index}"), what=what)
 
 

@@ -33,6 +33,7 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.descriptor import matrix
 from pytest_nvfp4.sim.tcgen05.group import expect, group_of, pair_of, single_lane
+from pytest_nvfp4.sim.tcgen05.monitor import Box, Touched
 from pytest_nvfp4.sim.tcgen05.operand import Chunks, geometry
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
@@ -75,12 +76,30 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: Shape, at: 
     counters = core.counters
     counters["tcgen05.cp.instructions"] += 1
     counters["tcgen05.cp.bytes"] += plan[3]
+    if core.machine.monitor is not None:
+        core.machine.monitor.tensor_issued(w, at, core.pipe.queue, _touched(plan[1], address, value, shape))
     core.submit(core.pipe.queue, plan[0], what=what)
 
 
 def _epochs(cores: tuple[TensorCore, ...]) -> int:
     """Grows when something changes in one of the CTAs."""
     return cores[0].tmem.epoch if len(cores) == 1 else cores[0].tmem.epoch + cores[1].tmem.epoch
+
+
+def _touched(cores: tuple[TensorCore, ...], address: int, value: int, shape: Shape) -> tuple[Touched, ...]:
+    """What is read and written, for the monitor."""
+    decoded = matrix(value, shape.what)
+    table = geometry(
+        decoded, rows=shape.rows, mn=False, element_bytes=1, what=shape.what, row_bytes=shape.bits // 8
+    )  # fmt: skip
+    column, columns = address & 0xFFFF, shape.bits // 32
+    written: tuple[Box, ...] = ((column, columns, 0, LANES),)
+    if shape.rows == 4:
+        written = tuple((column, columns, 32 * q, 1) for q in range(4))
+    return tuple(
+        Touched(one.cta, np.unique(table.table) + one.chunks.check(decoded.start, table, what=shape.what), (), written)
+        for one in cores
+    )
 
 
 def _plan(

@@ -18,7 +18,7 @@ __all__ = ["TensorCore"]
 class TensorCore:
     """``cta.unit(TensorCore)``."""
 
-    __slots__ = ("cache", "chunks", "copies", "counters", "cta", "pipe", "plans", "submit", "tmem")
+    __slots__ = ("cache", "chunks", "copies", "counters", "cta", "machine", "pipe", "plans", "submit", "tmem")
 
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
@@ -27,6 +27,7 @@ class TensorCore:
         self.chunks = SharedChunks(cta.shared)
         self.cache = cta.launch.unit(TileCache)
         self.counters = cta.launch.counters
+        self.machine = cta.launch.machine
         self.submit = cta.launch.machine.asynchronous.submit
         self.copies: dict[Any, Any] = {}
         """Copies that were checked, by operands and shape, with the epoch of TMEM in which they were."""

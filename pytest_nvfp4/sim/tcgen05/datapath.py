@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.tcgen05.descriptor import Instruction
+from pytest_nvfp4.sim.tcgen05.monitor import Box
 from pytest_nvfp4.sim.tcgen05.operand import Chunks
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
@@ -52,6 +53,12 @@ class Datapath:
         if self.layout == "B":
             return (2, self.n // 2, 64)
         return (self.n, 128)
+
+    def boxes(self, column: int, columns: int) -> tuple[Box, ...]:
+        """The rectangles of TMEM of so many columns."""
+        if self.layout == "F":
+            return tuple((column, columns, 32 * q + 16 * self.align, 16) for q in range(4))
+        return ((column, columns, 0, LANES),)
 
     def read(self, tmem: Tmem, column: int) -> NDArray[np.uint32]:
         """A copy of the words, ``[n][row]``."""

@@ -33,6 +33,7 @@ from pytest_nvfp4.sim.lanes import FULL, Bits, spread, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Address, Immediate, Instruction, TensorAddress, Vector
 from pytest_nvfp4.sim.tcgen05.group import expect
+from pytest_nvfp4.sim.tcgen05.monitor import Box
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) 
     counters = w.cta.launch.counters
     counters["tcgen05.ld.instructions"] += 1
     counters["tcgen05.ld.words"] += 32 * move.registers
+    if w.cta.launch.machine.monitor is not None:
+        w.cta.launch.machine.monitor.tmem_accessed(w, at, _boxes(move, lane, column), write=False)
     if move.plain:
         return tuple(tmem.data[column : column + move.registers, reached].copy())
     words: NDArray[np.uint32] = tmem.data[move.columns + column, move.lanes + lane]
@@ -126,6 +129,8 @@ def store(w: Warp, mask: int, address: Bits, values: tuple[Bits, ...], move: Mov
     counters = w.cta.launch.counters
     counters["tcgen05.st.instructions"] += 1
     counters["tcgen05.st.words"] += 32 * move.registers
+    if w.cta.launch.machine.monitor is not None:
+        w.cta.launch.machine.monitor.tmem_accessed(w, at, _boxes(move, lane, column), write=True)
     words = np.stack([spread(value, 32) for value in values])
     if move.packed:
         tmem.data[move.columns + column, move.lanes + lane] = words & 0xFFFF
@@ -134,9 +139,16 @@ def store(w: Warp, mask: int, address: Bits, values: tuple[Bits, ...], move: Mov
         tmem.data[move.columns + column, move.lanes + lane] = words
 
 
-def wait(w: Warp, mask: int, what: str) -> None:
+def wait(w: Warp, mask: int, what: str, at: int) -> None:
     """``tcgen05.wait``: nothing to wait for, as loads and stores happen when issued."""
     _whole(w, mask, what)
+    if w.cta.launch.machine.monitor is not None:
+        w.cta.launch.machine.monitor.fence(w, mask, what, at)
+
+
+def _boxes(move: Movement, lane: int, column: int) -> tuple[Box, ...]:
+    """The rectangles of TMEM reached."""
+    return tuple((column + first, count, lane, move.rows) for first, count in move.spans)
 
 
 def _whole(w: Warp, mask: int, what: str) -> None:
@@ -224,7 +236,7 @@ def _lower_wait(ins: Instruction, e: Emitter) -> None:
     if ins.parts[1:] not in (("wait::ld", "sync", "aligned"), ("wait::st", "sync", "aligned")):
         raise Unsupported(f"{ins.opcode}: modifiers")
     expect(ins, 0)
-    e.line(e.call(wait, "w", e.mask, repr(f"tcgen05.{ins.parts[1]}")))
+    e.line(e.call(wait, "w", e.mask, repr(f"tcgen05.{ins.parts[1]}"), str(e.at)))
 
 
 LOWERINGS = {

@@ -13,7 +13,8 @@ and of D, N / 2 rows of B, and the scale factors of its rows of A and of all of 
 Checked at issue: descriptors and shapes (``descriptor``), that D, A and the scale factors lie in allocated columns that
 were written as far as they are read, that every byte of A and B in shared memory was written, one lane.
 
-Counters: ``mma.instructions``, ``mma.flops`` (2 M N K each, padding included).
+Counters: ``mma.instructions``, ``mma.flops`` (2 M N K each, padding included), ``mma.rows`` and ``mma.columns`` (the
+sums of M and of N, useful or not).
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.datapath import Datapath, datapath
 from pytest_nvfp4.sim.tcgen05.descriptor import KINDS, Instruction, instruction, matrix
 from pytest_nvfp4.sim.tcgen05.group import group_of, pair_of, single_lane
+from pytest_nvfp4.sim.tcgen05.monitor import Touched
 from pytest_nvfp4.sim.tcgen05.operand import Chunks, Geometry, geometry
 from pytest_nvfp4.sim.tcgen05.tiles import Operand
+from pytest_nvfp4.sim.tcgen05.tmem import LANES
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
@@ -115,13 +118,20 @@ def issue(
     counters = core.counters
     counters["mma.instructions"] += 1
     counters["mma.flops"] += plan.ins.flops
+    counters["mma.rows"] += plan.ins.m
+    counters["mma.columns"] += plan.ins.n
+    if core.machine.monitor is not None:
+        core.machine.monitor.tensor_issued(w, at, core.pipe.queue, plan.touched())
     core.submit(core.pipe.queue, plan.execute, what=what)
 
 
 class _Side:
     """One CTA's part of a checked instruction."""
 
-    __slots__ = ("a_chunks", "a_column", "a_path", "a_table", "b_chunks", "b_table", "core", "sfa", "sfb", "tmem")
+    __slots__ = (
+        "a_chunks", "a_column", "a_first", "a_path", "a_table", "b_chunks", "b_first", "b_table", "core", "sfa",
+        "sfa_column", "sfb", "sfb_column", "tmem",
+    )  # fmt: skip
 
     def __init__(self, core: TensorCore) -> None:
         self.core = core
@@ -130,6 +140,8 @@ class _Side:
         self.a_table: NDArray[np.intp] | None = None
         self.a_path: Datapath | None = None
         self.a_column = 0
+        self.a_first = self.b_first = 0
+        self.sfa_column = self.sfb_column = 0
         self.b_chunks: Chunks
         self.b_table: NDArray[np.intp]
         self.sfa: NDArray[np.uint32]
@@ -139,7 +151,7 @@ class _Side:
 class _Plan:
     """A checked instruction: all that its execution needs. It holds while ``epoch`` is ``now()``."""
 
-    __slots__ = ("column", "enable", "enabled", "epoch", "form", "ins", "key", "path", "sides", "work")
+    __slots__ = ("_touched", "column", "enable", "enabled", "epoch", "form", "ins", "key", "path", "sides", "work")
 
     def __init__(
         self, work: _Work, path: Datapath, column: int, *, enable: bool, enabled: NDArray[np.bool_] | None, form: Form
@@ -153,12 +165,33 @@ class _Plan:
         self.form = form
         self.sides: list[_Side] = []
         self.epoch = -1
+        self._touched: tuple[Touched, ...] | None = None
         self.key = (column, work.family, path, form.group, enabled.tobytes() if enabled is not None else None)
 
     def now(self) -> int:
         """Grows when something changes in one of the CTAs."""
         sides = self.sides
         return sides[0].tmem.epoch if len(sides) == 1 else sides[0].tmem.epoch + sides[1].tmem.epoch
+
+    def touched(self) -> tuple[Touched, ...]:
+        """What is read and written, for the monitor."""
+        if self._touched is None:
+            self._touched = tuple(self._touched_by(side) for side in self.sides)
+        return self._touched
+
+    def _touched_by(self, side: _Side) -> Touched:
+        path, ins = self.path, self.ins
+        shared = [side.b_table.ravel() + side.b_first]
+        boxes = path.boxes(self.column, path.columns)
+        reads = list(boxes) if self.enable else []
+        if side.a_table is not None:
+            shared.append(side.a_table.ravel() + side.a_first)
+        else:
+            reads.extend(path.boxes(side.a_column, 8))
+        if ins.vector:
+            reads.append((side.sfa_column, scales.columns(ins.rows), 0, LANES))
+            reads.append((side.sfb_column, scales.columns(ins.n), 0, LANES))
+        return Touched(side.core.cta, np.unique(np.concatenate(shared)), tuple(reads), boxes)
 
     def execute(self) -> None:
         """Read the operands and join the chain."""
@@ -233,15 +266,16 @@ def _plan(
             columns_a = scales.check(tmem, sfa, ins.rows, ins.a_id, name="SFA", what=what)
             columns_b = scales.check(tmem, sfb, ins.n, ins.b_id, name="SFB", what=what)
             _disjoint(column, path.columns, columns_a, ins.rows, columns_b, ins.n, what)
+            side.sfa_column, side.sfb_column = columns_a, columns_b
             side.sfa = scales.words(tmem, columns_a, ins.rows)
             side.sfb = scales.words(tmem, columns_b, ins.n)
         if form.a_in_tmem:
             side.a_path, side.a_column = _tmem_a(one, a, work.family, path, what)
         else:
-            place, table = _look(one, a, ins.rows, ins.a_mn, work.a_bytes, f"{what}: A")
-            side.a_chunks, side.a_table = one.chunks.chunks[place:], table.table
-        place, table = _look(one, b, work.b_rows, ins.b_mn, work.b_bytes, f"{what}: B")
-        side.b_chunks, side.b_table = one.chunks.chunks[place:], table.table
+            side.a_first, table = _look(one, a, ins.rows, ins.a_mn, work.a_bytes, f"{what}: A")
+            side.a_chunks, side.a_table = one.chunks.chunks[side.a_first :], table.table
+        side.b_first, table = _look(one, b, work.b_rows, ins.b_mn, work.b_bytes, f"{what}: B")
+        side.b_chunks, side.b_table = one.chunks.chunks[side.b_first :], table.table
         tmem.wrote(column, path.columns, lanes)
     plan.epoch = plan.now()
     return plan
