@@ -128,7 +128,7 @@ def collapse(value: Bits) -> Bits:
     if value.__class__ is int:
         return value
     one = value[0]  # type: ignore[index]
-    return int(one) if (value == one).all() else value
+    return value if np.count_nonzero(value != one) else int(one)
 
 
 def merge(mask: int, new: Bits, old: Bits, bits: int) -> Bits:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, Reader, atoms
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, array, atoms, both, literal
 from pytest_nvfp4.sim.alu.integer import flipped
 from pytest_nvfp4.sim.alu.lift import Array, lift
 from pytest_nvfp4.sim.alu.numbers import floats, halves
@@ -80,15 +80,27 @@ def _condition(read: Reader, e: Emitter, operator: str, kind: str, flush: bool, 
         if operator not in _FLOAT:
             raise read.refuse(f".{operator} compares integers")
         return e.call(_comparison(operator, kind, flush), a, b)
-    if operator in _EQUALITY:
-        return f"{a} {_EQUALITY[operator]} {b}"
-    if operator in _UNSIGNED_ORDER and kind[0] == "u":
-        return f"{a} {_UNSIGNED_ORDER[operator]} {b}"
-    if operator not in _ORDER or kind[0] == "b":
+    bits = BITS[kind]
+    sign = {**_EQUALITY, **(_ORDER if kind[0] != "b" else {}), **(_UNSIGNED_ORDER if kind[0] == "u" else {})}.get(
+        operator
+    )
+    if sign is None:
         raise read.refuse(f".{operator} does not compare .{kind}")
-    if kind[0] == "u":
-        return f"{a} {_ORDER[operator]} {b}"
-    return f"{flipped(a, BITS[kind])} {_ORDER[operator]} {flipped(b, BITS[kind])}"
+    if kind[0] == "s" and operator in _ORDER:
+        on_ints = f"({flipped(a, bits)} {sign} {flipped(b, bits)})"
+        return both(on_ints, f"{_flipped_array(e, a, bits)} {sign} {_flipped_array(e, b, bits)}", a, b)
+    on_ints = f"({a} {sign} {b})"
+    if literal(a) is None and literal(b) is None:
+        return on_ints
+    return both(on_ints, f"{array(e, a, bits)} {sign} {array(e, b, bits)}", a, b)
+
+
+def _flipped_array(e: Emitter, text: str, bits: int) -> str:
+    """``flipped`` for use beside arrays."""
+    value = literal(text)
+    if value is not None:
+        return array(e, str(value ^ SIGNS[bits]), bits)
+    return f"({text} ^ {array(e, str(SIGNS[bits]), bits)})"
 
 
 _BOOL = {"and": "&", "or": "|", "xor": "^"}

@@ -10,11 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_nvfp4.sim import lanes
+from pytest_nvfp4.sim.alu.lift import spread
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand
 
-__all__ = ["BITS", "MASKS", "SIGNS", "Reader", "atom", "atoms", "both", "inline", "ints", "literal", "settle"]
+__all__ = [
+    "BITS", "MASKS", "SIGNS", "Reader", "array", "atom", "atoms", "both", "collapsed", "inline", "ints", "literal",
+    "settle",
+]  # fmt: skip
 
 BITS = {
     f"{kind}{bits}": bits
@@ -93,13 +97,19 @@ def atoms(e: Emitter, bits: int, *operands: Operand) -> list[str]:
     return [atom(e, operand, bits) for operand in operands]
 
 
+def array(e: Emitter, text: str, bits: int) -> str:
+    """An atom for use beside an array: a literal as an array, which numpy takes faster than an int."""
+    value = literal(text)
+    return text if value is None else e.constant(spread(value, bits), f"all_{value}")
+
+
 def ints(*names: str) -> str:
     """Condition that all the atoms are ints; literals are."""
     asked = dict.fromkeys(name for name in names if not name.isdigit())
     return " is ".join([f"{name}.__class__" for name in asked] + ["int"]) if asked else "True"
 
 
-def both(e: Emitter, on_ints: str, on_arrays: str, *names: str) -> str:
+def both(on_ints: str, on_arrays: str, *names: str) -> str:
     """Expression that takes ``on_ints`` if all the atoms are ints and else ``on_arrays``."""
     condition = ints(*names)
     return on_ints if condition == "True" else f"({on_ints} if {condition} else {on_arrays})"
@@ -111,6 +121,6 @@ def inline(e: Emitter, on_ints: str, function: Callable[..., Any], *names: str) 
     return on_ints if condition == "True" else f"({on_ints} if {condition} else {e.call(function, *names)})"
 
 
-def collapsed(e: Emitter, expression: str, name: str) -> str:
-    """Expression in one atom whose lane bits are cleared: an array of it is made an int again if its lanes agree."""
-    return f"({expression} if {name}.__class__ is int else {e.call(lanes.collapse, expression)})"
+def collapsed(e: Emitter, on_ints: str, on_arrays: str, name: str) -> str:
+    """Expression in one atom that clears its lane bits: an array is made an int again if its lanes agree."""
+    return both(on_ints, e.call(lanes.collapse, on_arrays), name)

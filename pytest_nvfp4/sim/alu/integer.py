@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_nvfp4.sim import lanes
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, atoms, both, inline, literal
-from pytest_nvfp4.sim.alu.lift import Array, lift, signed, spread, unsigned
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, array, atoms, both, inline, literal
+from pytest_nvfp4.sim.alu.lift import Array, lift, signed, unsigned
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
@@ -77,12 +77,6 @@ def _add_pair(a: Array, b: Array) -> Array:
     return (a & 0xFFFF) + (b & 0xFFFF) & 0xFFFF | (a & 0xFFFF0000) + (b & 0xFFFF0000)
 
 
-def _spread(e: Emitter, text: str, bits: int) -> str:
-    """An atom for an array's sake: a literal as an array."""
-    value = literal(text)
-    return text if value is None else e.constant(spread(value, bits), f"all_{value}")
-
-
 def _sum(ins: Instruction, e: Emitter) -> None:
     read = Reader(ins)
     saturates = read.has("sat")
@@ -97,8 +91,8 @@ def _sum(ins: Instruction, e: Emitter) -> None:
     else:
         sign = "+" if ins.root == "add" else "-"
         # Arrays wrap by themselves, and take a literal faster as an array.
-        on_arrays = f"{_spread(e, a, bits)} {sign} {_spread(e, b, bits)}"
-        text = both(e, f"({a} {sign} {b} & {MASKS[bits]})", on_arrays, a, b)
+        on_arrays = f"{array(e, a, bits)} {sign} {array(e, b, bits)}"
+        text = both(f"({a} {sign} {b} & {MASKS[bits]})", on_arrays, a, b)
     e.assign(dst, text, bits)
 
 
@@ -316,14 +310,16 @@ def _div_signed(a: Array, b: Array) -> Array:
     if a.itemsize < 8 and np.count_nonzero(b) == b.size:
         # A quotient of two ints of 32 bits is further from the next integer than float64's error.
         quotient = signed(a).astype(np.float64) / signed(b)
-        return quotient.astype(np.int64).astype(a.dtype)
+        whole: Array = quotient.astype(np.int64).astype(a.dtype)
+        return whole
     size = _div_unsigned(_magnitude(a), _magnitude(b))
     return np.where((signed(a) < 0) ^ (signed(b) < 0) & (b != 0), -size, size) | np.where(b == 0, ~np.zeros_like(a), 0)
 
 
 def _rem_signed(a: Array, b: Array) -> Array:
     if a.itemsize < 8 and np.count_nonzero(b) == b.size:
-        return a - _div_signed(a, b) * b
+        rest: Array = a - _div_signed(a, b) * b
+        return rest
     size = _rem_unsigned(_magnitude(a), _magnitude(b))
     return np.where(signed(a) < 0, -size, size)
 
@@ -466,7 +462,7 @@ def _extreme(ins: Instruction, e: Emitter) -> None:
     sign = "<" if ins.root == "min" else ">"
     order = (a, b) if kind[0] == "u" else (flipped(a, bits), flipped(b, bits))
     text = f"({a} if {order[0]} {sign} {order[1]} else {b})"
-    e.assign(dst, both(e, text, e.call(lift(_EXTREME[key], bits, bits), a, b), a, b), bits)
+    e.assign(dst, both(text, e.call(lift(_EXTREME[key], bits, bits), a, b), a, b), bits)
 
 
 LOWERINGS: Mapping[str, Lowering] = {"mul24": _multiply24, "mad24": _multiply24, "sad": _sad, "rem": _division}

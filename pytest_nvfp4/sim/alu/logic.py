@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, Reader, atoms, collapsed, inline, literal
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, Reader, array, atoms, both, collapsed, inline, literal
 from pytest_nvfp4.sim.alu.lift import Array
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
@@ -38,9 +38,11 @@ def _binary(ins: Instruction, e: Emitter) -> None:
     if literal(a) is not None:
         a, b = b, a
     mask = literal(b)
-    text = f"{a} {sign} {b}"
-    if ins.root == "and" and mask is not None and not mask & 31 and literal(a) is None:
-        text = collapsed(e, text, a)
+    text = f"({a} {sign} {b})"
+    if mask is not None and literal(a) is None:
+        on_arrays = f"{a} {sign} {array(e, b, bits)}"
+        clears = ins.root == "and" and not mask & 31
+        text = collapsed(e, text, on_arrays, a) if clears else both(text, on_arrays, a)
     e.assign(dst, text, bits)
 
 

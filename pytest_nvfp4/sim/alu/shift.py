@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from pytest_nvfp4.sim import lanes
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, atom, both, collapsed, inline, literal
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, array, atom, both, collapsed, inline, literal
 from pytest_nvfp4.sim.alu.lift import Array, lift, signed, unsigned
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Instruction
@@ -55,7 +55,8 @@ def _shl(ins: Instruction, e: Emitter) -> None:
         text = f"({a} << {b} & {MASKS[bits]} if {b} < {bits} else 0)"
         text = inline(e, text, lift(_left, bits, 32), a, b)
     else:
-        text = f"{a} << {amount} & {MASKS[bits]}" if amount < bits else "0"
+        on_ints = f"({a} << {amount} & {MASKS[bits]})"
+        text = both(on_ints, f"{a} << {array(e, b, bits)}", a) if amount < bits else "0"
     e.assign(dst, text, bits)
 
 
@@ -72,16 +73,15 @@ def _shr(ins: Instruction, e: Emitter) -> None:
         elif amount >= bits:
             text = "0"
         else:
-            text = f"{a} >> {amount}"
-            if amount >= 5 and literal(a) is None:
-                text = collapsed(e, text, a)
+            on_ints, on_arrays = f"({a} >> {amount})", f"{a} >> {array(e, b, bits)}"
+            text = collapsed(e, on_ints, on_arrays, a) if amount >= 5 else both(on_ints, on_arrays, a)
     else:
         shift = f"{b} if {b} < {bits} else {bits - 1}" if amount is None else str(min(amount, bits - 1))
         on_ints = f"((({a} ^ {SIGNS[bits]}) - {SIGNS[bits]}) >> ({shift}) & {MASKS[bits]})"
         on_arrays = e.call(lift(_right_signed, bits, 32), a, b)
         if amount is not None and amount >= 5:
             on_arrays = e.call(lanes.collapse, on_arrays)
-        text = both(e, on_ints, on_arrays, a, b)
+        text = both(on_ints, on_arrays, a, b)
     e.assign(dst, text, bits)
 
 

@@ -3,7 +3,8 @@
 The ``.rn`` ... ``.rp`` forms are correctly rounded. The ``.approx`` and ``.full`` ones are implementation-defined
 within a bound that the ISA states (an ulp or two for ``rcp``, ``sqrt``, ``ex2``, ``rsqrt`` and ``div``; an absolute or
 relative error for ``sin``, ``cos``, ``lg2``, ``tanh``): here they are the float64 function rounded once, and silicon
-may differ within its bound. For zeros, infinities, NaN and, with ``.ftz``, subnormals they give what the ISA's tables say.
+may differ within its bound. For zeros, infinities, NaN and, with ``.ftz``, subnormals they give what the ISA's tables
+say.
 
 Evidence: PTX ISA; exact rational arithmetic for the correctly rounded forms, the ISA's tables for the others.
 """
