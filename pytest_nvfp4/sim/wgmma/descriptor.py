@@ -131,17 +131,16 @@ def footprint(
 
 
 def read_matrix(
-    shared: SharedMemory, bits: int, *, rows: int, row_bytes: int, transposed: bool, what: str
+    shared: SharedMemory, units: NDArray[np.intp], *, rows: int, row_bytes: int, transposed: bool
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_] | None]:
     """The bytes of a matrix of ``rows`` (m or n) times ``row_bytes`` of K, K-major, and which rows are undefined.
 
     A row is undefined if any byte of it was never written: whoever pads a tile reads such rows and stores nothing of
-    them, so that alone is no fault. MN-major matrices have elements of 16 bits. Raises as ``footprint`` does.
+    them, so that alone is no fault. MN-major matrices have elements of 16 bits. ``units`` is its ``footprint``.
     """
-    index = footprint(shared, bits, rows=rows, row_bytes=row_bytes, transposed=transposed, what=what)
     end = shared.size // 16 * 16
-    data = shared.data[:end].view(np.uint64).reshape(-1, 2).take(index, axis=0)
-    known = shared.written[:end].view(np.uint64).reshape(-1, 2).take(index, axis=0) == _WRITTEN
+    data = shared.data[:end].view(np.uint64).reshape(-1, 2).take(units, axis=0)
+    known = shared.written[:end].view(np.uint64).reshape(-1, 2).take(units, axis=0) == _WRITTEN
     if transposed:
         # (k, rows / 8) chunks of 8 elements: bring K to the rows' bytes.
         matrix = data.view(np.uint16).reshape(-1, rows).T.copy().view(np.uint8)

@@ -25,7 +25,7 @@ class WgmmaMonitor(Protocol):
     def wgmma_issued(self, w: Warp, group: Warpgroup, operation: Operation, at: int) -> None:
         """A warp issued an operation; ``operation.arrived`` says which of the four have, this one included.
 
-        ``operation.footprints(w.cta)`` gives what it reads of shared memory.
+        ``operation.a_units`` and ``b_units`` give what it reads of shared memory.
         """
 
     def wgmma_waited(self, w: Warp, group: Warpgroup, done: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from pytest_nvfp4.sim.wgmma.fragments import a_matrix
 from pytest_nvfp4.sim.wgmma.product import Accumulator, Product
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.sim.memory.shared import SharedMemory
     from pytest_nvfp4.sim.run.cta import Cta
 
 __all__ = ["Form", "Operation", "alike", "product_of"]
@@ -59,24 +60,18 @@ class Form:
         return self.k * self.a.bits // 8
 
 
-class _Matrix(TypedDict):
-    """What ``read_matrix`` wants to know of an operand."""
-
-    rows: int
-    row_bytes: int
-    transposed: bool
-    what: str
-
-
 class Operation:
     """One execution by a warpgroup. Operands are kept as bytes until somebody looks at the result."""
 
     __slots__ = (
-        "a", "a_bits", "a_undefined", "arrived", "b", "b_bits", "b_undefined", "form", "fragments", "number",
-        "products", "scale",
+        "a", "a_bits", "a_undefined", "a_units", "arrived", "b", "b_bits", "b_undefined", "b_units", "form",
+        "fragments", "number", "products", "scale",
     )  # fmt: skip
 
-    def __init__(self, form: Form, number: int, a_bits: int | None, b_bits: int, *, scale: bool) -> None:
+    def __init__(
+        self, form: Form, number: int, a_bits: int | None, b_bits: int, *, scale: bool, shared: SharedMemory
+    ) -> None:
+        """Raises what ``footprint`` raises: a bad descriptor is found where the instruction is issued."""
         self.form = form
         self.number = number
         self.a_bits = a_bits
@@ -90,46 +85,39 @@ class Operation:
         self.b_undefined: NDArray[np.bool_] | None = None
         self.products: tuple[int, Product] | None = None
         """The product of the run of operations that ends here, with the number of its first."""
+        size = form.row_bytes
+        self.a_units = (
+            None
+            if a_bits is None
+            else footprint(
+                shared, a_bits, rows=64, row_bytes=size, transposed=form.a_transposed, what=f"{form.name}, matrix A"
+            )
+        )
+        """The 16-byte units of shared memory (index / 16) that it reads as A, None if A is in registers."""
+        self.b_units = footprint(
+            shared, b_bits, rows=form.n, row_bytes=size, transposed=form.b_transposed, what=f"{form.name}, matrix B"
+        )
 
     def perform(self, cta: Cta) -> None:
         """Read the operands from shared memory."""
-        form = self.form
+        form, shared = self.form, cta.shared
         counters = cta.launch.counters
         counters["wgmma.instructions"] += 1
         counters["wgmma.macs"] += 64 * form.n * form.k
-        rows = form.n
-        if self.a_bits is not None:
+        rows, size = form.n, form.row_bytes
+        if self.a_units is not None:
             rows += 64
-            self.a, self.a_undefined = read_matrix(cta.shared, self.a_bits, **self._a())
-        self.b, self.b_undefined = read_matrix(cta.shared, self.b_bits, **self._b())
-        counters["wgmma.shared.bytes"] += rows * form.row_bytes
+            self.a, self.a_undefined = read_matrix(
+                shared, self.a_units, rows=64, row_bytes=size, transposed=form.a_transposed
+            )
+        self.b, self.b_undefined = read_matrix(
+            shared, self.b_units, rows=form.n, row_bytes=size, transposed=form.b_transposed
+        )
+        counters["wgmma.shared.bytes"] += rows * size
         if self.a_undefined is not None or self.b_undefined is not None:
             counters["wgmma.undefined.instructions"] += 1
         if form.a.bits == 8 and not form.a.integer:
             counters["wgmma.fp8.accumulation"] += 1
-
-    def footprints(self, cta: Cta) -> list[NDArray[np.intp]]:
-        """The 16-byte units of shared memory (index / 16) that it reads, an array an operand."""
-        found = [] if self.a_bits is None else [footprint(cta.shared, self.a_bits, **self._a())]
-        return [*found, footprint(cta.shared, self.b_bits, **self._b())]
-
-    def _a(self) -> _Matrix:
-        form = self.form
-        return {
-            "rows": 64,
-            "row_bytes": form.row_bytes,
-            "transposed": form.a_transposed,
-            "what": f"{form.name}, matrix A",
-        }
-
-    def _b(self) -> _Matrix:
-        form = self.form
-        return {
-            "rows": form.n,
-            "row_bytes": form.row_bytes,
-            "transposed": form.b_transposed,
-            "what": f"{form.name}, matrix B",
-        }
 
 
 def product_of(run: Sequence[Operation]) -> Product:

@@ -206,7 +206,9 @@ def issue(
     number = group.issued[quarter]
     operation = group.open.get(number)
     if operation is None:
-        operation = group.open[number] = Operation(form, number, a_bits, b_bits, scale=bool(scaled))
+        operation = group.open[number] = Operation(
+            form, number, a_bits, b_bits, scale=bool(scaled), shared=w.cta.shared
+        )
     else:
         _check_same(group, operation, form, a_bits, b_bits, w.index, scale=bool(scaled))
     if form.from_registers:

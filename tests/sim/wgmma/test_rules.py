@@ -235,7 +235,7 @@ class Monitor:
         self.heard.append(("fence", w.index))
 
     def wgmma_issued(self, w, _group, operation, _at):
-        units = [sorted(set(part.ravel().tolist())) for part in operation.footprints(w.cta)]
+        units = [sorted(set(part.ravel().tolist())) for part in (operation.a_units, operation.b_units)]
         self.heard.append(("issue", w.index, operation.number, operation.arrived, units))
 
     def wgmma_waited(self, w, _group, done):
