@@ -149,6 +149,13 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         "operand_mn_major_narrow",
         "operand_mn_major_two_cta",
     ),
+    "tmem_copies": (
+        "cp_128x256b",
+        "cp_128x128b",
+        "cp_32x128b_warpx4",
+        "cp_64x128b_02_13",
+        "cp_64x128b_01_23",
+    ),
 }
 
 NAMES: Final = tuple(name for names in MODULES.values() for name in names)
