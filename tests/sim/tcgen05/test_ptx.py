@@ -1,0 +1,302 @@
+"""tcgen05 through PTX: the spellings of both DSL versions, and whole kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lower.compiler import longest_prefix
+from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.ptx.parser import parse
+from pytest_nvfp4.sim.run.asynchronous import Lazy
+from pytest_nvfp4.sim.run.machine import Machine
+from pytest_nvfp4.sim.tcgen05.table import BLOCKING, LOWERINGS
+from tests.sim.ptx_case import run_ptx
+from tests.sim.tcgen05.places import E2M1, k_major
+
+HEAD = """
+.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry kernel()
+{
+.reg .pred %p<9>; .reg .b16 %rs<9>; .reg .b32 %r<200>; .reg .b64 %rd<9>;
+"""
+
+
+def lower(text: str) -> list[str]:
+    """The Python of one instruction. Raises Unsupported."""
+    module = parse(HEAD + text + "\nret;\n}\n")
+    instruction = module.kernels["kernel"].instructions[0]
+    emitter = Emitter(special=lambda _: ("0", 32), symbol=lambda _: "0", parameter=lambda _: None)
+    prefix = longest_prefix(LOWERINGS, instruction.parts)
+    assert prefix is not None
+    emitter.begin(instruction)
+    LOWERINGS[prefix](instruction, emitter)
+    emitter.end()
+    compile("def block(R, w, m):\n" + "\n".join(emitter.lines), "block", "exec")
+    return emitter.lines
+
+
+def registers(count: int, first: int = 10) -> str:
+    return "{" + ", ".join(f"%r{first + i}" for i in range(count)) + "}"
+
+
+ACCEPTED = [
+    "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2], %r3;",
+    "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r2+16], 512;",
+    "tcgen05.alloc.cta_group::1.sync.aligned.b32 [%rd2], %r3;",
+    "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;",
+    "tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r1, 128;",
+    "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.scale_vec::4X [%r1], %rd1, %rd2, %r2, [%r3], [%r4], %p1;",
+    "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16.collector::a::discard "
+    "[%r1], %rd1, %rd2, %r2, [%r3], [%r4], %p1;",
+    "tcgen05.mma.cta_group::2.kind::mxf8f6f4.block_scale.scale_vec::1X [%r1], %rd1, %rd2, %r2, [%r3], [%r4], %p1;",
+    "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.block32 [%r1], %rd1, %rd2, %r2, [%r3], [%r4], %p1;",
+    "tcgen05.mma.cta_group::1.kind::mxf4.block_scale [%r1], %rd1, %rd2, %r2, [%r3], [%r4], %p1;",
+    "tcgen05.mma.cta_group::1.kind::mxf4.block_scale [%r1], [%r5], %rd2, %r2, [%r3], [%r4], !%p1;",
+    "tcgen05.mma.cta_group::1.kind::f16.collector::a::fill [%r1], %rd1, %rd2, %r2, %p1;",
+    "tcgen05.mma.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r2, 0;",
+    "tcgen05.mma.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r2, {%r5, %r6, %r7, %r8}, %p1;",
+    "tcgen05.mma.cta_group::1.kind::tf32 [%r1], [%r9+8], %rd2, %r2, {%r5, %r6, %r7, %r8}, %p1, 4;",
+    "tcgen05.mma.cta_group::2.kind::f16.collector::a::lastuse "
+    "[%r1], %rd1, %rd2, %r2, {%r5, %r6, %r7, %r8, %r5, %r6, %r7, %r8}, %p1;",
+    "tcgen05.mma.cta_group::1.kind::i8 [%r1], %rd1, %rd2, %r2, %p1;",
+    "tcgen05.mma.cta_group::1.kind::f8f6f4 [%r1], %rd1, %rd2, %r2, %p1;",
+    "tcgen05.cp.cta_group::1.32x128b.warpx4 [%r1], %rd1;",
+    "tcgen05.cp.cta_group::2.64x128b.warpx2::02_13 [%r1], %rd1;",
+    "tcgen05.cp.cta_group::1.4x256b [%r1], %rd1;",
+    "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r1+536];",
+    "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r1], %rs1;",
+    "tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [%rd1];",
+    "tcgen05.fence::before_thread_sync;",
+    "tcgen05.fence::after_thread_sync;",
+    "tcgen05.wait::ld.sync.aligned;",
+    "tcgen05.wait::st.sync.aligned;",
+    f"tcgen05.ld.sync.aligned.32x32b.x32.b32 {registers(32)}, [%r1];",
+    "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r9}, [%r1+4];",
+    f"tcgen05.ld.sync.aligned.16x256b.x4.b32 {registers(16)}, [%r1];",
+    f"tcgen05.ld.sync.aligned.32x32b.x16.pack::16b.b32 {registers(16)}, [%r1];",
+    f"tcgen05.ld.sync.aligned.16x32bx2.x2.b32 {registers(2)}, [%r1], 32;",
+    f"tcgen05.st.sync.aligned.32x32b.x16.b32 [%r1], {registers(16)};",
+    f"tcgen05.st.sync.aligned.16x64b.x2.unpack::16b.b32 [%r1], {registers(2)};",
+    f"tcgen05.st.sync.aligned.16x32bx2.x2.b32 [%r1], 64, {registers(2)};",
+]
+REFUSED = [
+    "tcgen05.mma.ws.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r2, %p1;",
+    "tcgen05.mma.sp.cta_group::1.kind::f16 [%r1], %rd1, %rd2, [%r4], %r2, %p1;",
+    "tcgen05.mma.cta_group::1.kind::f16.ashift [%r1], [%r4], %rd2, %r2, %p1;",
+    "tcgen05.mma.cta_group::1.kind::f16.collector::b0::fill [%r1], %rd1, %rd2, %r2, %p1;",
+    "tcgen05.mma.kind::f16 [%r1], %rd1, %rd2, %r2, %p1;",
+    "tcgen05.mma.cta_group::1.kind::f64 [%r1], %rd1, %rd2, %r2, %p1;",
+    "tcgen05.mma.cta_group::1.kind::f16.block_scale [%r1], %rd1, %rd2, %r2, [%r3], [%r4], %p1;",
+    "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale [%r1], %rd1, %rd2, %r2, [%r3], [%r4], %p1;",
+    "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::2X [%r1], %rd1, %rd2, %r2, [%r3], [%r4], %p1;",
+    "tcgen05.mma.cta_group::1.kind::mxf4nvf4.scale_vec::4X [%r1], %rd1, %rd2, %r2, [%r3], [%r4], %p1;",
+    "tcgen05.mma.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r2, {%r5, %r6}, %p1;",
+    "tcgen05.mma.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r2, %p1, 16;",
+    "tcgen05.mma.cta_group::1.kind::i8 [%r1], %rd1, %rd2, %r2, %p1, 1;",
+    "tcgen05.cp.cta_group::1.32x128b [%r1], %rd1;",
+    "tcgen05.cp.cta_group::1.128x128b.b8x16.b4x16_p64 [%r1], %rd1;",
+    "tcgen05.cp.cta_group::1.128x128b.b8x16.b6x16_p32 [%r1], %rd1;",
+    "tcgen05.shift.cta_group::1.down [%r1];",
+    f"tcgen05.ld.red.sync.aligned.32x32b.x2.max.u32 {registers(2)}, %r9, [%r1];",
+    f"tcgen05.ld.sync.aligned.16x256b.x64.b32 {registers(128)}, [%r1];",
+    f"tcgen05.ld.sync.aligned.32x32b.x4.b32 {registers(3)}, [%r1];",
+    f"tcgen05.ld.sync.aligned.32x32b.x3.b32 {registers(3)}, [%r1];",
+    f"tcgen05.ld.sync.aligned.32x32b.x4.unpack::16b.b32 {registers(4)}, [%r1];",
+    "tcgen05.commit.cta_group::1.mbarrier::arrive::two.shared::cluster.b64 [%r1];",
+    "tcgen05.alloc.cta_group::3.sync.aligned.shared::cta.b32 [%r2], %r3;",
+]
+
+
+@pytest.mark.parametrize("text", ACCEPTED)
+def test_what_is_modelled(text: str) -> None:
+    assert lower(text)
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_is_not_is_refused_by_name(text: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        lower(text)
+    assert text.split(maxsplit=1)[0].rstrip(";") in caught.value.message
+
+
+def test_allocation_blocks() -> None:
+    assert {"tcgen05.alloc"} == BLOCKING
+
+
+GEMM = """
+// One warp: 32 columns of scale factors and 128 x 32 of accumulator, A, B and scale factors from global memory.
+mov.u32 %r0, smem;
+tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r0], 64;
+tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
+mov.u32 %r9, %tid.x;
+setp.eq.u32 %p1, %r9, 0;
+add.u32 %r1, %r0, 8;
+@%p1 mbarrier.init.shared::cta.b64 [%r1], 1;
+bar.sync 0;
+ld.shared.b32 %r2, [%r0];
+// Copy 1,024 + 4,096 + 1,024 bytes from p0 to smem + 1,024, four bytes a thread.
+shl.b32 %r3, %r9, 2;
+mov.u32 %r4, 0;
+LOOP:
+add.u32 %r5, %r3, %r4;
+cvt.u64.u32 %rd1, %r5;
+add.u64 %rd2, %rd100, %rd1;
+ld.global.b32 %r6, [%rd2];
+add.u32 %r7, %r5, %r0;
+st.shared.b32 [%r7+1024], %r6;
+add.u32 %r4, %r4, 128;
+setp.lt.u32 %p2, %r4, 21504;
+@%p2 bra LOOP;
+bar.sync 0;
+fence.proxy.async.shared::cta;
+add.u32 %r10, %r0, 1024;
+shr.u32 %r10, %r10, 4;
+cvt.u64.u32 %rd3, %r10;
+or.b64 %rd4, %rd3, 0x4000404000010000;  // A: 128B swizzle, SBO 1,024
+add.u64 %rd5, %rd4, 1024;  // B, 16,384 bytes on
+mov.b64 %rd6, 0x0000400800010000;  // scale factors: no swizzle, SBO 128
+add.u32 %r11, %r0, 21504;
+shr.u32 %r11, %r11, 4;
+cvt.u64.u32 %rd7, %r11;
+or.b64 %rd6, %rd6, %rd7;
+add.u64 %rd8, %rd6, 32;
+add.u32 %r12, %r2, 32;
+add.u32 %r13, %r2, 36;
+@!%p1 bra WAIT;
+tcgen05.cp.cta_group::1.32x128b.warpx4 [%r12], %rd6;
+tcgen05.cp.cta_group::1.32x128b.warpx4 [%r13], %rd8;
+mov.u32 %r14, 0x08080480;
+setp.ne.u32 %p3, %r9, %r9;
+tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16.collector::a::discard
+  [%r2], %rd4, %rd5, %r14, [%r12], [%r13], %p3;
+tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.scale_vec::4X [%r2], %rd4, %rd5, %r14, [%r12], [%r13], 1;
+tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r1];
+WAIT:
+mbarrier.try_wait.parity.shared::cta.b64 %p4, [%r1], 0;
+@!%p4 bra WAIT;
+tcgen05.fence::after_thread_sync;
+tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r20, %r21}, [%r2+MORE];
+tcgen05.wait::ld.sync.aligned;
+shl.b32 %r15, %r9, 3;
+cvt.u64.u32 %rd9, %r15;
+add.u64 %rd9, %rd101, %rd9;
+st.global.v2.b32 [%rd9], {%r20, %r21};
+bar.sync 0;
+tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 64;
+"""
+
+
+def _gemm(**changes: Any) -> tuple[np.ndarray, np.ndarray, Any]:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 16, (128, 64), dtype=np.uint8), rng.integers(0, 16, (32, 64), dtype=np.uint8)
+    sfa, sfb = rng.integers(0x30, 0x40, (128, 4), dtype=np.uint8), rng.integers(0x30, 0x40, (128, 4), dtype=np.uint8)
+    memory = np.zeros(21504, np.uint8)
+    for codes, start in ((a, 0), (b, 16384)):
+        packed = codes[:, 0::2] | codes[:, 1::2] << 4
+        for r in range(codes.shape[0]):
+            for k in range(32):
+                memory[start + k_major(r, k, swizzle=2, stride=1024)] = packed[r, k]
+    for codes, start in ((sfa, 20480), (sfb, 20992)):
+        for r in range(128):
+            memory[start + r % 32 * 16 + r // 32 * 4 : start + r % 32 * 16 + r // 32 * 4 + 4] = codes[r]
+    body = changes.pop("body", GEMM).replace("MORE", "0")
+    ran = run_ptx(
+        body, buffers={"memory": memory, "out": np.zeros(64, np.float32)}, block=(32, 1, 1), shared=24576, **changes
+    )
+    values = [E2M1[codes] for codes in (a, b)]
+    factors = [np.repeat((8 + (s & 7)) * 2.0 ** ((s >> 3).astype(int) - 10), 16, axis=1) for s in (sfa, sfb[:32])]
+    want = 2 * (values[0] * factors[0]) @ (values[1] * factors[1]).T
+    return ran["out"].reshape(32, 2), want, ran
+
+
+@pytest.mark.parametrize("schedule", [None, Lazy])
+def test_a_kernel(schedule: Any) -> None:
+    got, want, ran = _gemm(asynchronous=schedule() if schedule else None)
+    assert (got == want[:32, :2].astype(np.float32)).all()
+    counters = ran.grid.counters
+    assert counters["mma.instructions"] == 2
+    assert counters["mma.flops"] == 2 * 2 * 128 * 32 * 64
+    assert counters["tcgen05.cp.bytes"] == 1024
+    assert counters["tmem.allocations"] == 1
+    assert not ran.grid.findings
+
+
+def test_a_leak_is_a_finding() -> None:
+    leaky = GEMM.replace("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 64;", "")
+    _, _, ran = _gemm(body=leaky)
+    assert [finding.kind for finding in ran.grid.findings] == ["tmem"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        ("@!%p1 bra WAIT;", "", "multi-lane"),
+        ("tcgen05.cp.cta_group::1.32x128b.warpx4 [%r13], %rd8;", "", "uninitialised"),
+        ("mov.u32 %r14, 0x08080480;", "mov.u32 %r14, 0x08080481;", "descriptor"),
+        ("mov.u32 %r14, 0x08080480;", "mov.u32 %r14, 0x10080480;", "descriptor"),
+        ("0x4000404000010000", "0x4000004000010000", "descriptor"),
+        ("shared::cta.b32 [%r0], 64;", "shared::cta.b32 [%r0], 48;", "tmem"),
+        ("add.u32 %r13, %r2, 36;", "add.u32 %r13, %r2, 62;", "tmem"),
+        ("setp.ne.u32 %p3, %r9, %r9;", "setp.eq.u32 %p3, %r9, %r9;", "uninitialised"),
+        ("%r4, 21504;", "%r4, 16384;", "uninitialised"),
+        ("dealloc.cta_group::1.sync.aligned.b32 %r2, 64;", "dealloc.cta_group::1.sync.aligned.b32 %r2, 32;", "tmem"),
+        ("[%r2+MORE]", "[%r2+2097152]", "lane-quadrant"),
+        ("[%r2+MORE]", "[%r2+40]", "uninitialised"),
+        ("[%r2+MORE]", "[%r2+63]", "tmem"),
+        ("tcgen05.ld.", "@%p1 tcgen05.ld.", "divergence"),
+    ],
+)
+def test_mutants_are_found(old: str, new: str, kind: str) -> None:
+    assert old in GEMM
+    with pytest.raises(Fault) as caught:
+        _gemm(body=GEMM.replace(old, new))
+    assert caught.value.kind == kind
+    assert caught.value.where is not None
+
+
+class Notes:
+    """A monitor that writes down all it hears, without the warp and the place."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *said, **named: self.heard.append((name, *said[2:], *named.values()))
+
+
+def test_a_monitor_hears_of_everything() -> None:
+    notes = Notes()
+    machine = Machine()
+    machine.monitor = notes
+    _gemm(machine=machine)
+    said = [heard for heard in notes.heard if heard[0].startswith(("tensor", "tmem"))]
+    names = [heard[0] for heard in said]
+    issued = ["tensor_issued"] * 4
+    assert names == ["tmem_allocated", *issued, "tensor_committed", "tmem_accessed", "tmem_freed"]
+    assert said[0][1:] == said[-1][1:] == (0, 64)
+    [copied] = said[1][2]
+    assert copied.writes == ((32, 4, 0, 128),)
+    assert copied.shared.tolist() == list(range(21504 // 16, 22016 // 16))
+    [first], [second] = said[3][2], said[4][2]
+    scales = ((32, 4, 0, 128), (36, 1, 0, 128))
+    assert first.writes == second.writes == ((0, 32, 0, 128),)
+    assert first.reads == scales
+    assert second.reads == ((0, 32, 0, 128), *scales)
+    pieces = {
+        (1024 + start + k_major(r, k, swizzle=2, stride=1024)) // 16
+        for start, rows in ((0, 128), (16384, 32))
+        for r in range(rows)
+        for k in range(32)
+    }
+    assert set(first.shared.tolist()) == pieces
+    assert [barrier.index for barrier in said[5][2]] == [8]
+    assert said[6][1:] == (((0, 2, 0, 32),), False)
+    fences = [heard[1] for heard in notes.heard if heard[0] == "fence"]
+    fences = [kind for kind in fences if kind.startswith("tcgen05")]
+    assert fences == ["tcgen05.fence::after_thread_sync", "tcgen05.wait::ld"]
