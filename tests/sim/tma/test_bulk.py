@@ -163,10 +163,12 @@ def test_stores(schedule):
 
 
 def test_a_byte_mask():
-    issue = f"cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd101], [%r1+{DATA}], 1024, 0x8003;"
+    issue = f"cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd101+32], [%r1+{DATA}], 1024, 0x8003;"
     ran = run_store(issue)
     kept = np.tile([True, True] + [False] * 13 + [True], 64)
-    assert (ran["out"][:1024] == np.where(kept, ran["in"], 0)).all()
+    assert (ran["out"][32:1056] == np.where(kept, ran["in"], 0)).all()
+    assert not ran["out"][:32].any()
+    assert ran.grid.counters["bulk.store.bytes"] == 3 * 64
 
 
 def test_a_watched_output_knows_its_writer():
