@@ -126,8 +126,8 @@ def _one_by_one(
     size, bits = op.access.size, op.access.bits
     function = INTEGER[op.name]
     active = lanes.lanes(mask)
-    first = b if b.__class__ is int else b.tolist()
-    second = c if c.__class__ is int else c.tolist()
+    first: Any = b if b.__class__ is int else b.tolist()
+    second: Any = c if c.__class__ is int else c.tolist()
     held: dict[int, int] = {}
     before: list[int] = []
     for lane, place in zip(active, places.tolist(), strict=True):
