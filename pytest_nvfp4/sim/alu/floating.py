@@ -18,7 +18,7 @@ from functools import cache
 import numpy as np
 
 from pytest_nvfp4.sim.alu.exact import by_lane, rounded
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, atoms, settle
+from pytest_nvfp4.sim.alu.forms import BITS, SIGNS, Reader, atoms, settle
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, flushed
 from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
@@ -252,7 +252,7 @@ def extreme_of(root: str, patterns: tuple[Array, ...], infinity: int, nan: int, 
     dtype = patterns[0].dtype
     width = 8 * dtype.itemsize
     signed = np.dtype(f"i{dtype.itemsize}")
-    magnitude = signed.type(MASKS[width - 1] if width > 16 else 0x7FFF) if width != 32 else np.int32(0x7FFF_FFFF)
+    magnitude = signed.type(SIGNS[width] - 1)
     choose = np.minimum if root == "min" else np.maximum
     result, is_nan = patterns[0], (patterns[0] & dtype.type(magnitude)) > infinity
     for other in patterns[1:]:

@@ -150,6 +150,25 @@ def test_min_and_max(root: str, a: list[int], b: list[int], c: list[int]) -> Non
         assert result == (best if best == NAN["f32"] else best | (x ^ y) & 0x8000_0000)
 
 
+@settings(max_examples=15, deadline=None)
+@given(a=float_patterns("f64"), b=float_patterns("f64"))
+def test_f64_has_min_max_and_signs_too(a: list[int], b: list[int]) -> None:
+    def best(root: str, values: list[int]) -> int:
+        numbers = [v for v in values if not math.isnan(float_of(v, "f64"))]
+        order = {v: (float_of(v, "f64"), 0 if v >> 63 else 1) for v in numbers}
+        return (min if root == "min" else max)(numbers, key=order.__getitem__) if numbers else NAN["f64"]
+
+    for root in ("min", "max"):
+        got = every_way(f"{root}.f64 d0, d1, d2", {"d1": a, "d2": b})
+        assert got == [best(root, [x, y]) for x, y in zip(a, b, strict=True)]
+    size = (1 << 63) - 1
+    assert every_way("abs.f64 d0, d1", {"d1": a}) == [x & size for x in a]
+    assert every_way("neg.f64 d0, d1", {"d1": a}) == [x ^ 1 << 63 for x in a]
+    want = [x & 1 << 63 | y & size for x, y in zip(a, b, strict=True)]
+    assert every_way("copysign.f64 d0, d1, d2", {"d1": a, "d2": b}) == want
+    assert every_way("testp.subnormal.f64 p0, d1", {"d1": a}) == [0 < abs(float_of(x, "f64")) < 2.0**-1022 for x in a]
+
+
 @settings(max_examples=20, deadline=None)
 @given(a=float_patterns("f32"), b=float_patterns("f32"))
 def test_signs_and_classes(a: list[int], b: list[int]) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from pytest_nvfp4.sim.alu.extended import Carry
 from pytest_nvfp4.sim.alu.table import LOWERINGS, covered
 from pytest_nvfp4.sim.fault import Unsupported
-from tests.sim.alu.harness import Case
+from pytest_nvfp4.sim.lanes import FULL
+from tests.sim.alu.harness import Case, compiled
 from tests.sim.alu.spellings import candidates, judge
 
 ACCEPTED = Path(__file__).parent / "accepted_by_ptxas_13_0.txt"
@@ -49,6 +53,41 @@ def test_what_ptxas_accepts_is_lowered_or_named_as_not_modelled() -> None:
             assert lowered(text), f"{text}: ptxas accepts it"
         elif excused or not re.fullmatch(NEWER, text):
             assert not lowered(text), f"{text}: ptxas refuses it, or it is listed as not modelled"
+
+
+_DTYPES = {"p": np.bool_, "b": np.uint8, "h": np.uint16, "r": np.uint32, "d": np.uint64}
+
+
+def _execute(text: str, values: dict[str, Any]) -> dict[str, Any]:
+    case = Case(**values)
+    case.warp.unit(Carry).put(FULL, False)
+    case.run(text)
+    return case.values
+
+
+def test_every_accepted_spelling_runs_and_no_path_differs_from_another() -> None:
+    """Whatever an instruction does, it does the same to contiguous arrays, to slices of others, and to ints."""
+    random = np.random.default_rng(11)
+    ran = 0
+    for line in ACCEPTED.read_text().splitlines():
+        text = line.replace("%", "")
+        if "q" in text.split(None, 1)[1] or not lowered(line):
+            continue
+        _, names = compiled(text)
+        tables = {
+            name: random.integers(0, 256, (32, 24), np.uint8).view(_DTYPES[name[0]]) for name in names if name[0] != "p"
+        }
+        tables |= {name: random.integers(0, 2, (32, 3)).astype(np.bool_) for name in names if name[0] == "p"}
+        slices = {name: table[:, 1] for name, table in tables.items()}
+        arrays = {name: table[:, 1].copy() for name, table in tables.items()}
+        ints = {name: table[3, 1].item() for name, table in tables.items()}
+        results = [_execute(text, values) for values in (arrays, slices, ints)]
+        for name in names:
+            whole, sliced, alone = (result[name] for result in results)
+            assert np.array_equal(whole, sliced), text
+            assert (whole[3] if isinstance(whole, np.ndarray) else whole) == alone, text
+        ran += 1
+    assert ran > 2200
 
 
 def test_no_exception_is_listed_in_vain() -> None:
