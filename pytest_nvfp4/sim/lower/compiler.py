@@ -127,6 +127,16 @@ class Program:
             frame = frame.f_back
         return None
 
+    def depth_now(self) -> int:
+        """How many instructions of the block that is being run stand before the one that the caller's callers run."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            places = self._places.get(frame.f_code)
+            if places is not None:
+                return max(0, places[frame.f_lineno - 2][0] - places[0][0])
+            frame = frame.f_back
+        return 0
+
     def _symbol(self, name: str) -> str:
         for parameter in self.kernel.parameters:
             if parameter.name == name:

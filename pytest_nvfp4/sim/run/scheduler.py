@@ -82,6 +82,9 @@ class Scheduler:
     def _turn(self, warp: Warp) -> None:
         self.running = warp
         before = self.grid.machine.changes
+        trace = self.grid.machine.trace
+        if trace is not None:
+            trace.turn_begins(warp)
         left = _SLICE
         try:
             left = self._run(warp, left)
@@ -96,6 +99,8 @@ class Scheduler:
             raise own from error
         finally:
             self.running = None
+            if trace is not None:
+                trace.turn_ends(warp)
         if not warp.groups:
             self._ended(warp)
         elif warp.select() is not None:

@@ -88,14 +88,19 @@ class Session:
             parameters=launch.params,
             ordinal=launch.ordinal,
         )
+        trace = self.machine.trace
         try:
             if self.prepare is not None:
                 self.prepare(grid)
-            run_grid(grid, processes=self.processes)
+            if trace is not None:
+                trace.begin(grid)
+            run_grid(grid, processes=self.processes if trace is None else 1)
         except Fault as fault:
             self.faults.append(fault)
             raise
         finally:
+            if trace is not None:
+                trace.end()
             self.launches.append(LaunchRecord(launch, grid.counters, tuple(grid.findings), "".join(grid.output)))
             grid.close()
 

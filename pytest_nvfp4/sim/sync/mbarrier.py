@@ -278,6 +278,9 @@ def _complete(barrier: Mbarrier) -> None:
     monitor = barrier.cta.launch.machine.monitor
     if monitor is not None:
         monitor.mbarrier_completed(barrier)
+    trace = barrier.cta.launch.machine.trace
+    if trace is not None:
+        trace.phase(barrier.cta, barrier, f"mbarrier at byte {barrier.index}")
     barrier.phase += 1
     barrier.pending = barrier.count
     barrier.announced = 0

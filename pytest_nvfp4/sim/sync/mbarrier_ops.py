@@ -12,6 +12,8 @@
   (``Group.forced``). ``test_wait`` waits just so, because a loop around it must not starve the others; the ISA does not
   say when it is executed. If it holds in some lanes only, it answers at once, lane by lane.
 - Memory ordering (``.acquire``, ``.release``, ``.relaxed``, scopes) has no effect on values here.
+
+Counter: ``mbarrier.waits`` (waits that held, a warp at a time).
 """
 
 from __future__ import annotations
@@ -180,6 +182,7 @@ def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: Form) -> 
         if parity > 1:
             raise _bad_parity(parity, form)
         if barrier.phase & 1 != parity:
+            w.cta.launch.counters["mbarrier.waits"] += 1
             if w.cta.launch.machine.monitor is not None:
                 w.cta.launch.machine.monitor.mbarrier_waited(w, mask, barrier, form.at)
             return True
@@ -236,6 +239,7 @@ def _wait(w: Warp, mask: int, address: Bits, complete: Callable[[int, Mbarrier],
     if monitor is not None:
         for barrier, which in seen.items():
             monitor.mbarrier_waited(w, which, barrier, form.at)
+    w.cta.launch.counters["mbarrier.waits"] += bool(seen)
     if not pending:
         return True
     if seen:

@@ -159,6 +159,8 @@ class NamedBarrier:
         launch = self.cta.launch
         if launch.machine.monitor is not None:
             launch.machine.monitor.barrier_completed(self)
+        if launch.machine.trace is not None:
+            launch.machine.trace.phase(self.cta, self, f"barrier {self.number}")
         launch.counters["barrier.cta.completions"] += 1
         launch.machine.changes += 1
         waiters, self.waiters = self.waiters, []
