@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_nvfp4.device.job import Job
-from pytest_nvfp4.device.result import CaseReport, DeviceInfo, Measurement, Output, Result, Status
+from pytest_nvfp4.device.result import CaseReport, DeviceInfo, Measurement, Output, Result, SimulatedCall, Status
 from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.toolchain.trace import Finding
 
@@ -26,6 +26,7 @@ class _Said:
         self.outputs: dict[tuple[int, int], dict[str, Any]] = {}
         self.cases: list[CaseReport] = []
         self.measurements: list[Measurement] = []
+        self.simulated: list[SimulatedCall] = []
         self.stage = "start"
         self.ended = False
 
@@ -47,6 +48,8 @@ class _Said:
                 self.cases.append(CaseReport.model_validate(event))
             case "measurement":
                 self.measurements.append(Measurement.model_validate(event))
+            case "simulated":
+                self.simulated.append(SimulatedCall.model_validate(event))
             case "end":
                 self.ended = True
             case other:
@@ -93,6 +96,7 @@ def assemble(job: Job, outcome: Outcome, *, source_names: dict[str, str] | None 
         outputs=outputs,
         cases=tuple(cases),
         measurements=tuple(said.measurements),
+        simulated=tuple(_own_names(call, source_names or {}) for call in said.simulated),
         stdout=outcome.stdout.text[-_TAIL:],
         stderr=outcome.stderr.text[-_TAIL:],
         wall_s=round(outcome.wall_s, 3),
@@ -101,6 +105,14 @@ def assemble(job: Job, outcome: Outcome, *, source_names: dict[str, str] | None 
 
 def _ending(kind: str, what: str, stage: str, outcome: Outcome) -> Finding:
     return Finding(kind=kind, message=f"{what}, in stage {stage!r}", detail=outcome.stderr.text.strip()[-4000:])
+
+
+def _own_names(call: SimulatedCall, names: dict[str, str]) -> SimulatedCall:
+    launches = tuple(
+        launch.model_copy(update={"findings": tuple(_renamed(finding, names) for finding in launch.findings)})
+        for launch in call.launches
+    )
+    return call.model_copy(update={"launches": launches})
 
 
 def _renamed(finding: Finding, names: dict[str, str]) -> Finding:

@@ -16,7 +16,7 @@ from pytest_nvfp4.problem import Group, Problem
 SCHEMA: Literal[1] = 1
 """Version of jobs and results; a worker refuses a job of another version."""
 
-Action = Literal["probe", "verify", "benchmark"]
+Action = Literal["probe", "verify", "benchmark", "simulate"]
 
 
 class _Model(BaseModel):
@@ -180,6 +180,18 @@ class Timing(_Model):
     cold_l2: bool = True
 
 
+class Simulating(_Model):
+    """What a simulation returns besides its counters.
+
+    Attributes:
+        outputs: Return the outputs, to be judged.
+        trace_ctas: CTAs of each launch whose timeline is kept; 0 for no timeline.
+    """
+
+    outputs: bool = True
+    trace_ctas: int = Field(default=0, ge=0, le=9999)
+
+
 class Job(_Model):
     """What a device is asked to do.
 
@@ -187,11 +199,12 @@ class Job(_Model):
         schema_version: Version of this form.
         id: Name of the job; the result carries it.
         action: ``probe`` describes the device, ``verify`` runs every case and returns the outputs, ``benchmark`` times
-            every case.
+            every case, ``simulate`` runs every case once, in order, and returns what it did (a simulator only).
         kernel: The kernel; None for ``probe``.
         cases: The calls, in the order in which results are returned. The worker makes them in an order of its own.
         order_seed: Seed of that order, so that a run can be repeated.
         timing: How to measure, for ``benchmark``.
+        simulating: What to return, for ``simulate``.
         deadline_s: Seconds after which the job is stopped.
         memory_bytes: Limit on the host memory of the worker.
     """
@@ -203,6 +216,7 @@ class Job(_Model):
     cases: tuple[Case, ...] = ()
     order_seed: int = 0
     timing: Timing = Timing()
+    simulating: Simulating = Simulating()
     deadline_s: float = Field(default=300.0, gt=0)
     memory_bytes: int = Field(default=32 << 30, gt=0)
 

@@ -1,4 +1,4 @@
-"""Verdicts of the simulator that need not be found again: same kernel, same inputs, same simulator.
+"""What the simulator need not find again: verdicts, and what calls did. Same kernel, same inputs, same simulator.
 
 The simulator is deterministic, so a case that passed passes again until something it depends on changes: the kernel's
 files and options, the case, this package's own code, or the versions of Python, numpy, torch and the DSL. Only passes
@@ -18,7 +18,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from pytest_nvfp4.device.job import Case, KernelSpec
+from pytest_nvfp4.device.result import SimulatedCall
+from pytest_nvfp4.device.simulate import Simulated
 from pytest_nvfp4.toolchain.cache import content_key
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -34,15 +38,15 @@ def _version(name: str) -> str:
         return ""
 
 
-class KeptVerdicts:
-    """Passes on disk, one small file each; an entry appears by one rename.
+class _Kept:
+    """Small files on disk, one for a kernel and a case; an entry appears by one rename.
 
     Args:
-        root: The cache's folder.
+        root: Their folder.
     """
 
     def __init__(self, root: Path) -> None:
-        self._root = root / "verdicts"
+        self._root = root
 
     @cached_property
     def _code(self) -> str:
@@ -72,25 +76,24 @@ class KeptVerdicts:
         key = self._key(kernel, case)
         return self._root / key[:2] / f"{key}.json"
 
-    def has(self, kernel: KernelSpec, case: Case) -> bool:
-        """Whether the case is known to pass."""
+    def _read(self, kernel: KernelSpec, case: Case) -> bytes | None:
         path = self._path(kernel, case)
         try:
-            known = bool(json.loads(path.read_bytes()) == {"status": "passed"})
-        except (OSError, ValueError):
-            return False
+            data = path.read_bytes()
+        except OSError:
+            return None
         with contextlib.suppress(OSError):
             os.utime(path)
-        return known
+        return data
 
-    def add(self, kernel: KernelSpec, case: Case) -> None:
-        """Note that a case passed. A full or read-only disk is no reason to fail: it is run again next time."""
+    def _write(self, kernel: KernelSpec, case: Case, text: str) -> None:
+        """Keep something. A full or read-only disk is no reason to fail: it is found again next time."""
         path = self._path(kernel, case)
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(dir=path.parent)
-            with os.fdopen(descriptor, "w") as file:
-                file.write('{"status": "passed"}')
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
             Path(name).replace(path)
 
     def prune(self) -> None:
@@ -100,3 +103,54 @@ class KeptVerdicts:
             with contextlib.suppress(OSError):
                 for path in sorted(entries, key=lambda path: path.stat().st_mtime)[: len(entries) - _KEEP]:
                     path.unlink(missing_ok=True)
+
+
+class KeptVerdicts(_Kept):
+    """Cases that passed.
+
+    Args:
+        root: The cache's folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root / "verdicts")
+
+    def has(self, kernel: KernelSpec, case: Case) -> bool:
+        """Whether the case is known to pass."""
+        data = self._read(kernel, case)
+        try:
+            return data is not None and bool(json.loads(data) == {"status": "passed"})
+        except ValueError:
+            return False
+
+    def add(self, kernel: KernelSpec, case: Case) -> None:
+        """Note that a case passed."""
+        self._write(kernel, case, '{"status": "passed"}')
+
+
+class KeptSimulations(_Kept):
+    """What calls did in which nothing wrong was found.
+
+    Args:
+        root: The cache's folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root / "simulations")
+
+    def get(self, kernel: KernelSpec, case: Case) -> Simulated | None:
+        """What a case did, if that is known."""
+        data = self._read(kernel, case)
+        try:
+            call = None if data is None else SimulatedCall.model_validate_json(data)
+        except ValidationError:
+            return None
+        if call is None:
+            return None
+        notes = tuple(finding for launch in call.launches for finding in launch.findings)
+        return Simulated(case, "passed", notes, call)
+
+    def add(self, kernel: KernelSpec, done: Simulated) -> None:
+        """Keep what a case did, if it passed."""
+        if done.status == "passed" and done.call is not None:
+            self._write(kernel, done.case, done.call.model_dump_json())

@@ -200,6 +200,102 @@ class Measurement(_Model):
     clocks_mhz: tuple[int, ...] = ()
 
 
+class _Open(BaseModel):
+    """What a later version may say more of: fields that are not known are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class SimulatedLaunch(_Open):
+    """What one launch did in the simulator.
+
+    Attributes:
+        kernel: The kernel's symbol.
+        grid, cluster: Sizes in CTAs.
+        block: Size in threads.
+        shared_bytes: Shared memory of a CTA, static and dynamic.
+        ctas_per_sm: CTAs that an SM holds at once, by shared memory, threads and TMEM columns; registers are not known.
+        counters: What was counted, by name; the same on every run (see the modules of ``pytest_nvfp4.sim``).
+        writers: CTAs that wrote the final value of an output element; None where the launch wrote no output.
+        printed: What the kernel printed.
+        findings: What was found in it.
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    shared_bytes: int
+    ctas_per_sm: int
+    counters: dict[str, int]
+    writers: int | None = None
+    printed: str = ""
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def ctas(self) -> int:
+        """CTAs of the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def clusters(self) -> int:
+        """Clusters of the grid."""
+        return self.ctas // (self.cluster[0] * self.cluster[1] * self.cluster[2])
+
+    def waves(self, sms: int) -> int:
+        """Rounds in which the grid's CTAs run on a number of SMs, each full."""
+        return -(-self.ctas // (sms * self.ctas_per_sm))
+
+
+class OutputWrites(_Open):
+    """Who wrote one group's C.
+
+    Attributes:
+        group: Index of the group.
+        elements: m * n.
+        never: Elements that nobody wrote.
+        by_two: Elements that two CTAs of one launch wrote.
+        twice: Elements that one CTA wrote more than once.
+        ctas: CTAs that wrote some of it.
+        tiles: Rectangles of it that one CTA wrote.
+    """
+
+    group: int
+    elements: int
+    never: int
+    by_two: int
+    twice: int
+    ctas: int
+    tiles: int
+
+
+class SimulatedCall(_Open):
+    """What one call did in the simulator.
+
+    Attributes:
+        call: Index of the call.
+        case: Index of the case.
+        model: The device that was simulated.
+        sms: Its SMs.
+        launches: Its launches, in order.
+        outputs: Who wrote the outputs.
+        trace: The timeline as JSON text, where it was asked for.
+    """
+
+    call: int
+    case: int
+    model: str
+    sms: int
+    launches: tuple[SimulatedLaunch, ...]
+    outputs: tuple[OutputWrites, ...]
+    trace: Blob | None = None
+
+    @property
+    def printed(self) -> str:
+        """All that kernels printed."""
+        return "".join(launch.printed for launch in self.launches)
+
+
 class Result(_Model):
     """What a device says about a job; see ``Status`` for what the words mean."""
 
@@ -211,6 +307,7 @@ class Result(_Model):
     outputs: tuple[Output, ...] = ()
     cases: tuple[CaseReport, ...] = ()
     measurements: tuple[Measurement, ...] = ()
+    simulated: tuple[SimulatedCall, ...] = ()
     stdout: str = ""
     stderr: str = ""
     wall_s: float = 0.0

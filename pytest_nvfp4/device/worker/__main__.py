@@ -108,7 +108,8 @@ class _Worker:
         dump = self._folder / "ptx"
         dump.mkdir(exist_ok=True)
         os.environ.update(hostside.environment(dump, arch=arch))
-        return Simulation(arch)
+        simulating = self._job.simulating if self._job.action == "simulate" else None
+        return Simulation(arch, folder=self._folder, simulating=simulating)
 
     def _describe(self, torch: Any) -> None:
         why = describe.unavailable(torch)
@@ -132,7 +133,11 @@ class _Worker:
 
     def _action(self, torch: Any) -> _Act:
         job = self._job
-        if job.action == "verify":
+        if job.action == "simulate" and self._simulation is None:
+            self._finish(
+                "unavailable", Finding("device", "only a simulator can say what a kernel does: no device counts it")
+            )
+        if job.action in ("verify", "simulate"):
             from pytest_nvfp4.device.worker.verify import Verifier
 
             memory: DeviceMemory = CudaMemory() if self._backend == "cuda" else HostMemory()

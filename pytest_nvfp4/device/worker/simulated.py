@@ -6,8 +6,12 @@ import linecache
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 
+from pytest_nvfp4.device.job import Simulating
 from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers
+from pytest_nvfp4.device.worker.counted import Counted
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.sim.fault import Finding as SimFinding
 from pytest_nvfp4.sim.fault import Where
@@ -27,14 +31,16 @@ class Simulation:
 
     Args:
         arch: What the kernel is compiled for.
+        folder: Where files go that the parent is to have.
+        simulating: What is to be told of each call; None for nothing but findings.
     """
 
-    def __init__(self, arch: str) -> None:
+    def __init__(self, arch: str, *, folder: Path, simulating: Simulating | None = None) -> None:
         self._stack = ExitStack()
         processes = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1))
         self.session: Session = self._stack.enter_context(simulate(arch=arch, processes=processes))
-        self._outputs: list[Region] = []
-        self._launched = 0
+        self._outputs: list[tuple[int, Region, int]] = []
+        self._counted = None if simulating is None else Counted(self.session, folder, simulating)
 
     def close(self) -> None:
         """Put torch and the DSL back."""
@@ -48,6 +54,8 @@ class Simulation:
         """
         self._name(slot, inputs)
         before = len(self.session.launches)
+        if self._counted is not None:
+            self._counted.begin(self._outputs)
         self.session.faults.clear()
         raised: BaseException | None = None
         try:
@@ -62,7 +70,11 @@ class Simulation:
         if raised is not None and not faults:
             raise raised
         if not faults and len(self.session.launches) > before:
-            found.extend(_told(finding) for finding in coverage_findings(self._outputs))
+            found.extend(_told(finding) for finding in coverage_findings(region for _, region, _ in self._outputs))
+
+    def told(self, call: int, case: int) -> dict[str, Any] | None:
+        """What the last call did, for a job that wants to know."""
+        return None if self._counted is None else self._counted.told(call, case, _told)
 
     def _name(self, slot: CallBuffers, inputs: ProblemInput) -> None:
         self._outputs = []
@@ -94,7 +106,7 @@ class Simulation:
                 size=sizes.m * sizes.n * 2,
             )
             region.watch(2)
-            self._outputs.append(region)
+            self._outputs.append((index, region, sizes.n))
 
 
 def _packed(name: str, row_bytes: int) -> Callable[[int], str]:

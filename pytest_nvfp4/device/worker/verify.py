@@ -51,10 +51,15 @@ class Verifier:
         self._memory = memory
         self._events = events
         self._folder = folder
+        self._outputs = True
 
     def run(self, job: Job, custom_kernel: Callable[[Any], Any], prepare: Callable[[Any], Any] | None) -> None:
         """Make every call of the plan, then look again at everything once the device is at rest."""
-        plan = make_plan(job.cases, job.order_seed)
+        self._outputs = job.action != "simulate" or job.simulating.outputs
+        if job.action == "simulate":
+            plan = [Call(case, None) for case in range(len(job.cases))]
+        else:
+            plan = make_plan(job.cases, job.order_seed)
         buffers: dict[int, CallBuffers] = {}
         early: list[tuple[int, Call, list[tuple[str, str, bool]]]] = []
         prepared: set[tuple[tuple[int, int, int, int], ...]] = set()
@@ -99,7 +104,9 @@ class Verifier:
         with watch:
             returned = custom_kernel(data)
         self._memory.synchronize()
-        if returned is _NOTHING or any(finding.severity == "error" for finding in found):
+        if self._simulation is not None and (told := self._simulation.told(position, call.case)) is not None:
+            self._events.send("simulated", **told)
+        if returned is _NOTHING or any(finding.severity == "error" for finding in found) or not self._outputs:
             self._report(position, call, before, slot, found)
             return []
         files: list[tuple[str, str, bool]] = []
