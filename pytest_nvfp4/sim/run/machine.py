@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_nvfp4.sim.memory.globals import GlobalMemory
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Eager
 from pytest_nvfp4.toolchain.device_model import B200, DeviceModel
 
 __all__ = ["Machine"]
+
+_Unit = TypeVar("_Unit")
 
 
 class Machine:
@@ -33,7 +35,15 @@ class Machine:
         self.monitor: Any = None
         self.trace: Any = None
         self.elected_lane: int | None = None
+        self.units: dict[type, Any] = {}
         self._ticks = 0
+
+    def unit(self, kind: type[_Unit]) -> _Unit:
+        """The machine's part of a hardware unit, made on first use by ``kind(machine)``; it outlives launches."""
+        found: _Unit | None = self.units.get(kind)
+        if found is None:
+            found = self.units[kind] = kind(self)  # type: ignore[call-arg]
+        return found
 
     def tick(self) -> int:
         """A number that grows with each call: what ``%clock64`` gives instead of a time."""

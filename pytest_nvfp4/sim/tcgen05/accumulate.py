@@ -13,8 +13,10 @@ A chain keeps copies of its operands' bytes. When it is computed:
   is ever rounded: one float32 product of the whole chain is the result. A chain is cut into as many equal segments as
   it takes for each to have a bound of 2**23 steps; that D is below 2**23 steps between them is looked at. NVFP4 data
   with moderate scale factors is of this kind.
-- Else, from where D is, the products of each instruction are summed in float64 and D is rounded after each. While the
-  bound of an instruction is below 2**53 steps (with D), the sum before the rounding is exact, and so is the rule.
+- Where D has grown beyond (or did not start on the grid), while the bound of each single instruction is below 2**24
+  steps: its sum is exactly a float32, so that one addition in float32 rounds as the rule says.
+- Else the products of each instruction are summed in float64 and D is rounded after each. While the bound of an
+  instruction is below 2**53 steps (with D), the sum before the rounding is exact, and so is the rule.
   Beyond (f16, bf16 and tf32 of wide range, wide E8M0 scales) a product is still exact, and the float64 sum of at most
   65 terms errs by at most 65 * 2**-53 of the sum of their magnitudes: only what lies that close to a tie of the
   rounding to 24 bits can come out differently.
@@ -140,17 +142,19 @@ class Chain:
             base = words.view(np.float32) if single else words.astype(np.uint16).view(np.float16)
             if self.shift:
                 base = base.astype(np.float64) * 2.0**-self.shift
-        start = 0
         if single:
             segments = _segments(a, b, self.length)
             if segments == 1 and base is None:
                 return self._whole(half, a, b)
-            if segments:
+            if segments and not self.shift:
                 value, start = self._segmented(a, b, base, segments)
-                if start == self.length:
-                    return value.view(np.uint32)
-                base = value
-        return self._rounded(a, b, base, start)
+                if start < self.length:
+                    self._stepped(a, b, value, start)
+                words = value.view(np.uint32)
+                if base is not None:
+                    words[np.isnan(value)] = _NAN
+                return words
+        return self._rounded(a, b, base)
 
     def _whole(self, half: Half, a: Tile, b: Tile) -> NDArray[np.uint32] | None:
         """The chain as one product, if it is known that nothing is rounded."""
@@ -182,8 +186,10 @@ class Chain:
         if base is not None:
             value[...] = base
             steps = part / step
-            if not (value == base).all() or not (steps == np.rint(steps)).all() or not _below(part, limits, scratch):
-                return base, 0
+            if not (steps == np.rint(steps)).all() or not _below(part, limits, scratch):
+                return value, 0
+        if segments == self.length > 1:
+            return value, 0
         done = 0
         for i in range(segments):
             last = self.length * (i + 1) // segments
@@ -195,8 +201,18 @@ class Chain:
                 break
         return value, done
 
-    def _rounded(self, a: Tile, b: Tile, base: NDArray[Any] | None, start: int) -> NDArray[np.uint32]:
-        """The chain from instruction ``start`` on, rounded after each."""
+    def _stepped(self, a: Tile, b: Tile, value: NDArray[np.float32], start: int) -> None:
+        """Add the instructions from ``start`` on to ``value``, each of whose sums is exactly a float32."""
+        k = self.ins.kind.k
+        part = value[: b.height, : a.height]
+        scratch = np.empty_like(part)
+        for i in range(start, self.length):
+            span = slice(i * k, (i + 1) * k)
+            np.matmul(b.values[: b.height, span], a.values[: a.height, span].T, out=scratch)
+            part += scratch
+
+    def _rounded(self, a: Tile, b: Tile, base: NDArray[Any] | None) -> NDArray[np.uint32]:
+        """The chain, rounded after each instruction."""
         n, rows, count, k = self.ins.n, self.ins.rows, self.length, self.ins.kind.k
         kind = np.float32 if self.ins.d == "f32" else np.float16
         left = b.values.reshape(n, count, k)
@@ -204,7 +220,7 @@ class Chain:
         value = np.zeros((n, rows), np.float64) if base is None else base.astype(np.float64)
         rounded = np.empty((n, rows), kind)
         with np.errstate(all="ignore"):
-            for begin in range(start, count, _BATCH):
+            for begin in range(0, count, _BATCH):
                 part = slice(begin, begin + _BATCH)
                 some = np.matmul(
                     left[:, part].transpose(1, 0, 2).astype(np.float64),
@@ -246,7 +262,10 @@ def _below(value: NDArray[np.float32], limits: NDArray[np.float32], scratch: NDA
 
 
 def _segments(a: Tile, b: Tile, count: int) -> int:
-    """Into how many segments a chain must be cut so that each is bounded by 2**23 grid steps; 0 if that is too many."""
+    """Into how many segments a chain is cut for each to be bounded by 2**23 grid steps; 0 if there is no way.
+
+    A whole chain, and a single instruction, may be bounded by 2**24.
+    """
     lowest, highest = a.grids.min() + b.grids.min(), _highest(a) + _highest(b)
     if lowest < _SMALLEST or highest > _LARGEST:
         return 0
@@ -256,7 +275,7 @@ def _segments(a: Tile, b: Tile, count: int) -> int:
         most_a = np.add.reduceat(a.squares, starts, axis=1).max(axis=0)
         most_b = np.add.reduceat(b.squares, starts, axis=1).max(axis=0)
         bound = np.sqrt(most_a) * np.sqrt(most_b)
-        if bool((bound < (_HALF if segments > 1 else 2 * _HALF)).all()):
+        if bool((bound < (2 * _HALF if segments in (1, count) else _HALF)).all()):
             return segments
         if segments == count or float(bound.max()) > _HALF * count:
             return 0

@@ -25,7 +25,7 @@ class TensorCore:
         self.tmem = cta.unit(Tmem)
         self.pipe = cta.unit(Pipe)
         self.chunks = SharedChunks(cta.shared)
-        self.cache = cta.launch.unit(TileCache)
+        self.cache = cta.launch.machine.unit(TileCache)
         self.counters = cta.launch.counters
         self.machine = cta.launch.machine
         self.submit = cta.launch.machine.asynchronous.submit

@@ -26,7 +26,7 @@ from pytest_nvfp4.sim.tcgen05.operand import Chunks, k_major_rows
 
 __all__ = ["Operand", "Tile", "TileCache", "decode"]
 
-_BUDGET = 128 << 20
+_BUDGET = 96 << 20
 """Bytes of decoded tiles that a cache keeps."""
 _SAMPLES = 64
 
@@ -70,10 +70,10 @@ class Tile:
 
 
 class TileCache:
-    """Decoded tiles of one launch: ``launch.unit(TileCache)``."""
+    """Decoded tiles, and the memory for them: ``machine.unit(TileCache)``."""
 
-    def __init__(self, launch: Any = None, *, budget: int = _BUDGET) -> None:
-        self.launch = launch
+    def __init__(self, machine: Any = None, *, budget: int = _BUDGET) -> None:
+        self.machine = machine
         self.budget = budget
         self.held = 0
         self.hits = 0

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Eager
+from pytest_nvfp4.sim.run.asynchronous import Asynchronous
 from pytest_nvfp4.sim.run.cta import Cluster, Cta
+from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
@@ -20,7 +21,7 @@ class Launch:
     """A launch that only keeps things."""
 
     def __init__(self, *, asynchronous: Asynchronous | None = None, threads: int = 192) -> None:
-        self.machine = SimpleNamespace(asynchronous=asynchronous or Eager(), monitor=None, trace=None, changes=0)
+        self.machine = Machine(asynchronous=asynchronous)
         self.counters: Counter[str] = Counter()
         self.block = (threads, 1, 1)
         self.shape = (2, 1, 1)

@@ -74,7 +74,7 @@ def _draw(rng: np.random.Generator, low: int, high: int) -> tuple[np.ndarray, ..
 def paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which ways were taken."""
     taken: list[str] = []
-    for name in ("_whole", "_segmented", "_rounded"):
+    for name in ("_whole", "_segmented", "_stepped", "_rounded"):
         kept = getattr(Chain, name)
 
         def spy(self, *args, kept=kept, name=name):
@@ -91,6 +91,7 @@ def paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (0x38, 0x39, 12, ["_whole"]),
         (0x38, 0x41, 12, ["_whole"]),
         (0x30, 0x40, 24, ["_segmented"]),
+        (0x28, 0x41, 24, ["_segmented", "_stepped"]),
         (0x01, 0x7F, 6, ["_rounded"]),
         (0x00, 0x08, 6, ["_whole"]),
     ],
@@ -112,7 +113,7 @@ def test_what_outgrows_the_grid_is_rounded_from_there_on(paths: list[str]) -> No
         # All of one sign: the sums grow as fast as their bound.
         kernel.add(a & 7, b & 7, sfa, sfb, enable=i > 0)
     assert (kernel.value() == kernel.rule()).all()
-    assert paths == ["_segmented", "_rounded"]
+    assert paths == ["_segmented", "_stepped"]
     exact = np.sum(kernel.sums, axis=0)
     assert not (kernel.value() == exact).all(), "the control: here rounding is real"
 
@@ -132,7 +133,7 @@ def test_going_on_from_what_tmem_holds(paths: list[str]) -> None:
     kernel.tmem.floats[:N] = start
     kernel.add(*_draw(rng, 0x38, 0x40), enable=True)
     assert (kernel.value() == kernel.rule(start)).all()
-    assert paths[1:] == ["_segmented", "_rounded"], "a start off the grid is rounded"
+    assert paths[1:] == ["_segmented", "_stepped"], "a start off the grid is rounded"
 
 
 def test_a_look_in_between_changes_nothing() -> None:
