@@ -94,7 +94,7 @@ def main() -> None:
     with simulate(arch="sm_90a") as session:
         for number, (name, edit) in enumerate(runs):
             module = load(name, folder, edit, number)
-            for dtype in (torch.float16, torch.bfloat16, torch.float32)[: 3 if edit is None else 1]:
+            for dtype in (torch.float16, torch.bfloat16, torch.float32)[0 if edit is None else 2 :]:
                 for shape in SHAPES[name]:
                     torch.manual_seed(len(name) + sum(shape))
                     found = len(session.findings)
