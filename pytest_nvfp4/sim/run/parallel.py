@@ -44,7 +44,15 @@ def communicates(kernel: Kernel) -> bool:
 
 
 def run_grid(grid: Grid, *, processes: int) -> None:
-    """Run a grid, in several processes if that pays. Raises Fault, the first in the order of clusters."""
+    """Run a grid, in several processes if that pays. Raises Fault, the first in the order of clusters.
+
+    Matrix products of numpy use one thread meanwhile: their threads would spin against those of the other processes.
+    """
+    with blas.threads(1):
+        _run_grid(grid, processes)
+
+
+def _run_grid(grid: Grid, processes: int) -> None:
     if processes < 2 or grid.clusters_left < 2 * processes or communicates(grid.kernel) or not hasattr(os, "fork"):
         grid.run()
         return
@@ -58,8 +66,7 @@ def run_grid(grid: Grid, *, processes: int) -> None:
         if (time.monotonic() - started) / done * (total - done) > _WORTH_S:
             break
     if done < total:
-        with blas.threads(1):
-            _share(grid, range(done, total), processes)
+        _share(grid, range(done, total), processes)
     grid.finish()
 
 
