@@ -1,4 +1,4 @@
-"""cp.async with groups and with mbarriers, and bulk copies without tensor maps; PTX ISA, "cp.async", "cp.async.bulk"."""
+"""cp.async with groups and with mbarriers, and bulk copies without tensor maps; PTX ISA, "cp.async"."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ FEATURES = (
         named_reference,
         shape=(3, 64),
         out_shape=(3, 128),
-        opcodes=(r"(bar|barrier)(.cta)?.arrive", r"(bar|barrier)(.cta)?.sync"),
+        opcodes=(r"\b(bar|barrier)(.cta)?.arrive", r"\b(bar|barrier)(.cta)?.sync"),
     ),
     block_feature(
         "shared_atomics",

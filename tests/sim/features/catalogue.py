@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from .feature import Feature
 
-__all__ = ["MODULES", "NAMES", "load"]
+__all__ = ["MODULES", "NAMES", "SLOW", "load"]
 
 MODULES: Final[dict[str, tuple[str, ...]]] = {
     "mma_kinds": (
@@ -100,11 +100,6 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         "stmatrix_x4_trans",
         "matrix_atoms",
     ),
-    "dsmem": (
-        "dsmem",
-        "remote_arrive",
-        "st_async",
-    ),
     "persistent": (
         "persistent_static",
         "persistent_static_two_cta",
@@ -156,9 +151,46 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         "cp_64x128b_02_13",
         "cp_64x128b_01_23",
     ),
+    "bulk_tensor": (
+        "tma_swizzle_none",
+        "tma_swizzle_128b",
+        "tma_swizzle_64b",
+        "tma_swizzle_32b",
+        "tma_multicast_reduce",
+        "tma_reduce_add_float16",
+        "tma_reduce_add_int32",
+        "tma_reduce_min_int32",
+        "tma_reduce_max_int32",
+        "tma_reduce_and_int32",
+        "tma_reduce_or_int32",
+        "tma_reduce_xor_int32",
+    ),
+    "work_queue": (
+        "clc_queries",
+        "warp_mma",
+    ),
+    "dsmem": (
+        "dsmem",
+        "remote_arrive",
+        "st_async",
+        "st_async_v4",
+        "bulk_dsmem",
+    ),
 }
 
 NAMES: Final = tuple(name for names in MODULES.values() for name in names)
+
+SLOW: Final = frozenset(
+    {
+        *("mma_f16_f16_accumulator", "mma_bf16", "mma_f8", "mma_mxf8_mixed", "mma_mxf8_two_cta", "mma_nvf4_ue8m0"),
+        *("multicast_1x2", "multicast_2x2", "two_cta_128_2x1", "operand_swizzle_64b", "operand_mn_major_narrow"),
+        *("operand_n16", "operand_mn_major_two_cta", "persistent_static_two_cta", "persistent_dynamic_two_cta"),
+        *(f"tmem_32x32b_x{n}" for n in (1, 2, 4, 8, 16, 64)),
+        *(f"tma_reduce_{kind}_int32" for kind in ("min", "max", "or", "xor")),
+        *("ldmatrix_x1", "ldmatrix_x1_trans", "ldmatrix_x2", "stmatrix_x1", "stmatrix_x1_trans", "stmatrix_x2"),
+    }
+)
+"""Variants of others, which the quick tests leave out: every feature costs a compile and a run of a few tenths."""
 
 
 def load() -> dict[str, Feature]:

@@ -123,7 +123,9 @@ def grid_barrier(x: cute.Tensor, y: cute.Tensor):
             while arrived < CTAS * (2 * i + 1):
                 arrived = arch.load(counter.llvm_ptr, cutlass.Int32, sem="acquire", scope="gpu")
         arch.sync_threads()
-        value = value + arch.load((y.iterator + ((block + 1) % CTAS) * THREADS + thread).llvm_ptr, cutlass.Int32, cop="cg")
+        value = value + arch.load(
+            (y.iterator + ((block + 1) % CTAS) * THREADS + thread).llvm_ptr, cutlass.Int32, cop="cg"
+        )
         # Nobody writes before all have read.
         arch.sync_threads()
         if thread == 0:

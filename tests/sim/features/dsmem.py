@@ -125,6 +125,65 @@ def asynchronous_stores(x: cute.Tensor, y: cute.Tensor):
     arch.cluster_wait()
 
 
+@cute.jit
+def stores_by_name(x: cute.Tensor, y: cute.Tensor):
+    """The same with the DSL's own function: four words at a time."""
+    thread, _, _ = arch.thread_idx()
+    block, _, _ = arch.block_idx()
+    rank = arch.make_warp_uniform(arch.block_idx_in_cluster())
+    smem = utils.SmemAllocator()
+    barrier = smem.allocate_array(cutlass.Int64, 1)
+    row = smem.allocate_tensor(cutlass.Int32, cute.make_layout((4, THREADS // 4)), byte_alignment=16)
+    if thread == 0:
+        arch.mbarrier_init(barrier, 1)
+        arch.mbarrier_arrive_and_expect_tx(barrier, 4 * THREADS)
+    arch.mbarrier_init_fence()
+    arch.cluster_arrive()
+    arch.cluster_wait()
+    if thread < THREADS // 4:
+        words = tuple(x[block, thread * 4 + i] * 7 for i in range(4))
+        arch.store_async_dsmem(row[None, thread].iterator, words, barrier, rank ^ 1)
+    arch.mbarrier_wait(barrier, 0)
+    last = 31 - thread
+    y[block, thread] = row[last % 4, last // 4]
+    arch.cluster_arrive()
+    arch.cluster_wait()
+
+
+@cute.jit
+def bulk_between(x: cute.Tensor, y: cute.Tensor):
+    """A bulk copy from the own shared memory to that of the other CTA."""
+    thread, _, _ = arch.thread_idx()
+    block, _, _ = arch.block_idx()
+    rank = arch.make_warp_uniform(arch.block_idx_in_cluster())
+    smem = utils.SmemAllocator()
+    barrier = smem.allocate_array(cutlass.Int64, 1)
+    mine = smem.allocate_tensor(cutlass.Int32, cute.make_layout(THREADS), byte_alignment=128)
+    theirs = smem.allocate_tensor(cutlass.Int32, cute.make_layout(THREADS), byte_alignment=128)
+    mine[thread] = x[block, thread] * 7
+    if thread == 0:
+        arch.mbarrier_init(barrier, 1)
+        arch.mbarrier_arrive_and_expect_tx(barrier, 4 * THREADS)
+    arch.mbarrier_init_fence()
+    arch.fence_proxy("async.shared", space="cta")
+    arch.cluster_arrive()
+    arch.cluster_wait()
+    if thread == 0:
+        ptx32(
+            "{ .reg .b32 a, b; mapa.shared::cluster.u32 a, $1, $4; mapa.shared::cluster.u32 b, $3, $4; "
+            "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [a], [$2], 128, [b]; "
+            "mov.b32 $0, 0; }",
+            theirs.iterator.toint(),
+            mine.iterator.toint(),
+            barrier.toint(),
+            rank ^ 1,
+        )
+    arch.mbarrier_wait(barrier, 0)
+    y[block, thread] = theirs[31 - thread]
+    arch.cluster_arrive()
+    arch.cluster_wait()
+
+
 def asynchronous_stores_reference(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, 2, THREADS)[:, ::-1, ::-1].reshape(-1, THREADS) * 7
 
@@ -167,5 +226,26 @@ FEATURES = (
         block=(THREADS, 1, 1),
         cluster=(2, 1, 1),
         opcodes=("st.async.*shared::cluster.mbarrier::complete_tx::bytes",),
+    ),
+    block_feature(
+        "st_async_v4",
+        stores_by_name,
+        asynchronous_stores_reference,
+        shape=(4, THREADS),
+        grid=(4, 1, 1),
+        block=(THREADS, 1, 1),
+        cluster=(2, 1, 1),
+        opcodes=("st.async.*shared::cluster.mbarrier::complete_tx::bytes.v4",),
+        needs=("cute.arch.store_async_dsmem",),
+    ),
+    block_feature(
+        "bulk_dsmem",
+        bulk_between,
+        asynchronous_stores_reference,
+        shape=(4, THREADS),
+        grid=(4, 1, 1),
+        block=(THREADS, 1, 1),
+        cluster=(2, 1, 1),
+        opcodes=("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",),
     ),
 )

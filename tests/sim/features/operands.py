@@ -1,4 +1,4 @@
-"""Shared-memory operands of ``tcgen05.mma``: swizzles, both majors, the smallest and largest N; PTX ISA, "Matrix descriptor"."""
+"""Shared-memory operands of ``tcgen05.mma``: swizzles, both majors, smallest and largest N; PTX ISA, "tcgen05.mma"."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ class PersistentGemm:
                     work = scheduler.get_current_work()
             ab_producer.tail()
 
-        if cutlass.const_expr(self.dynamic):
+        if cutlass.const_expr(self.dynamic):  # noqa: SIM102 (decided when tracing)
             if warp == SCHEDULER_WARP and rank == 0:
                 fetch_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.ProducerConsumer, 1)
                 while work.is_valid_tile:

@@ -1,7 +1,7 @@
-"""Tensor maps that kernels rewrite for each problem of a group, in shared or in global memory; PTX ISA, "tensormap.replace".
+"""Tensor maps that kernels rewrite for each problem, in shared or global memory; PTX ISA, "tensormap.replace".
 
-Every CTA takes problems one after another: it replaces address, extents and stride of its own tensor map, publishes it to
-the tensormap proxy and loads the problem's matrix tile by tile. What lies outside of a matrix arrives as zeros.
+Every CTA takes problems one after another: it replaces address, extents and stride of its own tensor map, publishes it
+to the tensormap proxy and loads the problem's matrix tile by tile. What lies outside of a matrix arrives as zeros.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ class GroupedCopy:
         self.kernel(atom, coords, table, maps, y).launch(grid=(CTAS, 1, 1), block=(THREADS, 1, 1))
 
     @cute.kernel
-    def kernel(
-        self, atom: cute.CopyAtom, coords: cute.Tensor, table: cute.Tensor, maps: cute.Tensor, y: cute.Tensor
-    ):
+    def kernel(self, atom: cute.CopyAtom, coords: cute.Tensor, table: cute.Tensor, maps: cute.Tensor, y: cute.Tensor):
         thread, _, _ = arch.thread_idx()
         block, _, _ = arch.block_idx()
         warp = arch.make_warp_uniform(arch.warp_idx())
@@ -52,14 +50,11 @@ class GroupedCopy:
         manager = utils.TensorMapManager(self.mode, BYTES)
         in_gmem = manager.get_tensormap_ptr(maps[block, None].iterator)
         descriptor = manager.get_tensormap_ptr(maps[block, None].iterator, cute.AddressSpace.generic)
-        if cutlass.const_expr(self.mode == utils.TensorMapUpdateMode.SMEM):
-            target = staged.iterator
-        else:
-            target = in_gmem
+        target = staged.iterator if self.mode == utils.TensorMapUpdateMode.SMEM else in_gmem
         if thread == 0:
             arch.mbarrier_init(barrier, 1)
         arch.mbarrier_init_fence()
-        if cutlass.const_expr(self.mode == utils.TensorMapUpdateMode.SMEM):
+        if cutlass.const_expr(self.mode == utils.TensorMapUpdateMode.SMEM):  # noqa: SIM102 (decided when tracing)
             # The template may be shorter than the 128 bytes that are published.
             if thread < BYTES // 8:
                 staged[thread] = cutlass.Int64(0)

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_nvfp4.toolchain import hostside
 
-from .catalogue import MODULES, NAMES
+from .catalogue import MODULES, NAMES, SLOW
 
 pytestmark = pytest.mark.skipif(
     not all(importlib.util.find_spec(package) for package in ("cutlass", "torch")), reason="needs the DSL and torch"
@@ -26,22 +26,27 @@ MARK = "FEATURE "
 LIMIT_S = 600
 PLAIN = "mma_f16"
 SAME_OPCODES = {
+    # Types, extents and layouts that show in descriptors only.
     *(PLAIN, "mma_f16_ragged", "mma_bf16", "operand_swizzle_64b", "operand_swizzle_32b"),
     *("operand_mn_major", "operand_mn_major_narrow"),
+    # What every pipelined kernel has.
+    *("mbarrier_ping_pong", "async_pipeline", "collatz"),
 }
 
-every_feature = pytest.mark.parametrize("name", NAMES)
+every_feature = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in NAMES]
+)
 
 
-def run_worker(mode: str, names: Sequence[str], folder: Path) -> dict[str, dict[str, Any]]:
+def run_worker(names: Sequence[str], folder: Path) -> dict[str, dict[str, Any]]:
     """What the worker says of each feature; one that ends the process is reported and the rest go on in another."""
     said: dict[str, dict[str, Any]] = {}
     while remaining := [name for name in names if name not in said]:
-        dump = folder / f"{mode}-{len(said)}"
+        dump = folder / f"dump-{len(said)}"
         dump.mkdir()
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         result = subprocess.run(
-            [sys.executable, "-m", "tests.sim.features.worker", "--brief", mode, *remaining],
+            [sys.executable, "-m", "tests.sim.features.worker", "--brief", "simulate", *remaining],
             cwd=ROOT,
             env={**os.environ, **hostside.environment(dump), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
@@ -65,19 +70,18 @@ def run_worker(mode: str, names: Sequence[str], folder: Path) -> dict[str, dict[
 
 
 @pytest.fixture(scope="session")
-def worker(request, tmp_path_factory) -> Callable[[str, str], dict[str, Any]]:
-    """``worker(mode, name)``: one process a mode for all the features that this session selected."""
-    results: dict[str, dict[str, dict[str, Any]]] = {}
+def worker(request, tmp_path_factory) -> Callable[[str], dict[str, Any]]:
+    """``worker(name)``: what one process said of all the features that this session selected."""
+    results: dict[str, dict[str, Any]] = {}
     selected = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
 
-    def ask(mode: str, name: str) -> dict[str, Any]:
-        if mode not in results:
+    def ask(name: str) -> dict[str, Any]:
+        if not results:
             names = [known for known in NAMES if known in selected]
-            results[mode] = run_worker(mode, names, tmp_path_factory.mktemp("features"))
-        said = results[mode][name]
+            results.update(run_worker(names, tmp_path_factory.mktemp("features")))
+        said = results[name]
         if "absent" in said:
             pytest.skip(f"this DSL has no {', '.join(said['absent'])}")
-        assert "error" not in said, said["error"]
         return said
 
     return ask
@@ -91,7 +95,8 @@ def test_every_module_of_features_is_in_the_catalogue():
 
 @every_feature
 def test_the_kernel_compiles_to_its_opcodes(worker, name):
-    said = worker("compile", name)
+    said = worker(name)
+    assert "opcodes" in said, said["error"]
     assert said["opcodes"]
     assert not said["lost"]
     assert len(said["launches"]) == said["expected_launches"]
@@ -100,16 +105,15 @@ def test_the_kernel_compiles_to_its_opcodes(worker, name):
 @pytest.mark.parametrize("name", [PLAIN])
 def test_a_kernel_without_a_feature_is_told_from_one_with_it(worker, name):
     """The plain kernel lacks an opcode of every feature that is more than data types and extents."""
-    said = worker("compile", name)
+    said = worker(name)
+    assert "has" in said, said["error"]
     assert set(said["has"]) == SAME_OPCODES
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("pytest_nvfp4.sim.run.session") is None, reason="needs the simulator's session"
-)
 @every_feature
 def test_the_simulated_result_is_the_reference(worker, name):
-    said = worker("simulate", name)
+    said = worker(name)
+    assert "error" not in said, said["error"]
     assert said["compared"]
     assert not said["differences"]
     assert not said["findings"]

@@ -1,4 +1,4 @@
-"""Tensor memory: ``tcgen05.ld`` and ``tcgen05.st`` of every shape, ``tcgen05.cp``, and A from TMEM; PTX ISA, "tcgen05.ld"."""
+"""Tensor memory: ``tcgen05.ld`` and ``tcgen05.st`` of every shape, and A from TMEM; PTX ISA, "tcgen05.ld"."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def round_trip(store: Any, load: Any, *, rows: int, columns: int):
     return body
 
 
-def round_trip_feature(name: str, store: Any, load: Any, *, rows: int, columns: int, opcodes: tuple[str, str]) -> Feature:
+def round_trip_feature(
+    name: str, store: Any, load: Any, *, rows: int, columns: int, opcodes: tuple[str, str]
+) -> Feature:
     return block_feature(
         name,
         round_trip(store, load, rows=rows, columns=columns),
@@ -112,9 +114,7 @@ class TmemOperandGemm:
         b_atom, b_coords = cute.nvgpu.make_tiled_tma_atom_B(
             cpasync.CopyBulkTensorTileG2SOp(), b, cute.slice_(b_layout, (None, None, None, 0)), self.tile, tiled_mma
         )
-        self.kernel(tiled_mma, a, b_atom, b_coords, c, a_layout, b_layout).launch(
-            grid=(1, 1, 1), block=(THREADS, 1, 1)
-        )
+        self.kernel(tiled_mma, a, b_atom, b_coords, c, a_layout, b_layout).launch(grid=(1, 1, 1), block=(THREADS, 1, 1))
 
     @cute.kernel
     def kernel(

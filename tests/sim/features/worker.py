@@ -1,7 +1,7 @@
 """Runs features in a process of their own, since the DSL reads its environment when it is imported.
 
 ``python -m tests.sim.features.worker compile|simulate NAME...`` writes one JSON line per feature as it ends. In mode
-``compile`` launches are recorded and nothing executes; in mode ``simulate`` outputs are compared with the reference.
+``compile`` launches are recorded and nothing executes; mode ``simulate`` also compares outputs with the reference.
 """
 
 from __future__ import annotations
@@ -72,9 +72,8 @@ def recording() -> Iterator[list[Launch]]:
         yield launches
 
 
-def compile_one(feature: Any) -> dict[str, Any]:
-    with recording() as launches:
-        feature.run(feature.kernel_inputs(SEED))
+def facts(feature: Any, launches: Sequence[Launch]) -> dict[str, Any]:
+    """What the compile gave: launches, the opcodes that are there, and which features' opcodes all are."""
     said = said_by(launches)
     return said | {
         "opcodes": feature.opcodes,
@@ -84,20 +83,30 @@ def compile_one(feature: Any) -> dict[str, Any]:
     }
 
 
+def compile_one(feature: Any) -> dict[str, Any]:
+    with recording() as launches:
+        feature.run(feature.kernel_inputs(SEED))
+    return facts(feature, launches)
+
+
 def simulate_one(feature: Any) -> dict[str, Any]:
-    from pytest_nvfp4.sim.run.session import simulate  # type: ignore[import-not-found,unused-ignore]
+    from pytest_nvfp4.sim.run.session import simulate
 
     inputs = feature.kernel_inputs(SEED)
     stdout = io.StringIO()
+    said: dict[str, Any] = {"prints": feature.prints}
     with simulate(arch="sm_100a") as sim, redirect_stdout(stdout):
-        outputs = {name: tensor.cpu() for name, tensor in feature.run(inputs).items()}
+        try:
+            outputs = {name: tensor.cpu() for name, tensor in feature.run(inputs).items()}
+        except BaseException:  # the compile may be right where the run is not
+            return said | facts(feature, [record.launch for record in sim.launches]) | {"error": traceback.format_exc()}
     want = feature.reference(inputs)
     found = {name: differences(outputs[name], want[name], feature.tolerance) for name in want}
-    return {
+    said |= facts(feature, [record.launch for record in sim.launches])
+    return said | {
         "differences": {name: difference for name, difference in found.items() if difference is not None},
         "compared": sorted(want),
         "findings": [str(finding) for finding in sim.findings],
-        "prints": feature.prints,
         "stdout": sim.output + stdout.getvalue(),
     }
 
