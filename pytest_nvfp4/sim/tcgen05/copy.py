@@ -73,6 +73,8 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: Shape, at: 
     plan = core.copies.get(key)
     if plan is None or plan[2] != _epochs(plan[1]):
         plan = core.copies[key] = _plan(w, core, address, value, shape)
+    elif shape.group == 2:
+        pair_of(w.cta, 2, what=what)
     counters = core.counters
     counters["tcgen05.cp.instructions"] += 1
     counters["tcgen05.cp.bytes"] += plan[3]

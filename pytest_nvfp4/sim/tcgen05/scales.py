@@ -50,7 +50,7 @@ def check(tmem: Tmem, address: int, rows: int, sf_id: int, *, name: str, what: s
         )
     count = columns(rows)
     tmem.claim(column, count, what=what)
-    if tmem.replicated.find(0, column, column + count) < 0:
+    if tmem.is_replicated(column, count):
         return column
     tmem.settle(column, count)
     used = np.zeros(LANES, np.bool_)

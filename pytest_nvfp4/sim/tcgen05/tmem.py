@@ -120,6 +120,10 @@ class Tmem:
         for offset in np.flatnonzero(whole).tolist():
             self.full[column + offset] = 1
 
+    def is_replicated(self, column: int, count: int) -> bool:
+        """Whether columns are known to hold the same words in each quadrant."""
+        return self.replicated.find(0, column, column + count) < 0
+
     def wrote_replicated(self, column: int, count: int) -> None:
         """Note that all lanes of columns were written, with the same words in each quadrant."""
         end = column + count

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
+from pytest_nvfp4.sim.tcgen05.loadstore import movement, store
 from pytest_nvfp4.sim.tcgen05.mma import Form, issue
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.harness import make_ctas, matrix_bits, own
@@ -381,3 +382,49 @@ def test_illegal_instruction_descriptors(bits: int, said: str) -> None:
 def test_sparsity_is_unsupported() -> None:
     with pytest.raises(Unsupported, match="sparse"):
         _once(bits=idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64) | 4)
+
+
+def test_scale_factors_that_were_stored_are_compared_each_time() -> None:
+    _, _, ctas = run("mxf4nvf4", "e2m1", "e2m1", vector=4, scale="ue4m3", count=1)
+    core = ctas[0].unit(TensorCore)
+    desc_a, desc_b = next(iter(core.plans))[1:3]
+    form = Form("mxf4nvf4", 1, 4, False, 0, "test")
+    bits = idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64)
+    move = movement("32x32b", 4)
+    words = tuple(np.full(32, 0x38383838, np.uint32) for _ in range(4))
+    for warp in range(4):
+        store(ctas[0].warps[warp], 0xFFFF_FFFF, warp << 21 | SFA, words, move, "st", 0)
+    for _ in range(2):
+        issue(ctas[0].warps[0], 1, 0, desc_a, desc_b, bits, True, (), SFA, SFB, form, 0)
+    store(ctas[0].warps[2], 0xFFFF_FFFF, 2 << 21 | SFA, (*words[:3], words[3] + 1), move, "st", 0)
+    with pytest.raises(Fault, match="SFA of row 96: lane 0 of column 259"):
+        issue(ctas[0].warps[0], 1, 0, desc_a, desc_b, bits, True, (), SFA, SFB, form, 0)
+
+
+@pytest.mark.parametrize("change", ["freed", "moved"])
+def test_what_was_checked_is_checked_again_after_a_change(change: str) -> None:
+    _, _, ctas = run("f16", "f16", "f16", count=1, n=16)
+    core = ctas[0].unit(TensorCore)
+    desc_a, desc_b = next(iter(core.plans))[1:3]
+    bits = idesc("f16", "f16", "f16", 128, 16)
+    arguments = (1, 0, desc_a, desc_b, bits, True, (), 0, 0, Form("f16", 1, 0, False, 0, "test"), 0)
+    w = ctas[0].warps[0]
+    issue(w, *arguments)
+    issue(w, *arguments)
+    core.tmem.free(0, 512)
+    if change == "moved":
+        core.tmem.take(0, 32, 2)
+    with pytest.raises(Fault) as caught:
+        issue(w, *arguments)
+    assert caught.value.kind == ("tmem" if change == "freed" else "uninitialised")
+
+
+def test_the_peer_must_not_have_exited() -> None:
+    _, _, ctas = run("f16", "f16", "f16", m=256, group=2, count=1, n=16)
+    desc_a, desc_b = next(iter(ctas[0].unit(TensorCore).plans))[1:3]
+    bits = idesc("f16", "f16", "f16", 256, 16)
+    arguments = (1, 0, desc_a, desc_b, bits, False, (), 0, 0, Form("f16", 2, 0, False, 0, "test"), 0)
+    issue(ctas[0].warps[0], *arguments)
+    ctas[1].exited = len(ctas[1].warps)
+    with pytest.raises(Fault, match="has exited"):
+        issue(ctas[0].warps[0], *arguments)
