@@ -63,10 +63,16 @@ class KernelOnDevice:
             raise CheckFailure(f"the kernel's files cannot be read: {error}", file=str(self._case.path)) from error
 
     def _trace(self) -> Trace:
-        trace = self._run.trace(self._case)
+        """The trace of this configuration, on the first problem it is traced on.
+
+        What a job needs to know of it (its files) does not depend on the problem, and each trace is a compile.
+        """
+        cases = self._run.cases(self._case.path, named=False)
+        case = next((case for case in cases if case.settings == self._case.settings), self._case)
+        trace = self._run.trace(case)
         if trace.ok or {finding.kind for finding in trace.errors} <= {"no-compile", "run"}:
             return trace
-        return KernelUnderTest(self._item, self._run, self._case).compiled_or_skip()
+        return KernelUnderTest(self._item, self._run, case).compiled_or_skip()
 
     def verify(self) -> None:
         """Verify the kernel on its problem.
