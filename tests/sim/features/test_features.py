@@ -110,6 +110,25 @@ def test_a_kernel_without_a_feature_is_told_from_one_with_it(worker, name):
     assert set(said["has"]) == SAME_OPCODES
 
 
+def test_one_wrong_element_is_a_difference():
+    """What the comparison of outputs lets through: nothing but equal values, not even of another type or shape."""
+    import torch
+
+    from .worker import differences
+
+    want = torch.arange(12.0).reshape(3, 4)
+    wrong = want.clone()
+    wrong[2, 1] += 1
+    assert differences(want.clone(), want, 0.0) is None
+    found = differences(wrong, want, 0.0)
+    assert found == {"wrong": 1, "of": 12, "first": [2, 1], "last": [2, 1], "got": 10.0, "want": 9.0}
+    assert differences(wrong, want, 0.2) is None
+    assert differences(want.flatten(), want, 0.0) is not None
+    assert differences(want.half(), want, 0.0) is not None
+    wrong[2, 1] = float("nan")
+    assert differences(wrong, want, 0.2) is not None
+
+
 @every_feature
 def test_the_simulated_result_is_the_reference(worker, name):
     said = worker(name)
