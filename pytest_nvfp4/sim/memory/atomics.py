@@ -1,8 +1,10 @@
 """Atomics: ``atom``, ``red``, ``red.async`` (PTX ISA, "atom", "red", "red.async").
 
 Lanes that name one address apply in the order of lanes, one legal order of those the ISA allows. Vectors are element by
-element: only the elements are atomic. Memory order and scope change nothing (see ``forms``). Every atomic counts as a
-change that other warps may see. A reduction into a watched output claims its elements and makes no conflict.
+element: only the elements are atomic. Memory order and scope change nothing (see ``forms``). An atomic that leaves its
+bytes as they were (a ``cas`` that fails, an ``exch`` of the same value) is no change that another warp may see: a spin
+on a lock that nobody releases then comes back to the same state. A reduction into a watched output claims its elements
+and makes no conflict.
 
 Counters: ``global.atomic.requests`` and ``.lanes``, the same under ``shared`` and ``cluster``.
 """
@@ -70,7 +72,6 @@ def atomic(
     w: Warp, mask: int, address: lanes.Bits, b: tuple[Any, ...], c: tuple[Any, ...], op: Operation, at: int
 ) -> Values:
     """Apply to each lane's address; the values before (zeros in lanes that are not active). Raises Fault."""
-    w.cta.launch.machine.changes += 1
     return _in_space(w, mask, address, b, c, op, op.access.space)
 
 
@@ -115,14 +116,17 @@ def _in_space(
     counters[f"{space}.atomic.lanes"] += mask.bit_count()
     flush = op.kind == "f32" and space == "global"
     if not op.kind and op.access.count == 1 and (pattern.same or op.access.bits == 128):
-        return _one_by_one(data, offset, pattern.offsets, mask, b[0], c[0] if c else 0, op)
-    return _together(data, offset, pattern, mask, b, c, op, flush=flush)
+        values, changed = _one_by_one(data, offset, pattern.offsets, mask, b[0], c[0] if c else 0, op)
+    else:
+        values, changed = _together(data, offset, pattern, mask, b, c, op, flush=flush)
+    w.cta.launch.machine.changes += changed
+    return values
 
 
 def _one_by_one(
     data: NDArray[np.uint8], offset: int, places: NDArray[Any], mask: int, b: Any, c: Any, op: Operation
-) -> lanes.Bits:
-    """Integers, lane after lane."""
+) -> tuple[lanes.Bits, bool]:
+    """Integers, lane after lane: the values before, and whether any byte is another now."""
     size, bits = op.access.size, op.access.bits
     function = INTEGER[op.name]
     active = lanes.lanes(mask)
@@ -141,13 +145,18 @@ def _one_by_one(
             bits,
         )
         before.append(old)
+    changed = False
     for place, new in held.items():
-        data[offset + place : offset + place + size] = np.frombuffer(new.to_bytes(size, "little"), np.uint8)
+        part = data[offset + place : offset + place + size]
+        written = new.to_bytes(size, "little")
+        if part.tobytes() != written:
+            part[:] = np.frombuffer(written, np.uint8)
+            changed = True
     if len(before) == 1:
-        return before[0]
+        return before[0], changed
     result = np.zeros(32, lanes.DTYPES[bits])
     result[list(active)] = before
-    return result
+    return result, changed
 
 
 def _together(
@@ -160,8 +169,11 @@ def _together(
     op: Operation,
     *,
     flush: bool,
-) -> Values:
-    """All lanes whose address is theirs alone at once; those that share one in as many rounds as share it."""
+) -> tuple[Values, bool]:
+    """All lanes whose address is theirs alone at once; those that share one in as many rounds as share it.
+
+    The values before, and whether any round left other bytes.
+    """
     access = op.access
     dtype = np.dtype(lanes.DTYPES[access.bits])
     index = pattern.index
@@ -169,6 +181,7 @@ def _together(
     first, second = _operands(b, mask, access), _operands(c, mask, access)
     before = np.empty_like(first)
     alone = pattern.distinct == index.size
+    changed = False
     for chosen in (slice(None),) if alone else _rounds(index):
         old = items[index[chosen]]
         before[chosen] = old
@@ -178,10 +191,11 @@ def _together(
             new = real(op.name, op.kind, halves, operand, flush=flush).view(dtype)
         else:
             new = integer_arrays(op.name, old, first[chosen], second[chosen])
+        changed = changed or bool((new != old).any())
         items[index[chosen]] = new
     whole = np.zeros((access.count, 32), dtype)
     whole[:, lanes.bools(mask)] = before.T
-    return whole[0] if access.count == 1 else tuple(whole)
+    return whole[0] if access.count == 1 else tuple(whole), changed
 
 
 def _rounds(index: NDArray[Any]) -> list[NDArray[Any]]:

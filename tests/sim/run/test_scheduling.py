@@ -40,6 +40,33 @@ def test_a_flag_that_nobody_sets_is_a_deadlock() -> None:
     assert any("again and again" in note for note in caught.value.notes)
 
 
+LOCK = """
+mov.u32 %r1, %tid.x; setp.ne.s32 %p1, %r1, 0; @%p1 bra END;
+TAKE: {atomic} setp.ne.s32 %p2, %r2, 0; @%p2 bra TAKE;
+ld.global.b32 %r3, [%rd101]; add.s32 %r3, %r3, 1; st.global.b32 [%rd101], %r3;
+{release}
+END:
+"""
+RELEASE = "atom.release.gpu.global.exch.b32 _, [%rd100], 0;"
+
+
+@pytest.mark.parametrize(
+    "atomic",
+    [
+        "atom.acquire.gpu.global.cas.b32 %r2, [%rd100], 0, 1;",
+        "atom.acquire.gpu.global.exch.b32 %r2, [%rd100], 1;",
+        "atom.global.or.b32 %r2, [%rd100], 1;",
+    ],
+)
+def test_a_lock_that_is_never_released_is_a_deadlock(atomic: str) -> None:
+    body = LOCK.format(atomic=atomic, release=RELEASE)
+    assert run_ptx(body, buffers=flags(), grid=(3, 1, 1))["out"][0] == 3
+    with pytest.raises(Fault, match="no warp can go on in 2 CTAs") as caught:
+        run_ptx(LOCK.format(atomic=atomic, release=""), buffers=flags(), grid=(3, 1, 1))
+    assert caught.value.kind == "deadlock"
+    assert any("again and again" in note for note in caught.value.notes)
+
+
 def test_ctas_that_do_not_fit_at_once_cannot_wait_for_each_other() -> None:
     machine = Machine(model=replace(B200, sm_count=1, blocks_per_sm=2))
     with pytest.raises(Fault, match="no warp can go on") as caught:
