@@ -33,6 +33,7 @@ __all__ = [
     "locate_shared",
     "mark_written",
     "note_store",
+    "report_dropped",
     "scatter",
     "shared_byte",
 ]
@@ -70,17 +71,38 @@ def locate_global(
     return region, offset, pattern, low
 
 
-def by_region(w: Warp, mask: int, address: NDArray[Any], access: Access, *, write: bool) -> list[int]:
-    """The lanes of each region that an access touches. Raises Fault for a lane outside all of them."""
+def by_region(
+    w: Warp, mask: int, address: NDArray[Any], access: Access, *, write: bool, drop: bool = False
+) -> list[int]:
+    """The lanes of each region that an access touches.
+
+    Raises:
+        Fault: a lane outside all of them. With ``drop`` that is a finding, and the lane is in no part.
+    """
     memory = w.cta.launch.machine.memory
     parts: dict[int, int] = {}
+    outside: list[int] = []
     for lane in lanes.lanes(mask):
         where = int(address[lane])
         found = memory.find(where)
-        if found is None or where + access.size > found.end:
+        if found is not None and where + access.size <= found.end:
+            parts[found.start] = parts.get(found.start, 0) | 1 << lane
+        elif drop:
+            outside.append(lane)
+        else:
             raise memory.outside(where, access.size, write=write, what=f"{access.opcode}, lane {lane}")
-        parts[found.start] = parts.get(found.start, 0) | 1 << lane
+    if outside:
+        first = outside[0]
+        named = f"lane {first}" if len(outside) == 1 else f"{len(outside)} lanes, the first of them lane {first}"
+        report_dropped(
+            w, memory.outside(int(address[first]), access.size, write=True, what=f"{access.opcode}, {named}")
+        )
     return list(parts.values())
+
+
+def report_dropped(w: Warp, outside: Fault) -> None:
+    """Note a store outside every tensor, whose bytes go nowhere: the kernel goes on, and its result can be judged."""
+    w.cta.launch.report(outside.kind, f"{outside.message}; the bytes were dropped", hint=outside.hint)
 
 
 def locate_shared(mask: int, address: NDArray[Any], shared: SharedMemory, access: Access) -> tuple[int, Pattern]:

@@ -1,8 +1,10 @@
 """How a warp writes memory: one address for all lanes, or one a lane, in any state space.
 
 Checked always: bounds by tensor, alignment, read-only regions, bytes of mbarriers, and lanes of one store that meet
-with different values (PTX ISA, "Memory Consistency Model": which stays is not defined). Counted: requests, sectors,
-bank conflicts (``tally``); noted: the writers of watched outputs (``coverage``).
+with different values (PTX ISA, "Memory Consistency Model": which stays is not defined). A store to global memory
+outside every tensor is a finding that does not stop the kernel: its bytes go nowhere, all else goes on, so that the
+result can be judged too. Counted: requests, sectors, bank conflicts (``tally``); noted: the writers of watched outputs
+(``coverage``).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim import lanes
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.access import SHARED_WINDOW, Access, by_rank, by_space, misaligned
 from pytest_nvfp4.sim.memory.coverage import note_write
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW, LocalMemory
@@ -23,6 +26,7 @@ from pytest_nvfp4.sim.memory.locate import (
     locate_shared,
     mark_written,
     note_store,
+    report_dropped,
     scatter,
     shared_byte,
 )
@@ -54,7 +58,13 @@ def write_global(
         _write_global_lanes(w, mask, address, values, access, at)  # type: ignore[arg-type]
         return
     size = access.size
-    region = machine.memory.region(address, size, write=True, what=access.opcode)
+    try:
+        region = machine.memory.region(address, size, write=True, what=access.opcode)
+    except Fault as fault:
+        if fault.kind != "out-of-bounds":
+            raise
+        report_dropped(w, fault)
+        return
     offset = address - region.start
     if address % size:
         raise misaligned(access, address, None, region.say(address))
@@ -150,7 +160,7 @@ def _write_global_lanes(
 ) -> None:
     located = locate_global(w, mask, address, access, write=True)
     if located is None:
-        for part in by_region(w, mask, address, access, write=True):
+        for part in by_region(w, mask, address, access, write=True, drop=True):
             _write_global_lanes(w, part, address, values, access, at)
         return
     region, offset, pattern, low = located

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -115,13 +117,24 @@ def test_generic_and_peer_addresses():
 
 
 class TestFaults:
+    def test_outside_every_tensor_is_a_finding_and_the_rest_is_stored(self):
+        case = Case()
+        region = case.tensor(np.zeros(256, np.uint8), "C")
+        case.run("st.global.b32 [%d1], 1;", d1=region.end)
+        (found,) = case.launch.findings
+        assert found.kind == "out-of-bounds"
+        assert re.search(r"writes 4 bytes.*0 bytes after the end of C.*dropped", found.message)
+        case.run("st.global.b64 [%d1], %d2;", d1=region.start + 16 + 8 * LANE, d2=1)
+        assert "2 lanes, the first of them lane 30: writes 8 bytes" in case.launch.findings[1].message
+        assert region.data.view(np.uint64).tolist() == [0, 0] + 30 * [1]
+        case.run("st.v2.b32 [%d1], {%r1, %r1};", d1=region.end - 8 + 8 * LANE, r1=7)
+        assert region.data.view(np.uint32)[-4:].tolist() == [1, 0, 7, 7]
+        with pytest.raises(Fault, match=r"lane 31.*outside every tensor"):
+            case.run("red.global.add.u64 [%d1], %d2;", d1=region.start + 8 + 8 * LANE, d2=1)
+
     def test_bounds_alignment_and_read_only(self):
         case = Case()
         region = case.tensor(np.zeros(256, np.uint8), "C")
-        with pytest.raises(Fault, match=r"writes 4 bytes.*0 bytes after the end of C"):
-            case.run("st.global.b32 [%d1], 1;", d1=region.end)
-        with pytest.raises(Fault, match=r"lane 31.*outside every tensor"):
-            case.run("st.global.b64 [%d1], %d2;", d1=region.start + 8 + 8 * LANE, d2=1)
         with pytest.raises(Fault, match="not a multiple of 8"):
             case.run("st.global.b64 [%d1], %d2;", d1=region.start + 4, d2=1)
         region.writable = False
