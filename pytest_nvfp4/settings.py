@@ -12,6 +12,7 @@
     verify-problems = ["gpumode", "small"]            # run on these (default: GPU MODE's ten tests)
     benchmark-problems = ["gpumode-bench-2"]          # timed on these (default: GPU MODE's four benchmarks)
     protected = ["*.sA", "*.tCtAcc"]
+    cost-tolerance = { "instructions*" = "10%", "tma.load.requests" = "any" }    # growth that passes the cost check
 
     [[tool.pytest_nvfp4.kernel]]
     path = "examples/dense_gemm.py"
@@ -22,6 +23,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -55,6 +57,8 @@ class KernelSettings:
         benchmark: The problems it is timed on; None for GPU MODE's four benchmarks.
         protected: Patterns (``fnmatch``) of layout names that may not change without ``--nvfp4-unprotect``.
         compile_options: Options on top of the kernel's own.
+        cost_tolerance: Patterns of counters, each with the share by which they may grow before the cost check fails
+            (infinity for any growth).
         configured: A table of pyproject.toml speaks of this file.
     """
 
@@ -66,6 +70,7 @@ class KernelSettings:
     benchmark: tuple[Problem, ...] | None = None
     protected: tuple[str, ...] = ()
     compile_options: tuple[str, ...] = ()
+    cost_tolerance: tuple[tuple[str, float], ...] = ()
     configured: bool = False
 
 
@@ -191,6 +196,28 @@ class _Reader:
             raise self.fail(key, value, "a list of texts is expected")
         return tuple(items)
 
+    def tolerances(self, key: str, default: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
+        table = self._table.get(key)
+        if table is None:
+            return default
+        if not isinstance(table, dict):
+            raise self.fail(key, table, 'a table of counters is expected, such as { "instructions*" = "5%" }')
+        found = dict(default)
+        for name, value in table.items():
+            share = _share(value)
+            if share is None:
+                raise self.fail(f"{key}.{name}", value, 'a share such as "5%", or "any", is expected')
+            found[name] = share
+        return tuple(found.items())
+
+
+def _share(value: object) -> float | None:
+    """``"5%"`` as 0.05, ``"any"`` as infinity; None for what is neither."""
+    if value == "any":
+        return math.inf
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", value) if isinstance(value, str) else None
+    return float(match[1]) / 100 if match else None
+
 
 _KERNEL_KEYS = (
     "path",
@@ -202,12 +229,14 @@ _KERNEL_KEYS = (
     "benchmark-problems",
     "protected",
     "compile-options",
+    "cost-tolerance",
 )
 _TOP_KEYS = (
     "arch",
     "problems",
     "protected",
     "compile-options",
+    "cost-tolerance",
     "kernel",
     "default-problems",
     "verify-problems",
@@ -234,6 +263,7 @@ def _kernel(reader: _Reader, base: KernelSettings, own: Mapping[str, Problem], p
         benchmark=problems("benchmark-problems", base.benchmark),
         protected=reader.texts("protected", base.protected),
         compile_options=reader.texts("compile-options", base.compile_options),
+        cost_tolerance=reader.tolerances("cost-tolerance", base.cost_tolerance),
     )
 
 

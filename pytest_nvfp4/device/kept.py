@@ -150,6 +150,12 @@ class KeptSimulations(_Kept):
         notes = tuple(finding for launch in call.launches for finding in launch.findings)
         return Simulated(case, "passed", notes, call)
 
+    def lock(self, kernel: KernelSpec, case: Case) -> Path:
+        """A file to lock while a case is simulated, so that two processes do not do the same."""
+        path = self._path(kernel, case).with_suffix(".lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
     def add(self, kernel: KernelSpec, done: Simulated) -> None:
         """Keep what a case did, if it passed."""
         if done.status == "passed" and done.call is not None:

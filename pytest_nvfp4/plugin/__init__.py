@@ -18,10 +18,12 @@ from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.fixtures import (
     layout_snapshot,
     nvfp4_case,
+    nvfp4_cost_snapshot,
     nvfp4_device,
     nvfp4_fact_snapshot,
     nvfp4_kernel,
     nvfp4_running,
+    nvfp4_simulated,
     nvfp4_trace,
 )
 from pytest_nvfp4.plugin.kernel import KernelWarning
@@ -33,10 +35,12 @@ __all__ = [
     "KernelWarning",
     "layout_snapshot",
     "nvfp4_case",
+    "nvfp4_cost_snapshot",
     "nvfp4_device",
     "nvfp4_fact_snapshot",
     "nvfp4_kernel",
     "nvfp4_running",
+    "nvfp4_simulated",
     "nvfp4_trace",
 ]
 
@@ -83,7 +87,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     version = installed_dsl_version()
     dsl = f"nvidia-cutlass-dsl {version}" if version else "nvidia-cutlass-dsl is not installed"
     wanted = config.stash[_devices.DEVICES].options.device
-    return f"nvfp4: {dsl}; device {wanted}: {'; '.join(describe_gpus()) or 'no GPU'}"
+    none = "no GPU; kernels run in the simulator" if config.stash[_devices.DEVICES].options.simulates else "no GPU"
+    return f"nvfp4: {dsl}; device {wanted}: {'; '.join(describe_gpus()) or none}"
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from pytest_nvfp4.plugin.checks import BENCHMARK, CHECKS, VERIFY, Check
+from pytest_nvfp4.plugin.checks import BENCHMARK, CHECKS, SIMULATED, VERIFY, Check
 from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.kernel import item_name
 from pytest_nvfp4.plugin.recognise import claim, lacks_entry
 from pytest_nvfp4.plugin.running import benchmark_cases, verify_cases
+from pytest_nvfp4.plugin.simulating import simulated_cases
 from pytest_nvfp4.plugin.state import RUN, Case
 
 
@@ -84,6 +85,7 @@ class KernelFile(pytest.File):
         made = [(check, case) for case in cases for check in CHECKS]
         run, devices = self.config.stash[RUN], self.config.stash[DEVICES]
         made += [(VERIFY, case) for case in verify_cases(run, devices, cases)]
+        made += [(check, case) for case in simulated_cases(devices, cases) for check in SIMULATED]
         if self.config.pluginmanager.hasplugin("benchmark"):
             made += [(BENCHMARK, case) for case in benchmark_cases(run, devices, cases)]
         # Pytest looks up a function's fixtures anew for each item; the items of one check have the same.

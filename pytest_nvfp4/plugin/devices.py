@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pytest_nvfp4.bench.table import Row
     from pytest_nvfp4.device.base import Device
     from pytest_nvfp4.device.job import Case, KernelSpec
-    from pytest_nvfp4.device.kept import KeptVerdicts
+    from pytest_nvfp4.device.kept import KeptSimulations, KeptVerdicts
+    from pytest_nvfp4.device.simulate import Simulated
     from pytest_nvfp4.device.verify import Verification, Verifier
 
 
@@ -38,6 +39,8 @@ class DeviceOptions:
         threshold: Least slowdown that fails a benchmark with a baseline, as a share.
         timeout_s: Seconds that one job may take.
         fresh: Simulate again what is known to pass.
+        trace: Folder for timelines of what is simulated; None for none.
+        trace_ctas: CTAs of each launch that a timeline shows.
     """
 
     device: str
@@ -47,6 +50,13 @@ class DeviceOptions:
     threshold: float
     timeout_s: float
     fresh: bool = False
+    trace: Path | None = None
+    trace_ctas: int = 4
+
+    @property
+    def simulates(self) -> bool:
+        """Whether kernels are simulated at all: checks that count what a kernel does need it."""
+        return self.device in ("auto", "sim")
 
 
 def add(parser: pytest.Parser) -> None:
@@ -89,6 +99,18 @@ def add(parser: pytest.Parser) -> None:
         "the simulator and the versions of torch and the DSL are the same",
     )
     group.addoption(
+        "--nvfp4-trace",
+        metavar="FOLDER",
+        help="write a timeline of each simulated check (Chrome's trace format, for ui.perfetto.dev) in steps, not time",
+    )
+    group.addoption(
+        "--nvfp4-trace-ctas",
+        type=int,
+        default=4,
+        metavar="N",
+        help="CTAs of each launch that a timeline shows (default: 4)",
+    )
+    group.addoption(
         "--nvfp4-threshold",
         type=float,
         metavar="PERCENT",
@@ -105,6 +127,11 @@ def read(config: pytest.Config) -> DeviceOptions:
         raise pytest.UsageError(f"--nvfp4-rounds {rounds} is too few: at least 3 are needed")
     if not timeout > 0:
         raise pytest.UsageError(f"--nvfp4-device-timeout {timeout:g} must be more than zero seconds")
+    trace = config.getoption("--nvfp4-trace")
+    if not 1 <= config.getoption("--nvfp4-trace-ctas") <= 9999:
+        raise pytest.UsageError("--nvfp4-trace-ctas must be 1 to 9999")
+    if trace is not None and (config.invocation_params.dir / trace).is_file():
+        raise pytest.UsageError(f"--nvfp4-trace {trace} is a file: name a folder")
     name = config.getoption("--nvfp4-device")
     if name not in ("auto", "local", "sim", "none"):
         from pytest_nvfp4.device.select import known_names
@@ -126,6 +153,8 @@ def read(config: pytest.Config) -> DeviceOptions:
         threshold=_threshold(config),
         timeout_s=timeout,
         fresh=bool(config.getoption("--nvfp4-fresh")),
+        trace=None if trace is None else (config.invocation_params.dir / trace).resolve(),
+        trace_ctas=config.getoption("--nvfp4-trace-ctas"),
     )
 
 
@@ -154,6 +183,7 @@ class Devices:
         """Cases that were not simulated again."""
         self._verifiers: dict[str, Verifier] = {}
         self._verified: dict[tuple[str, str, str], dict[Case, Verification]] = {}
+        self._simulated: dict[tuple[str, str, str], dict[Case, Simulated]] = {}
 
     @cached_property
     def folder(self) -> Path:
@@ -248,6 +278,7 @@ class Devices:
 
             terminal.write_sep("-", "nvfp4: device times")
             terminal.write_line(render(self.rows, width=terminal._tw.fullwidth).strip("\n"))
+        _show_lines(terminal, "nvfp4: coverage (simulated)", COVERAGE_LINE)
         if self.recalled:
             cases = "1 case is" if self.recalled == 1 else f"{self.recalled} cases are"
             terminal.write_line(
@@ -330,5 +361,90 @@ class Devices:
             if verdict.status == "passed" and not verdict.findings:
                 self._kept.add(kernel, verdict.case)
 
+    def simulate(self, kernel: KernelSpec, wanted: Case, *, others: Sequence[Case], base: Path) -> Simulated:
+        """What a kernel does on a case, run once in the simulator, or known from an earlier run of the same.
+
+        Where the simulator does not know the architecture the caller is skipped, or fails with
+        ``--nvfp4-require-device``.
+
+        Args:
+            kernel: The kernel.
+            wanted: The case.
+            others: Further cases that will be asked for in this process: they run in the same job.
+            base: The folder the kernel's files are relative to.
+        """
+        if (unsupported := self.simulator.unsupported(kernel.arch)) is not None:
+            self.lack(unsupported)
+        key = (kernel.sha256, kernel.arch, " ".join(kernel.compile_options))
+        known = self._simulated.setdefault(key, {})
+        if wanted in known:
+            return known[wanted]
+        if not self.shared:
+            self._simulate(kernel, [wanted, *others], base=base, known=known)
+            return known[wanted]
+        # Of two test processes that come to the same case, the second waits and is told.
+        from filelock import FileLock
+
+        with FileLock(self._kept_simulations.lock(kernel, wanted)):
+            self._simulate(kernel, [wanted, *others], base=base, known=known)
+        return known[wanted]
+
+    def _simulate(self, kernel: KernelSpec, cases: Sequence[Case], *, base: Path, known: dict[Case, Simulated]) -> None:
+        from pytest_nvfp4.device.simulate import simulate
+
+        kept = self._kept_simulations
+        lacking = [case for case in dict.fromkeys(cases) if case not in known]
+        if not self.options.fresh and self.options.trace is None:
+            for case in lacking:
+                if (found := kept.get(kernel, case)) is not None:
+                    known[case] = found
+                    self.recalled += 1
+            lacking = [case for case in lacking if case not in known]
+        if not lacking:
+            return
+        done = simulate(
+            self.simulator,
+            kernel,
+            lacking,
+            folder=self.folder / "jobs",
+            base=base,
+            deadline_s=self.options.timeout_s,
+            trace_ctas=self.options.trace_ctas if self.options.trace is not None else 0,
+        )
+        for one in done:
+            known[one.case] = one
+            kept.add(kernel, one)
+
+    @cached_property
+    def _kept_simulations(self) -> KeptSimulations:
+        from pytest_nvfp4.device.kept import KeptSimulations
+        from pytest_nvfp4.plugin.state import RUN
+        from pytest_nvfp4.toolchain.cache import TraceCache
+
+        kept = KeptSimulations(TraceCache(self._config.stash[RUN].options.cache).root)
+        self._config.add_cleanup(kept.prune)
+        return kept
+
+
+def _show_lines(terminal: Any, title: str, name: str) -> None:
+    """Write what checks noted under a name, a line each, from whichever test process."""
+    reports = [report for outcome in ("passed", "failed") for report in terminal.stats.get(outcome, [])]
+    lines = [
+        f"{report.nodeid}: {value}"
+        for report in reports
+        for key, value in getattr(report, "user_properties", ())
+        if key == name and report.when == "call"
+    ]
+    if lines:
+        terminal.write_sep("-", title)
+        for line in lines[:_SHOWN]:
+            terminal.write_line(line)
+        if len(lines) > _SHOWN:
+            terminal.write_line(f"... and {len(lines) - _SHOWN} more")
+
+
+COVERAGE_LINE = "nvfp4_coverage"
+"""Under which name a coverage check notes its line."""
+_SHOWN = 30
 
 DEVICES = pytest.StashKey[Devices]()

@@ -13,10 +13,12 @@ from pytest_nvfp4.plugin.traces import TraceFactory
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.base import Device
+    from pytest_nvfp4.plugin.compare_cost import CostSnapshot
     from pytest_nvfp4.plugin.compare_facts import FactSnapshot
     from pytest_nvfp4.plugin.compare_layouts import LayoutSnapshot
     from pytest_nvfp4.plugin.kernels import KernelFactory
     from pytest_nvfp4.plugin.running import KernelOnDevice
+    from pytest_nvfp4.plugin.simulating import KernelInSimulator
 
 
 @pytest.fixture
@@ -37,6 +39,17 @@ def nvfp4_running(request: pytest.FixtureRequest) -> KernelOnDevice:
     if not isinstance(case, DeviceCase):
         raise pytest.UsageError("nvfp4_running is for check items of kernel files; a test uses nvfp4_kernel(PATH)")
     return KernelOnDevice(request.node, request.config.stash[RUN], case)
+
+
+@pytest.fixture
+def nvfp4_simulated(request: pytest.FixtureRequest) -> KernelInSimulator:
+    """The kernel that the check item runs in the simulator; for check items only."""
+    from pytest_nvfp4.plugin.simulating import KernelInSimulator
+
+    case = getattr(request.node, "case", None)
+    if not isinstance(case, Case):
+        raise pytest.UsageError("nvfp4_simulated is for check items of kernel files; a test uses nvfp4_kernel(PATH)")
+    return KernelInSimulator(request.node, request.config.stash[RUN], case)
 
 
 @pytest.fixture(scope="session")
@@ -77,3 +90,11 @@ def nvfp4_fact_snapshot(request: pytest.FixtureRequest) -> FactSnapshot:
     from pytest_nvfp4.plugin.compare_facts import FactSnapshot
 
     return FactSnapshot(request.node, request.config.stash[RUN])
+
+
+@pytest.fixture
+def nvfp4_cost_snapshot(request: pytest.FixtureRequest) -> CostSnapshot:
+    """Compare what a simulated call did with the stored snapshot; for check items."""
+    from pytest_nvfp4.plugin.compare_cost import CostSnapshot
+
+    return CostSnapshot(request.node, request.config.stash[RUN])

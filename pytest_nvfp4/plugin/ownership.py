@@ -24,7 +24,9 @@ from pytest_nvfp4.plugin.options import Options
 from pytest_nvfp4.plugin.places import owner_of
 from pytest_nvfp4.plugin.state import Case
 
-_FIXTURES = frozenset({"layout_snapshot", "nvfp4_fact_snapshot"})
+_FIXTURES = frozenset({"layout_snapshot", "nvfp4_fact_snapshot", "nvfp4_cost_snapshot"})
+_COST = "cost["
+"""How the names of snapshots begin whose checks are not made in runs that simulate nothing."""
 _MARK = b"# nvfp4-"
 """How every snapshot begins; a file that does not is none of ours, wherever it lies."""
 
@@ -124,10 +126,17 @@ def unused(options: Options, ledger: Ledger, arguments: Sequence[str]) -> list[P
         if not module.exists():
             gone = any(module.is_relative_to(argument) for argument in whole)
         else:
-            gone = str(module) not in by_node and ledger.whole(str(module))
+            gone = str(module) not in by_node and ledger.whole(str(module)) and _was_due(file, module, ledger)
         if gone:
             found.append(file)
     return found
+
+
+def _was_due(file: Path, module: Path, ledger: Ledger) -> bool:
+    """Whether a check that compares such a snapshot was part of the run: a run that simulates nothing has no costs."""
+    if not file.name.startswith(_COST):
+        return True
+    return any(nodeid.rpartition("::")[2].startswith(_COST) for nodeid in ledger.items.get(str(module), ()))
 
 
 def _is_ours(file: Path) -> bool:

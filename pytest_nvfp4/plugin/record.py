@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-Kind = Literal["", "layouts", "launch", "codegen"]
+Kind = Literal["", "layouts", "launch", "codegen", "cost"]
 """What the texts of a record are; empty for none."""
 
 

@@ -34,6 +34,26 @@ class DeviceCase(Case):
     own_shapes: bool = False
 
 
+def kernel_spec(case: Case, trace: Trace) -> tuple[job.KernelSpec, Path]:
+    """The kernel of a case as a job carries it, with what its trace says it needs, and the folder its paths are
+    relative to.
+
+    Raises:
+        CheckFailure: its files cannot be read.
+    """
+    from pytest_nvfp4.device.job import KernelSpec
+
+    try:
+        return KernelSpec.from_files(
+            case.path,
+            others=[Path(path) for path in trace.dependencies],
+            arch=case.settings.arch,
+            compile_options=case.settings.compile_options,
+        )
+    except (OSError, SyntaxError, UnicodeDecodeError) as error:
+        raise CheckFailure(f"the kernel's files cannot be read: {error}", file=str(case.path)) from error
+
+
 class KernelOnDevice:
     """Runs the kernel of a check item on the device of the run."""
 
@@ -49,18 +69,7 @@ class KernelOnDevice:
         A kernel that does not compile is skipped or fails as for every check; one that has nothing to compile (it does
         not use the DSL) can still be run.
         """
-        from pytest_nvfp4.device.job import KernelSpec
-
-        trace = self._trace()
-        try:
-            return KernelSpec.from_files(
-                self._case.path,
-                others=[Path(path) for path in trace.dependencies],
-                arch=self._case.settings.arch,
-                compile_options=self._case.settings.compile_options,
-            )
-        except (OSError, SyntaxError, UnicodeDecodeError) as error:
-            raise CheckFailure(f"the kernel's files cannot be read: {error}", file=str(self._case.path)) from error
+        return kernel_spec(self._case, self._trace())
 
     def _trace(self) -> Trace:
         """The trace of this configuration, on the first problem it is traced on.
@@ -90,8 +99,18 @@ class KernelOnDevice:
             for verdict in verification.verdicts
             if verdict.case == case and verdict.status != "passed"
         ]
+        self._write_trace(spec, bad[0][0].case if bad else found[0][0], base=base)
         if bad:
             raise self._failure(bad)
+
+    def _write_trace(self, spec: job.KernelSpec, case: job.Case, *, base: Path) -> None:
+        """With ``--nvfp4-trace``, the timeline of one call: of a case that went wrong, if there is one."""
+        if self._devices.options.trace is None or self._devices.for_arch(spec.arch).name != "sim":
+            return
+        from pytest_nvfp4.plugin.simulating import write_trace
+
+        done = self._devices.simulate(spec, case, others=(), base=base)
+        write_trace(self._devices, self._run, self._case.path, self._item.name, done)
 
     def benchmark(self, fixture: Any) -> None:
         """Time the kernel on its problem, replay the times into pytest-benchmark, and judge them.

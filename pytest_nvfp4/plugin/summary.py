@@ -48,9 +48,12 @@ def differences(record: CheckRecord) -> tuple[ListingDiff | None, list[FactChang
             return diff_listings(old, new, protected=record.protected), []
         from pytest_nvfp4.layout.launch_facts import diff_facts
 
-        return None, diff_facts(
-            Sheet.parse(record.old, kind=record.kind).facts, Sheet.parse(record.new, kind=record.kind).facts
-        )
+        before, after = (Sheet.parse(text, kind=record.kind).facts for text in (record.old, record.new))
+        if record.kind == "cost":
+            from pytest_nvfp4.bench.cost import cost_changes
+
+            return None, [found.change for found in cost_changes(before, after)]
+        return None, diff_facts(before, after)
     except (LayoutError, SheetError):
         return None, []
 

@@ -9,10 +9,13 @@ from typing import Any
 from pytest_nvfp4.plugin.checks.benchmark import benchmark
 from pytest_nvfp4.plugin.checks.codegen import codegen
 from pytest_nvfp4.plugin.checks.compiles import compiles
+from pytest_nvfp4.plugin.checks.cost import cost
+from pytest_nvfp4.plugin.checks.coverage import coverage
 from pytest_nvfp4.plugin.checks.launch import launch
 from pytest_nvfp4.plugin.checks.layouts import layouts
 from pytest_nvfp4.plugin.checks.verify import verify
 from pytest_nvfp4.plugin.kernel import COMPILE
+from pytest_nvfp4.plugin.simulating import COST, COVERAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,9 @@ CHECKS: tuple[Check, ...] = (
 
 VERIFY = Check("verify", verify)
 """The check that runs a kernel on a device and judges its results."""
+
+SIMULATED = (Check(COVERAGE, coverage), Check(COST, cost))
+"""The checks of what a kernel does in the simulator, in the order they run."""
 
 BENCHMARK = Check("benchmark", benchmark)
 """The check that times a kernel on a device."""
