@@ -115,6 +115,7 @@ def _in_space(
     counters[f"{space}.atomic.requests"] += 1
     counters[f"{space}.atomic.lanes"] += mask.bit_count()
     flush = op.kind == "f32" and space == "global"
+    values: Values
     if not op.kind and op.access.count == 1 and (pattern.same or op.access.bits == 128):
         values, changed = _one_by_one(data, offset, pattern.offsets, mask, b[0], c[0] if c else 0, op)
     else:

@@ -11,6 +11,8 @@ Rules (PTX ISA, "Tensor-map", "tensormap.replace", "tensormap.cp_fenceproxy", "m
   bits, is the measured format. Code 4 of ``swizzle_mode`` (96 B) is unsupported: how the map holds it was not
   measured. A map may be made from zeros by replacing its fields (Triton does); ``rank`` and ``elemtype`` give it the
   format tag of all known maps here.
+- Only the first 64 bytes of a map hold fields (measured), so only they must have been written in shared memory: the
+  DSL copies no more of a map there before it replaces fields (rests on NVIDIA's kernels).
 - The copy engine reads maps through a proxy of its own. A map that the kernel changed must be released
   (``tensormap.cp_fenceproxy`` does, or ``fence.proxy.tensormap::generic.release``) and acquired by the CTA that uses
   it (``fence.proxy.tensormap::generic.acquire [map], 128``); else the engine may see the old map: a finding
@@ -26,6 +28,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, lanes, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
@@ -36,6 +40,7 @@ from pytest_nvfp4.sim.tma.spelling import Parts, immediate
 from pytest_nvfp4.sim.tma.tile import Tile, tile_of
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.sim.memory.shared import SharedMemory
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.warp import Warp
 
@@ -224,6 +229,13 @@ def _at(value: Bits, lane: int) -> int:
     return value if isinstance(value, int) else int(value[lane])
 
 
+def _in_shared(memory: SharedMemory, address: int, *, what: str) -> tuple[int, bytes]:
+    """The index and the bytes of a map in shared memory, whose fields must have been written. Raises Fault."""
+    index = memory.index(address, BYTES, what=what, align=BYTES)
+    memory.read(index, ALIGN, what=what)
+    return index, memory.data[index : index + BYTES].tobytes()
+
+
 def _replace(w: Warp, at: int, form: Replace, address: int, value: int) -> None:
     what = form.opcode
     launch = w.cta.launch
@@ -232,8 +244,7 @@ def _replace(w: Warp, at: int, form: Replace, address: int, value: int) -> None:
         shared, address = True, address & 0xFFFF_FFFF
     if shared:
         memory = w.cta.shared
-        index = memory.index(address, BYTES, what=what, align=BYTES)
-        old = memory.read(index, BYTES, what=what).tobytes()
+        index, old = _in_shared(memory, address, what=what)
         new = replaced(old, form.field, form.ordinal, value, what=what)
         memory.data[index : index + BYTES].data[:] = new
     else:
@@ -279,9 +290,8 @@ def copy_map(w: Warp, mask: int, at: int, what: str, scope: str, to: Bits, sourc
     if address % BYTES:
         raise Fault("misaligned", f"{what}: global address {address:#x} is not a multiple of {BYTES}")
     launch = w.cta.launch
-    shared = w.cta.shared
-    data = shared.read(shared.index(start, BYTES, what=what, align=BYTES), BYTES, what=what)
-    launch.machine.memory.write(address, data, what=what)
+    _, data = _in_shared(w.cta.shared, start, what=what)
+    launch.machine.memory.write(address, np.frombuffer(data, np.uint8), what=what)
     launch.unit(TensormapWrites).modified(w, address, released=scope)
     launch.machine.changes += 1
     launch.counters["tensormap.copies"] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from types import SimpleNamespace
@@ -31,10 +32,11 @@ _WIDTHS = {"p": 1, "b": 8, "h": 16, "r": 32, "d": 64, "q": 128}
 
 
 class Reports:
-    """What ``launch.report`` was told."""
+    """What ``launch.report`` was told, and what was counted."""
 
     def __init__(self) -> None:
         self.kinds: list[str] = []
+        self.counters: Counter[str] = Counter()
 
     def report(self, kind: str, message: str, *, hint: str = "") -> None:
         assert message

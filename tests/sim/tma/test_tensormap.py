@@ -120,11 +120,14 @@ LOAD = (
     f"cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes [%r1+{DATA}], "
     "[{map}, {{32, 8}}], [%r1];"
 )
-TO_SHARED = "\n".join(
-    ["@%p0 bra COPIED;"]
-    + [f"ld.global.b64 %rd5, [%rd101+{i}];\nst.shared.b64 [%r1+{MAP + i}], %rd5;" for i in range(0, 128, 8)]
-    + ["COPIED:", "bar.warp.sync 0xffffffff;"]
-)
+
+
+def to_shared(size):
+    lines = [f"ld.global.b64 %rd5, [%rd101+{i}];\nst.shared.b64 [%r1+{MAP + i}], %rd5;" for i in range(0, size, 8)]
+    return "\n".join(["@%p0 bra COPIED;", *lines, "COPIED:", "bar.warp.sync 0xffffffff;"])
+
+
+TO_SHARED = to_shared(128)
 CHANGES = [
     "global_address.{s}.b1024.b64 [{a}], %rd102;",
     "global_dim.{s}.b1024.b32 [{a}], 0, 80;",
@@ -150,11 +153,11 @@ PUBLISHED = PUBLISH.format(scope="gpu")
 ACQUIRED = ACQUIRE.format(scope="gpu")
 
 
-def run_changed(*, publish=PUBLISHED, acquire=ACQUIRED, where="%rd103", **kwargs):
+def run_changed(*, publish=PUBLISHED, acquire=ACQUIRED, where="%rd103", copied=TO_SHARED, **kwargs):
     body = "\n".join(
         [
             prologue(),
-            TO_SHARED,
+            copied,
             changes("shared::cta", f"%r1+{MAP}"),
             publish,
             acquire,
@@ -182,6 +185,15 @@ def test_a_map_changed_in_shared_memory_and_published_is_used():
     assert ran.grid.findings == []
     assert ran.grid.counters["tensormap.replaces"] == 4
     assert ran.grid.counters["tensormap.copies"] == 1
+
+
+def test_only_the_half_of_a_map_that_holds_its_fields_must_have_been_written():
+    ran = run_changed(copied=to_shared(64))
+    assert ran["out"][: OLD.bytes].tolist() == box(NEW, ran["y"])
+    assert ran.grid.findings == []
+    with pytest.raises(Fault, match="was never written") as caught:
+        run_changed(copied=to_shared(56))
+    assert caught.value.kind == "uninitialised"
 
 
 def test_a_map_that_was_not_acquired_is_found():
