@@ -11,7 +11,7 @@
   number of columns, and both get the same address. ``dealloc`` may return before its peer's; it does here.
 - All tcgen05 instructions of a kernel have one ``.cta_group``.
 
-Counter: ``tmem.allocations``.
+Counters: ``tmem.allocations``, ``tmem.columns`` (of all of them).
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class Allocator:
         self.cta.unit(Tmem).take(column, count, self.serial)
         self.blocks[column] = (count, warp)
         self.cta.launch.counters["tmem.allocations"] += 1
+        self.cta.launch.counters["tmem.columns"] += count
 
     def at_exit(self) -> None:
         """Report columns that were never freed."""
