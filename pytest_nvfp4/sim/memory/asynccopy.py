@@ -14,7 +14,9 @@ PTX ISA, "Data Movement and Conversion Instructions: Non-bulk copy", "cp.async",
 Addresses are checked when the instruction is issued; bytes are read and written when the copy happens, which a lazy
 schedule puts off; the destination counts as never written from the issue on until they arrive, so that a missing wait
 is found even where older bytes lie. Copies of one warp happen in the order they were issued (the ISA promises no
-order; the lazy schedule is late, not shuffled). A wait on ``cp.async`` by another thread proves nothing.
+order; the lazy schedule is late, not shuffled). A wait on ``cp.async`` by another thread proves nothing. Lanes of one
+instruction that copy from different places to one are a finding; those that copy the same are none, which rests on
+NVIDIA's kernels: they do so where a tile has fewer elements than threads.
 
 Counters: ``cp_async.requests``, ``cp_async.bytes`` (read from global memory), ``cp_async.sectors``,
 ``cp_async.sectors_least``.
@@ -149,12 +151,7 @@ def _plan(
     size = access.size
     index, pattern = locate_shared(mask, target, w.cta.shared, access)
     if pattern.distinct != pattern.index.size:
-        lane = int(pattern.active[int(np.argmax(np.bincount(pattern.index)[pattern.index] > 1))])
-        w.cta.launch.report(
-            "lanes-race",
-            f"{access.opcode}: lane {lane} and another lane of the warp copy to the same bytes of shared memory",
-            hint="look at the layout of the threads over the tile: it has fewer elements than threads",
-        )
+        _check_lanes(w, pattern, source, source_size, access)
     short: list[tuple[int, Region, int, int]] = []
     whole = mask
     if source_size.__class__ is not int or source_size != size:
@@ -188,6 +185,22 @@ def _plan(
         _count(w, many, 1, 1)
     w.cta.launch.counters["cp_async.requests"] += 1
     return _Plan(tuple(sources), tuple(short), mask, index, pattern)
+
+
+def _check_lanes(w: Warp, pattern: Pattern, source: NDArray[Any], source_size: lanes.Bits, access: Access) -> None:
+    """Report two lanes that copy different bytes to one place."""
+    sizes = _spread(source_size, np.uint32)
+    seen: dict[int, int] = {}
+    for lane, place in zip(pattern.active.tolist(), pattern.index.tolist(), strict=True):
+        other = seen.setdefault(place, lane)
+        if sizes[lane] != sizes[other] or (sizes[lane] and source[lane] != source[other]):
+            w.cta.launch.report(
+                "lanes-race",
+                f"{access.opcode}: lanes {other} and {lane} of the warp copy from different places to the same bytes "
+                "of shared memory; which of them stays is not defined",
+                hint="look at the layout of the threads over the tile",
+            )
+            return
 
 
 def _count(w: Warp, size: int, sectors: int, least: int) -> None:

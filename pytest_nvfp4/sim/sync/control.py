@@ -3,11 +3,12 @@
 
 - ``griddepcontrol`` (PTX ISA): launches run one after the other here, so every grid that this one depends on is
   complete, and ``.wait`` and ``.launch_dependents`` are counted no-ops; repeating them is legal.
-- ``setmaxnreg`` (PTX ISA): a multiple of 8 from 24 to 256, the same instruction in all warps of a warpgroup (a finding
-  if not). ``.dec`` must not raise and ``.inc`` must not lower the count (findings). ``.inc`` waits until the CTA's pool
-  holds the registers that it takes; the pool is known if the launch knows the kernel's registers a thread (from the
-  CUBIN or ``.maxnreg``), else nothing waits. Warps that have ended give theirs back: the ISA does not say, and a wait
-  for them would be a deadlock that no device is known to have.
+- ``setmaxnreg`` (PTX ISA): a multiple of 8 from 24 to 256, the same in all warps of a warpgroup (a finding if not). The
+  ISA wants the very same instruction; that another with the same count will do rests on NVIDIA's kernels, where the
+  specialised warps of one warpgroup each execute their own. ``.dec`` must not raise and ``.inc`` must not lower the
+  count (findings). ``.inc`` waits until the CTA's pool holds the registers that it takes; the pool is known if the
+  launch knows the kernel's registers a thread (from the CUBIN or ``.maxnreg``), else nothing waits. Warps that have
+  ended give theirs back: the ISA does not say, and a wait for them would be a deadlock that no device is known to have.
 - ``nanosleep``: any duration from 0 is legal; it does not sleep.
 - ``trap`` and ``brkpt`` are faults (no debugger is there). ``pmevent`` is counted.
 
@@ -41,7 +42,7 @@ class RegisterPool:
     Attributes:
         count: Registers a thread of each warp, None while unknown.
         free: Registers in the pool, None if unknown.
-        history: By warp, the ``setmaxnreg`` instructions it has executed, by index.
+        history: By warp, the ``setmaxnreg`` instructions it has executed, in words.
     """
 
     def __init__(self, cta: Cta) -> None:
@@ -54,14 +55,14 @@ class RegisterPool:
             known = int(declared)
         self.count: list[int | None] = [known] * len(cta.warps)
         self.free: int | None = None if known is None else 0
-        self.history: list[list[int]] = [[] for _ in cta.warps]
+        self.history: list[list[str]] = [[] for _ in cta.warps]
 
     def waiting_for(self) -> str:
         """What the pool holds and who has how much."""
         held = ", ".join(f"warp {index} {count}" for index, count in enumerate(self.count))
         return f"registers of the CTA's pool, which holds {self.free}; registers a thread: {held}"
 
-    def set(self, w: Warp, count: int, *, grow: bool, at: int) -> bool | None:
+    def set(self, w: Warp, count: int, *, grow: bool) -> bool | None:
         """Change a warp's registers a thread; None while the pool has too few."""
         before = self.count[w.index]
         what = f"setmaxnreg.{'inc' if grow else 'dec'} {count}"
@@ -78,22 +79,22 @@ class RegisterPool:
                 return None
             self.free -= change
         self.count[w.index] = count
-        self._check_group(w, at, what)
+        self._check_group(w, what)
         self.cta.launch.counters["setmaxnreg"] += 1
         self.cta.launch.machine.changes += 1
         self._wake()
         return True
 
-    def _check_group(self, w: Warp, at: int, what: str) -> None:
+    def _check_group(self, w: Warp, what: str) -> None:
         mine = self.history[w.index]
-        mine.append(at)
+        mine.append(what)
         start = w.index // _GROUP * _GROUP
         for other, theirs in enumerate(self.history[start : start + _GROUP], start):
-            if len(theirs) >= len(mine) and theirs[len(mine) - 1] != at:
+            if len(theirs) >= len(mine) and theirs[len(mine) - 1] != what:
                 self.cta.launch.report(
                     "setmaxnreg",
-                    f"{what}: warps {other} and {w.index} of one warpgroup execute different setmaxnreg instructions",
-                    hint="all four warps of a warpgroup must execute the same one",
+                    f"{what} in warp {w.index}, and {theirs[len(mine) - 1]} in warp {other} of the same warpgroup",
+                    hint="all four warps of a warpgroup must ask for the same number of registers",
                 )
 
     def _wake(self) -> None:
@@ -122,9 +123,9 @@ class RegisterPool:
                 )
 
 
-def set_registers(w: Warp, count: int, grow: bool, at: int) -> bool | None:
+def set_registers(w: Warp, count: int, grow: bool) -> bool | None:
     """setmaxnreg: True, or None while it waits."""
-    return w.cta.unit(RegisterPool).set(w, count, grow=grow, at=at)
+    return w.cta.unit(RegisterPool).set(w, count, grow=grow)
 
 
 def count(w: Warp, name: str) -> None:
@@ -161,7 +162,7 @@ def _setmaxnreg(ins: Instruction, e: Emitter) -> None:
     (number,) = m.operands(1)
     if not isinstance(number, Immediate) or not 24 <= number.value <= 256 or number.value % 8:
         raise Unsupported(f"{ins.opcode}: the count must be a constant multiple of 8 from 24 to 256")
-    name = e.temporary(e.call(set_registers, "w", str(number.value), str(action == "inc"), str(e.at)))
+    name = e.temporary(e.call(set_registers, "w", str(number.value), str(action == "inc")))
     e.park_if_none(name)
 
 

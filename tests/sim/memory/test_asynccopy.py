@@ -108,8 +108,22 @@ def test_faults():
     shared.opaque[64] = (8, "the mbarrier")
     with pytest.raises(Fault, match="mbarrier at byte 64"):
         case.run(body, mask=1, r1=shared.base + 64, d1=region.start)
-    case.run(body, r1=shared.base, d1=region.start)
+
+
+@pytest.mark.parametrize("size", ["4", "4, %r2"])
+def test_lanes_may_copy_the_same_bytes_to_one_place_and_no_others(size):
+    case = Case()
+    region = case.tensor(BYTES)
+    base = case.cluster.ctas[0].shared.base
+    place = (base + 4 * (LANE % 8)).astype(np.uint32)
+    body = f"cp.async.ca.shared.global [%r1], [%d1], {size}; cp.async.wait_all;"
+    case.run(body, r1=place, d1=region.start + 4 * (LANE % 8), r2=(4 * (LANE % 8 != 3)).astype(np.uint32))
+    assert case.launch.findings == []
+    case.run(body, r1=place, d1=region.start + 4 * (LANE % 16), r2=0)
+    assert [f.kind for f in case.launch.findings] == ["lanes-race"] * (size == "4")
+    case.run(body, r1=place, d1=region.start + 4 * (LANE % 8), r2=(4 * (LANE != 9)).astype(np.uint32))
     assert [f.kind for f in case.launch.findings] == ["lanes-race"]
+    assert "lanes 1 and 9" in case.launch.findings[-1].message or size == "4"
 
 
 def test_bytes_are_late_without_a_wait_and_there_after_it():
