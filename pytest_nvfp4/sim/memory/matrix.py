@@ -28,7 +28,7 @@ accesses, a matrix of 8 rows in one pass if it can (``shared.load``, ``shared.st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +40,7 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.access import SHARED_WINDOW, Access
 from pytest_nvfp4.sim.memory.locate import check_written, gather, locate_shared, mark_written, scatter
 from pytest_nvfp4.sim.memory.tally import Tally
-from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Vector
+from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register, Vector
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
@@ -248,11 +248,19 @@ def _shape(ins: Instruction, table: Mapping[tuple[str, bool, str], int], registe
     )
 
 
+def _addressed(shape: Shape, address: Operand) -> Shape:
+    """Without a state space the address is generic, but 32 bits can only be a shared one (DSL 4.4 writes it so)."""
+    base = address.base if isinstance(address, Address) else None
+    if isinstance(base, Register) and base.bits == 32:
+        return replace(shape, generic=False)
+    return shape
+
+
 def _ldmatrix(ins: Instruction, e: Emitter) -> None:
     if len(ins.operands) != 2:
         raise Unsupported(f"{ins.opcode} with {len(ins.operands)} operands")
     target, address = ins.operands
-    shape = e.constant(_shape(ins, _LOADS, target), "shape")
+    shape = e.constant(_addressed(_shape(ins, _LOADS, target), address), "shape")
     e.assign_all(target, e.call(load_matrix, "w", e.mask, e.address(address), shape, str(e.at)), 32)
 
 
@@ -260,7 +268,7 @@ def _stmatrix(ins: Instruction, e: Emitter) -> None:
     if len(ins.operands) != 2:
         raise Unsupported(f"{ins.opcode} with {len(ins.operands)} operands")
     address, source = ins.operands
-    shape = e.constant(_shape(ins, _STORES, source), "shape")
+    shape = e.constant(_addressed(_shape(ins, _STORES, source), address), "shape")
     e.line(e.call(store_matrix, "w", e.mask, e.address(address), e.tuple(source, 32), shape, str(e.at)))
 
 

@@ -138,6 +138,18 @@ class Grid:
         by_threads = model.threads_per_sm // max(32, x * y * z)
         return model.sm_count * max(1, min(by_shared, by_threads, model.blocks_per_sm))
 
+    @property
+    def started_together(self) -> int:
+        """Clusters that are started before any runs: half of them, where the kernel takes clusters off the queue.
+
+        Which of them still wait when it asks is up to the device's other work, so any number is legal; with half of them
+        both answers occur, and CTAs run beside each other as they do on a device. Other kernels start one by one.
+        """
+        if not any(instruction.root == "clusterlaunchcontrol" for instruction in self.kernel.instructions):
+            return 1
+        x, y, z = self.cluster_shape
+        return max(1, min(self.capacity // (x * y * z), -(-self._left // 2)))
+
     def unit(self, kind: type[_Unit]) -> _Unit:
         """The launch's part of a hardware unit, made on first use by ``kind(grid)``."""
         found: _Unit | None = self.units.get(kind)

@@ -55,6 +55,8 @@ class Scheduler:
     def run(self) -> None:
         """Run all clusters of the grid. Raises Fault with its place."""
         machine = self.grid.machine
+        for _ in range(self.grid.started_together - 1):
+            self._more()
         while True:
             if self.ready:
                 warp = self.ready.popleft()
