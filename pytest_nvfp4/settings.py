@@ -10,6 +10,7 @@
     path = "kernels/*/sm100.py"                       # glob, relative to the pyproject.toml
     problems = ["small", "gpumode-0"]                 # compiled for these
     verify-problems = ["gpumode", "small"]            # run on these (default: GPU MODE's ten tests)
+    simulate-problems = ["small"]                     # coverage and cost are counted on these (default: `problems`)
     benchmark-problems = ["gpumode-bench-2"]          # timed on these (default: GPU MODE's four benchmarks)
     protected = ["*.sA", "*.tCtAcc"]
     cost-tolerance = { "instructions*" = "10%", "tma.load.requests" = "any" }    # growth that passes the cost check
@@ -54,6 +55,7 @@ class KernelSettings:
         problems: The problems it is traced on; None where the settings do not say: then ``gpumode-0`` for a kernel
             under the contract, and one trace without a problem's name for an entry.
         verify: The problems it is verified on, on a device; None for GPU MODE's ten tests.
+        simulate: The problems on which the simulator counts what it does; None for those it is traced on.
         benchmark: The problems it is timed on; None for GPU MODE's four benchmarks.
         protected: Patterns (``fnmatch``) of layout names that may not change without ``--nvfp4-unprotect``.
         compile_options: Options on top of the kernel's own.
@@ -67,6 +69,7 @@ class KernelSettings:
     arch: str = DEFAULT_ARCH
     problems: tuple[Problem, ...] | None = None
     verify: tuple[Problem, ...] | None = None
+    simulate: tuple[Problem, ...] | None = None
     benchmark: tuple[Problem, ...] | None = None
     protected: tuple[str, ...] = ()
     compile_options: tuple[str, ...] = ()
@@ -226,6 +229,7 @@ _KERNEL_KEYS = (
     "arch",
     "problems",
     "verify-problems",
+    "simulate-problems",
     "benchmark-problems",
     "protected",
     "compile-options",
@@ -240,6 +244,7 @@ _TOP_KEYS = (
     "kernel",
     "default-problems",
     "verify-problems",
+    "simulate-problems",
     "benchmark-problems",
 )
 _ANY = re.compile(r".+", re.DOTALL)
@@ -260,6 +265,7 @@ def _kernel(reader: _Reader, base: KernelSettings, own: Mapping[str, Problem], p
         arch=arch or base.arch,
         problems=problems(problems_key, base.problems),
         verify=problems("verify-problems", base.verify),
+        simulate=problems("simulate-problems", base.simulate),
         benchmark=problems("benchmark-problems", base.benchmark),
         protected=reader.texts("protected", base.protected),
         compile_options=reader.texts("compile-options", base.compile_options),

@@ -79,8 +79,16 @@ def cost_facts(call: SimulatedCall, problem: Problem, names: Mapping[str, str] |
     for index, launch in enumerate(call.launches):
         name = f"launch.{index}"
         facts[f"{name}.kernel"] = (names or {}).get(launch.kernel) or short_name(launch.kernel)
-        facts |= {f"{name}.{key}": str(value) for key, value in sorted(launch_costs(launch, call.sms).items())}
+        facts |= {
+            f"{name}.{key}": str(value) for key, value in sorted(launch_costs(launch, call.sms).items(), key=_by_name)
+        }
     return facts
+
+
+def _by_name(item: tuple[str, int]) -> list[tuple[str, int]]:
+    """In the order of names, with the numbers in them as numbers."""
+    parts = re.split(r"(\d+)", item[0])
+    return [(part, 0) if not part.isdigit() else ("", int(part)) for part in parts]
 
 
 def short_name(symbol: str) -> str:

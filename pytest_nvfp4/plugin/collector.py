@@ -85,7 +85,7 @@ class KernelFile(pytest.File):
         made = [(check, case) for case in cases for check in CHECKS]
         run, devices = self.config.stash[RUN], self.config.stash[DEVICES]
         made += [(VERIFY, case) for case in verify_cases(run, devices, cases)]
-        made += [(check, case) for case in simulated_cases(devices, cases) for check in SIMULATED]
+        made += [(check, case) for case in simulated_cases(run, devices, cases) for check in SIMULATED]
         if self.config.pluginmanager.hasplugin("benchmark"):
             made += [(BENCHMARK, case) for case in benchmark_cases(run, devices, cases)]
         # Pytest looks up a function's fixtures anew for each item; the items of one check have the same.

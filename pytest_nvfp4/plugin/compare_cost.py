@@ -52,9 +52,13 @@ class CostSnapshot(Comparison):
     def _compare(
         self, pending: Pending, call: SimulatedCall, problem: Problem, tolerance: Sequence[tuple[str, float]]
     ) -> None:
-        trace = pending.trace
+        trace = pending.trace  # of another problem, perhaps: names and versions do not depend on it
         names = {code.symbol: code.source_name for code in trace.code if code.source_name}
-        head = header(trace, self._run) | {"model": f"{call.model}, {call.sms} SMs", "counts": COUNTS}
+        head = header(trace, self._run) | {
+            "problem": problem.name,
+            "model": f"{call.model}, {call.sms} SMs",
+            "counts": COUNTS,
+        }
         received = Sheet(_KIND, head, cost_facts(call, problem, names))
         text = received.render()
         pending.record(_KIND, text)

@@ -44,10 +44,10 @@ def nvfp4_running(request: pytest.FixtureRequest) -> KernelOnDevice:
 @pytest.fixture
 def nvfp4_simulated(request: pytest.FixtureRequest) -> KernelInSimulator:
     """The kernel that the check item runs in the simulator; for check items only."""
-    from pytest_nvfp4.plugin.simulating import KernelInSimulator
+    from pytest_nvfp4.plugin.simulating import KernelInSimulator, SimulatedCase
 
     case = getattr(request.node, "case", None)
-    if not isinstance(case, Case):
+    if not isinstance(case, SimulatedCase):
         raise pytest.UsageError("nvfp4_simulated is for check items of kernel files; a test uses nvfp4_kernel(PATH)")
     return KernelInSimulator(request.node, request.config.stash[RUN], case)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,21 +32,44 @@ _ABOUT_COVERAGE = frozenset({"never-written", "written-by-two"})
 _MOST_FINDINGS = 8
 
 
-def simulated_cases(devices: Devices, cases: Iterable[Case]) -> list[Case]:
-    """The cases of the checks that count what a kernel does: every problem it is compiled for.
+@dataclass(frozen=True)
+class SimulatedCase(Case):
+    """A case of which the simulator counts what it does.
+
+    Attributes:
+        traced: The case whose trace says what the kernel is; of the same problem, if that is traced.
+    """
+
+    traced: Case | None = None
+
+
+def simulated_cases(run: Run, devices: Devices, cases: Iterable[Case]) -> list[SimulatedCase]:
+    """The cases of the checks that count what a kernel does: every problem it is compiled for, or those it names.
 
     A kernel with an entry cannot be run. Without the simulator (``--nvfp4-device=none``, or a device that was named)
     there are none.
     """
     if not devices.options.simulates:
         return []
-    return [case for case in cases if case.settings.entry is None and case.trouble is None]
+    by_settings: dict[str, list[Case]] = {}
+    for case in cases:
+        if case.settings.entry is None and case.trouble is None:
+            by_settings.setdefault(case.settings.name, []).append(case)
+    made = []
+    for traced in by_settings.values():
+        settings = traced[0].settings
+        own = {case.problem: case for case in traced}
+        for problem in run.chosen_problems or settings.simulate or own:
+            label = "-".join(part for part in (settings.name, problem.name) if part)
+            case = own.get(problem, traced[0])
+            made.append(SimulatedCase(case.path, settings, problem, label, traced=case))
+    return made
 
 
 class KernelInSimulator:
     """Runs the kernel of a check item once in the simulator; items of one kernel share their runs."""
 
-    def __init__(self, item: pytest.Item, run: Run, case: Case) -> None:
+    def __init__(self, item: pytest.Item, run: Run, case: SimulatedCase) -> None:
         self._item = item
         self._run = run
         self._case = case
@@ -89,7 +113,7 @@ class KernelInSimulator:
         return trace, done.call, self._case.problem
 
     def _done(self) -> tuple[Trace, Simulated]:
-        trace = KernelUnderTest(self._item, self._run, self._case).compiled_or_skip()
+        trace = KernelUnderTest(self._item, self._run, self._case.traced or self._case).compiled_or_skip()
         spec, base = kernel_spec(self._case, trace)
         others = [] if self._devices.shared else self._others()
         done = self._devices.simulate(spec, _job_case(self._case), others=others, base=base)
@@ -104,7 +128,8 @@ class KernelInSimulator:
             _job_case(case)
             for item in self._item.session.items
             if item.parent is self._item.parent and item.name.partition("[")[0] in (COVERAGE, COST)
-            if isinstance(case := getattr(item, "case", None), Case) and case.settings == self._case.settings
+            if isinstance(case := getattr(item, "case", None), SimulatedCase)
+            if case.settings == self._case.settings
         ]
 
     def _say_once(self, name: str, errors: list[Finding], done: Simulated) -> None:
@@ -132,7 +157,9 @@ class KernelInSimulator:
 
 def coverage_line(call: SimulatedCall) -> str:
     """The CTA map of a call in a line: CTAs, tiles, waves, and CTAs that wrote nothing."""
-    writing = [launch for launch in call.launches if launch.writers is not None] or list(call.launches)
+    writing = [launch for launch in call.launches if launch.writers is not None]
+    if not writing:
+        return f"no launch of {len(call.launches)} wrote an output"
     tiles = sum(output.tiles for output in call.outputs)
     parts = []
     for launch in writing:
