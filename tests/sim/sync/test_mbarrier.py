@@ -213,8 +213,17 @@ RULES = {
         "with counts 1 and 2",
         "add.u32 %r1, %r0, 1;\nmbarrier.init.shared.b64 [%r99], %r1;",
     ),
-    "two warps": ("mbarrier", "there is a live", "mbarrier.init.shared.b64 [%r99], 1;"),
-    "twice": ("mbarrier", "there is a live", init() + "@%p0 mbarrier.init.shared.b64 [%r99], 1;"),
+    "two warps": (
+        "mbarrier",
+        "there is a live",
+        "mov.u32 %r1, %tid.x;\nshr.u32 %r1, %r1, 5;\nadd.u32 %r1, %r1, 1;\nmbarrier.init.shared.b64 [%r99], %r1;",
+    ),
+    "twice": ("mbarrier", "there is a live", init() + "@%p0 mbarrier.init.shared.b64 [%r99], 2;"),
+    "after use": (
+        "mbarrier",
+        "there is a live",
+        init(2) + "@%p0 mbarrier.arrive.shared.b64 _, [%r99];\n@%p0 mbarrier.init.shared.b64 [%r99], 2;",
+    ),
     "never": (
         "mbarrier",
         "no mbarrier was initialised at byte 8 .* nearest are at bytes 0",
@@ -264,6 +273,7 @@ LEGAL = {
     "lanes with different counts": "mbarrier.init.shared.b64 [%r99], 1;",
     "all lanes": "mad.lo.u32 %r1, %r0, 8, %r99;\nmbarrier.init.shared.b64 [%r1], 1;",
     "twice": init() + "@%p0 mbarrier.inval.shared.b64 [%r99];\n@%p0 mbarrier.init.shared.b64 [%r99], 1;",
+    "again, untouched": init() + "@%p0 mbarrier.init.shared.b64 [%r99], 1;",
     "too many": init(2) + "@%p0 mbarrier.arrive.shared.b64 _, [%r99], 2;",
     "every lane": init(32) + "mbarrier.arrive.shared.b64 _, [%r99];",
     "parity of 2": init() + "mbarrier.try_wait.parity.shared.b64 %p1, [%r99], 1;",
@@ -301,10 +311,16 @@ def test_bytes_that_never_arrive_are_a_deadlock_that_says_so():
 
 
 def test_bytes_outstanding_at_the_end_are_found():
-    body = init() + "@%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r99], 64;\n"
+    announced = init() + "@%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r99], 64;\n"
+    arrived = "@%p0 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r99], {};\n"
+    body = announced + arrived.format(32)
     assert [kind for kind, _ in findings(body)] == ["mbarrier"]
-    assert "64 more bytes" in findings(body)[0][1]
-    clean(body + "@%p0 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r99], 64;\n")
+    assert "32 more bytes" in findings(body)[0][1]
+    clean(announced + arrived.format(64))
+
+
+def test_bytes_announced_for_a_copy_that_is_never_begun_are_left_alone():
+    clean(init() + "@%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r99], 64;\n")
 
 
 def test_spinning_without_a_wait_lets_the_others_run():
