@@ -119,7 +119,7 @@ def equal_warps(counts: Mapping[int, int]) -> list[tuple[str, int]]:
     return found
 
 
-def warp_roles(counts: Mapping[int, int], *, share: float = 0.1) -> list[tuple[str, int]]:
+def warp_roles(counts: Mapping[int, int], *, share: float = 0.04) -> list[tuple[str, int]]:
     """Warps next to each other whose counts differ little, taken for one role: label and sum of their counts."""
     return [
         (f"warp {first}" if first == last else f"warps {first}-{last}", sum(values))

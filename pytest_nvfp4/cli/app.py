@@ -23,6 +23,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compile": ("codegen", "Compile a kernel without a device and keep what the compiler wrote."),
     "ptx": ("codegen", "The PTX of a kernel."),
     "sass": ("codegen", "The SASS of a kernel."),
+    "run": ("run", "Run a kernel once: verdict, findings, what it printed and did, and a timeline."),
+    "cost": ("cost", "What one call of a kernel does, counted without a GPU; no time."),
     "eval": ("evaluate", "Judge and time a kernel as GPU MODE does, speaking its protocol."),
     "upgrade": ("upgrade", "What another version of CuTe DSL changes in a kernel."),
     "snapshot": ("snapshot", "Read a layout snapshot file."),

@@ -1,0 +1,241 @@
+"""``nvfp4 cost``: what one call of a kernel does, counted in the simulator, beside the floor of a roofline."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pytest_nvfp4.cli import output
+from pytest_nvfp4.cli.errors import Exit, InputError
+from pytest_nvfp4.cli.options import arch_of, json_option
+from pytest_nvfp4.cli.simulation import Runnable, runnable
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.bench.roofline import NoRoofline, Roofline
+    from pytest_nvfp4.device.result import SimulatedCall, SimulatedLaunch
+    from pytest_nvfp4.device.simulate import Simulated
+    from pytest_nvfp4.problem import Problem
+
+_FAMILY = "gpumode"
+NO_TIME = "counts of what one call does, simulated; none is a time"
+
+
+@click.command("cost")
+@click.argument("kernel", type=click.Path(path_type=Path))
+@click.option(
+    "--problem", "names", multiple=True, metavar="NAME", help="Problem, or a shape MxNxK[,...]; may be repeated."
+)
+@click.option("--arch", callback=arch_of, metavar="ARCH", help="Architecture, such as sm_100a.")
+@click.option("--config", "configuration", metavar="NAME", help="Which of several configurations of the kernel.")
+@click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds it may take.")
+@json_option
+def cost_command(
+    kernel: Path, *, names: tuple[str, ...], arch: str | None, configuration: str | None, timeout: float, as_json: bool
+) -> None:
+    """What one call of KERNEL does, exactly and repeatably, without a GPU.
+
+    CTAs and waves, bytes and requests of TMA, matrix instructions and padding, shared memory and bank conflicts,
+    global sectors against the fewest possible, atomics, barriers, and instructions by warp. These are counts: the
+    simulator has no clock. The floor is what the published peaks of the device would allow, and no measurement.
+    """
+    from pytest_nvfp4.device.sim import SimDevice
+    from pytest_nvfp4.device.simulate import simulate
+
+    subject = runnable(kernel, names, arch=arch, configuration=configuration, simulated=True)
+    device = SimDevice(arch=subject.spec.arch)
+    if (unsupported := device.unsupported(subject.spec.arch)) is not None:
+        raise InputError(f"{subject.label}: {unsupported}")
+    with tempfile.TemporaryDirectory(prefix="nvfp4-cost-") as folder, output.working(f"simulating {subject.label}"):
+        cases = subject.cases([_FAMILY])
+        done = simulate(
+            device, subject.spec, cases, folder=Path(folder), base=subject.base, deadline_s=timeout, outputs=False
+        )
+    pairs = list(zip(subject.problems, done, strict=True))
+    if as_json:
+        output.write_json({"kernel": subject.label, "arch": subject.spec.arch, "note": NO_TIME} | _json(subject, pairs))
+    else:
+        for problem, one in pairs:
+            output.write("\n".join(_lines(subject, problem, one)) + "\n")
+    if any(one.call is None or one.errors or one.status != "passed" for one in done):
+        raise click.exceptions.Exit(Exit.FAILED)
+
+
+def floor(problem: Problem, arch: str) -> Roofline | NoRoofline:
+    """The roofline of a problem on the device that a kernel for an architecture would run on."""
+    from pytest_nvfp4.bench.roofline import roofline
+    from pytest_nvfp4.device.result import DeviceInfo
+    from pytest_nvfp4.toolchain.device_model import for_arch
+
+    model = for_arch(arch)
+    # Not the simulator, which has no time: the product itself, by its published peaks.
+    return roofline(problem, DeviceInfo(name=model.name, capability=model.capability, l2_bytes=model.l2_bytes))
+
+
+def floor_text(line: Roofline | NoRoofline) -> str:
+    """The floor in words that cannot be taken for a time."""
+    from pytest_nvfp4.bench.roofline import Roofline
+
+    if not isinstance(line, Roofline):
+        return str(line)
+    return (
+        f"floor on {line.peaks.gpu}: {line.floor_us:.2f} us if the published peaks were reached, bound by {line.term}; "
+        "not a measurement"
+    )
+
+
+def _json(subject: Runnable, pairs: list[tuple[Problem, Simulated]]) -> dict[str, Any]:
+    from pytest_nvfp4.bench.cost import cost_facts
+    from pytest_nvfp4.bench.roofline import Roofline
+
+    problems = []
+    for problem, one in pairs:
+        line = floor(problem, subject.spec.arch)
+        problems.append(
+            {
+                "problem": problem.name,
+                "sizes": [list(size) for size in problem.sizes],
+                "status": one.status,
+                "findings": [finding.model_dump(mode="json") for finding in one.findings],
+                "model": one.call.model if one.call else None,
+                "sms": one.call.sms if one.call else None,
+                "facts": {name: _number(text) for name, text in cost_facts(one.call, problem).items()}
+                if one.call
+                else {},
+                "launches": [launch.model_dump(mode="json") for launch in one.call.launches] if one.call else [],
+                "floor": {
+                    "gpu": line.peaks.gpu,
+                    "us_if_published_peaks_were_reached": line.floor_us,
+                    "bound_by": line.term,
+                    "is_a_measurement": False,
+                }
+                if isinstance(line, Roofline)
+                else {"unavailable": str(line)},
+            }
+        )
+    return {"problems": problems}
+
+
+def _number(text: str) -> int | float | str:
+    if text.isdigit():
+        return int(text)
+    return float(text.removesuffix(" %")) if text.endswith(" %") else text
+
+
+def _lines(subject: Runnable, problem: Problem, one: Simulated) -> Iterator[str]:
+    yield f"{subject.label} on {problem.name} ({_sizes(problem)})"
+    if one.status != "passed":
+        yield f"  {one.status}:"
+    for finding in one.findings:
+        yield from (f"  {line}" for line in subject.say(finding).splitlines())
+    if one.call is None:
+        return
+    yield f"  simulated on a model of {one.call.model} with {one.call.sms} SMs: {NO_TIME}"
+    yield from cost_lines(one.call, problem)
+    yield f"  {floor_text(floor(problem, subject.spec.arch))}"
+
+
+def _sizes(problem: Problem) -> str:
+    groups = [f"{m}x{n}x{k}" + (f"x{batches}" if batches != 1 else "") for m, n, k, batches in problem.sizes]
+    return ", ".join(groups[:4]) + (f" and {len(groups) - 4} more groups" if len(groups) > 4 else "")
+
+
+def cost_lines(call: SimulatedCall, problem: Problem) -> Iterator[str]:
+    """The costs of a call in words, a few lines a launch."""
+    from pytest_nvfp4.bench.cost import flops_of, short_name
+
+    flops = flops_of(call, problem)
+    if flops.executed:
+        yield (
+            f"  matrix work: {_amount(flops.executed)}FLOP executed, {_amount(flops.useful)}FLOP useful "
+            f"({100 * flops.padding:.2f} % padding)"
+        )
+    for index, launch in enumerate(call.launches):
+        yield (
+            f"  launch {index} {short_name(launch.kernel)}: grid {_dims(launch.grid)}, block {_dims(launch.block)}, "
+            f"cluster {_dims(launch.cluster)}, {launch.shared_bytes} B of shared memory"
+        )
+        width = max(len(name) for name, _ in _rows(launch, call.sms))
+        yield from (f"    {name:<{width}}  {text}" for name, text in _rows(launch, call.sms))
+
+
+def _rows(launch: SimulatedLaunch, sms: int) -> Iterator[tuple[str, str]]:
+    counters = launch.counters
+    idle = "" if launch.writers is None else f", {launch.ctas - launch.writers} of them wrote no output"
+    waves = launch.waves(sms)
+    each = f"{launch.ctas_per_sm} an SM by shared memory, threads and TMEM"
+    yield (
+        "CTAs",
+        f"{launch.ctas} in {launch.clusters} clusters, {waves} wave{'s' * (waves != 1)} on {sms} SMs ({each}){idle}",
+    )
+    if counters.get("mma.instructions"):
+        yield "MMA", f"{counters['mma.instructions']} instructions"
+    if counters.get("wgmma.instructions"):
+        yield "wgmma", f"{counters['wgmma.instructions']} instructions"
+    unique = counters.get("tma.load.unique_bytes", 0)
+    for name, label in (
+        ("tma.load", "TMA loads"),
+        ("tma.store", "TMA stores"),
+        ("tma.reduce", "TMA reductions"),
+        ("bulk.load", "bulk loads"),
+        ("bulk.store", "bulk stores"),
+        ("cp_async", "cp.async"),
+    ):
+        if counters.get(f"{name}.requests"):
+            text = f"{counters[f'{name}.requests']} requests, {_amount(counters.get(f'{name}.bytes', 0))}B"
+            if name in ("tma.load", "bulk.load") and unique:
+                times = counters[f"{name}.bytes"] / unique
+                text += f"; {_amount(unique)}B different, each {times:.2f} times" if times >= 1 else ""
+            yield label, text
+    for name, label in (("global.load", "global loads"), ("global.store", "global stores")):
+        if counters.get(f"{name}.requests"):
+            yield (
+                label,
+                f"{counters[f'{name}.requests']} requests, {_amount(counters[f'{name}.bytes'])}B in "
+                f"{counters[f'{name}.sectors']} sectors, {counters[f'{name}.sectors_least']} at least",
+            )
+    for name, label in (("shared.load", "shared loads"), ("shared.store", "shared stores")):
+        if counters.get(f"{name}.requests"):
+            yield (
+                label,
+                f"{counters[f'{name}.requests']} requests, {_amount(counters[f'{name}.bytes'])}B, "
+                f"{counters[f'{name}.conflicts']} passes lost to bank conflicts of {counters[f'{name}.wavefronts']}",
+            )
+    for name, label in (("global.atomic", "global atomics"), ("shared.atomic", "shared atomics")):
+        if counters.get(f"{name}.requests"):
+            yield label, f"{counters[f'{name}.requests']} requests, {counters.get(f'{name}.lanes', 0)} lanes"
+    yield (
+        "barriers",
+        f"{counters.get('mbarrier.waits', 0)} mbarrier waits, {counters.get('mbarrier.phases', 0)} phases, "
+        f"{counters.get('barrier.cta.arrivals', 0)} arrivals at CTA barriers",
+    )
+    yield "instructions", f"{counters.get('instructions', 0)}: {_roles(counters)}"
+
+
+def _roles(counters: dict[str, int]) -> str:
+    from pytest_nvfp4.bench.cost import warp_roles
+
+    prefix = "instructions.warp"
+    warps = {
+        int(name.removeprefix(prefix)): count
+        for name, count in counters.items()
+        if name.startswith(prefix) and name.removeprefix(prefix).isdigit()
+    }
+    return ", ".join(f"{label} {count}" for label, count in warp_roles(warps))
+
+
+def _dims(dims: tuple[int, int, int]) -> str:
+    return "x".join(map(str, dims))
+
+
+def _amount(count: int) -> str:
+    """A number with a prefix of a thousand each: ``363.3 M``."""
+    amount = float(count)
+    for prefix in ("", "k", "M", "G", "T"):
+        if amount < 1000 or prefix == "T":
+            return f"{count} " if not prefix else f"{amount:.1f} {prefix}"
+        amount /= 1000
+    raise AssertionError("unreachable")

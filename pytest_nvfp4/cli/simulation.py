@@ -1,0 +1,98 @@
+"""What the commands that run kernels share: the kernel's files, its problems, and where timelines go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.subject import check_kernel_file
+from pytest_nvfp4.problem import GPUMODE, Problem
+from pytest_nvfp4.settings import KernelSettings, find_root, load
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.device.job import Case, KernelSpec
+    from pytest_nvfp4.toolchain.trace import Finding
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """A kernel under GPU MODE's contract, ready to be run.
+
+    Attributes:
+        label: The file as the user named it.
+        spec: The kernel as a job carries it.
+        base: The folder its files are relative to.
+        problems: What to run it on.
+        root: The folder that paths are shown relative to.
+    """
+
+    label: str
+    spec: KernelSpec
+    base: Path
+    problems: tuple[Problem, ...]
+    root: Path
+
+    def cases(self, families: Sequence[str]) -> list[Case]:
+        """Every problem with every family."""
+        from pytest_nvfp4.device.job import Case, ProblemSpec
+
+        return [
+            Case(problem=ProblemSpec.of(problem), family=family) for problem in self.problems for family in families
+        ]
+
+    def say(self, finding: Finding) -> str:
+        """A finding with its place, as it is shown."""
+        if finding.file is None:
+            return str(finding)
+        try:
+            file = Path(finding.file).relative_to(self.root).as_posix()
+        except ValueError:
+            file = finding.file
+        return str(finding.model_copy(update={"file": file}))
+
+
+def runnable(
+    kernel: Path, names: Sequence[str], *, arch: str | None, configuration: str | None, simulated: bool
+) -> Runnable:
+    """The kernel at a path, with its settings.
+
+    Args:
+        kernel: Its file.
+        names: Problems of the command line; the first of the kernel's own where there are none.
+        arch: Architecture of the command line.
+        configuration: Name of one of several configurations.
+        simulated: Of the kernel's own problems, take those it is simulated on.
+
+    Raises:
+        InputError: the file cannot be a kernel that is run, or cannot be read.
+        SettingsError, ProblemError: a setting, or the name of a problem, cannot be used.
+    """
+    from pytest_nvfp4.device.job import KernelSpec
+
+    label = str(kernel)
+    check_kernel_file(kernel, label=label, has_entry=True)
+    path = kernel.resolve()
+    settings = load(find_root(path))
+    own = _chosen(settings.for_kernel(path), configuration, label)
+    if own.entry is not None:
+        raise InputError(f"{label}: has an entry in its settings; only a kernel with custom_kernel(data) can be run")
+    check_kernel_file(path, label=label, has_entry=False)
+    default = (own.simulate if simulated else None) or own.problems or GPUMODE
+    try:
+        spec, base = KernelSpec.from_files(path, arch=arch or own.arch, compile_options=own.compile_options)
+    except (OSError, SyntaxError, UnicodeDecodeError) as error:
+        raise InputError(f"{label}: cannot be read: {error}") from error
+    return Runnable(label, spec, base, settings.resolve_problems(names) if names else default[:1], settings.root)
+
+
+def _chosen(found: Sequence[KernelSettings], name: str | None, label: str) -> KernelSettings:
+    for one in found:
+        if name == one.name or (name is None and len(found) == 1):
+            return one
+    names = ", ".join(repr(one.name) for one in found)
+    if name is None:
+        raise InputError(f"{label}: has {len(found)} configurations: {names}; choose with --config")
+    raise InputError(f"{label}: no configuration is called {name!r}; there are {names}")
