@@ -180,7 +180,7 @@ def dealloc(w: Warp, mask: int, address: Bits, count: Bits, group: int, at: int)
     del unit.blocks[column]
     if cta.launch.machine.monitor is not None:
         cta.launch.machine.monitor.tmem_freed(w, at, column, columns)
-    cta.unit(Tmem).free(column, columns)
+    cta.unit(Tmem).free(column, columns, warp=w.index, at=at)
     unit.wake()
     if group == 2:
         peer_of(cta, what=what, exited=True).unit(Allocator).wake()

@@ -14,6 +14,9 @@ reaches lanes 32 * (warp % 4) to + 31 only. For lane t of the warp, with the add
 (The .16 shapes as CUTLASS's copy traits state them, which agree with the DSL's.) ``.pack::16b`` takes the low halves of
 columns 2 c and 2 c + 1 for column c above; ``.unpack::16b`` writes them, with the high halves 0.
 
+All lanes give the same address. That lane t of a .32x32b may give the address of the row that it reaches, t lanes above
+the warp's, rests on NVIDIA's kernels (a store through the partition of a load).
+
 Results are there when the instruction is issued; registers may be used before ``tcgen05.wait::ld`` in PTX, as ptxas
 moves what needs it, and a missing wait is not reported. ``.red`` is sm_103's: unsupported.
 
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LOWERINGS", "Movement", "load", "movement", "store"]
 
+_ROWS = np.arange(32, dtype=np.uint32) << np.uint32(16)
+"""The lane of TMEM that each lane of the warp reaches with .32x32b, relative to the first, as part of an address."""
 _WIDTHS = {"32x32b": 1, "16x64b": 2, "16x128b": 4, "16x256b": 8, "16x32bx2": 1}
 _REGISTERS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}
 
@@ -98,7 +103,7 @@ def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) 
     reached = slice(lane, lane + move.rows)
     for first, count in move.spans:
         start = column + first
-        tmem.claim(start, count, what=what)
+        tmem.claim_to_read(start, count, what=what)
         tmem.need(start, count, reached, what=what, hint="nothing was accumulated, copied or stored there")
         if tmem.pending:
             tmem.settle(start, count)
@@ -165,6 +170,8 @@ def _origin(w: Warp, mask: int, address: Bits, move: Movement, what: str) -> tup
     if mask != FULL:
         _whole(w, mask, what)
     one = address if address.__class__ is int else uniform(address, mask)
+    if one is None and move.rows == 32:
+        one = uniform(address - _ROWS, mask)
     if one is None:
         raise Fault("tmem", f"{what}: the address differs between the lanes of the warp")
     lane, column = one >> 16, one & 0xFFFF

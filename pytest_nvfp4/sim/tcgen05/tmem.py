@@ -1,8 +1,11 @@
 """Tensor Memory of one CTA: 128 lanes x 512 columns of 32 bits (PTX ISA, "Tensor Memory").
 
 An address has the lane in bits 16-31 and the column in bits 0-15. Each column belongs to one allocation or to none;
-each word is uninitialised until written, and again when its column is allocated anew. Values of accumulators may be
-*pending*: written as far as every check is concerned, computed when somebody looks (``settle``).
+each word is uninitialised until written, and again when its column is allocated anew. A load from columns that were
+freed, and that nobody has allocated since, finds the old words: a finding that does not stop the kernel.
+
+Values of accumulators may be *pending*: written as far as every check is concerned, computed when somebody looks
+(``settle``).
 
 Columns whose four 32-lane quadrants hold the same words because a ``.warpx4`` copy wrote them are known as
 *replicated*, so that scale factors need not be compared again.
@@ -64,6 +67,8 @@ class Tmem:
         self.replicated = bytearray(COLUMNS)
         self.pending: list[Pending] = []
         self.epoch = 0
+        self.freed: dict[int, tuple[int, int, int]] = {}
+        """By first column the blocks that were freed last: columns, warp, and instruction."""
 
     def claim(self, column: int, count: int, *, what: str) -> None:
         """Check that columns lie inside one allocation. Raises Fault."""
@@ -75,6 +80,22 @@ class Tmem:
                 return
         raise self._outside(column, count, what=what)
 
+    def claim_to_read(self, column: int, count: int, *, what: str) -> None:
+        """The same for a load, which is only reported if its columns were freed and still hold what they held."""
+        try:
+            self.claim(column, count, what=what)
+        except Fault as fault:
+            if self._freed(column, count) is None or self.owner.count(0, column, column + count) != count:
+                raise
+            self.cta.launch.report(fault.kind, fault.message, hint=fault.hint)
+
+    def _freed(self, column: int, count: int) -> tuple[int, int] | None:
+        """The warp and instruction that freed the block that these columns were part of."""
+        for first, (size, warp, at) in self.freed.items():
+            if first <= column and column + count <= first + size:
+                return warp, at
+        return None
+
     def _outside(self, column: int, count: int, *, what: str) -> Fault:
         runs: list[str] = []
         start = 0
@@ -84,6 +105,15 @@ class Tmem:
                     runs.append(f"[{start}, {end})")
                 start = end
         held = f"allocated: columns {', '.join(runs)}" if runs else "nothing is allocated"
+        by = self._freed(column, count)
+        if by is not None:
+            return Fault(
+                "tmem",
+                f"{what}: TMEM columns [{column}, {column + count}) were freed by warp {by[0]} at "
+                f"{self.cta.launch.say(by[1])}; {held}",
+                hint="nothing makes tcgen05.dealloc wait for the last use: a barrier of all warps that use the "
+                "accumulator is missing before it",
+            )
         return Fault(
             "tmem",
             f"{what}: TMEM columns [{column}, {column + count}) do not lie inside one allocation; {held}",
@@ -97,12 +127,6 @@ class Tmem:
             end = column + count
             for chain in [p for p in self.pending if p.first < end and column < p.last]:
                 chain.finish()
-
-    def drop(self, column: int, count: int) -> None:
-        """Forget what is pending in columns that are freed: allocations do not overlap, so nobody can look at it."""
-        end = column + count
-        for chain in [p for p in self.pending if p.first < end and column < p.last]:
-            chain.forget()
 
     def wrote(self, column: int, count: int, lanes: slice | NDArray[np.bool_] | None = None) -> None:
         """Note that lanes (None: all) of columns were written."""
@@ -158,13 +182,15 @@ class Tmem:
         """Give free columns to an allocation; they hold nothing."""
         end = column + count
         self.epoch += 1
+        self.freed = {c: block for c, block in self.freed.items() if end <= c or c + block[0] <= column}
         self.owner[column:end] = bytes([number]) * count
         self.full[column:end] = _ZEROS[:count]
         self.replicated[column:end] = _ZEROS[:count]
         self.some[column:end] = False
 
-    def free(self, column: int, count: int) -> None:
-        """Take columns back."""
-        self.drop(column, count)
+    def free(self, column: int, count: int, *, warp: int = 0, at: int = 0) -> None:
+        """Take columns back, which a warp frees at an instruction."""
+        self.settle(column, count)
         self.epoch += 1
         self.owner[column : column + count] = _ZEROS[:count]
+        self.freed[column] = (count, warp, at)

@@ -34,6 +34,9 @@ class Launch:
             self.units[kind] = kind(self)
         return self.units[kind]
 
+    def say(self, at: int) -> str:
+        return f"instruction {at}"
+
     def report(self, kind: str, message: str, *, hint: str = "", **_: Any) -> None:  # noqa: ARG002
         self.reports.append((kind, message))
 

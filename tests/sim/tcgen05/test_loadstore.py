@@ -100,6 +100,19 @@ def test_packing_takes_the_low_halves_of_neighbours() -> None:
         assert (register == low | high << 16).all()
 
 
+def test_a_lane_may_name_the_row_that_it_reaches_and_no_other() -> None:
+    [cta] = make_ctas()
+    tmem = own(cta)
+    rows = np.arange(32, dtype=np.uint32) << np.uint32(16)
+    words = (np.arange(32, dtype=np.uint32), 5)
+    store(cta.warps[1], FULL, (32 << 16 | 3) + rows, words, movement("32x32b", 2), "st", 0)
+    assert (tmem.data[3, 32:64] == words[0]).all()
+    assert (tmem.data[4, 32:64] == 5).all()
+    for wrong, shape in ((rows[::-1].copy(), "32x32b"), (rows >> np.uint32(16), "32x32b"), (rows, "16x64b")):
+        with pytest.raises(Fault, match="differs between the lanes"):
+            load(cta.warps[0], FULL, wrong, movement(shape, 1), "ld", 0)
+
+
 def test_uniform_registers_are_stored_too() -> None:
     [cta] = make_ctas()
     tmem = own(cta)

@@ -233,6 +233,31 @@ def test_a_leak_is_a_finding() -> None:
     assert [finding.kind for finding in ran.grid.findings] == ["tmem"]
 
 
+def test_a_load_after_the_memory_was_freed_is_a_finding_and_goes_on() -> None:
+    free = "tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 64;"
+    load = "tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r20, %r21}, [%r2+MORE];"
+    early = GEMM.replace(free, "").replace(load, free + load)
+    got, want, ran = _gemm(body=early)
+    assert (got == want[:32, :2].astype(np.float32)).all()
+    (finding,) = ran.grid.findings
+    assert finding.kind == "tmem"
+    assert "columns [0, 2) were freed by warp 0 at PTX line" in finding.message
+    with pytest.raises(Fault, match="freed by warp 0"):
+        _gemm(
+            body=early.replace(
+                load, load + load.replace("ld.", "st.").replace("{%r20, %r21}, [%r2+MORE]", "[%r2], {%r20, %r21}")
+            )
+        )
+    again = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1+8], 32;"
+    with pytest.raises(Fault, match="never written") as caught:
+        _gemm(
+            body=early.replace("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;", "").replace(
+                load, again + load
+            )
+        )
+    assert caught.value.kind == "uninitialised"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "kind"),
     [
