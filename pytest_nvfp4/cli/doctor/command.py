@@ -27,6 +27,7 @@ def examine(arch: str, *, ask_torch: bool, probe: bool) -> Iterator[Item]:
     yield from packages.plugin()
     yield from _if_importable("tools", _tools)
     yield from gpu.items(arch, ask_torch=ask_torch)
+    yield from _if_importable("gpu", lambda: _simulator(arch))
     yield from packages.optional()
     yield from _if_importable("optional", _programs)
     if probe:
@@ -46,6 +47,18 @@ def _tools() -> Iterator[Item]:
 
     yield from tools.binary_tools()
     yield from tools.cache()
+
+
+def _simulator(arch: str) -> Iterator[Item]:
+    from pytest_nvfp4.device.sim import SimDevice
+
+    device = SimDevice(arch=arch)
+    unsupported = device.unsupported(arch)
+    if unsupported is None:
+        found = f"runs {arch} on the CPU, as a model of {device.describe().name}: results and counts, no times"
+        yield Item("gpu", "simulator", State.OK, found)
+    else:
+        yield Item("gpu", "simulator", State.ABSENT, unsupported, needed_for=f"verifying {arch} without a GPU")
 
 
 def _programs() -> Iterator[Item]:
