@@ -16,7 +16,7 @@ from pytest_nvfp4.cli.subject import check_kernel_file
 from pytest_nvfp4.settings import find_root
 
 SHIPPED = Path("kernels") / "nvfp4_group_gemm" / "sm100.py"
-PARTS = ("processes", "layouts")
+PARTS = ("processes", "layouts", "simulator")
 
 
 def _kernel(named: Path | None) -> Path:
@@ -37,7 +37,11 @@ def measure(kernel: Path | None, *, rounds: int, parts: tuple[str, ...]) -> Iter
         with output.working("comparing layouts"):
             found = list(layouts.figures(rounds))
         yield from found
-    if kernel is not None:
+    if kernel is not None and "simulator" in parts:
+        from pytest_nvfp4.cli.bench_self import simulator
+
+        yield from simulator.figures(kernel, rounds)
+    if kernel is not None and "processes" in parts:
         from pytest_nvfp4.cli.bench_self import processes
 
         yield from processes.figures(kernel, rounds)
@@ -46,16 +50,19 @@ def measure(kernel: Path | None, *, rounds: int, parts: tuple[str, ...]) -> Iter
 @click.command("bench-self")
 @click.argument("kernel", type=click.Path(path_type=Path), required=False)
 @click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True, help="Rounds of each measurement.")
-@click.option("--only", type=click.Choice(PARTS), help="Only whole runs of pytest, or only comparing layouts.")
+@click.option(
+    "--only", type=click.Choice(PARTS), help="Only whole runs of pytest, comparing layouts, or the simulator."
+)
 @json_option
 def bench_self_command(*, kernel: Path | None, rounds: int, only: str | None, as_json: bool) -> None:
     """How fast this tool is on this machine: medians of whole processes, less what pytest takes by itself.
 
     Start-up of the plugin, the gate of a kernel (KERNEL, or the shipped one) with its traces at hand and without,
-    collection of 200 kernel files, comparison of 10,000 layouts. Nothing is written beside the kernel.
+    collection of 200 kernel files, comparison of 10,000 layouts, the simulator on GPU MODE's shapes. Nothing is written
+    beside the kernel.
     """
     parts = (only,) if only else PARTS
-    chosen = _kernel(kernel) if "processes" in parts else None
+    chosen = _kernel(kernel) if {"processes", "simulator"} & set(parts) else None
     machine = Machine.this()
     if not as_json:
         output.write(str(machine))

@@ -1,0 +1,85 @@
+"""How fast the simulator runs a kernel: ``python -m pytest_nvfp4.device.worker.speed KERNEL PROBLEM...``.
+
+Prints one JSON line a problem: seconds and warp instructions of each of ``--rounds`` calls beyond compiling, the CTAs,
+and the peak memory so far. The first call of a kernel also parses its PTX and compiles its blocks. A figure for people
+who wait for it; nothing about a kernel's speed on a GPU follows from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Measure what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kernel", type=Path)
+    parser.add_argument("problems", nargs="+")
+    parser.add_argument("--arch", default="sm_100a")
+    parser.add_argument("--family", default="gpumode")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=0, help="0: as many as this machine has cores")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pytest-nvfp4-speed-") as folder:
+        _measure(arguments, Path(folder))
+
+
+def _measure(arguments: argparse.Namespace, folder: Path) -> None:
+    from pytest_nvfp4.toolchain import hostside
+
+    os.environ.update(hostside.environment(folder, arch=arguments.arch))
+    from pytest_nvfp4.device.worker.buffers import CallBuffers
+    from pytest_nvfp4.device.worker.memory import HostMemory
+    from pytest_nvfp4.numerics.families import family
+    from pytest_nvfp4.problem import GPUMODE, GPUMODE_BENCH
+    from pytest_nvfp4.sim.run.session import simulate
+    from pytest_nvfp4.toolchain.worker import contract
+    from pytest_nvfp4.toolchain.worker.loading import load
+
+    known = {problem.name: problem for problem in (*GPUMODE, *GPUMODE_BENCH)}
+    processes = arguments.processes or len(os.sched_getaffinity(0))
+    with simulate(arch=arguments.arch, processes=processes) as session:
+        import torch
+
+        contract.provide_task(beside=arguments.kernel.parent)
+        module = load(arguments.kernel.resolve())
+        for name in arguments.problems:
+            inputs = family(arguments.family).generate(known[name])
+            buffers = CallBuffers(torch, inputs)
+            buffers.fill(HostMemory(), inputs)
+            if callable(prepare := getattr(module, "compile_kernel", None)):
+                contract.prepare(prepare, inputs.problem.sizes)
+            seconds, before = [], len(session.launches)
+            for _ in range(arguments.rounds):
+                data, _outputs = buffers.data(inputs.problem.sizes)
+                start = time.perf_counter()
+                module.custom_kernel(data)
+                seconds.append(round(time.perf_counter() - start, 4))
+            made = session.launches[before:]
+            per_call = len(made) // arguments.rounds
+            sys.stdout.write(
+                json.dumps(
+                    {
+                        "problem": name,
+                        "seconds": seconds,
+                        "instructions": sum(record.counters["instructions"] for record in made[:per_call]),
+                        "ctas": sum(record.counters["ctas"] for record in made[:per_call]),
+                        "flops": sum(2 * m * n * k for m, n, k, _ in inputs.problem.sizes),
+                        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+                    }
+                )
+                + "\n"
+            )
+
+
+if __name__ == "__main__":
+    main()
