@@ -77,11 +77,12 @@ def test_renaming(text, sizes):
     ("body", "register"),
     [
         (f"mov.b32 %r2, 0;\n{FENCE}\n{MMA}", None),
-        (f"{FENCE}\nmov.b32 %r2, 0;\n{MMA}", "%r2"),
+        (f"{FENCE}\nadd.s32 %r2, %r2, 1;\n{MMA}", "%r2"),
+        (f"{FENCE}\nmov.b32 %r2, 0;\n{MMA}", None),
         (f"{FENCE}\nmov.b32 %r2, %r9;\n{MMA}", None),
         (f"{FENCE}\n{MMA}\n{MMA}", None),
-        (f"{FENCE}\nmov.b32 %r2, 0;\nbra.uni NEXT;\nNEXT:\n{MMA}", None),
-        (f"{FENCE}\nmov.b32 %r2, 0;\n@%p1 bra NEXT;\n{MMA}\nNEXT:", "%r2"),
+        (f"{FENCE}\nadd.s32 %r2, %r2, 1;\nbra.uni NEXT;\nNEXT:\n{MMA}", None),
+        (f"{FENCE}\nadd.s32 %r2, %r2, 1;\n@%p1 bra NEXT;\n{MMA}\nNEXT:", "%r2"),
     ],
 )
 def test_unfenced(body, register):

@@ -22,7 +22,7 @@ from pytest_nvfp4.toolchain.worker.findings import Finding
 
 __all__ = ["Simulation"]
 
-_NOTES = frozenset({"written-twice"})
+_NOTES = frozenset({"exit-before-read", "written-twice"})
 """Kinds that are worth a word but are no error."""
 
 

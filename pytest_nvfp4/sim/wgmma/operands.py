@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from pytest_nvfp4.sim.deferred import renaming
 from pytest_nvfp4.sim.ptx.roles import results
-from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Operand, Register, Vector
+from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction, Kernel, Operand, Register, Vector
 
 __all__ = ["accumulators", "is_mma", "unfenced"]
 
@@ -31,11 +31,16 @@ def accumulators(instruction: Instruction) -> list[Register]:
     return _registers(instruction.operands[:1]) if is_mma(instruction) else []
 
 
+def _constant(instruction: Instruction) -> bool:
+    return instruction.root == "mov" and isinstance(instruction.operands[-1], Immediate)
+
+
 def unfenced(kernel: Kernel) -> dict[int, str]:
     """For every ``wgmma.mma_async`` by place: an operand register that is written before it with no fence in between.
 
     Looked for in code that runs straight into the instruction. A ``mov`` that only renames does not count: LLVM writes
-    it where loops close, and ptxas removes it.
+    it where loops close, and ptxas removes it. Nor does the ``mov`` of a constant: LLVM sinks the zeros of an
+    accumulator to the instruction, below the fence (rests on NVIDIA's kernels).
     """
     found: dict[int, str] = {}
     instructions = kernel.instructions
@@ -48,7 +53,7 @@ def unfenced(kernel: Kernel) -> dict[int, str]:
                 break
             if before.root in _LEAVES or (before.root == "bra" and before.guard is None):
                 break
-            if is_mma(before) or renaming(before) is not None:
+            if is_mma(before) or renaming(before) is not None or _constant(before):
                 continue
             written = next((register for register in results(before) if register.slot in watched), None)
             if written is not None:

@@ -7,7 +7,8 @@ Rules, all from the ISA unless said otherwise:
   the four has come. A warp that comes early goes on, and waits at ``wgmma.wait_group``.
 - ``wgmma.fence`` stands before the first ``wgmma.mma_async`` and after every other access to a register that one
   reads or writes. Checked: no fence at all before a warp's first; no fence after the accumulator was read; a write of
-  an operand register in the same straight line of code with no fence between.
+  an operand register in the same straight line of code with no fence between, other than a ``mov`` of a constant or of
+  another register.
 - Registers of an ``wgmma.mma_async`` are not to be touched until ``wgmma.wait_group`` says that its group is complete.
   A read of the accumulator before is a finding. Not one: a ``mov`` that only renames, to a register or to two halves,
   which compilers write where loops close and between f16 accumulators and their elements, and which ptxas removes (or

@@ -112,10 +112,13 @@ def test_no_fence_at_all():
 @pytest.mark.parametrize("fence", ["", case.FENCE])
 def test_a_register_written_between_fence_and_use(fence):
     image, *_ = operands()
-    clear = "\n".join(f"mov.b32 %r{20 + i}, 0;" for i in range(COUNT))
-    body = [case.FENCE, clear, fence, mma(), case.COMMIT, case.wait(), case.store(20, COUNT)]
+    start = "\n".join(f"add.s32 %r{20 + i}, %r0, 0;" for i in range(COUNT))
+    body = [case.FENCE, start, fence, mma(), case.COMMIT, case.wait(), case.store(20, COUNT)]
     messages = said(case.run("\n".join(body), image, (128, COUNT)))
     assert any("is written with no wgmma.fence in between" in message for message in messages) == (not fence)
+    zeros = "\n".join(f"mov.b32 %r{20 + i}, 0;" for i in range(COUNT))  # as LLVM writes them, below the fence
+    body = [case.FENCE, zeros, mma(), case.COMMIT, case.wait(), case.store(20, COUNT)]
+    assert said(case.run("\n".join(body), image, (128, COUNT))) == []
 
 
 @pytest.mark.parametrize("fence", ["", case.FENCE])
