@@ -15,6 +15,7 @@ from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.memory.coverage import merge
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.cta import Cluster, Cta, Dim3
+from pytest_nvfp4.sim.run.source import place_of
 from pytest_nvfp4.sim.run.warp import Warp
 
 if TYPE_CHECKING:
@@ -245,9 +246,7 @@ class Grid:
         if at >= len(self.kernel.instructions):
             return "the end of the kernel"
         instruction = self.kernel.instructions[at]
-        source = instruction.location
-        line = f"{source.file.rsplit('/', 1)[-1]}:{source.line}" if source else f"PTX line {instruction.ptx_line}"
-        return f"{line} ({instruction.opcode})"
+        return f"{place_of(instruction)} ({instruction.opcode})"
 
     def report(self, kind: str, message: str, *, hint: str = "") -> None:
         """Note a finding that does not stop the kernel; the same at the same instruction is noted once."""

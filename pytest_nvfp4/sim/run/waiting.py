@@ -13,6 +13,9 @@ __all__ = ["Waitable"]
 class Waitable(Protocol):
     """Something whose change of state can let a warp go on.
 
+    It may have a method ``suspicion() -> int`` for the report of a deadlock: 0 if its state cannot be right, 1 if some
+    have arrived and others have not, 2 if nobody has; without one it counts as 3 (see ``deadlock``).
+
     Whoever changes it calls ``Warp.wake`` for each of ``waiters`` (``wake_all``). A woken warp runs its blocking
     instruction again and may well wait again.
     """

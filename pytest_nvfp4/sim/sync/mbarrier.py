@@ -23,7 +23,9 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.source import place_of, quoted
 from pytest_nvfp4.sim.sync.addresses import locate
 
 if TYPE_CHECKING:
@@ -52,17 +54,19 @@ class Mbarrier:
         phase: Phases completed since init; its parity is what ``.parity`` waits compare.
         announced, arrived: Bytes of the current phase.
         recent: The last arrivals: who, how many, in which phase.
+        made: The instruction that initialised it, if somebody said.
         valid: False once invalidated.
         waiters: Groups that wait for the phase to change.
     """
 
     __slots__ = (
-        "announced", "arrived", "count", "cta", "index", "pending", "phase", "recent", "tx", "valid", "waiters",
+        "announced", "arrived", "count", "cta", "index", "made", "pending", "phase", "recent", "tx", "valid", "waiters",
     )  # fmt: skip
 
-    def __init__(self, cta: Cta, index: int, count: int) -> None:
+    def __init__(self, cta: Cta, index: int, count: int, *, made: Instruction | None = None) -> None:
         self.cta = cta
         self.index = index
+        self.made = made
         self.count = count
         self.pending = count
         self.tx = 0
@@ -80,7 +84,15 @@ class Mbarrier:
     def name(self) -> str:
         """What it is called in messages."""
         rank = f" of CTA rank {self.cta.rank}" if len(self.cta.cluster.ctas) > 1 else ""
-        return f"mbarrier at byte {self.index} of shared memory{rank} (address {self.cta.shared.base + self.index:#x})"
+        made = f", initialised at {quoted(self.made)}" if self.made is not None else ""
+        address = self.cta.shared.base + self.index
+        return f"mbarrier at byte {self.index} of shared memory{rank} (address {address:#x}{made})"
+
+    def suspicion(self) -> int:
+        """How much its state alone says that it is the cause of a deadlock (see ``Waitable``)."""
+        if self.tx and (self.arrived or not self.pending):
+            return 0
+        return 1 if self.pending < self.count else 2
 
     def state(self) -> str:
         """Phase, pending arrivals and bytes in words."""
@@ -116,7 +128,7 @@ class MbarrierFile:
         self.barriers: dict[int, Mbarrier] = {}
         self.invalidated: set[int] = set()
 
-    def init(self, index: int, count: int, *, what: str) -> Mbarrier:
+    def init(self, index: int, count: int, *, what: str, made: Instruction | None = None) -> Mbarrier:
         """Make an mbarrier at a checked index. Raises Fault for a bad count or a live one there."""
         if not 1 <= count <= COUNT_LIMIT:
             raise Fault("mbarrier", f"{what}: arrival count {count}, which must be 1 to {COUNT_LIMIT}")
@@ -133,7 +145,7 @@ class MbarrierFile:
             )
         shared = self.cta.shared
         shared.refuse_opaque(index, index + SIZE, what=what)
-        barrier = self.barriers[index] = Mbarrier(self.cta, index, count)
+        barrier = self.barriers[index] = Mbarrier(self.cta, index, count, made=made)
         shared.opaque[index] = (SIZE, "the mbarrier")
         shared.written[index : index + SIZE] = False
         self.invalidated.discard(index)
@@ -174,7 +186,7 @@ class MbarrierFile:
     def at_exit(self) -> None:
         """Report bytes that are still outstanding.
 
-        Bytes that were announced for a phase whose copy was never begun, and which nobody waits for, are left alone: the
+        Bytes announced for a phase whose copy was never begun, and which nobody waits for, are left alone: the
         producer tail of NVIDIA's pipelines does so on purpose (DSL 4.4).
         """
         for barrier in self.barriers.values():
@@ -270,15 +282,13 @@ def complete_tx(barrier: Mbarrier, size: int, *, who: Who = "") -> None:
 
 
 def said(who: Who) -> str:
-    """Who, in words: for a warp its CTA's rank, its number, and the user's line or the PTX line."""
+    """Who, in words: for a warp its CTA's rank, its number, and the user's line."""
     if isinstance(who, str):
         return who
     warp, at = who
     rank = f"CTA rank {warp.cta.rank} " if len(warp.cta.cluster.ctas) > 1 else ""
     instruction = warp.cta.launch.kernel.instructions[at]
-    place = instruction.location
-    line = f"line {place.line}" if place is not None else f"PTX line {instruction.ptx_line}"
-    return f"{rank}warp {warp.index} ({instruction.opcode}, {line})"
+    return f"{rank}warp {warp.index} ({instruction.opcode}, {place_of(instruction)})"
 
 
 def _complete(barrier: Mbarrier) -> None:

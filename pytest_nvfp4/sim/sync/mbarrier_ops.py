@@ -67,6 +67,10 @@ class AnyOf:
         self.barriers = barriers
         self.waiters: list[Group] = []
 
+    def suspicion(self) -> int:
+        """That of the one that is suspected most."""
+        return min(barrier.suspicion() for barrier in self.barriers)
+
     def waiting_for(self) -> str:
         """The states of all."""
         return "one of: " + "; ".join(barrier.waiting_for() for barrier in self.barriers)
@@ -96,7 +100,8 @@ def init(w: Warp, mask: int, address: Bits, count: Bits, form: Form) -> None:
             )
         seen[place] = number
         owner, index = _locate(w, place, form)
-        barrier = owner.init(index, number, what=mbarrier.said((w, form.at)))
+        made = w.cta.launch.kernel.instructions[form.at]
+        barrier = owner.init(index, number, what=mbarrier.said((w, form.at)), made=made)
         if w.cta.launch.machine.monitor is not None:
             w.cta.launch.machine.monitor.mbarrier_initialised(barrier, (w, form.at))
 

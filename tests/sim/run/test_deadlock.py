@@ -1,0 +1,71 @@
+"""Which wait the report of a deadlock names first, and how it tells of warps and CTAs that are alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_nvfp4.sim.fault import Fault
+from tests.sim.ptx_case import run_ptx
+
+PIPELINE = """
+mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5;
+setp.ne.s32 %p1, %r1, 0; @%p1 bra READY;
+mbarrier.init.shared.b64 [smem], {full};
+mbarrier.init.shared.b64 [smem+8], {empty};
+mbarrier.init.shared.b64 [smem+16], 1;
+READY: bar.sync 0;
+setp.eq.s32 %p1, %r2, 0; @%p1 bra EPILOGUE;
+setp.eq.s32 %p1, %r2, 1; @%p1 bra CONSUMER;
+EMPTY: mbarrier.try_wait.parity.shared.b64 %p2, [smem+8], {parity}; @!%p2 bra EMPTY;
+elect.sync %r9|%p3, -1; @!%p3 bra END;
+mbarrier.arrive.expect_tx.shared.b64 _, [smem], {bytes};
+mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [smem], 64;
+bra END;
+CONSUMER: mbarrier.try_wait.parity.shared.b64 %p2, [smem], 0; @!%p2 bra CONSUMER;
+elect.sync %r9|%p3, -1; @!%p3 bra END;
+mbarrier.arrive.shared.b64 _, [smem+16];
+bra END;
+EPILOGUE: mbarrier.try_wait.parity.shared.b64 %p2, [smem+16], 0; @!%p2 bra EPILOGUE;
+END: bar.sync 0;
+"""
+
+
+def stuck(grid: int = 1, **changes: int) -> Fault:
+    body = PIPELINE.format(**{"full": 1, "empty": 1, "parity": 1, "bytes": 64} | changes)
+    with pytest.raises(Fault) as caught:
+        run_ptx(body, grid=(grid, 1, 1), block=(96, 1, 1), shared=64)
+    assert caught.value.kind == "deadlock"
+    return caught.value
+
+
+def test_the_pipeline_itself_ends() -> None:
+    run_ptx(PIPELINE.format(full=1, empty=1, parity=1, bytes=64), block=(96, 1, 1), shared=64)
+
+
+@pytest.mark.parametrize(
+    ("changes", "warp", "words"),
+    [
+        ({"full": 2}, 1, "byte 0 of shared memory"),
+        ({"bytes": 48}, 1, "16 bytes too many: 64 arrived, expect_tx announced 48"),
+        ({"bytes": 80}, 1, "waits for 16 more bytes"),
+        ({"parity": 0}, 2, "byte 8 of shared memory"),
+    ],
+)
+def test_the_wait_to_look_at_first_is_the_cause_and_not_a_victim(
+    changes: dict[str, int], warp: int, words: str
+) -> None:
+    fault = stuck(**changes)
+    assert fault.where is not None
+    assert fault.where.warp == warp
+    assert f"look first at warp {warp} of CTA (0, 0, 0), which waits for mbarrier at" in fault.message
+    assert words in fault.message
+
+
+def test_a_barrier_is_named_by_where_it_was_initialised() -> None:
+    assert "initialised at PTX line" in stuck(full=2).message
+
+
+def test_ctas_that_are_stuck_alike_are_told_of_once() -> None:
+    notes = stuck(grid=3, full=2).notes
+    assert sum(note.startswith("CTA") for note in notes) == 3
+    assert "the same in CTA (1, 0, 0), (2, 0, 0)" in notes
