@@ -1,0 +1,114 @@
+"""What a launch tells the machine's monitor (``machine.monitor``), so that it can order memory accesses.
+
+The protocol of all units together. Synchronisation, the tensor core and ``wgmma`` have theirs beside their units; here
+are memory and the copies. Every call happens while the instruction runs, before other warps can see its effect. With no
+monitor nothing is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.sync.monitor import SyncMonitor
+from pytest_nvfp4.sim.tcgen05.monitor import TensorMonitor
+from pytest_nvfp4.sim.wgmma.monitor import WgmmaMonitor
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.memory.globals import Region
+    from pytest_nvfp4.sim.memory.pattern import Pattern
+    from pytest_nvfp4.sim.memory.shared import SharedMemory
+    from pytest_nvfp4.sim.run.grid import Grid
+    from pytest_nvfp4.sim.run.warp import Warp
+    from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
+    from pytest_nvfp4.sim.tma.issue import Target
+    from pytest_nvfp4.sim.tma.tile import Box
+
+__all__ = ["ATOMIC", "READ", "WRITE", "CopyMonitor", "MemoryMonitor", "Monitor"]
+
+READ, WRITE, ATOMIC = range(3)
+"""What an access does to its bytes."""
+
+
+class MemoryMonitor(Protocol):
+    """The part of the monitor that hears of the warps' own accesses.
+
+    ``where`` is the pattern of the lanes' items, the first at ``index`` or ``offset``; or a size, of one item there.
+    """
+
+    def shared_accessed(
+        self, w: Warp, at: int, shared: SharedMemory, index: int, where: Pattern | int, kind: int
+    ) -> None:
+        """A warp reads, writes or updates shared memory, of its own CTA or of another of the cluster."""
+
+    def global_accessed(self, w: Warp, at: int, region: Region, offset: int, where: Pattern | int, kind: int) -> None:
+        """A warp reads, writes or updates global memory."""
+
+    def async_copied(
+        self, w: Warp, at: int, index: int, target: Pattern, sources: Sequence[tuple[Region, int, Pattern | int]]
+    ) -> None:
+        """A warp issued a ``cp.async`` to its CTA's shared memory."""
+
+    def async_committed(self, w: Warp) -> None:
+        """``cp.async.commit_group``."""
+
+    def async_waited(self, w: Warp, allowed: int | None) -> None:
+        """All but the ``allowed`` youngest groups are complete; None: everything, committed or not."""
+
+    def async_arrives(self, w: Warp, at: int, barrier: Mbarrier) -> None:
+        """``cp.async.mbarrier.arrive``: the barrier gets the arrival when the copies issued so far are complete."""
+
+    def stored_async(self, w: Warp, at: int, shared: SharedMemory, index: int, size: int, barrier: Mbarrier) -> None:
+        """``st.async`` and ``red.async``: bytes of shared memory change, and then complete at the barrier."""
+
+
+class CopyMonitor(Protocol):
+    """The part of the monitor that hears of bulk copies and tensor copies."""
+
+    def copy_in(
+        self, w: Warp, at: int, targets: Sequence[Target], size: int, order: NDArray[np.intp] | None = None,
+        box: Box | None = None,
+    ) -> None:  # fmt: skip
+        """Data go to shared memory, ``size`` bytes from each target's index; they complete at its barrier.
+
+        ``order`` has the 16-byte units that are written, if not all; ``box`` what a tensor copy reads, its first box.
+        """
+
+    def copy_read(self, w: Warp, at: int, barrier: Mbarrier, index: int, size: int) -> None:
+        """A copy to another CTA reads the own shared memory; it is complete when the barrier's phase is."""
+
+    def copy_out(self, w: Warp, at: int, lane: int, index: int, size: int) -> None:
+        """A bulk store of a thread reads shared memory."""
+
+    def global_copied_in(self, w: Warp, at: int, barrier: Mbarrier, boxes: Sequence[Box]) -> None:
+        """A tensor copy reads global memory; it is complete when the barrier's phase is."""
+
+    def global_read_in(self, w: Warp, at: int, barrier: Mbarrier, region: Region, offset: int, size: int) -> None:
+        """A bulk copy reads global memory; it is complete when the barrier's phase is."""
+
+    def global_copied_out(self, w: Warp, at: int, lane: int, boxes: Sequence[Box], reduces: bool) -> None:
+        """A tensor store or reduction of a thread writes global memory."""
+
+    def global_written_out(
+        self, w: Warp, at: int, lane: int, region: Region, offset: int, size: int, reduces: bool
+    ) -> None:
+        """A bulk store or reduction of a thread writes global memory."""
+
+    def bulk_commit(self, w: Warp, mask: int, at: int) -> None:
+        """``cp.async.bulk.commit_group``."""
+
+    def bulk_wait(self, w: Warp, mask: int, at: int, allowed: int, read: bool) -> None:
+        """``cp.async.bulk.wait_group`` held."""
+
+    def map_changed(self, w: Warp, at: int, address: int, shared: bool) -> None:
+        """A tensor map was modified in place."""
+
+
+class Monitor(SyncMonitor, TensorMonitor, WgmmaMonitor, MemoryMonitor, CopyMonitor, Protocol):
+    """All of it."""
+
+    def launched(self, grid: Grid) -> None:
+        """A launch begins."""

@@ -1,0 +1,205 @@
+"""The agents of a cluster: its warps, its pipes, and the copies that go on beside them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_nvfp4.sim.races.access import Who
+from pytest_nvfp4.sim.races.clocks import Agent, Clock, Clocks
+from pytest_nvfp4.sim.races.sync_variables import Known, Thread
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.cta import Cluster
+    from pytest_nvfp4.sim.run.warp import Warp
+    from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
+
+__all__ = ["BarrierState", "BulkThread", "ClusterAgents", "Copies", "Owner", "Round", "WarpAgent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What an agent is.
+
+    Attributes:
+        kind: ``warp``, ``mbarrier`` (the copies that complete there), ``pipe``, ``bulk-read`` and ``bulk-write`` (of a
+            thread's bulk groups), ``cp.async``, ``wgmma``, ``tmem-store`` and ``tmem-load`` (of a warp).
+        name: In words.
+        who: The warp, where it is one's.
+    """
+
+    kind: str
+    name: str
+    who: Who | None = None
+
+
+class WarpAgent(Agent):
+    """A warp.
+
+    Attributes:
+        who: As messages name it.
+        thread: What its fences and strong accesses have left open.
+        st, st_issued, st_known: Agent of its ``tcgen05.st``, how many it issued, how many it waited for.
+        ld, ld_issued: The same for ``tcgen05.ld``.
+        met: The barriers whose initialisation it knows to have happened before.
+    """
+
+    __slots__ = ("agents", "ld", "ld_issued", "met", "st", "st_issued", "st_known", "thread", "who")
+
+    def __init__(self, agents: ClusterAgents, w: Warp) -> None:
+        who = Who(w, agents.clocks.number)
+        super().__init__(agents.clocks, Owner("warp", str(who), who))
+        self.agents = agents
+        self.who = who
+        self.thread = Thread()
+        self.st = self.ld = -1
+        self.st_issued = self.st_known = self.ld_issued = 0
+        self.met: set[int] = set()
+
+
+class BarrierState:
+    """What an mbarrier orders.
+
+    Attributes:
+        number: The agent of the copies that complete there; the tick of a copy is its phase and one.
+        arrived: What has been released to it so far. A barrier's operations form one chain, so that a phase has all
+            that its predecessors had.
+        complete: The same at the end of the last complete phase.
+        initialised: The epoch of its ``mbarrier.init``.
+        commits: What pipes and ``cp.async`` knew when their arrivals were ordered, until they arrive.
+    """
+
+    __slots__ = ("arrived", "at", "clocks", "commits", "complete", "fenced", "index", "init", "number", "rank", "who")
+
+    def __init__(self, clocks: Clocks, barrier: Mbarrier) -> None:
+        self.clocks = clocks
+        self.index = barrier.index
+        self.rank = barrier.cta.rank
+        self.number = clocks.agent(Owner("mbarrier", barrier.name))
+        self.arrived = clocks.clock()
+        self.complete: Clock | None = None
+        self.commits: deque[Known] = deque()
+        self.init: tuple[int, int] | None = None
+        self.at = -1
+        self.who: Who | None = None
+        self.fenced = False
+
+    def finish(self) -> None:
+        """The phase is complete."""
+        if self.complete is None:
+            self.complete = self.clocks.clock()
+        self.complete.join(self.arrived)
+
+
+class Round:
+    """What a named barrier or the cluster's orders. Rounds are one chain: who leaves one knows the earlier ones."""
+
+    __slots__ = ("arrived", "complete")
+
+    def __init__(self, clocks: Clocks) -> None:
+        self.arrived = clocks.clock()
+        self.complete = clocks.clock()
+
+    def finish(self) -> None:
+        """The round is complete."""
+        self.complete.join(self.arrived)
+
+
+class BulkThread:
+    """The bulk stores of a thread: agents of their reads and of their writes, ticks issued, ticks by group."""
+
+    __slots__ = ("groups", "issued", "open", "read", "write")
+
+    def __init__(self, clocks: Clocks, who: Who, lane: int) -> None:
+        name = f"bulk stores of lane {lane} of {who}"
+        self.read = clocks.agent(Owner("bulk-read", name, who))
+        self.write = clocks.agent(Owner("bulk-write", name, who))
+        self.issued = 0
+        self.open = 0
+        self.groups: list[int] = []
+
+    def commit(self) -> None:
+        """What is open becomes a group; empty groups count behind others only."""
+        if self.open or self.groups:
+            self.groups.append(self.issued)
+            self.open = 0
+
+    def done(self, allowed: int) -> int:
+        """The tick up to which all is done when ``allowed`` groups may be pending."""
+        count = len(self.groups) - allowed
+        return self.groups[count - 1] if count > 0 else 0
+
+
+@dataclass(slots=True)
+class Copies:
+    """The ``cp.async`` of a warp: its agent, ticks issued, ticks by group."""
+
+    number: int
+    issued: int = 0
+    groups: list[int] = field(default_factory=list)
+
+
+class ClusterAgents:
+    """All agents of a cluster: ``cluster.unit(ClusterAgents)``."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        x, y, _ = cluster.launch.clusters
+        number = cluster.index[0] + x * (cluster.index[1] + y * cluster.index[2])
+        self.clocks = Clocks(number)
+        self.barriers: dict[Mbarrier, BarrierState] = {}
+        self.rounds: dict[object, Round] = {}
+        self.pipes: dict[Hashable, Agent] = {}
+        self.joined: dict[Hashable, tuple[int, int]] = {}
+        """By pipe, the warp and the version of its clock that it joined last."""
+        self.bulk: dict[tuple[int, int], BulkThread] = {}
+        self.copies: dict[int, Copies] = {}
+        self.warpgroups: dict[object, int] = {}
+
+    def barrier(self, barrier: Mbarrier) -> BarrierState:
+        """The state of an mbarrier."""
+        found = self.barriers.get(barrier)
+        if found is None:
+            found = self.barriers[barrier] = BarrierState(self.clocks, barrier)
+        return found
+
+    def round(self, barrier: object) -> Round:
+        """The state of a named barrier or of the cluster's."""
+        found = self.rounds.get(barrier)
+        if found is None:
+            found = self.rounds[barrier] = Round(self.clocks)
+        return found
+
+    def pipe(self, queue: Hashable, rank: int) -> Agent:
+        """A tcgen05 pipe."""
+        found = self.pipes.get(queue)
+        if found is None:
+            found = self.pipes[queue] = Agent(
+                self.clocks, Owner("pipe", f"the tensor core of CTA rank {rank}"), asynchronous=True
+            )
+        return found
+
+    def bulk_thread(self, agent: WarpAgent, lane: int) -> BulkThread:
+        """The bulk stores of a thread."""
+        found = self.bulk.get((agent.number, lane))
+        if found is None:
+            found = self.bulk[agent.number, lane] = BulkThread(self.clocks, agent.who, lane)
+        return found
+
+    def copies_of(self, agent: WarpAgent) -> Copies:
+        """The ``cp.async`` of a warp."""
+        found = self.copies.get(agent.number)
+        if found is None:
+            found = self.copies[agent.number] = Copies(
+                self.clocks.agent(Owner("cp.async", f"cp.async of {agent.who}", agent.who))
+            )
+        return found
+
+    def warpgroup(self, group: object, who: Who) -> int:
+        """The agent of a warpgroup's ``wgmma``."""
+        found = self.warpgroups.get(group)
+        if found is None:
+            name = f"wgmma of warpgroup {who.warp // 4} of CTA {who.cta}"
+            found = self.warpgroups[group] = self.clocks.agent(Owner("wgmma", name, who))
+        return found

@@ -1,0 +1,162 @@
+"""Vector clocks of one cluster: who has seen how much of whom.
+
+An *agent* is whatever goes on by itself: a warp, the tcgen05 pipe of a CTA, the copies that complete at one mbarrier,
+the bulk stores of one thread, the ``cp.async`` of a warp, the ``wgmma`` of a warpgroup. An agent's tick grows when it
+releases, so that an access is ``(agent, tick)`` and happened before everything whose clock holds at least that tick
+(Flanagan and Freund, "FastTrack", PLDI 2009).
+
+A clock has three rows: what happened before, and what of it has been made visible to the async proxy, in shared and in
+global memory (PTX ISA, "Proxies"; ``fence.proxy.async``). The rows travel together along every edge.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ASYNC_GLOBAL", "ASYNC_SHARED", "BEFORE", "Agent", "Clock", "Clocks", "Ticks"]
+
+Ticks: TypeAlias = NDArray[np.int64]
+"""Three rows, one column an agent."""
+
+BEFORE, ASYNC_SHARED, ASYNC_GLOBAL = range(3)
+_FIRST = 48
+
+
+class Clock:
+    """A clock that changes. ``foreign`` holds what is known of other clusters' agents, by the cluster's number."""
+
+    __slots__ = ("foreign", "ticks")
+
+    def __init__(self, size: int) -> None:
+        self.ticks: Ticks = np.zeros((3, size), np.int64)
+        self.foreign: dict[int, Ticks] | None = None
+
+    def join(self, other: Clock) -> None:
+        """All that the other clock (of the same cluster) knows is known from now on."""
+        np.maximum(self.ticks, other.ticks, out=self.ticks)
+        if other.foreign:
+            self.learn(other.foreign)
+
+    def learn(self, foreign: dict[int, Ticks]) -> None:
+        """Join what is known of other clusters."""
+        if self.foreign is None:
+            self.foreign = {}
+        mine = self.foreign
+        for number, ticks in foreign.items():
+            known = mine.get(number)
+            mine[number] = ticks if known is None else joined(known, ticks)
+
+    def join_snapshot(self, ticks: Ticks) -> None:
+        """The same for ticks that were kept, perhaps from a time with fewer agents."""
+        width = ticks.shape[1]
+        if width == self.ticks.shape[1]:
+            np.maximum(self.ticks, ticks, out=self.ticks)
+        else:
+            part = self.ticks[:, :width]
+            np.maximum(part, ticks, out=part)
+
+
+def joined(one: Ticks, other: Ticks) -> Ticks:
+    """The join of two kept clocks, as a new one."""
+    if one.shape[1] < other.shape[1]:
+        one, other = other, one
+    result = one.copy()
+    part = result[:, : other.shape[1]]
+    np.maximum(part, other, out=part)
+    return result
+
+
+class Clocks:
+    """The agents of one cluster and their clocks.
+
+    Attributes:
+        number: Of the cluster.
+        owners: By agent, what it is: whatever ``Agent`` was made with.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.owners: list[Any] = []
+        self._size = _FIRST
+        self._clocks: list[Clock] = []
+
+    def agent(self, owner: Any) -> int:
+        """The number of a new agent."""
+        self.owners.append(owner)
+        if len(self.owners) > self._size:
+            more = self._size
+            self._size *= 2
+            for clock in self._clocks:
+                clock.ticks = np.concatenate((clock.ticks, np.zeros((3, more), np.int64)), axis=1)
+        return len(self.owners) - 1
+
+    def clock(self) -> Clock:
+        """A new clock, of nothing."""
+        clock = Clock(self._size)
+        self._clocks.append(clock)
+        return clock
+
+
+class Agent:
+    """An agent with a clock of its own.
+
+    Attributes:
+        number, clock: Its number and what it has seen.
+        tick: Its present tick.
+        version: Grows whenever its clock changes.
+    """
+
+    __slots__ = ("clock", "clocks", "number", "owner", "tick", "version")
+
+    def __init__(self, clocks: Clocks, owner: Any, *, asynchronous: bool = False) -> None:
+        self.clocks = clocks
+        self.owner = owner
+        self.number = clocks.agent(owner)
+        self.clock = clocks.clock()
+        self.tick = 1
+        self.version = 0
+        self.clock.ticks[slice(None) if asynchronous else 0, self.number] = 1
+
+    def acquire(self, clock: Clock) -> None:
+        """What a clock has seen is ordered before all that the agent does from now on."""
+        self.clock.join(clock)
+        self.version += 1
+
+    def release(self, clock: Clock) -> None:
+        """All that the agent has done and seen is in ``clock``; what it does from now on is not."""
+        clock.join(self.clock)
+        self.advance()
+
+    def advance(self) -> None:
+        """Begin the next tick."""
+        self.tick += 1
+        self.clock.ticks[0, self.number] = self.tick
+        self.version += 1
+
+    def fence_proxy(self, *, shared: bool = True, everywhere: bool = False) -> None:
+        """All that is ordered before this is visible to the async proxy: in shared memory, in global, or both."""
+        ticks = self.clock.ticks
+        if shared:
+            ticks[ASYNC_SHARED] = ticks[BEFORE]
+        if everywhere or not shared:
+            ticks[ASYNC_GLOBAL] = ticks[BEFORE]
+        foreign = self.clock.foreign
+        if foreign and (everywhere or not shared):
+            for number, known in foreign.items():
+                known = foreign[number] = known.copy()
+                known[ASYNC_GLOBAL] = known[BEFORE]
+        self.advance()
+
+    def knows(self, number: int, tick: int) -> bool:
+        """Whether an agent's tick happened before now."""
+        return bool(self.clock.ticks[BEFORE, number] >= tick)
+
+    def learn(self, number: int, tick: int) -> None:
+        """An asynchronous agent's work up to a tick is complete for this one, in all proxies."""
+        ticks = self.clock.ticks
+        if ticks[BEFORE, number] < tick:
+            ticks[:, number] = tick
+            self.version += 1

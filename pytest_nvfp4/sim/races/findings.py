@@ -1,0 +1,215 @@
+"""What is told of a pair of accesses that nothing orders: one finding a defect, in words that say what is missing.
+
+A missing edge shows in many pairs: every operand of every MMA after it, and all that follows. So a pair of instructions
+is told once; pairs of the same two engines of the same two warps, in the same direction, become notes of one finding;
+and what was told counts as ordered from then on, so that its consequences are not told at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_nvfp4.sim.fault import Finding, Where
+from pytest_nvfp4.sim.races.access import Access, Who
+from pytest_nvfp4.sim.races.agents import Owner
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.grid import Grid
+
+__all__ = ["PROXY", "RACE", "WARNING", "Pair", "Reporter"]
+
+RACE = "race"
+PROXY = "proxy"
+WARNING = "race-warning"
+_NOTES = 6
+_VERBS = {"atom": "update", "red": "update"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two accesses that are not ordered.
+
+    Attributes:
+        kind: ``RACE``, ``PROXY`` or ``WARNING``.
+        place: What memory, in words.
+        old, new: The earlier and the later access as they were executed here.
+        owners: What their agents are.
+        writes: Whether each writes.
+        foreign: Whether they are of different clusters.
+    """
+
+    kind: str
+    place: str
+    old: Access
+    new: Access
+    owners: tuple[Owner, Owner]
+    writes: tuple[bool, bool]
+    foreign: bool = False
+
+
+class Reporter:
+    """Puts findings into the grid's list, folded."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self._pairs: set[tuple[str, int, int]] = set()
+        self._groups: dict[tuple[object, ...], int] = {}
+
+    def pair(self, pair: Pair) -> None:
+        """Tell of a pair, unless that was done."""
+        old, new = pair.old, pair.new
+        instructions = (pair.kind, old.at, new.at)
+        if instructions in self._pairs:
+            return
+        self._pairs.add(instructions)
+        key = (
+            pair.kind, pair.owners[0].kind, old.who.warp, pair.owners[1].kind, new.who.warp, pair.writes,
+            pair.place.split(" ")[0], pair.foreign,
+        )  # fmt: skip
+        known = self._groups.get(key)
+        findings = self.grid.findings
+        if known is not None and known < len(findings):
+            finding = findings[known]
+            if len(finding.notes) < _NOTES:
+                note = f"the same between {self._said(old)} and {self._said(new)}: {pair.place}"
+                findings[known] = replace(finding, notes=(*finding.notes, note))
+            return
+        self._groups[key] = len(findings)
+        findings.append(self._finding(pair))
+
+    def other(self, kind: str, message: str, hint: str, *, who: Who, at: int) -> None:
+        """Tell of something that is not a pair of data accesses, once an instruction."""
+        if (kind, at, at) in self._pairs:
+            return
+        self._pairs.add((kind, at, at))
+        self.grid.findings.append(Finding(kind, message, hint, self._where(who, at)))
+
+    def part(self) -> dict[tuple[object, ...], Finding]:
+        """What a forked process tells."""
+        findings = self.grid.findings
+        return {key: findings[index] for key, index in self._groups.items() if index < len(findings)}
+
+    def absorb(self, told: dict[tuple[object, ...], Finding]) -> None:
+        """Forget what another process told again. The grid has just taken over all findings of that process."""
+        findings = self.grid.findings
+        for key, finding in told.items():
+            known = self._groups.get(key)
+            if known is not None and findings[known] is not finding:
+                for index in range(len(findings) - 1, known, -1):
+                    if findings[index] == finding:
+                        del findings[index]
+                        break
+            elif known is None and finding in findings:
+                self._groups[key] = findings.index(finding)
+
+    # ---- words -------------------------------------------------------------------------------------------------------
+
+    def _finding(self, pair: Pair) -> Finding:
+        old, new = pair.old, pair.new
+        if pair.kind == PROXY:
+            message, hint = self._proxy(pair)
+        else:
+            first = self._verb(old, writes=pair.writes[0])
+            second = self._verb(new, writes=pair.writes[1])
+            missing, hint = self._missing(pair)
+            message = (
+                f"{self._said(new)} {second}s {pair.place}{self._detail(new)} while {self._said(old)}"
+                f"{self._detail(old)} may still {first} it: {missing}"
+            )
+        return Finding(pair.kind, message, hint, self._where(new.who, new.at))
+
+    def _proxy(self, pair: Pair) -> tuple[str, str]:
+        old, new = pair.old, pair.new
+        verb = self._verb(new, writes=pair.writes[1])
+        message = (
+            f"{self._said(new)} {verb}s {pair.place}{self._detail(new)} through the async proxy, and {self._said(old)} "
+            "wrote it through the generic proxy: no fence.proxy.async lies between them, so that the write need not be "
+            "visible"
+        )
+        hint = (
+            f"fence.proxy.async (cute.arch.fence_proxy, fence_view_async_shared) in {old.who} after "
+            f"{self._line(old.at)}, before the barrier or arrive that {new.who} waits for"
+        )
+        return message, hint
+
+    def _missing(self, pair: Pair) -> tuple[str, str]:
+        """The edge that is missing, and what would make it."""
+        old, new = pair.old, pair.new
+        first, second = self._line(old.at), self._line(new.at)
+        kind, name = pair.owners[0].kind, pair.owners[0].name
+        then = f" before {second}"
+        if pair.foreign:
+            return (
+                "they are of different clusters, and no flag or counter with release and acquire orders them",
+                f"after {first}: a barrier of the CTA, then fence.acq_rel.gpu and an atomic (or st.release.gpu) on a "
+                f"flag; before {second}: ld.acquire.gpu of the flag until it is set, then a barrier",
+            )
+        if kind == "mbarrier":
+            return (
+                f"nothing that is ordered before {second} waits for the {name}, where that copy completes",
+                f"wait for the phase of that mbarrier (mbarrier.try_wait, pipeline.consumer_wait){then}",
+            )
+        if kind == "pipe":
+            return (
+                f"no tcgen05.commit after {first} was waited for{then}",
+                f"tcgen05.commit after {first} to an mbarrier (pipeline.consumer_release of the MMA warp), and a wait "
+                f"for it (pipeline.producer_acquire){then}",
+            )
+        if kind == "bulk-read":
+            return (
+                f"no cp.async.bulk.wait_group.read of {name} is ordered between them",
+                f"cp.async.bulk.commit_group and wait_group.read in the thread that stored, and a barrier{then}",
+            )
+        if kind == "bulk-write":
+            return (
+                f"no cp.async.bulk.wait_group of {name} is ordered between them",
+                f"cp.async.bulk.wait_group (without .read) in the thread that stored, and a barrier{then}",
+            )
+        if kind == "cp.async":
+            return (
+                f"no cp.async.wait_group of {old.who} is ordered between them",
+                f"cp.async.commit_group and wait_group in {old.who}, and a barrier if another warp goes on{then}",
+            )
+        if kind == "wgmma":
+            return (
+                f"no wgmma.wait_group for it is ordered between them, so that the {name} may still read",
+                f"wgmma.commit_group and wgmma.wait_group, then the arrive that frees the stage{then}",
+            )
+        if kind == "tmem-store":
+            return (
+                f"no tcgen05.wait::st of {old.who} follows {first}",
+                f"tcgen05.wait::st in {old.who} after {first}, before the barrier or arrive that {new.who} waits for",
+            )
+        if pair.kind == WARNING:
+            return (
+                f"no tcgen05.wait::ld of {old.who} follows {first}",
+                f"tcgen05.wait::ld after {first}, before the arrive that frees the accumulator",
+            )
+        return (
+            f"no barrier, and no arrive after {first} that is waited for{then}, orders them",
+            f"an arrive of {old.who} after {first} on an mbarrier (or named barrier) that {new.who} waits for{then}",
+        )
+
+    def _said(self, access: Access) -> str:
+        return f"{self.grid.say(access.at)} in {access.who}"
+
+    def _line(self, at: int) -> str:
+        return self.grid.say(at).split(" (")[0]
+
+    def _detail(self, access: Access) -> str:
+        box = access.detail
+        if box is None or box.region is None:
+            return ""
+        return f" ({box.region.say(box.region.start + box.offset)})"
+
+    def _verb(self, access: Access, *, writes: bool) -> str:
+        root = self.grid.kernel.instructions[access.at].root
+        return _VERBS.get(root, "write" if writes else "read")
+
+    def _where(self, who: Who, at: int) -> Where:
+        instruction = self.grid.kernel.instructions[at]
+        return Where(
+            kernel=self.grid.kernel.name, cta=who.cta, warp=who.warp, at=at, ptx_line=instruction.ptx_line,
+            text=instruction.text, source=instruction.location,
+        )  # fmt: skip

@@ -1,0 +1,181 @@
+"""What happened last to each byte of global memory that a launch may write.
+
+Arrays of access numbers, one item a *unit* of a region: the largest power of two (16 at most) that every access so far
+was a multiple of, so that units are never touched in part. Per unit: the last write, the first read since, and the last
+read since by another agent; a write that conflicts with none of the two reads but with one in between is not seen.
+Boxes that tensor copies read are kept as boxes until somebody writes to their region, since inputs are read by many and
+written by none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
+from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, BEFORE, Clock
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.memory.globals import Region
+
+__all__ = ["GlobalConflict", "GlobalShadow", "RegionShadow"]
+
+GlobalConflict = Callable[["RegionShadow", int, Access, bool, Access, bool, bool, Clock], None]
+"""Told of a pair that is not ordered: the region, the byte offset, the earlier access and whether it writes, the later
+one and whether it writes, whether only a proxy fence is missing, and the clock that does not have the earlier one."""
+Offsets = NDArray[np.intp]
+_LARGEST = 16
+
+
+class RegionShadow:
+    """The history of one region."""
+
+    __slots__ = ("boxes", "first", "last", "region", "unit", "writes", "written")
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.unit = _LARGEST
+        self.writes: NDArray[np.int32] | None = None
+        self.first: NDArray[np.int32] | None = None
+        self.last: NDArray[np.int32] | None = None
+        self.boxes: dict[object, tuple[Offsets, int, dict[int, int]]] = {}
+        """Boxes read: row offsets, bytes of a row, and access numbers by agent (the last of each)."""
+        self.written = False
+
+    def refine(self, unit: int) -> None:
+        """Take smaller units."""
+        factor = self.unit // unit
+        self.unit = unit
+        for name in ("writes", "first", "last"):
+            array = getattr(self, name)
+            if array is not None:
+                setattr(self, name, np.repeat(array, factor))
+
+    def array(self, name: str) -> NDArray[np.int32]:
+        """One of the arrays, made on first use."""
+        array: NDArray[np.int32] | None = getattr(self, name)
+        if array is None:
+            array = np.zeros(-(-self.region.size // _LARGEST) * (_LARGEST // self.unit), np.int32)
+            setattr(self, name, array)
+        return array
+
+    def units(self, offsets: Offsets, size: int) -> NDArray[np.intp] | slice:
+        """The units of items of ``size`` bytes at offsets."""
+        low = int(np.bitwise_or.reduce(offsets)) | size
+        fits = low & -low
+        if fits < self.unit:
+            self.refine(fits)
+        unit = self.unit
+        start = offsets // unit
+        count = size // unit
+        if offsets.size == 1:
+            return slice(int(start[0]), int(start[0]) + count)
+        if count == 1:
+            return start
+        return (start[:, None] + np.arange(count)).ravel()
+
+
+class GlobalShadow:
+    """The regions of a launch, and the accesses that their arrays number."""
+
+    def __init__(self, conflict: GlobalConflict) -> None:
+        self.conflict = conflict
+        self.regions: dict[int, RegionShadow] = {}
+        self.accesses: list[Access] = []
+        self._numbers: dict[tuple[int, int, int, int, int], int] = {}
+
+    def shadow(self, region: Region) -> RegionShadow:
+        """The history of a region."""
+        found = self.regions.get(region.start)
+        if found is None or found.region is not region:
+            found = self.regions[region.start] = RegionShadow(region)
+        return found
+
+    def number(self, access: Access) -> int:
+        """The number of an access, from 1; the same for one that differs in nothing that matters."""
+        key = (access.who.cluster, access[0], access[1], access[2], access[3])
+        found = self._numbers.get(key)
+        if found is None:
+            self.accesses.append(access)
+            found = self._numbers[key] = len(self.accesses)
+        return found
+
+    def read_box(self, shadow: RegionShadow, key: object, rows: Callable[[], tuple[Offsets, int]], access: Access,
+                 clock: Clock) -> None:  # fmt: skip
+        """A tensor copy reads a box."""
+        if shadow.written:
+            self.read(shadow, *rows(), access, clock)
+            return
+        known = shadow.boxes.get(key)
+        if known is None:
+            offsets, size = rows()
+            known = shadow.boxes[key] = (offsets, size, {})
+        readers = known[2]
+        if len(readers) < 2 or access.agent in readers:
+            readers[access.agent] = self.number(access)
+
+    def read(self, shadow: RegionShadow, offsets: Offsets, size: int, access: Access, clock: Clock) -> None:
+        """Items of ``size`` bytes are read."""
+        units = shadow.units(offsets, size)
+        if shadow.writes is not None:
+            self._check(shadow, shadow.writes[units], units, access, clock, earlier=True, later=False)
+        number = self.number(access)
+        self._note_read(shadow, units, number)
+
+    def _note_read(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, number: int) -> None:
+        first = shadow.array("first")
+        here = first[units]
+        if not here.any():
+            first[units] = number
+            return
+        first[units] = np.where(here == 0, number, here)
+        if (here[here != 0] != number).any():
+            last = shadow.array("last")
+            last[units] = np.where((here != 0) & (here != number), number, last[units])
+
+    def write(self, shadow: RegionShadow, offsets: Offsets, size: int, access: Access, clock: Clock) -> None:
+        """Items of ``size`` bytes are written."""
+        if not shadow.written:
+            shadow.written = True
+            boxes, shadow.boxes = shadow.boxes, {}
+            for rows, wide, readers in boxes.values():
+                for number in readers.values():
+                    self._note_read(shadow, shadow.units(rows, wide), number)
+        units = shadow.units(offsets, size)
+        writes = shadow.array("writes")
+        self._check(shadow, writes[units], units, access, clock, earlier=True, later=True)
+        for name in ("first", "last"):
+            reads: NDArray[np.int32] | None = getattr(shadow, name)
+            if reads is not None:
+                self._check(shadow, reads[units], units, access, clock, earlier=False, later=True)
+                reads[units] = 0
+        writes[units] = self.number(access)
+
+    def _check(
+        self, shadow: RegionShadow, numbers: NDArray[np.int32], units: NDArray[np.intp] | slice, access: Access,
+        clock: Clock, *, earlier: bool, later: bool,
+    ) -> None:  # fmt: skip
+        if not numbers.any():
+            return
+        mine = access.who.cluster
+        for number in set(numbers.tolist()):
+            if not number:
+                continue
+            old = self.accesses[number - 1]
+            if old[2] & access[2] & STRONG:
+                continue
+            theirs = old.who.cluster
+            ticks = clock.ticks if theirs == mine else (clock.foreign or {}).get(theirs)
+            known = ticks is not None and old[0] < ticks.shape[1]
+            ordered = known and ticks[BEFORE, old[0]] >= old[1]  # type: ignore[index]
+            fenced = True
+            if ordered and earlier and access[2] & ASYNC and not old[2] & ASYNC:
+                fenced = bool(ticks[ASYNC_GLOBAL, old[0]] >= old[1])  # type: ignore[index]
+            if ordered and fenced:
+                continue
+            place = int(np.argmax(numbers == number))
+            unit = units.start + place if isinstance(units, slice) else int(units[place])
+            self.conflict(shadow, unit * shadow.unit, old, earlier, access, later, bool(ordered), clock)

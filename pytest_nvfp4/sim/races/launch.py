@@ -1,0 +1,139 @@
+"""What the detector keeps of one launch: how its memory is divided, its flags, what was found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytest_nvfp4.sim.fault import Finding
+from pytest_nvfp4.sim.races.access import Access
+from pytest_nvfp4.sim.races.agents import ClusterAgents, Owner
+from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, Clock, Ticks
+from pytest_nvfp4.sim.races.findings import PROXY, RACE, Pair, Reporter
+from pytest_nvfp4.sim.races.global_shadow import GlobalShadow, RegionShadow
+from pytest_nvfp4.sim.races.orders import Order, order_of
+from pytest_nvfp4.sim.races.partition import Footprint, Partition
+from pytest_nvfp4.sim.races.shadow import Shadow
+from pytest_nvfp4.sim.races.sync_variables import SyncVariables
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.cta import Cta
+    from pytest_nvfp4.sim.run.grid import Grid
+
+__all__ = ["LANES_A_UNIT", "CtaMemory", "LaunchRaces"]
+
+LANES_A_UNIT = 16
+"""Lanes of TMEM that are one unit: every shape of every instruction has a multiple of them, or is alone in its 32."""
+_COLUMNS = 512
+_UNITS_A_COLUMN = 128 // LANES_A_UNIT
+
+
+class CtaMemory:
+    """The shadows of a CTA's memories: ``cta.unit(CtaMemory)``."""
+
+    __slots__ = ("agents", "operands", "shared", "tmem")
+
+    def __init__(self, cta: Cta) -> None:
+        launch = cta.launch.unit(LaunchRaces)
+        self.agents = cta.cluster.unit(ClusterAgents)
+        launch.owners[self.agents.clocks.number] = self.agents.clocks.owners
+        who = f" of CTA rank {cta.rank}" if len(cta.cluster.ctas) > 1 else ""
+        self.shared = Shadow(launch.shared, launch.shared_conflict, (self.agents, f"shared memory{who}"))
+        self.tmem = Shadow(launch.tmem, launch.tmem_conflict, (self.agents, f"TMEM{who}"))
+        self.operands: dict[Any, Footprint] = {}
+        """What an operation of the tensor core reads of shared memory, by the operation's plan."""
+
+
+class LaunchRaces:
+    """``launch.unit(LaunchRaces)``."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.shared = Partition(max(1, grid.shared_bytes))
+        self.tmem = Partition(_COLUMNS * _UNITS_A_COLUMN)
+        self.memory = GlobalShadow(self.global_conflict)
+        self.variables = SyncVariables()
+        self.reporter = Reporter(grid)
+        self.owners: dict[int, list[Owner]] = {}
+        """By cluster, what its agents are."""
+        self._orders: dict[int, Order] = {}
+        self._relaxed: dict[int, bool] = {}
+
+    def order(self, at: int) -> Order:
+        """The memory order of an instruction."""
+        found = self._orders.get(at)
+        if found is None:
+            found = self._orders[at] = order_of(self.grid.kernel.instructions[at])
+        return found
+
+    def relaxed(self, at: int) -> bool:
+        """Whether a barrier instruction is ``.relaxed``."""
+        found = self._relaxed.get(at)
+        if found is None:
+            found = self._relaxed[at] = "relaxed" in self.grid.kernel.instructions[at].parts
+        return found
+
+    def part(self) -> dict[tuple[object, ...], Finding]:
+        """What a forked process tells."""
+        return self.reporter.part()
+
+    def absorb(self, told: dict[tuple[object, ...], Finding]) -> None:
+        """Add what another process told."""
+        self.reporter.absorb(told)
+
+    # ---- pairs ---------------------------------------------------------------------------------------------------
+
+    def shared_conflict(
+        self, shadow: Shadow, part: int, old: Access, old_writes: bool, new: Access, new_writes: bool, proxy: bool,
+        ticks: Ticks,
+    ) -> None:  # fmt: skip
+        """Two accesses to shared memory are not ordered."""
+        agents, name = shadow.name  # type: ignore[misc]
+        low, high, size = self.shared.extent(part)
+        place = f"{name} bytes [{low}, {high})" + ("" if size == high - low else f" ({size} bytes of them)")
+        self._tell(agents, PROXY if proxy else RACE, place, old, new, (old_writes, new_writes))
+        _heal(ticks, old, ASYNC_SHARED if proxy else None)
+
+    def tmem_conflict(
+        self, shadow: Shadow, part: int, old: Access, old_writes: bool, new: Access, new_writes: bool, proxy: bool,
+        ticks: Ticks,
+    ) -> None:  # fmt: skip
+        """Two accesses to tensor memory are not ordered."""
+        agents, name = shadow.name  # type: ignore[misc]
+        low, high, _ = self.tmem.extent(part)
+        first, last = low // _UNITS_A_COLUMN, (high - 1) // _UNITS_A_COLUMN
+        lane = low % _UNITS_A_COLUMN * LANES_A_UNIT
+        place = f"{name} columns [{first}, {last + 1}) from lane {lane} on"
+        self._tell(agents, RACE, place, old, new, (old_writes, new_writes))
+        _heal(ticks, old, None)
+
+    def global_conflict(
+        self, shadow: RegionShadow, offset: int, old: Access, old_writes: bool, new: Access, new_writes: bool,
+        proxy: bool, clock: Clock,
+    ) -> None:  # fmt: skip
+        """Two accesses to global memory are not ordered."""
+        region = shadow.region
+        foreign = old.who.cluster != new.who.cluster
+        owners = (self.owners[old.who.cluster][old.agent], self.owners[new.who.cluster][new.agent])
+        place = f"global memory at {region.say(region.start + offset)}"
+        self.reporter.pair(
+            Pair(PROXY if proxy else RACE, place, old, new, owners, (old_writes, new_writes), foreign=foreign)
+        )
+        if not foreign:
+            _heal(clock.ticks, old, ASYNC_GLOBAL if proxy else None)
+
+    def _tell(
+        self, agents: ClusterAgents, kind: str, place: str, old: Access, new: Access, writes: tuple[bool, bool]
+    ) -> None:
+        owners = agents.clocks.owners
+        self.reporter.pair(Pair(kind, place, old, new, (owners[old.agent], owners[new.agent]), writes))
+
+
+def _heal(ticks: Ticks, old: Access, row: int | None) -> None:
+    """Count the pair as ordered: what follows from it is not another finding."""
+    rows = slice(None) if row is None else slice(row, row + 1)
+    column = ticks[rows, old.agent]
+    np.maximum(column, old.tick, out=column)
+
+
