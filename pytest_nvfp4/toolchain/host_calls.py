@@ -342,3 +342,17 @@ def _check_launch(launch: Launch, kernel: _Kernel, device: DeviceModel) -> None:
             f"cudaErrorInvalidValue: {launch.kernel}: {launch.dynamic_smem} bytes of dynamic shared memory, at most "
             f"{allowed} were reserved"
         )
+    if launch.cooperative:
+        _check_cooperative(launch, kernel, device)
+
+
+def _check_cooperative(launch: Launch, kernel: _Kernel, device: DeviceModel) -> None:
+    """All CTAs of a cooperative launch must be resident at once; registers, which ptxas allots, are not looked at."""
+    shared = launch.dynamic_smem + kernel.entry.static_smem + device.smem_reserved_per_block
+    by_threads = device.threads_per_sm // max(device.warp_size, launch.threads)
+    fit = device.sm_count * min(device.blocks_per_sm, by_threads, device.smem_per_sm // shared)
+    if launch.ctas > fit:
+        raise LaunchRejectedError(
+            f"cudaErrorCooperativeLaunchTooLarge: {launch.kernel}: {launch.ctas} CTAs, and {fit} of {launch.threads} "
+            f"threads and {shared} bytes of shared memory fit on {device.name} at once"
+        )

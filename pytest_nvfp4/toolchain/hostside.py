@@ -31,7 +31,7 @@ from pytest_nvfp4.toolchain.device_model import B200, DeviceModel
 from pytest_nvfp4.toolchain.driver_calls import DriverCalls
 from pytest_nvfp4.toolchain.graphs import LaunchQueue
 from pytest_nvfp4.toolchain.host_calls import HostCalls
-from pytest_nvfp4.toolchain.launches import HostSideError, Launch
+from pytest_nvfp4.toolchain.launches import HostSideError, Launch, LaunchRejectedError
 from pytest_nvfp4.toolchain.tvm_ffi import PlainCalls, in_place_of
 
 __all__ = ["DSL_PREFIXES", "HostSide", "environment", "install"]
@@ -207,7 +207,7 @@ class HostSide:
             # Raised outside the handler, so that an exception keeps the cause and context it came with.
             stashed = self._host.take_stashed()
             if stashed is not None:
-                raise stashed
+                raise _as_the_dsl_says(stashed)
             if error is not None:
                 raise error
             return result
@@ -230,6 +230,28 @@ class HostSide:
                 # 4.4.0 ends the file with a NUL byte.
                 texts.append(path.read_bytes().replace(b"\0", b"").decode())
         return texts
+
+
+def _as_the_dsl_says(error: BaseException) -> BaseException:
+    """A refused launch as the DSL's own error too, which host code may catch and ask for its ``error_code``."""
+    if not isinstance(error, LaunchRejectedError):
+        return error
+    base: Any = importlib.import_module("cutlass.base_dsl.common").DSLCudaRuntimeError
+    codes: Any = importlib.import_module("cuda.bindings.runtime").cudaError_t
+    message = str(error)
+
+    class Rejected(LaunchRejectedError, base):  # type: ignore[misc]
+        """``LaunchRejectedError`` and ``DSLCudaRuntimeError`` in one."""
+
+        def __init__(self) -> None:
+            RuntimeError.__init__(self, message)
+            self.message = message
+            self.error_code = int(getattr(codes, message.partition(":")[0]))
+
+        def __str__(self) -> str:
+            return message
+
+    return Rejected().with_traceback(error.__traceback__)
 
 
 def _benchmark(function: Callable[..., Any], **kwargs: Any) -> float:

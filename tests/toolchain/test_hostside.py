@@ -98,6 +98,16 @@ def odd_cluster(x: cute.Tensor, n: cutlass.Int32):
     add(x, n, cutlass.Int64(1), cutlass.Int8(1)).launch(grid=[n, 1, 1], block=[32, 1, 1], cluster=[2, 1, 1])
 said["odd_cluster"] = refused(odd_cluster, tensor, 3)
 said["even_cluster"] = refused(odd_cluster, tensor, 4)
+@cute.jit
+def together(x: cute.Tensor, n: cutlass.Int32):
+    add(x, n, cutlass.Int64(1), cutlass.Int8(1)).launch(grid=[n, 1, 1], block=[256, 1, 1], cooperative=True)
+from cutlass.base_dsl.common import DSLCudaRuntimeError
+said["together"] = refused(together, tensor, 148 * 8)
+try:
+    together(tensor, 148 * 8 + 1)
+except DSLCudaRuntimeError as error:
+    too_large = cudart.cudaError_t.cudaErrorCooperativeLaunchTooLarge
+    said["not_together"] = [error.error_code == too_large, isinstance(error, LaunchRejectedError), str(error)]
 
 @cute.jit
 def wide(x: cute.Tensor, n: cutlass.Int32):
@@ -216,6 +226,9 @@ def test_launches_a_driver_refuses_are_refused(launched):
     assert "cudaErrorInvalidClusterSize" in launched["odd_cluster"][1]
     assert "not a multiple of the cluster" in launched["odd_cluster"][1]
     assert launched["even_cluster"] is None
+    assert launched["together"] is None
+    assert launched["not_together"][:2] == [True, True]
+    assert "1185 CTAs, and 1184 of 256 threads" in launched["not_together"][2]
     assert "cudaErrorInvalidConfiguration" in launched["wide"][1]
     assert "dynamic shared memory" in launched["too_much_smem"][1]
     assert launched["fits"] is None
