@@ -26,6 +26,7 @@ __all__ = [
     "first",
     "guard_mask",
     "guard_mask_not",
+    "inverted",
     "lanes",
     "merge",
     "merge_predicate",
@@ -74,7 +75,23 @@ def _one_hot() -> tuple[NDArray[np.bool_], ...]:
 
 ONE_HOT = _one_hot()
 """By lane: the predicate that holds in this lane only. ``elect.sync`` gives these very arrays."""
-_KNOWN = {id(array): 1 << lane for lane, array in enumerate(ONE_HOT)}
+_ALL_BUT_ONE = tuple(~array for array in ONE_HOT)
+for _array in _ALL_BUT_ONE:
+    _array.flags.writeable = False
+_KNOWN = {
+    **{id(array): 1 << lane for lane, array in enumerate(ONE_HOT)},
+    **{id(array): FULL ^ 1 << lane for lane, array in enumerate(_ALL_BUT_ONE)},
+}
+_INVERSE = {
+    **{id(one): other for one, other in zip(ONE_HOT, _ALL_BUT_ONE, strict=True)},
+    **{id(other): one for one, other in zip(ONE_HOT, _ALL_BUT_ONE, strict=True)},
+}
+
+
+def inverted(predicate: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The lanes where a predicate does not hold; of an elected lane's the array that is known."""
+    known = _INVERSE.get(id(predicate))
+    return ~predicate if known is None else known
 
 
 def guard_mask(predicate: Predicate, mask: int) -> int:

@@ -51,7 +51,7 @@ def _not(ins: Instruction, e: Emitter) -> None:
     kind = read.one("pred", "b16", "b32", "b64")
     dst, source = read.end(2)
     if kind == "pred":
-        e.assign_predicate(dst, f"{e.predicate(source)} ^ True")
+        e.assign_predicate(dst, e.inverse(e.temporary(e.predicate(source))))
         return
     bits = BITS[kind]
     (a,) = atoms(e, bits, source)

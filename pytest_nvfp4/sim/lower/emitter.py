@@ -186,7 +186,11 @@ class Emitter:
         if not isinstance(operand, Register) or operand.bits != 1:
             raise Unsupported(f"operand {operand!r} is not a predicate")
         name = self._read(operand)
-        return f"({name} ^ True)" if operand.negated else name
+        return f"({self.inverse(name)})" if operand.negated else name
+
+    def inverse(self, name: str) -> str:
+        """Expression of the inverse of a predicate that is in a name."""
+        return f"not {name} if {name}.__class__ is bool else {self.call(lanes.inverted, name)}"
 
     def address(self, operand: Operand) -> str:
         """Expression of the address in ``[...]``, by the width of its base: 64 bits, or 32 for shared and TMEM."""
@@ -356,7 +360,7 @@ class Emitter:
         """
         name = self._read(predicate)
         kept = [register for register in dict.fromkeys(results) if register.slot in live]
-        for register in results:
+        for register in kept:
             self._read(register)
         outer, mask = self._mask, self._fresh_mask()
         self.line(f"{mask} = {self.call(lanes.guard_mask_not if negated else lanes.guard_mask, name, outer)}")

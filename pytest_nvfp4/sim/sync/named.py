@@ -175,7 +175,14 @@ class NamedBarriers:
     """The named barriers of one CTA."""
 
     def __init__(self, cta: Cta) -> None:
-        self.barriers = [NamedBarrier(cta, number) for number in range(_COUNT)]
+        self.cta = cta
+        self.barriers: list[NamedBarrier] = []
+
+    def at(self, number: int) -> NamedBarrier:
+        """A barrier by its number, which was checked; those before it are made with it."""
+        while number >= len(self.barriers):
+            self.barriers.append(NamedBarrier(self.cta, len(self.barriers)))
+        return self.barriers[number]
 
     def lanes_exited(self, w: Warp) -> None:
         """Lanes of a warp have ended: they hold up no barrier any longer."""
@@ -198,7 +205,7 @@ def barrier(w: Warp, mask: int, operands: Operands, form: Form, group: int) -> i
         raise Unsupported(f"{form.what}: lanes of one warp name different barriers or thread counts")
     if one >= _COUNT:
         raise Fault("barrier", f"{form.what}: barrier {one}, and there are 0 to {_COUNT - 1}")
-    found = w.cta.unit(NamedBarriers).barriers[one]
+    found = w.cta.unit(NamedBarriers).at(one)
     free = found.released.get(w.index, 0) if form.waits else 0
     if mask & ~free:
         new = mask & ~(free | found.inside.get(w.index, 0)) if form.waits else mask
