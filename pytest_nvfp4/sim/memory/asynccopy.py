@@ -128,6 +128,10 @@ def copy(
     machine = cta.launch.machine
     unit = w.unit(CopyGroups)
     work = _Work(mask)
+    if machine.monitor is not None:
+        sources: list[tuple[Region, int, Pattern | int]] = [(r, o, p) for _, r, o, p in plan.sources]
+        sources.extend((region, offset, many) for _, region, offset, many in plan.short)
+        machine.monitor.async_copied(w, at, plan.index, plan.target, sources)
 
     def action() -> None:
         _move(cta.shared, plan, access)
@@ -254,12 +258,18 @@ def copy_unless(
 def commit(w: Warp, mask: int) -> None:
     """``cp.async.commit_group``."""
     w.unit(CopyGroups).commit(mask)
+    monitor = w.cta.launch.machine.monitor
+    if monitor is not None:
+        monitor.async_committed(w)
 
 
 def wait(w: Warp, mask: int, allowed: int | None) -> bool | None:
     """``cp.async.wait_group`` (``allowed`` groups may be pending) and ``wait_all`` (None): None while it must wait."""
     unit = w.unit(CopyGroups)
     if not unit.waits(mask, allowed):
+        monitor = w.cta.launch.machine.monitor
+        if monitor is not None:
+            monitor.async_waited(w, allowed)
         return True
     w.wait_for(unit)
     return None
@@ -280,6 +290,8 @@ def arrive(w: Warp, mask: int, address: lanes.Bits, increment: bool, generic: bo
             if found.pending + number > mbarrier.COUNT_LIMIT:
                 raise Fault("mbarrier", f"{opcode}: the pending count of the {found.name} would be above its limit")
             found.pending += number
+        if machine.monitor is not None:
+            machine.monitor.async_arrives(w, at, found)
 
         def action(found: mbarrier.Mbarrier = found, number: int = number) -> None:
             mbarrier.arrive(found, number, who=(w, at))

@@ -29,6 +29,7 @@ from pytest_nvfp4.sim.memory.locate import by_region, check_written, locate_glob
 from pytest_nvfp4.sim.memory.operations import INTEGER, integer_arrays, real
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT
+from pytest_nvfp4.sim.monitor import ATOMIC
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Vector
 from pytest_nvfp4.sim.sync import mbarrier
 
@@ -72,25 +73,33 @@ def atomic(
     w: Warp, mask: int, address: lanes.Bits, b: tuple[Any, ...], c: tuple[Any, ...], op: Operation, at: int
 ) -> Values:
     """Apply to each lane's address; the values before (zeros in lanes that are not active). Raises Fault."""
-    return _in_space(w, mask, address, b, c, op, op.access.space)
+    return _in_space(w, mask, address, b, c, op, op.access.space, at)
 
 
 def _in_space(
-    w: Warp, mask: int, address: lanes.Bits, b: tuple[Any, ...], c: tuple[Any, ...], op: Operation, space: str
+    w: Warp,
+    mask: int,
+    address: lanes.Bits,
+    b: tuple[Any, ...],
+    c: tuple[Any, ...],
+    op: Operation,
+    space: str,
+    at: int,
 ) -> Values:
     if space == "generic":
-        return _generic(w, mask, address, b, c, op)
+        return _generic(w, mask, address, b, c, op, at)
     where = (
         address
         if isinstance(address, np.ndarray)
         else np.full(32, address, np.uint64 if space == "global" else np.uint32)
     )
     counters = w.cta.launch.counters
+    monitor = w.cta.launch.machine.monitor
     if space == "global":
         located = locate_global(w, mask, where, op.access, write=True)
         if located is None:
             parts = by_region(w, mask, where, op.access, write=True)
-            return _join([_in_space(w, part, where, b, c, op, space) for part in parts], parts)
+            return _join([_in_space(w, part, where, b, c, op, space, at) for part in parts], parts)
         region, offset, pattern, _ = located
         if region.initialised is not None or region.owner is not None:
             for part in pattern.offsets.tolist():
@@ -99,6 +108,8 @@ def _in_space(
                     memory.check_initialised(region, offset + part, op.access.size, what=op.access.opcode)
                 note_reduce(region, offset + part, op.access.size, w.cta.linear)
         data = region.data
+        if monitor is not None:
+            monitor.global_accessed(w, at, region, offset, pattern, ATOMIC)
     else:
         cta = w.cta
         if space == "cluster":
@@ -106,11 +117,13 @@ def _in_space(
             ranks = np.unique(owners[lanes.bools(mask)])
             if len(ranks) > 1:
                 parts = [lanes.bits_of(owners == rank) & mask for rank in ranks]
-                return _join([_in_space(w, part, where, b, c, op, space) for part in parts], parts)
+                return _join([_in_space(w, part, where, b, c, op, space, at) for part in parts], parts)
             cta = cta.peer(int(ranks[0]), what=op.access.opcode)
             space = "shared" if cta is w.cta else "cluster"
         offset, pattern = locate_shared(mask, where, cta.shared, op.access)
         check_written(cta.shared, offset, pattern, op.access)
+        if monitor is not None:
+            monitor.shared_accessed(w, at, cta.shared, offset, pattern, ATOMIC)
         data = cta.shared.data
     counters[f"{space}.atomic.requests"] += 1
     counters[f"{space}.atomic.lanes"] += mask.bit_count()
@@ -217,7 +230,9 @@ def _operands(values: tuple[Any, ...], mask: int, access: Access) -> NDArray[Any
     return rows[lanes.bools(mask)]
 
 
-def _generic(w: Warp, mask: int, address: lanes.Bits, b: tuple[Any, ...], c: tuple[Any, ...], op: Operation) -> Values:
+def _generic(
+    w: Warp, mask: int, address: lanes.Bits, b: tuple[Any, ...], c: tuple[Any, ...], op: Operation, at: int
+) -> Values:
     where = address if isinstance(address, np.ndarray) else np.full(32, address, np.uint64)
     shared = lanes.bits_of(where >= np.uint64(SHARED_WINDOW)) & mask
     local = lanes.bits_of(where >= np.uint64(LOCAL_WINDOW)) & mask & ~shared
@@ -227,11 +242,11 @@ def _generic(w: Warp, mask: int, address: lanes.Bits, b: tuple[Any, ...], c: tup
     values: list[Values] = []
     if mask & ~shared:
         parts.append(mask & ~shared)
-        values.append(_in_space(w, mask & ~shared, where, b, c, op, "global"))
+        values.append(_in_space(w, mask & ~shared, where, b, c, op, "global", at))
     if shared:
         low = (where & np.uint64(0xFFFF_FFFF)).astype(np.uint32)
         parts.append(shared)
-        values.append(_in_space(w, shared, low, b, c, op, "cluster"))
+        values.append(_in_space(w, shared, low, b, c, op, "cluster", at))
     return _join(values, parts)
 
 
@@ -268,6 +283,8 @@ def reduce_async(
                 hint="data and mbarrier of red.async must be in the shared memory of one CTA",
             )
         found = mbarrier.resolve(w, place, cluster=True, what=access.opcode)
+        if machine.monitor is not None:
+            machine.monitor.stored_async(w, at, owner.shared, index, access.size, found)
         value = b[0] if b[0].__class__ is int else int(b[0][lane])
 
         def action(data=owner.shared.data, index=index, value=value, found=found) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001

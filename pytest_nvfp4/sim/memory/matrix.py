@@ -40,6 +40,7 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.access import SHARED_WINDOW, Access
 from pytest_nvfp4.sim.memory.locate import check_written, gather, locate_shared, mark_written, scatter
 from pytest_nvfp4.sim.memory.tally import Tally
+from pytest_nvfp4.sim.monitor import READ, WRITE
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register, Vector
 
 if TYPE_CHECKING:
@@ -82,6 +83,9 @@ def load_matrix(w: Warp, mask: int, address: lanes.Bits, shape: Shape, at: int) 
     else:
         check_written(shared, index, pattern, access)
     _count(w, "shared.load", pattern, index)
+    monitor = w.cta.launch.machine.monitor
+    if monitor is not None:
+        monitor.shared_accessed(w, at, shared, index, pattern, READ)
     rows = gather(shared.data, index, pattern, access).view(np.uint8).reshape(shape.rows, 16)
     if shape.packed:
         rows = _unpacked(rows, shape.packed)
@@ -121,6 +125,9 @@ def store_matrix(
     access = shape.access
     index, pattern = locate_shared(shape.mask, where, shared, access)
     _count(w, "shared.store", pattern, index)
+    monitor = w.cta.launch.machine.monitor
+    if monitor is not None:
+        monitor.shared_accessed(w, at, shared, index, pattern, WRITE)
     registers = np.empty((len(values), 32), np.uint32)
     for number, value in enumerate(values):
         registers[number] = value

@@ -18,6 +18,7 @@ from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW, LocalMemory
 from pytest_nvfp4.sim.memory.locate import by_region, check_written, count, gather, locate_global, locate_shared
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SharedMemory
 from pytest_nvfp4.sim.memory.tally import Tally
+from pytest_nvfp4.sim.monitor import READ
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
@@ -39,7 +40,8 @@ def read_global(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int
     if address.__class__ is not int:
         return _read_global_lanes(w, mask, address, access, at)  # type: ignore[arg-type]
     size = access.size
-    memory = w.cta.launch.machine.memory
+    machine = w.cta.launch.machine
+    memory = machine.memory
     region = memory.recent
     offset = address - region.start
     if offset < 0 or offset + size > region.size:
@@ -55,6 +57,8 @@ def read_global(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int
     tally = cta.units.get(Tally) or cta.unit(Tally)
     key = access.load
     tally[key] = tally.get(key, 0) + 1
+    if machine.monitor is not None:
+        machine.monitor.global_accessed(w, at, region, offset, size, READ)
     found = access.unpack(region.raw, offset)
     if access.elements == 1 and not access.signed:
         return found[0]  # type: ignore[no-any-return]
@@ -66,7 +70,7 @@ def read_shared(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int
     cta = w.cta
     shared = cta.shared
     if address.__class__ is not int:
-        return _read_shared_lanes(w, mask, address, shared, access, "shared.load")  # type: ignore[arg-type]
+        return _read_shared_lanes(w, mask, address, shared, access, "shared.load", at)  # type: ignore[arg-type]
     size = access.size
     index = address - shared.base
     if index < 0 or index + size > shared.size:
@@ -81,6 +85,9 @@ def read_shared(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int
     tally = cta.units.get(Tally) or cta.unit(Tally)
     key = access.loads
     tally[key] = tally.get(key, 0) + 1
+    monitor = cta.launch.machine.monitor
+    if monitor is not None:
+        monitor.shared_accessed(w, at, shared, index, size, READ)
     found = access.unpack(shared.raw, index)
     if access.elements == 1 and not access.signed:
         return found[0]  # type: ignore[no-any-return]
@@ -100,14 +107,17 @@ def read_cluster(w: Warp, mask: int, address: lanes.Bits, access: Access, at: in
         shared.refuse_opaque(index, index + access.size, what=access.opcode)
         shared.read(index, access.size, what=access.opcode)
         count(w, "cluster.load", access.size)
+        monitor = w.cta.launch.machine.monitor
+        if monitor is not None:
+            monitor.shared_accessed(w, at, shared, index, access.size, READ)
         return _finish(access.unpack(shared.raw, index), access)
     parts = []
     for owner, part in by_rank(address, mask):  # type: ignore[arg-type]
         if owner == rank:
-            parts.append((part, _read_shared_lanes(w, part, address, w.cta.shared, access, "shared.load")))  # type: ignore[arg-type]
+            parts.append((part, _read_shared_lanes(w, part, address, w.cta.shared, access, "shared.load", at)))  # type: ignore[arg-type]
         else:
             shared = w.cta.peer(owner, what=access.opcode).shared
-            parts.append((part, _read_shared_lanes(w, part, address, shared, access, "cluster.load")))  # type: ignore[arg-type]
+            parts.append((part, _read_shared_lanes(w, part, address, shared, access, "cluster.load", at)))  # type: ignore[arg-type]
     return _join(parts, access)
 
 
@@ -148,13 +158,16 @@ def _read_global_lanes(w: Warp, mask: int, address: NDArray[Any], access: Access
     tally = cta.units.get(Tally) or cta.unit(Tally)
     key = ("global.load", pattern, low & 31)
     tally[key] = tally.get(key, 0) + 1
+    monitor = cta.launch.machine.monitor
+    if monitor is not None:
+        monitor.global_accessed(w, at, region, offset, pattern, READ)
     if pattern.same:
         return _finish(access.unpack(region.raw, offset), access)
     return _columns(gather(region.data, offset, pattern, access), mask, access)
 
 
 def _read_shared_lanes(
-    w: Warp, mask: int, address: NDArray[Any], shared: SharedMemory, access: Access, what: str
+    w: Warp, mask: int, address: NDArray[Any], shared: SharedMemory, access: Access, what: str, at: int
 ) -> Values:
     index, pattern = locate_shared(mask, address, shared, access)
     check_written(shared, index, pattern, access)
@@ -162,6 +175,9 @@ def _read_shared_lanes(
     tally = cta.units.get(Tally) or cta.unit(Tally)
     key = (what, pattern, index & 127)
     tally[key] = tally.get(key, 0) + 1
+    monitor = cta.launch.machine.monitor
+    if monitor is not None:
+        monitor.shared_accessed(w, at, shared, index, pattern, READ)
     if pattern.same:
         return _finish(access.unpack(shared.raw, index), access)
     return _columns(gather(shared.data, index, pattern, access), mask, access)

@@ -19,6 +19,7 @@ from pytest_nvfp4.sim.memory.access import SHARED_WINDOW, Access
 from pytest_nvfp4.sim.memory.forms import Form
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT
 from pytest_nvfp4.sim.memory.write import WRITERS
+from pytest_nvfp4.sim.monitor import WRITE
 from pytest_nvfp4.sim.ptx.syntax import Address, Immediate, Instruction, Symbol, Vector
 from pytest_nvfp4.sim.sync import mbarrier
 
@@ -47,6 +48,8 @@ def store_async(
                 hint="data and mbarrier of st.async must be in the shared memory of one CTA",
             )
         found = mbarrier.resolve(w, place, cluster=True, what=access.opcode)
+        if machine.monitor is not None:
+            machine.monitor.stored_async(w, at, owner.shared, index, access.size, found)
         items = [value if isinstance(value, int) else int(value[lane]) for value in values]
         data = np.frombuffer(b"".join(v.to_bytes(access.bits // 8, "little") for v in items), np.uint8)
         w.cta.launch.counters["cluster.store_async.bytes"] += data.size
@@ -59,7 +62,7 @@ def store_async(
         machine.asynchronous.submit(("st.async", w), action, what=access.opcode)
 
 
-def store_bulk(w: Warp, mask: int, address: Bits, size: Bits, generic: bool, opcode: str) -> None:
+def store_bulk(w: Warp, mask: int, address: Bits, size: Bits, generic: bool, opcode: str, at: int) -> None:
     """``st.bulk``: zeros. Raises Fault for a size or address that is not a multiple of 8, or out of bounds."""
     shared = w.cta.shared
     for lane in lanes(mask):
@@ -74,6 +77,8 @@ def store_bulk(w: Warp, mask: int, address: Bits, size: Bits, generic: bool, opc
         index = shared.index(start, many, what=opcode, align=8)
         shared.write(index, np.zeros(many, np.uint8), what=opcode)
         w.cta.launch.counters["shared.store_bulk.bytes"] += many
+        if many and w.cta.launch.machine.monitor is not None:
+            w.cta.launch.machine.monitor.shared_accessed(w, at, shared, index, many, WRITE)
     w.cta.launch.machine.changes += 1
 
 
@@ -126,7 +131,7 @@ def _st_bulk(ins: Instruction, e: Emitter) -> None:
     if not isinstance(value, Immediate) or value.value != 0:
         raise Unsupported(f"{ins.opcode}: the value must be the literal 0")
     text = e.value(size, e.width(size) or 64)
-    e.line(e.call(store_bulk, "w", e.mask, e.address(target), text, str(not parts), repr(ins.opcode)))
+    e.line(e.call(store_bulk, "w", e.mask, e.address(target), text, str(not parts), repr(ins.opcode), str(e.at)))
 
 
 LOWERINGS: Mapping[str, Lowering] = {"st": _st, "st.async": _st_async, "st.bulk": _st_bulk}

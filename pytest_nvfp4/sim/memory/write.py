@@ -33,6 +33,7 @@ from pytest_nvfp4.sim.memory.locate import (
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SharedMemory
 from pytest_nvfp4.sim.memory.tally import Tally
+from pytest_nvfp4.sim.monitor import WRITE
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
@@ -71,6 +72,8 @@ def write_global(
     tally = cta.units.get(Tally) or cta.unit(Tally)
     key = access.store
     tally[key] = tally.get(key, 0) + 1
+    if machine.monitor is not None:
+        machine.monitor.global_accessed(w, at, region, offset, size, WRITE)
     access.pack(region.raw, offset, *_one(w, mask, values, access, region.say, address))
     if region.initialised is not None:
         region.initialised[offset : offset + size] = True
@@ -83,10 +86,11 @@ def write_shared(
 ) -> None:
     """``st.shared``: the CTA's own shared memory."""
     cta = w.cta
-    cta.launch.machine.changes += 1
+    machine = cta.launch.machine
+    machine.changes += 1
     shared = cta.shared
     if address.__class__ is not int:
-        _write_shared_lanes(w, mask, address, values, shared, access, "shared.store")  # type: ignore[arg-type]
+        _write_shared_lanes(w, mask, address, values, shared, access, "shared.store", at)  # type: ignore[arg-type]
         return
     size = access.size
     index = address - shared.base
@@ -100,6 +104,8 @@ def write_shared(
     tally = cta.units.get(Tally) or cta.unit(Tally)
     key = access.stores
     tally[key] = tally.get(key, 0) + 1
+    if machine.monitor is not None:
+        machine.monitor.shared_accessed(w, at, shared, index, size, WRITE)
     access.pack(shared.raw, index, *_one(w, mask, values, access, shared_byte(shared), address))
     access.pack(shared.written_raw, index, *access.known)
 
@@ -113,13 +119,16 @@ def write_cluster(
         if address >> RANK_SHIFT == rank:
             write_shared(w, mask, address, values, access, at)
             return
-        w.cta.launch.machine.changes += 1
+        machine = w.cta.launch.machine
+        machine.changes += 1
         shared = w.cta.owner_of(address, what=access.opcode).shared
         index = shared.index(address, access.size, what=access.opcode)
         if index % access.size:
             raise misaligned(access, address, None, f"byte {index} of CTA {shared.rank}'s shared memory")
         shared.refuse_opaque(index, index + access.size, what=access.opcode)
         count(w, "cluster.store", access.size)
+        if machine.monitor is not None:
+            machine.monitor.shared_accessed(w, at, shared, index, access.size, WRITE)
         access.pack(shared.raw, index, *_one(w, mask, values, access, shared_byte(shared), address))
         access.pack(shared.written_raw, index, *access.known)
         return
@@ -127,7 +136,7 @@ def write_cluster(
     for owner, part in by_rank(address, mask):  # type: ignore[arg-type]
         shared = w.cta.shared if owner == rank else w.cta.peer(owner, what=access.opcode).shared
         what = "shared.store" if owner == rank else "cluster.store"
-        _write_shared_lanes(w, part, address, values, shared, access, what)  # type: ignore[arg-type]
+        _write_shared_lanes(w, part, address, values, shared, access, what, at)  # type: ignore[arg-type]
 
 
 def write_local(
@@ -168,6 +177,9 @@ def _write_global_lanes(
     tally = cta.units.get(Tally) or cta.unit(Tally)
     key = ("global.store", pattern, low & 31)
     tally[key] = tally.get(key, 0) + 1
+    monitor = cta.launch.machine.monitor
+    if monitor is not None:
+        monitor.global_accessed(w, at, region, offset, pattern, WRITE)
     rows = _rows(mask, values, access)
     scatter(region.data, offset, pattern, rows, access)
     if pattern.distinct != pattern.index.size:
@@ -183,12 +195,16 @@ def _write_shared_lanes(
     shared: SharedMemory,
     access: Access,
     what: str,
+    at: int,
 ) -> None:
     index, pattern = locate_shared(mask, address, shared, access)
     cta = w.cta
     tally = cta.units.get(Tally) or cta.unit(Tally)
     key = (what, pattern, index & 127)
     tally[key] = tally.get(key, 0) + 1
+    monitor = cta.launch.machine.monitor
+    if monitor is not None:
+        monitor.shared_accessed(w, at, shared, index, pattern, WRITE)
     rows = _rows(mask, values, access)
     scatter(shared.data, index, pattern, rows, access)
     mark_written(shared, index, pattern, access)

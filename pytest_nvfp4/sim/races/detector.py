@@ -354,6 +354,7 @@ class Detector:
         launch = self._launch(w)
         agents = agent.agents
         ticks = agent.clock.ticks
+        flags = ASYNC | STRONG if launch.order(at).strong else ASYNC
         for cta, index, barrier in targets:
             state = agents.barrier(barrier)
             if state.number not in agent.met or self.warnings:
@@ -365,7 +366,7 @@ class Detector:
             else:
                 key = (index, order.tobytes())
                 footprint = launch.shared.find(key) or launch.shared.footprint(key, _bytes_of(order, index))
-            access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.who, box)
+            access = Access(state.number, barrier.phase + 1, flags, at, agent.who, box)
             memory = cta.units.get(CtaMemory) or cta.unit(CtaMemory)
             memory.shared.write(footprint.parts, access, ticks)
             ticks = agent.clock.ticks

@@ -36,6 +36,8 @@ _WEAK = Order()
 def order_of(instruction: Instruction) -> Order:
     """The order of a load, store or atomic."""
     parts = instruction.parts
+    if parts[:2] == ("cp", "reduce"):
+        return Order(strong=True, updates=True)
     atomic = instruction.root in ("atom", "red")
     if not atomic and not {"volatile", "relaxed", "acquire", "release"} & set(parts):
         return _WEAK

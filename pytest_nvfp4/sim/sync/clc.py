@@ -111,6 +111,10 @@ def try_cancel(w: Warp, mask: int, place: Bits, barrier: Bits, form: Form) -> No
         target.shared.refuse_opaque(index, index + RESPONSE_BYTES, what=form.what)
         barriers.append(target.unit(MbarrierFile).at(signal, what=form.what))
 
+    monitor = launch.machine.monitor
+    if monitor is not None:
+        monitor.copy_in(w, form.at, [(t, index, b) for t, b in zip(targets, barriers, strict=True)], RESPONSE_BYTES)
+
     def answer() -> None:
         first = launch.cancel_next()
         launch.counters["clc.requests"] += 1

@@ -23,6 +23,7 @@ import numpy as np
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.monitor import WRITE
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.sync.addresses import shared_address
 from pytest_nvfp4.sim.tcgen05.group import expect, group_of, peer_of, same_group
@@ -128,6 +129,7 @@ def alloc(w: Warp, mask: int, destination: Bits, count: Bits, group: int, at: in
     cta.shared.write(index, np.frombuffer(column.to_bytes(4, "little"), np.uint8), what=what)
     if cta.launch.machine.monitor is not None:
         cta.launch.machine.monitor.tmem_allocated(w, at, column, columns)
+        cta.launch.machine.monitor.shared_accessed(w, at, cta.shared, index, 4, WRITE)
     return column
 
 

@@ -75,11 +75,15 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: Shape, at: 
         plan = core.copies[key] = _plan(w, core, address, value, shape)
     elif shape.group == 2:
         pair_of(w.cta, 2, what=what)
+    core.issuers.issued(w, mask, at, mma=False)
     counters = core.counters
     counters["tcgen05.cp.instructions"] += 1
     counters["tcgen05.cp.bytes"] += plan[3]
     if core.machine.monitor is not None:
-        core.machine.monitor.tensor_issued(w, at, core.pipe.queue, _touched(plan[1], address, value, shape))
+        touched = core.touched.get(key)
+        if touched is None:
+            touched = core.touched[key] = _touched(plan[1], address, value, shape)
+        core.machine.monitor.tensor_issued(w, at, core.pipe.queue, touched)
     core.submit(core.pipe.queue, plan[0], what=what)
 
 

@@ -231,9 +231,11 @@ def _in(w: Warp, lane: int, at: int, form: Copy, address: int, start: int, size:
         counters["bulk.cluster.requests"] += 1
         counters["bulk.cluster.bytes"] += size
         if machine.monitor is not None:
-            machine.monitor.copy_out(w, at, lane, index, size)
+            machine.monitor.copy_read(w, at, found[0][2], index, size)
     if machine.monitor is not None:
         machine.monitor.copy_in(w, at, found, size)
+        if form.source == "global":
+            machine.monitor.global_read_in(w, at, found[0][2], region, offset, size)
     copy = partial(_combine, data, form) if form.operation else partial(_put, data)
     deliver(Arrival(w, lane, at, found, copy, count=size, what=what), size=size, overwrites=not form.operation)
 
@@ -291,6 +293,7 @@ def _out(w: Warp, lane: int, at: int, form: Copy, address: int, start: int, size
         write = partial(_write, region, address - region.start, chosen, cta, at)
     if machine.monitor is not None:
         machine.monitor.copy_out(w, at, lane, index, size)
+        machine.monitor.global_written_out(w, at, lane, region, address - region.start, size, bool(form.operation))
     depart(Departure(cta.unit(BulkGroups).thread(w, lane), at, read, write, what=what))
 
 

@@ -200,5 +200,7 @@ def _issue(
             launch.unit(Sectors).touch(one)
     arrival = Arrival(w, lane, at, found, copy, count=size, what=what)
     if machine.monitor is not None:
-        machine.monitor.copy_in(w, at, found, plan.footprint)
+        order = plan.order if plan.source is None else None
+        machine.monitor.copy_in(w, at, found, plan.footprint, order, boxes[0])
+        machine.monitor.global_copied_in(w, at, found[0][2], boxes)
     deliver(arrival, size=plan.footprint, order=plan.order if plan.source is None else None)
