@@ -248,16 +248,20 @@ class Grid:
         instruction = self.kernel.instructions[at]
         return f"{place_of(instruction)} ({instruction.opcode})"
 
-    def report(self, kind: str, message: str, *, hint: str = "") -> None:
-        """Note a finding that does not stop the kernel; the same at the same instruction is noted once."""
+    def report(self, kind: str, message: str, *, hint: str = "", where: Where | None = None) -> None:
+        """Note a finding that does not stop the kernel; the same at the same instruction is noted once.
+
+        ``where`` is the place, if it is not that of the instruction that runs.
+        """
         scheduler = self._scheduler
         warp = scheduler.running if scheduler is not None else None
-        at, mask = self.program.place_now() or (None, None)
+        at, mask = (where.at, None) if where is not None else self.program.place_now() or (None, None)
         key = (kind, message if at is None else "", at)
         self._repeats[key] += 1
         if self._repeats[key] > 1:
             return
-        where = self.where(warp, at, mask=mask) if warp is not None else Where(kernel=self.kernel.name)
+        if where is None:
+            where = self.where(warp, at, mask=mask) if warp is not None else Where(kernel=self.kernel.name)
         self.findings.append(Finding(kind, message, hint, where))
 
     def printed(self, text: str) -> None:

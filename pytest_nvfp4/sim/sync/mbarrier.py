@@ -11,7 +11,8 @@ Rules (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarri
   may touch one until ``mbarrier.inval``; ``init`` over a live one is undefined. All are faults.
 - An arrive of more than the pending count is undefined: a fault.
 
-Bytes announced and never arrived are a finding when the CTA ends, and are named in a deadlock report.
+Bytes announced and never arrived are a finding when the CTA ends, and are named in a deadlock report. So are bytes
+whose phase no wait of the CTA ever saw complete: a CTA must not end before its copies have.
 
 Counters: ``mbarrier.arrivals`` (of threads and units), ``mbarrier.phases`` (completed), ``mbarrier.expected_bytes``,
 ``mbarrier.arrived_bytes``.
@@ -22,7 +23,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.fault import Fault, Where
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.source import place_of, quoted
@@ -53,6 +54,9 @@ class Mbarrier:
         tx: Bytes announced less bytes arrived, in the current phase.
         phase: Phases completed since init; its parity is what ``.parity`` waits compare.
         announced, arrived: Bytes of the current phase.
+        brought: The warp and instruction of the last copy that brought bytes, if it told.
+        loaded: Phases completed when bytes were last among what completed one, 0 if never.
+        seen: Phases completed when a wait of the CTA last held, 0 if none ever did.
         recent: The last arrivals: who, how many, in which phase.
         made: The instruction that initialised it, if somebody said.
         valid: False once invalidated.
@@ -60,7 +64,8 @@ class Mbarrier:
     """
 
     __slots__ = (
-        "announced", "arrived", "count", "cta", "index", "made", "pending", "phase", "recent", "tx", "valid", "waiters",
+        "announced", "arrived", "brought", "count", "cta", "index", "loaded", "made", "pending", "phase", "recent",
+        "seen", "tx", "valid", "waiters",
     )  # fmt: skip
 
     def __init__(self, cta: Cta, index: int, count: int, *, made: Instruction | None = None) -> None:
@@ -73,6 +78,9 @@ class Mbarrier:
         self.phase = 0
         self.announced = 0
         self.arrived = 0
+        self.brought: tuple[Warp, int] | None = None
+        self.loaded = 0
+        self.seen = 0
         self.recent: deque[tuple[Who, int, int]] = deque(maxlen=_REMEMBERED)
         self.valid = True
         self.waiters: list[Group] = []
@@ -184,7 +192,7 @@ class MbarrierFile:
         )
 
     def at_exit(self) -> None:
-        """Report bytes that are still outstanding.
+        """Report bytes that are still outstanding, and those that arrived without anybody who waited for them.
 
         Bytes announced for a phase whose copy was never begun, and which nobody waits for, are left alone: the
         producer tail of NVIDIA's pipelines does so on purpose (DSL 4.4).
@@ -195,7 +203,24 @@ class MbarrierFile:
                     "mbarrier",
                     f"the CTA ended and the {barrier.name} is unbalanced: {barrier.state()}",
                     hint="compare the bytes given to expect_tx with the bytes of the copies that signal this barrier",
+                    where=self._where(barrier),
                 )
+            elif barrier.loaded > barrier.seen:
+                self.cta.launch.report(
+                    "in-flight",
+                    f"the CTA ended, and nothing waited for the bytes that completed phase {barrier.loaded - 1} of the "
+                    f"{barrier.name}: on a device they may arrive when the CTA has gone, in memory of the next one",
+                    hint="wait for every copy before the end of the CTA; compare how often the loading warp goes round "
+                    "with how often the consuming one does",
+                    where=self._where(barrier),
+                )
+
+    def _where(self, barrier: Mbarrier) -> Where:
+        """The last copy that brought bytes, if it is known."""
+        if barrier.brought is None:
+            return self.cta.launch.where_cta(self.cta)
+        warp, at = barrier.brought
+        return warp.cta.launch.where(warp, at)
 
 
 def resolve(w_or_cta: Warp | Cta, shared_address: int, *, cluster: bool, what: str) -> Mbarrier:
@@ -299,6 +324,8 @@ def _complete(barrier: Mbarrier) -> None:
     if trace is not None:
         trace.phase(barrier.cta, barrier, f"mbarrier at byte {barrier.index}")
     barrier.phase += 1
+    if barrier.arrived:
+        barrier.loaded = barrier.phase
     barrier.pending = barrier.count
     barrier.announced = 0
     barrier.arrived = 0

@@ -187,6 +187,7 @@ def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: Form) -> 
         if parity > 1:
             raise _bad_parity(parity, form)
         if barrier.phase & 1 != parity:
+            barrier.seen = barrier.phase
             w.cta.launch.counters["mbarrier.waits"] += 1
             if w.cta.launch.machine.monitor is not None:
                 w.cta.launch.machine.monitor.mbarrier_waited(w, mask, barrier, form.at)
@@ -237,6 +238,7 @@ def _wait(w: Warp, mask: int, address: Bits, complete: Callable[[int, Mbarrier],
         barrier = _barrier(w, address if isinstance(address, int) else int(address[lane]), form)
         if complete(lane, barrier):
             answers[lane] = True
+            barrier.seen = barrier.phase
             seen[barrier] = seen.get(barrier, 0) | 1 << lane
         elif barrier not in pending:
             pending.append(barrier)

@@ -195,6 +195,7 @@ class Arrival:
                 if cta.shared.in_flight:
                     cta.shared.in_flight.pop(self, None)
                 self.copy(cta.shared, index)
+                barrier.brought = self.warp, self.at
                 complete_tx(barrier, self.count, who=self.what)
         except Fault as fault:
             if fault.where is None:

@@ -315,13 +315,14 @@ def test_a_second_load_to_data_on_their_way_is_found_in_the_lazy_schedule():
 
 @pytest.mark.parametrize("waited", [True, False])
 def test_a_cta_that_ends_before_its_data_arrive(waited):
-    """Seen in the lazy schedule, which delivers after the end."""
+    """Seen in the lazy schedule, which delivers after the end, and in the eager one, because nothing waits."""
     lines = [prologue(), first(expect(F16.bytes) + "\n" + load(F16, (0, 0)))]
     ran = run_tensor("\n".join([*lines, wait()] if waited else lines), F16, asynchronous=Lazy())
     kinds = {f.kind for f in ran.grid.findings}
     assert ("in-flight" in kinds) is not waited
-    eager = run_tensor("\n".join(lines), F16)
-    assert eager.grid.findings == []
+    eager = run_tensor("\n".join([*lines, wait()] if waited else lines), F16)
+    assert [f.kind for f in eager.grid.findings] == ([] if waited else ["in-flight"])
+    assert waited or eager.grid.findings[0].where.text.startswith("cp.async.bulk.tensor")
 
 
 def test_data_and_barrier_in_different_ctas():
