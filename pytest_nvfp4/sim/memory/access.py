@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW
-from pytest_nvfp4.sim.memory.shared import RANK_SHIFT
+from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
 
-__all__ = ["ITEMS", "SHARED_WINDOW", "Access", "Values", "by_rank", "by_space", "misaligned"]
+__all__ = ["ITEMS", "Access", "Values", "by_rank", "by_space", "misaligned"]
 
-SHARED_WINDOW = 0xFFFF_0000_0000_0000
-"""Generic addresses from here on are shared; the low 32 bits are the shared address."""
 
 _CODES = {8: "B", 16: "H", 32: "I", 64: "Q"}
 ITEMS: dict[int, np.dtype[Any]] = {

@@ -37,8 +37,9 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.memory.access import SHARED_WINDOW, Access
+from pytest_nvfp4.sim.memory.access import Access
 from pytest_nvfp4.sim.memory.locate import check_written, gather, locate_shared, mark_written, scatter
+from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.memory.tally import Tally
 from pytest_nvfp4.sim.monitor import READ, WRITE
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register, Vector

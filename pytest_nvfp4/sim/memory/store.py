@@ -15,9 +15,9 @@ import numpy as np
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, lanes
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.memory.access import SHARED_WINDOW, Access
+from pytest_nvfp4.sim.memory.access import Access
 from pytest_nvfp4.sim.memory.forms import Form
-from pytest_nvfp4.sim.memory.shared import RANK_SHIFT
+from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
 from pytest_nvfp4.sim.memory.write import WRITERS
 from pytest_nvfp4.sim.monitor import WRITE
 from pytest_nvfp4.sim.ptx.syntax import Address, Immediate, Instruction, Symbol, Vector

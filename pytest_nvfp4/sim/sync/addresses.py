@@ -8,12 +8,11 @@ the window of the executing CTA's own shared memory.
 from __future__ import annotations
 
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.run.cta import Cta
 
-__all__ = ["SHARED_WINDOW", "locate", "shared_address"]
+__all__ = ["locate", "shared_address"]
 
-SHARED_WINDOW = 0xFFFF_0000_0000_0000
-"""Where the shared windows of the cluster lie among generic addresses; the low 32 bits are the shared address."""
 _LOW = 0xFFFF_FFFF
 
 

@@ -22,8 +22,8 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import lanes
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW, LocalMemory
+from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Symbol, Vector
-from pytest_nvfp4.sim.sync.addresses import SHARED_WINDOW
 from pytest_nvfp4.sim.sync.modifiers import Modifiers
 
 if TYPE_CHECKING:

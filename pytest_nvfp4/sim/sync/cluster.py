@@ -28,10 +28,9 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, first, lanes
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.memory.shared import RANK_SHIFT
+from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cluster, Cta
-from pytest_nvfp4.sim.sync.addresses import SHARED_WINDOW
 from pytest_nvfp4.sim.sync.modifiers import Modifiers
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, lanes
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 from pytest_nvfp4.sim.run.cta import Cta
-from pytest_nvfp4.sim.sync.addresses import SHARED_WINDOW
 from pytest_nvfp4.sim.sync.modifiers import Modifiers
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ import numpy as np
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, lanes, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-from pytest_nvfp4.sim.sync.addresses import SHARED_WINDOW
 from pytest_nvfp4.sim.sync.fences import TensormapFences, TensormapWrites, fence
 from pytest_nvfp4.sim.tma.spelling import Parts, immediate
 from pytest_nvfp4.sim.tma.tile import Tile, tile_of

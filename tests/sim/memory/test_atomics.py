@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import FULL
-from pytest_nvfp4.sim.memory.access import SHARED_WINDOW
+from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.run.asynchronous import Lazy
 from pytest_nvfp4.sim.sync.mbarrier import MbarrierFile
 from tests.sim.memory.harness import Case

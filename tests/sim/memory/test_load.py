@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import FULL, bools, first
-from pytest_nvfp4.sim.memory.access import SHARED_WINDOW
+from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.memory.globals import Region
 from tests.sim.memory.harness import Case
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
-from pytest_nvfp4.sim.memory.access import SHARED_WINDOW
+from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from tests.sim.memory.harness import Case
 
 RNG = np.random.default_rng(7)
