@@ -1,7 +1,8 @@
 """``tcgen05.commit``: an mbarrier learns that the earlier asynchronous tcgen05 operations are done.
 
 PTX ISA, "tcgen05.commit": one arrival, after all operations that the issuing thread started before (here: all of its
-CTA's pipe, or of the pair's, which is stricter in order only). With ``.multicast::cluster`` the barrier at the same
+CTA's pipe, or of the pair's, which is stricter in order only; a thread that commits what others started is a finding,
+see ``issuers``). With ``.multicast::cluster`` the barrier at the same
 offset of every CTA whose bit is set in the 16-bit mask gets the arrival. One thread issues.
 
 Counter: ``tcgen05.commits``.
@@ -52,6 +53,7 @@ def commit(
             for rank in range(16)
             if chosen >> rank & 1
         ]
+    core.issuers.committed(w, mask, what=what)
     core.counters["tcgen05.commits"] += 1
     if core.machine.monitor is not None:
         core.machine.monitor.tensor_committed(w, at, core.pipe.queue, tuple(barriers))

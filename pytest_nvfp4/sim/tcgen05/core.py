@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.sim.tcgen05.group import Pipe
+from pytest_nvfp4.sim.tcgen05.issuers import Issuers
 from pytest_nvfp4.sim.tcgen05.operand import SharedChunks
 from pytest_nvfp4.sim.tcgen05.tiles import TileCache
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
@@ -18,12 +19,15 @@ __all__ = ["TensorCore"]
 class TensorCore:
     """``cta.unit(TensorCore)``."""
 
-    __slots__ = ("cache", "chunks", "copies", "counters", "cta", "machine", "pipe", "plans", "submit", "tmem")
+    __slots__ = (
+        "cache", "chunks", "copies", "counters", "cta", "issuers", "machine", "pipe", "plans", "submit", "tmem", "touched",
+    )  # fmt: skip
 
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
         self.tmem = cta.unit(Tmem)
         self.pipe = cta.unit(Pipe)
+        self.issuers = cta.unit(Issuers)
         self.chunks = SharedChunks(cta.shared)
         self.cache = cta.launch.machine.unit(TileCache)
         self.counters = cta.launch.counters
@@ -31,5 +35,7 @@ class TensorCore:
         self.submit = cta.launch.machine.asynchronous.submit
         self.copies: dict[Any, Any] = {}
         """Copies that were checked, by operands and shape, with the epoch of TMEM in which they were."""
+        self.touched: dict[Any, Any] = {}
+        """What copies touch, for a monitor."""
         self.plans: dict[Any, Any] = {}
         """MMAs that were checked, likewise."""

@@ -117,6 +117,7 @@ def issue(
         plan = core.plans[key] = _plan(w, core, d, a, b, descriptor, bool(enable), disable, sfa, sfb, form)
     elif form.group == 2:
         pair_of(w.cta, 2, what=what)
+    core.issuers.issued(w, mask, at, mma=True)
     counters = core.counters
     counters["mma.instructions"] += 1
     counters["mma.flops"] += plan.ins.flops
