@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.memory.access import SHARED_WINDOW, Access, Values
+from pytest_nvfp4.sim.memory.access import Access, Values
 from pytest_nvfp4.sim.memory.coverage import note_reduce
 from pytest_nvfp4.sim.memory.forms import EVICTIONS, SCOPES
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW
 from pytest_nvfp4.sim.memory.locate import by_region, check_written, locate_global, locate_shared
 from pytest_nvfp4.sim.memory.operations import INTEGER, integer_arrays, real
 from pytest_nvfp4.sim.memory.pattern import Pattern
-from pytest_nvfp4.sim.memory.shared import RANK_SHIFT
+from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
 from pytest_nvfp4.sim.monitor import ATOMIC
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Vector
 from pytest_nvfp4.sim.sync import mbarrier

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.memory.access import SHARED_WINDOW, Access, Values, by_rank, by_space, misaligned
+from pytest_nvfp4.sim.memory.access import Access, Values, by_rank, by_space, misaligned
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW, LocalMemory
 from pytest_nvfp4.sim.memory.locate import by_region, check_written, count, gather, locate_global, locate_shared
-from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SharedMemory
+from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW, SharedMemory
 from pytest_nvfp4.sim.memory.tally import Tally
 from pytest_nvfp4.sim.monitor import READ
 

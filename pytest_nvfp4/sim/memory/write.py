@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.memory.access import SHARED_WINDOW, Access, by_rank, by_space, misaligned
+from pytest_nvfp4.sim.memory.access import Access, by_rank, by_space, misaligned
 from pytest_nvfp4.sim.memory.coverage import note_write
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW, LocalMemory
 from pytest_nvfp4.sim.memory.locate import (
@@ -31,7 +31,7 @@ from pytest_nvfp4.sim.memory.locate import (
     shared_byte,
 )
 from pytest_nvfp4.sim.memory.pattern import Pattern
-from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SharedMemory
+from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW, SharedMemory
 from pytest_nvfp4.sim.memory.tally import Tally
 from pytest_nvfp4.sim.monitor import WRITE
 
