@@ -84,7 +84,7 @@ class KernelInSimulator:
         """Check who wrote the outputs, and note a line about the CTAs.
 
         Raises:
-            CheckFailure: an element was never written, or by two CTAs, or the kernel did not run to its end.
+            CheckFailure: an element was never written, or by two CTAs, or the kernel does something else that is wrong.
         """
         _, done = self._done()
         about = [finding for finding in done.errors if finding.kind in _ABOUT_COVERAGE]
@@ -92,7 +92,7 @@ class KernelInSimulator:
         if done.call is not None and done.call.launches:
             self._item.user_properties.append((COVERAGE_LINE, coverage_line(done.call)))
         if about:
-            raise self._failure(about, done)
+            raise self._failure([*others, *about], done)
         if others or done.call is None or done.status not in ("passed", "failed"):
             self._say_once(f"verify[{self._case.label}]", others, done)
         for finding in done.findings:
@@ -103,7 +103,7 @@ class KernelInSimulator:
         """The trace of the kernel, what its call did, and its problem.
 
         Raises:
-            CheckFailure: the kernel did not run to its end.
+            CheckFailure: the kernel does something wrong, so that its costs mean nothing.
         """
         trace, done = self._done()
         others = [finding for finding in done.errors if finding.kind not in _ABOUT_COVERAGE]
@@ -133,16 +133,19 @@ class KernelInSimulator:
         ]
 
     def _say_once(self, name: str, errors: list[Finding], done: Simulated) -> None:
-        """Fail because the kernel did not run to its end, or point to the item of this run that says so."""
+        """Fail because the kernel does something wrong, or point to the item of this run that says so."""
         for item in self._item.session.items:
             if item.parent is self._item.parent and item.name == name and item is not self._item:
-                pytest.skip(f"it did not run to its end: see {item.nodeid}")
+                pytest.skip(f"what it does is wrong: see {item.nodeid}")
         raise self._failure(errors or list(done.findings), done)
 
     def _failure(self, findings: list[Finding], done: Simulated) -> CheckFailure:
         lines = [f"{done.status} on {done.case.problem.name}, simulated:"]
         for finding in findings[:_MOST_FINDINGS]:
-            lines += [f"  {line}" for line in str(finding).splitlines()]
+            shown = finding
+            if finding.file is not None:
+                shown = finding.model_copy(update={"file": self._run.relative(Path(finding.file))})
+            lines += [f"  {line}" for line in str(shown).splitlines()]
         if len(findings) > _MOST_FINDINGS:
             lines.append(f"  and {len(findings) - _MOST_FINDINGS} more")
         if done.call is not None and done.call.launches:

@@ -1,0 +1,150 @@
+"""Costs: facts of a call by hand, groups of warps, tolerances, and what fails."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_nvfp4.bench.cost import (
+    cost_changes,
+    cost_facts,
+    equal_warps,
+    expanded,
+    flops_of,
+    short_name,
+    tolerance_of,
+    warp_roles,
+)
+from pytest_nvfp4.device.result import SimulatedCall
+from pytest_nvfp4.problem import parse_shape
+
+from .cost_samples import call
+
+PROBLEM = parse_shape("100x128x256")
+
+
+class TestFacts:
+    def test_of_a_call_by_hand(self) -> None:
+        facts = cost_facts(call(writers=(3,)), PROBLEM)
+        assert facts["flops.useful"] == str(2 * 100 * 128 * 256)
+        assert facts["flops.executed"] == str(2 * 128 * 128 * 256)
+        assert facts["flops.padding"] == "21.88 %"  # 28 rows of 128
+        assert facts["launch.0.kernel"] == "fill"
+        assert facts["launch.0.clusters"] == "2"
+        assert facts["launch.0.waves"] == "1"
+        assert facts["launch.0.idle_ctas"] == "1"
+        assert facts["launch.0.instructions.warps0-2"] == "100"
+        assert facts["launch.0.instructions.warp3"] == "160"
+        assert facts["launch.0.shared.load.conflicts"] == "0"
+        assert "launch.0.tma.load.requests" not in facts  # zero
+
+    def test_all_matrix_units_count(self) -> None:
+        counters = {"mma.macs": 10, "wgmma.macs": 100, "mma.flops": 1000}
+        assert flops_of(call(counters=counters), PROBLEM).executed == 1220
+        assert flops_of(call(counters={}), PROBLEM).padding == 0
+
+    def test_waves_are_rounds_of_all_sms(self) -> None:
+        launch = call().launches[0].model_copy(update={"grid": (297, 1, 1), "ctas_per_sm": 1})
+        assert [launch.waves(sms) for sms in (148, 149, 297)] == [3, 2, 1]
+
+    def test_they_are_in_the_order_of_numbers(self) -> None:
+        counters = {f"instructions.warp{warp}": warp + 1 for warp in range(12)}
+        names = [name for name in cost_facts(call(counters=counters), PROBLEM) if "warp" in name]
+        assert names == [f"launch.0.instructions.warp{warp}" for warp in range(12)]
+
+    @pytest.mark.parametrize(
+        ("symbol", "name"),
+        [
+            ("kernel_cutlass_group_gemm_kernel_TiledMMA_Thr_0", "group_gemm_kernel"),
+            ("kernel_cutlass_fill_tensorptrf16gmem_0", "fill"),
+            ("plain", "plain"),
+        ],
+    )
+    def test_short_names(self, symbol: str, name: str) -> None:
+        assert short_name(symbol) == name
+
+    def test_a_result_of_a_later_version_can_be_read(self) -> None:
+        data = call().model_dump(mode="json")
+        data["launches"][0]["registers"] = 40
+        data["energy"] = "none"
+        assert SimulatedCall.model_validate(data) == call()
+
+
+class TestWarps:
+    @given(st.dictionaries(st.integers(0, 15), st.integers(1, 3), max_size=16))
+    def test_groups_hold_every_warp_once(self, counts: dict[int, int]) -> None:
+        facts = {f"launch.0.instructions.{label}": str(count) for label, count in equal_warps(counts)}
+        back = {name: int(count) for name, count in expanded(facts).items()}
+        assert back == {f"launch.0.instructions.warp{warp}": count for warp, count in counts.items()}
+
+    def test_roles_are_warps_that_do_about_the_same(self) -> None:
+        counts = {0: 1000, 1: 1010, 2: 990, 3: 1000, 4: 5000, 5: 400}
+        assert warp_roles(counts) == [("warps 0-3", 4000), ("warp 4", 5000), ("warp 5", 400)]
+
+
+class TestTolerance:
+    def test_the_longest_pattern_of_the_user_wins(self) -> None:
+        own = (("tma.*", 0.1), ("tma.load.bytes", 0.2), ("*", math.inf))
+        assert tolerance_of("tma.load.bytes", own) == 0.2
+        assert tolerance_of("tma.load.requests", own) == 0.1
+        assert tolerance_of("instructions.warp0", own) == math.inf
+        assert tolerance_of("instructions.warp0", ()) == 0.05
+        assert tolerance_of("tma.load.bytes", ()) == 0
+
+
+def gated(changes: dict[str, str | None], **how: object) -> set[str]:
+    """Names of the facts that fail when those of the sample change."""
+    old = cost_facts(call(), PROBLEM)
+    new = {name: value for name, value in (old | changes).items() if value is not None}
+    return {found.change.name for found in cost_changes(old, new, **how) if found.gates}  # type: ignore[arg-type]
+
+
+class TestWhatFails:
+    @pytest.mark.parametrize(
+        ("fact", "value", "fails"),
+        [
+            ("launch.0.tma.load.bytes", "4097", True),
+            ("launch.0.tma.load.bytes", "4095", False),
+            ("launch.0.tma.load.bytes", None, False),
+            ("launch.0.atomics", "1", True),
+            ("launch.0.shared.load.conflicts", "1", True),
+            ("launch.0.instructions", "483", False),
+            ("launch.0.instructions", "484", True),
+            ("launch.0.kernel", "other", True),
+            ("launch.0.ctas_per_sm", "1", True),
+            ("launch.0.ctas_per_sm", "3", True),
+            ("launch.0.waves", "2", True),
+            ("launch.1.kernel", "second", True),
+            ("launches", "2", True),
+            ("flops.padding", "50.00 %", False),
+            ("flops.executed", "999999999", True),
+            ("flops.useful", "1", True),
+        ],
+    )
+    def test_one_fact(self, fact: str, value: str | None, fails: bool) -> None:
+        assert gated({fact: value}) == ({fact} if fails else set())
+
+    def test_another_grouping_of_warps_is_no_change(self) -> None:
+        changes = {
+            "launch.0.instructions.warps0-2": None,
+            "launch.0.instructions.warp0": "100",
+            "launch.0.instructions.warps1-2": "100",
+        }
+        old = cost_facts(call(), PROBLEM)
+        new = {name: value for name, value in (old | changes).items() if value is not None}
+        assert cost_changes(old, new) == []
+
+    def test_another_compiler_may_write_more_instructions(self) -> None:
+        changes: dict[str, str | None] = {"launch.0.instructions": "4600", "launch.0.tma.load.bytes": "8192"}
+        assert gated(changes, same_dsl=False) == {"launch.0.tma.load.bytes"}
+
+    def test_a_counter_that_a_new_version_adds_fails_nothing(self) -> None:
+        changes: dict[str, str | None] = {"launch.0.new.counter": "7", "launch.0.tma.load.bytes": "8192"}
+        assert gated(changes) == {"launch.0.new.counter", "launch.0.tma.load.bytes"}
+        assert gated(changes, same_counts=False) == {"launch.0.tma.load.bytes"}
+
+    def test_any_growth(self) -> None:
+        assert gated({"launch.0.tma.load.bytes": "9999"}, tolerance=(("tma.*", math.inf),)) == set()

@@ -1,0 +1,274 @@
+"""``coverage``, ``cost`` and ``--nvfp4-trace``: small kernels that fill C, with one line changed, in the simulator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.plugin.simulating import coverage_line
+from tests.bench.cost_samples import call
+
+from .conftest import Project, Ran
+
+pytest.importorskip("torch")
+
+FILL = """
+import cutlass
+import cutlass.cute as cute
+from cutlass.cute.runtime import make_ptr
+
+ROWS = 8
+
+
+@cute.kernel
+def fill(c: cute.Tensor):
+    lane, _, _ = cute.arch.thread_idx()
+    cta, _, _ = cute.arch.block_idx()
+    tile = cta
+    for row in cutlass.range_constexpr(ROWS):
+        c[tile * ROWS + row, lane] = cutlass.Float16(1.0)
+
+
+@cute.jit
+def go(start: cute.Pointer, ctas: cutlass.Int32):
+    c = cute.make_tensor(start, cute.make_layout((40, 128), stride=(128, 1)))
+    fill(c).launch(grid=(ctas, 1, 1), block=(128, 1, 1))
+
+
+def custom_kernel(data):
+    abc, _, _, _ = data
+    start = make_ptr(cutlass.Float16, abc[0][2].data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
+    go(start, cutlass.Int32(5))
+    return [c for _, _, c in abc]
+"""
+"""Writes every element of a C of 40 x 128 once; what it writes is wrong, which is not what these checks are about."""
+NEVER = FILL.replace("cutlass.Int32(5)", "cutlass.Int32(4)")
+TWO = FILL.replace("tile = cta", "tile = cta % 5").replace("cutlass.Int32(5)", "cutlass.Int32(6)")
+TWICE = FILL.replace("range_constexpr(ROWS)", "range(ROWS + 1, unroll=1)").replace(
+    "+ row, lane]", "+ row % ROWS, lane]"
+)
+IDLE = FILL.replace("    for row", "    if tile < 5:\n     for row").replace("cutlass.Int32(5)", "cutlass.Int32(7)")
+READS = FILL.replace("cutlass.Float16(1.0)", "c[tile * ROWS + row, lane ^ 1]")
+"""FILL does less: it reads nothing."""
+OUTSIDE = FILL.replace("tile = cta", "tile = cta + 1")
+PROBLEM = "40x128x256"
+SIMULATED = ("k.py", f"--nvfp4-problem={PROBLEM}", "-k", "coverage or cost", "--nvfp4-device=sim")
+
+
+def written(project: Project, source: str) -> Project:
+    project.kernel(source=source, problems=(PROBLEM,))
+    return project
+
+
+def recorded(project: Project, source: str) -> Project:
+    written(project, source)
+    ran = project.run(*SIMULATED, "--snapshot-update")
+    assert ran.code == 0, ran.text
+    return project
+
+
+def messages(ran: Ran, check: str) -> str:
+    return ran.failures()[f"{check}[{PROBLEM}]"]
+
+
+class TestCoverage:
+    def test_every_element_once(self, project: Project, workers: tuple[str, ...]) -> None:
+        ran = written(project, FILL).run(*SIMULATED, "-k", "coverage", *workers)
+        ran.outcomes(passed=1, **({} if workers else {"deselected": 6}))
+        line = ran.section(r"nvfp4: coverage \(simulated\)")
+        assert "5 CTAs, 1 wave on 148 SMs" in line
+        assert "every CTA wrote output; 5 tiles of C, 5120 elements" in line
+
+    def test_what_nobody_wrote(self, project: Project) -> None:
+        ran = written(project, NEVER).run(*SIMULATED, "-k", "coverage")
+        said = messages(ran, "coverage")
+        assert "never-written: C of group 0: 1024 of 5120 elements were never written" in said
+        assert "the first: C of group 0, row 32, column 0" in said
+        assert "4 CTAs" in said
+
+    def test_what_two_ctas_wrote(self, project: Project) -> None:
+        ran = written(project, TWO).run(*SIMULATED, "-k", "coverage")
+        said = messages(ran, "coverage")
+        assert "written-by-two: C of group 0: 1024 elements were written by two CTAs; CTAs 0 and 5" in said
+
+    def test_what_one_cta_wrote_twice_is_a_warning(self, project: Project) -> None:
+        ran = written(project, TWICE).run(*SIMULATED, "-k", "coverage")
+        assert ran.code == 0, ran.text
+        assert "KernelWarning" in ran.text
+        assert "written twice by one CTA" in ran.text
+        assert "640 of them written more than once by one CTA" in ran.section(r"nvfp4: coverage")
+
+    def test_ctas_without_work_are_counted(self, project: Project) -> None:
+        ran = written(project, IDLE).run(*SIMULATED, "-k", "coverage")
+        assert "7 CTAs, 1 wave on 148 SMs" in ran.section("nvfp4: coverage")
+        assert "2 CTAs wrote no output" in ran.section("nvfp4: coverage")
+
+    def test_a_kernel_that_does_not_end_well_fails_once(self, project: Project) -> None:
+        ran = written(project, OUTSIDE).run(*SIMULATED)
+        ran.outcomes(failed=1, skipped=1, deselected=5)
+        assert "out-of-bounds" in messages(ran, "coverage")
+        assert "k.py:15: simulated" in messages(ran, "coverage")
+
+    def test_no_such_checks_without_the_simulator(self, project: Project) -> None:
+        ran = written(project, FILL).run("k.py", f"--nvfp4-problem={PROBLEM}", "--co", "-q")
+        assert "coverage" not in ran.text
+        assert "cost" not in ran.text
+
+    def test_a_launch_that_wrote_nothing_is_not_called_idle(self) -> None:
+        assert "1 launch that wrote no output" in coverage_line(call(writers=(None, 4)))
+        assert coverage_line(call(writers=(None,))) == "no launch of 1 wrote an output"
+
+
+class TestCost:
+    def test_the_same_passes_and_is_not_simulated_again(self, project: Project, workers: tuple[str, ...]) -> None:
+        recorded(project, FILL)
+        text = project.snapshots()[f"k/cost[{PROBLEM}].txt"]
+        assert text.startswith("# nvfp4-cost 1\n# kernel   k.py\n# problem  40x128x256\n")
+        assert "# model    NVIDIA B200, 148 SMs" in text
+        assert "launch.0.kernel  fill" in text
+        assert "launch.0.global.store.bytes  10240\n" in text
+        assert "launch.0.instructions.warps0-3  " in text
+        ran = project.run(*SIMULATED, *workers)
+        assert ran.code == 0, ran.text
+        assert "known to pass in the simulator" in ran.text or workers
+        fresh = project.run(*SIMULATED, "--nvfp4-fresh")
+        assert fresh.code == 0, fresh.text
+        assert "known to pass" not in fresh.text
+
+    def test_more_of_something_fails_and_says_so(self, project: Project) -> None:
+        recorded(project, FILL)
+        ran = written(project, READS).run(*SIMULATED)
+        ran.outcomes(passed=1, failed=1, deselected=5)
+        said = messages(ran, "cost")
+        assert f"costs of k.py on {PROBLEM} changed for the worse against snapshots/k/cost[{PROBLEM}].txt:" in said
+        assert "launch.0.global.load.bytes absent -> 10240 (+10240, from zero), tolerance 0 %" in said
+        assert "none is a time" in said
+        assert "pytest k.py --nvfp4-problem=40x128x256 --snapshot-update" in said
+
+    def test_less_is_reported_until_it_is_recorded(self, project: Project) -> None:
+        recorded(project, READS)
+        ran = written(project, FILL).run(*SIMULATED)
+        ran.outcomes(passed=2, deselected=5)
+        shown = ran.section("nvfp4: changes below the gate")
+        assert "launch.0.global.load.bytes 10240 -> absent" in shown
+        assert "--snapshot-update" in shown
+        assert project.run(*SIMULATED, "--snapshot-update").code == 0
+        assert "global.load" not in project.snapshots()[f"k/cost[{PROBLEM}].txt"]
+
+    def test_a_tolerance_lets_it_pass(self, project: Project) -> None:
+        recorded(project, FILL)
+        project.settings('[tool.pytest_nvfp4]\ncost-tolerance = { "global.load.*" = "any", "instructions*" = "300%" }')
+        ran = written(project, READS).run(*SIMULATED)
+        assert ran.code == 0, ran.text
+        assert "launch.0.global.load.bytes" in ran.section("nvfp4: changes below the gate")
+
+    def test_a_first_one_is_asked_for(self, project: Project) -> None:
+        ran = written(project, FILL).run(*SIMULATED)
+        assert "there is no snapshot of the costs yet" in messages(ran, "cost")
+
+    def test_a_damaged_one_is_left_alone(self, project: Project) -> None:
+        recorded(project, FILL)
+        file = project.path / f"snapshots/k/cost[{PROBLEM}].txt"
+        file.write_text(file.read_text().partition("# end")[0])
+        ran = project.run(*SIMULATED)
+        assert "is damaged: the file ends without its '# end' line" in messages(ran, "cost")
+
+    def test_a_run_without_the_simulator_leaves_its_snapshots_alone(self, project: Project) -> None:
+        project.settings(f'[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\nproblems = ["{PROBLEM}"]')
+        written(project, FILL)
+        assert project.run("k.py", "--nvfp4-device=sim", "-k", "not verify", "--snapshot-update").code == 0
+        assert f"k/cost[{PROBLEM}].txt" in project.snapshots()
+        ran = project.run("k.py", "--snapshot-update")
+        assert ran.code == 0, ran.text
+        assert "unused" not in ran.text
+        assert f"k/cost[{PROBLEM}].txt" in project.snapshots()
+
+    def test_the_problems_that_are_simulated_can_be_named(self, project: Project) -> None:
+        project.settings(
+            f'[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\nproblems = ["{PROBLEM}"]\nsimulate-problems = ["40x128x512"]'
+        )
+        ran = written(project, FILL).run("k.py", "--nvfp4-device=sim", "-k", "coverage")
+        assert "k.py::coverage[40x128x512]: 5 CTAs" in ran.text
+
+    @pytest.mark.parametrize("table", ['"5%"', '{ "instructions*" = 5 }', '{ x = "-1%" }', '{ x = "much" }'])
+    def test_a_tolerance_that_is_none(self, project: Project, table: str) -> None:
+        project.settings(f"[tool.pytest_nvfp4]\ncost-tolerance = {table}")
+        assert "cost-tolerance" in project.run("k.py").errors
+
+
+class TestTrace:
+    def test_each_check_writes_its_own(self, project: Project, more_workers: tuple[str, ...]) -> None:
+        recorded(project, FILL)
+        folder = project.path / "traces"
+        ran = project.run(*SIMULATED, f"--nvfp4-trace={folder}", "--nvfp4-trace-ctas=2", *more_workers)
+        assert ran.code == 0, ran.text
+        assert "known to pass" not in ran.text
+        for check in ("coverage", "cost"):
+            data = json.loads((folder / "k" / f"{check}[{PROBLEM}].json").read_text())
+            shown = {event["pid"] for event in data["traceEvents"]}
+            assert len(shown) == 2
+            assert "not time" in data["otherData"]["unit"]
+
+    def test_a_file_is_no_folder(self, project: Project) -> None:
+        file = project.file("taken", "")
+        assert "name a folder" in project.run("k.py", f"--nvfp4-trace={file}").errors
+
+
+SHIPPED = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+SHAPE = "130x256x512"
+"""Four tiles."""
+
+
+@pytest.mark.slow
+class TestShippedKernel:
+    """The shipped kernel with one thing changed must fail the check that is about it, with the right words."""
+
+    def run(self, project: Project, *changes: tuple[str, str]) -> Ran:
+        source = SHIPPED.read_text()
+        for old, new in changes:
+            assert source.count(old) == 1, old
+            source = source.replace(old, new)
+        project.file("k.py", source)
+        options = ("k.py", f"--nvfp4-problem={SHAPE}", "-k", "coverage or cost", "--nvfp4-device=sim")
+        return project.run(*options, *(() if changes else ("--snapshot-update",)))
+
+    def test_as_it_is(self, project: Project) -> None:
+        ran = self.run(project)
+        assert ran.code == 0, ran.text
+        assert "4 CTAs, 1 wave on 148 SMs (2 an SM), every CTA wrote output; 4 tiles of C" in ran.text
+
+    def test_a_tile_is_missed(self, project: Project) -> None:
+        ran = self.run(project, ("grid=(num_tiles, 1, 1)", "grid=(num_tiles - 1, 1, 1)"))
+        assert "never-written: C of group 0: 256 of 33280 elements" in ran.failures()[f"coverage[{SHAPE}]"]
+
+    def test_a_tile_is_written_twice(self, project: Project) -> None:
+        ran = self.run(project, ("(TILE_M, TILE_N), (x, y))\n        tCgC", "(TILE_M, TILE_N), (x, 0))\n        tCgC"))
+        said = ran.failures()[f"coverage[{SHAPE}]"]
+        assert "written-by-two: C of group 0: 16640 elements" in said
+        assert "never-written" in said
+
+    def test_a_store_is_split(self, project: Project) -> None:
+        assert self.run(project).code == 0
+        ran = self.run(project, ("cute.autovec_copy(tDrC, tDgC)", "cute.basic_copy(tDrC, tDgC)"))
+        said = ran.failures()[f"cost[{SHAPE}]"]
+        assert "launch.0.global.store.requests" in said
+        assert "launch.0.global.store.sectors " in said
+        assert "global.store.bytes" not in said
+
+    def test_more_bytes_are_moved(self, project: Project) -> None:
+        assert self.run(project).code == 0
+        copy = "            cute.copy(tma_atom_a, tAgA[None, k_tile], tAsA[None, stage], tma_bar_ptr=mbar"
+        ran = self.run(
+            project,
+            (copy, f"            for _ in cutlass.range_constexpr(2):\n    {copy}"),
+            (
+                "mbarrier_arrive_and_expect_tx(mbar, STAGE_BYTES)",
+                "mbarrier_arrive_and_expect_tx(mbar, STAGE_BYTES + 16384)",
+            ),
+        )
+        said = ran.failures()[f"cost[{SHAPE}]"]
+        assert "launch.0.tma.load.requests 32 -> 40 (+8, +25.0 %), tolerance 0 %" in said
+        assert "launch.0.tma.load.bytes " in said
+        assert "unique_bytes" not in said
