@@ -15,7 +15,14 @@ Action = Callable[[], None]
 
 
 class Asynchronous:
-    """The interface: units submit, the scheduler asks for one more step when it is stuck."""
+    """The interface: units submit, the scheduler asks for one more step when it is stuck.
+
+    Attributes:
+        patient: False if a wait that may give up (``mbarrier.try_wait``) does so at once the first time that it does
+            not hold, which is legal however long its time limit.
+    """
+
+    patient = True
 
     def submit(self, queue: Hashable, action: Action, *, what: str = "") -> None:
         """Take on work. Actions of the same queue happen in the order of their submission."""
@@ -37,7 +44,8 @@ class Eager(Asynchronous):
 class Lazy(Asynchronous):
     """Everything happens as late as it can: when no warp can run, the youngest queue goes first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, patient: bool = True) -> None:
+        self.patient = patient
         self._queues: dict[Hashable, deque[Action]] = {}
 
     def submit(self, queue: Hashable, action: Action, *, what: str = "") -> None:  # noqa: ARG002

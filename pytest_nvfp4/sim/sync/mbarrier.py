@@ -135,6 +135,8 @@ class MbarrierFile:
         self.cta = cta
         self.barriers: dict[int, Mbarrier] = {}
         self.invalidated: set[int] = set()
+        self.refused: set[tuple[Group, int]] = set()
+        """Waits that were told False, by instruction, and have not held since."""
 
     def init(self, index: int, count: int, *, what: str, made: Instruction | None = None) -> Mbarrier:
         """Make an mbarrier at a checked index. Raises Fault for a bad count or a live one there."""

@@ -9,8 +9,9 @@
 - ``.noComplete`` must not complete the phase.
 - ``try_wait(P)`` holds iff ``(phase & 1) != P`` ("the phase of parity P is complete"). While it does not hold the lanes
   wait for the phase to change, however long the suspend-time hint; they answer False only when nothing else can run
-  (``Group.forced``). ``test_wait`` waits just so, because a loop around it must not starve the others; the ISA does not
-  say when it is executed. If it holds in some lanes only, it answers at once, lane by lane.
+  (``Group.forced``), and in an impatient schedule (``Asynchronous.patient``) once before they wait: a ``try_wait``
+  whose answer nobody looks at is found there. ``test_wait`` waits just so, because a loop around it must not starve the
+  others; the ISA does not say when it is executed. If it holds in some lanes only, it answers at once, lane by lane.
 - Memory ordering (``.acquire``, ``.release``, ``.relaxed``, scopes) has no effect on values here.
 
 Counter: ``mbarrier.waits`` (waits that held, a warp at a time).
@@ -188,11 +189,13 @@ def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: Form) -> 
             raise _bad_parity(parity, form)
         if barrier.phase & 1 != parity:
             barrier.seen = barrier.phase
+            if refused := w.cta.unit(MbarrierFile).refused:
+                refused.discard((w.current, form.at))
             w.cta.launch.counters["mbarrier.waits"] += 1
             if w.cta.launch.machine.monitor is not None:
                 w.cta.launch.machine.monitor.mbarrier_waited(w, mask, barrier, form.at)
             return True
-        if w.current.forced:
+        if w.current.forced or _gives_up(w, form):
             return False
         w.wait_for(barrier)
         return None
@@ -247,11 +250,13 @@ def _wait(w: Warp, mask: int, address: Bits, complete: Callable[[int, Mbarrier],
         for barrier, which in seen.items():
             monitor.mbarrier_waited(w, which, barrier, form.at)
     w.cta.launch.counters["mbarrier.waits"] += bool(seen)
+    if seen and (refused := w.cta.unit(MbarrierFile).refused):
+        refused.discard((w.current, form.at))
     if not pending:
         return True
     if seen:
         return answers
-    if w.current.forced:
+    if w.current.forced or _gives_up(w, form):
         return False
     if len(pending) == 1:
         w.wait_for(pending[0])
@@ -260,6 +265,18 @@ def _wait(w: Warp, mask: int, address: Bits, complete: Callable[[int, Mbarrier],
     for barrier in pending:
         barrier.waiters.append(w.current)
     return None
+
+
+def _gives_up(w: Warp, form: Form) -> bool:
+    """Whether a wait that does not hold is to answer False: in an impatient schedule, once until it holds."""
+    if w.cta.launch.machine.asynchronous.patient:
+        return False
+    refused = w.cta.unit(MbarrierFile).refused
+    waiting = (w.current, form.at)
+    if waiting in refused:
+        return False
+    refused.add(waiting)
+    return True
 
 
 def pending_count(mask: int, state: Bits) -> Bits:

@@ -142,3 +142,35 @@ def test_a_launch_counts_the_same_each_time(lazy: bool) -> None:
         for _ in range(2)
     ]
     assert counts[0] == counts[1]
+
+
+PEEK = """
+mov.u32 %r1, %tid.x; setp.ne.s32 %p1, %r1, 0; @%p1 bra READY;
+mbarrier.init.shared.b64 [smem], 1;
+READY: bar.sync 0;
+setp.ge.u32 %p1, %r1, 32; @%p1 bra WAIT;
+elect.sync %r9|%p3, -1; @!%p3 bra END;
+mbarrier.arrive.shared.b64 _, [smem];
+bra END;
+WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [smem], 0;
+{again}
+selp.b32 %r2, 1, 2, %p2; st.global.b32 [%rd100], %r2;
+END:
+"""
+
+
+@pytest.mark.parametrize(("patient", "again", "answer"), [
+    (True, "", 1),
+    (True, "@!%p2 bra WAIT;", 1),
+    (False, "", 2),
+    (False, "@!%p2 bra WAIT;", 1),
+])  # fmt: skip
+def test_a_wait_gives_up_once_in_an_impatient_schedule(patient: bool, again: str, answer: int) -> None:
+    ran = run_ptx(
+        PEEK.format(again=again),
+        buffers={"out": np.zeros(1, np.uint32)},
+        block=(64, 1, 1),
+        shared=64,
+        asynchronous=Lazy(patient=patient),
+    )
+    assert ran["out"][0] == answer
