@@ -5,8 +5,10 @@ the bulk stores of one thread, the ``cp.async`` of a warp, the ``wgmma`` of a wa
 releases, so that an access is ``(agent, tick)`` and happened before everything whose clock holds at least that tick
 (Flanagan and Freund, "FastTrack", PLDI 2009).
 
-A clock has three rows: what happened before, and what of it has been made visible to the async proxy, in shared and in
-global memory (PTX ISA, "Proxies"; ``fence.proxy.async``). The rows travel together along every edge.
+A clock has four rows: what happened before, what of it has been made visible to the async proxy, in shared and in
+global memory (PTX ISA, "Proxies"; ``fence.proxy.async``), and which ``mbarrier.init`` are visible: a
+``fence.mbarrier_init`` sends those through a relaxed cluster barrier, and nothing else. The rows travel together along
+every edge.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ASYNC_GLOBAL", "ASYNC_SHARED", "BEFORE", "Agent", "Clock", "Clocks", "Ticks"]
+__all__ = ["ASYNC_GLOBAL", "ASYNC_SHARED", "BEFORE", "INITS", "ROWS", "Agent", "Clock", "Clocks", "Ticks"]
 
 Ticks: TypeAlias = NDArray[np.int64]
-"""Three rows, one column an agent."""
+"""Four rows, one column an agent."""
 
-BEFORE, ASYNC_SHARED, ASYNC_GLOBAL = range(3)
+ROWS = 4
+BEFORE, ASYNC_SHARED, ASYNC_GLOBAL, INITS = range(ROWS)
 _FIRST = 48
 
 
@@ -31,7 +34,7 @@ class Clock:
     __slots__ = ("foreign", "ticks")
 
     def __init__(self, size: int) -> None:
-        self.ticks: Ticks = np.zeros((3, size), np.int64)
+        self.ticks: Ticks = np.zeros((ROWS, size), np.int64)
         self.foreign: dict[int, Ticks] | None = None
 
     def join(self, other: Clock) -> None:
@@ -90,7 +93,7 @@ class Clocks:
             more = self._size
             self._size *= 2
             for clock in self._clocks:
-                clock.ticks = np.concatenate((clock.ticks, np.zeros((3, more), np.int64)), axis=1)
+                clock.ticks = np.concatenate((clock.ticks, np.zeros((ROWS, more), np.int64)), axis=1)
         return len(self.owners) - 1
 
     def clock(self) -> Clock:
@@ -148,6 +151,11 @@ class Agent:
             for number, known in foreign.items():
                 known = foreign[number] = known.copy()
                 known[ASYNC_GLOBAL] = known[BEFORE]
+        self.advance()
+
+    def fence_inits(self) -> None:
+        """The agent's own ``mbarrier.init`` are visible to whoever a relaxed cluster barrier lets pass."""
+        self.clock.ticks[INITS, self.number] = self.tick
         self.advance()
 
     def knows(self, number: int, tick: int) -> bool:

@@ -20,22 +20,21 @@ Rules, with where they come from:
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.lanes import lanes
-from pytest_nvfp4.sim.monitor import ATOMIC, READ
+from pytest_nvfp4.sim.monitor import READ
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.agents import BarrierState, BulkThread, ClusterAgents, WarpAgent
-from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, Ticks
+from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, INITS, Clock
 from pytest_nvfp4.sim.races.findings import RACE, WARNING
 from pytest_nvfp4.sim.races.launch import LANES_A_UNIT, CtaMemory, LaunchRaces
-from pytest_nvfp4.sim.races.orders import fence_of
+from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_of
 from pytest_nvfp4.sim.races.partition import Footprint
-from pytest_nvfp4.sim.races.sync_variables import Known, known_by, learn
+from pytest_nvfp4.sim.races.sync_variables import Known, known_by
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
@@ -104,6 +103,7 @@ class Detector:
             elif kind.endswith("wait::ld") and agent.ld >= 0:
                 agent.learn(agent.ld, agent.ld_issued)
         elif kind.startswith("mbarrier_init"):
+            agent.fence_inits()
             for state in agent.agents.barriers.values():
                 if state.init is not None and state.init[0] == agent.number:
                     state.fenced = True
@@ -133,7 +133,8 @@ class Detector:
         if state.number in agent.met:
             return
         agent.met.add(state.number)
-        if state.init is None or agent.clock.ticks[BEFORE, state.init[0]] >= state.init[1]:
+        ticks = agent.clock.ticks
+        if state.init is None or max(ticks[BEFORE, state.init[0]], ticks[INITS, state.init[0]]) >= state.init[1]:
             return
         grid = barrier.cta.launch
         self._launch_of(barrier).reporter.other(
@@ -177,11 +178,11 @@ class Detector:
         state = agent.agents.barrier(barrier)
         if state.number not in agent.met:
             self._use(agent, state, barrier, at)
-        launch = self._launch(w)
-        if not launch.relaxed(at):
-            if state.commits and w.cta.launch.kernel.instructions[at].opcode.startswith("cp.async"):
-                _arrive_known(state, state.commits.popleft())
-                return
+        if state.commits and w.cta.launch.kernel.instructions[at].opcode.startswith("cp.async"):
+            _arrive_known(state, state.commits.popleft())
+        elif self._launch(w).relaxed(at):
+            _release_relaxed(agent, state.arrived)
+        else:
             agent.release(state.arrived)
 
     def _arrived_beside(self, barrier: Mbarrier) -> None:
@@ -205,16 +206,23 @@ class Detector:
         if state.number not in agent.met:
             self._use(agent, state, barrier, at)
         complete = state.complete
-        if complete is not None and not self._launch(w).relaxed(at):
-            agent.acquire(complete)
+        if complete is not None:
+            if self._launch(w).relaxed(at):
+                known: Known = {agent.clocks.number: complete.ticks.copy()}
+                agent.thread.seen[id(known)] = (CTA if barrier.cta is w.cta else CLUSTER, known)
+            else:
+                agent.acquire(complete)
 
     # ---- other barriers ------------------------------------------------------------------------------------------
 
     def barrier_arrived(self, w: Warp, mask: int, barrier: Any, at: int) -> None:
         """A release into the round."""
         agent = self._warp(w)
-        if not self._launch(w).relaxed(at):
-            agent.release(agent.agents.round(barrier).arrived)
+        arrived = agent.agents.round(barrier).arrived
+        if self._launch(w).relaxed(at):
+            _release_relaxed(agent, arrived)
+        else:
+            agent.release(arrived)
 
     def barrier_completed(self, barrier: Any) -> None:
         """What was released so far is there for whoever leaves."""
@@ -580,6 +588,19 @@ class Detector:
         """Operations are complete for a warp."""
         agent = self._warp(w)
         agent.learn(agent.agents.warpgroup(group, agent.who), done)
+
+
+def _release_relaxed(agent: WarpAgent, clock: Clock) -> None:
+    """A relaxed arrive releases what a fence before it has covered, and the initialised barriers."""
+    fenced = agent.thread.fenced.get(CLUSTER)
+    if fenced is not None:
+        for number, ticks in fenced.items():
+            if number == agent.clocks.number:
+                clock.join_snapshot(ticks)
+            else:
+                clock.learn({number: ticks})
+    row = clock.ticks[INITS]
+    np.maximum(row, agent.clock.ticks[INITS], out=row)
 
 
 def _arrive_known(state: BarrierState, known: Known) -> None:
