@@ -1,0 +1,1 @@
+"""Rented GPUs of modal.com."""
