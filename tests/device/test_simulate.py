@@ -1,0 +1,171 @@
+"""The job action ``simulate``: launches, counters, writers, printed text; and that only a simulator does it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.device.job import Case, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.kept import KeptSimulations
+from pytest_nvfp4.device.local import LocalDevice
+from pytest_nvfp4.device.sim import SimDevice
+from pytest_nvfp4.device.simulate import Simulated, simulate
+from pytest_nvfp4.problem import parse_shape
+
+pytest.importorskip("cutlass")
+
+KERNEL = """
+import cutlass
+import cutlass.cute as cute
+from cutlass.cute.runtime import make_ptr
+
+
+@cute.kernel
+def clear(c: cute.Tensor):
+    lane, _, _ = cute.arch.thread_idx()
+    cta, _, _ = cute.arch.block_idx()
+    c[cta, lane] = cutlass.Float16(0.0)
+
+
+@cute.kernel
+def talk(number: cutlass.Int32):
+    lane, _, _ = cute.arch.thread_idx()
+    if lane == 0:
+        cute.printf("number %d", number)
+
+
+@cute.jit
+def go(start: cute.Pointer, m: cutlass.Int32):
+    talk(m).launch(grid=(1, 1, 1), block=(32, 1, 1))
+    clear(cute.make_tensor(start, cute.make_layout((40, 128), stride=(128, 1)))).launch(
+        grid=(m, 1, 1), block=(128, 1, 1)
+    )
+
+
+def custom_kernel(data):
+    abc, _, _, sizes = data
+    m = sizes[0][0]
+    print("host: m is", m)
+    if m == 13:
+        import os
+        os._exit(3)
+    go(make_ptr(cutlass.Float16, abc[0][2].data_ptr(), cute.AddressSpace.gmem, assumed_align=16), cutlass.Int32(m))
+    return [c for _, _, c in abc]
+"""
+HONEST = Path(__file__).parent / "kernels" / "honest.py"
+
+
+def cases(*shapes: str) -> list[Case]:
+    return [Case(problem=ProblemSpec.of(parse_shape(shape)), family="gpumode") for shape in shapes]
+
+
+def spec_of(folder: Path, source: str) -> tuple[KernelSpec, Path]:
+    path = folder / "kernel.py"
+    path.write_text(source)
+    return KernelSpec.from_files(path, arch="sm_100a")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> list[Simulated]:
+    folder = tmp_path_factory.mktemp("simulate")
+    spec, base = spec_of(folder, KERNEL)
+    return simulate(
+        SimDevice(),
+        spec,
+        cases("7x128x256", "9x128x256"),
+        folder=folder / "jobs",
+        base=base,
+        outputs=True,
+        trace_ctas=1,
+    )
+
+
+class TestWhatIsTold:
+    def test_each_case_once_in_order(self, done: list[Simulated]) -> None:
+        assert [one.call.call for one in done if one.call] == [0, 1]
+        assert [one.case.problem.name for one in done] == ["7x128x256", "9x128x256"]
+
+    def test_launches(self, done: list[Simulated]) -> None:
+        call = done[1].call
+        assert call is not None
+        talk, clear = call.launches
+        assert (call.model, call.sms) == ("NVIDIA B200", 148)
+        assert (talk.grid, talk.block, talk.cluster) == ((1, 1, 1), (32, 1, 1), (1, 1, 1))
+        assert (clear.grid, clear.writers, talk.writers) == ((9, 1, 1), 9, None)
+        assert clear.counters["ctas"] == 9
+        assert clear.counters["global.store.bytes"] == 9 * 128 * 2
+        assert clear.counters["instructions"] == sum(clear.counters[f"instructions.warp{warp}"] for warp in range(4))
+
+    def test_text(self, done: list[Simulated]) -> None:
+        assert [one.call.printed for one in done if one.call] == ["number 7\n", "number 9\n"]
+        assert "host: m is 7" in done[0].stdout
+
+    def test_who_wrote_what(self, done: list[Simulated]) -> None:
+        call = done[0].call
+        assert call is not None
+        (written,) = call.outputs
+        assert written.model_dump() == {
+            "group": 0, "elements": 896, "never": 0, "by_two": 0, "twice": 0, "ctas": 7, "tiles": 7,
+        }  # fmt: skip
+
+    def test_outputs_are_judged(self, done: list[Simulated]) -> None:
+        assert {one.status for one in done} == {"failed"}
+        assert "mismatch" in {finding.kind for one in done for finding in one.errors}
+
+    def test_the_timeline(self, done: list[Simulated]) -> None:
+        assert done[0].trace is not None
+        data = json.loads(done[0].trace)
+        assert [launch["grid"] for launch in data["otherData"]["launches"]] == [[1, 1, 1], [7, 1, 1]]
+
+
+def test_a_process_that_ends_spoils_no_other_case(tmp_path: Path) -> None:
+    spec, base = spec_of(tmp_path, KERNEL)
+    done = simulate(SimDevice(), spec, cases("13x128x256", "5x128x256"), folder=tmp_path / "jobs", base=base)
+    assert [one.status for one in done] == ["crashed", "passed"]
+    assert done[0].call is None
+    assert done[1].call is not None
+
+
+def test_a_device_that_is_none_says_so(tmp_path: Path) -> None:
+    spec, base = KernelSpec.from_files(HONEST, arch="sm_100a")
+    device = LocalDevice(probe_folder=tmp_path, backend="host")
+    (done,) = simulate(device, spec, cases("5x128x256"), folder=tmp_path / "jobs", base=base)
+    assert done.status == "unavailable"
+    assert "only a simulator can say what a kernel does" in str(done.findings[0])
+
+
+def test_a_kernel_that_launches_nothing_did_nothing(tmp_path: Path) -> None:
+    spec, base = KernelSpec.from_files(HONEST, arch="sm_100a")
+    (done,) = simulate(SimDevice(), spec, cases("5x128x256"), folder=tmp_path / "jobs", base=base, outputs=True)
+    assert done.status == "passed", done.findings
+    assert done.call is not None
+    assert done.call.launches == ()
+
+
+class TestKept:
+    def test_what_passed_is_known(self, tmp_path: Path, done: list[Simulated]) -> None:
+        spec, _ = spec_of(tmp_path, KERNEL)
+        kept = KeptSimulations(tmp_path / "cache")
+        good = Simulated(done[0].case, "passed", (), done[0].call)
+        assert kept.get(spec, good.case) is None
+        kept.add(spec, good)
+        assert kept.get(spec, good.case) == good
+        assert kept.get(spec, done[1].case) is None
+        other, _ = spec_of(tmp_path, KERNEL + "\n# changed")
+        assert kept.get(other, good.case) is None
+
+    def test_what_failed_is_not(self, tmp_path: Path, done: list[Simulated]) -> None:
+        spec, _ = spec_of(tmp_path, KERNEL)
+        kept = KeptSimulations(tmp_path / "cache")
+        kept.add(spec, done[0])
+        assert kept.get(spec, done[0].case) is None
+
+    def test_a_damaged_entry_is_none(self, tmp_path: Path, done: list[Simulated]) -> None:
+        spec, _ = spec_of(tmp_path, KERNEL)
+        kept = KeptSimulations(tmp_path / "cache")
+        kept.add(spec, Simulated(done[0].case, "passed", (), done[0].call))
+        (file,) = (tmp_path / "cache").rglob("*.json")
+        file.write_text("{")
+        assert kept.get(spec, done[0].case) is None
