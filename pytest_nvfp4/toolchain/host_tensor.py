@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from pytest_nvfp4.toolchain.device_memory import DeviceMemory, HostBlocks
 from pytest_nvfp4.toolchain.launches import HostSideError
+from pytest_nvfp4.toolchain.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
 
 __all__ = ["HostCudaTensor", "check_index", "dispatch"]
 
@@ -192,7 +193,7 @@ def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generato
         with _drawing_from(generator):
             result = func(*host_args, **host_kwargs)
     else:
-        result = func(*host_args, **host_kwargs)
+        result = (_stand_in(name, host_args) or func)(*host_args, **host_kwargs)
 
     # In-place and out= operators return one of their arguments, which keeps its device.
     own = {id(leaf.host if isinstance(leaf, HostCudaTensor) else leaf): leaf for leaf in leaves}
@@ -209,6 +210,15 @@ def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generato
         return HostCudaTensor(_device_block(tensor, initialised=name not in _UNINITIALISED))
 
     return tree_map_only(torch.Tensor, wrap, result)
+
+
+def _stand_in(name: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
+    """What computes an operator that a GPU has and torch's CPU backend has not."""
+    if name == "aten::_scaled_mm" and is_block_scaled(args[0], args[2]):
+        return scaled_mm
+    if name == "aten::_scaled_mm_v2" and is_block_scaled(args[0], args[2][0]):
+        return scaled_mm_v2
+    return None
 
 
 def _device_block(tensor: torch.Tensor, *, initialised: bool) -> torch.Tensor:
