@@ -82,7 +82,7 @@ def floor_text(line: Roofline | NoRoofline) -> str:
     if not isinstance(line, Roofline):
         return str(line)
     return (
-        f"floor on {line.peaks.gpu}: {line.floor_us:.2f} us if the published peaks were reached, bound by {line.term}; "
+        f"floor on {line.peaks.gpu}: {line.floor_us:.3g} us if the published peaks were reached, bound by {line.term}; "
         "not a measurement"
     )
 

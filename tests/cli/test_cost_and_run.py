@@ -1,0 +1,152 @@
+"""``nvfp4 cost`` and ``nvfp4 run``: numbers, verdicts, words that claim no time, timelines, and wrong inputs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.cli.cost import floor, floor_text
+from pytest_nvfp4.problem import GPUMODE_BENCH, parse_shape
+from tests.cli.helpers import ROOT
+
+SHIPPED = ROOT / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+SHAPE = "40x128x256"
+
+FILL = """
+import cutlass
+import cutlass.cute as cute
+from cutlass.cute.runtime import make_ptr
+
+
+@cute.kernel
+def fill(c: cute.Tensor):
+    lane, _, _ = cute.arch.thread_idx()
+    cta, _, _ = cute.arch.block_idx()
+    if cta == 0:
+        if lane == 0:
+            cute.printf("hello from %d", cta)
+    c[cta, lane] = cutlass.Float16(1.0)
+
+
+@cute.jit
+def go(start: cute.Pointer):
+    fill(cute.make_tensor(start, cute.make_layout((40, 128), stride=(128, 1)))).launch(
+        grid=(40, 1, 1), block=(128, 1, 1)
+    )
+
+
+def custom_kernel(data):
+    go(make_ptr(cutlass.Float16, data[0][0][2].data_ptr(), cute.AddressSpace.gmem, assumed_align=16))
+    return [c for _, _, c in data[0]]
+"""
+
+
+@pytest.fixture
+def fill(tmp_path: Path) -> Path:
+    path = tmp_path / "fill.py"
+    path.write_text(FILL)
+    return path
+
+
+class TestCost:
+    def test_in_words(self, cli, fill) -> None:
+        shown = cli("cost", str(fill), "--problem", SHAPE)
+        assert shown.code == 0, shown.err
+        assert f"fill.py on {SHAPE} ({SHAPE})" in shown.out
+        assert "simulated on a model of NVIDIA B200 with 148 SMs: counts of what one call does" in shown.out
+        assert "launch 0 fill: grid 40x1x1, block 128x1x1, cluster 1x1x1" in shown.out
+        assert "global stores 160 requests, 10.2 kB in 320 sectors, 320 at least" in " ".join(shown.out.split())
+        assert "us if the published peaks were reached, bound by memory; not a measurement" in shown.out
+
+    def test_as_json(self, cli, fill) -> None:
+        shown = cli("cost", str(fill), "--problem", SHAPE, "--problem", "40x128x512", "--json")
+        assert shown.code == 0, shown.err
+        data = json.loads(shown.out)
+        assert "none is a time" in data["note"]
+        first, second = data["problems"]
+        assert (first["problem"], second["problem"]) == (SHAPE, "40x128x512")
+        assert first["facts"]["launch.0.global.store.bytes"] == 40 * 128 * 2
+        assert first["facts"]["flops.padding"] == 0
+        assert first["floor"]["is_a_measurement"] is False
+        assert first["launches"][0]["counters"]["ctas"] == 40
+        assert (
+            second["floor"]["us_if_published_peaks_were_reached"] > first["floor"]["us_if_published_peaks_were_reached"]
+        )
+
+    def test_what_is_wrong_with_it_is_said(self, cli, fill) -> None:
+        fill.write_text(FILL.replace("grid=(40, 1, 1)", "grid=(39, 1, 1)"))
+        shown = cli("cost", str(fill), "--problem", SHAPE)
+        assert shown.code == 1
+        assert "never-written: C of group 0: 128 of 5120 elements" in shown.out
+        assert "39 in 39 clusters" in shown.out
+
+    def test_the_floor_is_the_rooflines(self) -> None:
+        text = floor_text(floor(GPUMODE_BENCH[0], "sm_100a"))
+        assert text.startswith("floor on B200: ")
+        assert text.endswith("not a measurement")
+        assert "no floor" in floor_text(floor(parse_shape(SHAPE), "sm_120a"))
+
+
+class TestRun:
+    def test_a_wrong_result_is_a_failure(self, cli, fill) -> None:
+        shown = cli("run", str(fill), "--problem", SHAPE, "--device", "sim")
+        assert shown.code == 1
+        assert f"on {SHAPE} with inputs 'gpumode': failed, simulated on a model of NVIDIA B200" in shown.out
+        assert "mismatch" in shown.out or "outputs wrong" in shown.out
+        assert "the kernel printed:\n    hello from 0" in shown.out
+
+    def test_a_timeline_and_json(self, cli, fill, tmp_path) -> None:
+        file = tmp_path / "trace.json"
+        shown = cli("run", str(fill), "--problem", SHAPE, "--trace", str(file), "--trace-ctas", "3", "--json")
+        assert shown.code == 1
+        (one,) = json.loads(shown.out)["runs"]
+        assert one["status"] == "failed"
+        assert one["printed"] == "hello from 0\n"
+        assert one["device"]["simulated"] is True
+        assert one["outputs"][0]["never"] == 0
+        assert "it counts steps of the simulator, not time" in shown.err
+        data = json.loads(file.read_text())
+        assert len({event["pid"] for event in data["traceEvents"]}) == 3
+
+    @pytest.mark.slow
+    def test_the_shipped_kernel_passes(self, cli) -> None:
+        shown = cli("run", str(SHIPPED), "--problem", SHAPE, "--family", "pow2_exact", "--family", "gpumode")
+        assert shown.code == 0, shown.out
+        assert shown.out.count(": passed, simulated on a model of NVIDIA B200") == 2
+        assert "68.75 % padding" in shown.out
+
+
+class TestInputs:
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["--family", "nonsense"], "known are"),
+            (["--problem", "nonsense"], "no problem is called"),
+            (["--trace", "t.json", "--family", "gpumode", "--family", "pow2_exact"], "--trace is for one run"),
+            (["--trace", "t.json", "--device", "local"], "--trace needs the simulator"),
+            (["--arch", "sm_103a"], "the simulator knows sm_100a and sm_90a"),
+            (["--config", "other"], "no configuration is called 'other'"),
+        ],
+    )
+    def test_of_run(self, cli, fill, arguments, words) -> None:
+        shown = cli("run", str(fill), *arguments)
+        assert shown.code == 2
+        assert words in shown.err
+
+    def test_a_device_that_is_not_there(self, cli, fill, monkeypatch) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        shown = cli("run", str(fill), "--device", "local")
+        assert shown.code == 2
+        assert "no NVIDIA GPU" in shown.err
+
+    @pytest.mark.parametrize("command", ["run", "cost"])
+    def test_a_kernel_that_cannot_be_run(self, cli, fill, tmp_path, command) -> None:
+        assert "no such file" in cli(command, str(tmp_path / "none.py")).err
+        fill.write_text("x = 1\n")
+        assert "defines no custom_kernel(data)" in cli(command, str(fill)).err
+        (tmp_path / "pyproject.toml").write_text(
+            '[[tool.pytest_nvfp4.kernel]]\npath = "fill.py"\nentry = "fill.py::build"\n'
+        )
+        shown = cli(command, str(fill))
+        assert shown.code == 2
+        assert "has an entry in its settings" in shown.err
