@@ -78,7 +78,11 @@ def compare(
         diff = diff_listings(old.listing, new.listing, protected=shield)
         bad = diff.gate(threshold)
         checks.append(CheckReport(new.label, f"layouts against {old.label}", "failed" if bad else "passed", diff=diff))
-    for name, before, after in (("launch", old.launch, new.launch), ("codegen", old.codegen, new.codegen)):
+    for name, before, after in (
+        ("launch", old.launch, new.launch),
+        ("codegen", old.codegen, new.codegen),
+        ("cost", old.cost, new.cost),
+    ):
         if before is None or after is None:
             continue
         found = diff_facts(_chosen(before, opcodes=opcodes), _chosen(after, opcodes=opcodes))

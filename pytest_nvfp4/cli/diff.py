@@ -69,5 +69,10 @@ def diff_command(
 
 
 def _common(one: sides.Side, other: sides.Side) -> bool:
-    pairs = ((one.listing, other.listing), (one.launch, other.launch), (one.codegen, other.codegen))
+    pairs = (
+        (one.listing, other.listing),
+        (one.launch, other.launch),
+        (one.codegen, other.codegen),
+        (one.cost, other.cost),
+    )
     return any(left is not None and right is not None for left, right in pairs)

@@ -20,7 +20,7 @@ from pytest_nvfp4.toolchain.bundle import BUNDLE_FOLDER
 from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.sheet import Sheet, SheetError, codegen_facts, launch_facts
 
-_SHEETS = {"# nvfp4-launch 1": "launch", "# nvfp4-codegen 1": "codegen"}
+_SHEETS = {f"# nvfp4-{kind} 1": kind for kind in ("launch", "codegen", "cost")}
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Side:
         listing: Its layouts; None for a snapshot of facts.
         launch: Its launch facts by name; None where it has none.
         codegen: Its code facts by name; None where it has none.
+        cost: Its costs by name; None where it has none.
         traced: The kernel's trace; None for a snapshot.
         protected: Patterns of layouts that its settings protect.
         failure: Why the kernel has nothing to compare: it did not compile.
@@ -41,6 +42,7 @@ class Side:
     listing: Listing | None = None
     launch: Mapping[str, str] | None = None
     codegen: Mapping[str, str] | None = None
+    cost: Mapping[str, str] | None = None
     traced: Traced | None = None
     protected: tuple[str, ...] = ()
     failure: str | None = None
@@ -138,7 +140,7 @@ def decode(data: bytes, *, label: str) -> str:
 
 
 def of_snapshot(data: bytes, *, label: str) -> Side:
-    """The side that a snapshot file is: layouts, launch facts or code facts, as its first line says.
+    """The side that a snapshot file is: layouts, launch facts, code facts or costs, as its first line says.
 
     Raises:
         InputError: it is none of them, or damaged; the message names the line.
@@ -154,6 +156,7 @@ def of_snapshot(data: bytes, *, label: str) -> Side:
                 label,
                 launch=facts if kind == "launch" else None,
                 codegen=facts if kind == "codegen" else None,
+                cost=facts if kind == "cost" else None,
                 header=dict(sheet.header),
             )
         if not first.startswith("# nvfp4-") and "\n# end " not in text:

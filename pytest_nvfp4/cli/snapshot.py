@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -22,16 +23,22 @@ def _read(file: Path) -> Side:
 
 
 def _kind(side: Side) -> str:
-    return "layouts" if side.listing is not None else "launch facts" if side.launch is not None else "code facts"
+    if side.listing is not None:
+        return "layouts"
+    return "launch facts" if side.launch is not None else "costs" if side.cost is not None else "code facts"
+
+
+def _facts(side: Side) -> Mapping[str, str] | None:
+    return next((facts for facts in (side.launch, side.codegen, side.cost) if facts is not None), None)
 
 
 def _count(side: Side) -> int:
-    return len(side.listing.records) if side.listing is not None else len(side.launch or side.codegen or {})
+    return len(side.listing.records) if side.listing is not None else len(_facts(side) or {})
 
 
 @click.group("snapshot")
 def snapshot_command() -> None:
-    """Read a snapshot file of layouts, launch facts or code facts."""
+    """Read a snapshot file of layouts, launch facts, code facts or costs."""
 
 
 @snapshot_command.command("show")
@@ -40,7 +47,7 @@ def snapshot_command() -> None:
 def show_command(file: Path, as_json: bool) -> None:
     """What the snapshot FILE holds: its header, and a line for each layout or fact."""
     side = _read(file)
-    facts = side.launch if side.launch is not None else side.codegen
+    facts = _facts(side)
     if as_json:
         layouts = None
         if side.listing is not None:
