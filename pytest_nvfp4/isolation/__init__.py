@@ -2,5 +2,6 @@
 
 from pytest_nvfp4.isolation.outcome import Captured, Outcome
 from pytest_nvfp4.isolation.run import run
+from pytest_nvfp4.isolation.stream import OnOutput, Streamed, run_streamed
 
-__all__ = ["Captured", "Outcome", "run"]
+__all__ = ["Captured", "OnOutput", "Outcome", "Streamed", "run", "run_streamed"]

@@ -86,12 +86,13 @@ def _marked(token: str) -> list[int]:
     return found
 
 
-def _kill_group(pid: int) -> None:
+def kill_group(pid: int) -> None:
+    """Kill a process group; it may be gone already."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
-def _kill_marked(token: str, own: int) -> int:
+def kill_marked(token: str, own: int) -> int:
     """Kill what is left, until a look finds nothing more (a fork bomb may outrun one look)."""
     killed: set[int] = set()
     for _ in range(20):
@@ -107,31 +108,35 @@ def _kill_marked(token: str, own: int) -> int:
 
 
 @contextlib.contextmanager
-def _process(
-    command: Sequence[str], *, cwd: Path, environ: Mapping[str, str], token: str
+def started(
+    command: Sequence[str], *, cwd: Path, environ: Mapping[str, str], token: str, stdin: Path | None = None
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The started process and the reading end of its result pipe; whatever happens, nothing of it is left."""
+    """The started process and the reading end of its result pipe; whatever happens, nothing of it is left.
+
+    Its standard input is the file ``stdin``, or empty.
+    """
     read_end, write_end = os.pipe()
     try:
         try:
-            process = subprocess.Popen(
-                command,
-                cwd=cwd,
-                env={**environ, RESULT_VARIABLE: str(write_end), _TOKEN_VARIABLE: token},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=(write_end,),
-                start_new_session=True,
-            )
+            with (stdin or Path(os.devnull)).open("rb") as given:
+                process = subprocess.Popen(
+                    command,
+                    cwd=cwd,
+                    env={**environ, RESULT_VARIABLE: str(write_end), _TOKEN_VARIABLE: token},
+                    stdin=given,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    pass_fds=(write_end,),
+                    start_new_session=True,
+                )
         finally:
             os.close(write_end)
         try:
             yield process, read_end
         finally:
-            _kill_group(process.pid)
+            kill_group(process.pid)
             process.wait()
-            _kill_marked(token, os.getpid())
+            kill_marked(token, os.getpid())
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
@@ -183,7 +188,7 @@ def run(
     timed_out = False
     stragglers = 0
     with (
-        _process(command, cwd=cwd, environ=scrubbed(os.environ, settings), token=token) as (process, read_end),
+        started(command, cwd=cwd, environ=scrubbed(os.environ, settings), token=token) as (process, read_end),
         selectors.DefaultSelector() as selector,
     ):
         assert process.stdout is not None
@@ -199,7 +204,7 @@ def run(
                 if ended:
                     break  # a straggler holds a pipe open: it is killed below, what it has to say does not count
                 timed_out = True
-                _kill_group(process.pid)
+                kill_group(process.pid)
                 ended, until = True, time.monotonic() + _DRAIN_S
                 continue
             for key, _ in selector.select(timeout=min(left, 0.05)):
@@ -212,18 +217,18 @@ def run(
                 else:
                     selector.unregister(key.fd)
             if not ended and process.poll() is not None:
-                _kill_group(process.pid)
-                stragglers += _kill_marked(token, os.getpid())  # they may hold a pipe open
+                kill_group(process.pid)
+                stragglers += kill_marked(token, os.getpid())  # they may hold a pipe open
                 ended, until = True, min(until, time.monotonic() + _DRAIN_S)
         if not ended:
             try:
                 process.wait(timeout=max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 timed_out = True
-                _kill_group(process.pid)
+                kill_group(process.pid)
         wall = time.monotonic() - start
         returncode = process.wait()
-        stragglers += _kill_marked(token, os.getpid())
+        stragglers += kill_marked(token, os.getpid())
     return Outcome(
         returncode=returncode,
         timed_out=timed_out,
