@@ -1,8 +1,9 @@
 """What is told of a pair of accesses that nothing orders: one finding a defect, in words that say what is missing.
 
 A missing edge shows in many pairs: every operand of every MMA after it, and all that follows. So a pair of instructions
-is told once; pairs of the same two engines of the same two warps, in the same direction, become notes of one finding;
-and what was told counts as ordered from then on, so that its consequences are not told at all.
+is told once; pairs of the same two lines of the user's, and pairs of the same two engines of the same two warps in the
+same direction, become notes of one finding; and what was told counts as ordered from then on, so that its consequences
+are not told at all.
 """
 
 from __future__ import annotations
@@ -63,19 +64,26 @@ class Reporter:
         if instructions in self._pairs:
             return
         self._pairs.add(instructions)
-        key = (
-            pair.kind, pair.owners[0].kind, old.who.warp, pair.owners[1].kind, new.who.warp, pair.writes,
-            pair.place.split(" ")[0], pair.foreign,
+        memory = pair.place.split(" ")[0]
+        keys: tuple[tuple[object, ...], ...] = (
+            (
+                pair.kind, pair.owners[0].kind, old.who.warp, pair.owners[1].kind, new.who.warp, pair.writes, memory,
+                pair.foreign,
+            ),
+            (pair.kind, memory, tuple(sorted((self._line(old.at), self._line(new.at))))),
         )  # fmt: skip
-        known = self._groups.get(key)
+        known = next((self._groups[key] for key in keys if key in self._groups), None)
         findings = self.grid.findings
         if known is not None and known < len(findings):
+            for key in keys:
+                self._groups.setdefault(key, known)
             finding = findings[known]
             if len(finding.notes) < _NOTES:
                 note = f"the same between {self._said(old)} and {self._said(new)}: {pair.place}"
                 findings[known] = replace(finding, notes=(*finding.notes, note))
             return
-        self._groups[key] = len(findings)
+        for key in keys:
+            self._groups[key] = len(findings)
         findings.append(self._finding(pair))
 
     def other(self, kind: str, message: str, hint: str, *, who: Who, at: int) -> None:
