@@ -11,8 +11,10 @@ from pytest_nvfp4.device.assemble import assemble, source_names
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import Result
 
-_PACKAGE = Path(__file__).resolve().parents[1]
-_BOOTSTRAP = _PACKAGE / "toolchain" / "worker" / "bootstrap.py"
+PACKAGE = Path(__file__).resolve().parents[1]
+"""The folder of this package."""
+BOOTSTRAP = PACKAGE / "toolchain" / "worker" / "bootstrap.py"
+"""The script that starts a module of this package in any interpreter."""
 
 
 def run_in_worker(
@@ -39,8 +41,8 @@ def run_in_worker(
         [
             sys.executable,
             "-P",
-            str(_BOOTSTRAP),
-            str(_PACKAGE),
+            str(BOOTSTRAP),
+            str(PACKAGE),
             "pytest_nvfp4.device.worker.__main__",
             str(path),
             str(folder),

@@ -1,0 +1,76 @@
+"""Run a Python program in a process of its own, on a GPU of this machine, in the simulator, or on the CPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path, PurePosixPath
+
+from pytest_nvfp4.device.process import BOOTSTRAP, PACKAGE
+from pytest_nvfp4.device.remote.base import Execution, RemoteError
+from pytest_nvfp4.isolation import OnOutput, Streamed, run_streamed
+
+_PROGRAM = "program.py"
+
+
+def place_files(program: Execution, folder: Path) -> None:
+    """Write a program's files below a folder.
+
+    Raises:
+        RemoteError: a path leaves the folder.
+        OSError: a file cannot be written.
+    """
+    for name, data in program.files.items():
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts or "\\" in name:
+            raise RemoteError("setup", f"the file {name!r} would leave the program's folder", "give a relative path")
+        target = folder.joinpath(*path.parts)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+
+def execute(
+    program: Execution, *, backend: str, on_output: OnOutput, environ: dict[str, str] | None = None, visible: str = ""
+) -> Streamed:
+    """Run a program, and pass its output on as it comes.
+
+    Its environment is scrubbed, as a kernel's is. Its working directory is a new folder that holds its files and is
+    removed afterwards; the folder is where it imports from first.
+
+    Args:
+        program: The program.
+        backend: What its ``device="cuda"`` is: ``cuda``, ``sim`` (the simulator) or ``host`` (torch on the CPU).
+        on_output: Gets each piece of output; what it raises ends the program.
+        environ: Further variables.
+        visible: ``CUDA_VISIBLE_DEVICES``; as it is where empty.
+
+    Raises:
+        RemoteError: a file's path leaves the folder.
+        OSError: there is no room for its files, or it cannot be started.
+    """
+    with tempfile.TemporaryDirectory(prefix="nvfp4-exec-") as name:
+        folder = Path(name)
+        work = folder / "work"
+        work.mkdir()
+        place_files(program, work)
+        main = folder / _PROGRAM
+        main.write_text(program.source, encoding="utf-8")
+        stdin = folder / "stdin"
+        stdin.write_bytes(program.stdin)
+        variables = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        if backend == "sim":
+            # One BLAS thread: the CTAs of a large launch are shared between processes instead.
+            variables |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        if visible:
+            variables["CUDA_VISIBLE_DEVICES"] = visible
+        variables["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).exists())
+        arguments = [str(main), str(folder), backend, *program.arguments]
+        return run_streamed(
+            [sys.executable, "-P", str(BOOTSTRAP), str(PACKAGE), "pytest_nvfp4.device.worker.program", *arguments],
+            cwd=work,
+            deadline_s=program.deadline_s,
+            on_output=on_output,
+            environ={**variables, **(environ or {}), **program.environ},
+            stdin=stdin,
+        )

@@ -1,0 +1,100 @@
+"""Run a Python program: ``python -m pytest_nvfp4.device.worker.program FILE FOLDER cuda|host|sim [ARGUMENT ...]``.
+
+With ``sim``, ``device="cuda"`` and the launches of CuTe DSL kernels land in the simulator, whose model is that of
+``CUTE_DSL_ARCH``; with ``host``, plain torch operations on ``device="cuda"`` are computed on the CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from pytest_nvfp4.isolation.limits import apply as apply_limits
+
+_DEFAULT_ARCH = "sm_100a"
+_MOST_FINDINGS = 50
+
+
+@contextmanager
+def _simulated(folder: Path) -> Iterator[None]:
+    from pytest_nvfp4.sim.run.session import LaunchRecord, simulate
+    from pytest_nvfp4.toolchain import hostside
+
+    class Launches(list[LaunchRecord]):
+        """Tells what each launch printed as soon as it has ended."""
+
+        def append(self, record: LaunchRecord) -> None:
+            super().append(record)
+            if record.output:
+                sys.stdout.write(record.output)
+                sys.stdout.flush()
+
+    arch = os.environ.get("CUTE_DSL_ARCH") or _DEFAULT_ARCH
+    dump = folder / "ptx"
+    dump.mkdir(exist_ok=True)
+    os.environ.update(hostside.environment(dump, arch=arch))
+    processes = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1))
+    with simulate(arch=arch, processes=processes) as session:
+        session.launches = Launches()
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            findings = session.findings
+            for finding in findings[:_MOST_FINDINGS]:
+                sys.stderr.write(f"simulated, {finding.kind}: {finding.message}\n")
+            if len(findings) > _MOST_FINDINGS:
+                sys.stderr.write(f"simulated: {len(findings) - _MOST_FINDINGS} more findings\n")
+
+
+@contextmanager
+def _device(backend: str, folder: Path) -> Iterator[None]:
+    if backend == "sim":
+        with _simulated(folder):
+            yield
+        return
+    if backend == "host":
+        from pytest_nvfp4.toolchain import torch_cuda
+
+        torch_cuda.install()
+    yield
+
+
+def _run(file: Path, arguments: list[str]) -> int:
+    """Run the program as ``__main__``; its exit status. What it raises is told from its own first line on."""
+    module = ModuleType("__main__")
+    module.__file__ = str(file)
+    sys.modules["__main__"] = module
+    sys.argv = [str(file), *arguments]
+    try:
+        exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)
+    except SystemExit as leaving:
+        if leaving.code is None or isinstance(leaving.code, int):
+            return leaving.code or 0
+        sys.stderr.write(f"{leaving.code}\n")
+        return 1
+    except BaseException as error:
+        own = error.__traceback__.tb_next if error.__traceback__ else None
+        traceback.print_exception(error.with_traceback(own))
+        return 1
+    return 0
+
+
+def main() -> None:
+    """Run the program named on the command line, and leave with its exit status."""
+    os.environ.pop("NVFP4_RESULT_FD", None)
+    apply_limits(dict(os.environ))
+    file, folder, backend, *arguments = sys.argv[1:]
+    sys.path.insert(0, str(Path.cwd()))
+    with _device(backend, Path(folder)):
+        status = _run(Path(file), arguments)
+    sys.exit(status & 0xFF)
+
+
+if __name__ == "__main__":
+    main()
