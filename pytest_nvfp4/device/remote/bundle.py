@@ -1,0 +1,51 @@
+"""This package's source as one archive, for machines on which it is not installed, or in another version."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from pytest_nvfp4.device.process import PACKAGE
+
+_NEAR_ONLY = ("plugin", "cli", "report", "bench", "loop", "profile", "strategies.py")
+"""What no job needs: tests, tables and commands belong to the near side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """An archive (tar, gzip) of the package, and the hash of its bytes."""
+
+    data: bytes
+    sha256: str
+
+
+def source_files() -> list[Path]:
+    """The package's source files that a job may need, in order."""
+    return sorted(
+        path
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).parts[0] not in _NEAR_ONLY
+        and not any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(PACKAGE).parts)
+    )
+
+
+@lru_cache(maxsize=1)
+def bundle() -> Bundle:
+    """The archive: the same bytes for the same source. Raises OSError."""
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=5, mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in source_files():
+            data = path.read_bytes()
+            entry = tarfile.TarInfo(f"{PACKAGE.name}/{path.relative_to(PACKAGE).as_posix()}")
+            entry.size, entry.mode = len(data), 0o644
+            archive.addfile(entry, io.BytesIO(data))
+    data = packed.getvalue()
+    return Bundle(data, hashlib.sha256(data).hexdigest())
