@@ -3,12 +3,12 @@
 
 - ``griddepcontrol`` (PTX ISA): launches run one after the other here, so every grid that this one depends on is
   complete, and ``.wait`` and ``.launch_dependents`` are counted no-ops; repeating them is legal.
-- ``setmaxnreg`` (PTX ISA): a multiple of 8 from 24 to 256, the same in all warps of a warpgroup (a finding if not). The
-  ISA wants the very same instruction; that another with the same count will do rests on NVIDIA's kernels, where the
-  specialised warps of one warpgroup each execute their own. ``.dec`` must not raise and ``.inc`` must not lower the
-  count (findings). ``.inc`` waits until the CTA's pool holds the registers that it takes; the pool is known if the
-  launch knows the kernel's registers a thread (from the CUBIN or ``.maxnreg``), else nothing waits. Warps that have
-  ended give theirs back: the ISA does not say, and a wait for them would be a deadlock that no device is known to have.
+- ``setmaxnreg`` (PTX ISA): a multiple of 8 from 24 to 256, in all warps of a warpgroup (a finding if not). The ISA wants
+  the very same instruction; that each specialised warp may execute its own, and with its own count, rests on NVIDIA's
+  kernels. ``.dec`` must not raise and ``.inc`` must not lower the count (findings). ``.inc`` waits until the CTA's pool
+  holds the registers that it takes; the pool is known if the launch knows the kernel's registers a thread (from the
+  CUBIN or ``.maxnreg``), else nothing waits. Warps that have ended give theirs back: the ISA does not say, and a wait
+  for them would be a deadlock that no device is known to have.
 - ``nanosleep``: any duration from 0 is legal; it does not sleep.
 - ``trap`` and ``brkpt`` are faults (no debugger is there). ``pmevent`` is counted.
 
@@ -42,7 +42,7 @@ class RegisterPool:
     Attributes:
         count: Registers a thread of each warp, None while unknown.
         free: Registers in the pool, None if unknown.
-        history: By warp, the ``setmaxnreg`` instructions it has executed, in words.
+        executed: By warp, how many ``setmaxnreg`` it has executed.
     """
 
     def __init__(self, cta: Cta) -> None:
@@ -55,7 +55,7 @@ class RegisterPool:
             known = int(declared)
         self.count: list[int | None] = [known] * len(cta.warps)
         self.free: int | None = None if known is None else 0
-        self.history: list[list[str]] = [[] for _ in cta.warps]
+        self.executed = [0] * len(cta.warps)
 
     def waiting_for(self) -> str:
         """What the pool holds and who has how much."""
@@ -79,23 +79,11 @@ class RegisterPool:
                 return None
             self.free -= change
         self.count[w.index] = count
-        self._check_group(w, what)
+        self.executed[w.index] += 1
         self.cta.launch.counters["setmaxnreg"] += 1
         self.cta.launch.machine.changes += 1
         self._wake()
         return True
-
-    def _check_group(self, w: Warp, what: str) -> None:
-        mine = self.history[w.index]
-        mine.append(what)
-        start = w.index // _GROUP * _GROUP
-        for other, theirs in enumerate(self.history[start : start + _GROUP], start):
-            if len(theirs) >= len(mine) and theirs[len(mine) - 1] != what:
-                self.cta.launch.report(
-                    "setmaxnreg",
-                    f"{what} in warp {w.index}, and {theirs[len(mine) - 1]} in warp {other} of the same warpgroup",
-                    hint="all four warps of a warpgroup must ask for the same number of registers",
-                )
 
     def _wake(self) -> None:
         waiters, self.waiters = self.waiters, []
@@ -112,13 +100,13 @@ class RegisterPool:
 
     def at_exit(self) -> None:
         """Report warpgroups of which only some warps executed a setmaxnreg."""
-        for start in range(0, len(self.history), _GROUP):
-            group = self.history[start : start + _GROUP]
-            if len({len(done) for done in group}) > 1:
-                said = ", ".join(f"warp {start + i} {len(done)}" for i, done in enumerate(group))
+        for start in range(0, len(self.executed), _GROUP):
+            group = self.executed[start : start + _GROUP]
+            if len(set(group)) > 1:
+                said = ", ".join(f"warp {start + i} {done}" for i, done in enumerate(group))
                 self.cta.launch.report(
                     "setmaxnreg",
-                    f"not all warps of one warpgroup executed the same setmaxnreg instructions: {said} of them",
+                    f"not all warps of one warpgroup executed as many setmaxnreg instructions: {said} of them",
                     hint="a setmaxnreg must be executed by all warps of the warpgroup, or it is undefined",
                 )
 
