@@ -3,12 +3,12 @@
 
 - ``griddepcontrol`` (PTX ISA): launches run one after the other here, so every grid that this one depends on is
   complete, and ``.wait`` and ``.launch_dependents`` are counted no-ops; repeating them is legal.
-- ``setmaxnreg`` (PTX ISA): a multiple of 8 from 24 to 256, in all warps of a warpgroup (a finding if not). The ISA wants
-  the very same instruction; that each specialised warp may execute its own, and with its own count, rests on NVIDIA's
-  kernels. ``.dec`` must not raise and ``.inc`` must not lower the count (findings). ``.inc`` waits until the CTA's pool
-  holds the registers that it takes; the pool is known if the launch knows the kernel's registers a thread (from the
-  CUBIN or ``.maxnreg``), else nothing waits. Warps that have ended give theirs back: the ISA does not say, and a wait
-  for them would be a deadlock that no device is known to have.
+- ``setmaxnreg`` (PTX ISA): a multiple of 8 from 24 to 256, in all warps of a warpgroup (a finding if not). The ISA
+  wants the very same instruction; that each specialised warp may execute its own, and with its own count, rests on
+  NVIDIA's kernels. ``.dec`` must not raise and ``.inc`` must not lower the count (findings). ``.inc`` waits until the
+  CTA's pool holds the registers that it takes; the pool is known if the launch knows the kernel's registers a thread
+  (from the CUBIN or ``.maxnreg``), else nothing waits. Warps that have ended give theirs back: the ISA does not say,
+  and a wait for them would be a deadlock that no device is known to have.
 - ``nanosleep``: any duration from 0 is legal; it does not sleep.
 - ``trap`` and ``brkpt`` are faults (no debugger is there). ``pmevent`` is counted.
 
