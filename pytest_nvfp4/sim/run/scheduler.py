@@ -120,7 +120,7 @@ class Scheduler:
     def _run(self, warp: Warp, left: int) -> int:
         program, registers = self.program, warp.registers
         alone = program.alone
-        beside = 0
+        beside = 1
         while left > 0:
             group = warp.select() if beside % _PATIENCE else warp.select_other()
             if group is None:

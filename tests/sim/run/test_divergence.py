@@ -168,3 +168,20 @@ def test_a_lane_that_holds_a_lock_goes_on_while_the_others_spin_on_it() -> None:
         buffers={"lock": np.zeros(1, np.uint32), "count": np.zeros(1, np.uint32)},
     )
     assert ran["count"][0] == 32
+
+
+def test_lanes_come_together_behind_an_if_in_a_loop() -> None:
+    """``bra.uni`` in a loop with an if of one lane, as in CuTe DSL's waits, needs all lanes in one iteration."""
+    got = out(
+        """
+        mov.b32 %r2, 0; mov.b32 %r3, 0; and.b32 %r4, %r1, 31;
+        LOOP: setp.ge.u32 %p1, %r3, 9; @%p1 bra.uni DONE;
+        setp.ne.u32 %p2, %r4, 0; @%p2 bra NEXT;
+        add.s32 %r2, %r2, 1;
+        bar.warp.sync 1;
+        add.s32 %r2, %r2, 1;
+        NEXT: add.s32 %r3, %r3, 1; add.s32 %r2, %r2, 5;
+        bra LOOP;
+        """
+    )
+    assert (got == np.where(np.arange(64) % 32 == 0, 63, 45)).all()
