@@ -12,6 +12,7 @@ from pytest_nvfp4.sim.races.clocks import Agent, Clock, Clocks
 from pytest_nvfp4.sim.races.sync_variables import Known, Thread
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.sim.races.launch import CtaMemory, LaunchRaces
     from pytest_nvfp4.sim.run.cta import Cluster
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
@@ -40,13 +41,18 @@ class WarpAgent(Agent):
 
     Attributes:
         who: As messages name it.
+        launch, memory: What is kept of its launch and of its CTA.
         thread: What its fences and strong accesses have left open.
         st, st_issued, st_known: Agent of its ``tcgen05.st``, how many it issued, how many it waited for.
         ld, ld_issued: The same for ``tcgen05.ld``.
         met: The barriers whose initialisation it knows to have happened before.
     """
 
-    __slots__ = ("agents", "ld", "ld_issued", "met", "st", "st_issued", "st_known", "thread", "who")
+    __slots__ = (
+        "agents", "launch", "ld", "ld_issued", "memory", "met", "st", "st_issued", "st_known", "thread", "who",
+    )  # fmt: skip
+    launch: LaunchRaces
+    memory: CtaMemory
 
     def __init__(self, agents: ClusterAgents, w: Warp) -> None:
         who = Who(w, agents.clocks.number)

@@ -20,6 +20,7 @@ Rules, with where they come from:
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.agents import BarrierState, BulkThread, ClusterAgents, WarpAgent
 from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, INITS, Clock
 from pytest_nvfp4.sim.races.findings import RACE, WARNING
-from pytest_nvfp4.sim.races.launch import LANES_A_UNIT, CtaMemory, LaunchRaces
+from pytest_nvfp4.sim.races.launch import LANES_A_UNIT, CtaMemory, LaunchRaces, Step
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_of
 from pytest_nvfp4.sim.races.partition import Footprint
 from pytest_nvfp4.sim.races.sync_variables import Known, known_by
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 __all__ = ["Detector"]
 
 _ONE = np.zeros(1, np.intp)
+_make = partial(tuple.__new__, Access)
+"""An ``Access`` of a tuple of all its fields, in half the time."""
 
 
 class Detector:
@@ -74,18 +77,14 @@ class Detector:
     def _warp(self, w: Warp) -> WarpAgent:
         found: WarpAgent | None = w.units.get(WarpAgent)
         if found is None:
-            w.cta.unit(CtaMemory)
-            found = w.units[WarpAgent] = WarpAgent(w.cta.cluster.unit(ClusterAgents), w)
+            memory = w.cta.unit(CtaMemory)
+            found = w.units[WarpAgent] = WarpAgent(memory.agents, w)
+            found.launch, found.memory = memory.launch, memory
         return found
 
     @staticmethod
     def _memory(cta: Cta) -> CtaMemory:
         return cta.units.get(CtaMemory) or cta.unit(CtaMemory)
-
-    @staticmethod
-    def _launch(w: Warp) -> LaunchRaces:
-        launch = w.cta.launch
-        return launch.units.get(LaunchRaces) or launch.unit(LaunchRaces)
 
     # ---- fences --------------------------------------------------------------------------------------------------
 
@@ -180,7 +179,7 @@ class Detector:
             self._use(agent, state, barrier, at)
         if state.commits and w.cta.launch.kernel.instructions[at].opcode.startswith("cp.async"):
             _arrive_known(state, state.commits.popleft())
-        elif self._launch(w).relaxed(at):
+        elif agent.launch.relaxed(at):
             _release_relaxed(agent, state.arrived)
         else:
             agent.release(state.arrived)
@@ -207,7 +206,7 @@ class Detector:
             self._use(agent, state, barrier, at)
         complete = state.complete
         if complete is not None:
-            if self._launch(w).relaxed(at):
+            if agent.launch.relaxed(at):
                 known: Known = {agent.clocks.number: complete.ticks.copy()}
                 agent.thread.seen[id(known)] = (CTA if barrier.cta is w.cta else CLUSTER, known)
             else:
@@ -219,7 +218,7 @@ class Detector:
         """A release into the round."""
         agent = self._warp(w)
         arrived = agent.agents.round(barrier).arrived
-        if self._launch(w).relaxed(at):
+        if agent.launch.relaxed(at):
             _release_relaxed(agent, arrived)
         else:
             agent.release(arrived)
@@ -244,11 +243,11 @@ class Detector:
         cta = w.cta
         if shared is not cta.shared:
             cta = cta.cluster.ctas[shared.rank]
-        launch = self._launch(w)
+        launch = agent.launch
         memory = self._memory(cta)
         footprint = launch.shared.find((index, where)) or _shared_footprint(launch, index, where)
         order = launch.order(at)
-        access = Access(agent.number, agent.tick, STRONG if order.strong else 0, at, agent.who)
+        access = _make((agent.number, agent.tick, STRONG if order.strong else 0, at, agent.who, None, None))
         ticks = agent.clock.ticks
         if kind == READ:
             memory.shared.read(footprint.parts, access, ticks)
@@ -266,9 +265,14 @@ class Detector:
         if not region.writable:
             return
         agent = self._warp(w)
-        launch = self._launch(w)
+        launch = agent.launch
         order = launch.order(at)
-        access = Access(agent.number, agent.tick, STRONG if order.strong else 0, at, agent.who)
+        access = _make((agent.number, agent.tick, STRONG if order.strong else 0, at, agent.who, None, None))
+        memory = launch.memory
+        shadow = memory.shadow(region)
+        if kind == READ and not shadow.written and not order.strong:
+            memory.read_early(shadow, offset, where, access)
+            return
         if where.__class__ is int:
             offsets: NDArray[np.intp] = _ONE + offset
             size: int = where  # type: ignore[assignment]
@@ -276,8 +280,6 @@ class Detector:
             offsets, size = _ONE + offset, where.span  # type: ignore[union-attr]
         else:
             offsets, size = where.offsets + offset, where.size  # type: ignore[union-attr]
-        memory = launch.memory
-        shadow = memory.shadow(region)
         if kind == READ:
             memory.read(shadow, offsets, size, access, agent.clock)
         else:
@@ -294,12 +296,12 @@ class Detector:
     ) -> None:
         """``cp.async``: a write in the generic proxy, by an agent of its own."""
         agent = self._warp(w)
-        launch = self._launch(w)
+        launch = agent.launch
         copies = agent.agents.copies_of(agent)
         copies.issued += 1
         access = Access(copies.number, copies.issued, 0, at, agent.who)
         footprint = launch.shared.find((index, target)) or _shared_footprint(launch, index, target)
-        self._memory(w.cta).shared.write(footprint.parts, access, agent.clock.ticks)
+        agent.memory.shared.write(footprint.parts, access, agent.clock.ticks)
         for region, offset, where in sources:
             if region.writable:
                 if where.__class__ is int:
@@ -340,7 +342,7 @@ class Detector:
     def stored_async(self, w: Warp, at: int, shared: SharedMemory, index: int, size: int, barrier: Mbarrier) -> None:
         """``st.async``, ``red.async``: a write that completes at a barrier."""
         agent = self._warp(w)
-        launch = self._launch(w)
+        launch = agent.launch
         state = agent.agents.barrier(barrier)
         self._use(agent, state, barrier, at)
         state.arrived.join(agent.clock)
@@ -359,7 +361,7 @@ class Detector:
     ) -> None:  # fmt: skip
         """A copy to shared memory: asynchronous writes that complete at the targets' barriers."""
         agent = self._warp(w)
-        launch = self._launch(w)
+        launch = agent.launch
         agents = agent.agents
         ticks = agent.clock.ticks
         flags = ASYNC | STRONG if launch.order(at).strong else ASYNC
@@ -374,7 +376,7 @@ class Detector:
             else:
                 key = (index, order.tobytes())
                 footprint = launch.shared.find(key) or launch.shared.footprint(key, _bytes_of(order, index))
-            access = Access(state.number, barrier.phase + 1, flags, at, agent.who, box)
+            access = _make((state.number, barrier.phase + 1, flags, at, agent.who, box, None))
             memory = cta.units.get(CtaMemory) or cta.unit(CtaMemory)
             memory.shared.write(footprint.parts, access, ticks)
             ticks = agent.clock.ticks
@@ -383,22 +385,22 @@ class Detector:
     def copy_read(self, w: Warp, at: int, barrier: Mbarrier, index: int, size: int) -> None:
         """A copy to another CTA reads the own shared memory."""
         agent = self._warp(w)
-        launch = self._launch(w)
+        launch = agent.launch
         state = agent.agents.barrier(barrier)
         footprint = launch.shared.find((index, size)) or _shared_footprint(launch, index, size)
         access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.who)
-        self._memory(w.cta).shared.read(footprint.parts, access, agent.clock.ticks)
+        agent.memory.shared.read(footprint.parts, access, agent.clock.ticks)
 
     def copy_out(self, w: Warp, at: int, lane: int, index: int, size: int) -> None:
         """A bulk store reads shared memory."""
         agent = self._warp(w)
-        launch = self._launch(w)
+        launch = agent.launch
         thread = agent.agents.bulk_thread(agent, lane)
         thread.issued += 1
         thread.open += 1
         footprint = launch.shared.find((index, size)) or _shared_footprint(launch, index, size)
         access = Access(thread.read, thread.issued, ASYNC, at, agent.who)
-        self._memory(w.cta).shared.read(footprint.parts, access, agent.clock.ticks)
+        agent.memory.shared.read(footprint.parts, access, agent.clock.ticks)
 
     def global_copied_in(self, w: Warp, at: int, barrier: Mbarrier, boxes: Sequence[tile.Box]) -> None:
         """A tensor copy reads boxes."""
@@ -409,7 +411,7 @@ class Detector:
                 continue
             if agent is None:
                 agent = self._warp(w)
-                launch = self._launch(w)
+                launch = agent.launch
                 state = agent.agents.barrier(barrier)
                 access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.who)
             cut = None if box.cut is None else tuple((part.start, part.stop) for part in box.cut)
@@ -421,7 +423,7 @@ class Detector:
         if not region.writable:
             return
         agent = self._warp(w)
-        launch = self._launch(w)
+        launch = agent.launch
         state = agent.agents.barrier(barrier)
         access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.who)
         launch.memory.read_box(
@@ -445,7 +447,7 @@ class Detector:
         self, w: Warp, at: int, lane: int, region: Region, offsets: NDArray[np.intp], size: int, *, reduces: bool
     ) -> None:
         agent = self._warp(w)
-        launch = self._launch(w)
+        launch = agent.launch
         thread = agent.agents.bulk_thread(agent, lane)
         flags = ASYNC | STRONG if reduces else ASYNC
         access = Access(thread.write, thread.issued, flags, at, agent.who)
@@ -483,18 +485,16 @@ class Detector:
         if agents.joined.get(queue) != (agent.number, agent.version):  # type: ignore[call-overload]
             pipe.clock.join(agent.clock)
             agents.joined[queue] = (agent.number, agent.version)  # type: ignore[index]
-        launch = self._launch(w)
-        operand = Access(pipe.number, pipe.tick, ASYNC, at, agent.who)
-        tensor = Access(pipe.number, pipe.tick, 0, at, agent.who)
+        launch = agent.launch
+        number, tick, who = pipe.number, pipe.tick, agent.who
+        operand = _make((number, tick, ASYNC, at, who, None, None))
+        tensor = _make((number, tick, 0, at, who, None, None))
         ticks = pipe.clock.ticks
         for one in touched:
             memory = one.cta.units.get(CtaMemory) or one.cta.unit(CtaMemory)
-            if one.shared.size:
-                memory.shared.read((memory.operands.get(one) or _operand_footprint(launch, memory, one)).parts, operand, ticks)
-            for box in one.reads:
-                memory.tmem.read((launch.tmem.find(box) or _box_footprint(launch, box)).parts, tensor, ticks)
-            for box in one.writes:
-                memory.tmem.write((launch.tmem.find(box) or _box_footprint(launch, box)).parts, tensor, ticks)
+            steps = memory.operations.get(one) or _operation_steps(launch, memory, one)
+            for step, parts, of_shared in steps:
+                step(parts, operand if of_shared else tensor, ticks)
 
     def tensor_committed(self, w: Warp, at: int, queue: object, barriers: tuple[Mbarrier, ...]) -> None:
         """The barriers will know all that the pipe has been given."""
@@ -514,8 +514,8 @@ class Detector:
     def tmem_accessed(self, w: Warp, at: int, boxes: tuple[Box, ...], write: bool) -> None:
         """``tcgen05.ld`` and ``tcgen05.st``."""
         agent = self._warp(w)
-        launch = self._launch(w)
-        shadow = self._memory(w.cta).tmem
+        launch = agent.launch
+        shadow = agent.memory.tmem
         ticks = agent.clock.ticks
         if write:
             if agent.st < 0:
@@ -545,18 +545,19 @@ class Detector:
 
     def tmem_allocated(self, w: Warp, at: int, column: int, count: int) -> None:
         """The columns have no history."""
-        launch = self._launch(w)
+        agent = self._warp(w)
+        launch = agent.launch
         box = (column, count, 0, 128)
-        self._memory(w.cta).tmem.forget((launch.tmem.find(box) or _box_footprint(launch, box)).parts)
+        agent.memory.tmem.forget((launch.tmem.find(box) or _box_footprint(launch, box)).parts)
 
     def tmem_freed(self, w: Warp, at: int, column: int, count: int) -> None:
         """All use of the columns must have ended."""
         agent = self._warp(w)
-        launch = self._launch(w)
+        launch = agent.launch
         box = (column, count, 0, 128)
         access = Access(agent.number, agent.tick, 0, at, agent.who)
         parts = (launch.tmem.find(box) or _box_footprint(launch, box)).parts
-        shadow = self._memory(w.cta).tmem
+        shadow = agent.memory.tmem
         shadow.write(parts, access, agent.clock.ticks)
         shadow.forget(parts)
 
@@ -578,8 +579,8 @@ class Detector:
                 theirs = self._warp(other).clock.ticks
                 np.maximum(ticks, theirs, out=ticks)
         access = Access(number, operation.number + 1, ASYNC, at, agent.who)
-        launch = self._launch(w)
-        memory = self._memory(w.cta)
+        launch = agent.launch
+        memory = agent.memory
         for units in (operation.a_units, operation.b_units):
             if units is not None:
                 memory.shared.read(_units_footprint(launch, units).parts, access, ticks)
@@ -649,11 +650,17 @@ def _box_footprint(launch: LaunchRaces, box: Box) -> Footprint:
     return launch.tmem.footprint(box, units)
 
 
-def _operand_footprint(launch: LaunchRaces, memory: CtaMemory, touched: Touched) -> Footprint:
-    key = touched.shared.tobytes()
-    found = launch.shared.find(key) or launch.shared.footprint(key, _bytes_of(touched.shared, 0))
-    memory.operands[touched] = found
-    return found
+def _operation_steps(launch: LaunchRaces, memory: CtaMemory, touched: Touched) -> list[Step]:
+    """What an operation of the tensor core does to the shadows, kept with its plan."""
+    steps: list[Step] = []
+    if touched.shared.size:
+        steps.append((memory.shared.read, _units_footprint(launch, touched.shared).parts, True))
+    for box in touched.reads:
+        steps.append((memory.tmem.read, (launch.tmem.find(box) or _box_footprint(launch, box)).parts, False))
+    for box in touched.writes:
+        steps.append((memory.tmem.write, (launch.tmem.find(box) or _box_footprint(launch, box)).parts, False))
+    memory.operations[touched] = steps
+    return steps
 
 
 def _units_footprint(launch: LaunchRaces, units: NDArray[np.intp]) -> Footprint:

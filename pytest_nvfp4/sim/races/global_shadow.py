@@ -3,13 +3,14 @@
 Arrays of access numbers, one item a *unit* of a region: the largest power of two (16 at most) that every access so far
 was a multiple of, so that units are never touched in part. Per unit: the last write, the first read since, and the last
 read since by another agent; a write that conflicts with none of the two reads but with one in between is not seen.
-Boxes that tensor copies read are kept as boxes until somebody writes to their region, since inputs are read by many and
-written by none.
+What is read of a region that nobody has written yet is kept as it was read, since inputs are read by many and written
+by none: of each place the first readers only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, BEFORE, Clock
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.sim.memory.pattern import Pattern
     from pytest_nvfp4.sim.memory.globals import Region
 
 __all__ = ["GlobalConflict", "GlobalShadow", "RegionShadow"]
@@ -28,6 +30,8 @@ GlobalConflict = Callable[["RegionShadow", int, Access, bool, Access, bool, bool
 one and whether it writes, whether only a proxy fence is missing, and the clock that does not have the earlier one."""
 Offsets = NDArray[np.intp]
 _LARGEST = 16
+_READERS = 4
+"""Readers that are kept of one place before the first write."""
 
 
 class RegionShadow:
@@ -41,8 +45,8 @@ class RegionShadow:
         self.writes: NDArray[np.int32] | None = None
         self.first: NDArray[np.int32] | None = None
         self.last: NDArray[np.int32] | None = None
-        self.boxes: dict[object, tuple[Offsets, int, dict[int, int]]] = {}
-        """Boxes read: row offsets, bytes of a row, and access numbers by agent (the last of each)."""
+        self.boxes: dict[object, tuple[Callable[[], tuple[Offsets, int]], dict[tuple[int, int], int]]] = {}
+        """What was read before the first write: its rows, and the number of the access by cluster and agent."""
         self.written = False
 
     def refine(self, unit: int) -> None:
@@ -111,11 +115,21 @@ class GlobalShadow:
             return
         known = shadow.boxes.get(key)
         if known is None:
-            offsets, size = rows()
-            known = shadow.boxes[key] = (offsets, size, {})
-        readers = known[2]
-        if len(readers) < 2 or access.agent in readers:
-            readers[access.agent] = self.number(access)
+            known = shadow.boxes[key] = (rows, {})
+        readers = known[1]
+        reader = (access.who.cluster, access.agent)
+        if len(readers) < _READERS or reader in readers:
+            readers[reader] = self.number(access)
+
+    def read_early(self, shadow: RegionShadow, offset: int, where: Pattern | int, access: Access) -> None:
+        """A warp reads a region that nobody has written."""
+        known = shadow.boxes.get((offset, where))
+        if known is None:
+            known = shadow.boxes[offset, where] = (partial(_rows, offset, where), {})
+        readers = known[1]
+        reader = (access[4].cluster, access[0])
+        if len(readers) < _READERS or reader in readers:
+            readers[reader] = self.number(access)
 
     def read(self, shadow: RegionShadow, offsets: Offsets, size: int, access: Access, clock: Clock) -> None:
         """Items of ``size`` bytes are read."""
@@ -141,9 +155,10 @@ class GlobalShadow:
         if not shadow.written:
             shadow.written = True
             boxes, shadow.boxes = shadow.boxes, {}
-            for rows, wide, readers in boxes.values():
+            for rows, readers in boxes.values():
+                places, wide = rows()
                 for number in readers.values():
-                    self._note_read(shadow, shadow.units(rows, wide), number)
+                    self._note_read(shadow, shadow.units(places, wide), number)
         units = shadow.units(offsets, size)
         writes = shadow.array("writes")
         self._check(shadow, writes[units], units, access, clock, earlier=True, later=True)
@@ -179,3 +194,10 @@ class GlobalShadow:
             place = int(np.argmax(numbers == number))
             unit = units.start + place if isinstance(units, slice) else int(units[place])
             self.conflict(shadow, unit * shadow.unit, old, earlier, access, later, bool(ordered), clock)
+
+
+def _rows(offset: int, where: Pattern | int) -> tuple[Offsets, int]:
+    """Offsets and size of the items of a warp's access."""
+    if isinstance(where, int):
+        return np.array([offset], np.intp), where
+    return where.offsets + offset, where.size

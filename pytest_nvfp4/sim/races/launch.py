@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, Clock, Tic
 from pytest_nvfp4.sim.races.findings import PROXY, RACE, Pair, Reporter
 from pytest_nvfp4.sim.races.global_shadow import GlobalShadow, RegionShadow
 from pytest_nvfp4.sim.races.orders import Order, order_of
-from pytest_nvfp4.sim.races.partition import Footprint, Partition
+from pytest_nvfp4.sim.races.partition import Partition
 from pytest_nvfp4.sim.races.shadow import Shadow
 from pytest_nvfp4.sim.races.sync_variables import SyncVariables
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.grid import Grid
 
-__all__ = ["LANES_A_UNIT", "CtaMemory", "LaunchRaces"]
+__all__ = ["LANES_A_UNIT", "CtaMemory", "LaunchRaces", "Step"]
 
 LANES_A_UNIT = 16
 """Lanes of TMEM that are one unit: every shape of every instruction has a multiple of them, or is alone in its 32."""
@@ -29,20 +30,24 @@ _COLUMNS = 512
 _UNITS_A_COLUMN = 128 // LANES_A_UNIT
 
 
+Step = tuple[Callable[[list[int], Access, Ticks], None], list[int], bool]
+"""A shadow's read or write, the parts, and whether they are of shared memory."""
+
+
 class CtaMemory:
     """The shadows of a CTA's memories: ``cta.unit(CtaMemory)``."""
 
-    __slots__ = ("agents", "operands", "shared", "tmem")
+    __slots__ = ("agents", "launch", "operations", "shared", "tmem")
 
     def __init__(self, cta: Cta) -> None:
-        launch = cta.launch.unit(LaunchRaces)
+        launch = self.launch = cta.launch.unit(LaunchRaces)
         self.agents = cta.cluster.unit(ClusterAgents)
         launch.owners[self.agents.clocks.number] = self.agents.clocks.owners
         who = f" of CTA rank {cta.rank}" if len(cta.cluster.ctas) > 1 else ""
         self.shared = Shadow(launch.shared, launch.shared_conflict, (self.agents, f"shared memory{who}"))
         self.tmem = Shadow(launch.tmem, launch.tmem_conflict, (self.agents, f"TMEM{who}"))
-        self.operands: dict[Any, Footprint] = {}
-        """What an operation of the tensor core reads of shared memory, by the operation's plan."""
+        self.operations: dict[Any, list[Step]] = {}
+        """What an operation of the tensor core does, by the operation's plan."""
 
 
 class LaunchRaces:
