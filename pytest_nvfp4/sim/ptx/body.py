@@ -182,6 +182,7 @@ class KernelParser:
         opened: Iterator[Scope] = iter(self._scopes)
         scope = next(opened)
         location: Location | None = None
+        near: Location | None = None
         inside_asm = False
         for token in self._body:
             kind = token.kind
@@ -190,6 +191,9 @@ class KernelParser:
             elif kind is Kind.LOC:
                 if not inside_asm:
                     location = self._locations.find(token)
+                    if location is not None and not location.column and near is not None:
+                        location = near
+                    near = location or near
             elif kind is Kind.OPEN:
                 scope = next(opened)
             elif kind is Kind.CLOSE:

@@ -1,5 +1,9 @@
 """The user's lines: the ``.file`` table, the names in ``.debug_str``, and ``.loc`` as ``Location``.
 
+Column 0 marks an operation without a line of its own: CuTe DSL then writes a line of no meaning (that of the function
+behind the kernel, observed with 4.4 and 4.8). Such an instruction has the place of the one before it, which is near:
+inline assembly in a helper function that is not compiled itself gets the line that computes its operands.
+
 Source: PTX ISA, "Debugging Directives: .file, .loc, .section".
 """
 

@@ -144,10 +144,20 @@ def test_source_lines():
 def test_lines_inside_inline_assembly_are_not_the_users():
     text = module_text(
         ".loc 1 12 3\nmov.b32 %r1, 1;\n// begin inline asm\n{\n.loc 1 14 3\nmov.b32 %r1, 2;\n"
-        ".loc 1 15 3\nmov.b32 %r1, 3;\n}\n// end inline asm\nmov.b32 %r1, 4;\n.loc 1 13 0\nret;"
+        ".loc 1 15 3\nmov.b32 %r1, 3;\n}\n// end inline asm\nmov.b32 %r1, 4;\n.loc 1 13 2\nret;"
     )
     found = parse(text + '.file 1 "k.py"').kernels["k"].instructions
     assert [ins.location.line for ins in found] == [12, 12, 12, 12, 13]
+
+
+def test_an_operation_without_a_line_of_its_own_has_that_of_the_one_before():
+    """Column 0, where CuTe DSL writes the line of another function."""
+    text = module_text(
+        ".loc 1 9 0\nmov.b32 %r1, 1;\n.loc 1 12 3\nmov.b32 %r1, 2;\n.loc 1 678 0\nmov.b32 %r1, 3;\n"
+        ".loc 1 0 0\nmov.b32 %r1, 4;\n.loc 1 678 0\nret;"
+    )
+    found = parse(text + '.file 1 "k.py"').kernels["k"].instructions
+    assert [ins.location.line if ins.location else None for ins in found] == [9, 12, 12, None, 12]
 
 
 @pytest.mark.parametrize("text", [".loc 1", ".loc x 1 2", ".loc 1 2 3, bogus 4"])
