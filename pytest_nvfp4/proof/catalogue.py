@@ -1,0 +1,28 @@
+"""Every claim that needs no kernel, and judging them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pytest_nvfp4.proof import cta_indexing, integer_range, scale_copies, scale_factors, schedules
+from pytest_nvfp4.proof.statement import Claim, Limits, Statement, judge
+
+
+def cta_claims(groups: Sequence[int] = cta_indexing.DEFAULT_GROUPS) -> tuple[Claim, ...]:
+    """The claims on the CTA map, its schedules and its arithmetic."""
+    return (*cta_indexing.claims(groups), *schedules.claims(), *integer_range.claims())
+
+
+def scale_claims() -> tuple[Claim, ...]:
+    """The claims on scale factors that need no kernel."""
+    return (*scale_factors.claims(), *scale_copies.claims())
+
+
+def pure_claims() -> tuple[Claim, ...]:
+    """All of them."""
+    return (*cta_claims(), *scale_claims())
+
+
+def judge_all(claims: Iterable[Claim], limits: Limits | None = None) -> tuple[Statement, ...]:
+    """Check claims and their controls, in order."""
+    return tuple(judge(claim, limits) for claim in claims)
