@@ -14,16 +14,22 @@ import re
 from pytest_nvfp4.sim.ptx.lexer import PtxError, Token
 from pytest_nvfp4.sim.ptx.syntax import Location
 
-__all__ = ["Locations"]
+__all__ = ["Locations", "has_no_line"]
 
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"([^"\n]*)"', re.MULTILINE)
 _STRINGS = re.compile(r"\.section\s+\.debug_str\s*\{([^}]*)\}")
 _STRING = re.compile(r"([A-Za-z_$][\w$]*):((?:\s*\.b8[^:\n]*)*)")
+_COLUMN_0 = re.compile(r"\.loc\s+\d+\s+\d+\s+0+(?!\S)")
 _LOC = re.compile(
     r"\.loc\s+(\d+)\s+(\d+)(?:\s+(\d+))?\s*"
     r"(?:,\s*function_name\s+([A-Za-z_$][\w$]*)\s*(?:\+\s*(\d+))?\s*)?"
     r"(?:,\s*inlined_at\s+(\d+)\s+(\d+)(?:\s+(\d+))?)?\s*\Z"
 )
+
+
+def has_no_line(token: Token) -> bool:
+    """Whether a ``.loc`` says column 0."""
+    return _COLUMN_0.match(token.text) is not None
 
 
 class Locations:
