@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-PREFIX = "pytest-nvfp4-"
+PREFIX = "nvfp4-remote-"
 _LOCK = ".in-use"
 
 
