@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_nvfp4.device.remote.base import Cost
 
@@ -29,7 +29,7 @@ class Progress:
     kept: int = 0
     failed: int = 0
     cancelled: int = 0
-    cost: Cost = Cost()
+    cost: Cost = field(default_factory=Cost)
 
     @property
     def open(self) -> int:

@@ -1,0 +1,123 @@
+"""Modal's errors in words: what happened, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from pytest_nvfp4.device.remote.base import RemoteError, Trouble
+
+INSTALL = "install it with: pip install 'pytest-nvfp4[modal]' (or: pip install 'modal>=1.5.4,<2')"
+LOGIN = "run `modal token new`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
+DEPLOY = "deploy it with: modal deploy -m pytest_nvfp4.device.remote.modal.app"
+_NETWORK = "look at the connection, a proxy (HTTPS_PROXY) and status.modal.com, and run again with --nvfp4-resume"
+_RESUME = "run again with --nvfp4-resume: what has been answered is kept"
+_MOST = 1500
+
+_BY_NAME: dict[str, tuple[Trouble, str, str]] = {
+    "AuthError": ("login", "Modal refused the token", f"{LOGIN}; a token belongs to one workspace"),
+    "PermissionDeniedError": ("login", "Modal does not permit this with the token in use", LOGIN),
+    "ConnectionError": ("network", "Modal cannot be reached", _NETWORK),
+    "ServiceError": ("network", "Modal's servers have a problem", _NETWORK),
+    "InternalError": ("network", "Modal's servers have a problem", _NETWORK),
+    "ClientClosed": ("network", "the connection to Modal was closed", _RESUME),
+    "VersionError": ("version", "Modal no longer speaks to this version of its client", "upgrade the package modal"),
+    "ImageBuildError": (
+        "image",
+        "the container's image could not be built",
+        "the log above names the step; NVFP4_MODAL_IMAGE chooses another base image",
+    ),
+    "ResourceExhaustedError": (
+        "capacity",
+        "Modal has no more for this workspace (a limit on spending, containers or requests)",
+        "look at modal.com/settings, or use fewer --nvfp4-remote-containers",
+    ),
+    "NotFoundError": ("setup", "Modal does not know what was asked for", DEPLOY),
+    "InvalidError": ("setup", "Modal refused the request", "the text names the value"),
+    "RequestSizeError": ("setup", "the job is too large to be sent", "verify fewer problems at once"),
+    "FunctionTimeoutError": (
+        "timeout",
+        "the container was stopped at its time limit",
+        "allow more with --nvfp4-remote-timeout, or look for a kernel that hangs",
+    ),
+    "OutputExpiredError": ("lost", "the result was not fetched in time and is gone", _RESUME),
+    "InternalFailure": ("lost", "the container was lost (preempted, or its machine failed)", _RESUME),
+    "DeserializationError": ("version", "the answer cannot be read", "use the same versions on both sides"),
+    "SerializationError": ("version", "the request cannot be sent", "use the same versions on both sides"),
+}
+_BY_TEXT: tuple[tuple[re.Pattern[str], Trouble, str, str], ...] = (
+    (
+        re.compile(r"\b(oom|out of memory|memory limit|exit code:? 137)\b", re.IGNORECASE),
+        "memory",
+        "the container ran out of host memory",
+        "use smaller problems a job, or fewer inputs at once",
+    ),
+    (
+        re.compile(r"preempt", re.IGNORECASE),
+        "lost",
+        "the container was preempted",
+        _RESUME,
+    ),
+    (
+        re.compile(r"image.*(build|failed)|failed to (build|pull)", re.IGNORECASE),
+        "image",
+        "the container's image could not be built",
+        "the text names the step; NVFP4_MODAL_IMAGE chooses another base image",
+    ),
+    (
+        re.compile(r"(client|version).*(too old|unsupported|no longer supported|upgrade)", re.IGNORECASE),
+        "version",
+        "Modal no longer speaks to this version of its client",
+        "upgrade the package modal",
+    ),
+    (re.compile(r"\b(cancel|terminat)", re.IGNORECASE), "cancelled", "the call was cancelled on Modal's side", _RESUME),
+    (
+        re.compile(r"(container|runner|task).*(exit|died|killed|crash|lost|fail)|signal \d+|sigkill", re.IGNORECASE),
+        "lost",
+        "the container ended before it had an answer",
+        _RESUME,
+    ),
+)
+
+
+def explain(error: BaseException, *, doing: str, secrets: Iterable[str] = ()) -> RemoteError:
+    """What an error of the client's means.
+
+    Args:
+        error: The error.
+        doing: What was being done, as in "while DOING".
+        secrets: Texts that must not appear in what is said.
+    """
+    if isinstance(error, RemoteError):
+        return error
+    text = clean(str(error), secrets)
+    name = type(error).__name__
+    said = f": {text}" if text else ""
+    for kind in type(error).__mro__:
+        if kind.__module__.split(".")[0] == "modal" and kind.__name__ in _BY_NAME:
+            trouble, what, do = _BY_NAME[kind.__name__]
+            return RemoteError(trouble, f"{what} (while {doing}){said}", do)
+    if isinstance(error, (OSError, EOFError)) or name in ("StreamTerminatedError", "GRPCError"):
+        return RemoteError("network", f"the connection to Modal broke (while {doing}){said or f': {name}'}", _NETWORK)
+    for pattern, trouble, what, do in _BY_TEXT:
+        if pattern.search(text):
+            return RemoteError(trouble, f"{what} (while {doing}){said}", do)
+    return RemoteError("far", f"{name} (while {doing}){said}", "look at the app's log on modal.com")
+
+
+def silent(seconds: float, *, doing: str) -> RemoteError:
+    """A server that does not answer."""
+    return RemoteError(
+        "network",
+        f"Modal's server accepts connections but has not answered for {seconds:.0f} s (while {doing})",
+        _NETWORK,
+    )
+
+
+def clean(text: str, secrets: Iterable[str]) -> str:
+    """A text without secrets, of a bounded length."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, "[hidden]")
+    text = text.strip()
+    return text if len(text) <= _MOST else f"{text[: _MOST // 2]} [...] {text[-_MOST // 2 :]}"

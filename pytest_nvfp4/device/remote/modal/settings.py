@@ -1,0 +1,101 @@
+"""What our app on Modal is made of: its image, its GPU and its limits."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_nvfp4.device.remote.base import RemoteError, RemoteOptions
+
+APP = "pytest-nvfp4"
+"""Name of the app and, unless another is given, of its deployment."""
+BASE_IMAGE = "nvidia/cuda:13.0.1-devel-ubuntu24.04"
+CPUS, MEMORY_MIB = 4.0, 32 * 1024
+SCALEDOWN_S = 20
+"""Seconds that a container stays without work: long enough between two checks, short enough to cost little."""
+STARTUP_S = 600
+_CAPABILITIES = {"B200": (10, 0), "H200": (9, 0), "H100": (9, 0)}
+_GPU = re.compile(r"[A-Za-z0-9-]+!?")
+_PACKAGES = ("torch", "nvidia-cutlass-dsl", "numpy", "pydantic", "filelock", "platformdirs")
+
+
+def _pinned(name: str) -> str:
+    """A requirement on the version that is installed here: kernels are compiled there by what traced them here."""
+    try:
+        return f"{name}=={importlib.metadata.version(name).partition('+')[0]}"
+    except importlib.metadata.PackageNotFoundError:
+        return name
+
+
+@dataclass(frozen=True, slots=True)
+class ModalSettings:
+    """The app of a session, or of a deployment.
+
+    Attributes:
+        gpu: One GPU by Modal's name. No ``+``: a ``B200+`` may be a B300, which runs no code for sm_100a.
+        containers: Containers at most.
+        timeout_s: Seconds that a batch may run.
+        single_use: A container does one batch and ends.
+        image: The base image.
+        packages: What is installed into it.
+        python: Version of its Python.
+    """
+
+    gpu: str = "B200"
+    containers: int = 1
+    timeout_s: float = 900.0
+    single_use: bool = False
+    image: str = BASE_IMAGE
+    packages: tuple[str, ...] = field(default_factory=lambda: tuple(map(_pinned, _PACKAGES)))
+    python: str = field(default_factory=lambda: ".".join(platform.python_version_tuple()[:2]))
+
+    def __post_init__(self) -> None:
+        if not _GPU.fullmatch(self.gpu):
+            raise RemoteError(
+                "setup",
+                f"--nvfp4-gpu {self.gpu!r} cannot be used: it names more than one kind or number of GPUs",
+                "name one, such as B200 (a B200+ may be a B300, which cannot run code for sm_100a)",
+            )
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        """The compute capability that the GPU must have; None for one that is not known here."""
+        return _CAPABILITIES.get(self.gpu.upper().removesuffix("!"))
+
+    @property
+    def label(self) -> str:
+        """The image in words."""
+        return f"{self.image}, python {self.python}, {', '.join(self.packages)}"
+
+    @classmethod
+    def of(cls, options: RemoteOptions, environ: Mapping[str, str] = os.environ) -> ModalSettings:
+        """The settings that options ask for. Raises RemoteError."""
+        return cls(
+            gpu=options.gpu,
+            containers=options.containers,
+            timeout_s=options.timeout_s,
+            single_use=options.single_use,
+            image=environ.get("NVFP4_MODAL_IMAGE", BASE_IMAGE),
+        )
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> ModalSettings:
+        """The settings of a deployment, from ``NVFP4_MODAL_GPU``, ``_CONTAINERS``, ``_TIMEOUT``, ...; see ``app``.
+
+        Raises:
+            RemoteError: one of them cannot be used.
+        """
+        try:
+            return cls(
+                gpu=environ.get("NVFP4_MODAL_GPU", "B200"),
+                containers=int(environ.get("NVFP4_MODAL_CONTAINERS", "1")),
+                timeout_s=float(environ.get("NVFP4_MODAL_TIMEOUT", "900")),
+                single_use=environ.get("NVFP4_MODAL_SINGLE_USE", "") not in ("", "0"),
+                image=environ.get("NVFP4_MODAL_IMAGE", BASE_IMAGE),
+            )
+        except ValueError as error:
+            raise RemoteError("setup", f"an NVFP4_MODAL_* variable is no number: {error}") from error
