@@ -159,8 +159,8 @@ class CaseReport(_Model):
         inputs_before: Hash of all inputs on the device before the call.
         inputs_after: The same after it.
         launches: Kernels that ran on the device during the call; None where that could not be seen.
-        findings: What was found in this call alone, where the device can tell (a simulator); its outputs are then
-            missing, and those of other calls stand.
+        findings: What was found in this call alone, where the device can tell (a simulator). Its outputs are missing
+            if that ended the kernel, and those of other calls stand.
     """
 
     call: int

@@ -72,6 +72,11 @@ class Simulation:
         if not faults and len(self.session.launches) > before:
             found.extend(_told(finding) for finding in coverage_findings(region for _, region, _ in self._outputs))
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a fault ended the last call: its outputs are not those of the whole kernel."""
+        return bool(self.session.faults)
+
     def told(self, call: int, case: int) -> dict[str, Any] | None:
         """What the last call did, for a job that wants to know."""
         return None if self._counted is None else self._counted.told(call, case, _told)

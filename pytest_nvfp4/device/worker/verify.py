@@ -106,7 +106,8 @@ class Verifier:
         self._memory.synchronize()
         if self._simulation is not None and (told := self._simulation.told(position, call.case)) is not None:
             self._events.send("simulated", **told)
-        if returned is _NOTHING or any(finding.severity == "error" for finding in found) or not self._outputs:
+        stopped = self._simulation is not None and self._simulation.stopped
+        if returned is _NOTHING or stopped or not self._outputs:
             self._report(position, call, before, slot, found)
             return []
         files: list[tuple[str, str, bool]] = []
