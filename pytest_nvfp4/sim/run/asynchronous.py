@@ -1,15 +1,18 @@
-"""Work that goes on beside the warps: TMA, tcgen05, bulk copies.
+"""Schedules: when the work beside the warps (TMA, tcgen05, bulk copies) happens, and what else a device may choose.
 
-The eager schedule does it when it is issued. A lazy schedule lets it lie in queues, in order within a queue, and does
-it only when nothing else can go on; both are legal orders of the same program.
+The eager schedule does work when it is issued. A lazy schedule lets it lie in queues, in order within a queue, and does
+it only when nothing else can go on. A random one draws everything from a seed: when work completes, which warp runs and
+for how long, the order of clusters and how many run at once, the elected lane, where TMEM is allocated. All are legal
+orders of the same program, and the same seed gives the same one.
 """
 
 from __future__ import annotations
 
+import random
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
-__all__ = ["Asynchronous", "Eager", "Lazy"]
+__all__ = ["Asynchronous", "Eager", "Lazy", "Random", "schedule"]
 
 Action = Callable[[], None]
 
@@ -23,6 +26,29 @@ class Asynchronous:
     """
 
     patient = True
+    shuffles = False
+    """Whether the scheduler asks what to do next; else warps run one after the other."""
+    elected_lane: int | None = None
+    """The lane that ``elect.sync`` elects where it may choose."""
+
+    def between_turns(self) -> None:
+        """Do what should happen before the next warp runs."""
+
+    def pick(self, count: int) -> int:  # noqa: ARG002
+        """Which of ``count`` possibilities a device would take, where it may take any."""
+        return 0
+
+    def blocks(self, most: int) -> int:
+        """How many blocks of code a warp runs before it is another's turn."""
+        return most
+
+    def clusters(self, numbers: Sequence[int]) -> Sequence[int]:
+        """The order in which clusters start."""
+        return numbers
+
+    def together(self) -> int:
+        """How many clusters start at once."""
+        return 1
 
     def submit(self, queue: Hashable, action: Action, *, what: str = "") -> None:
         """Take on work. Actions of the same queue happen in the order of their submission."""
@@ -63,3 +89,73 @@ class Lazy(Asynchronous):
             del self._queues[queue]
         action()
         return True
+
+
+class Random(Asynchronous):
+    """Everything that a device may choose is drawn from a seed.
+
+    Args:
+        seed: Any number; the same one repeats the run.
+    """
+
+    shuffles = True
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._random = random.Random(seed)  # noqa: S311 - not for secrets
+        self._queues: dict[Hashable, deque[Action]] = {}
+        self._haste = self._random.choice((0.05, 0.3, 0.7))
+        self._slices = self._random.choice(((1, 4), (1, 40), (1, 400), (4000,)))
+        self.elected_lane = self._random.randrange(32)
+
+    def submit(self, queue: Hashable, action: Action, *, what: str = "") -> None:  # noqa: ARG002
+        """Put it at the end of its queue."""
+        self._queues.setdefault(queue, deque()).append(action)
+
+    def step(self) -> bool:
+        """Do the first action of some queue."""
+        if not self._queues:
+            return False
+        queues = list(self._queues)
+        queue = queues[self._random.randrange(len(queues))]
+        actions = self._queues[queue]
+        action = actions.popleft()
+        if not actions:
+            del self._queues[queue]
+        action()
+        return True
+
+    def between_turns(self) -> None:
+        """Complete some of the work, or none."""
+        while self._random.random() < self._haste and self.step():
+            pass
+
+    def pick(self, count: int) -> int:
+        """Any."""
+        return self._random.randrange(count)
+
+    def blocks(self, most: int) -> int:
+        """Few or many."""
+        return min(most, self._random.randint(self._slices[0], self._slices[-1]))
+
+    def clusters(self, numbers: Sequence[int]) -> Sequence[int]:
+        """Any order."""
+        shuffled = list(numbers)
+        self._random.shuffle(shuffled)
+        return shuffled
+
+    def together(self) -> int:
+        """A few."""
+        return self._random.randint(1, 4)
+
+
+def schedule(name: str | int) -> Asynchronous:
+    """The schedule of a name: ``eager``, ``lazy``, or the seed of a random one. Raises ValueError for another."""
+    if name == "eager":
+        return Eager()
+    if name == "lazy":
+        return Lazy()
+    try:
+        return Random(int(name))
+    except ValueError:
+        raise ValueError(f"schedule {name!r}: it must be eager, lazy or a seed (a whole number)") from None

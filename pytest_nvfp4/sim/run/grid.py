@@ -84,7 +84,7 @@ class Grid:
                 self.symbols[variable.name] = self._place(
                     data, f"variable {variable.name}", align=variable.align, writable=variable.space == "global"
                 )
-        self._order: Iterator[int] = iter(range(self._cluster_count))
+        self._order: Iterator[int] = iter(machine.asynchronous.clusters(range(self._cluster_count)))
         self._left = self._cluster_count
         self._repeats: Counter[tuple[str, str, int | None]] = Counter()
         for region in self._watched():

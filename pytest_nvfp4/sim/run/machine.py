@@ -34,7 +34,7 @@ class Machine:
         self.changes = 0
         self.monitor: Any = None
         self.trace: Any = None
-        self.elected_lane: int | None = None
+        self.elected_lane: int | None = self.asynchronous.elected_lane
         self.units: dict[type, Any] = {}
         self._ticks = 0
 

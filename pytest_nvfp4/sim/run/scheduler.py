@@ -55,10 +55,14 @@ class Scheduler:
     def run(self) -> None:
         """Run all clusters of the grid. Raises Fault with its place."""
         machine = self.grid.machine
-        for _ in range(self.grid.started_together - 1):
+        schedule = machine.asynchronous
+        for _ in range(max(self.grid.started_together, schedule.together()) - 1):
             self._more()
         while True:
             if self.ready:
+                if schedule.shuffles:
+                    schedule.between_turns()
+                    self.ready.rotate(-schedule.pick(len(self.ready)))
                 warp = self.ready.popleft()
                 warp.queued = False
                 self._turn(warp)
@@ -87,7 +91,7 @@ class Scheduler:
         trace = self.grid.machine.trace
         if trace is not None:
             trace.turn_begins(warp)
-        left = _SLICE
+        left = self.grid.machine.asynchronous.blocks(_SLICE)
         try:
             left = self._run(warp, left)
             spins = left <= 0 and before == self.grid.machine.changes and self._suspect(warp) and self._spins(warp)

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from pytest_nvfp4.sim.fault import Fault, Finding
+from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous
+from pytest_nvfp4.sim.run.asynchronous import schedule as make_schedule
 from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.machine import Machine
@@ -94,7 +96,11 @@ class Session:
                 self.prepare(grid)
             if trace is not None:
                 trace.begin(grid)
-            run_grid(grid, processes=self.processes if trace is None else 1)
+            if self.machine.monitor is not None:
+                self.machine.monitor.launched(grid)
+            # Which process runs which CTA depends on the time, so that a seed would not repeat a run of several.
+            alone = trace is not None or self.machine.asynchronous.shuffles
+            run_grid(grid, processes=1 if alone else self.processes)
         except Fault as fault:
             self.faults.append(fault)
             raise
@@ -112,6 +118,9 @@ def simulate(
     model: DeviceModel | None = None,
     processes: int = 1,
     asynchronous: Asynchronous | None = None,
+    schedule: str | int = "eager",
+    races: bool = False,
+    race_warnings: bool = False,
 ) -> Iterator[Session]:
     """Make ``device="cuda"`` and the launches of compiled kernels land in the simulator.
 
@@ -119,14 +128,20 @@ def simulate(
         arch: What kernels are compiled for; it decides what host code is told of the device.
         model: The device, if not the architecture's own.
         processes: Processes that may share a large launch.
-        asynchronous: The schedule of asynchronous work; eager by default.
+        asynchronous: The schedule, if not that of the next argument.
+        schedule: ``eager``, ``lazy``, or the seed of a random one.
+        races: Look for races, by happens-before.
+        race_warnings: Tell also of what official kernels leave out (``tcgen05.wait::ld``, ``fence.mbarrier_init``).
 
     Raises:
+        ValueError: no such schedule.
         HostSideError: the redirection is already in place, torch sees a real GPU, or the environment is not set.
     """
     from pytest_nvfp4.toolchain import hostside, torch_cuda
 
-    machine = Machine(model=model or for_arch(arch), asynchronous=asynchronous)
+    machine = Machine(model=model or for_arch(arch), asynchronous=asynchronous or make_schedule(schedule))
+    if races or race_warnings:
+        machine.monitor = Detector(warnings=race_warnings)
     memory = SimulatedMemory(machine.memory)
     session = Session(machine, memory, processes=processes)
     with (

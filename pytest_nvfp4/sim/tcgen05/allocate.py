@@ -119,7 +119,7 @@ def alloc(w: Warp, mask: int, destination: Bits, count: Bits, group: int, at: in
         if not places:
             w.wait_for(unit)
             return None
-        column = places[0]
+        column = places[cta.launch.machine.asynchronous.pick(len(places))]
         unit.take(column, columns, w.index)
     else:
         found = _alloc_pair(w, unit, columns, what)
@@ -153,7 +153,7 @@ def _alloc_pair(w: Warp, unit: Allocator, columns: int, what: str) -> int | None
         if not common:
             w.wait_for(unit)
             return None
-        column = common[0]
+        column = common[w.cta.launch.machine.asynchronous.pick(len(common))]
         peer.take(column, columns, peer.offer[1])
         unit.take(column, columns, w.index)
         peer.granted = column
