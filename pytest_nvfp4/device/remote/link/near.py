@@ -260,7 +260,8 @@ class Line:
         error = self._explain(self._process.poll(), b"".join(self._errors).decode("utf-8", "replace").strip())
         if self.about is None:
             return error
-        return RemoteError("lost" if error.trouble == "far" else error.trouble, error.what, error.do)
+        # It was up: what a batch came to is not known, and a new line may well work.
+        return RemoteError("lost" if error.trouble in ("far", "network") else error.trouble, error.what, error.do)
 
     def _greet(self, message: Message) -> None:
         version = (int(message.header["major"]), int(message.header["minor"]))
