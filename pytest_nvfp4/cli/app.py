@@ -20,6 +20,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "insights.command",
         "What each layout of a kernel says about the hardware, worst first.",
     ),
+    "tmem": ("tmem.columns", "TMEM columns of a kernel or a tile, and what to allocate."),
+    "tmem-pack": ("tmem.packing", "Pack accumulators and scale factors into TMEM, overlapping where it helps."),
+    "epilogue": ("epilogue.command", "Ways from TMEM to global memory, ranked, with a kernel's own among them."),
+    "prove": (
+        "prove.command",
+        "Prove the CTA map, and that scale factors are where the MMA reads them.",
+    ),
     "compile": ("codegen", "Compile a kernel without a device and keep what the compiler wrote."),
     "ptx": ("codegen", "The PTX of a kernel."),
     "sass": ("codegen", "The SASS of a kernel."),

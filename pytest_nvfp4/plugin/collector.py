@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_nvfp4.plugin.checks import BENCHMARK, CHECKS, SIMULATED, VERIFY, Check
+from pytest_nvfp4.plugin.checks import BENCHMARK, CHECKS, SIMULATED, TMEM, VERIFY, Check
 from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.kernel import item_name
@@ -83,6 +83,8 @@ class KernelFile(pytest.File):
         """One item a check, configuration and problem, also where the check will say that it cannot be made."""
         cases = self._cases()
         made = [(check, case) for case in cases for check in CHECKS]
+        if _uses_tmem(self.path):
+            made += [(TMEM, case) for case in cases]
         run, devices = self.config.stash[RUN], self.config.stash[DEVICES]
         made += [(VERIFY, case) for case in verify_cases(run, devices, cases)]
         made += [(check, case) for case in simulated_cases(run, devices, cases) for check in SIMULATED]
@@ -110,6 +112,15 @@ class KernelFile(pytest.File):
             return cases
         # One item says it once, however many problems the kernel was to be checked on.
         return [replace(lacking, trouble=trouble), *(case for case in cases if case.settings.entry is not None)]
+
+
+def _uses_tmem(path: Path) -> bool:
+    """Whether a kernel's file has anything to do with tensor memory, which only some architectures have."""
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return False
+    return b"tcgen05" in text or b"tmem" in text
 
 
 def collect_file(path: Path, parent: pytest.Collector, collectors: list[pytest.Collector]) -> list[pytest.Collector]:

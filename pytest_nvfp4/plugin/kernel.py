@@ -153,6 +153,10 @@ class KernelUnderTest:
             return failure
         return None
 
+    def note(self, warning: KernelWarning) -> None:
+        """Say something that does not fail the check."""
+        self._item.warn(warning)
+
     def warn(self, trace: Trace) -> None:
         """Pass on what the trace warns of."""
         for finding in trace.findings:

@@ -289,6 +289,15 @@ def insights(walk: Walk, *, alone: bool) -> Iterator[Insight]:
     yield found
 
 
+def requests_of(walk: Walk) -> tuple[int, list[tuple[int, ...]]]:
+    """The widest access of a thread in bytes (0: none), and for each of the first warp the address of each lane."""
+    bits = dtype_bits(walk.tensor.info.dtype)
+    try:
+        return _requests(walk, bits) if bits else (0, [])
+    except LayoutError:
+        return 0, []
+
+
 def _requests(walk: Walk, bits: int) -> tuple[int, list[tuple[int, ...]]]:
     """The widest access of a thread in bytes, and for each access of the first warp the address of each lane."""
     threads = walk.copy.thread_value.shape

@@ -13,6 +13,7 @@ from pytest_nvfp4.plugin.checks.cost import cost
 from pytest_nvfp4.plugin.checks.coverage import coverage
 from pytest_nvfp4.plugin.checks.launch import launch
 from pytest_nvfp4.plugin.checks.layouts import layouts
+from pytest_nvfp4.plugin.checks.tmem import tmem
 from pytest_nvfp4.plugin.checks.verify import verify
 from pytest_nvfp4.plugin.kernel import COMPILE
 from pytest_nvfp4.plugin.simulating import COST, COVERAGE
@@ -33,6 +34,9 @@ CHECKS: tuple[Check, ...] = (
     Check("codegen", codegen),
 )
 """The checks of a kernel file, in the order they run."""
+
+TMEM = Check("tmem", tmem)
+"""The check of what a kernel allocates in TMEM, for kernels whose file speaks of it."""
 
 VERIFY = Check("verify", verify)
 """The check that runs a kernel on a device and judges its results."""

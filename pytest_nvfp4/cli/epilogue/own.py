@@ -1,0 +1,155 @@
+"""The way that a traced kernel takes from TMEM to global memory, counted from its own layouts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_nvfp4.cli.insights import copies
+from pytest_nvfp4.cli.insights.copies import Walk
+from pytest_nvfp4.cli.tracing import complaint
+from pytest_nvfp4.layout.coordinates import tree_size
+from pytest_nvfp4.layout.errors import LayoutError
+from pytest_nvfp4.layout.grammar import dtype_bits
+from pytest_nvfp4.layout.listing import Record
+from pytest_nvfp4.layout.roles import base_name, plain, top_modes
+from pytest_nvfp4.layout.warp import LINE_BYTES, SECTOR_BYTES, WARP, bank_conflicts, coalescing
+from pytest_nvfp4.search.epilogue_store import LANES, Counts, Way
+
+_LOAD = re.compile(r"tmem_load<\w+, (\d+) DP, (\d+) bit, x(\d+)")
+_TO_SHARED = re.compile(r"tRS_s\w+")
+_TMA = re.compile(r"bSG_s\w+")
+
+
+@dataclass(frozen=True)
+class Own:
+    """The epilogue of a kernel.
+
+    Attributes:
+        way: As it is ranked.
+        threads: Threads of the copy.
+        bits: Bits of an element of C.
+        source: The names it was read from.
+    """
+
+    way: Way
+    threads: int
+    bits: int
+    source: str
+
+
+def own(records: Sequence[Record]) -> tuple[Own | None, str]:
+    """The way of a kernel, or why it is not known.
+
+    Args:
+        records: All named layouts of the trace.
+    """
+    readable = [record for record in records if complaint(record) is None]
+    load = next((found for record in readable if (found := _LOAD.search(record.raw)) is not None), None)
+    if load is None:
+        return None, "no tcgen05.ld is among its values"
+    walks = [
+        walk
+        for scope in dict.fromkeys(copies.scope_of(record.name) for record in readable)
+        for walk in copies.walks([record for record in readable if copies.scope_of(record.name) == scope])
+    ]
+    to_global = [walk for walk in walks if walk.tensor.info.space == "gmem"]
+    to_shared = [
+        walk for walk in walks if walk.tensor.info.space == "smem" and _TO_SHARED.fullmatch(base_name(walk.part.name))
+    ]
+    chosen = next(iter(to_global or to_shared), None)
+    if chosen is None:
+        return None, "no copy of its registers to C or to a tile in shared memory is among its values"
+    width, requests = copies.requests_of(chosen)
+    bits = dtype_bits(chosen.tensor.info.dtype)
+    if not requests or not width or not bits:
+        return None, f"what {chosen.copy.name} moves at once is not known"
+    datapaths, word, repeat = (int(text) for text in load.groups())
+    threads = _threads(chosen)
+    registers = datapaths * word * repeat // (32 * 32)
+    name = f"{datapaths}x{word}b.x{repeat}"
+    columns = len(requests) * width * 8 // bits
+    packed = registers + -(-registers * bits // 32)
+    swizzle = chosen.tensor.info.pointer_swizzle
+    if to_global:
+        way = Way(
+            name=f"{name} -> {width} B stores",
+            path="direct",
+            load=name,
+            thread_value=None,
+            columns=columns,
+            width=width,
+            store=_stores(requests, width),
+            shared=None,
+            registers=packed,
+            smem_bytes=0,
+            own=True,
+        )
+    elif any(_TMA.fullmatch(base_name(record.name)) for record in readable):
+        box = _box(chosen, bits)
+        if box is None:
+            return None, f"the tile {chosen.tensor.name} in shared memory has no plain rows"
+        way = Way(
+            name=f"{name} -> {width} B stores, {swizzle or 'no swizzle'} -> TMA",
+            path="TMA",
+            load=name,
+            thread_value=None,
+            columns=box[0],
+            width=width,
+            store=box[1],
+            shared=_writes(requests, width),
+            registers=packed,
+            smem_bytes=_bytes(chosen, bits),
+            swizzle=swizzle,
+            own=True,
+        )
+    else:
+        return None, f"how {chosen.tensor.name} goes from shared memory to C is not known"
+    return Own(way, threads, bits, f"{chosen.copy.name} over {chosen.tensor.name}"), ""
+
+
+def _threads(walk: Walk) -> int:
+    shape = walk.copy.thread_value.shape
+    return tree_size(shape[0]) if isinstance(shape, tuple) else LANES
+
+
+def _stores(requests: Sequence[tuple[int, ...]], width: int) -> Counts:
+    costs = [coalescing(request, width=width) for request in requests]
+    useful = sum(cost.useful_bytes for cost in costs)
+    ideal_lines = sum(-(-cost.useful_bytes // LINE_BYTES) for cost in costs)
+    return Counts(
+        len(costs),
+        sum(cost.sectors for cost in costs),
+        -(-useful // SECTOR_BYTES),
+        sum(cost.lines for cost in costs),
+        ideal_lines,
+    )
+
+
+def _writes(requests: Sequence[tuple[int, ...]], width: int) -> Counts:
+    costs = [bank_conflicts(request, width=width) for request in requests]
+    return Counts(len(costs), sum(cost.wavefronts for cost in costs), sum(cost.ideal for cost in costs))
+
+
+def _box(walk: Walk, bits: int) -> tuple[int, Counts] | None:
+    """Columns of the tile in shared memory, and what TMA writes for a warp's 32 rows of it."""
+    layout = walk.tensor.info.layout
+    modes = top_modes(plain(layout)) if layout is not None else ()
+    if len(modes) < 2:
+        return None
+    try:
+        columns = tree_size(modes[1].shape)
+    except LayoutError:
+        return None
+    row = columns * bits // 8
+    sectors, lines = WARP * -(-row // SECTOR_BYTES), WARP * -(-row // LINE_BYTES)
+    return columns, Counts(1, sectors, -(-WARP * row // SECTOR_BYTES), lines, -(-WARP * row // LINE_BYTES))
+
+
+def _bytes(walk: Walk, bits: int) -> int:
+    layout = walk.tensor.info.layout
+    try:
+        return 0 if layout is None else tree_size(plain(layout).shape) * bits // 8
+    except LayoutError:
+        return 0

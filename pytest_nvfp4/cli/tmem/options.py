@@ -1,0 +1,69 @@
+"""The options that say which tile a command is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+
+from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.proof.tmem import Tile, TmemError
+
+Function = Callable[..., Any]
+
+
+def numbers(text: str, *, count: int, option: str, form: str) -> tuple[int, ...]:
+    """``count`` positive integers separated by commas or ``x``.
+
+    Raises:
+        InputError: it is something else.
+    """
+    parts = text.replace("x", ",").split(",")
+    if len(parts) != count or not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
+        raise InputError(f"{option} {text!r} is not {form}")
+    return tuple(int(part) for part in parts)
+
+
+def tile_of(text: str, *, ctas: int, stages: int, sf_vector: int) -> Tile:
+    """The tile that ``--tile`` and the options beside it say.
+
+    Raises:
+        InputError: it is not M,N,K, or no block-scaled MMA has it.
+    """
+    m, n, k = numbers(text, count=3, option="--tile", form="M,N,K, such as 128,256,256")
+    try:
+        return Tile(m, n, k, ctas, stages, sf_vector)
+    except TmemError as error:
+        raise InputError(f"--tile {text}: {error}") from error
+
+
+def tile_options(function: Function) -> Function:
+    """Add ``--tile``, ``--stages``, ``--ctas`` and ``--sf-vector``."""
+    options = (
+        click.option("--tile", metavar="M,N,K", help="A tile instead of a kernel, over all CTAs that share it."),
+        click.option(
+            "--stages",
+            type=click.IntRange(1, 16),
+            multiple=True,
+            metavar="S",
+            help="Accumulators; may be repeated. All from 1 on that make sense, if not given.",
+        ),
+        click.option("--ctas", type=click.Choice(["1", "2"]), default="1", show_default=True, help="CTAs of one MMA."),
+        click.option(
+            "--sf-vector",
+            type=click.Choice(["16", "32"]),
+            default="16",
+            show_default=True,
+            help="Elements of K a scale factor: 16 for NVFP4, 32 for MXFP4.",
+        ),
+    )
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, ctas=int(kwargs.pop("ctas")), sf_vector=int(kwargs.pop("sf_vector")), **kwargs)
+
+    for option in reversed(options):
+        call = option(call)
+    return call

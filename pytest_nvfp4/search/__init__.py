@@ -1,0 +1,1 @@
+"""Searches that leave nothing out: TMEM packings and epilogue layouts, enumerated and ranked."""

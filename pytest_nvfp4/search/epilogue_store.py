@@ -1,0 +1,444 @@
+"""Ways of an accumulator tile from TMEM through registers to global memory, all of them counted and ranked.
+
+A way is a ``tcgen05.ld`` shape, how many columns it loads at once, and a path: *direct* stores from the registers that
+hold a row, or *staged* through shared memory, from where either TMA or coalesced stores of 16 bytes a lane move it on.
+The warps cover the lanes of TMEM in quarters (warp w reaches lanes 32 * (w % 4) to + 31); further warps take further
+columns. Which lane and register has which element is PTX ISA's "Data Movement Shape" (the table of
+`pytest_nvfp4.sim.tcgen05.loadstore`, which the tests compare with).
+
+Ranked by, in this order: sectors of global memory for what is stored, cache lines of a request, bytes that a lane moves
+at once, bank conflicts, registers, bytes and passes of shared memory. All are *enumerated* from addresses; none is a
+time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from pytest_nvfp4.layout.notation import Layout, Swizzle
+from pytest_nvfp4.layout.tree import Tree
+from pytest_nvfp4.layout.warp import LINE_BYTES, SECTOR_BYTES, WARP, bank_conflicts, coalescing
+
+Path = Literal["direct", "staged", "TMA"]
+
+LANES = 128
+STORE_BYTES = (32, 16, 8, 4, 2, 1)
+"""Widths of one store of a lane: 32 bytes to global memory only, on sm_100 and later (PTX ISA, "st")."""
+SUBTILES = (8, 16, 32, 64, 128, 256)
+SHARED_STAGES = 2
+"""Buffers in shared memory, so that one fills while the other drains."""
+_SWIZZLES = {32: Swizzle(1, 4, 3), 64: Swizzle(2, 4, 3), 128: Swizzle(3, 4, 3)}
+_PITCH = 1 << 16
+"""Bytes from one row of C to the next: any multiple of a line gives the same counts."""
+_MOST_REPEAT = {"32x32b": 128, "16x256b": 32, "16x128b": 64, "16x64b": 128}
+
+
+class EpilogueError(ValueError):
+    """A tile or a number of threads that no way fits; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpilogueTile:
+    """What is stored.
+
+    Attributes:
+        n: Columns of the tile in one CTA; its rows are the 128 lanes of TMEM.
+        threads: Threads of the epilogue: 128 for each quarter of the lanes once, or more for several columns at a time.
+        bits: Bits of an element of C.
+
+    Raises:
+        EpilogueError: sizes that do not fit.
+    """
+
+    n: int
+    threads: int = 128
+    bits: int = 16
+
+    def __post_init__(self) -> None:
+        if self.bits not in (8, 16, 32):
+            raise EpilogueError(f"elements of {self.bits} bits: C has 8, 16 or 32")
+        if self.threads not in (128, 256, 512):
+            raise EpilogueError(
+                f"{self.threads} threads: a warp reaches 32 of the 128 lanes, so there are 128, 256 or 512"
+            )
+        if self.n < 8 or self.n > 512 or self.n % (8 * self.parts):
+            raise EpilogueError(
+                f"N = {self.n} with {self.threads} threads: columns go in eights to {self.parts} groups of four warps, "
+                f"so N is a multiple of {8 * self.parts}, at most 512"
+            )
+
+    @property
+    def parts(self) -> int:
+        """Groups of four warps, each with its own columns."""
+        return self.threads // LANES
+
+    @property
+    def columns(self) -> int:
+        """Columns of each group of four warps."""
+        return self.n // self.parts
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Accesses of one warp for all of its part of the tile.
+
+    Attributes:
+        requests: Instructions, or boxes of TMA.
+        units: Sectors of global memory, or wavefronts of shared memory.
+        ideal: The least units that move as many bytes.
+        lines: Cache lines touched, over all requests; 0 for shared memory.
+        ideal_lines: The least lines for as many bytes.
+    """
+
+    requests: int
+    units: int
+    ideal: int
+    lines: int = 0
+    ideal_lines: int = 0
+
+    @property
+    def efficiency(self) -> float:
+        """The least over what it takes, 0 to 1."""
+        return self.ideal / self.units
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of the tile to global memory.
+
+    Attributes:
+        name: What tells it from the others.
+        path: How.
+        load: ``tcgen05.ld`` shape with its repetition.
+        thread_value: (thread, value) -> row + 128 * column of the part of the tile that is loaded at once.
+        columns: Columns loaded at once.
+        width: Bytes that one lane moves at once, the least on the way.
+        store: Global memory.
+        shared: Shared memory, writes and reads together; None for direct stores.
+        registers: 32-bit registers of a thread for one load: fp32 values and what they are packed into.
+        smem_bytes: Shared memory.
+        swizzle: Of the buffer in shared memory.
+        own: It is the kernel's own.
+    """
+
+    name: str
+    path: Path
+    load: str
+    thread_value: Layout | None
+    columns: int
+    width: int
+    store: Counts
+    shared: Counts | None
+    registers: int
+    smem_bytes: int
+    swizzle: Swizzle | None = None
+    own: bool = False
+
+    @property
+    def conflicts(self) -> int:
+        """Wavefronts beyond the least."""
+        return 0 if self.shared is None else self.shared.units - self.shared.ideal
+
+    @property
+    def sectors_a_request(self) -> float:
+        """Sectors of one request, on average."""
+        return self.store.units / self.store.requests
+
+    @property
+    def line_efficiency(self) -> float:
+        """The least lines over those touched, 0 to 1."""
+        return self.store.ideal_lines / self.store.lines
+
+    @property
+    def key(self) -> tuple[float | int | str, ...]:
+        """Smaller is better."""
+        return (
+            -round(self.store.efficiency, 6),
+            -round(self.line_efficiency, 6),
+            -self.width,
+            self.conflicts,
+            self.registers,
+            self.smem_bytes,
+            0 if self.shared is None else self.shared.units,
+            not self.own,
+            self.name,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """What a warp's registers hold after one load of its 32 lanes: strides in rows and columns.
+
+    Attributes:
+        load: The shape and its repetition.
+        lanes: Sizes, and the (row, column) that a step moves.
+        values: Likewise, the values that lie side by side first.
+        contiguous: How many values of a thread lie side by side in a row.
+        registers: fp32 registers of one instruction.
+    """
+
+    load: str
+    lanes: tuple[tuple[int, int, int], ...]
+    values: tuple[tuple[int, int, int], ...]
+    contiguous: int
+    registers: int
+
+    def thread_value(self, parts: int, columns: int) -> Layout:
+        """As a layout into a tile of 128 rows, column by column."""
+        threads = [*self.lanes, (4, WARP, 0)] + ([(parts, 0, columns)] if parts > 1 else [])
+        return _layout(threads, self.values)
+
+    def elements(self, lane: int) -> list[tuple[int, int]]:
+        """(row, column) of each value of a lane of warp 0, in the order of the values."""
+        row, column = _walk(self.lanes, lane)
+        size = math.prod(size for size, _, _ in self.values)
+        return [(row + r, column + c) for r, c in (_walk(self.values, at) for at in range(size))]
+
+
+def _walk(modes: Sequence[tuple[int, int, int]], index: int) -> tuple[int, int]:
+    row = column = 0
+    for size, rows, columns in modes:
+        index, at = divmod(index, size)
+        row, column = row + at * rows, column + at * columns
+    return row, column
+
+
+def _layout(threads: Sequence[tuple[int, int, int]], values: Sequence[tuple[int, int, int]]) -> Layout:
+    def tree(modes: Sequence[tuple[int, int, int]]) -> tuple[Tree, Tree]:
+        kept = [mode for mode in modes if mode[0] > 1] or [(1, 0, 0)]
+        shape, stride = tuple(size for size, _, _ in kept), tuple(rows + LANES * columns for _, rows, columns in kept)
+        return (shape, stride) if len(shape) > 1 else (shape[0], stride[0])
+
+    (thread_shape, thread_stride), (value_shape, value_stride) = tree(threads), tree(values)
+    return Layout((thread_shape, value_shape), (thread_stride, value_stride))
+
+
+def fragments(columns: int) -> Iterator[Fragment]:
+    """Every load of 32 lanes by so many columns: the shapes that have a repetition for it (powers of two)."""
+
+    def repeat(shape: str, width: int) -> int | None:
+        count, left = divmod(columns, width)
+        return count if not left and count & (count - 1) == 0 and 1 <= count <= _MOST_REPEAT[shape] else None
+
+    if (count := repeat("32x32b", 1)) is not None:
+        yield Fragment(f"32x32b.x{count}", ((32, 1, 0),), ((columns, 0, 1),), columns, columns)
+    # The shapes of 16 lanes are loaded twice, for the lower and the upper half of the warp's 32.
+    if (count := repeat("16x256b", 8)) is not None:
+        pairs = ((2, 0, 1), (2, 8, 0), (count, 0, 8), (2, 16, 0))
+        yield Fragment(f"16x256b.x{count}", ((4, 0, 2), (8, 1, 0)), pairs, 2, 4 * count)
+    if (count := repeat("16x128b", 4)) is not None:
+        halves = ((2, 8, 0), (count, 0, 4), (2, 16, 0))
+        yield Fragment(f"16x128b.x{count}", ((4, 0, 1), (8, 1, 0)), halves, 1, 2 * count)
+    if (count := repeat("16x64b", 2)) is not None:
+        lanes = ((2, 8, 0), (2, 0, 1), (8, 1, 0))
+        yield Fragment(f"16x64b.x{count}", lanes, ((count, 0, 2), (2, 16, 0)), 1, count)
+
+
+def ways(tile: EpilogueTile) -> list[Way]:
+    """Every way of a tile, best first."""
+    found: list[Way] = []
+    for columns in SUBTILES:
+        if tile.columns % columns:
+            continue
+        for fragment in fragments(columns):
+            found += _direct(tile, fragment, columns)
+            found += _staged(tile, fragment, columns)
+    if not found:
+        raise EpilogueError(f"N = {tile.n} with {tile.threads} threads: no load divides {tile.columns} columns evenly")
+    return rank(found)
+
+
+def rank(found: Sequence[Way]) -> list[Way]:
+    """Best first."""
+    return sorted(found, key=lambda way: way.key)
+
+
+def _registers(tile: EpilogueTile, fragment: Fragment) -> int:
+    return fragment.registers + -(-fragment.registers * tile.bits // 32)
+
+
+def _direct(tile: EpilogueTile, fragment: Fragment, columns: int) -> Iterator[Way]:
+    element = tile.bits // 8
+    width = next(width for width in STORE_BYTES if width <= fragment.contiguous * element)
+    store = _stores(fragment, width=width, element=element, times=tile.columns // columns)
+    yield Way(
+        f"{fragment.load} -> {width} B stores",
+        "direct",
+        fragment.load,
+        fragment.thread_value(tile.parts, tile.columns),
+        columns,
+        width,
+        store,
+        None,
+        _registers(tile, fragment),
+        0,
+    )
+
+
+@lru_cache(maxsize=256)
+def _stores(fragment: Fragment, *, width: int, element: int, times: int) -> Counts:
+    """Stores of a warp straight from its registers."""
+    total = Counts(0, 0, 0)
+    for request in _requests(fragment, width // element):
+        found = coalescing([row * _PITCH + column * element for row, column in request], width=width)
+        total = _sum(total, _global(1, found.sectors, found.lines, found.useful_bytes))
+    return _times(total, times)
+
+
+def _requests(fragment: Fragment, together: int) -> Iterator[list[tuple[int, int]]]:
+    lanes = [fragment.elements(lane) for lane in range(WARP)]
+    for at in range(0, len(lanes[0]), together):
+        yield [lane[at] for lane in lanes]
+
+
+def _global(requests: int, sectors: int, lines: int, useful: int) -> Counts:
+    return Counts(requests, sectors, -(-useful // SECTOR_BYTES), lines, -(-useful // LINE_BYTES))
+
+
+def _sum(one: Counts, other: Counts) -> Counts:
+    return Counts(
+        one.requests + other.requests,
+        one.units + other.units,
+        one.ideal + other.ideal,
+        one.lines + other.lines,
+        one.ideal_lines + other.ideal_lines,
+    )
+
+
+def _times(one: Counts, times: int) -> Counts:
+    return Counts(
+        one.requests * times, one.units * times, one.ideal * times, one.lines * times, one.ideal_lines * times
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One subtile in shared memory, row by row.
+
+    Attributes:
+        row_bytes: Bytes of a row in one block: a row longer than a line of 128 bytes is cut into blocks.
+        pitch: Bytes from one row to the next.
+        swizzle: Of the byte addresses.
+        rows: Rows of a block.
+    """
+
+    row_bytes: int
+    pitch: int
+    swizzle: Swizzle | None
+    rows: int = LANES
+
+    def address(self, row: int, byte: int) -> int:
+        """The address of a byte of a row."""
+        block, inside = divmod(byte, self.row_bytes)
+        at = block * self.rows * self.pitch + row * self.pitch + inside
+        return at if self.swizzle is None else self.swizzle(at)
+
+    def __str__(self) -> str:
+        if self.swizzle is not None:
+            return str(self.swizzle)
+        return f"rows of {self.pitch} B" if self.pitch != self.row_bytes else "no swizzle"
+
+
+def buffers(row_bytes: int) -> Iterator[Buffer]:
+    """The buffers for rows of so many bytes: as they are, swizzled as TMA can, and padded by 16 bytes."""
+    block = min(row_bytes, LINE_BYTES)
+    yield Buffer(block, block, None)
+    if block in _SWIZZLES:
+        yield Buffer(block, block, _SWIZZLES[block])
+    yield Buffer(row_bytes, row_bytes + 16, None)
+
+
+def _staged(tile: EpilogueTile, fragment: Fragment, columns: int) -> Iterator[Way]:
+    element = tile.bits // 8
+    row_bytes = columns * element
+    if row_bytes < 16:
+        return
+    times = tile.columns // columns
+    for buffer in buffers(row_bytes):
+        for name, width, written in _writes(fragment, buffer, element):
+            padded = buffer.pitch != buffer.row_bytes
+            smem = SHARED_STAGES * tile.parts * LANES * (row_bytes + 16 * padded)
+            layout = fragment.thread_value(tile.parts, tile.columns)
+            registers = _registers(tile, fragment)
+            if not padded:
+                # TMA writes whole rows of a box; of the 128 rows a warp has 32.
+                sectors = WARP * -(-row_bytes // SECTOR_BYTES)
+                lines = WARP * -(-row_bytes // LINE_BYTES)
+                store = _times(_global(-(-row_bytes // buffer.row_bytes), sectors, lines, WARP * row_bytes), times)
+                yield Way(
+                    name=f"{fragment.load} -> {name}, {buffer} -> TMA",
+                    path="TMA",
+                    load=fragment.load,
+                    thread_value=layout,
+                    columns=columns,
+                    width=width,
+                    store=store,
+                    shared=_times(written, times),
+                    registers=registers,
+                    smem_bytes=smem,
+                    swizzle=buffer.swizzle,
+                )
+            moved = _drain(buffer, row_bytes)
+            if moved is not None:
+                read, store = moved
+                yield Way(
+                    name=f"{fragment.load} -> {name}, {buffer} -> 16 B loads and stores",
+                    path="staged",
+                    load=fragment.load,
+                    thread_value=layout,
+                    columns=columns,
+                    width=min(width, 16),
+                    store=_times(store, times),
+                    shared=_times(_sum(written, read), times),
+                    registers=registers,
+                    smem_bytes=smem,
+                    swizzle=buffer.swizzle,
+                )
+
+
+def _writes(fragment: Fragment, buffer: Buffer, element: int) -> Iterator[tuple[str, int, Counts]]:
+    """A warp's registers into shared memory: by the widest plain store, and by stmatrix where the registers fit it."""
+    width = min(next(width for width in STORE_BYTES if width <= fragment.contiguous * element), 16)
+    total = Counts(0, 0, 0)
+    for request in _requests(fragment, width // element):
+        found = bank_conflicts([buffer.address(row, column * element) for row, column in request], width=width)
+        total = _sum(total, Counts(1, found.wavefronts, found.ideal))
+    yield f"{width} B stores", width, total
+    if fragment.load.startswith("16x256b") and element == 2:
+        yield "stmatrix", 16, _stmatrix(fragment, buffer)
+
+
+def _stmatrix(fragment: Fragment, buffer: Buffer) -> Counts:
+    """``stmatrix.m8n8.x4.b16``: each matrix is 8 rows of 16 bytes, and goes in one pass if they lie in other banks."""
+    corners = sorted({(row - row % 8, column - column % 8) for row, column in _all(fragment)}, key=lambda at: at[::-1])
+    total = Counts(-(-len(corners) // 4), 0, 0)
+    for row, column in corners:
+        found = bank_conflicts([buffer.address(row + at, column * 2) for at in range(8)], width=16)
+        total = _sum(total, Counts(0, found.wavefronts, found.ideal))
+    return total
+
+
+def _all(fragment: Fragment) -> Iterator[tuple[int, int]]:
+    for lane in range(WARP):
+        yield from fragment.elements(lane)
+
+
+@lru_cache(maxsize=256)
+def _drain(buffer: Buffer, row_bytes: int) -> tuple[Counts, Counts] | None:
+    """A warp reads its 32 rows, 16 bytes a lane, along them, and stores them so; None where lanes do not fill rows."""
+    lanes_a_row = row_bytes // 16
+    if row_bytes % 16 or (WARP % lanes_a_row and lanes_a_row % WARP):
+        return None
+    read = store = Counts(0, 0, 0)
+    places = [(row, 16 * at) for row in range(WARP) for at in range(lanes_a_row)]
+    for first in range(0, len(places), WARP):
+        request = places[first : first + WARP]
+        conflicts = bank_conflicts([buffer.address(row, byte) for row, byte in request], width=16)
+        read = _sum(read, Counts(1, conflicts.wavefronts, conflicts.ideal))
+        moved = coalescing([row * _PITCH + byte for row, byte in request], width=16)
+        store = _sum(store, _global(1, moved.sectors, moved.lines, moved.useful_bytes))
+    return read, store
