@@ -52,8 +52,8 @@ Compile time: tile, stages, data types, layouts in shared memory and TMEM, warp 
 Run time: number of groups, m, n, k and addresses of each. One compilation serves every problem.
 
 Preconditions (`check_problem` raises ValueError): l == 1, n % 128 == 0, k % 256 == 0 and k > 0; m >= 0 is free.
-All tensors dense and 16-byte aligned, scale factors in the 128x4 block layout, padded to 128 rows; what the padding
-holds never reaches C. Rows from m on are neither computed from memory outside A nor stored.
+All tensors dense and 16-byte aligned (C: 32-byte), scale factors in the 128x4 block layout, padded to 128 rows; what the
+padding holds never reaches C. Rows from m on are neither computed from memory outside A nor stored.
 """
 
 import functools
@@ -389,7 +389,8 @@ def group_gemm_kernel(
     # Epilogue warps: a thread has one row of the tile
     #
     if warp < EPILOGUE_WARPS:
-        c_ptr = cute.make_ptr(C_DTYPE, table[group, C], cute.AddressSpace.gmem, assumed_align=16)
+        # 32 bytes: one store fills a whole sector of L2 (N is a multiple of 128, so every row starts like the first).
+        c_ptr = cute.make_ptr(C_DTYPE, table[group, C], cute.AddressSpace.gmem, assumed_align=32)
         # 64-bit stride: m * n may exceed 2^31 elements.
         mC_mn = cute.make_tensor(c_ptr, cute.make_layout((m, n), stride=(cute.assume(Int64(n), divby=TILE_N), 1)))
         gC = cute.local_tile(mC_mn, (TILE_M, TILE_N), (x, y))
