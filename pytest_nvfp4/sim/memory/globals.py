@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -18,6 +19,8 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.coverage import Coverage
 
 __all__ = ["GlobalMemory", "Region"]
+
+_REMEMBERED = 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -107,6 +110,8 @@ class GlobalMemory:
         self._regions: list[Region] = []
         self.recent = Region("nothing", 0, 0)
         """The region of the last access: most accesses fall into it again."""
+        self.freed: deque[tuple[int, int, str]] = deque(maxlen=_REMEMBERED)
+        """Start, size and name of memory that the host has freed, for the words of a fault."""
 
     def add(self, region: Region) -> Region:
         """Add a region; one that overlaps another is a mistake of the caller (ValueError)."""
@@ -166,6 +171,14 @@ class GlobalMemory:
         )
         verb = "writes" if write else "reads"
         said = f"; the nearest tensor: {near.say(address)}" if near is not None else "; there is no tensor at all"
+        for start, extent, name in reversed(self.freed):
+            if start <= address < start + extent:
+                return Fault(
+                    "out-of-bounds",
+                    f"{what}: {verb} {size} bytes at global address {address:#x}, byte {address - start} of {name}, "
+                    "which the host has freed",
+                    hint="keep the tensor until the kernel has ended: an address (data_ptr) does not keep it alive",
+                )
         return Fault(
             "out-of-bounds",
             f"{what}: {verb} {size} bytes at global address {address:#x}, outside every tensor{said}",

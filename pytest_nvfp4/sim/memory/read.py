@@ -1,7 +1,9 @@
 """How a warp reads memory: one address for all lanes, or one a lane, in any state space.
 
 Checked always: bounds by tensor, alignment (PTX ISA, "Addresses as Operands": natural, to the size of the whole access,
-vectors included), bytes that nothing wrote, bytes of mbarriers. Counted: requests, sectors, bank conflicts (``tally``).
+vectors included), bytes that nothing wrote, bytes of mbarriers. A load of shared memory that nothing wrote is a finding
+that does not stop the kernel, and gives what lies there (NVIDIA's kernels have CTAs that load so, and end without a use
+of it); bytes of a copy under way are a fault. Counted: requests, sectors, bank conflicts (``tally``).
 """
 
 from __future__ import annotations
@@ -81,7 +83,10 @@ def read_shared(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int
     if index < opaque.high and index + size > opaque.low:
         shared.refuse_opaque(index, index + size, what=access.opcode)
     if access.unpack(shared.written_raw, index) != access.known:
-        shared.read(index, size, what=access.opcode)
+        try:
+            shared.read(index, size, what=access.opcode)
+        except Fault as fault:
+            _note_unwritten(w, fault)
     tally = cta.units.get(Tally) or cta.unit(Tally)
     key = access.loads
     tally[key] = tally.get(key, 0) + 1
@@ -105,7 +110,10 @@ def read_cluster(w: Warp, mask: int, address: lanes.Bits, access: Access, at: in
         if index % access.size:
             raise misaligned(access, address, None, f"byte {index} of CTA {shared.rank}'s shared memory")
         shared.refuse_opaque(index, index + access.size, what=access.opcode)
-        shared.read(index, access.size, what=access.opcode)
+        try:
+            shared.read(index, access.size, what=access.opcode)
+        except Fault as fault:
+            _note_unwritten(w, fault)
         count(w, "cluster.load", access.size)
         monitor = w.cta.launch.machine.monitor
         if monitor is not None:
@@ -170,7 +178,10 @@ def _read_shared_lanes(
     w: Warp, mask: int, address: NDArray[Any], shared: SharedMemory, access: Access, what: str, at: int
 ) -> Values:
     index, pattern = locate_shared(mask, address, shared, access)
-    check_written(shared, index, pattern, access)
+    try:
+        check_written(shared, index, pattern, access)
+    except Fault as fault:
+        _note_unwritten(w, fault)
     cta = w.cta
     tally = cta.units.get(Tally) or cta.unit(Tally)
     key = (what, pattern, index & 127)
@@ -181,6 +192,13 @@ def _read_shared_lanes(
     if pattern.same:
         return _finish(access.unpack(shared.raw, index), access)
     return _columns(gather(shared.data, index, pattern, access), mask, access)
+
+
+def _note_unwritten(w: Warp, fault: Fault) -> None:
+    """Note a load of shared memory that nothing wrote, and go on. Raises the fault if a copy is under way there."""
+    if fault.kind != "uninitialised":
+        raise fault
+    w.cta.launch.report(fault.kind, fault.message, hint=fault.hint)
 
 
 def _columns(data: NDArray[Any], mask: int, access: Access) -> Values:

@@ -44,7 +44,7 @@ class SimulatedMemory:
         region = self._regions.pop(address, None)
         if region is None:
             raise HostSideError(f"free of {address:#x}, which is not a live device allocation: freed twice?")
-        del self._sizes[address]
+        self._memory.freed.append((address, self._sizes.pop(address), region.name))
         self._memory.remove(region)
         self._arena.free(address)
 
