@@ -54,6 +54,9 @@ def simulate(
     deadline_s: float = 600.0,
     outputs: bool = False,
     trace_ctas: int = 0,
+    races: bool = False,
+    race_warnings: bool = False,
+    schedule: str = "eager",
 ) -> list[Simulated]:
     """What a kernel does on every case, in their order; a case that ends the process badly spoils no other.
 
@@ -66,8 +69,13 @@ def simulate(
         deadline_s: Seconds a job may take.
         outputs: Judge the outputs too.
         trace_ctas: CTAs of each launch whose timeline is kept; 0 for none.
+        races: Look for races.
+        race_warnings: Tell also of what official kernels leave out.
+        schedule: ``eager``, ``lazy``, or the seed of a random schedule.
     """
-    how = Simulating(outputs=outputs, trace_ctas=trace_ctas)
+    how = Simulating(
+        outputs=outputs, trace_ctas=trace_ctas, races=races, race_warnings=race_warnings, schedule=schedule
+    )
     done = _run(device, kernel, cases, folder=folder, base=base, deadline_s=deadline_s, how=how)
     if len(cases) > 1 and any(one.status in _ALONE for one in done):
         done = [

@@ -23,6 +23,7 @@ from pytest_nvfp4.plugin.fixtures import (
     nvfp4_fact_snapshot,
     nvfp4_kernel,
     nvfp4_running,
+    nvfp4_races,
     nvfp4_simulated,
     nvfp4_trace,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "nvfp4_fact_snapshot",
     "nvfp4_kernel",
     "nvfp4_running",
+    "nvfp4_races",
     "nvfp4_simulated",
     "nvfp4_trace",
 ]

@@ -41,6 +41,10 @@ class DeviceOptions:
         fresh: Simulate again what is known to pass.
         trace: Folder for timelines of what is simulated; None for none.
         trace_ctas: CTAs of each launch that a timeline shows.
+        races: On which problems to look for races: ``all``, ``small`` (one a kernel) or ``off``.
+        schedules: Random schedules that the races check tries besides the eager one.
+        schedule: The one schedule that it tries; None for the eager one and ``schedules`` more.
+        race_warnings: Tell also of what official kernels leave out.
     """
 
     device: str
@@ -52,6 +56,10 @@ class DeviceOptions:
     fresh: bool = False
     trace: Path | None = None
     trace_ctas: int = 4
+    races: str = "small"
+    schedules: int = 0
+    schedule: str | None = None
+    race_warnings: bool = False
 
     @property
     def simulates(self) -> bool:
@@ -111,6 +119,30 @@ def add(parser: pytest.Parser) -> None:
         help="CTAs of each launch that a timeline shows (default: 4)",
     )
     group.addoption(
+        "--nvfp4-races",
+        choices=("all", "small", "off"),
+        default="small",
+        help="look for races in the simulator, by happens-before: on one small problem of each kernel (default), on "
+        "all problems that are verified, or not at all",
+    )
+    group.addoption(
+        "--nvfp4-schedules",
+        type=int,
+        default=0,
+        metavar="N",
+        help="run the races check under N random schedules more, each drawn from a seed (default: 0)",
+    )
+    group.addoption(
+        "--nvfp4-schedule",
+        metavar="SEED",
+        help="run the races check under this schedule alone: eager, lazy, or the seed that a finding named",
+    )
+    group.addoption(
+        "--nvfp4-race-warnings",
+        action="store_true",
+        help="warn also of what official kernels leave out: tcgen05.wait::ld, fence.mbarrier_init",
+    )
+    group.addoption(
         "--nvfp4-threshold",
         type=float,
         metavar="PERCENT",
@@ -138,6 +170,11 @@ def read(config: pytest.Config) -> DeviceOptions:
 
         if name not in known_names():
             raise pytest.UsageError(f"--nvfp4-device {name!r}: no such device; known are {', '.join(known_names())}")
+    if not 0 <= config.getoption("--nvfp4-schedules") <= 10_000:
+        raise pytest.UsageError("--nvfp4-schedules must be 0 to 10000")
+    schedule = config.getoption("--nvfp4-schedule")
+    if schedule is not None and schedule not in ("eager", "lazy") and not schedule.isdecimal():
+        raise pytest.UsageError(f"--nvfp4-schedule {schedule!r} must be eager, lazy or a seed (a whole number)")
     families = tuple(config.getoption("--nvfp4-family"))
     if families:
         from pytest_nvfp4.numerics.families import FAMILIES
@@ -155,6 +192,10 @@ def read(config: pytest.Config) -> DeviceOptions:
         fresh=bool(config.getoption("--nvfp4-fresh")),
         trace=None if trace is None else (config.invocation_params.dir / trace).resolve(),
         trace_ctas=config.getoption("--nvfp4-trace-ctas"),
+        races=config.getoption("--nvfp4-races"),
+        schedules=config.getoption("--nvfp4-schedules"),
+        schedule=schedule,
+        race_warnings=bool(config.getoption("--nvfp4-race-warnings")),
     )
 
 
@@ -414,6 +455,41 @@ class Devices:
         for one in done:
             known[one.case] = one
             kept.add(kernel, one)
+
+    def races(self, kernel: KernelSpec, case: Case, schedule: str, *, base: Path) -> Simulated | None:
+        """A case under a schedule, watched for races; None where that is known to pass.
+
+        Where the simulator does not know the architecture the caller is skipped, as by ``simulate``.
+        """
+        from pytest_nvfp4.device.kept import KeptVerdicts
+        from pytest_nvfp4.device.simulate import simulate
+        from pytest_nvfp4.plugin.state import RUN
+        from pytest_nvfp4.toolchain.cache import TraceCache
+
+        if (unsupported := self.simulator.unsupported(kernel.arch)) is not None:
+            self.lack(unsupported)
+        warnings = self.options.race_warnings
+        part = f"races-{schedule}" + ("-warnings" if warnings else "")
+        kept = KeptVerdicts(TraceCache(self._config.stash[RUN].options.cache).root / part)
+        if not self.options.fresh and kept.has(kernel, case):
+            self.recalled += 1
+            return None
+        (done,) = simulate(
+            self.simulator,
+            kernel,
+            [case],
+            folder=self.folder / "jobs",
+            base=base,
+            deadline_s=self.options.timeout_s,
+            outputs=True,
+            races=True,
+            race_warnings=warnings,
+            schedule=schedule,
+        )
+        if done.status == "passed" and not done.findings:
+            kept.add(kernel, case)
+            kept.prune()
+        return done
 
     @cached_property
     def _kept_simulations(self) -> KeptSimulations:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.plugin.compare_layouts import LayoutSnapshot
     from pytest_nvfp4.plugin.kernels import KernelFactory
     from pytest_nvfp4.plugin.running import KernelOnDevice
+    from pytest_nvfp4.plugin.racing import KernelRaces
     from pytest_nvfp4.plugin.simulating import KernelInSimulator
 
 
@@ -50,6 +51,17 @@ def nvfp4_simulated(request: pytest.FixtureRequest) -> KernelInSimulator:
     if not isinstance(case, SimulatedCase):
         raise pytest.UsageError("nvfp4_simulated is for check items of kernel files; a test uses nvfp4_kernel(PATH)")
     return KernelInSimulator(request.node, request.config.stash[RUN], case)
+
+
+@pytest.fixture
+def nvfp4_races(request: pytest.FixtureRequest) -> KernelRaces:
+    """The kernel that the check item watches for races; for check items only."""
+    from pytest_nvfp4.plugin.racing import KernelRaces, RaceCase
+
+    case = getattr(request.node, "case", None)
+    if not isinstance(case, RaceCase):
+        raise pytest.UsageError("nvfp4_races is for check items of kernel files")
+    return KernelRaces(request.node, request.config.stash[RUN], case)
 
 
 @pytest.fixture(scope="session")

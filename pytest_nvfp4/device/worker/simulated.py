@@ -22,7 +22,7 @@ from pytest_nvfp4.toolchain.worker.findings import Finding
 
 __all__ = ["Simulation"]
 
-_NOTES = frozenset({"exit-before-read", "written-twice"})
+_NOTES = frozenset({"exit-before-read", "race-warning", "written-twice"})
 """Kinds that are worth a word but are no error."""
 
 
@@ -38,7 +38,16 @@ class Simulation:
     def __init__(self, arch: str, *, folder: Path, simulating: Simulating | None = None) -> None:
         self._stack = ExitStack()
         processes = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1))
-        self.session: Session = self._stack.enter_context(simulate(arch=arch, processes=processes))
+        how = simulating or Simulating()
+        self.session: Session = self._stack.enter_context(
+            simulate(
+                arch=arch,
+                processes=processes,
+                schedule=how.schedule,
+                races=how.races,
+                race_warnings=how.race_warnings,
+            )
+        )
         self._outputs: list[tuple[int, Region, int]] = []
         self._counted = None if simulating is None else Counted(self.session, folder, simulating)
 

@@ -13,9 +13,11 @@ from pytest_nvfp4.plugin.checks.cost import cost
 from pytest_nvfp4.plugin.checks.coverage import coverage
 from pytest_nvfp4.plugin.checks.launch import launch
 from pytest_nvfp4.plugin.checks.layouts import layouts
+from pytest_nvfp4.plugin.checks.races import races
 from pytest_nvfp4.plugin.checks.tmem import tmem
 from pytest_nvfp4.plugin.checks.verify import verify
 from pytest_nvfp4.plugin.kernel import COMPILE
+from pytest_nvfp4.plugin.racing import RACES as RACES_NAME
 from pytest_nvfp4.plugin.simulating import COST, COVERAGE
 
 
@@ -43,6 +45,9 @@ VERIFY = Check("verify", verify)
 
 SIMULATED = (Check(COVERAGE, coverage), Check(COST, cost))
 """The checks of what a kernel does in the simulator, in the order they run."""
+
+RACES = Check(RACES_NAME, races)
+"""The check of a kernel's synchronisation, in the simulator."""
 
 BENCHMARK = Check("benchmark", benchmark)
 """The check that times a kernel on a device."""

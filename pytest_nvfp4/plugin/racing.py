@@ -1,0 +1,159 @@
+"""The kernel of a ``races`` check: run in the simulator under one schedule or several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_nvfp4.plugin.devices import DEVICES, Devices
+from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.kernel import KernelUnderTest, KernelWarning
+from pytest_nvfp4.plugin.running import kernel_spec
+from pytest_nvfp4.plugin.state import Case, Run
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.device import job
+    from pytest_nvfp4.device.simulate import Simulated
+    from pytest_nvfp4.problem import Problem
+    from pytest_nvfp4.toolchain.trace import Finding
+
+RACES = "races"
+"""The name of the check."""
+_ABOUT = frozenset({"race", "proxy", "tensormap"})
+_EARLY = frozenset({"uninitialised", "in-flight"})
+"""Faults of a reader that came too soon: another schedule may show whom it did not wait for."""
+_FAMILY = "gpumode"
+_SEARCHED = 4
+_MOST_FINDINGS = 6
+
+
+@dataclass(frozen=True)
+class RaceCase(Case):
+    """A case that is watched for races.
+
+    Attributes:
+        traced: The case whose trace says what the kernel is.
+    """
+
+    traced: Case | None = None
+
+
+def race_cases(run: Run, devices: Devices, cases: Iterable[Case]) -> list[RaceCase]:
+    """The cases of the races check: one small problem of each configuration, or all that are verified.
+
+    Small is the problem with the fewest multiplications of those the kernel is compiled for. A kernel with an entry
+    cannot be run; without the simulator, or with ``--nvfp4-races=off``, there are none.
+    """
+    if not devices.options.simulates or devices.options.races == "off":
+        return []
+    from pytest_nvfp4.problem import GPUMODE
+
+    first: dict[str, list[Case]] = {}
+    for case in cases:
+        if case.settings.entry is None and case.trouble is None:
+            first.setdefault(case.settings.name, []).append(case)
+    made: list[RaceCase] = []
+    for traced in first.values():
+        settings = traced[0].settings
+        own = {case.problem: case for case in traced}
+        problems: tuple[Problem, ...] = tuple(run.chosen_problems or settings.simulate or own)
+        if devices.options.races == "all":
+            problems = tuple(run.chosen_problems or settings.verify or GPUMODE)
+        else:
+            problems = (min(problems, key=_work),)
+        for problem in problems:
+            label = "-".join(part for part in (settings.name, problem.name) if part)
+            made.append(RaceCase(traced[0].path, settings, problem, label, traced=own.get(problem, traced[0])))
+    return made
+
+
+def _work(problem: Problem) -> int:
+    return sum(group.m * group.n * group.k for group in problem.groups)
+
+
+class KernelRaces:
+    """Watches the kernel of a check item."""
+
+    def __init__(self, item: pytest.Item, run: Run, case: RaceCase) -> None:
+        self._item = item
+        self._run = run
+        self._case = case
+        self._devices = item.config.stash[DEVICES]
+
+    def check(self) -> None:
+        """Run the kernel under every schedule that is wanted.
+
+        Raises:
+            CheckFailure: a race, or a schedule under which the kernel does something wrong.
+        """
+        trace = KernelUnderTest(self._item, self._run, self._case.traced or self._case).compiled_or_skip()
+        spec, base = kernel_spec(self._case, trace)
+        options = self._devices.options
+        schedules = [options.schedule or "eager"]
+        if options.schedule is None:
+            schedules += [str(seed) for seed in range(1, options.schedules + 1)]
+        for schedule in schedules:
+            done = self._devices.races(spec, self._job_case(), schedule, base=base)
+            if done is None:
+                continue
+            self._warn(done)
+            if done.errors or done.status != "passed":
+                self._fail(done, schedule, spec, base)
+
+    def _job_case(self) -> job.Case:
+        from pytest_nvfp4.device.job import Case as JobCase
+        from pytest_nvfp4.device.job import ProblemSpec
+
+        return JobCase(problem=ProblemSpec.of(self._case.problem), family=_FAMILY)
+
+    def _warn(self, done: Simulated) -> None:
+        for finding in done.findings:
+            if finding.kind == "race-warning":
+                self._item.warn(KernelWarning(str(finding)))
+
+    def _fail(self, done: Simulated, schedule: str, spec: job.KernelSpec, base: Path) -> None:
+        errors = list(done.errors)
+        if not any(finding.kind in _ABOUT for finding in errors):
+            if schedule == "eager":
+                self._leave_to_others(errors)
+            if any(finding.kind in _EARLY for finding in errors):
+                for seed in range(1, _SEARCHED + 1):
+                    other = self._devices.races(spec, self._job_case(), str(seed), base=base)
+                    if other is not None and any(finding.kind in _ABOUT for finding in other.errors):
+                        raise self._failure(other, str(seed))
+        raise self._failure(done, schedule)
+
+    def _leave_to_others(self, errors: list[Finding]) -> None:
+        """What is wrong in every schedule and no race is told by the verify check of the same problem, if there is
+        one."""
+        if any(finding.kind in _EARLY or finding.kind == "deadlock" for finding in errors):
+            return
+        for item in self._item.session.items:
+            if item.parent is self._item.parent and item.name == f"verify[{self._case.label}]":
+                pytest.skip(f"what it does is wrong: see {item.nodeid}")
+
+    def _failure(self, done: Simulated, schedule: str) -> CheckFailure:
+        errors = sorted(done.errors or done.findings, key=lambda finding: finding.kind not in _ABOUT)
+        if any(finding.kind in _ABOUT for finding in errors):
+            errors = [finding for finding in errors if finding.kind != "deadlock"] or errors
+        named = f"the {schedule} schedule" if not schedule.isdecimal() else f"the schedule of seed {schedule}"
+        lines = [f"{done.status} on {done.case.problem.name}, simulated under {named}:"]
+        for finding in errors[:_MOST_FINDINGS]:
+            shown = finding
+            if finding.file is not None:
+                shown = finding.model_copy(update={"file": self._run.relative(Path(finding.file))})
+            lines += [f"  {line}" for line in str(shown).splitlines()]
+        if len(errors) > _MOST_FINDINGS:
+            lines.append(f"  and {len(errors) - _MOST_FINDINGS} more")
+        if done.stderr.strip() and done.status in ("crashed", "error", "timeout"):
+            lines.append("the kernel last wrote to stderr:")
+            lines += [f"    {line}" for line in done.stderr.strip().splitlines()[-6:]]
+        if schedule != "eager":
+            lines.append(f"to see it again: pytest {self._item.nodeid!r} --nvfp4-schedule={schedule}")
+        place = next((finding for finding in errors if finding.file), None)
+        file = place.file if place is not None else None
+        return CheckFailure("\n".join(lines), file=file or str(self._case.path), line=place.line if place else None)
