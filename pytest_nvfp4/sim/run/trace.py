@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-from pytest_nvfp4.sim.run.asynchronous import Asynchronous
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.asynchronous import Asynchronous
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.grid import Grid
     from pytest_nvfp4.sim.run.machine import Machine
@@ -113,7 +112,7 @@ class Trace:
     def attach(self, machine: Machine) -> None:
         """Hear of what happens on a machine."""
         machine.trace = self
-        machine.asynchronous = TracedAsynchronous(machine.asynchronous, self)
+        machine.asynchronous = cast("Asynchronous", TracedAsynchronous(machine.asynchronous, self))
 
     def begin(self, grid: Grid) -> None:
         """A launch starts."""
@@ -291,8 +290,11 @@ class Trace:
             self._events.append({"ph": "E", "pid": track[0], "tid": track[1], "ts": ts})
 
 
-class TracedAsynchronous(Asynchronous):
-    """A schedule whose work is traced from issue to completion; all else is the schedule's own."""
+class TracedAsynchronous:
+    """A schedule whose work is traced from issue to completion; all else is the schedule's own.
+
+    It is no subclass, whose inherited methods would hide the schedule's.
+    """
 
     def __init__(self, inner: Asynchronous, trace: Trace) -> None:
         self._inner = inner
@@ -307,10 +309,6 @@ class TracedAsynchronous(Asynchronous):
         if operation is not None:
             action = partial(self._run, operation, action)
         self._inner.submit(queue, action, what=what)
-
-    def step(self) -> bool:
-        """One step of the schedule."""
-        return self._inner.step()
 
     def _run(self, operation: _Operation, action: Callable[[], None]) -> None:
         action()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.run.asynchronous import Eager, Lazy
+from pytest_nvfp4.sim.run.asynchronous import Eager, Lazy, Random
 from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.trace import Trace, unit_of
 
@@ -165,6 +165,20 @@ def test_counters_and_results_are_those_of_an_untraced_run() -> None:
     plain = run_ptx(HANDSHAKE, buffers={"a": np.arange(64, dtype=np.uint8)}, block=(64, 1, 1), shared=256)
     _, ran = traced()
     assert ran.grid.counters == plain.grid.counters
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_schedule_stays_what_it_is(seed: int) -> None:
+    plain = run_ptx(
+        HANDSHAKE, buffers={"a": np.arange(64, dtype=np.uint8)}, block=(64, 1, 1), shared=256, asynchronous=Random(seed)
+    )
+    machine = Machine(asynchronous=Random(seed))
+    trace, ran = traced(machine=machine)
+    check(trace.to_json())
+    assert ran.grid.counters == plain.grid.counters
+    own = {name for kind in Random.__mro__[:-1] for name in vars(kind) if not name.startswith("_")}
+    for name in own - {"submit"}:
+        assert getattr(machine.asynchronous, name) == getattr(machine.asynchronous._inner, name)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
