@@ -148,7 +148,8 @@ def gather(data: NDArray[Any], offset: int, pattern: Pattern, access: Access) ->
 def scatter(data: NDArray[Any], offset: int, pattern: Pattern, rows: NDArray[Any], access: Access) -> None:
     """Write the lanes' items."""
     if pattern.dense:
-        data[offset : offset + pattern.span] = rows.view(np.uint8).reshape(-1)
+        # Halves of a wider register come as every second element of it.
+        data[offset : offset + pattern.span] = np.ascontiguousarray(rows).view(np.uint8).reshape(-1)
     else:
         np.ndarray((pattern.items,), access.item, data, offset)[pattern.index] = rows.view(access.item).reshape(-1)
 

@@ -6,9 +6,8 @@ Rules (PTX ISA, "cp.async.bulk.commit_group", "cp.async.bulk.wait_group", "Bulk 
   one into a new group, which may be empty. ``wait_group N`` waits until at most the ``N`` most recent groups are
   pending; with ``.read`` only their reads of shared memory need to have been made.
 - A thread that exits while its stores may still read shared memory is a finding: the memory lives as long as its CTA
-  (PTX ISA, "Shared State Space"), and nothing orders the reads before the end. Copies that no group holds cannot be
-  waited for at all: kind ``bulk-group``. Where only the last wait is missing the kind is ``exit-before-read``, worth a
-  word and no error: NVIDIA's attention kernel for Hopper ends so.
+  (PTX ISA, "Shared State Space"), and nothing orders the reads before the end. Its kind is ``exit-before-read``, worth
+  a word and no error: NVIDIA's attention kernels end so, one without the last wait, one without the last commit.
 """
 
 from __future__ import annotations
@@ -137,7 +136,7 @@ class BulkGroups:
                 continue
             if thread.open:
                 launch.report(
-                    "bulk-group",
+                    "exit-before-read",
                     f"a thread exits without cp.async.bulk.commit_group after the {thread.open[0].what} at "
                     f"{launch.say(thread.open[0].at)}",
                     hint="commit and wait before the end, or shared memory may be given away while it is still read",

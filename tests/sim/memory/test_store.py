@@ -116,6 +116,19 @@ def test_generic_and_peer_addresses():
         case.run("st.shared.b32 [%r1], %r2;", r1=peer, r2=9)
 
 
+def test_halves_of_a_register_of_each_lane():
+    case = Case()
+    region = case.tensor(np.zeros(64, np.uint8))
+    words = RNG.integers(0, 1 << 32, 32, dtype=np.uint32)
+    halves = words.view(np.uint16)[::2]
+    case.run("st.global.b16 [%d1], %h1;", d1=region.start + 2 * LANE, h1=halves)
+    assert (region.data.view(np.uint16) == words & 0xFFFF).all()
+    case.run(
+        "st.shared.b16 [%r1], %h1;", r1=(case.smem(np.zeros(64, np.uint8)) + 2 * LANE).astype(np.uint32), h1=halves
+    )
+    assert (case.cluster.ctas[0].shared.data[:64].view(np.uint16) == words & 0xFFFF).all()
+
+
 class TestFaults:
     def test_outside_every_tensor_is_a_finding_and_the_rest_is_stored(self):
         case = Case()

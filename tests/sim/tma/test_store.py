@@ -113,7 +113,7 @@ def test_what_is_stored_counts_as_written():
 
 def test_a_group_that_is_not_committed_or_not_waited_for_is_found():
     ran = simple(F16, (0, 0), after=())
-    assert [f.kind for f in ran.grid.findings] == ["bulk-group"]
+    assert [f.kind for f in ran.grid.findings] == ["exit-before-read"]
     assert "without cp.async.bulk.commit_group" in ran.grid.findings[0].message
     ran = simple(F16, (0, 0), after=(COMMIT,))
     assert [f.kind for f in ran.grid.findings] == ["exit-before-read"]
