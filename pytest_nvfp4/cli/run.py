@@ -34,6 +34,7 @@ class _How:
     device: str
     trace: Path | None
     trace_ctas: int
+    schedule: str
     timeout_s: float
 
 
@@ -61,6 +62,13 @@ class _How:
     show_default=True,
     help="CTAs of each launch that the timeline shows, from the first.",
 )
+@click.option(
+    "--schedule",
+    default="eager",
+    show_default=True,
+    metavar="NAME",
+    help="When the simulator does asynchronous work: eager (when it is issued), lazy (when all warps wait), or a seed.",
+)
 @click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds it may take.")
 @json_option
 def run_command(
@@ -73,6 +81,7 @@ def run_command(
     configuration: str | None,
     trace: Path | None,
     trace_ctas: int,
+    schedule: str,
     timeout: float,
     as_json: bool,
 ) -> None:
@@ -80,10 +89,14 @@ def run_command(
 
     On the simulator the compiled PTX is executed on the CPU: memory accesses, synchronisation and the use of the
     hardware are checked too, and what the kernel did is counted. auto takes a GPU of this machine that fits the
-    kernel, else the simulator; with --trace, the simulator.
+    kernel, else the simulator; with --trace or --schedule, the simulator.
     """
-    how = _How(families or (_FAMILY,), device, trace, trace_ctas, timeout)
+    how = _How(families or (_FAMILY,), device, trace, trace_ctas, schedule, timeout)
     _check_families(how.families)
+    if schedule not in ("eager", "lazy") and not schedule.isdecimal():
+        raise InputError(f"--schedule {schedule!r} must be eager, lazy or a seed (a whole number)")
+    if schedule != "eager" and device == "local":
+        raise InputError("--schedule is for the simulator: a GPU has its own")
     subject = runnable(kernel, names, arch=arch, configuration=configuration, simulated=False)
     if trace is not None and len(subject.problems) * len(how.families) > 1:
         raise InputError("--trace is for one run: name one --problem and one --family")
@@ -119,7 +132,7 @@ def _device(subject: Runnable, how: _How, folder: Path) -> Device:
 
     arch = subject.spec.arch
     sim = SimDevice(arch=arch)
-    if how.device == "sim" or how.trace is not None:
+    if how.device == "sim" or how.trace is not None or how.schedule != "eager":
         found: Device = sim
     else:
         try:
@@ -150,6 +163,7 @@ def _run(subject: Runnable, how: _How, device: Device, folder: Path) -> list[Sim
             deadline_s=how.timeout_s,
             outputs=True,
             trace_ctas=how.trace_ctas if how.trace is not None else 0,
+            schedule=how.schedule,
         )
     from pytest_nvfp4.device.verify import Verifier
 

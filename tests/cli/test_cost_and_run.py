@@ -124,6 +124,8 @@ class TestInputs:
             (["--problem", "nonsense"], "no problem is called"),
             (["--trace", "t.json", "--family", "gpumode", "--family", "pow2_exact"], "--trace is for one run"),
             (["--trace", "t.json", "--device", "local"], "--trace needs the simulator"),
+            (["--schedule", "sometimes"], "must be eager, lazy or a seed"),
+            (["--schedule", "lazy", "--device", "local"], "--schedule is for the simulator"),
             (["--arch", "sm_103a"], "the simulator knows sm_100a and sm_90a"),
             (["--config", "other"], "no configuration is called 'other'"),
         ],
