@@ -14,6 +14,7 @@ import pytest
 
 from pytest_nvfp4.plugin import devices as _devices
 from pytest_nvfp4.plugin import options as _options
+from pytest_nvfp4.plugin import searching as _searching
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.fixtures import (
     layout_snapshot,
@@ -22,8 +23,9 @@ from pytest_nvfp4.plugin.fixtures import (
     nvfp4_device,
     nvfp4_fact_snapshot,
     nvfp4_kernel,
-    nvfp4_running,
     nvfp4_races,
+    nvfp4_running,
+    nvfp4_searching,
     nvfp4_simulated,
     nvfp4_trace,
 )
@@ -40,8 +42,9 @@ __all__ = [
     "nvfp4_device",
     "nvfp4_fact_snapshot",
     "nvfp4_kernel",
-    "nvfp4_running",
     "nvfp4_races",
+    "nvfp4_running",
+    "nvfp4_searching",
     "nvfp4_simulated",
     "nvfp4_trace",
 ]
@@ -51,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare options and ini settings."""
     _options.add(parser)
     _devices.add(parser)
+    _searching.add(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -60,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[RUN] = Run(config, _options.read(config))
     devices = _devices.Devices(config, _devices.read(config))
     config.stash[_devices.DEVICES] = devices
+    config.stash[_searching.OPTIONS] = _searching.read(config)
     devices.prepare_benchmarks()
     hooks = SessionHooks(config)
     config.pluginmanager.register(hooks, "nvfp4-session")
@@ -96,3 +101,4 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Show what was measured."""
     config.stash[_devices.DEVICES].show(terminalreporter)
+    _searching.show(terminalreporter)

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from pytest_nvfp4.plugin.checks import BENCHMARK, CHECKS, RACES, SIMULATED, TMEM, VERIFY, Check
+from pytest_nvfp4.plugin.checks import BENCHMARK, CHECKS, RACES, SEARCHED, SIMULATED, TMEM, VERIFY, Check
 from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.kernel import item_name
 from pytest_nvfp4.plugin.racing import race_cases
 from pytest_nvfp4.plugin.recognise import claim, lacks_entry
 from pytest_nvfp4.plugin.running import benchmark_cases, verify_cases
+from pytest_nvfp4.plugin.searching import OPTIONS, search_cases
 from pytest_nvfp4.plugin.simulating import simulated_cases
 from pytest_nvfp4.plugin.state import RUN, Case
 
@@ -90,6 +91,7 @@ class KernelFile(pytest.File):
         made += [(VERIFY, case) for case in verify_cases(run, devices, cases)]
         made += [(check, case) for case in simulated_cases(run, devices, cases) for check in SIMULATED]
         made += [(RACES, case) for case in race_cases(run, devices, cases)]
+        made += [(SEARCHED, case) for case in search_cases(self.config.stash[OPTIONS], devices, cases)]
         if self.config.pluginmanager.hasplugin("benchmark"):
             made += [(BENCHMARK, case) for case in benchmark_cases(run, devices, cases)]
         # Pytest looks up a function's fixtures anew for each item; the items of one check have the same.

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from pytest_nvfp4.plugin.compare_facts import FactSnapshot
     from pytest_nvfp4.plugin.compare_layouts import LayoutSnapshot
     from pytest_nvfp4.plugin.kernels import KernelFactory
-    from pytest_nvfp4.plugin.running import KernelOnDevice
     from pytest_nvfp4.plugin.racing import KernelRaces
+    from pytest_nvfp4.plugin.running import KernelOnDevice
+    from pytest_nvfp4.plugin.searching import KernelInSearch
     from pytest_nvfp4.plugin.simulating import KernelInSimulator
 
 
@@ -62,6 +63,17 @@ def nvfp4_races(request: pytest.FixtureRequest) -> KernelRaces:
     if not isinstance(case, RaceCase):
         raise pytest.UsageError("nvfp4_races is for check items of kernel files")
     return KernelRaces(request.node, request.config.stash[RUN], case)
+
+
+@pytest.fixture
+def nvfp4_searching(request: pytest.FixtureRequest) -> KernelInSearch:
+    """The kernel that the check item searches a failing problem of; for check items only."""
+    from pytest_nvfp4.plugin.searching import KernelInSearch
+
+    case = getattr(request.node, "case", None)
+    if not isinstance(case, Case):
+        raise pytest.UsageError("nvfp4_searching is for check items of kernel files; a test uses nvfp4_kernel(PATH)")
+    return KernelInSearch(request.node, request.config.stash[RUN], case)
 
 
 @pytest.fixture(scope="session")

@@ -14,10 +14,12 @@ from pytest_nvfp4.plugin.checks.coverage import coverage
 from pytest_nvfp4.plugin.checks.launch import launch
 from pytest_nvfp4.plugin.checks.layouts import layouts
 from pytest_nvfp4.plugin.checks.races import races
+from pytest_nvfp4.plugin.checks.search import search
 from pytest_nvfp4.plugin.checks.tmem import tmem
 from pytest_nvfp4.plugin.checks.verify import verify
 from pytest_nvfp4.plugin.kernel import COMPILE
 from pytest_nvfp4.plugin.racing import RACES as RACES_NAME
+from pytest_nvfp4.plugin.searching import SEARCH
 from pytest_nvfp4.plugin.simulating import COST, COVERAGE
 
 
@@ -48,6 +50,9 @@ SIMULATED = (Check(COVERAGE, coverage), Check(COST, cost))
 
 RACES = Check(RACES_NAME, races)
 """The check of a kernel's synchronisation, in the simulator."""
+
+SEARCHED = Check(SEARCH, search)
+"""The check that searches for a problem that a kernel gets wrong."""
 
 BENCHMARK = Check("benchmark", benchmark)
 """The check that times a kernel on a device."""

@@ -1,10 +1,4 @@
-"""Hypothesis strategies for layouts, for tests of kernels and of layout algebra.
-
-``register`` is the entry point ``nvfp4`` of the group ``hypothesis``: with it ``st.from_type(Layout)`` and
-``st.from_type(Swizzle)`` work in every test suite that has this package installed.
-
-A Hypothesis run is a *search* for a counterexample, never a proof that there is none.
-"""
+"""Layouts: flat and nested, compact, padded and broadcasting, swizzled, of coordinates, and with run-time sizes."""
 
 from __future__ import annotations
 
@@ -170,12 +164,3 @@ def renested(layout: Layout) -> SearchStrategy[Layout]:
 
 def _divisors(size: int) -> list[int]:
     return [factor for factor in range(1, size + 1) if size % factor == 0] or [1]
-
-
-def register() -> None:
-    """Register strategies for `Layout`, `Swizzle` and `ComposedLayout`; Hypothesis calls this when it is imported."""
-    from hypothesis import strategies as st
-
-    st.register_type_strategy(Layout, layouts())
-    st.register_type_strategy(Swizzle, swizzles())
-    st.register_type_strategy(ComposedLayout, composed_layouts())

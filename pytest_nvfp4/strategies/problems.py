@@ -1,0 +1,146 @@
+"""Grouped problems: legal for a kernel's tile, and as awkward as they may be.
+
+What breaks a tile map: groups without rows (their prefix sums are equal), one row, one row less or more than a tile,
+one group that is all of the work, many that are nearly none. Numbers shrink to the smallest that still fail and lists
+to the fewest groups, so that a failure shows the smallest failing group list.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_nvfp4.problem import GPUMODE_SEED, Group, Problem
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import DrawFn, SearchStrategy
+
+
+def awkward_rows(tile_m: int, most: int) -> tuple[int, ...]:
+    """The numbers of rows at which a tile map goes wrong, up to ``most``: 0, 1, and around multiples of the tile."""
+    around = {near + step for near in (tile_m, 2 * tile_m, most // tile_m * tile_m) for step in (-1, 0, 1)}
+    return tuple(sorted(rows for rows in {0, 1, 2, tile_m // 2, most, *around} if 0 <= rows <= most))
+
+
+def rows(*, tile_m: int = 128, most: int = 384, least: int = 0) -> SearchStrategy[int]:
+    """Numbers of rows from ``least`` to ``most``; half of them awkward.
+
+    One integer is drawn, of which the upper half stands for awkward numbers: so it shrinks through all smaller ones.
+    """
+    from hypothesis import strategies as st
+
+    awkward = [number for number in awkward_rows(tile_m, most) if number >= least] or [least]
+    plain = most - least + 1
+
+    def number(drawn: int) -> int:
+        return least + drawn if drawn < plain else awkward[(drawn - plain) % len(awkward)]
+
+    return st.integers(0, plain + max(plain, len(awkward)) - 1).map(number)
+
+
+def groups(
+    *,
+    tile_m: int = 128,
+    n_step: int = 128,
+    k_step: int = 256,
+    most_m: int = 384,
+    most_n_steps: int = 3,
+    most_k_steps: int = 2,
+    least_m: int = 0,
+) -> SearchStrategy[Group]:
+    """One group: m free, n and k multiples of a step, as GPU MODE's contract has them unless told otherwise."""
+    from hypothesis import strategies as st
+
+    return st.builds(
+        lambda m, n, k: Group(m, n * n_step, k * k_step),
+        rows(tile_m=tile_m, most=most_m, least=least_m),
+        st.integers(1, most_n_steps),
+        st.integers(1, most_k_steps),
+    )
+
+
+def problems(
+    *,
+    tile_m: int = 128,
+    n_step: int = 128,
+    k_step: int = 256,
+    most_groups: int = 6,
+    most_m: int = 384,
+    most_n_steps: int = 3,
+    most_k_steps: int = 2,
+    least_m: int = 0,
+    most_work: int | None = None,
+    seed: int = GPUMODE_SEED,
+) -> SearchStrategy[Problem]:
+    """Group lists of a kernel with this tile: any, and those of many groups that are nearly nothing.
+
+    Args:
+        tile_m: Rows of the kernel's tile.
+        n_step, k_step: What n and k are multiples of.
+        most_groups: Most groups of a list; twice as many of the tiny ones.
+        most_m, most_n_steps, most_k_steps: Bounds of one group.
+        least_m: 1 for kernels that need not take groups without rows.
+        most_work: Most tiles times steps of k of a list, for the sake of a simulator: further groups are left out.
+        seed: Of the inputs.
+    """
+    from hypothesis import strategies as st
+
+    one = groups(
+        tile_m=tile_m,
+        n_step=n_step,
+        k_step=k_step,
+        most_m=most_m,
+        most_n_steps=most_n_steps,
+        most_k_steps=most_k_steps,
+        least_m=least_m,
+    )
+    tiny = groups(
+        tile_m=tile_m,
+        n_step=n_step,
+        k_step=k_step,
+        most_m=max(2, least_m),
+        most_n_steps=1,
+        most_k_steps=1,
+        least_m=least_m,
+    )
+
+    @st.composite
+    def draw_problem(draw: DrawFn) -> Problem:
+        # A single list, so that no alternative stands in the way of shrinking: a tiny group is a group too.
+        many = draw(st.booleans())
+        drawn = draw(
+            st.lists(tiny, min_size=1, max_size=2 * most_groups)
+            if many
+            else st.lists(one, min_size=1, max_size=most_groups)
+        )
+        kept: list[Group] = []
+        left = most_work
+        for group in drawn:
+            work = -(-group.m // tile_m) * (group.n // n_step) * (group.k // k_step)
+            if left is not None:
+                if kept and work > left:
+                    break
+                left -= work
+            kept.append(group)
+        return Problem("+".join(map(str, kept)), tuple(kept), seed)
+
+    return draw_problem()
+
+
+def imbalance(problem: Problem, *, tile_m: int = 128, tile_n: int = 128) -> float:
+    """How unevenly the tiles lie in the groups, and how empty they are: 1 for full tiles, alike in every group.
+
+    The tiles of the largest group times the number of groups, over all tiles; times the elements of all tiles over
+    those of C. A problem without tiles has 1.
+    """
+    tiles = [-(-group.m // tile_m) * -(-group.n // tile_n) for group in problem.groups]
+    elements = sum(group.m * group.n for group in problem.groups)
+    if not elements:
+        return 1.0
+    return max(tiles) * len(tiles) / sum(tiles) * (sum(tiles) * tile_m * tile_n / elements)
+
+
+def target_imbalance(problem: Problem, *, tile_m: int = 128, tile_n: int = 128) -> None:
+    """Have Hypothesis look for problems with more imbalance; within a test of Hypothesis."""
+    import hypothesis
+
+    hypothesis.target(imbalance(problem, tile_m=tile_m, tile_n=tile_n), label="tile imbalance")

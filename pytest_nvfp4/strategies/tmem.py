@@ -1,0 +1,72 @@
+"""Tiles of block-scaled MMAs, and lists of TMEM segments that may or may not fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_nvfp4.proof.tmem import COLUMNS, Tile
+from pytest_nvfp4.search.tmem_packing import Packing, Request, Segment
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import DrawFn, SearchStrategy
+
+
+def tiles(*, most_stages: int = 4, ctas: tuple[int, ...] = (1, 2)) -> SearchStrategy[Tile]:
+    """Tiles that a block-scaled MMA has, over one CTA or a pair; not all of them fit TMEM."""
+    from hypothesis import strategies as st
+
+    @st.composite
+    def draw_tile(draw: DrawFn) -> Tile:
+        count = draw(st.sampled_from(ctas))
+        return Tile(
+            m=128 * count * draw(st.integers(1, 2)),
+            n=8 * count * draw(st.integers(1, 32 // count)),
+            k=64 * draw(st.integers(1, 8)),
+            ctas=count,
+            stages=draw(st.integers(1, most_stages)),
+            sf_vector=draw(st.sampled_from((16, 32))),
+        )
+
+    return draw_tile()
+
+
+def segments(*, most_columns: int = COLUMNS, name: str = "segment") -> SearchStrategy[Segment]:
+    """Segments of 1 to ``most_columns`` columns, aligned to a power of two up to 32."""
+    from hypothesis import strategies as st
+
+    return st.builds(Segment, st.just(name), st.integers(1, most_columns), st.sampled_from([1, 1, 2, 4, 8, 16, 32]))
+
+
+def segment_lists(*, most: int = 4, most_columns: int = 128) -> SearchStrategy[tuple[Segment, ...]]:
+    """Up to ``most`` segments with names of their own: ``s0``, ``s1``, ..."""
+    from hypothesis import strategies as st
+
+    return st.lists(segments(most_columns=most_columns), max_size=most).map(
+        lambda drawn: tuple(Segment(f"s{at}", one.columns, one.align) for at, one in enumerate(drawn))
+    )
+
+
+def tmem_requests(*, most_stages: int = 3, most_others: int = 3, most_columns: int = 256) -> SearchStrategy[Request]:
+    """Accumulators and other segments to pack, and what the epilogue reads at once."""
+    from hypothesis import strategies as st
+
+    @st.composite
+    def draw_request(draw: DrawFn) -> Request:
+        width = draw(st.integers(1, most_columns))
+        accumulator = Segment("acc", width, draw(st.sampled_from([1, 1, 4, 32])))
+        return Request(
+            accumulator,
+            draw(st.integers(1, most_stages)),
+            draw(segment_lists(most=most_others, most_columns=max(1, most_columns // 4))),
+            subtile=draw(st.integers(-(-width // 8), width)),
+            capacity=draw(st.sampled_from([512, 512, 256, 128])),
+        )
+
+    return draw_request()
+
+
+def target_slack(packing: Packing) -> None:
+    """Have Hypothesis look for packings with less slack; within a test of Hypothesis."""
+    import hypothesis
+
+    hypothesis.target(-float(abs(packing.slack)), label="TMEM slack")
