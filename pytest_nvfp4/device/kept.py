@@ -98,7 +98,7 @@ class _Kept:
 
     def prune(self) -> None:
         """Forget the oldest entries beyond a bound."""
-        entries = list(self._root.glob("??/*.json"))
+        entries = [*self._root.glob("??/*.json"), *self._root.glob("??/*.lock")]
         if len(entries) > _KEEP:
             with contextlib.suppress(OSError):
                 for path in sorted(entries, key=lambda path: path.stat().st_mtime)[: len(entries) - _KEEP]:
