@@ -139,6 +139,8 @@ class TestWhatFails:
 
     def test_another_compiler_may_write_more_instructions(self) -> None:
         changes: dict[str, str | None] = {"launch.0.instructions": "4600", "launch.0.tma.load.bytes": "8192"}
+        changes |= {"launch.0.shared.store.requests": "1", "launch.0.global.load.sectors": "1"}
+        assert gated(changes) == set(changes)
         assert gated(changes, same_dsl=False) == {"launch.0.tma.load.bytes"}
 
     def test_a_counter_that_a_new_version_adds_fails_nothing(self) -> None:

@@ -2,8 +2,9 @@
 
 What one call does is counted in the simulator, exactly and repeatably: bytes and requests of TMA, matrix instructions
 and their padding, traffic and conflicts of shared memory, global sectors, atomics, instructions of each warp, waits.
-Growth of a counter beyond its tolerance fails; less of it is reported, until the snapshot is brought up to date. No
-number is a time.
+Growth of a counter beyond its tolerance fails; less of it is reported, until the snapshot is brought up to date. Under
+another version of the DSL than the snapshot's, ordinary instructions, loads and stores fail nothing: another compiler
+writes other code. No number is a time.
 """
 
 from __future__ import annotations
