@@ -49,6 +49,7 @@ class Scheduler:
         self._spinning: list[Warp] = []
         self._spun_at = -1
         self._idle_turns: dict[Warp, int] = {}
+        self._idle_blocks: dict[Warp, int] = {}
         self._forced: dict[tuple[Group, int], int] = {}
         self._forced_at = -1
 
@@ -91,10 +92,11 @@ class Scheduler:
         trace = self.grid.machine.trace
         if trace is not None:
             trace.turn_begins(warp)
-        left = self.grid.machine.asynchronous.blocks(_SLICE)
+        blocks = self.grid.machine.asynchronous.blocks(_SLICE)
         try:
-            left = self._run(warp, left)
-            spins = left <= 0 and before == self.grid.machine.changes and self._suspect(warp) and self._spins(warp)
+            left = self._run(warp, blocks)
+            idle = left <= 0 and before == self.grid.machine.changes
+            spins = idle and self._suspect(warp, blocks) and self._spins(warp)
         except Fault as fault:
             if fault.where is None:
                 fault.where = self._where(warp, fault)
@@ -121,10 +123,11 @@ class Scheduler:
         at, mask = self.program.place_of(error.__traceback__) or (None, None)
         return self.grid.where(warp, at, mask=mask)
 
-    def _run(self, warp: Warp, left: int) -> int:
+    def _run(self, warp: Warp, left: int, *, fairly: bool = False) -> int:
         program, registers = self.program, warp.registers
         alone = program.alone
-        beside = 1
+        schedule = self.grid.machine.asynchronous
+        beside = 0 if fairly else schedule.pick(_PATIENCE) if schedule.shuffles else 1
         while left > 0:
             group = warp.select() if beside % _PATIENCE else warp.select_other()
             if group is None:
@@ -249,13 +252,18 @@ class Scheduler:
         """Warps that provably come back to the same state until memory changes."""
         return list(self._spinning)
 
-    def _suspect(self, warp: Warp) -> bool:
+    def _suspect(self, warp: Warp, blocks: int) -> bool:
         """Whether to look if a warp that changed nothing in its turn spins: in its 1st, 2nd, 4th, 8th ... such turn.
 
-        A long computation must not be watched all the time.
+        A long computation must not be watched all the time, and turns of a few blocks count together as one.
         """
         if warp.select() is None:
             return False
+        if blocks < _SLICE:
+            self._idle_blocks[warp] = self._idle_blocks.get(warp, 0) + blocks
+            if self._idle_blocks[warp] < _SLICE:
+                return False
+            self._idle_blocks[warp] = 0
         turns = self._idle_turns[warp] = self._idle_turns.get(warp, 0) + 1
         return not turns & (turns - 1)
 
@@ -263,14 +271,14 @@ class Scheduler:
         """Whether the warp comes back to the very same registers and places, with nothing changed in between."""
         machine = self.grid.machine
         before, ticks = machine.changes, machine.tick()
-        state = [(g.pc, g.mask, g.waiting is None) for g in warp.groups]
+        state = sorted((g.pc, g.mask, g.waiting is None) for g in warp.groups)
         kept = list(warp.registers)
         differs = 0
         for _ in range(_CYCLE):
-            self._run(warp, 1)
+            self._run(warp, 1, fairly=True)
             if machine.changes != before or not warp.groups or warp.select() is None:
                 return False
-            if [(g.pc, g.mask, g.waiting is None) for g in warp.groups] == state:
+            if sorted((g.pc, g.mask, g.waiting is None) for g in warp.groups) == state:
                 differs = _difference(warp.registers, kept, differs) if kept else -1
                 if differs < 0:
                     return machine.tick() == ticks + 1
