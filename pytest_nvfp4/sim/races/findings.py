@@ -200,7 +200,7 @@ class Reporter:
         )
 
     def _said(self, access: Access) -> str:
-        return f"{self.grid.say(access.at)} in {access.who}"
+        return f"{self._line(access.at)} ({_short(self.grid.kernel.instructions[access.at].parts)}) in {access.who}"
 
     def _line(self, at: int) -> str:
         return self.grid.say(at).split(" (")[0]
@@ -221,3 +221,12 @@ class Reporter:
             kernel=self.grid.kernel.name, cta=who.cta, warp=who.warp, at=at, ptx_line=instruction.ptx_line,
             text=instruction.text, source=instruction.location,
         )  # fmt: skip
+
+
+def _short(parts: tuple[str, ...]) -> str:
+    """What an opcode is called for short."""
+    if parts[:3] == ("cp", "async", "bulk"):
+        return ".".join(parts[: 4 if parts[3:4] == ("tensor",) else 3])
+    if parts[:4] == ("cp", "reduce", "async", "bulk"):
+        return "cp.reduce.async.bulk"
+    return ".".join(parts[:2])
