@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qsl
+from urllib.parse import unquote
 
 from pytest_nvfp4.device.remote.base import (
     Answer,
@@ -76,7 +76,8 @@ class SshTarget:
             raise RemoteError(
                 "setup", f"the host {found['host']!r} begins like an option of ssh", f"write it as {_FORM}"
             )
-        said = dict(parse_qsl(query, keep_blank_values=True))
+        pairs = (part.partition("=") for part in query.split("&") if part)
+        said = {name: unquote(value) for name, _, value in pairs}
         known = {"python", "folder", "config", "backend", "price"}
         if unknown := sorted(set(said) - known):
             raise RemoteError("setup", f"ssh knows no {unknown[0]!r}", f"it knows {', '.join(sorted(known))}: {_FORM}")

@@ -30,6 +30,7 @@ _PING_S = 15.0
 _NOISE = 1 << 16
 _KEPT_ERRORS = 1 << 14
 _END_S = 8.0
+_UNSTARTED_S = 0.5
 
 START = (
     "import sys;w=sys.stdout;w.write(chr(10)+'NVFP4-FAR %d %d'%sys.version_info[:2]+chr(10));w.flush();"
@@ -154,7 +155,7 @@ class Line:
                     process.stdin.close()
                 self._sending.release()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=_END_S)
+                process.wait(timeout=_END_S if self.about is not None else _UNSTARTED_S)
         if process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -281,7 +282,7 @@ class Line:
         assert self._process.stdin is not None
         assert start.__file__ is not None
         code = Path(start.__file__).read_bytes()
-        code = code.replace(b'if __name__ == "__main__":\n    main()\n', b"main()\n")
+        code = code.replace(b'if __name__ == "__main__":', b"if True:")
         packed = bundle()
         settings = {
             "size": len(packed.data),

@@ -101,3 +101,4 @@ def serve(settings: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # a thread still listens to standard input, which would not let the interpreter end in peace

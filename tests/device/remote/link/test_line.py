@@ -1,0 +1,344 @@
+"""A line to a Python of this machine: all of it but ssh."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.device.remote.base import Execution, RemoteError
+from pytest_nvfp4.device.remote.bundle import bundle
+from pytest_nvfp4.device.remote.link import near
+from pytest_nvfp4.device.remote.link.near import START, Line, Settings
+from tests.device.remote.far_side import HONEST, SLEEPS, alive, batch_of, children, read_pids, script, until
+
+Open = Callable[..., Line]
+
+
+def ended(status: int | None, errors: str) -> RemoteError:
+    return RemoteError("far", f"ended with {status}: {errors}")
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Path:
+    """The far side's folder."""
+    folder = tmp_path / "far"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def line(far: Path) -> Iterator[Open]:
+    """Makes lines, and closes them."""
+    made: list[Line] = []
+
+    def make(*command: str, **settings: object) -> Line:
+        settings = {"folder": str(far), "hello_s": 20, "ready_s": 60, **settings}
+        one = Line(
+            list(command) or [sys.executable, "-c", START],
+            environ=os.environ,
+            settings=Settings(**settings),  # type: ignore[arg-type]
+            explain=ended,
+        )
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def run(one: Line, source: str, **program: object) -> tuple[int, str, str]:
+    """Run a program: status, output, errors."""
+    said = {"stdout": b"", "stderr": b""}
+
+    def take(stream: str, piece: bytes) -> None:
+        said[stream] += piece
+
+    execution = Execution(source, **program)  # type: ignore[arg-type]
+    status = one.execute(execution, on_output=take, on_state=lambda _: None)
+    return status, said["stdout"].decode(), said["stderr"].decode()
+
+
+def trouble(one: Line) -> RemoteError:
+    with pytest.raises(RemoteError) as raised:
+        one.open()
+    assert not one.alive
+    return raised.value
+
+
+def test_a_program_runs_there_and_nothing_is_left(line: Open, far: Path) -> None:
+    one = line()
+    about = one.open()
+    assert about.executable == sys.executable
+    status, out, err = run(
+        one,
+        "import os, sys\nprint(sys.argv[1:], open('a/b').read(), sys.stdin.read())\n"
+        "os.write(2, b'to stderr')\nsys.exit(7)",
+        arguments=("x y", "--z"),
+        files={"a/b": b"mounted"},
+        stdin=b"given",
+    )
+    assert (status, out, err) == (7, "['x y', '--z'] mounted given\n", "to stderr")
+    assert run(one, "raise ValueError('no')")[0] == 1
+    assert run(one, "import os; os.kill(os.getpid(), 11)")[0] == 128 + signal.SIGSEGV
+    assert [entry.name for entry in far.iterdir()], "it works in the folder that was named"
+    one.close()
+    assert list(far.iterdir()) == []
+
+
+def test_output_comes_as_it_is_written(line: Open) -> None:
+    one = line()
+    one.open()
+    seen: list[tuple[float, bytes]] = []
+    source = "import time\nfor i in range(3):\n    print(i)\n    time.sleep(0.3)\n"
+    one.execute(
+        Execution(source), on_output=lambda _, piece: seen.append((time.monotonic(), piece)), on_state=lambda _: None
+    )
+    assert b"".join(piece for _, piece in seen) == b"0\n1\n2\n"
+    assert len(seen) >= 3, "each line by itself"
+
+
+def test_a_batch_is_done_there(line: Open) -> None:
+    from pytest_nvfp4.device.verdict import Judge
+
+    one = line(backend="host")
+    one.open()
+    batch = batch_of(HONEST)
+    states: list[str] = []
+    answer = one.do_batch(batch, timeout_s=120, on_state=states.append)
+    assert states == ["running"]
+    assert answer.batch == batch.id
+    (result,) = answer.results
+    assert result.status == "passed", result.findings
+    assert all(output.data.inline for output in result.outputs), "the outputs come along"
+    (verdict,) = Judge().judge(batch.jobs[0], result, folder=None)  # type: ignore[arg-type]
+    assert verdict.status == "passed", verdict.findings
+
+
+def test_the_deadline_of_a_program_is_kept_there(line: Open) -> None:
+    one = line()
+    one.open()
+    status, _, err = run(one, "import time; time.sleep(60)", deadline_s=0.5)
+    assert status == 124
+    assert "stopped after 0.5 s" in err
+
+
+@pytest.mark.parametrize("end", ["cancel", "close", "cut"])
+def test_what_runs_ends_with_whoever_wanted_it(line: Open, far: Path, tmp_path: Path, end: str) -> None:
+    relay = script(tmp_path / "relay", f'cat | {sys.executable} "$@"')
+    one = line(str(relay), "-c", START)
+    one.open()
+    file = tmp_path / "pids"
+    raised: list[BaseException] = []
+
+    def take(_stream: str, _piece: bytes) -> None:
+        if end == "cancel":
+            raise KeyboardInterrupt
+
+    def work() -> None:
+        try:
+            one.execute(Execution(SLEEPS.format(file=str(file))), on_output=take, on_state=lambda _: None)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    pids = read_pids(file)
+    assert end == "cancel" or all(map(alive, pids))
+    assert one._process is not None
+    if end == "close":
+        one.close()
+    elif end == "cut":
+        (cat,) = (pid for pid in children(one._process.pid) if Path(f"/proc/{pid}/comm").read_text() == "cat\n")
+        os.kill(cat, signal.SIGKILL)  # as when ssh goes
+    thread.join(timeout=30)
+    assert until(lambda: not any(map(alive, pids))), "the program and its child are gone"
+    (error,) = raised
+    if end == "cancel":
+        assert isinstance(error, KeyboardInterrupt)
+        assert run(one, "print('still here')")[1] == "still here\n", "the line serves on"
+    else:
+        assert isinstance(error, RemoteError)
+        assert error.trouble == {"close": "cancelled", "cut": "lost"}[end]
+    if end == "close":
+        assert until(lambda: not list(far.iterdir())), "its folder is gone"
+
+
+def test_what_a_killed_agent_left_is_removed_by_the_next(line: Open, far: Path) -> None:
+    one = line()
+    one.open()
+    assert one._process is not None
+    one._process.kill()
+    one._process.wait()
+    assert len(list(far.iterdir())) == 1
+    other = line()
+    other.open()
+    third = line()
+    third.open()
+    assert len(list(far.iterdir())) == 2, "that of the killed one is gone, those in use are not"
+
+
+def test_it_ends_when_we_are_killed(far: Path, tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    code = (
+        "import os, sys\n"
+        "from pytest_nvfp4.device.remote.base import Execution, RemoteError\n"
+        "from pytest_nvfp4.device.remote.link.near import START, Line, Settings\n"
+        f"one = Line([sys.executable, '-c', START], environ=os.environ, "
+        f"settings=Settings(folder={str(far)!r}), explain=lambda *_: RemoteError('far', ''))\n"
+        "one.open()\n"
+        f"one.execute(Execution({SLEEPS.format(file=str(file))!r}), on_output=lambda *_: None, "
+        "on_state=lambda _: None)\n"
+    )
+    ours = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        pids = read_pids(file)
+    finally:
+        ours.kill()
+        ours.wait()
+    assert until(lambda: not any(map(alive, pids)))
+    assert until(lambda: not list(far.iterdir())), "nothing of it is left"
+
+
+def test_an_end_that_says_nothing_counts_as_gone(tmp_path: Path) -> None:
+    quiet = tmp_path / "quiet.py"
+    quiet.write_text(
+        f"import sys\nsys.path.insert(0, {str(Path(near.__file__).parents[4])!r})\n"
+        "from pytest_nvfp4.device.remote.link import agent\nagent._SILENCE_S = 1.0\n"
+        "agent.Agent({}).serve()\nagent.os._exit(0)\n"
+    )
+    process = subprocess.Popen([sys.executable, str(quiet)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.wait(timeout=30) == 0, "its standard input is open still, but nothing comes"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# What may be wrong with the far side
+
+
+def test_greetings_of_a_login_shell_are_passed_over(line: Open, tmp_path: Path) -> None:
+    greeting = script(tmp_path / "python", f"echo Welcome; echo 'NVFP4 or so'; exec {sys.executable} \"$@\"")
+    one = line(str(greeting), "-c", START)
+    one.open()
+    assert run(one, "print(1)")[1] == "1\n"
+
+
+def test_a_shell_that_prints_without_end(line: Open, tmp_path: Path) -> None:
+    error = trouble(line(str(script(tmp_path / "python", "exec yes")), "-c", START))
+    assert error.trouble == "version"
+    assert "prints" in str(error)
+
+
+def test_an_old_python_is_named(line: Open, tmp_path: Path) -> None:
+    old = script(tmp_path / "python", "echo NVFP4-FAR 3 9; cat > /dev/null")
+    error = trouble(line(str(old), "-c", START, python="/opt/python", where="box"))
+    assert error.trouble == "setup"
+    assert "/opt/python of box is Python 3.9, and 3.11 or newer is needed" in str(error)
+
+
+def test_a_missing_module_is_named(line: Open, tmp_path: Path) -> None:
+    bare = script(tmp_path / "python", f'exec {sys.executable} -S -E "$@"')
+    error = trouble(line(str(bare), "-c", START, where="box"))
+    assert error.trouble == "setup"
+    assert "of box lacks" in str(error)
+    assert "?python=" in str(error)
+
+
+def test_another_version_of_this_package_there_is_not_used(line: Open, tmp_path: Path) -> None:
+    other = tmp_path / "installed" / "pytest_nvfp4"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("raise RuntimeError('the installed version')")
+    python = script(tmp_path / "python", f'PYTHONPATH={other.parent} exec {sys.executable} "$@"')
+    one = line(str(python), "-c", START)
+    one.open()
+    status, out, err = run(one, "import pytest_nvfp4; print(pytest_nvfp4.__file__)")
+    assert status == 0, err
+    assert "nvfp4-remote-" in out, "the one that came along"
+
+
+def test_another_protocol_is_refused(line: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near, "PROTOCOL", 99)
+    error = trouble(line())
+    assert error.trouble == "version"
+    assert "speaks protocol 1, this side 99" in str(error)
+
+
+def test_a_full_disk_is_named(line: Open, tmp_path: Path, far: Path) -> None:
+    # A limit on the size of files stands in for a disk: writing fails in the same places.
+    full = script(tmp_path / "python", f'ulimit -f 8; exec {sys.executable} "$@"')
+    error = trouble(line(str(full), "-c", START, where="box"))
+    assert error.trouble == "setup"
+    assert "box cannot write to" in str(error)
+    assert "?folder=" in str(error)
+    assert list(far.iterdir()) == [], "what was begun is removed"
+
+
+def test_a_disk_that_is_really_full(line: Open, tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = f'mount -t tmpfs -o size=300k none {folder} && exec {sys.executable} \\"\\$@\\"'
+    tried = subprocess.run(["unshare", "-rm", "true"], check=False, capture_output=True)
+    if tried.returncode:
+        pytest.skip("mounting a small file system needs user namespaces, which are switched off here")
+    full = script(tmp_path / "python", f'exec unshare -rm sh -c "{mount}" sh "$@"')
+    error = trouble(line(str(full), "-c", START, folder=str(folder), where="box"))
+    assert error.trouble == "setup"
+    assert "No space left on device" in str(error)
+
+
+def test_a_disk_that_fills_up_later(line: Open, tmp_path: Path) -> None:
+    full = script(tmp_path / "python", f'ulimit -f 4096; exec {sys.executable} "$@"')
+    one = line(str(full), "-c", START, where="box")
+    one.open()
+    with pytest.raises(RemoteError, match="box: the far side cannot write") as raised:
+        run(one, "pass", files={"big": bytes(4096 * 1024 + 1)})
+    assert raised.value.trouble == "setup"
+    assert run(one, "print(1)")[1] == "1\n", "the next one is served"
+
+
+def test_a_command_that_is_not_there(line: Open) -> None:
+    error = trouble(line("/nowhere/ssh"))
+    assert error.trouble == "setup"
+    assert "/nowhere/ssh cannot be started" in str(error)
+
+
+def test_one_that_ends_at_once(line: Open, tmp_path: Path) -> None:
+    error = trouble(line(str(script(tmp_path / "python", "echo because >&2; exit 9")), "-c", START))
+    assert str(error) == "ended with 9: because"
+
+
+def test_one_that_never_answers(line: Open, tmp_path: Path) -> None:
+    error = trouble(line(str(script(tmp_path / "python", "exec sleep 60")), "-c", START, hello_s=0.3))
+    assert error.trouble == "timeout"
+
+
+def test_files_stay_below_the_folder(line: Open) -> None:
+    one = line()
+    one.open()
+    for name in ("../out", "/out", "a/../../out", ""):
+        with pytest.raises(RemoteError, match="leave the program's folder"):
+            run(one, "pass", files={name: b""})
+
+
+def test_the_package_that_goes_along_is_source_only() -> None:
+    packed = bundle()
+    assert packed is bundle()
+    with tarfile.open(fileobj=io.BytesIO(packed.data), mode="r:gz") as archive:
+        entries = archive.getmembers()
+    assert all(entry.isfile() and entry.name.endswith(".py") for entry in entries)
+    names = {entry.name for entry in entries}
+    assert "pytest_nvfp4/device/worker/__main__.py" in names
+    assert not any(name.startswith(("pytest_nvfp4/cli/", "pytest_nvfp4/plugin/")) for name in names)
+    assert {(entry.uname, entry.uid, entry.mtime) for entry in entries} == {("", 0, 0)}, "nothing of this machine"
