@@ -146,8 +146,10 @@ class TestCost:
 
     def test_more_of_something_fails_and_says_so(self, project: Project) -> None:
         recorded(project, FILL)
-        ran = written(project, READS).run(*SIMULATED)
+        ran = written(project, READS).run(*SIMULATED, "--nvfp4-md=report.md", "--nvfp4-html=report.html")
         outcomes(ran, passed=1, failed=1)
+        for report in ("report.md", "report.html"):
+            assert "launch.0.global.load.bytes" in (project.path / report).read_text()
         said = messages(ran, "cost")
         assert f"costs of k.py on {PROBLEM} changed for the worse against snapshots/k/cost[{PROBLEM}].txt:" in said
         assert "launch.0.global.load.bytes absent -> 10240 (+10240, from zero), tolerance 0 %" in said
