@@ -17,6 +17,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from pytest_nvfp4.toolchain.device_memory import DeviceMemory, HostBlocks
+from pytest_nvfp4.toolchain.half_product import half_product, is_half_product
 from pytest_nvfp4.toolchain.launches import HostSideError
 from pytest_nvfp4.toolchain.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
 
@@ -38,6 +39,7 @@ _UNINITIALISED: Final = frozenset(
     f"aten::{name}"
     for name in ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 )
+_PRODUCTS: Final = frozenset({"aten::mm", "aten::bmm"})
 _COPIES: Final = frozenset({"aten::copy_", "aten::_to_copy"})
 _INDEXED: Final = frozenset({"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"})
 
@@ -193,7 +195,8 @@ def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generato
         with _drawing_from(generator):
             result = func(*host_args, **host_kwargs)
     else:
-        result = (_stand_in(name, host_args) or func)(*host_args, **host_kwargs)
+        stand_in = _stand_in(name, host_args) if to_device and "out" not in host_kwargs else None
+        result = (stand_in or func)(*host_args, **host_kwargs)
 
     # In-place and out= operators return one of their arguments, which keeps its device.
     own = {id(leaf.host if isinstance(leaf, HostCudaTensor) else leaf): leaf for leaf in leaves}
@@ -218,6 +221,8 @@ def _stand_in(name: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
         return scaled_mm
     if name == "aten::_scaled_mm_v2" and is_block_scaled(args[0], args[2][0]):
         return scaled_mm_v2
+    if name in _PRODUCTS and len(args) == 2 and is_half_product(*args):
+        return half_product
     return None
 
 
