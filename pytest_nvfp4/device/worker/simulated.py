@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,12 +17,17 @@ from pytest_nvfp4.sim.fault import Where
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.session import Session, simulate
+from pytest_nvfp4.sim.run.source import statement
 from pytest_nvfp4.toolchain.worker.findings import Finding
 
 __all__ = ["Simulation"]
 
 _NOTES = frozenset({"exit-before-read", "race-warning", "written-twice"})
 """Kinds that are worth a word but are no error."""
+
+
+_PTX = 200
+"""Characters of an instruction that are shown: a load of 128 registers names them all."""
 
 
 class Simulation:
@@ -159,7 +163,7 @@ def _told(finding: SimFinding) -> Finding:
     if finding.hint:
         lines.append(f"  look at: {finding.hint.removeprefix('look at ')}")
     source = where.source if where is not None else None
-    text = linecache.getline(source.file, source.line).strip() if source is not None else None
+    text = statement(source.file, source.line) if source is not None else None
     return Finding(
         kind=finding.kind,
         message=f"simulated, {finding.kind}: " + "\n".join(lines),
@@ -179,5 +183,6 @@ def _place(where: Where) -> str:
     if where.lanes:
         words.append("lane " + ", ".join(map(str, where.lanes[:4])) + (" ..." if len(where.lanes) > 4 else ""))
     if where.ptx_line is not None:
-        words.append(f"PTX line {where.ptx_line}: {where.text}")
+        text = where.text if len(where.text) <= _PTX else f"{where.text[: _PTX - 4]} ..."
+        words.append(f"PTX line {where.ptx_line}: {text}")
     return ", ".join(words)

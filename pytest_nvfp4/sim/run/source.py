@@ -6,7 +6,26 @@ import linecache
 
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["place_of", "quoted"]
+__all__ = ["place_of", "quoted", "statement"]
+
+_LINES = 8
+_OPEN, _CLOSE = "([{", ")]}"
+
+
+def statement(file: str, line: int) -> str:
+    """The user's statement that starts at a line, in one line; empty if the file is not there.
+
+    A call over several lines has the place of its first one, which alone may say no more than ``cute.copy(``. Brackets
+    in strings and comments are counted like others; at worst the text is cut.
+    """
+    text, depth = "", 0
+    for number in range(line, line + _LINES):
+        piece = linecache.getline(file, number).strip()
+        depth += sum(piece.count(letter) for letter in _OPEN) - sum(piece.count(letter) for letter in _CLOSE)
+        text += piece if not text or text[-1] in _OPEN or piece[:1] in _CLOSE else f" {piece}"
+        if depth <= 0:
+            break
+    return text
 
 
 def place_of(instruction: Instruction) -> str:
@@ -18,5 +37,5 @@ def place_of(instruction: Instruction) -> str:
 def quoted(instruction: Instruction) -> str:
     """The same with the line's text, if the file is there."""
     source = instruction.location
-    text = linecache.getline(source.file, source.line).strip() if source is not None else ""
+    text = statement(source.file, source.line) if source is not None else ""
     return f"{place_of(instruction)} `{text}`" if text else place_of(instruction)

@@ -44,6 +44,8 @@ class Allocator:
         self.waiters: list[Group] = []
         self.blocks: dict[int, tuple[int, int]] = {}
         """First column: number of columns, number of the warp that took them."""
+        self.taken: dict[int, int] = {}
+        """First column: the instruction of its last allocation."""
         self.relinquished = False
         self.offer: tuple[int, int] | None = None
         """A pair's allocation that waits for the other CTA: columns asked for, number of the warp."""
@@ -81,11 +83,14 @@ class Allocator:
 
     def at_exit(self) -> None:
         """Report columns that were never freed."""
+        launch = self.cta.launch
         for column, (count, warp) in sorted(self.blocks.items()):
-            self.cta.launch.report(
+            at = self.taken.get(column)
+            launch.report(
                 "tmem",
                 f"the CTA ended, and TMEM columns [{column}, {column + count}), allocated by warp {warp}, are not free",
                 hint="every tcgen05.alloc needs its tcgen05.dealloc; without it the next CTA on the SM waits forever",
+                where=launch.where_cta(self.cta) if at is None else launch.where(self.cta.warps[warp], at),
             )
 
 
@@ -126,6 +131,7 @@ def alloc(w: Warp, mask: int, destination: Bits, count: Bits, group: int, at: in
         if found is None:
             return None
         column = found
+    unit.taken[column] = at
     cta.shared.write(index, np.frombuffer(column.to_bytes(4, "little"), np.uint8), what=what)
     if cta.launch.machine.monitor is not None:
         cta.launch.machine.monitor.tmem_allocated(w, at, column, columns)
