@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_nvfp4.sim.fault import Where
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous
 from pytest_nvfp4.sim.run.cta import Cluster, Cta
 from pytest_nvfp4.sim.run.machine import Machine
@@ -36,6 +37,12 @@ class Launch:
 
     def say(self, at: int) -> str:
         return f"instruction {at}"
+
+    def where(self, warp: Any, at: int) -> Where:
+        return Where(kernel="kernel", warp=warp.index, at=at)
+
+    def where_cta(self, cta: Cta) -> Where:
+        return Where(kernel="kernel", cta=cta.index)
 
     def report(self, kind: str, message: str, *, hint: str = "", **_: Any) -> None:  # noqa: ARG002
         self.reports.append((kind, message))
