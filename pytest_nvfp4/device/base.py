@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import DeviceInfo, Result
@@ -36,3 +36,11 @@ class Device(Protocol):
             folder: A new, empty folder; files that the result names lie there.
             base: The folder of the user's that the kernel's files are relative to, so that findings name them.
         """
+
+
+@runtime_checkable
+class SendsAhead(Protocol):
+    """A device to which jobs may have been sent before they are asked for."""
+
+    def ahead(self, job: Job) -> Job:
+        """The job that was run in place of this one (it asks the same, with another seed), or this one."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_nvfp4.device.base import Device
+from pytest_nvfp4.device.base import Device, SendsAhead
 from pytest_nvfp4.device.job import Case, Job, KernelSpec, Timing
 from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
@@ -66,6 +67,8 @@ class Verifier:
             order_seed: Seed of the order of calls; drawn anew where None, so that a kernel cannot know it.
         """
         seed = secrets.randbits(32) if order_seed is None else order_seed
+        if order_seed is None and isinstance(self._device, SendsAhead):
+            seed = self._device.ahead(verify_job(kernel, cases, deadline_s=self._deadline_s, seed=seed)).order_seed
         result, verdicts = self._run(kernel, cases, base=base, seed=seed)
         problems = list(dict.fromkeys(case.problem for case in cases))
         if result.status in _ALONE and len(problems) > 1:
@@ -83,16 +86,41 @@ class Verifier:
         self._folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._folder, prefix="job-") as name:
             folder = Path(name)
-            job = Job(
-                id=folder.name,
-                action="verify",
-                kernel=kernel,
-                cases=tuple(cases),
-                order_seed=seed,
-                deadline_s=self._deadline_s,
-            )
+            job = verify_job(kernel, cases, deadline_s=self._deadline_s, seed=seed)
             result = self._device.run(job, folder=folder, base=base)
             return result, self._judge.judge(job, result, folder=folder)
+
+
+def verify_job(kernel: KernelSpec, cases: Sequence[Case], *, deadline_s: float, seed: int | None = None) -> Job:
+    """The job that verifies a kernel on some cases.
+
+    Args:
+        kernel: The kernel.
+        cases: The cases.
+        deadline_s: Seconds it may take.
+        seed: Seed of the order of calls; drawn where None, so that a kernel cannot know it.
+    """
+    return Job(
+        id=f"job-{uuid.uuid4().hex[:12]}",
+        action="verify",
+        kernel=kernel,
+        cases=tuple(cases),
+        order_seed=secrets.randbits(32) if seed is None else seed,
+        deadline_s=deadline_s,
+    )
+
+
+def benchmark_job(kernel: KernelSpec, cases: Sequence[Case], *, rounds: int, deadline_s: float) -> Job:
+    """The job that times a kernel on some cases."""
+    return Job(
+        id=f"job-{uuid.uuid4().hex[:12]}",
+        action="benchmark",
+        kernel=kernel,
+        cases=tuple(cases),
+        order_seed=secrets.randbits(32),
+        timing=Timing(rounds=rounds),
+        deadline_s=deadline_s,
+    )
 
 
 def measure(
@@ -108,14 +136,6 @@ def measure(
     """Time every case on a device; the verdicts say whether the answers held while it was timed."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix="job-") as name:
-        job = Job(
-            id=Path(name).name,
-            action="benchmark",
-            kernel=kernel,
-            cases=tuple(cases),
-            order_seed=secrets.randbits(32),
-            timing=Timing(rounds=rounds),
-            deadline_s=deadline_s,
-        )
+        job = benchmark_job(kernel, cases, rounds=rounds, deadline_s=deadline_s)
         result = device.run(job, folder=Path(name), base=base)
         return result, Judge().judge(job, result, folder=Path(name))

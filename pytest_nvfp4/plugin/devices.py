@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from pytest_nvfp4.plugin import remote
+
 if TYPE_CHECKING:
     from pytest_nvfp4.bench.storage import BenchmarkHooks
     from pytest_nvfp4.bench.table import Row
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.kept import KeptSimulations, KeptVerdicts
     from pytest_nvfp4.device.simulate import Simulated
     from pytest_nvfp4.device.verify import Verification, Verifier
+    from pytest_nvfp4.plugin.remote import RemoteRequest, RemoteRun
 
 
 NOT_RUN = "not run: "
@@ -41,6 +44,7 @@ class DeviceOptions:
         fresh: Simulate again what is known to pass.
         trace: Folder for timelines of what is simulated; None for none.
         trace_ctas: CTAs of each launch that a timeline shows.
+        remote: The remote that takes the device's place; None for none.
         races: On which problems to look for races: ``all``, ``small`` (one a kernel) or ``off``.
         schedules: Random schedules that the races check tries besides the eager one.
         schedule: The one schedule that it tries; None for the eager one and ``schedules`` more.
@@ -56,6 +60,7 @@ class DeviceOptions:
     fresh: bool = False
     trace: Path | None = None
     trace_ctas: int = 4
+    remote: RemoteRequest | None = None
     races: str = "small"
     schedules: int = 0
     schedule: str | None = None
@@ -149,6 +154,7 @@ def add(parser: pytest.Parser) -> None:
         help="least slowdown that fails a benchmark check with a baseline (default: ini nvfp4_threshold, else 0.5); a "
         "test may have its own with the marker nvfp4_threshold",
     )
+    remote.add(group)
     parser.addini("nvfp4_threshold", "least slowdown that fails a benchmark check, in percent", default="0.5")
 
 
@@ -182,8 +188,10 @@ def read(config: pytest.Config) -> DeviceOptions:
         for family in families:
             if family not in FAMILIES:
                 raise pytest.UsageError(f"--nvfp4-family {family!r}: known are {', '.join(FAMILIES)}")
+    wanted = remote.read(config)
     return DeviceOptions(
-        device=name,
+        device=name if wanted is None else wanted.name,
+        remote=wanted,
         require=bool(config.getoption("--nvfp4-require-device")),
         families=families,
         rounds=rounds,
@@ -222,6 +230,11 @@ class Devices:
         """What benchmark checks measured."""
         self.recalled = 0
         """Cases that were not simulated again."""
+        self.remote: RemoteRun | None = None
+        """The remote of the run, where one was asked for."""
+        if options.remote is not None:
+            self.remote = remote.RemoteRun(config, options.remote)
+            config.pluginmanager.register(self.remote, "nvfp4-remote")
         self._verifiers: dict[str, Verifier] = {}
         self._verified: dict[tuple[str, str, str], dict[Case, Verification]] = {}
         self._simulated: dict[tuple[str, str, str], dict[Case, Simulated]] = {}
@@ -239,6 +252,8 @@ class Devices:
         from pytest_nvfp4.device.base import DeviceUnavailableError
         from pytest_nvfp4.device.select import select
 
+        if self.remote is not None:
+            return self.remote.device
         try:
             return select(self.options.device, folder=self.folder, worker=self._worker)
         except DeviceUnavailableError as error:
@@ -319,6 +334,8 @@ class Devices:
 
             terminal.write_sep("-", "nvfp4: device times")
             terminal.write_line(render(self.rows, width=terminal._tw.fullwidth).strip("\n"))
+        if self.remote is not None:
+            self.remote.show(terminal)
         _show_lines(terminal, "nvfp4: coverage (simulated)", COVERAGE_LINE)
         if self.recalled:
             cases = "1 case is" if self.recalled == 1 else f"{self.recalled} cases are"
@@ -361,7 +378,9 @@ class Devices:
             base: The folder the kernel's files are relative to.
         """
         known = self._verified.setdefault((kernel.sha256, kernel.arch, " ".join(kernel.compile_options)), {})
-        lacking = [case for case in dict.fromkeys([*wanted, *others]) if case not in known]
+        # The order of a remote's job is that of its items, whichever of them asks first: it was sent ahead so.
+        first, then = (others, wanted) if self.remote is not None else (wanted, others)
+        lacking = [case for case in dict.fromkeys([*first, *then]) if case not in known]
         if any(case in lacking for case in wanted):
             if self.for_arch(kernel.arch).name == "sim":
                 lacking = self._recall(kernel, lacking, known)

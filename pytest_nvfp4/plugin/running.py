@@ -91,8 +91,12 @@ class KernelOnDevice:
         """
         self._devices.for_arch(self._case.settings.arch)
         spec, base = self.spec()
-        others = [] if self._devices.shared else self._others()
-        found = self._devices.verify(spec, self._cases(self._case), others=others, base=base)
+        cases = self.job_cases()
+        if self._devices.remote is not None:
+            others = self._devices.remote.companions(self._item, cases)
+        else:
+            others = [] if self._devices.shared else self._others()
+        found = self._devices.verify(spec, cases, others=others, base=base)
         bad = [
             (verdict, verification)
             for case, verification in found
@@ -168,6 +172,10 @@ class KernelOnDevice:
                 cases += self._cases(case)
         return cases
 
+    def job_cases(self) -> list[job.Case]:
+        """The cases of this item, as a job has them."""
+        return self._cases(self._case)
+
     def _cases(self, case: DeviceCase) -> list[job.Case]:
         from pytest_nvfp4.device.job import Case as JobCase
         from pytest_nvfp4.device.job import ProblemSpec
@@ -188,6 +196,9 @@ class KernelOnDevice:
     def _failure(self, bad: list[tuple[CaseVerdict, Verification]]) -> CheckFailure:
         lines: list[str] = []
         verification = bad[0][1]
+        if (trouble := _trouble(bad[0][0])) is not None:
+            name = self._devices.options.device
+            return CheckFailure(f"not run on {name}: {trouble}", file=str(self._case.path))
         said: set[str] = set()
         for verdict, _ in bad:
             texts = [text for finding in verdict.findings if (text := str(finding)) not in said]
@@ -206,6 +217,13 @@ class KernelOnDevice:
         file = next((finding.file for verdict, _ in bad for finding in verdict.findings if finding.file), None)
         line = next((finding.line for verdict, _ in bad for finding in verdict.findings if finding.file), None)
         return CheckFailure("\n".join(lines), file=file or str(self._case.path), line=line)
+
+
+def _trouble(verdict: CaseVerdict) -> str | None:
+    """Why a remote gave no result; None where it gave one."""
+    from pytest_nvfp4.device.remote.device import TROUBLE
+
+    return next((finding.message for finding in verdict.findings if finding.kind == TROUBLE), None)
 
 
 OWN_SHAPES = "own-shapes"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.bench.regression import ShapeVerdict
     from pytest_nvfp4.bench.table import Row
     from pytest_nvfp4.device.base import Device
-    from pytest_nvfp4.device.job import KernelSpec
+    from pytest_nvfp4.device.job import Case, Job, KernelSpec
     from pytest_nvfp4.device.result import DeviceInfo, Measurement
     from pytest_nvfp4.problem import Problem
 
@@ -55,11 +55,13 @@ def time_kernel(
         CheckFailure: an answer was wrong, the kernel did not run to its end, or the times cannot be true.
     """
     from pytest_nvfp4.bench.judge import timing_findings
-    from pytest_nvfp4.device.job import Case, ProblemSpec
     from pytest_nvfp4.device.verify import measure
+    from pytest_nvfp4.plugin.remote import remote_trouble
 
-    case = Case(problem=ProblemSpec.of(problem), family="gpumode")
-    result, (verdict,) = measure(device, kernel, [case], folder=folder, rounds=rounds, base=base, deadline_s=timeout_s)
+    cases = [_case(problem)]
+    result, (verdict,) = measure(device, kernel, cases, folder=folder, rounds=rounds, base=base, deadline_s=timeout_s)
+    if (trouble := remote_trouble(result)) is not None:
+        raise CheckFailure(f"not run on {device.name}: {trouble}", file=str(file))
     if verdict.status == "unavailable":
         pytest.skip(f"not run: {result.reason}")
     if verdict.status != "passed":
@@ -78,6 +80,25 @@ def time_kernel(
     if wrong := [str(one) for one in findings if one.severity == "error"]:
         raise CheckFailure("the times cannot be true:\n" + "\n".join(f"  {one}" for one in wrong), file=str(file))
     return Timed(measurement, result.device, tuple(one.message for one in findings))
+
+
+def job_of(kernel: KernelSpec, problem: Problem, *, rounds: int, timeout_s: float) -> Job:
+    """The job that ``time_kernel`` asks a device to do."""
+    from pytest_nvfp4.device.verify import benchmark_job
+
+    return benchmark_job(kernel, [_case(problem)], rounds=rounds, deadline_s=timeout_s)
+
+
+def _case(problem: Problem) -> Case:
+    from pytest_nvfp4.device.job import Case, ProblemSpec
+
+    return Case(problem=ProblemSpec.of(problem), family="gpumode")
+
+
+def taken(config: pytest.Config) -> bool:
+    """Whether pytest-benchmark takes times in this run: see ``wanted``."""
+    session = getattr(config, "_benchmarksession", None)
+    return session is not None and not session.disabled
 
 
 class Comparison:

@@ -34,8 +34,18 @@ RunJob = Callable[[Job, Path], Result]
 
 
 def worker(backend: str) -> RunJob:
-    """Runs a job in a worker process; ``backend`` is ``cuda``, and in tests ``host`` or ``sim``."""
+    """Runs a job in a worker process; ``backend`` is ``cuda``, and in tests ``host`` or ``sim``.
+
+    ``none`` runs nothing and answers at once: what is left is the overhead of the way there and back.
+    """
+    if backend == "none":
+        return _echo
     return lambda job, folder: run_in_worker(job, backend=backend, folder=folder, base=SOURCE)
+
+
+def _echo(job: Job, folder: Path) -> Result:  # noqa: ARG001
+    finding = Finding(kind="device", message="this remote runs nothing: it is there to be timed")
+    return Result(job=job.id, status="unavailable", findings=(finding,))
 
 
 def do_batch(batch: Batch, *, run: RunJob, place: Place) -> Answer:

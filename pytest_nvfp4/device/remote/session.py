@@ -49,14 +49,19 @@ class Ticket:
             self.answer, self.error = answer, error
             self._done.set()
 
-    def wait(self, poll_s: float = 0.5) -> Answer:
+    def wait(self, *, on_wait: Callable[[], None] | None = None, poll_s: float = 0.5) -> Answer:
         """The answer, once it is there. An interrupt ends the wait at once.
+
+        Args:
+            on_wait: Is called every ``poll_s`` seconds.
+            poll_s: See there.
 
         Raises:
             RemoteError: there will be none.
         """
         while not self._done.wait(poll_s):
-            pass
+            if on_wait is not None:
+                on_wait()
         if self.error is not None:
             raise self.error
         assert self.answer is not None
@@ -247,6 +252,7 @@ class RemoteSession:
             if self._kept is not None:
                 self._kept.add(ticket.batch, answer)
             self._count("done")
+            ticket.batch = _as_run(ticket.batch, self._remote)
             ticket.finish(answer=answer)
         else:
             assert error is not None
@@ -365,6 +371,15 @@ class RemoteSession:
     def _tell(self) -> None:
         if self._on_progress is not None:
             self._on_progress(self.progress)
+
+
+def _as_run(batch: Batch, remote: Remote) -> Batch:
+    """The batch with the seeds that were used, where the remote knows of others (a broker, see there)."""
+    seeds = getattr(remote, "seeds", {}).get(batch.id)
+    if seeds is None:
+        return batch
+    jobs = [job.model_copy(update={"order_seed": seed}) for job, seed in zip(batch.jobs, seeds, strict=True)]
+    return batch.model_copy(update={"jobs": tuple(jobs)})
 
 
 def _closed() -> RemoteError:

@@ -1,0 +1,197 @@
+"""One process talks to the remote for several: test processes of xdist send their batches to it over a Unix socket.
+
+Two processes that ask the same get one answer, which is paid for once. The socket lies in a folder that only its user
+may enter; what goes over it is text (``wire``), a line each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_nvfp4.device.remote.base import Arrival, Batch, Cost, Handle, RemoteError, RemoteStatus
+from pytest_nvfp4.device.remote.kept import question
+from pytest_nvfp4.device.remote.session import RemoteSession, Ticket
+from pytest_nvfp4.device.remote.wire import pack_answer, pack_batch, unpack_answer, unpack_batch
+
+
+class Broker:
+    """Serves a session to other processes of this user.
+
+    Args:
+        session: The session. It is opened by the first batch.
+    """
+
+    def __init__(self, session: RemoteSession) -> None:
+        self._session = session
+        self._folder = Path(tempfile.mkdtemp(prefix="nvfp4-broker-"))
+        self.address = str(self._folder / "socket")
+        self._lock = threading.Lock()
+        self._asked: dict[str, Ticket] = {}
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(self.address)
+        self._socket.listen(64)
+        threading.Thread(target=self._accept, name="nvfp4-broker", daemon=True).start()
+
+    def close(self) -> None:
+        """Take no more."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="nvfp4-broker", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        """One process: its batches, and the answers to them as they come.
+
+        What it asked for goes on when it ends: another process may come to the same item, and the end of the whole
+        run cancels what is left.
+        """
+        say = threading.Lock()
+        try:
+            with connection, connection.makefile("r", encoding="utf-8") as lines:
+                for line in lines:
+                    said = json.loads(line)
+                    batch = unpack_batch(said["batch"])
+                    threading.Thread(
+                        target=_tell,
+                        args=(connection, say, batch.id, self._ask(batch)),
+                        name="nvfp4-broker",
+                        daemon=True,
+                    ).start()
+        except (OSError, ValueError, RemoteError):
+            return
+
+    def _ask(self, batch: Batch) -> Ticket:
+        key = json.dumps([[question(job) for job in batch.jobs], batch.blocks], sort_keys=True)
+        with self._lock:
+            ticket = self._asked.get(key)
+            if ticket is None:
+                (ticket,) = self._session.add([batch])
+                self._asked[key] = ticket
+                return ticket
+        self._session.hurry(ticket)  # asked for a second time: somebody waits for it
+        return ticket
+
+
+def _tell(connection: socket.socket, say: threading.Lock, batch: str, ticket: Ticket) -> None:
+    said: dict[str, Any]
+    try:
+        answer = ticket.wait()
+        said = {
+            "answer": pack_answer(answer.model_copy(update={"batch": batch})),
+            "seeds": [job.order_seed for job in ticket.batch.jobs],
+        }
+    except RemoteError as error:
+        said = {"trouble": error.trouble, "what": error.what, "do": error.do}
+    with contextlib.suppress(OSError), say:
+        connection.sendall((json.dumps({"for": batch, **said}) + "\n").encode())
+
+
+class BrokerRemote:
+    """The remote of a process that asks a broker.
+
+    Args:
+        address: The broker's.
+        name: Name of the remote behind it.
+    """
+
+    def __init__(self, address: str, *, name: str) -> None:
+        self.name = name
+        self.seeds: dict[str, tuple[int, ...]] = {}
+        """Seeds with which the jobs of a batch were run, by its id."""
+        self._address = address
+        self._connection: socket.socket | None = None
+        self._arrivals: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        self._say = threading.Lock()
+
+    def describe(self) -> str:
+        """What it is."""
+        return f"{self.name}, by way of the controlling process"
+
+    def submit(self, batches: Sequence[Batch]) -> list[Handle]:
+        """Hand batches to the broker."""
+        for batch in batches:
+            self._send({"batch": pack_batch(batch)})
+        return [Handle(batch, batch.id) for batch in batches]
+
+    def collect(self, handles: Sequence[Handle], *, timeout_s: float) -> Iterator[Arrival]:
+        """What the broker said."""
+        by_id = {handle.call: handle for handle in handles}
+        until = time.monotonic() + timeout_s
+        while True:
+            try:
+                batch, said = self._arrivals.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                return
+            if not batch:
+                raise _gone()
+            if (handle := by_id.get(batch)) is None:
+                continue
+            if "answer" in said:
+                self.seeds[batch] = tuple(said["seeds"])
+                yield Arrival(handle, answer=unpack_answer(said["answer"]))
+            else:
+                yield Arrival(handle, error=RemoteError(said["trouble"], said["what"], said["do"]))
+
+    def cancel(self, handles: Sequence[Handle]) -> None:  # noqa: ARG002
+        """Nothing: another process may need them, and the end of the run cancels the rest."""
+
+    def status(self) -> RemoteStatus:
+        """Only that there is a broker."""
+        return RemoteStatus(self._connection is not None, self.describe())
+
+    def warm(self) -> None:
+        """Nothing to do here."""
+
+    def stop(self) -> None:
+        """Close the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    def cost(self) -> Cost:
+        """What it costs is counted where the broker is."""
+        return Cost()
+
+    def _send(self, said: dict[str, Any]) -> None:
+        try:
+            if self._connection is None:
+                self._connection = socket.socket(socket.AF_UNIX)
+                self._connection.connect(self._address)
+                threading.Thread(
+                    target=_listen, args=(self._connection, self._arrivals.put), name="nvfp4-broker", daemon=True
+                ).start()
+            with self._say:
+                self._connection.sendall((json.dumps(said) + "\n").encode())
+        except OSError as error:
+            raise _gone() from error
+
+
+def _listen(connection: socket.socket, put: Callable[[tuple[str, dict[str, Any]]], None]) -> None:
+    with contextlib.suppress(OSError, ValueError), connection.makefile("r", encoding="utf-8") as lines:
+        for line in lines:
+            said = json.loads(line)
+            put((said["for"], said))
+    put(("", {}))
+
+
+def _gone() -> RemoteError:
+    return RemoteError("network", "the process that talks to the remote has ended", "run again with --nvfp4-resume")

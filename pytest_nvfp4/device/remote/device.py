@@ -1,0 +1,160 @@
+"""A remote as a device: a job is matched with what was sent ahead, or sent now, and its result awaited."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.remote.base import Batch, Place, RemoteError
+from pytest_nvfp4.device.remote.far import SOURCE
+from pytest_nvfp4.device.remote.kept import question
+from pytest_nvfp4.device.remote.session import RemoteSession, Ticket
+from pytest_nvfp4.device.result import DeviceInfo, Result, SimulatedCall
+from pytest_nvfp4.toolchain.device_model import for_arch
+from pytest_nvfp4.toolchain.trace import Finding
+
+TROUBLE = "remote"
+"""Kind of the finding that says why a remote gave no result."""
+_ARCHS = {"B200": "sm_100a", "H200": "sm_90a", "H100": "sm_90a"}
+_CAPABILITIES = {"sm_100a": (10, 0), "sm_90a": (9, 0)}
+
+
+def arch_of(gpu: str) -> str | None:
+    """The architecture of a GPU by its usual name; None for one that is not known here."""
+    return _ARCHS.get(gpu.upper().partition(":")[0].removesuffix("!"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A job within a batch that was sent."""
+
+    ticket: Ticket
+    index: int
+
+
+class RemoteDevice:
+    """A device far away.
+
+    Args:
+        session: The session on the remote.
+        name: Name of the remote.
+        gpu: The GPU that was asked for.
+        waiting: Is called now and then by a thread that waits for a result.
+    """
+
+    def __init__(
+        self, session: RemoteSession, *, name: str, gpu: str, waiting: Callable[[], None] | None = None
+    ) -> None:
+        self.name = name
+        self.session = session
+        self.places: dict[str, Place] = {}
+        """Where jobs ran, by container."""
+        self._gpu = gpu
+        self._arch = arch_of(gpu)
+        self._waiting = waiting
+        self._lock = threading.Lock()
+        self._sent: dict[str, _Sent] = {}
+        self._used: set[str] = set()
+        self._seen: DeviceInfo | None = None
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        """The compute capability that is asserted there."""
+        return _CAPABILITIES.get(self._arch or "")
+
+    def describe(self) -> DeviceInfo:
+        """What answered last; before that, what was asked for. Contacts nothing."""
+        if self._seen is not None:
+            return self._seen
+        model = for_arch(self._arch or "sm_100a")
+        return DeviceInfo(name=f"{self._gpu} ({self.name})", capability=model.capability)
+
+    def unsupported(self, arch: str) -> str | None:
+        """Why code for an architecture would not run there, or None. Contacts nothing."""
+        if self._arch is None or arch.rstrip("af") == self._arch.rstrip("af"):
+            return None
+        return f"the kernel is for {arch}, and a {self._gpu} is {self._arch.rstrip('af')}"
+
+    def send_ahead(self, jobs: Sequence[Job], *, blocks: int = 1) -> None:
+        """Send jobs, as one batch, whose results will be asked for later. Those that were sent already are left out."""
+        with self._lock:
+            fresh = [job for job in jobs if _key(job) not in self._sent]
+            if not fresh:
+                return
+            batch = Batch(jobs=tuple(fresh), blocks=blocks, capability=self.capability)
+            (ticket,) = self.session.add([batch])
+            for index, job in enumerate(fresh):
+                self._sent[_key(job)] = _Sent(ticket, index)
+
+    def ahead(self, job: Job) -> Job:
+        """The job that was sent in place of this one (it asks the same, with another seed); else this one is sent."""
+        with self._lock:
+            sent = self._sent.get(_key(job))
+        if sent is None:
+            sent = self._claimed(job)
+        return sent.ticket.batch.jobs[sent.index]
+
+    def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:  # noqa: ARG002
+        """Run a job there; see ``Device``. What was sent ahead is used once, or by its own seed."""
+        sent = self._claimed(job)
+        self.session.hurry(sent.ticket)
+        try:
+            answer = sent.ticket.wait(on_wait=self._waiting)
+        except RemoteError as error:
+            status = "timeout" if error.trouble == "timeout" else "unavailable"
+            return Result(job=job.id, status=status, findings=(Finding(kind=TROUBLE, message=str(error)),))  # type: ignore[arg-type]
+        self.places[answer.place.container] = answer.place
+        result = answer.results[sent.index]
+        if result.device is not None:
+            self._seen = result.device
+        return at_home(result.model_copy(update={"job": job.id}), base)
+
+    def _claimed(self, job: Job) -> _Sent:
+        """Where the job was sent, or is sent now."""
+        key = _key(job)
+        with self._lock:
+            sent = self._sent.get(key)
+            if sent is not None:
+                same = sent.ticket.batch.jobs[sent.index].order_seed == job.order_seed
+                if same or (job.action == "benchmark" and key not in self._used):
+                    self._used.add(key)
+                    return sent
+            (ticket,) = self.session.add([Batch(jobs=(job,), capability=self.capability)], urgent=True)
+            self._sent[key] = _Sent(ticket, 0)
+            self._used.add(key)
+            return self._sent[key]
+
+
+def _key(job: Job) -> str:
+    return json.dumps(question(job), sort_keys=True)
+
+
+def at_home(result: Result, base: Path | None) -> Result:
+    """The result with findings that name the user's own files below ``base``."""
+    if base is None:
+        return result
+
+    def own(finding: Finding) -> Finding:
+        if finding.file is None or not Path(finding.file).is_relative_to(SOURCE):
+            return finding
+        return finding.model_copy(update={"file": str(base / Path(finding.file).relative_to(SOURCE))})
+
+    def call(one: SimulatedCall) -> SimulatedCall:
+        launches = tuple(
+            launch.model_copy(update={"findings": tuple(map(own, launch.findings))}) for launch in one.launches
+        )
+        return one.model_copy(update={"launches": launches})
+
+    return result.model_copy(
+        update={
+            "findings": tuple(map(own, result.findings)),
+            "cases": tuple(
+                report.model_copy(update={"findings": tuple(map(own, report.findings))}) for report in result.cases
+            ),
+            "simulated": tuple(map(call, result.simulated)),
+        }
+    )
