@@ -18,13 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.layout.algebra import modes
+from pytest_nvfp4.layout.canonical import canonical
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import parse_layout
 from pytest_nvfp4.layout.notation import Layout
 from pytest_nvfp4.layout.offsets import domain_size, offset_array
+from pytest_nvfp4.layout.signals import injective, tractable
 from pytest_nvfp4.layout.tree import leaves
 from pytest_nvfp4.proof.statement import Cases, Claim, Control, Method
 
@@ -241,6 +244,15 @@ def look_at_copy(operand: Operand, *, line_units: int = 1, source_units: int = 0
     read = tmem.k % operand.vector == 0
     row, k, mma, place = tmem.row[read], tmem.k[read], tmem.mma[read], tmem.offset[read]
     line, byte = np.meshgrid(np.arange(32), np.arange(16), indexing="ij")
+    written = [(line + 32 * quadrant) * LANE + byte for quadrant in range(4)]
+    claimed = offset_array(modes(operand.target)[0])
+    if claimed.tolist() != np.stack([part.T for part in written]).ravel().tolist():
+        return f"{operand.name}: a copy's TMEM side is {modes(operand.target)[0]}, and lines go to other places", 1
+    for address in writes:
+        if address // LANE or address + 16 > LANE_BYTES:
+            return f"{operand.name}: a copy starts at {_tmem(address)}; it must at lane 0 of columns that exist", 1
+    if len(outside := np.flatnonzero((place // LANE >= LANES) | (place % LANE >= LANE_BYTES) | (place < 0))):
+        return f"{operand.name}: the MMA reads {_tmem(int(place[outside[0]]))}, which is outside TMEM", 1
     due = np.zeros((operand.rows, MMA_K, int(smem.mma.max()) + 1), np.int64)
     for stage in range(stages):
         image = np.full((LANES, LANE_BYTES), -1, np.int64)
@@ -321,6 +333,7 @@ def claims_for(
         ),
     ]
     copied = [operand for operand in operands if operand.source is not None and operand.target is not None]
+    found.append(_broadcast(operands, what, topic=topic, preconditions=preconditions))
     copied_what = whose or " and ".join(operand.name for operand in copied)
     if copied:
         found.append(
@@ -345,6 +358,51 @@ def claims_for(
             )
         )
     return tuple(found)
+
+
+def without_broadcast(layout: Layout) -> Layout:
+    """The layout without its modes of stride 0."""
+    pairs = [pair for pair in zip(leaves(layout.shape), leaves(layout.stride), strict=True) if pair[1] != 0]
+    return Layout(tuple(size for size, _ in pairs), tuple(stride for _, stride in pairs))
+
+
+def look_at_broadcast(layout: Layout, vector: int) -> str | None:
+    """How a layout shares its factors otherwise than among exactly ``vector`` elements, or None."""
+    shape = leaves(layout.shape)
+    shared = prod(
+        size for size, stride in zip(shape, leaves(layout.stride), strict=True) if stride == 0 and isinstance(size, int)
+    )
+    if shared != vector:
+        return f"{canonical(layout)}: {shared} indices share a factor, not {vector}"
+    rest = without_broadcast(layout)
+    if not tractable(rest).value:
+        return f"{canonical(layout)}: its modes without stride 0 do not divide each other"
+    if not injective(rest).value:
+        return f"{canonical(layout)}: two factors share a place"
+    return None
+
+
+def _broadcast(operands: Sequence[Operand], what: str, *, topic: str, preconditions: tuple[str, ...]) -> Claim:
+    def look(*, fewer: bool = False) -> Look:
+        looked = 0
+        for operand in operands:
+            for layout in (operand.smem, operand.tmem):
+                looked += 1
+                wrong = look_at_broadcast(layout, operand.vector // 2 if fewer else operand.vector)
+                if wrong is not None:
+                    return f"{operand.name}: {wrong}", looked
+        return None, looked
+
+    return Claim(
+        name=f"{topic}.broadcast",
+        words=f"In shared memory and TMEM of {what}, exactly the elements of one run share a factor: the modes of "
+        "stride 0 are those, and the others are tractable, so that no two factors share a place.",
+        formulas=("product of the sizes of stride 0 = V", "s_i d_i | d_{i+1} for the other modes, sorted by stride"),
+        method=Method.CANONICAL,
+        check=Cases(look, "layouts"),
+        preconditions=preconditions,
+        controls=(Control("half as many elements share a factor", Cases(lambda: look(fewer=True), "layouts")),),
+    )
 
 
 def _each(operands: Sequence[Operand], look: Callable[[Operand], Look]) -> Look:

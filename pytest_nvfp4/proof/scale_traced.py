@@ -56,7 +56,10 @@ class _Mma:
 def find(records: Sequence[Record]) -> Found:
     """The scale factors among a kernel's named layouts; damaged or unreadable types are passed over."""
     known = [(record, info) for record in records if (info := _info(record)) is not None]
-    mmas = sorted({mma for record, _ in known if (mma := _mma(record.raw))}, key=repr)
+    named = [(record.name.lower(), mma) for record, _ in known if (mma := _mma(record.raw)) is not None]
+    # CUTLASS's kernels have a second tiled MMA that only partitions SFB; no instruction is made from it.
+    own = [found for found in named if "sfb" not in found[0]] or named
+    mmas = sorted({mma for _, mma in own}, key=repr)
     gmem = tuple(
         (record.name, info.layout)
         for record, info in known

@@ -191,7 +191,8 @@ def sorted_obligations(z3: Z3, *, permutation: bool = True, through_order: bool 
     """
     order, position = z3.Function("o", z3.IntSort(), z3.IntSort()), z3.Function("p", z3.IntSort(), z3.IntSort())
     count = z3.Function("T", z3.IntSort(), z3.IntSort())
-    g, i, j, place, first = z3.Ints("g i j place Q(i)")
+    g, i, j, place = z3.Ints("g i j place")
+    first, second, third, other_second, other_third = z3.Ints("Q(i) Q(i+1) Q(i+2) Q'(i+1) Q'(i+2)")
     inverse = {"p(o(i)) = i": position(order(i)) == i, "p(o(j)) = j": position(order(j)) == j}
     group = order(i) if through_order else i
     return [
@@ -211,10 +212,15 @@ def sorted_obligations(z3: Z3, *, permutation: bool = True, through_order: bool 
             {"i": i, "o(i)": order(i), "place": place, "T(i)": count(i), "T(o(i))": count(order(i))},
         ),
         Obligation(
-            "exchanging neighbours keeps the grid",
-            {"Q(i) >= 0": first >= 0},
-            first + count(i) + count(j) == first + count(j) + count(i),
-            {"Q(i)": first},
+            "exchanging neighbours keeps the sum behind them, so any order keeps the grid",
+            {
+                "Q(i+1) = Q(i) + T(o(i))": second == first + count(order(i)),
+                "Q(i+2) = Q(i+1) + T(o(j))": third == second + count(order(j)),
+                "Q'(i+1) = Q(i) + T(o(j))": other_second == first + count(order(j)),
+                "Q'(i+2) = Q'(i+1) + T(o(i))": other_third == other_second + count(order(i)),
+            },
+            third == other_third,
+            {"Q(i)": first, "Q(i+2)": third, "Q'(i+2)": other_third},
         ),
     ]
 

@@ -14,7 +14,7 @@ _HEAD = '''\
 #   {formula}
 #
 # Proved for any number of groups and any sizes by `nvfp4 prove cta-indexing`, in 32-bit signed integers under what
-# `tile_table` checks. `table` is int32 [G, 2], row-major, on the device. Launch nothing when the grid is 0.
+# `tile_table` checks. `table` is int32 [G + 1, 2], row-major, on the device. Launch nothing if the grid is 0.
 import cutlass.cute as cute
 from cutlass import Int32
 
@@ -22,7 +22,7 @@ TILE_M, TILE_N = {tile_m}, {tile_n}
 
 
 def tile_table(problem_sizes):
-    """Rows (P(g), {per}) of all groups, and the grid P(G)."""
+    """Rows (P(g), {per}) of all groups and a last one (P(G), 0); and the grid P(G)."""
     rows, first = [], 0
     for m, n, *_ in problem_sizes:
         if not 0 <= m <= 2**31 - TILE_M or not 0 <= n <= 2**31 - TILE_N:
@@ -32,7 +32,7 @@ def tile_table(problem_sizes):
         first += tiles_m * tiles_n
     if first >= 2**31 or len(rows) > 2**30:
         raise ValueError(f"{{first}} tiles in {{len(rows)}} groups: a grid has at most 2^31 - 1 CTAs")
-    return rows, first
+    return [*rows, (first, 0)], first
 
 
 '''
@@ -56,15 +56,10 @@ _SCAN = '''\
 @cute.jit
 def find_tile(table: cute.Tensor, num_groups: Int32, b: Int32):
     """(group, x, y) of CTA b, 0 <= b < P(num_groups)."""
-    # Invariant: P(low) <= b. A group without tiles is stepped over, for its P is its successor's.
+    # Invariant: P(low) <= b < P(num_groups). A group without tiles is stepped over: its P is its successor's.
     low = Int32(0)
-    following = Int32(1)
-    while following < num_groups:
-        if table[following, 0] <= b:
-            low = following
-            following += 1
-        else:
-            following = num_groups
+    while b >= table[low + 1, 0]:
+        low += 1
 '''
 
 _TAIL = {

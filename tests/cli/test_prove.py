@@ -1,0 +1,125 @@
+"""``nvfp4 prove``: statements as text, JSON and HTML, the snippet, a kernel's scale factors."""
+
+import ast
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.cli.prove.options import MOST_GROUPS
+
+KERNEL = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+
+
+@pytest.fixture
+def solver():
+    pytest.importorskip("z3")
+
+
+@pytest.mark.usefixtures("solver")
+def test_the_cta_map_as_json_and_html(cli, tmp_path):
+    page = tmp_path / "proof.html"
+    done = cli("prove", "cta-indexing", "--groups", "2,5-6", "--json", "--html", page, "--query-timeout", "20000")
+    assert done.code == 0, done.out
+    data = json.loads(done.out)
+    assert data["ok"] is True
+    given = next(one for one in data["statements"] if one["name"] == "cta-indexing.given-groups")
+    assert "G = 2, 5, 6 groups" in given["words"]
+    assert given["checked"] == "6 obligations"
+    assert all(one["controls"] for one in data["statements"])
+    assert page.read_text().count("<section") == len(data["statements"])
+
+
+@pytest.mark.usefixtures("solver")
+def test_a_problem_is_mapped_cta_by_cta(cli):
+    shape = ("--problem", "gpumode-3", "--shape", "300x256x256,0x128x256")
+    done = cli("prove", "cta-indexing", "--groups", "2", *shape, "--brief", "--query-timeout", "20000")
+    assert done.code == 0, done.out
+    assert "cta-indexing.problem.gpumode-3" in done.out
+    assert "has 6 tiles of 128 x 128" in done.out
+    assert "measured on a device" in done.out
+
+
+@pytest.mark.usefixtures("solver")
+def test_a_time_limit_fails_the_command(cli, monkeypatch):
+    from pytest_nvfp4.proof import catalogue
+    from pytest_nvfp4.proof.solver import Questions
+    from pytest_nvfp4.proof.statement import Method
+    from tests.proof.test_statement import claim, cubes
+
+    monkeypatch.setattr(catalogue, "cta_claims", lambda *_: (claim(Questions(cubes), method=Method.Z3),))
+    done = cli("prove", "cta-indexing", "--query-timeout", "30")
+    assert done.code == 1
+    assert "UNKNOWN" in done.out
+    assert "PROVED" not in done.out
+
+
+def test_without_the_solver_the_message_says_what_to_do(cli, monkeypatch):
+    monkeypatch.setitem(sys.modules, "z3", None)
+    done = cli("prove", "cta-indexing")
+    assert done.code == 1
+    assert "pip install 'pytest-nvfp4[proof]'" in done.out
+    assert "PROVED (EXHAUSTIVE)" in done.out
+    assert "PROVED BY Z3" not in done.out
+
+
+@pytest.mark.parametrize("search", ["binary", "scan"])
+@pytest.mark.parametrize("raster", ["m", "n"])
+def test_the_snippet_is_python_with_the_tile_asked_for(cli, monkeypatch, search, raster):
+    monkeypatch.setitem(sys.modules, "z3", None)
+    done = cli("prove", "cta-indexing", "--emit-snippet", "--tile", "256x64", "--search", search, "--raster", raster)
+    assert done.code == 0
+    names = [node.name for node in ast.parse(done.out).body if isinstance(node, ast.FunctionDef)]
+    assert names == ["tile_table", "find_tile"]
+    assert "TILE_M, TILE_N = 256, 64" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["prove"], "say what to prove"),
+        (["prove", "--all", "cta-indexing"], "--all stands alone"),
+        (["prove", "cta-indexing", "--groups", "0"], "1 to"),
+        (["prove", "cta-indexing", "--groups", str(MOST_GROUPS + 1)], "1 to"),
+        (["prove", "cta-indexing", "--groups", "many"], "2,4,8"),
+        (["prove", "cta-indexing", "--tile", "0x128"], "128x128"),
+        (["prove", "cta-indexing", "--emit-snippet", "--json"], "code only"),
+        (["prove", "cta-indexing", "--shape", "3x3"], "MxNxK"),
+        (["prove", "cta-indexing", "--shape", "10000000x10000000x256"], "more than"),
+        (["prove", "scale-factors", "nothing.py"], "no such file"),
+    ],
+)
+def test_wrong_usage_is_named(cli, arguments, says):
+    done = cli(*arguments)
+    assert done.code == 2
+    assert says in done.err
+
+
+def test_scale_factors_of_the_repositorys_kernel(cli):
+    pytest.importorskip("cutlass")
+    done = cli("prove", "scale-factors", KERNEL, "--json")
+    data = json.loads(done.out)
+    judged = {one["name"]: one for one in data["statements"]}
+    assert data["missing"] == []
+    for part in ("gmem", "smem", "tmem", "copy"):
+        assert judged[f"scale-factors.kernel.{part}"]["status"] == "proved"
+        assert judged[f"scale-factors.kernel.{part}"]["method"] != "z3"
+
+
+def test_a_kernel_without_scale_factors_is_not_proved(cli, in_project):
+    pytest.importorskip("cutlass")
+    done = cli("prove", "scale-factors", in_project / "row_major.py", "--brief")
+    assert done.code == 1
+    assert "not claimed: no block-scaled MMA" in done.out
+
+
+@pytest.mark.usefixtures("solver")
+def test_everything_and_the_installed_dsls_helpers(cli):
+    pytest.importorskip("cutlass")
+    done = cli("prove", "--all", "--json", "--query-timeout", "20000")
+    assert done.code == 0, done.out
+    judged = {one["name"]: one for one in json.loads(done.out)["statements"]}
+    assert judged["scale-factors.helpers"]["checked"] == "64 layouts"
+    assert judged["scale-factors.helpers"]["method"] == "canonical form"
+    assert judged["scale-factors.helpers.gmem"]["checked"] == "2 layouts"

@@ -1,0 +1,203 @@
+"""Scale factors of a traced kernel: found by their types, followed to TMEM, and refuted when any of them is wrong.
+
+The layouts are those of the repository's kernel, from its reviewed snapshot: no DSL is needed.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_nvfp4.layout.errors import LayoutError
+from pytest_nvfp4.layout.grammar import parse_layout
+from pytest_nvfp4.layout.listing import Listing, Record
+from pytest_nvfp4.proof import scale_copies, scale_traced
+from pytest_nvfp4.proof.scale_copies import explicit_operand
+from pytest_nvfp4.proof.statement import Status, judge
+
+SNAPSHOT = Path(__file__).parents[2] / "snapshots/kernels/nvfp4_group_gemm/sm100/layouts[gpumode-0].txt"
+SCOPE = "group_gemm_kernel"
+
+
+@pytest.fixture(scope="module")
+def records():
+    return Listing.parse(SNAPSHOT.read_text()).records
+
+
+def verdicts(records):
+    found = scale_traced.find(records)
+    return {claim.name.rpartition(".")[2]: judge(claim) for claim in scale_traced.claims_of(found)}, found
+
+
+def edited(records, name, old, new):
+    """The records with one layout's type changed."""
+    changed = []
+    for record in records:
+        if record.name == f"{SCOPE}.{name}":
+            assert old in record.raw, record.raw
+            changed.append(Record(record.name, record.raw.replace(old, new)))
+        else:
+            changed.append(record)
+    return changed
+
+
+def test_the_repositorys_kernel(records):
+    judged, found = verdicts(records)
+    assert found.missing == ()
+    assert [operand.name for operand in found.operands] == ["SFA", "SFB"]
+    assert [operand.rows for operand in found.operands] == [128, 128]
+    assert found.operands[0].names == tuple(f"{SCOPE}.{name}" for name in ("sSFA", "tCtSFA", "tSsSFA", "tStSFA"))
+    assert {name: str(one.status) for name, one in judged.items()} == dict.fromkeys(
+        ("gmem", "smem", "tmem", "broadcast", "copy"), "proved"
+    )
+    # 2 operands, 3 stages, 128 rows, 4 MMAs of 4 factors, 4 quadrants.
+    assert judged["copy"].checked == f"{2 * 3 * 128 * 16 * 4} factors"
+
+
+TAMPERED = [
+    ("smem", "sSFA", "((((16,4),0),(0,1)),0,512,2048)", "((((4,128),0),(0,1)),0,512,2048)"),
+    ("smem", "sSFB", "((((16,4),0),(0,1)),0,512,2048)", "((((16,4),0),(0,1)),0,1024,2048)"),
+    ("smem", "sSFB", "((((16,4),0),(0,1)),0,512,2048)", "((((16,4),0),(0,1)),0,512,1024)"),
+    ("tmem", "tCtSFA", "((((262144,4),8388608),(0,1)),0,16)", "((((262144,4),8388608),(0,4)),0,16)"),
+    ("tmem", "tCtSFB", "((((262144,4),8388608),(0,1)),0,16)", "((((4,262144),8388608),(0,1)),0,16)"),
+    ("tmem", "tCtSFB", "((((262144,4),8388608),(0,1)),0,16)", "((((262144,4),0),(0,1)),0,16)"),
+    ("copy", "tCtSFA", "((((262144,4),8388608),(0,1)),0,16)", "((((262144,4),8388608),(0,1)),0,32)"),
+    ("copy", "tSsSFA", "((((1,1,1),0),0),0,0,32,128)", "((((1,1,1),0),0),0,0,64,128)"),
+    ("copy", "tSsSFB", "((((1,1,1),0),0),0,0,32,128)", "((((1,1,1),0),0),0,0,32,256)"),
+    ("copy", "tSsSFB", "((((1,1,1),0),0),0,0,32,128)", "((((8,1,1),0),0),0,0,32,128)"),
+    ("copy", "tStSFA", "(((262144,1,8388608),0),0,0,16)", "(((262144,1,8388608),0),0,0,8)"),
+]
+
+
+@pytest.mark.parametrize(("claim", "name", "old", "new"), TAMPERED)
+def test_a_wrong_layout_is_refuted_with_its_place(records, claim, name, old, new):
+    judged, _ = verdicts(edited(records, name, old, new))
+    assert judged[claim].status is Status.REFUTED
+    assert name[-3:] in judged[claim].counterexample
+    assert "row" in judged[claim].counterexample or "MMA" in judged[claim].counterexample
+
+
+def test_wrong_lanes_of_the_copys_target_are_refuted(records):
+    changed = edited(records, "tStSFA", "(((262144,1,8388608),0),0,0,16)", "(((524288,1,8388608),0),0,0,16)")
+    assert verdicts(changed)[0]["copy"].status is Status.REFUTED
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("operands[2]", ":(((16,4),?{div=512}),((0,1),512),(0,0))", ":(((4,128),?{div=512}),((0,1),512),(0,0))"),
+        ("operands[3]", ":(((16,4),?{div=512}),((0,1),512),(0,0))", ":(((16,4),?{div=512}),((0,1),1024),(0,0))"),
+        ("operands[3]", ":(((16,4),?{div=512}),((0,1),512),(0,0))", ":(((16,4),2048),((0,1),512),(0,0))"),
+        ("operands[3]", "((16,4),?),(1,1)):(((16,4),?{div=512})", "((16,4),8),(1,1)):(((16,4),2048)"),
+    ],
+)
+def test_wrong_global_memory_is_refuted(records, name, old, new):
+    judged, _ = verdicts(edited(records, name, old, new))
+    assert judged["gmem"].status is Status.REFUTED
+    assert name in judged["gmem"].counterexample
+
+
+def test_static_global_memory_is_compared_with_numbers(records):
+    good = edited(records, "operands[3]", "((16,4),?),(1,1)):(((16,4),?{div=512})", "((16,4),8),(1,1)):(((16,4),4096)")
+    assert verdicts(good)[0]["gmem"].status is Status.PROVED
+
+
+@pytest.mark.parametrize(
+    ("gone", "says"),
+    [
+        ("sSFA", "SFA: no tensor of its factors in shared memory"),
+        ("tCtSFB", "SFB: no tensor of its factors in TMEM"),
+        ("tSsSFA", "SFA: the source descriptors of its copy"),
+        ("tStSFB", "SFB: the TMEM side of its copy"),
+    ],
+)
+def test_what_is_not_seen_is_said(records, gone, says):
+    found = scale_traced.find([record for record in records if record.name != f"{SCOPE}.{gone}"])
+    assert [text for text in found.missing if says in text]
+
+
+def test_without_or_with_two_mmas_nothing_is_guessed(records):
+    none = scale_traced.find([record for record in records if "mma" not in record.name])
+    assert none.operands == ()
+    assert "no block-scaled MMA" in none.missing[0]
+    mma = next(record for record in records if record.name.endswith(".tiled_mma"))
+    partitioning = Record("k.tiled_mma_sfb", mma.raw.replace("128x128x64", "128x256x64"))
+    assert scale_traced.find([*records, partitioning]).missing == ()
+    two = scale_traced.find([*records, Record("k.other", mma.raw.replace("128x128x64", "128x256x64"))])
+    assert "2 block-scaled MMAs" in two.missing[0]
+    empty = scale_traced.find([])
+    assert len(empty.missing) == 2
+    assert scale_traced.claims_of(empty) == ()
+
+
+def test_damaged_types_are_passed_over(records):
+    found = scale_traced.find(
+        [*records, Record("k.sfa_bad", '!cute.layout<"x">'), Record("k.sfb_bad", "!cute.memref<")]
+    )
+    assert found.missing == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("((32,4),(16,4)):((16,4),(0,1))", None),
+        ("((32,4),(32,4)):((16,4),(0,1))", "32 indices share"),
+        ("((32,4),(16,4)):((16,4),(16,1))", "1 indices share"),
+        ("((32,4),(16,4)):((16,0),(0,1))", "64 indices share"),
+        ("((32,4),(16,4)):((16,4),(0,2))", "do not divide"),
+        ("((32,4),(16,4)):((16,4),(0,4))", "do not divide"),
+    ],
+)
+def test_broadcast_is_the_stride_0_modes_and_nothing_else(text, says):
+    wrong = scale_copies.look_at_broadcast(parse_layout(text), 16)
+    assert wrong is None if says is None else says in wrong
+
+
+# --- the explicit layouts, derived again -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vector", [16, 32])
+@pytest.mark.parametrize("rows", [64, 128, 192, 256])
+def test_the_copy_again_by_a_plain_loop(rows, vector):
+    """One stage, byte by byte, without the package's arrays: smem -> TMEM -> what the MMA reads."""
+    operand = explicit_operand(rows=rows, vector=vector, stages=1)
+    factors = 64 // vector
+    smem = np.zeros(512 * 4 * -(-rows // 128), np.int64)
+    for row in range(rows):
+        for block in range(256 // vector):
+            place = (row // 128 * (64 // vector) + block // 4) * 512 + row % 32 * 16 + row % 128 // 32 * 4 + block % 4
+            smem[place] = 1000 * row + block
+    tmem = np.full((128, 512, 4), -1, np.int64)
+    columns = 4 * -(-rows // 128)
+    for start in range(0, 512 * -(-rows // 128) * (64 // vector), 512):
+        tile_row, tile_k = divmod(start // 512, 64 // vector)
+        for line in range(32):
+            for byte in range(16):
+                for quadrant in range(4):
+                    column = tile_k * columns + tile_row * 4 + byte // 4
+                    tmem[line + 32 * quadrant, column, byte % 4] = smem[start + 16 * line + byte]
+    for mma in range(4):
+        address = operand.tmem(((0, 0), 0, (mma if vector == 16 else (mma % 2, mma // 2))))
+        column, byte = address // 4, address % 4
+        for row in range(rows):
+            for factor in range(factors):
+                for quadrant in range(4):
+                    read = tmem[row % 32 + 32 * quadrant, column + row // 32, byte + factor]
+                    assert read == 1000 * row + mma * factors + factor
+    for look in (scale_copies.look_at_smem, scale_copies.look_at_tmem, scale_copies.look_at_copy):
+        assert look(operand)[0] is None
+
+
+def test_operands_of_another_form_are_refused():
+    operand = explicit_operand(rows=128)
+    short = replace(operand, smem=parse_layout("((((32,4),1),(16,2)),1,4,2):((((16,4),0),(0,1)),0,512,2048)"))
+    with pytest.raises(LayoutError, match="64 elements of k"):
+        scale_copies.look_at_smem(short)
+    with pytest.raises(LayoutError, match="not of the form"):
+        scale_copies.look_at_smem(replace(operand, smem=parse_layout("(128,4):(4,1)")))
+    target = parse_layout("(((32,16,4),1),1,2):(((262144,1,8388608),0),0,16)")
+    with pytest.raises(LayoutError, match="do not pair"):
+        scale_copies.look_at_copy(replace(operand, target=target))
+    with pytest.raises(LayoutError, match="was not seen"):
+        scale_copies.look_at_copy(replace(operand, source=None))
