@@ -232,6 +232,10 @@ class TorchCuda:
         self._patch(torch, "Generator", _Generator)
         self._patch(torch, "from_dlpack", _from_dlpack(vars(torch)["from_dlpack"]))
         _register_with_dsl()
+        # Module.cuda() must make new parameters: the data of a CPU parameter cannot become a device tensor.
+        overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
+        torch.__future__.set_overwrite_module_params_on_conversion(True)
+        self._stack.callback(torch.__future__.set_overwrite_module_params_on_conversion, overwrites)
         self._stack.enter_context(_FunctionMode())
         self._stack.enter_context(_DispatchMode(self._generator))
 

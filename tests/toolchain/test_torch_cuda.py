@@ -79,6 +79,10 @@ out = torch.empty(6, device="cuda")
 said["out_is_out"] = torch.add(gpu, 1, out=out) is out
 said["empty_is_poisoned"] = bool(torch.empty(64, dtype=torch.float16, device="cuda").isnan().all())
 said["zero_size"] = list(torch.empty(0, 4, device="cuda").shape)
+module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
+moved = copy.deepcopy(module).cuda()
+said["module"] = [torch.allclose(moved(x.float()).cpu(), module(x.float().cpu())), str(moved[0].weight.device),
+                  str(moved.cpu()[0].weight.device)]
 said["permute"] = [list(x.permute(1, 0).stride()), x.permute(1, 0).is_contiguous()]
 
 # errors torch gives on a GPU, and errors of our own
@@ -162,6 +166,10 @@ def test_views_share_memory(said):
     assert said["out_is_out"]
     assert said["zero_size"] == [0, 4]
     assert said["permute"] == [[1, 3], False]
+
+
+def test_a_module_moves_to_the_device_and_back(said):
+    assert said["module"] == [True, "cuda:0", "cpu"]
 
 
 def test_mixing_devices_is_an_error_where_torch_says_so(said):
