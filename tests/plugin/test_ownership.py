@@ -100,7 +100,7 @@ class TestARunThatSelects:
         before = recorded.snapshots()
         recorded.file("test_x.py", TESTS + "\ndef test_fails():\n    assert False\n")
         for args in ((), ("--lf",), ("--lf", "--snapshot-update")):
-            result = pytester.runpytest_inprocess("-p", "no:hypothesispytest", *args)
+            result = pytester.runpytest_inprocess("-p", "no:hypothesispytest", "--nvfp4-device=none", *args)
             assert result.ret == 1
             assert "unused" not in result.stdout.str()
         assert recorded.snapshots() == before
