@@ -45,11 +45,13 @@ class WarpAgent(Agent):
         thread: What its fences and strong accesses have left open.
         st, st_issued, st_known: Agent of its ``tcgen05.st``, how many it issued, how many it waited for.
         ld, ld_issued: The same for ``tcgen05.ld``.
+        queue, pipe: The tcgen05 pipe that it issued to last.
         met: The barriers whose initialisation it knows to have happened before.
     """
 
     __slots__ = (
-        "agents", "launch", "ld", "ld_issued", "memory", "met", "st", "st_issued", "st_known", "thread", "who",
+        "agents", "launch", "ld", "ld_issued", "memory", "met", "pipe", "queue", "st", "st_issued", "st_known", "thread",
+        "who",
     )  # fmt: skip
     launch: LaunchRaces
     memory: CtaMemory
@@ -63,6 +65,8 @@ class WarpAgent(Agent):
         self.st = self.ld = -1
         self.st_issued = self.st_known = self.ld_issued = 0
         self.met: set[int] = set()
+        self.queue: object = None
+        self.pipe: Agent | None = None
 
 
 class BarrierState:
@@ -73,16 +77,17 @@ class BarrierState:
         arrived: What has been released to it so far. A barrier's operations form one chain, so that a phase has all
             that its predecessors had.
         complete: The same at the end of the last complete phase.
-        initialised: The epoch of its ``mbarrier.init``.
+        joined: The agent, and the version of its clock, that ``arrived`` joined last.
+        init, at, who: The epoch of its ``mbarrier.init``, the instruction and the warp.
+        fenced: Whether that was made visible to the async proxy, or a warning told that it was not.
         commits: What pipes and ``cp.async`` knew when their arrivals were ordered, until they arrive.
     """
 
-    __slots__ = ("arrived", "at", "clocks", "commits", "complete", "fenced", "index", "init", "number", "rank", "who")
+    __slots__ = ("arrived", "at", "clocks", "commits", "complete", "fenced", "init", "joined", "number", "who")
 
     def __init__(self, clocks: Clocks, barrier: Mbarrier) -> None:
         self.clocks = clocks
-        self.index = barrier.index
-        self.rank = barrier.cta.rank
+        self.joined: tuple[int, int] | None = None
         self.number = clocks.agent(Owner("mbarrier", barrier.name))
         self.arrived = clocks.clock()
         self.complete: Clock | None = None
@@ -91,6 +96,14 @@ class BarrierState:
         self.at = -1
         self.who: Who | None = None
         self.fenced = False
+
+    def join(self, agent: Agent) -> None:
+        """All that an agent has done and seen is released to the barrier."""
+        now = (agent.number, agent.version)
+        if self.joined != now:
+            self.arrived.join(agent.clock)
+            self.joined = now
+        agent.advance()
 
     def finish(self) -> None:
         """The phase is complete."""
@@ -157,8 +170,6 @@ class ClusterAgents:
         self.barriers: dict[Mbarrier, BarrierState] = {}
         self.rounds: dict[object, Round] = {}
         self.pipes: dict[Hashable, Agent] = {}
-        self.joined: dict[Hashable, tuple[int, int]] = {}
-        """By pipe, the warp and the version of its clock that it joined last."""
         self.bulk: dict[tuple[int, int], BulkThread] = {}
         self.copies: dict[int, Copies] = {}
         self.warpgroups: dict[object, int] = {}

@@ -108,11 +108,11 @@ class Agent:
 
     Attributes:
         number, clock: Its number and what it has seen.
-        tick: Its present tick.
         version: Grows whenever its clock changes.
+        joined: The agent, and the version of its clock, that this one's clock joined last.
     """
 
-    __slots__ = ("clock", "clocks", "number", "owner", "tick", "version")
+    __slots__ = ("_released", "clock", "clocks", "joined", "number", "owner", "tick", "version")
 
     def __init__(self, clocks: Clocks, owner: Any, *, asynchronous: bool = False) -> None:
         self.clocks = clocks
@@ -121,6 +121,8 @@ class Agent:
         self.clock = clocks.clock()
         self.tick = 1
         self.version = 0
+        self.joined: tuple[int, int] | None = None
+        self._released = False
         self.clock.ticks[slice(None) if asynchronous else 0, self.number] = 1
 
     def acquire(self, clock: Clock) -> None:
@@ -131,13 +133,20 @@ class Agent:
     def release(self, clock: Clock) -> None:
         """All that the agent has done and seen is in ``clock``; what it does from now on is not."""
         clock.join(self.clock)
-        self.advance()
+        self._released = True
 
     def advance(self) -> None:
-        """Begin the next tick."""
-        self.tick += 1
-        self.clock.ticks[0, self.number] = self.tick
-        self.version += 1
+        """What it does from now on belongs to the next tick, which begins when it does something."""
+        self._released = True
+
+    def epoch(self) -> int:
+        """The tick of what the agent does now."""
+        if self._released:
+            self._released = False
+            self.tick += 1
+            self.clock.ticks[0, self.number] = self.tick
+            self.version += 1
+        return self.tick
 
     def fence_proxy(self, *, shared: bool = True, everywhere: bool = False) -> None:
         """All that is ordered before this is visible to the async proxy: in shared memory, in global, or both."""
@@ -146,6 +155,7 @@ class Agent:
             ticks[ASYNC_SHARED] = ticks[BEFORE]
         if everywhere or not shared:
             ticks[ASYNC_GLOBAL] = ticks[BEFORE]
+        self.version += 1
         foreign = self.clock.foreign
         if foreign and (everywhere or not shared):
             for number, known in foreign.items():
@@ -156,6 +166,7 @@ class Agent:
     def fence_inits(self) -> None:
         """The agent's own ``mbarrier.init`` are visible to whoever a relaxed cluster barrier lets pass."""
         self.clock.ticks[INITS, self.number] = self.tick
+        self.version += 1
         self.advance()
 
     def knows(self, number: int, tick: int) -> bool:

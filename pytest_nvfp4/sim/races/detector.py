@@ -30,7 +30,7 @@ from pytest_nvfp4.sim.lanes import lanes
 from pytest_nvfp4.sim.monitor import READ
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.agents import BarrierState, BulkThread, ClusterAgents, WarpAgent
-from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, INITS, Clock
+from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, INITS, Agent, Clock
 from pytest_nvfp4.sim.races.findings import RACE, WARNING
 from pytest_nvfp4.sim.races.launch import LANES_A_UNIT, CtaMemory, LaunchRaces, Step
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_of
@@ -90,7 +90,7 @@ class Detector:
 
     def fence(self, w: Warp, mask: int, kind: str, at: int) -> None:
         """A fence of any kind, or a tcgen05 wait."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         if kind.startswith("proxy.async"):
             everywhere = kind == "proxy.async"
             agent.fence_proxy(shared=not kind.endswith(".global"), everywhere=everywhere)
@@ -122,7 +122,7 @@ class Detector:
         agent = self._warp(who[0])
         state = BarrierState(agent.clocks, barrier)
         agent.agents.barriers[barrier] = state
-        state.init = (agent.number, agent.tick)
+        state.init = (agent.number, agent.epoch())
         state.at = who[1]
         state.who = agent.who
         agent.met.add(state.number)
@@ -173,7 +173,7 @@ class Detector:
             self._arrived_beside(barrier)
             return
         w, at = who
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         state = agent.agents.barrier(barrier)
         if state.number not in agent.met:
             self._use(agent, state, barrier, at)
@@ -182,7 +182,7 @@ class Detector:
         elif agent.launch.relaxed(at):
             _release_relaxed(agent, state.arrived)
         else:
-            agent.release(state.arrived)
+            state.join(agent)
 
     def _arrived_beside(self, barrier: Mbarrier) -> None:
         state = barrier.cta.cluster.unit(ClusterAgents).barrier(barrier)
@@ -200,7 +200,7 @@ class Detector:
 
     def mbarrier_waited(self, w: Warp, mask: int, barrier: Mbarrier, at: int) -> None:
         """An acquire from the barrier's last complete phase."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         state = agent.agents.barrier(barrier)
         if state.number not in agent.met:
             self._use(agent, state, barrier, at)
@@ -216,7 +216,7 @@ class Detector:
 
     def barrier_arrived(self, w: Warp, mask: int, barrier: Any, at: int) -> None:
         """A release into the round."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         arrived = agent.agents.round(barrier).arrived
         if agent.launch.relaxed(at):
             _release_relaxed(agent, arrived)
@@ -230,7 +230,7 @@ class Detector:
 
     def barrier_passed(self, w: Warp, mask: int, barrier: Any, at: int) -> None:
         """An acquire of the round."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         agent.acquire(agent.agents.round(barrier).complete)
 
     # ---- the warps' own accesses ---------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class Detector:
         self, w: Warp, at: int, shared: SharedMemory, index: int, where: Pattern | int, kind: int
     ) -> None:
         """A warp accesses shared memory."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         cta = w.cta
         if shared is not cta.shared:
             cta = cta.cluster.ctas[shared.rank]
@@ -247,7 +247,7 @@ class Detector:
         memory = self._memory(cta)
         footprint = launch.shared.find((index, where)) or _shared_footprint(launch, index, where)
         order = launch.order(at)
-        access = _make((agent.number, agent.tick, STRONG if order.strong else 0, at, agent.who, None, None))
+        access = _make((agent.number, agent.epoch(), STRONG if order.strong else 0, at, agent.who, None, None))
         ticks = agent.clock.ticks
         if kind == READ:
             memory.shared.read(footprint.parts, access, ticks)
@@ -264,10 +264,10 @@ class Detector:
         """A warp accesses global memory."""
         if not region.writable:
             return
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         order = launch.order(at)
-        access = _make((agent.number, agent.tick, STRONG if order.strong else 0, at, agent.who, None, None))
+        access = _make((agent.number, agent.epoch(), STRONG if order.strong else 0, at, agent.who, None, None))
         memory = launch.memory
         shadow = memory.shadow(region)
         if kind == READ and not shadow.written and not order.strong:
@@ -295,7 +295,7 @@ class Detector:
         self, w: Warp, at: int, index: int, target: Pattern, sources: Sequence[tuple[Region, int, Pattern | int]]
     ) -> None:
         """``cp.async``: a write in the generic proxy, by an agent of its own."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         copies = agent.agents.copies_of(agent)
         copies.issued += 1
@@ -312,13 +312,13 @@ class Detector:
 
     def async_committed(self, w: Warp) -> None:
         """A group of ``cp.async``."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         copies = agent.agents.copies_of(agent)
         copies.groups.append(copies.issued)
 
     def async_waited(self, w: Warp, allowed: int | None) -> None:
         """Groups of ``cp.async`` are complete."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         copies = agent.agents.copies_of(agent)
         if allowed is None:
             done = copies.issued
@@ -330,7 +330,7 @@ class Detector:
 
     def async_arrives(self, w: Warp, at: int, barrier: Mbarrier) -> None:
         """What is in the barrier once the copies issued so far are complete."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         state = agent.agents.barrier(barrier)
         self._use(agent, state, barrier, at)
         copies = agent.agents.copies_of(agent)
@@ -341,17 +341,16 @@ class Detector:
 
     def stored_async(self, w: Warp, at: int, shared: SharedMemory, index: int, size: int, barrier: Mbarrier) -> None:
         """``st.async``, ``red.async``: a write that completes at a barrier."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         state = agent.agents.barrier(barrier)
         self._use(agent, state, barrier, at)
-        state.arrived.join(agent.clock)
+        state.join(agent)
         flags = STRONG if w.cta.launch.kernel.instructions[at].root == "red" else 0
         access = Access(state.number, barrier.phase + 1, flags, at, agent.who)
         footprint = launch.shared.find((index, size)) or _shared_footprint(launch, index, size)
         memory = self._memory(w.cta.cluster.ctas[shared.rank])
         memory.shared.write(footprint.parts, access, agent.clock.ticks)
-        agent.advance()
 
     # ---- copies --------------------------------------------------------------------------------------------------
 
@@ -360,7 +359,7 @@ class Detector:
         box: tile.Box | None = None,
     ) -> None:  # fmt: skip
         """A copy to shared memory: asynchronous writes that complete at the targets' barriers."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         agents = agent.agents
         ticks = agent.clock.ticks
@@ -369,7 +368,7 @@ class Detector:
             state = agents.barrier(barrier)
             if state.number not in agent.met or self.warnings:
                 self._use_beside(agent, state, barrier, at)
-            state.arrived.join(agent.clock)
+            state.join(agent)
             if order is None:
                 key: Hashable = (index, size)
                 footprint = launch.shared.find(key) or _shared_footprint(launch, index, size)
@@ -380,11 +379,10 @@ class Detector:
             memory = cta.units.get(CtaMemory) or cta.unit(CtaMemory)
             memory.shared.write(footprint.parts, access, ticks)
             ticks = agent.clock.ticks
-        agent.advance()
 
     def copy_read(self, w: Warp, at: int, barrier: Mbarrier, index: int, size: int) -> None:
         """A copy to another CTA reads the own shared memory."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         state = agent.agents.barrier(barrier)
         footprint = launch.shared.find((index, size)) or _shared_footprint(launch, index, size)
@@ -393,7 +391,7 @@ class Detector:
 
     def copy_out(self, w: Warp, at: int, lane: int, index: int, size: int) -> None:
         """A bulk store reads shared memory."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         thread = agent.agents.bulk_thread(agent, lane)
         thread.issued += 1
@@ -410,7 +408,7 @@ class Detector:
             if region is None or not region.writable:
                 continue
             if agent is None:
-                agent = self._warp(w)
+                agent = w.units.get(WarpAgent) or self._warp(w)
                 launch = agent.launch
                 state = agent.agents.barrier(barrier)
                 access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.who)
@@ -422,7 +420,7 @@ class Detector:
         """A bulk copy reads global memory."""
         if not region.writable:
             return
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         state = agent.agents.barrier(barrier)
         access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.who)
@@ -446,7 +444,7 @@ class Detector:
     def _written_out(
         self, w: Warp, at: int, lane: int, region: Region, offsets: NDArray[np.intp], size: int, *, reduces: bool
     ) -> None:
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         thread = agent.agents.bulk_thread(agent, lane)
         flags = ASYNC | STRONG if reduces else ASYNC
@@ -464,7 +462,7 @@ class Detector:
 
     def bulk_wait(self, w: Warp, mask: int, at: int, allowed: int, read: bool) -> None:
         """Groups of bulk stores have read, or are complete."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         for thread in self._bulk_threads(agent, mask):
             done = thread.done(allowed)
             if done:
@@ -477,14 +475,22 @@ class Detector:
 
     # ---- the tensor core -----------------------------------------------------------------------------------------
 
+    def _pipe(self, agent: WarpAgent, queue: object, w: Warp) -> Agent:
+        """The pipe of a queue."""
+        agent.pipe = agent.agents.pipe(queue, w.cta.rank)  # type: ignore[arg-type]
+        agent.queue = queue
+        return agent.pipe
+
     def tensor_issued(self, w: Warp, at: int, queue: object, touched: tuple[Touched, ...]) -> None:
         """An MMA or copy: what it touches, in the order of its pipe."""
-        agent = self._warp(w)
-        agents = agent.agents
-        pipe = agents.pipes.get(queue) or agents.pipe(queue, w.cta.rank)  # type: ignore[call-overload,arg-type]
-        if agents.joined.get(queue) != (agent.number, agent.version):  # type: ignore[call-overload]
-            pipe.clock.join(agent.clock)
-            agents.joined[queue] = (agent.number, agent.version)  # type: ignore[index]
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        pipe = agent.pipe if agent.queue is queue else self._pipe(agent, queue, w)
+        now = (agent.number, agent.version)
+        if pipe.joined != now:  # type: ignore[union-attr]
+            agent.release(pipe.clock)  # type: ignore[union-attr]
+            pipe.joined = now  # type: ignore[union-attr]
+        else:
+            agent.advance()
         launch = agent.launch
         number, tick, who = pipe.number, pipe.tick, agent.who
         operand = _make((number, tick, ASYNC, at, who, None, None))
@@ -498,10 +504,13 @@ class Detector:
 
     def tensor_committed(self, w: Warp, at: int, queue: object, barriers: tuple[Mbarrier, ...]) -> None:
         """The barriers will know all that the pipe has been given."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         agents = agent.agents
-        pipe = agents.pipe(queue, w.cta.rank)  # type: ignore[arg-type]
-        pipe.clock.join(agent.clock)
+        pipe = self._pipe(agent, queue, w)
+        now = (agent.number, agent.version)
+        if pipe.joined != now:
+            pipe.clock.join(agent.clock)
+            pipe.joined = now
         known: Known = {agents.clocks.number: pipe.clock.ticks.copy()}
         for barrier in barriers:
             state = agents.barrier(barrier)
@@ -513,7 +522,7 @@ class Detector:
 
     def tmem_accessed(self, w: Warp, at: int, boxes: tuple[Box, ...], write: bool) -> None:
         """``tcgen05.ld`` and ``tcgen05.st``."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         shadow = agent.memory.tmem
         ticks = agent.clock.ticks
@@ -535,7 +544,7 @@ class Detector:
                     ticks = agent.clock.ticks
                 agent.ld_issued += 1
                 lag = (agent.ld, agent.ld_issued)
-            access = Access(agent.number, agent.tick, 0, at, agent.who, None, lag)
+            access = Access(agent.number, agent.epoch(), 0, at, agent.who, None, lag)
         for box in boxes:
             parts = (launch.tmem.find(box) or _box_footprint(launch, box)).parts
             if write:
@@ -545,17 +554,17 @@ class Detector:
 
     def tmem_allocated(self, w: Warp, at: int, column: int, count: int) -> None:
         """The columns have no history."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         box = (column, count, 0, 128)
         agent.memory.tmem.forget((launch.tmem.find(box) or _box_footprint(launch, box)).parts)
 
     def tmem_freed(self, w: Warp, at: int, column: int, count: int) -> None:
         """All use of the columns must have ended."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         box = (column, count, 0, 128)
-        access = Access(agent.number, agent.tick, 0, at, agent.who)
+        access = Access(agent.number, agent.epoch(), 0, at, agent.who)
         parts = (launch.tmem.find(box) or _box_footprint(launch, box)).parts
         shadow = agent.memory.tmem
         shadow.write(parts, access, agent.clock.ticks)
@@ -568,7 +577,7 @@ class Detector:
 
     def wgmma_issued(self, w: Warp, group: Warpgroup, operation: Operation, at: int) -> None:
         """The operation reads once the last of the four warps has issued it."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         agents = agent.agents
         number = agents.warpgroup(group, agent.who)
         if operation.arrived != 0xF:
@@ -587,7 +596,7 @@ class Detector:
 
     def wgmma_waited(self, w: Warp, group: Warpgroup, done: int) -> None:
         """Operations are complete for a warp."""
-        agent = self._warp(w)
+        agent = w.units.get(WarpAgent) or self._warp(w)
         agent.learn(agent.agents.warpgroup(group, agent.who), done)
 
 
@@ -656,6 +665,8 @@ def _operation_steps(launch: LaunchRaces, memory: CtaMemory, touched: Touched) -
     if touched.shared.size:
         steps.append((memory.shared.read, _units_footprint(launch, touched.shared).parts, True))
     for box in touched.reads:
+        if box in touched.writes:
+            continue  # the write looks at more
         steps.append((memory.tmem.read, (launch.tmem.find(box) or _box_footprint(launch, box)).parts, False))
     for box in touched.writes:
         steps.append((memory.tmem.write, (launch.tmem.find(box) or _box_footprint(launch, box)).parts, False))

@@ -56,13 +56,13 @@ class Shadow:
         agent = access[0]
         for part in parts:
             old = writes[part]
+            known = reads[part]
             if old is not None:
                 if before[old[0]] < old[1]:
                     if not old[2] & access[2] & STRONG:
                         self.conflict(self, part, old, True, access, False, False, ticks)
                 elif access[2] & ASYNC and not old[2] & ASYNC and ticks[ASYNC_SHARED, old[0]] < old[1]:
                     self.conflict(self, part, old, True, access, False, True, ticks)
-            known = reads[part]
             if known is None:
                 reads[part] = access
             elif known.__class__ is dict:

@@ -104,7 +104,7 @@ def racy_by_clocks(program):
         else:
             _, _, touched, writes, flags = step
             footprint = partition.find(touched) or partition.footprint(touched, np.array(touched))
-            access = Access(agent.number, agent.tick, flags, index, None)  # type: ignore[arg-type]
+            access = Access(agent.number, agent.epoch(), flags, index, None)  # type: ignore[arg-type]
             (shadow.write if writes else shadow.read)(footprint.parts, access, agent.clock.ticks)
             if found:
                 return index, {old for old, _ in found}
