@@ -18,8 +18,7 @@ from pytest_nvfp4.plugin.state import Case, Run
 if TYPE_CHECKING:
     from pytest_nvfp4.device import job
     from pytest_nvfp4.device.problem_search import Bounds, Searched
-    from pytest_nvfp4.device.verdict import CaseVerdict
-    from pytest_nvfp4.device.verify import Verifier
+    from pytest_nvfp4.device.simulate import Simulated
     from pytest_nvfp4.problem import Problem
     from pytest_nvfp4.toolchain.trace import Trace
 
@@ -29,7 +28,8 @@ SEARCH_LINE = "nvfp4_search"
 _PROFILES = ("dev", "ci", "thorough")
 _FAMILY = "nan_pad"
 """Exact, and whatever lies outside the tensors is NaN."""
-_MOST_FINDINGS = 4
+_MOST_FINDINGS = 3
+_MOST_LINES = 6
 _CONTRACT_N, _CONTRACT_K = 128, 256
 """What GPU MODE's contract makes n and k multiples of."""
 
@@ -101,7 +101,7 @@ class KernelInSearch:
         self._case = case
         self._devices = item.config.stash[DEVICES]
         self._options = item.config.stash[OPTIONS]
-        self._verdicts: dict[str, CaseVerdict] = {}
+        self._done: dict[str, Simulated] = {}
 
     @property
     def _family(self) -> str:
@@ -123,10 +123,9 @@ class KernelInSearch:
         spec, base = kernel_spec(self._case, trace)
         bounds = self._bounds(trace)
         fresh = draw(bounds, examples=self._options.examples, repeatable=self._options.repeatable)
-        verifier = self._verifier()
         found = search(
             fresh,
-            lambda problems: self._failing(verifier, spec, base, problems),
+            lambda problems: self._failing(spec, base, problems),
             steps=bounds.steps,
             database=DirectoryBasedExampleDatabase(self._run.options.root / ".hypothesis" / "nvfp4"),
             key=f"{self._run.portable(self._case.path)}[{self._case.settings.name}]".encode(),
@@ -134,12 +133,6 @@ class KernelInSearch:
         self._item.user_properties.append((SEARCH_LINE, search_line(found)))
         if found.reduced is not None:
             raise self._failure(found)
-
-    def _verifier(self) -> Verifier:
-        from pytest_nvfp4.device.verify import Verifier
-
-        devices = self._devices
-        return Verifier(devices.simulator, folder=devices.folder / "jobs", deadline_s=devices.options.timeout_s)
 
     def _bounds(self, trace: Trace) -> Bounds:
         from pytest_nvfp4.device.problem_search import Bounds
@@ -151,36 +144,47 @@ class KernelInSearch:
             return Bounds()
         return Bounds(Steps(tile_m=tile.m, n_step=_CONTRACT_N, k_step=_CONTRACT_K), tile_n=tile.n)
 
-    def _failing(self, verifier: Verifier, spec: job.KernelSpec, base: Path, problems: Sequence[Problem]) -> list[bool]:
+    def _failing(self, spec: job.KernelSpec, base: Path, problems: Sequence[Problem]) -> list[bool]:
+        """Which problems fail; all that are not known yet run in one job, each once."""
         from pytest_nvfp4.device.job import Case as JobCase
         from pytest_nvfp4.device.job import ProblemSpec
+        from pytest_nvfp4.device.simulate import simulate
 
-        lacking = [problem for problem in problems if problem.key not in self._verdicts]
+        lacking = [problem for problem in problems if problem.key not in self._done]
         if lacking:
-            cases = [JobCase(problem=ProblemSpec.of(problem), family=self._family) for problem in lacking]
-            done = verifier.verify(spec, cases, base=base)
-            for problem, verdict in zip(lacking, done.verdicts, strict=True):
-                if verdict.status == "unavailable":
-                    self._devices.lack("; ".join(map(str, verdict.findings)) or "the simulator is not available")
-                self._verdicts[problem.key] = verdict
-        return [self._verdicts[problem.key].status != "passed" for problem in problems]
+            done = simulate(
+                self._devices.simulator,
+                spec,
+                [JobCase(problem=ProblemSpec.of(problem), family=self._family) for problem in lacking],
+                folder=self._devices.folder / "jobs",
+                base=base,
+                deadline_s=self._devices.options.timeout_s,
+                outputs=True,
+            )
+            for problem, one in zip(lacking, done, strict=True):
+                if one.status in ("unavailable", "unsupported"):
+                    self._devices.lack("; ".join(map(str, one.findings)) or "the simulator is not available")
+                self._done[problem.key] = one
+        return [self._done[problem.key].status != "passed" for problem in problems]
 
     def _failure(self, found: Searched) -> CheckFailure:
         reduced = found.reduced
         assert reduced is not None
         assert found.first is not None
         problem = reduced.problem
-        verdict = self._verdicts[problem.key]
+        verdict = self._done[problem.key]
         how = "the smallest that fails" if reduced.minimal else "still fails; the rounds of making it smaller ran out"
         many = "1 group" if len(problem.groups) == 1 else f"{len(problem.groups)} groups"
         lines = [
             f"searched: {_text(problem)} {verdict.status} ({many}; {how})",
             f"found as {_text(found.first)}, after {found.tried} problems in the simulator, inputs {self._family!r}",
         ]
-        for finding in verdict.findings[:_MOST_FINDINGS]:
-            lines += [f"  {line}" for line in str(finding).splitlines()]
-        if len(verdict.findings) > _MOST_FINDINGS:
-            lines.append(f"  and {len(verdict.findings) - _MOST_FINDINGS} more")
+        findings = verdict.errors or verdict.findings
+        for finding in findings[:_MOST_FINDINGS]:
+            said = str(finding).splitlines()
+            lines += [f"  {line}" for line in said[:_MOST_LINES]] + ["  ..."] * (len(said) > _MOST_LINES)
+        if len(findings) > _MOST_FINDINGS:
+            lines.append(f"  and {len(findings) - _MOST_FINDINGS} more findings")
         lines.append(f"repeat it with: {self._command(problem)}")
         place = next((finding for finding in verdict.findings if finding.file), None)
         return CheckFailure(

@@ -1,0 +1,304 @@
+"""TMEM columns by formula, by the DSL's layouts and by hand; allocations; phases of the accumulator pipeline."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_nvfp4 import strategies
+from pytest_nvfp4.proof.tmem import Columns, Tile, TmemError, allocation, columns, most_stages
+from pytest_nvfp4.proof.tmem_judge import judge
+from pytest_nvfp4.proof.tmem_phases import Placement, best_leads, best_order, prove_disjoint
+from pytest_nvfp4.proof.tmem_trace import of_kernel, usage
+
+ACC = '!cute.memref<f32, tmem, align<16>, "((128,{n}),1,1,{stages}):((65536,1),0,0,{step})">'
+SF = '!cute.memref<f8E4M3FN, tmem, align<16>, "((((32,{q}),4),(16,4)),1,4):((((262144,4),8388608),(0,1)),0,{step})">'
+SFA, SFB_WIDE = SF.format(q=4, step=16), SF.format(q=8, step=32)
+SMEM = '!cute.memref<f4E2M1FN, smem, align<1024>, S<3,4,3>, "(({rows},64),1,4,3):((256,1),0,64,{stage})">'
+MMA = (
+    "!cute.tiled_mma<!cute_nvgpu.sm100.mma_bs<{m}x{n}x64, num_cta = {ctas}, ab_major = (k, k), "
+    "elem_type = (f4E2M1FN, f4E2M1FN, f32), sf_type = f8E4M3FN, frag_kind = ss, vec_size = 16>, "
+    'atom_layout_MNK = <"(1,1,1):(0,0,0)">>'
+)
+
+
+def values(
+    *, n: int = 128, stages: int = 1, step: int = 0, sfb: str = SFA, mma_n: int | None = None
+) -> list[tuple[str, str]]:
+    return [
+        ("k.tiled_mma", MMA.format(m=128, n=mma_n or n, ctas=1)),
+        ("k.sA", SMEM.format(rows=128, stage=32768)),
+        ("k.sB", SMEM.format(rows=mma_n or n, stage=256 * (mma_n or n))),
+        ("k.tCtAcc", ACC.format(n=n, stages=stages, step=step)),
+        ("k.tCtSFA", SFA),
+        ("k.tCtSFB", sfb),
+        ("k.tDtAcc", '!cute.memref<f32, tmem, align<16>, "(((128,32),1),1,1,1):(((1,65536),0),0,0,0)">'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("n", "acc", "sfa", "sfb"), [(64, 64, 16, 16), (128, 128, 16, 16), (192, 192, 16, 32), (256, 256, 16, 32)]
+)
+def test_the_columns_of_one_stage_are_those_that_were_measured(n: int, acc: int, sfa: int, sfb: int) -> None:
+    assert columns(Tile(128, n, 256)) == Columns(acc, 1, sfa, sfb)
+    twice = columns(Tile(128, n, 512))
+    assert (twice.sfa, twice.sfb) == (2 * sfa, 2 * sfb)
+
+
+def test_what_is_known_not_to_fit_does_not_fit() -> None:
+    for tile, total in (
+        (Tile(128, 128, 256, stages=4), 544),
+        (Tile(128, 192, 256, stages=3), 624),
+        (Tile(128, 256, 256, stages=2), 560),
+    ):
+        need = columns(tile)
+        assert (need.total, need.allocation, need.slack, need.ctas_per_sm) == (total, None, 512 - total, 0)
+        assert most_stages(tile) == tile.stages - 1
+
+
+@settings(deadline=None)
+@given(strategies.tiles())
+def test_scale_factors_have_a_byte_for_each_row_and_block(tile: Tile) -> None:
+    """Counted another way: bytes of the blocks of 128 rows by 4 scale factors, over the 16 bytes x 32 lanes of a column."""
+    rows_a = tile.m // tile.ctas
+    rows_b = -(-tile.n // 128) * 128
+    blocks = -(-tile.k // (4 * tile.sf_vector))
+    need = columns(tile)
+    assert need.sfa * 32 * 4 == rows_a * 4 * blocks
+    assert need.sfb * 32 * 4 == rows_b * 4 * blocks
+    assert need.stage * 128 == rows_a * tile.n
+
+
+def test_the_allocation_is_the_least_legal_one_that_holds_the_columns() -> None:
+    legal = [32, 64, 128, 256, 512]
+    for count in range(600):
+        assert allocation(count) == next((size for size in legal if size >= count), None)
+    with pytest.raises(TmemError, match="never fewer than none"):
+        allocation(-1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((64, 128, 256), "multiple of 128"),
+        ((128, 128, 256, 2), "64 rows"),
+        ((128, 12, 256), "steps of 8"),
+        ((256, 24, 256, 2), "steps of 16"),
+        ((128, 384, 256), "multiple of 256"),
+        ((128, 128, 96), "multiple of that"),
+        ((128, 128, 256, 3), "in a pair"),
+        ((128, 128, 256, 1, 0), "at least 1"),
+        ((128, 128, 256, 1, 1, 8), "MXFP4"),
+    ],
+)
+def test_tiles_that_no_mma_has_are_refused_in_words(arguments: tuple[int, ...], words: str) -> None:
+    with pytest.raises(TmemError, match=words):
+        Tile(*arguments)
+
+
+def test_the_layouts_of_the_installed_dsl_agree_with_the_formula(tmp_path: Path) -> None:
+    pytest.importorskip("cutlass")
+    from pytest_nvfp4.toolchain.cache import TraceCache
+    from pytest_nvfp4.toolchain.request import Entry, TraceRequest
+    from pytest_nvfp4.toolchain.tmem_probe import ENTRY, ProbeError, read_probe, write_probe
+    from pytest_nvfp4.toolchain.tracer import Tracer
+
+    tiles = [
+        *(Tile(128, n, k) for n in (8, 40, 64, 128, 136, 192, 256, 512) for k in (64, 256, 512)),
+        *(Tile(256, n, 256, 2, stages) for n in (16, 64, 128, 256) for stages in (1, 2)),
+        *(Tile(128, n, 256, 1, 3) for n in (64, 128)),
+        *(Tile(128, n, k, sf_vector=32) for n in (64, 256) for k in (128, 512)),
+        Tile(256, 256, 256),
+        Tile(512, 64, 256, 2),
+    ]
+    path = write_probe(tmp_path, tiles)
+    request = TraceRequest(kernel=path, problem=_problem(), entry=Entry(path, ENTRY))
+    trace = Tracer(root=tmp_path, cache=TraceCache(tmp_path / "cache")).trace(request)
+    assert read_probe(trace, tiles) == [columns(tile) for tile in tiles]
+    with pytest.raises(ProbeError, match="cannot be read"):
+        read_probe(trace, [*tiles, tiles[0]])
+
+
+def _problem():
+    from pytest_nvfp4.problem import GPUMODE
+
+    return GPUMODE[0]
+
+
+def test_a_kernels_tensors_are_counted_once_each() -> None:
+    found = usage([*values(), ("k.tCtSFA_compact", SFA), ("k.tCtAcc_fake", ACC.format(n=256, stages=1, step=0))])
+    assert [(tensor.role, tensor.columns) for tensor in found.tensors] == [("SFA", 16), ("SFB", 16), ("acc", 128)]
+    assert (found.total, found.allocation, found.complete) == (160, 256, True)
+    assert found.tile == Tile(128, 128, 256)
+    assert found.formula == columns(Tile(128, 128, 256))
+    assert not found.disagreements()
+
+
+def test_accumulators_that_overlap_count_what_they_cover() -> None:
+    found = usage(values(n=256, stages=2, step=208, sfb=SFB_WIDE))
+    assert found.of("acc") == 464
+    assert found.total == 512
+    assert not found.disagreements()
+
+
+def test_a_layout_that_is_not_the_tiles_is_named() -> None:
+    assert usage(values(mma_n=64)).disagreements() == ["k.tCtAcc: 128 columns a stage by layout, 64 by formula"]
+    wide = usage(values(sfb=SFB_WIDE)).disagreements()
+    assert wide == ["k.tCtSFB: 32 columns by layout, 16 by formula"]
+
+
+def test_names_that_no_rule_knows_are_not_counted_as_known() -> None:
+    found = usage([("k.mine", ACC.format(n=128, stages=1, step=0)), ("k.other", SFA)])
+    assert not found.tensors
+    assert (found.total, found.complete, found.tile) == (128, False, None)
+    assert found.why_no_tile == "no MMA is among its values"
+    notes = judge("k", [256], found).notes
+    assert len(notes) == 1
+    assert "no tensor in TMEM is known by its name" in notes[0]
+
+
+def test_values_go_to_the_kernel_that_binds_them() -> None:
+    both = [("one.tCtAcc", "a"), ("Class.two.tCtAcc", "b"), ("helper.t", "c")]
+    assert of_kernel(both, "two", alone=False) == [("Class.two.tCtAcc", "b")]
+    assert of_kernel(both, "two", alone=True) == both
+
+
+@pytest.mark.parametrize(
+    ("allocated", "error", "note"),
+    [
+        ([256], None, None),
+        ([512], None, "256 would do, and 2 CTAs instead of 1"),
+        ([128], "acc 128 + SFA 16 + SFB 16 = 160 columns (k.tCtSFA, k.tCtSFB, k.tCtAcc), and it allocates 128", None),
+        ([], "it allocates none", None),
+        ([1024], "it allocates 1024 columns, and an SM has 512", None),
+        ([512, 256], "it allocates 512 + 256 = 768 columns", None),
+        ([160], "power of two from 32 to 512; allocate 256", None),
+        ([None], None, "at run time"),
+    ],
+)
+def test_allocations_are_judged_against_what_the_layouts_cover(
+    allocated: list[int | None], error: str | None, note: str | None
+) -> None:
+    found = judge("k", allocated, usage(values()))
+    assert bool(found.errors) == (error is not None)
+    assert bool(found.notes) == (note is not None)
+    assert error is None or error in " ".join(found.errors)
+    assert note is None or note in " ".join(found.notes)
+
+
+def test_what_cannot_fit_is_not_told_to_allocate_more() -> None:
+    (error,) = judge("k", [512], usage(values(n=256, stages=2, step=256, sfb=SFB_WIDE))).errors
+    assert "560 columns" in error
+    assert "tmem-pack" in error
+
+
+def placement(
+    starts: tuple[int, ...], *, width: int, subtile: int, others: tuple[tuple[str, tuple[int, int]], ...] = ()
+) -> Placement:
+    return Placement(starts, width, subtile, best_order(starts, width=width, subtile=subtile), others)
+
+
+def pipeline_breaks(where: Placement, leads: tuple[int, ...], *, steps: int, seed: int) -> bool:
+    """The pipeline by itself, column by column: an MMA writes into its columns while some hold what nobody has read."""
+    draw = random.Random(seed)
+    owner: dict[int, tuple[int, int]] = {}
+    to_read: list[tuple[int, int]] = []
+    started = finished = 0
+    for _ in range(steps):
+        moves = ["finish"] if finished < started else []
+        if finished == started and len(to_read) <= leads[started % len(leads)]:
+            moves.append("start")
+        if to_read:
+            moves.append("read")
+        move = draw.choice(moves)
+        if move == "start":
+            first, end = where.stage(started)
+            if any(column in owner for column in range(first, end)):
+                return True
+            for column in range(first, end):
+                owner[column] = (started, (column - first) // where.subtile)
+            started += 1
+        elif move == "finish":
+            to_read += [(finished, at) for at in where.order[finished % len(leads)]]
+            finished += 1
+        else:
+            piece = to_read.pop(0)
+            owner = {column: held for column, held in owner.items() if held != piece}
+    return False
+
+
+def test_the_overlap_that_cutlass_uses_is_proved_and_one_subtile_more_is_refuted() -> None:
+    # 256 columns of accumulator twice, 48 of scale factors: the second begins 48 columns before the first ends.
+    where = placement((0, 208), width=256, subtile=32, others=(("SF", (464, 512)),))
+    leads = best_leads(where)
+    assert leads == (6, 6)
+    proof = prove_disjoint(where, leads)
+    assert proof.proved
+    assert not any(pipeline_breaks(where, leads, steps=400, seed=seed) for seed in range(20))
+    for more in ((7, 6), (6, 7)):
+        refuted = prove_disjoint(where, more)
+        assert refuted.clash is not None
+        assert "share columns" in str(refuted.clash)
+        assert any(pipeline_breaks(where, more, steps=400, seed=seed) for seed in range(20))
+
+
+def test_scale_factors_in_the_way_are_found() -> None:
+    where = placement((0, 256), width=256, subtile=32, others=(("SFA", (500, 516)),))
+    clash = prove_disjoint(where, best_leads(where)).clash
+    assert clash is not None
+    assert "SFA" in (clash.one, clash.other)
+    assert clash.shared == (500, 512)
+
+
+def test_reading_in_the_wrong_order_loses_the_lead() -> None:
+    forwards = tuple(range(8))
+    good = placement((0, 208), width=256, subtile=32)
+    bad = Placement((0, 208), 256, 32, (forwards, forwards))
+    assert min(best_leads(good)) == 6
+    assert min(best_leads(bad)) == 0
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 4), st.integers(1, 6), st.integers(1, 6), st.data())
+def test_the_lead_is_proved_and_the_next_is_not(count: int, subtiles: int, subtile: int, data: st.DataObject) -> None:
+    width = subtiles * subtile
+    starts = [0]
+    for _ in range(count - 1):
+        starts.append(starts[-1] + data.draw(st.integers(1, width)))
+    where = placement(tuple(data.draw(st.permutations(starts))), width=width, subtile=subtile)
+    leads = best_leads(where)
+    assert prove_disjoint(where, leads).proved
+    assert not pipeline_breaks(where, leads, steps=200, seed=data.draw(st.integers(0, 99)))
+    at = data.draw(st.integers(0, count - 1))
+    more = tuple(lead + (place == at) for place, lead in enumerate(leads))
+    # More room for one can be out of reach if the others hold the pipeline back; with none held back it is not.
+    free = tuple(10_000 if place != at else lead for place, lead in enumerate(more))
+    assert not prove_disjoint(where, free).proved
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(2, 3), st.integers(1, 4), st.data())
+def test_no_order_of_reading_gives_a_larger_lead(count: int, subtiles: int, data: st.DataObject) -> None:
+    starts = [0]
+    for _ in range(count - 1):
+        starts.append(starts[-1] + data.draw(st.integers(1, subtiles)))
+    own = best_order(tuple(starts), width=subtiles, subtile=1)
+    best = min(best_leads(Placement(tuple(starts), subtiles, 1, own)))
+    for orders in itertools.product(itertools.permutations(range(subtiles)), repeat=count):
+        if data.draw(st.integers(0, 20)) and len(starts) == 3 and subtiles == 4:
+            continue
+        assert min(best_leads(Placement(tuple(starts), subtiles, 1, orders))) <= best
+
+
+def test_placements_and_leads_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(TmemError, match="read order"):
+        Placement((0,), 8, 4, ())
+    with pytest.raises(TmemError, match="names the 2 subtiles once"):
+        Placement((0,), 8, 4, ((0, 0),))
+    with pytest.raises(TmemError, match="none negative"):
+        prove_disjoint(placement((0,), width=8, subtile=4), (-1,))
