@@ -188,14 +188,14 @@ class Simulating(_Model):
         trace_ctas: CTAs of each launch whose timeline is kept; 0 for no timeline.
         races: Look for races.
         race_warnings: Tell also of what official kernels leave out.
-        schedule: ``eager``, ``lazy``, or the seed of a random schedule.
+        schedule: ``eager``, ``lazy``, ``late-0-3`` (warps 0 and 3 run last), or the seed of a random schedule.
     """
 
     outputs: bool = True
     trace_ctas: int = Field(default=0, ge=0, le=9999)
     races: bool = False
     race_warnings: bool = False
-    schedule: str = Field(default="eager", pattern=r"eager|lazy|-?\d{1,18}")
+    schedule: str = Field(default="eager", pattern=r"^(eager|lazy|late(-\d{1,2})+|\d{1,18})$")
 
 
 class Job(_Model):

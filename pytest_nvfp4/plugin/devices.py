@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -140,7 +141,8 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--nvfp4-schedule",
         metavar="SEED",
-        help="run the races check under this schedule alone: eager, lazy, or the seed that a finding named",
+        help="run the races check under this schedule alone: eager, lazy, late-0-3 (warps 0 and 3 run when no other "
+        "can), or the seed that a finding named",
     )
     group.addoption(
         "--nvfp4-race-warnings",
@@ -179,8 +181,10 @@ def read(config: pytest.Config) -> DeviceOptions:
     if not 0 <= config.getoption("--nvfp4-schedules") <= 10_000:
         raise pytest.UsageError("--nvfp4-schedules must be 0 to 10000")
     schedule = config.getoption("--nvfp4-schedule")
-    if schedule is not None and schedule not in ("eager", "lazy") and not schedule.isdecimal():
-        raise pytest.UsageError(f"--nvfp4-schedule {schedule!r} must be eager, lazy or a seed (a whole number)")
+    if schedule is not None and not re.fullmatch(r"eager|lazy|late(-\d{1,2})+|\d{1,18}", schedule):
+        raise pytest.UsageError(
+            f"--nvfp4-schedule {schedule!r} must be eager, lazy, late-WARP or a seed (a whole number)"
+        )
     families = tuple(config.getoption("--nvfp4-family"))
     if families:
         from pytest_nvfp4.numerics.families import FAMILIES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,9 @@ _ABOUT = frozenset({"race", "proxy", "tensormap"})
 _EARLY = frozenset({"uninitialised", "in-flight"})
 """Faults of a reader that came too soon: another schedule may show whom it did not wait for."""
 _FAMILY = "gpumode"
-_SEARCHED = 4
+_WARP = re.compile(r"^  CTA \([\d, ]+\), warp (\d+)", re.MULTILINE)
+_SEARCHED = 8
+"""Warps that are made to come late, one after the other."""
 _MOST_FINDINGS = 6
 
 
@@ -120,12 +123,28 @@ class KernelRaces:
         if not any(finding.kind in _ABOUT for finding in errors):
             if schedule == "eager":
                 self._leave_to_others(errors)
-            if any(finding.kind in _EARLY for finding in errors):
-                for seed in range(1, _SEARCHED + 1):
-                    other = self._devices.races(spec, self._job_case(), str(seed), base=base)
-                    if other is not None and any(finding.kind in _ABOUT for finding in other.errors):
-                        raise self._failure(other, str(seed))
+            found = self._later(errors, spec, base)
+            if found is not None:
+                raise self._failure(*found)
         raise self._failure(done, schedule)
+
+    def _later(self, errors: list[Finding], spec: job.KernelSpec, base: Path) -> tuple[Simulated, str] | None:
+        """Where a warp read what was not there yet: a schedule in which it comes late, and the race that it shows."""
+        late: list[int] = []
+        for _ in range(_SEARCHED):
+            early = next((finding for finding in errors if finding.kind in _EARLY), None)
+            place = _WARP.search(early.message) if early is not None else None
+            if place is None or int(place[1]) in late:
+                return None
+            late.append(int(place[1]))
+            schedule = "late-" + "-".join(map(str, sorted(late)))
+            done = self._devices.races(spec, self._job_case(), schedule, base=base)
+            if done is None:
+                return None
+            errors = list(done.errors)
+            if any(finding.kind in _ABOUT for finding in errors):
+                return done, schedule
+        return None
 
     def _leave_to_others(self, errors: list[Finding]) -> None:
         """What is wrong in every schedule and no race is told by the verify check of the same problem, if there is

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-__all__ = ["Asynchronous", "Eager", "Lazy", "Random", "schedule"]
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["Asynchronous", "Eager", "Late", "Lazy", "Random", "schedule"]
 
 Action = Callable[[], None]
 
@@ -34,11 +38,15 @@ class Asynchronous:
     def between_turns(self) -> None:
         """Do what should happen before the next warp runs."""
 
+    def turn(self, ready: Sequence[Warp]) -> int:  # noqa: ARG002
+        """Which of the warps that can run is next."""
+        return 0
+
     def pick(self, count: int) -> int:  # noqa: ARG002
         """Which of ``count`` possibilities a device would take, where it may take any."""
         return 0
 
-    def blocks(self, most: int) -> int:
+    def blocks(self, most: int, warp: Warp) -> int:  # noqa: ARG002
         """How many blocks of code a warp runs before it is another's turn."""
         return most
 
@@ -91,6 +99,29 @@ class Lazy(Asynchronous):
         return True
 
 
+class Late(Eager):
+    """Everything happens when it is issued, but some warps of each CTA run only when no other can.
+
+    A reader that does not wait for its writer then comes after it, which shows whom it did not wait for.
+
+    Args:
+        warps: Their numbers in the CTA.
+    """
+
+    shuffles = True
+
+    def __init__(self, warps: Iterable[int]) -> None:
+        self.warps = frozenset(warps)
+
+    def turn(self, ready: Sequence[Warp]) -> int:
+        """The first that is not late, if there is one."""
+        return next((place for place, warp in enumerate(ready) if warp.index not in self.warps), 0)
+
+    def blocks(self, most: int, warp: Warp) -> int:
+        """A late warp gives way at once to what it has let go on."""
+        return 1 if warp.index in self.warps else most
+
+
 class Random(Asynchronous):
     """Everything that a device may choose is drawn from a seed.
 
@@ -130,11 +161,15 @@ class Random(Asynchronous):
         while self._random.random() < self._haste and self.step():
             pass
 
+    def turn(self, ready: Sequence[Warp]) -> int:
+        """Any."""
+        return self._random.randrange(len(ready))
+
     def pick(self, count: int) -> int:
         """Any."""
         return self._random.randrange(count)
 
-    def blocks(self, most: int) -> int:
+    def blocks(self, most: int, warp: Warp) -> int:  # noqa: ARG002
         """Few or many."""
         return min(most, self._random.randint(self._slices[0], self._slices[-1]))
 
@@ -150,12 +185,18 @@ class Random(Asynchronous):
 
 
 def schedule(name: str | int) -> Asynchronous:
-    """The schedule of a name: ``eager``, ``lazy``, or the seed of a random one. Raises ValueError for another."""
+    """The schedule of a name: ``eager``, ``lazy``, ``late-0-3`` (warps 0 and 3 are), or the seed of a random one.
+
+    Raises:
+        ValueError: no such name.
+    """
     if name == "eager":
         return Eager()
     if name == "lazy":
         return Lazy()
     try:
+        if isinstance(name, str) and name.startswith("late-"):
+            return Late(int(number) for number in name.split("-")[1:])
         return Random(int(name))
     except ValueError:
-        raise ValueError(f"schedule {name!r}: it must be eager, lazy or a seed (a whole number)") from None
+        raise ValueError(f"schedule {name!r}: it must be eager, lazy, late-WARP or a seed (a whole number)") from None

@@ -63,7 +63,7 @@ class Scheduler:
             if self.ready:
                 if schedule.shuffles:
                     schedule.between_turns()
-                    self.ready.rotate(-schedule.pick(len(self.ready)))
+                    self.ready.rotate(-schedule.turn(self.ready))
                 warp = self.ready.popleft()
                 warp.queued = False
                 self._turn(warp)
@@ -92,7 +92,7 @@ class Scheduler:
         trace = self.grid.machine.trace
         if trace is not None:
             trace.turn_begins(warp)
-        blocks = self.grid.machine.asynchronous.blocks(_SLICE)
+        blocks = self.grid.machine.asynchronous.blocks(_SLICE, warp)
         try:
             left = self._run(warp, blocks)
             idle = left <= 0 and before == self.grid.machine.changes
