@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pytest_nvfp4.proof import cta_indexing, integer_range, scale_copies, scale_factors, schedules
+from pytest_nvfp4.proof import cta_indexing, integer_range, scale_copies, scale_factors, schedules, tmem_claims
 from pytest_nvfp4.proof.statement import Claim, Limits, Statement, judge
 
 
@@ -20,7 +20,7 @@ def scale_claims() -> tuple[Claim, ...]:
 
 def pure_claims() -> tuple[Claim, ...]:
     """All of them."""
-    return (*cta_claims(), *scale_claims())
+    return (*cta_claims(), *scale_claims(), *tmem_claims.claims())
 
 
 def judge_all(claims: Iterable[Claim], limits: Limits | None = None) -> tuple[Statement, ...]:

@@ -287,6 +287,7 @@ TMEM_FORMULA = "(r, j) of MMA i: lane r % 32 + 32 q for q = 0 .. 3, column base_
 COPY_FORMULA = "line l, byte c of a 512-byte block -> lanes l + 32 q, byte c of four columns"
 RESTS_ON = (
     "PTX ISA on tcgen05.cp .32x128b.warpx4 and on the scale factors of tcgen05.mma; not run on a B200",
+    "an MMA is given the address of its first row's first factor, as tCtSFA[None, None, k_block].iterator is",
     "the descriptor's lines are 16 bytes apart, as its view says; views start at their tensor's base",
 )
 
@@ -323,7 +324,7 @@ def claims_for(
             formulas=(TMEM_FORMULA,),
             method=Method.EXHAUSTIVE,
             check=Cases(lambda: _each(operands, look_at_tmem), "places"),
-            preconditions=(*preconditions, RESTS_ON[0]),
+            preconditions=(*preconditions, *RESTS_ON[:2]),
             controls=(
                 Control(
                     "the MMA is given the address of the next column",

@@ -55,7 +55,7 @@ class Limits:
         query_ms: Milliseconds of one question to the solver; one that takes longer is unknown.
     """
 
-    query_ms: int = 2000
+    query_ms: int = 5000
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_nvfp4.proof import report, solver
+from pytest_nvfp4.proof import report, solver, tmem_claims
 from pytest_nvfp4.proof.catalogue import cta_claims, judge_all, pure_claims, scale_claims
 from pytest_nvfp4.proof.solver import Obligation, Questions, discharge
 from pytest_nvfp4.proof.statement import Cases, Claim, Control, Limits, Method, Status, judge
@@ -189,5 +189,7 @@ def test_the_page_is_well_formed_and_escapes_what_it_shows(judged):
     assert all(statement.name in page for statement in judged)
 
 
-def test_the_two_topics_are_the_catalogue():
-    assert [c.name for c in pure_claims()] == [c.name for c in (*cta_claims(), *scale_claims())]
+def test_the_catalogue_is_its_topics():
+    names = [c.name for c in pure_claims()]
+    assert names == [c.name for c in (*cta_claims(), *scale_claims(), *tmem_claims.claims())]
+    assert {name.partition(".")[0] for name in names} == {"cta-indexing", "scale-factors", "tmem"}

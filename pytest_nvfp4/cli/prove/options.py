@@ -26,7 +26,7 @@ def result_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--query-timeout",
             "query_ms",
             type=click.IntRange(min=1),
-            default=2000,
+            default=5000,
             show_default=True,
             metavar="MS",
             help="Milliseconds of one question to the solver; what takes longer is unknown, which is no pass.",
