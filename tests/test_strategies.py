@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import hypothesis
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,9 @@ from pytest_nvfp4.layout.algebra import depth, rank, size
 from pytest_nvfp4.layout.grammar import ComposedLayout, Dynamic, Layout, ScaledBasis, Swizzle
 from pytest_nvfp4.layout.offsets import values
 from pytest_nvfp4.layout.tree import leaves
+from pytest_nvfp4.problem import Group, Problem, parse_shape
+from pytest_nvfp4.proof.tmem import Tile, columns
+from pytest_nvfp4.search.tmem_packing import Request, Segment
 
 UNHURRIED = settings(deadline=None)
 
@@ -88,3 +92,88 @@ def test_importing_the_layouts_is_cheap() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def smallest(strategy, condition):
+    """What Hypothesis shrinks a failure to."""
+    # Fixed choices: this is about what shrinking comes to, and not about luck.
+    return hypothesis.find(strategy, condition, settings=settings(max_examples=3000, derandomize=True, database=None))
+
+
+@pytest.mark.parametrize(
+    ("condition", "groups"),
+    [
+        (lambda p: any(g.m == 0 for g in p.groups), "0x128x256"),
+        (lambda p: any(g.m > 128 for g in p.groups), "129x128x256"),
+        (lambda p: any(g.m % 128 == 127 for g in p.groups), "127x128x256"),
+        (lambda p: any(g.m % 128 == 1 and g.m > 1 for g in p.groups), "129x128x256"),
+        (lambda p: any(g.n > 256 for g in p.groups), "0x384x256"),
+        (lambda p: sum(g.m > 0 for g in p.groups) >= 3, "1x128x256+1x128x256+1x128x256"),
+        (lambda p: [g.m for g in p.groups].count(0) >= 2 and p.groups[-1].m > 0, "0x128x256+0x128x256+1x128x256"),
+    ],
+)
+def test_problems_shrink_to_the_smallest_failing_group_list(condition, groups: str) -> None:
+    assert smallest(strategies.problems(), condition).name == groups
+
+
+@UNHURRIED
+@given(strategies.problems(tile_m=64, n_step=64, k_step=128, most_groups=3, most_m=200, least_m=1, most_work=8))
+def test_problems_are_legal_for_the_tile(problem: Problem) -> None:
+    assert 1 <= len(problem.groups) <= 6
+    for group in problem.groups:
+        assert 1 <= group.m <= 200
+        assert group.n % 64 == group.k % 128 == 0
+        assert group.l == 1
+    assert parse_shape(problem.name.replace("+", ",")).groups == problem.groups
+
+
+def test_problems_are_awkward() -> None:
+    """One group that is all of the work, many that are nearly nothing, equal prefix sums, rows around a tile."""
+    drawn = strategies.problems()
+    assert found(drawn, lambda p: len(p.groups) > 7 and max(g.m for g in p.groups) <= 2)
+    assert found(drawn, lambda p: strategies.imbalance(p) >= 3 and sum(g.m > 0 for g in p.groups) >= 2)
+    assert found(drawn, lambda p: [g.m for g in p.groups].count(0) >= 2)
+    for rows in (0, 1, 127, 128, 129, 255, 256, 257, 383, 384):
+        assert found(drawn, lambda p, rows=rows: any(g.m == rows for g in p.groups)), rows
+
+
+def test_imbalance_is_counted_in_tiles() -> None:
+    assert strategies.imbalance(parse_shape("128x128x256,100x128x256")) == 1
+    assert strategies.imbalance(parse_shape("128x512x256,1x128x256,1x128x256,0x128x256")) == 4 * 4 / 6
+    assert strategies.imbalance(parse_shape("0x128x256")) == 1
+
+
+@settings(deadline=None, max_examples=20)
+@given(strategies.problems())
+def test_a_search_can_climb_to_imbalance(problem: Problem) -> None:
+    strategies.target_imbalance(problem)
+
+
+@UNHURRIED
+@given(strategies.tiles(), strategies.tmem_requests(), strategies.segment_lists())
+def test_tmem_is_drawn_legal(tile: Tile, request: Request, segments: tuple[Segment, ...]) -> None:
+    assert columns(tile).total > 0
+    assert request.orders >= 1
+    assert len({segment.name for segment in segments}) == len(segments)
+
+
+def test_tiles_fit_and_do_not_fit() -> None:
+    assert found(strategies.tiles(), lambda tile: columns(tile).allocation is None)
+    assert found(strategies.tiles(), lambda tile: columns(tile).allocation == 256 and tile.ctas == 2)
+    assert smallest(strategies.segment_lists(), lambda drawn: sum(s.columns for s in drawn) > 200)[0].align == 1
+
+
+def test_profiles_have_names_of_their_own() -> None:
+    before = settings.get_profile("ci")
+    strategies.register()
+    assert settings.get_profile("ci") is before
+    for name, examples in (("dev", 20), ("ci", 50), ("thorough", 400)):
+        profile = settings.get_profile(f"nvfp4-{name}")
+        assert profile.max_examples == examples
+        assert profile.derandomize is (name == "ci")
+
+
+def test_more_registered_types_need_no_strategy() -> None:
+    strategies.register()
+    for drawn in (Problem, Group, Tile, Segment, Request):
+        assert isinstance(found(st.from_type(drawn), lambda _: True), drawn)

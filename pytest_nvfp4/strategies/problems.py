@@ -15,26 +15,22 @@ if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
 
 
-def awkward_rows(tile_m: int, most: int) -> tuple[int, ...]:
-    """The numbers of rows at which a tile map goes wrong, up to ``most``: 0, 1, and around multiples of the tile."""
-    around = {near + step for near in (tile_m, 2 * tile_m, most // tile_m * tile_m) for step in (-1, 0, 1)}
-    return tuple(sorted(rows for rows in {0, 1, 2, tile_m // 2, most, *around} if 0 <= rows <= most))
-
-
 def rows(*, tile_m: int = 128, most: int = 384, least: int = 0) -> SearchStrategy[int]:
-    """Numbers of rows from ``least`` to ``most``; two of three awkward.
+    """Numbers of rows from ``least`` to ``most``: whole tiles, and a rest that is awkward two times of three.
 
-    One integer is drawn, of which all above ``most`` stand for awkward numbers: so it shrinks through all smaller ones.
+    Awkward are 0, 1, 2, half a tile and one less than a tile. The rest is one integer, of which those beyond a tile
+    stand for the awkward ones: so both parts shrink through all smaller numbers, whole tiles first (one whole tile
+    counts as smaller than a large rest).
     """
     from hypothesis import strategies as st
 
-    awkward = [number for number in awkward_rows(tile_m, most) if number >= least] or [least]
-    plain = most - least + 1
+    awkward = sorted({0, 1, min(2, tile_m - 1), tile_m // 2, tile_m - 1})
 
-    def number(drawn: int) -> int:
-        return least + drawn if drawn < plain else awkward[(drawn - plain) % len(awkward)]
+    def number(whole: int, drawn: int) -> int:
+        rest = drawn if drawn < tile_m else awkward[(drawn - tile_m) % len(awkward)]
+        return max(least, min(most, whole * tile_m + rest))
 
-    return st.integers(0, plain + max(2 * plain, len(awkward)) - 1).map(number)
+    return st.builds(number, st.integers(0, most // tile_m), st.integers(0, 3 * tile_m - 1))
 
 
 def groups(

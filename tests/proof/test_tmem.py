@@ -64,7 +64,7 @@ def test_what_is_known_not_to_fit_does_not_fit() -> None:
 @settings(deadline=None)
 @given(strategies.tiles())
 def test_scale_factors_have_a_byte_for_each_row_and_block(tile: Tile) -> None:
-    """Counted another way: bytes of the blocks of 128 rows by 4 scale factors, over the 16 bytes x 32 lanes of a column."""
+    """Counted another way: bytes of the blocks of 128 rows by 4 scale factors, over the bytes of a column."""
     rows_a = tile.m // tile.ctas
     rows_b = -(-tile.n // 128) * 128
     blocks = -(-tile.k // (4 * tile.sf_vector))
