@@ -152,6 +152,11 @@ class _Places:
         keep = self.row < rows
         return _Places(*(getattr(self, name)[keep] for name in self.__slots__))
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and MMAs of k that the layout has."""
+        return int(self.row.max()) + 1, int(self.mma.max()) + 1
+
     def at(self, index: int) -> str:
         """One place in words."""
         copy = f", copy {self.copy[index]}" if self.copy.any() else ""
@@ -184,8 +189,10 @@ def _places(layout: Layout, *, copies: int) -> _Places:
 def look_at_smem(operand: Operand) -> Look:
     """Whether shared memory holds the tile as blocks of 128 x 4 factors, stage after stage."""
     places = _places(operand.smem, copies=1)
-    blocks = int(places.row.max()) // 128 + 1
-    ktiles = (int(places.mma.max()) + 1) * MMA_K // (4 * operand.vector)
+    if (short := _short(operand, places, "shared memory")) is not None:
+        return short
+    rows, mmas = places.size
+    blocks, ktiles = -(-rows // 128), mmas * MMA_K // (4 * operand.vector)
     used = places.within(operand.rows)
     factor = (used.mma * MMA_K + used.k) // operand.vector
     tile = (used.stage * blocks + used.row // 128) * ktiles + factor // 4
@@ -196,6 +203,8 @@ def look_at_smem(operand: Operand) -> Look:
 def look_at_tmem(operand: Operand, *, shift: int = 0) -> Look:
     """Whether the TMEM layout is what the MMA reads; with ``shift``, wrongly, so many bytes on."""
     places = _places(operand.tmem, copies=4)
+    if (short := _short(operand, places, "TMEM")) is not None:
+        return short
     # The address that each MMA is given: its first factor's. The last two bits are the scale-factor id.
     base = places.offset[(places.row == 0) & (places.copy == 0) & (places.k == 0) & (places.stage == 0)] + shift
     legal = {0} if operand.factors == 4 else {0, 2}
@@ -206,6 +215,14 @@ def look_at_tmem(operand: Operand, *, shift: int = 0) -> Look:
     lane = used.row % 32 + 32 * used.copy
     wanted = base[used.mma] + lane * LANE + used.row // 32 * 4 + used.k // operand.vector
     return _first_wrong(operand, used, wanted, _tmem)
+
+
+def _short(operand: Operand, places: _Places, where: str) -> Look | None:
+    """A layout that has fewer rows than the MMA reads."""
+    rows, _ = places.size
+    if rows >= operand.rows:
+        return None
+    return f"{operand.name}: {where} has {rows} rows, and the MMA reads {operand.rows}", 1
 
 
 def _first_wrong(operand: Operand, used: _Places, wanted: NDArray[np.int64], shown: Callable[[int], str]) -> Look:
@@ -239,8 +256,13 @@ def look_at_copy(operand: Operand, *, line_units: int = 1, source_units: int = 0
         raise LayoutError(f"{operand.name}: {len(starts[0])} sources and {len(writes)} targets of copies do not pair")
     step = leaves(modes(operand.source)[0].stride)[0]
     line_step = (step if isinstance(step, int) else 1) * line_units * 16
-    smem = _places(operand.smem, copies=1).within(operand.rows)
-    tmem = _places(operand.tmem, copies=4).within(operand.rows)
+    smem, tmem = _places(operand.smem, copies=1), _places(operand.tmem, copies=4)
+    short = _short(operand, smem, "shared memory") or _short(operand, tmem, "TMEM")
+    if short is not None:
+        return short
+    if smem.size[1] != tmem.size[1]:
+        return f"{operand.name}: shared memory has {smem.size[1]} MMAs of k, and TMEM {tmem.size[1]}", 1
+    smem, tmem = smem.within(operand.rows), tmem.within(operand.rows)
     read = tmem.k % operand.vector == 0
     row, k, mma, place = tmem.row[read], tmem.k[read], tmem.mma[read], tmem.offset[read]
     line, byte = np.meshgrid(np.arange(32), np.arange(16), indexing="ij")

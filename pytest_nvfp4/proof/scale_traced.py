@@ -50,6 +50,7 @@ class Found:
 class _Mma:
     rows_m: int
     rows_n: int
+    k: int
     vector: int
 
 
@@ -68,6 +69,8 @@ def find(records: Sequence[Record]) -> Found:
         and (info.space == "gmem" or info.space is None)
     )
     unseen = () if gmem else ("no layout of scale factors in global memory is bound to a name",)
+    if any(mma.k != MMA_K for mma in mmas):
+        return Found((), gmem, (*unseen, f"an MMA of K = {mmas[0].k}; only K = {MMA_K} (4-bit operands) is followed"))
     if len(mmas) != 1:
         many = "no block-scaled MMA is bound to a name" if not mmas else f"there are {len(mmas)} block-scaled MMAs"
         return Found((), gmem, (*unseen, f"{many}; which layouts belong together is told from one"))
@@ -98,8 +101,8 @@ def _mma(raw: str) -> _Mma | None:
     found = _MMA.search(raw)
     if found is None:
         return None
-    m, n, _, ctas, vector = map(int, found.groups())
-    return _Mma(m // ctas, n, vector)
+    m, n, k, ctas, vector = map(int, found.groups())
+    return _Mma(m // ctas, n, k, vector)
 
 
 Known = Sequence["tuple[Record, TypeInfo]"]
@@ -121,8 +124,10 @@ def _operand(known: Known, mma: _Mma, letter: str) -> Operand | str:
         if len({str(canonical(layout)) for _, layout in seen}) > 1:
             both = " and ".join(each for each, _ in seen)
             return f"{name}: {both} are different layouts in {where}; which the MMA uses is not known"
-    source = next(((r.name, lay) for r, info, lay in mine if info.family == "smem_desc_view" and _is_lines(lay)), None)
-    target = next(((r.name, lay) for r, info, lay in mine if info.space == "tmem" and _is_copied(lay)), None)
+    # Of views of one tensor, the whole one: a slice of a stage has fewer indices.
+    lines = [(r.name, layout) for r, info, layout in mine if info.family == "smem_desc_view" and _is_lines(layout)]
+    copied = [(r.name, layout) for r, info, layout in mine if info.space == "tmem" and _is_copied(layout)]
+    source, target = (max(seen, key=lambda one: domain_size(one[1]), default=None) for seen in (lines, copied))
     names = [smem[0][0], tmem[0][0], *(found[0] for found in (source, target) if found)]
     return Operand(
         name=name,

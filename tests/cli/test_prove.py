@@ -80,6 +80,7 @@ def test_the_snippet_is_python_with_the_tile_asked_for(cli, monkeypatch, search,
     [
         (["prove"], "say what to prove"),
         (["prove", "--all", "cta-indexing"], "--all stands alone"),
+        (["prove", "--query-timeout", "9", "cta-indexing"], "--all stands alone"),
         (["prove", "cta-indexing", "--groups", "0"], "1 to"),
         (["prove", "cta-indexing", "--groups", str(MOST_GROUPS + 1)], "1 to"),
         (["prove", "cta-indexing", "--groups", "many"], "2,4,8"),

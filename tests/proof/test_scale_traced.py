@@ -154,6 +154,42 @@ def test_broadcast_is_the_stride_0_modes_and_nothing_else(text, says):
     assert wrong is None if says is None else says in wrong
 
 
+def test_rows_that_are_missing_are_a_counterexample():
+    """128 rows of SFB for an MMA of N = 256: what is there is right, and half is not there."""
+    operand = replace(explicit_operand(rows=128), rows=256)
+    for look in (scale_copies.look_at_smem, scale_copies.look_at_tmem, scale_copies.look_at_copy):
+        assert "has 128 rows, and the MMA reads 256" in look(operand)[0]
+
+
+def test_k_blocks_that_do_not_match_are_a_counterexample():
+    operand = replace(explicit_operand(rows=128), tmem=explicit_operand(rows=128, tile_k=128).tmem)
+    assert "4 MMAs of k, and TMEM 2" in scale_copies.look_at_copy(operand)[0]
+
+
+def test_of_two_views_the_whole_one_is_taken(records):
+    view = next(record for record in records if record.name == f"{SCOPE}.tSsSFA")
+    old = "((((32,1,1),4),1),1,1,4,3):((((1,1,1),0),0),0,0,32,128)"
+    stage = view.raw.replace(old, "((((32,1,1),4),1),1,1,4):((((1,1,1),0),0),0,0,32)")
+    assert stage != view.raw
+    judged, found = verdicts([Record(f"{SCOPE}.a_sfa_stage", stage), *records])
+    assert found.operands[0].names[2] == f"{SCOPE}.tSsSFA"
+    assert judged["copy"].status is Status.PROVED
+
+
+def test_a_copy_that_cannot_be_paired_is_unknown(records):
+    old = "((((32,1,1),4),1),1,1,4,3):((((1,1,1),0),0),0,0,32,128)"
+    judged, _ = verdicts(edited(records, "tSsSFA", old, "((((32,1,1),4),1),1,1,2,3):((((1,1,1),0),0),0,0,32,128)"))
+    assert judged["copy"].status is Status.UNKNOWN
+    assert "do not pair" in judged["copy"].reason
+
+
+def test_another_k_is_not_followed(records):
+    changed = [Record(record.name, record.raw.replace("128x128x64", "128x128x32")) for record in records]
+    found = scale_traced.find(changed)
+    assert found.operands == ()
+    assert "K = 32" in found.missing[0]
+
+
 # --- the explicit layouts, derived again -------------------------------------------------------------------------
 
 

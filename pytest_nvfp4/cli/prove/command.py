@@ -31,7 +31,8 @@ def prove_command(
     'pytest-nvfp4[proof]'. Exit code 1 if anything is not proved.
     """
     if ctx.invoked_subcommand is not None:
-        if everything or as_json or html or brief:
+        given = ctx.get_parameter_source("query_ms") is click.core.ParameterSource.COMMANDLINE
+        if everything or as_json or html or brief or given:
             raise click.UsageError(f"give options after {ctx.invoked_subcommand!r}; --all stands alone")
         return
     if not everything:
