@@ -1,0 +1,40 @@
+"""All mutants, by kernel."""
+
+from __future__ import annotations
+
+from pytest_nvfp4.problem import Group, Problem
+from tests.sim.mutants import sm90, sm100
+from tests.sim.mutants.outcome import Mutant, Subject
+
+__all__ = ["SUBJECTS", "Mutant", "Subject"]
+
+SUBJECTS = {
+    subject.name: subject
+    for subject in (
+        Subject(
+            "sm100",
+            "sm_100a",
+            # Ragged, k of 4 and 7 tiles: both wrap the ring of three stages.
+            Problem("mutants", (Group(200, 128, 1024), Group(72, 256, 1792)), seed=7),
+            "nan_pad",
+            sm100.MUTANTS,
+        ),
+        Subject(
+            "sm90",
+            "sm_90a",
+            # Two widths, both with a ragged last tile; k of 4 units wraps the three stages of weights, and the items of
+            # a cluster together the five of tokens.
+            Problem("mutants", (Group(52, 128, 1024), Group(24, 256, 768)), seed=7),
+            "nan_pad",
+            sm90.MUTANTS,
+            edits=(
+                ("MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 16, 192, 8", "MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 48, 96, 48"),
+                (
+                    "    return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count // "
+                    "CLUSTER",
+                    "    return 1",
+                ),
+            ),
+        ),
+    )
+}
