@@ -92,6 +92,7 @@ class TestTolerance:
         assert tolerance_of("tma.load.requests", own) == 0.1
         assert tolerance_of("instructions.warp0", own) == math.inf
         assert tolerance_of("instructions.warp0", ()) == 0.05
+        assert tolerance_of("mbarrier.waits", ()) == 0.05
         assert tolerance_of("tma.load.bytes", ()) == 0
 
 
