@@ -78,11 +78,13 @@ class Clocks:
     Attributes:
         number: Of the cluster.
         owners: By agent, what it is: whatever ``Agent`` was made with.
+        agents: Those with a clock of their own.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.owners: list[Any] = []
+        self.agents: dict[int, Agent] = {}
         self._size = _FIRST
         self._clocks: list[Clock] = []
 
@@ -118,6 +120,7 @@ class Agent:
         self.clocks = clocks
         self.owner = owner
         self.number = clocks.agent(owner)
+        clocks.agents[self.number] = self
         self.clock = clocks.clock()
         self.tick = 1
         self.version = 0

@@ -98,7 +98,7 @@ class LaunchRaces:
         low, high, size = self.shared.extent(part)
         place = f"{name} bytes [{low}, {high})" + ("" if size == high - low else f" ({size} bytes of them)")
         self._tell(agents, PROXY if proxy else RACE, place, old, new, (old_writes, new_writes))
-        _heal(ticks, old, ASYNC_SHARED if proxy else None)
+        _heal(agents, ticks, old, ASYNC_SHARED if proxy else None)
 
     def tmem_conflict(
         self, shadow: Shadow, part: int, old: Access, old_writes: bool, new: Access, new_writes: bool, proxy: bool,
@@ -111,7 +111,7 @@ class LaunchRaces:
         lane = low % _UNITS_A_COLUMN * LANES_A_UNIT
         place = f"{name} columns [{first}, {last + 1}) from lane {lane} on"
         self._tell(agents, RACE, place, old, new, (old_writes, new_writes))
-        _heal(ticks, old, None)
+        _heal(agents, ticks, old, None)
 
     def global_conflict(
         self, shadow: RegionShadow, offset: int, old: Access, old_writes: bool, new: Access, new_writes: bool,
@@ -126,7 +126,7 @@ class LaunchRaces:
             Pair(PROXY if proxy else RACE, place, old, new, owners, (old_writes, new_writes), foreign=foreign)
         )
         if not foreign:
-            _heal(clock.ticks, old, ASYNC_GLOBAL if proxy else None)
+            _heal(None, clock.ticks, old, ASYNC_GLOBAL if proxy else None)
 
     def _tell(
         self, agents: ClusterAgents, kind: str, place: str, old: Access, new: Access, writes: tuple[bool, bool]
@@ -135,8 +135,12 @@ class LaunchRaces:
         self.reporter.pair(Pair(kind, place, old, new, (owners[old.agent], owners[new.agent]), writes))
 
 
-def _heal(ticks: Ticks, old: Access, row: int | None) -> None:
-    """Count the pair as ordered: what follows from it is not another finding."""
+def _heal(agents: ClusterAgents | None, ticks: Ticks, old: Access, row: int | None) -> None:
+    """Count the pair as ordered, and so all that the earlier one knows: what follows from it is not another finding."""
+    earlier = agents.clocks.agents.get(old.agent) if agents is not None and row is None else None
+    if earlier is not None and earlier.clock.ticks.shape == ticks.shape:
+        np.maximum(ticks, earlier.clock.ticks, out=ticks)
+        earlier.advance()
     rows = slice(None) if row is None else slice(row, row + 1)
     column = ticks[rows, old.agent]
     np.maximum(column, old.tick, out=column)

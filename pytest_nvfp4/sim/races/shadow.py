@@ -79,20 +79,19 @@ class Shadow:
             self._follow()
         before = ticks[BEFORE]
         for part in parts:
+            # Reads first: who overwrites what is still read has most likely not waited for the reader.
             known = reads[part]
-            raced = False
             if known is not None:
                 if known.__class__ is dict:
                     for one in known.values():  # type: ignore[union-attr]
                         if before[one[0]] < one[1] and not one[2] & access[2] & STRONG:
                             self.conflict(self, part, one, False, access, True, False, ticks)
-                            raced = True
                 elif before[known[0]] < known[1] and not known[2] & access[2] & STRONG:  # type: ignore[index,operator]
                     self.conflict(self, part, known, False, access, True, False, ticks)  # type: ignore[arg-type]
-                    raced = True
                 reads[part] = None
+        for part in parts:
             old = writes[part]
-            if old is not None and not raced:
+            if old is not None:
                 if before[old[0]] < old[1]:
                     if not old[2] & access[2] & STRONG:
                         self.conflict(self, part, old, True, access, True, False, ticks)

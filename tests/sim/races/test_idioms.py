@@ -1,0 +1,259 @@
+"""Every way to order accesses is known, and each of its parts is needed: small PTX kernels, with and without an edge."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.races.detector import Detector
+from pytest_nvfp4.sim.run.asynchronous import Late
+from pytest_nvfp4.sim.run.machine import Machine
+from pytest_nvfp4.toolchain.device_model import for_arch
+from tests.sim.ptx_case import run_ptx
+
+SMEM = "mov.u32 %r0, %tid.x; shr.u32 %r1, %r0, 5; and.b32 %r2, %r0, 31; mov.u32 %r3, smem; mov.u32 %r4, %ctaid.x;"
+MINE = "shl.b32 %r5, %r2, 2; add.u32 %r6, %r3, %r5;"
+"""%r0 thread, %r1 warp, %r2 lane, %r3 shared memory, %r4 CTA, %r6 the lane's word."""
+
+
+def found(body, *, warnings=False, asynchronous=None, **kwargs):
+    """Kinds of what is found, with the fault that ended the kernel."""
+    machine = Machine(model=for_arch("sm_100a"), asynchronous=asynchronous)
+    machine.monitor = Detector(warnings=warnings)
+    grids = []
+    kwargs.setdefault("shared", 8192)
+    kwargs.setdefault("block", (64, 1, 1))
+    kwargs.setdefault("buffers", {"x": np.zeros(1024, np.uint32), "y": np.zeros(1024, np.uint32)})
+    kwargs.setdefault("processes", 1)
+    kinds = []
+    try:
+        run_ptx(SMEM + MINE + body, machine=machine, prepare=grids.append, **kwargs)
+    except Fault as fault:
+        kinds.append(fault.kind)
+    return [finding.kind for finding in grids[0].findings] + kinds
+
+
+def by_warp(*bodies, tail=""):
+    """A body for each warp."""
+    lines = []
+    for warp, body in enumerate(bodies):
+        lines.append(f"setp.ne.u32 %p9, %r1, {warp}; @%p9 bra W{warp};\n{body}\nW{warp}:")
+    return "\n".join(lines) + tail
+
+
+# ---- barriers ----------------------------------------------------------------------------------------------------
+
+WRITE, READ = "st.shared.b32 [%r6+512], %r0;", "ld.shared.b32 %r20, [%r6+512];"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("bar.sync 0;", "bar.sync 0;"),
+        ("bar.arrive 1, 64;", "bar.sync 1, 64;"),
+        ("barrier.cta.sync 3;", "barrier.cta.sync 3;"),
+        ("barrier.cluster.arrive; barrier.cluster.wait;",) * 2,
+        ("fence.acq_rel.cluster; barrier.cluster.arrive.relaxed; barrier.cluster.wait;",) * 2,
+    ],
+)
+def test_barriers_order(first, second):
+    assert found(by_warp(WRITE + first, second + READ)) == []
+    assert found(by_warp(READ_INITIAL + first, second + WRITE)) == []
+
+
+READ_INITIAL = "st.shared.b32 [%r6+512], %r0; ld.shared.b32 %r20, [%r6+512];"
+
+
+def test_a_relaxed_cluster_barrier_orders_nothing():
+    relaxed = "barrier.cluster.arrive.relaxed; barrier.cluster.wait;"
+    assert found(by_warp(WRITE + relaxed, relaxed + READ)) == ["race"]
+
+
+def test_no_barrier():
+    assert found(by_warp(WRITE, READ)) == ["race"]
+    assert found(by_warp(WRITE, WRITE)) == ["race"]
+    assert found(by_warp(READ_INITIAL + "bar.sync 0;", "bar.sync 0;" + READ)) == []
+    assert found(by_warp(WRITE + "bar.sync 0;" + READ, "bar.sync 0;" + WRITE)) == ["race"]
+
+
+def test_neighbours_in_one_word_do_not_race():
+    low, high = "st.shared.b8 [%r3+512], %r0;", "st.shared.b8 [%r3+513], %r0;"
+    one = "setp.ne.u32 %p3, %r2, 0; @%p3 bra END{};"
+    assert found(by_warp(one.format(0) + low + "END0:", one.format(1) + high + "END1:")) == []
+    assert found(by_warp(one.format(0) + low + "END0:", one.format(1) + low + "END1:")) == ["race"]
+    wide = "st.shared.b16 [%r3+512], %rs0;"
+    assert found(by_warp(one.format(0) + high + "END0:", one.format(1) + "mov.b16 %rs0, 1;" + wide + "END1:")) == [
+        "race"
+    ]
+
+
+# ---- pipelines ---------------------------------------------------------------------------------------------------
+
+
+def pipeline(stages, *, steps=9, drop="", size=512):
+    """A producer that copies with one thread, a consumer warp, ``stages`` buffers; ``drop`` leaves out a part."""
+
+    def wait(barrier, parity, name):
+        return f"{name}: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r3+{barrier}], {parity}; @!%p1 bra {name};"
+
+    full = [8 * i for i in range(stages)]
+    empty = [8 * (stages + i) for i in range(stages)]
+    inits = "".join(f"mbarrier.init.shared::cta.b64 [%r3+{b}], 1;" for b in full)
+    inits += "".join(f"mbarrier.init.shared::cta.b64 [%r3+{b}], 32;" for b in empty)
+    begin = f"setp.ne.u32 %p8, %r0, 0; @%p8 bra MADE; {inits} MADE:" + ("" if drop == "barrier" else "bar.sync 0;")
+    producer, consumer = ["setp.ne.u32 %p7, %r2, 0; @%p7 bra SENT;"], []
+    for step in range(steps):
+        stage, parity = step % stages, step // stages & 1
+        data = 1024 + size * stage
+        if drop != "empty":
+            producer.append(wait(empty[stage], parity ^ 1, f"E{step}"))
+        producer.append(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3+{full[stage]}], {size};")
+        producer.append(f"add.u32 %r11, %r3, {data}; add.u32 %r12, %r3, {full[stage]};")
+        producer.append(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+            f"[%r11], [%rd100], {size}, [%r12];"
+        )
+        if drop != "full":
+            consumer.append(wait(full[stage], parity, f"F{step}"))
+        consumer.append(f"ld.shared.b32 %r20, [%r6+{data}];")
+        if drop != "release":
+            order = ".relaxed.cta" if drop == "order" else ""
+            consumer.append(f"mbarrier.arrive{order}.shared::cta.b64 _, [%r3+{empty[stage]}];")
+    return begin + by_warp("\n".join([*producer, "SENT:"]), "\n".join(consumer))
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+def test_pipelines(stages):
+    assert found(pipeline(stages)) == []
+    assert "race" in found(pipeline(stages, drop="empty"))
+    assert found(pipeline(stages, drop="order")) == ["race"]
+    assert "race" in found(pipeline(stages, drop="full"), ) or "race" in found(
+        pipeline(stages, drop="full"), asynchronous=Late([1])
+    )
+    assert found(pipeline(stages, drop="release")) == ["deadlock"]
+    assert found(pipeline(stages, drop="barrier"))[0] in ("race", "mbarrier")
+
+
+# ---- bulk stores and the async proxy -----------------------------------------------------------------------------
+
+
+def stored(*, fence="fence.proxy.async.shared::cta;", meet="bar.sync 0;", commit="cp.async.bulk.commit_group;",
+           wait="cp.async.bulk.wait_group.read 0;", again="bar.sync 0;"):  # fmt: skip
+    """Both warps write, the first stores it all, both write again."""
+    mine = "shl.b32 %r5, %r0, 2; add.u32 %r7, %r3, %r5;"
+    send = (
+        "setp.ne.u32 %p8, %r0, 0; @%p8 bra SENT; add.u32 %r11, %r3, 1024;"
+        f"cp.async.bulk.global.shared::cta.bulk_group [%rd100], [%r11], 256; {commit} {wait} SENT:"
+    )
+    write = "st.shared.b32 [%r7+1024], %r0;"
+    return mine + write + fence + meet + send + again + write + "bar.sync 0; cp.async.bulk.wait_group 0;"
+
+
+@pytest.mark.parametrize(
+    ("without", "kind"),
+    [({}, None), ({"fence": ""}, "proxy"), ({"wait": ""}, "race"), ({"again": ""}, "race"),
+     ({"fence": "fence.proxy.async.global;"}, "proxy"), ({"commit": ""}, "race"),
+     ({"wait": "cp.async.bulk.wait_group 0;"}, None), ({"wait": "cp.async.bulk.wait_group.read 1;"}, "race"),
+     ({"fence": "fence.proxy.async;"}, None)],
+)  # fmt: skip
+def test_bulk_stores(without, kind):
+    kinds = [one for one in found(stored(**without)) if one in ("race", "proxy")]
+    assert kinds == ([kind] if kind else [])
+
+
+# ---- flags between CTAs ------------------------------------------------------------------------------------------
+
+
+def flags(release, acquire):
+    """CTA 0 writes data and raises a flag; CTA 1 waits for the flag and reads."""
+    data = "shl.b32 %r5, %r0, 2; cvt.u64.u32 %rd5, %r5; add.u64 %rd6, %rd100, %rd5;"
+    one = "setp.ne.u32 %p8, %r0, 0;"
+    return data + one + (
+        "setp.ne.u32 %p7, %r4, 0; @%p7 bra READER; st.global.b32 [%rd6], %r0; bar.sync 0; @%p8 bra END;"
+        f"mov.u32 %r10, 1; {release} bra END; READER: @%p8 bra SEEN;"
+        f"SPIN: {acquire} setp.eq.u32 %p6, %r11, 0; @%p6 bra SPIN; {'fence.acq_rel.gpu;' if 'relaxed' in acquire else ''}"
+        "SEEN: bar.sync 0; ld.global.b32 %r20, [%rd6]; END:"
+    )  # fmt: skip
+
+
+RELEASES = {
+    "red after a fence": "fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%rd101], %r10;",
+    "membar": "membar.gl; st.volatile.global.b32 [%rd101], %r10;",
+    "st.release": "st.release.gpu.global.b32 [%rd101], %r10;",
+    "atom.acq_rel": "atom.acq_rel.gpu.global.add.u32 %r12, [%rd101], %r10;",
+}
+ACQUIRES = {
+    "ld.acquire": "ld.acquire.gpu.global.b32 %r11, [%rd101];",
+    "relaxed and a fence": "ld.relaxed.gpu.global.b32 %r11, [%rd101];",
+    "atom.acquire": "atom.acquire.gpu.global.add.u32 %r11, [%rd101], 0;",
+}
+BAD_RELEASES = {
+    "no fence": "red.relaxed.gpu.global.add.u32 [%rd101], %r10;",
+    "a fence of the CTA": "fence.acq_rel.cta; red.relaxed.gpu.global.add.u32 [%rd101], %r10;",
+    "a release of the CTA": "st.release.cta.global.b32 [%rd101], %r10;",
+}
+BAD_ACQUIRES = {
+    "volatile, no fence": "ld.volatile.global.b32 %r11, [%rd101];",
+    "an acquire of the CTA": "ld.acquire.cta.global.b32 %r11, [%rd101];",
+}
+
+
+@pytest.mark.parametrize("acquire", ACQUIRES)
+@pytest.mark.parametrize("release", RELEASES)
+def test_flags_order_clusters(release, acquire):
+    assert found(flags(RELEASES[release], ACQUIRES[acquire]), grid=(2, 1, 1)) == []
+
+
+@pytest.mark.parametrize("release", BAD_RELEASES)
+def test_a_release_that_is_none(release):
+    assert found(flags(BAD_RELEASES[release], ACQUIRES["ld.acquire"]), grid=(2, 1, 1)) == ["race"]
+
+
+@pytest.mark.parametrize("acquire", BAD_ACQUIRES)
+def test_an_acquire_that_is_none(acquire):
+    assert found(flags(RELEASES["st.release"], BAD_ACQUIRES[acquire]), grid=(2, 1, 1)) == ["race"]
+
+
+def test_clusters_that_do_not_speak():
+    place = "cvt.u64.u32 %rd5, %r5; add.u64 %rd6, %rd100, %rd5;"
+    share = "setp.ne.u32 %p7, %r4, 0; @%p7 bra B; st.global.b32 [%rd6], %r0; bra END; B: ld.global.b32 %r20, [%rd6]; END:"
+    assert found(place + share, grid=(2, 1, 1), block=(32, 1, 1)) == ["race"]
+    assert found(place + "ld.global.b32 %r20, [%rd6];", grid=(2, 1, 1), block=(32, 1, 1)) == []
+    other = "setp.eq.u32 %p7, %r4, 0; @%p7 bra B; st.global.b32 [%rd6], %r0; bra END; B: ld.global.b32 %r20, [%rd6]; END:"
+    assert found(place + other, grid=(2, 1, 1), block=(32, 1, 1)) == ["race"]
+
+
+def test_atomics_do_not_race_with_each_other():
+    assert found("red.global.add.u32 [%rd100], 1;", grid=(4, 1, 1)) == []
+    assert found("red.global.add.u32 [%rd100], 1; ld.global.b32 %r20, [%rd100];", grid=(2, 1, 1)) == ["race"]
+
+
+# ---- cp.async ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wait", "races"),
+    [("cp.async.commit_group; cp.async.wait_group 0;", False), ("cp.async.wait_all;", False), ("", True),
+     ("cp.async.commit_group; cp.async.wait_group 1;", True)],
+)  # fmt: skip
+def test_cp_async(wait, races):
+    body = f"cp.async.ca.shared.global [%r6+512], [%rd100], 4; {wait} bar.sync 0;"
+    kinds = found(by_warp(body, "bar.sync 0;" + READ))
+    assert kinds == (["race"] if races else [])
+
+
+# ---- messages ----------------------------------------------------------------------------------------------------
+
+
+def test_one_defect_is_one_finding_and_says_what_is_missing():
+    machine = Machine(model=for_arch("sm_100a"))
+    machine.monitor = Detector()
+    body = by_warp(WRITE + "st.shared.b32 [%r6+1024], %r0;", READ + "ld.shared.b32 %r21, [%r6+1024];" + WRITE)
+    ran = run_ptx(SMEM + MINE + body, machine=machine, shared=8192, block=(64, 1, 1))
+    (finding,) = ran.grid.findings
+    assert "reads shared memory bytes [512, 640)" in finding.message
+    assert "ld.shared) in warp 1 of CTA (0, 0, 0)" in finding.message
+    assert "st.shared) in warp 0 of CTA (0, 0, 0) may still write it" in finding.message
+    assert "no barrier, and no arrive" in finding.message
+    assert finding.where.warp == 1
