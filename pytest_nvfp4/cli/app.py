@@ -34,6 +34,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cost": ("cost", "What one call of a kernel does, counted without a GPU; no time."),
     "eval": ("evaluate", "Judge and time a kernel as GPU MODE does, speaking its protocol."),
     "upgrade": ("upgrade", "What another version of CuTe DSL changes in a kernel."),
+    "exec": ("execute", "Run a Python program on a GPU, in the simulator, or on a remote."),
+    "remote": ("remote", "Ask a remote how it stands, make it ready, stop it; what it costs."),
     "snapshot": ("snapshot", "Read a layout snapshot file."),
     "cache": ("cache", "Where traces are kept, and how many."),
     "doctor": ("doctor.command", "What works on this machine, and how to get what does not."),

@@ -1,0 +1,177 @@
+"""``nvfp4 exec``: run a Python program where kernels run."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from pytest_nvfp4.cli import mounts, output
+from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.options import arch_of
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.device.remote.base import Execution, RemoteOptions
+
+_HERE = ("auto", "local", "sim")
+
+
+@dataclass(frozen=True)
+class Where:
+    """What the command line says of a remote."""
+
+    gpu: str
+    timeout_s: float
+    max_cost: float | None
+    deployed_app: str | None
+
+    def options(self) -> RemoteOptions:
+        """The same for the remote."""
+        from pytest_nvfp4.device.remote.base import RemoteOptions
+
+        return RemoteOptions(
+            gpu=self.gpu, timeout_s=self.timeout_s, max_cost=self.max_cost, deployed_app=self.deployed_app
+        )
+
+
+@click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="DEVICE",
+    help="local, sim, auto (local where there is a GPU, else sim), or a remote: modal, ssh:HOST, ...",
+)
+@click.option("--mount", "mounted", is_flag=True, help="Put this repository's files into its working folder.")
+@click.option(
+    "--mount-dir", "folders", multiple=True, metavar="LOCAL:REMOTE", help="Put a folder there too; may be repeated."
+)
+@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable; may be repeated.")
+@click.option("--stdin", "with_stdin", is_flag=True, help="Give it what comes on standard input.")
+@click.option("--arch", callback=arch_of, metavar="ARCH", help="What the simulator models (default: sm_100a).")
+@click.option("--gpu", default="B200", show_default=True, metavar="GPU", help="The remote's GPU.")
+@click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds it may take.")
+@click.option("--max-cost", type=click.FloatRange(min=0, min_open=True), metavar="USD", help="Most it may cost.")
+@click.option("--deployed-app", metavar="NAME", help="Use this deployed app (modal).")
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def exec_command(
+    program: str,
+    arguments: tuple[str, ...],
+    *,
+    device: str,
+    mounted: bool,
+    folders: tuple[str, ...],
+    variables: tuple[str, ...],
+    with_stdin: bool,
+    arch: str | None,
+    gpu: str,
+    timeout: float,
+    max_cost: float | None,
+    deployed_app: str | None,
+) -> None:
+    """Run PROGRAM, which is a Python file, code, or - for code on standard input, with ARGUMENTS.
+
+    Its output comes as it is written, its exit status is this command's, and Ctrl-C ends it there too. It gets a
+    scrubbed environment and a new working folder. On sim, device="cuda" and the launches of CuTe DSL kernels are
+    simulated on the CPU; 124 is the status of a program that was stopped after --timeout.
+    """
+    source = _source(program, with_stdin=with_stdin)
+    files: dict[str, bytes] = {}
+    if mounted:
+        files |= mounts.repository_files(mounts.repository(Path.cwd()))
+    for folder in folders:
+        files |= mounts.mount(folder)
+    mounts.check_size(files)
+    environ = dict(_variable(text) for text in variables)
+    if arch is not None:
+        environ.setdefault("CUTE_DSL_ARCH", arch)
+    from pytest_nvfp4.device.remote.base import Execution, RemoteError
+
+    execution = Execution(
+        source=source,
+        arguments=arguments,
+        files=files,
+        environ=environ,
+        stdin=sys.stdin.buffer.read() if with_stdin else b"",
+        deadline_s=timeout,
+    )
+    where = Where(gpu, timeout, max_cost, deployed_app)
+    try:
+        status = _here(execution, device) if device in _HERE else _there(execution, device, where)
+    except RemoteError as error:
+        raise InputError(f"{device}: {error}") from error
+    raise click.exceptions.Exit(status)
+
+
+def _source(program: str, *, with_stdin: bool) -> str:
+    if program == "-":
+        if with_stdin:
+            raise InputError("- reads the program from standard input, and --stdin wants it too: put one into a file")
+        return sys.stdin.read()
+    path = Path(program)
+    looks_like_file = "\n" not in program and len(program) < 4096 and (path.suffix == ".py" or path.is_file())
+    if not looks_like_file:
+        return program
+    if not path.is_file():
+        raise InputError(f"{program} is not there; give a file, code, or - for standard input")
+    import io
+    import tokenize
+
+    data = path.read_bytes()
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return data.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise InputError(f"{program} is no Python source: {error}") from error
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise InputError(f"--env {text!r}: write it as NAME=VALUE (nothing of this environment is passed on by itself)")
+    return name, value
+
+
+def _pass_on(stream: Literal["stdout", "stderr"], piece: bytes) -> None:
+    to = (sys.stdout if stream == "stdout" else sys.stderr).buffer
+    to.write(piece)
+    to.flush()
+
+
+def _here(program: Execution, device: str) -> int:
+    """Run it on this machine. Raises InputError."""
+    from pytest_nvfp4.device.base import DeviceUnavailableError
+    from pytest_nvfp4.device.execute import execute
+    from pytest_nvfp4.device.gpus import visible_gpus
+    from pytest_nvfp4.device.select import select
+
+    try:
+        with tempfile.TemporaryDirectory(prefix="nvfp4-exec-") as folder:
+            chosen = select(device, folder=Path(folder))
+    except DeviceUnavailableError as error:
+        raise InputError(str(error)) from error
+    if chosen.name == "sim":
+        return execute(program, backend="sim", on_output=_pass_on).exit_status
+    return execute(program, backend="cuda", visible=visible_gpus()[0], on_output=_pass_on).exit_status
+
+
+def _there(program: Execution, device: str, where: Where) -> int:
+    """Run it on a remote. Raises RemoteError and InputError."""
+    from pytest_nvfp4.device.remote.base import Executes
+    from pytest_nvfp4.device.remote.registry import remote
+
+    chosen = remote(device, where.options())
+    if not isinstance(chosen, Executes):
+        raise InputError(f"{device} runs kernels, but no programs; ssh:HOST, modal, sim and local do")
+    try:
+        return chosen.execute(program, on_output=_pass_on)
+    finally:
+        chosen.stop()
+        cost = chosen.cost()
+        if cost.seconds >= 1:
+            output.note(f"{device}: {cost}")
