@@ -32,12 +32,15 @@ from pytest_nvfp4.device.remote.lanes import Lanes, OpeningError, Work
 from pytest_nvfp4.device.remote.link.near import START, Line, Settings
 from pytest_nvfp4.device.remote.ssh_errors import explain
 from pytest_nvfp4.isolation import OnOutput
-from pytest_nvfp4.isolation.environment import scrubbed
 
 _CONNECT_S = 10
 _ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=6")
 _NOTHING_ELSE = ("ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no", "SendEnv=-*")
 """No tunnel and no agent for a machine that runs kernels nobody has reviewed; none of our variables."""
+_NEEDED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "SYSTEMROOT"),
+    *("SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "KRB5CCNAME"),  # to find the agent and a Kerberos ticket
+)
 _HOST = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:@\[\]]+)(?::(?P<port>\d{1,5}))?")
 _BACKENDS = ("cuda", "sim", "host")
 _FORM = "ssh:[USER@]HOST[:PORT][?python=PYTHON][&folder=FOLDER][&config=FILE][&price=USD_PER_HOUR]"
@@ -260,6 +263,5 @@ class SshRemote:
 
 
 def _environment() -> dict[str, str]:
-    """What ssh itself needs of our environment: a ``SendEnv`` in the user's config finds nothing that is secret."""
-    kept = {name: os.environ[name] for name in ("SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "KRB5CCNAME") if name in os.environ}
-    return scrubbed(os.environ, kept)
+    """What ssh itself needs of our environment, and no more: the user's config may say ``SendEnv *``."""
+    return {name: os.environ[name] for name in _NEEDED if name in os.environ}
