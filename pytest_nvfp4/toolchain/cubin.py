@@ -1,8 +1,9 @@
-"""What a launch needs to know from a CUBIN: its kernels, their parameter sizes and their static shared memory.
+"""What a launch needs to know from a CUBIN: its kernels, their parameter sizes, static shared memory and registers.
 
 The host code carries its CUBIN in a "fat binary" container. A CUBIN is a 64-bit ELF file. Kernel ``k`` has a section
 ``.text.k``; its ``.nv.info.k`` section is a list of attributes, of which ``EIATTR_KPARAM_INFO`` describes one parameter
-each. The attribute numbers are those that ``cuobjdump -elf`` prints by name.
+each. The module's ``.nv.info`` has an ``EIATTR_REGCOUNT`` for each function, by the symbol that ``.text.k`` names in
+its section header. The attribute numbers are those that ``cuobjdump -elf`` prints by name.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _ELF_MAGIC: Final = b"\x7fELF"
 _EM_CUDA: Final = 190
 _EIATTR_KPARAM_INFO: Final = 0x17
 _EIATTR_CBANK_PARAM_SIZE: Final = 0x19
+_EIATTR_REGCOUNT: Final = 0x2F
 _EIFMT_SIZED: Final = 4
 _HEADER_BYTES: Final = 64
 _FATBIN_MAGIC: Final = b"\x50\xed\x55\xba"
@@ -36,11 +38,15 @@ class CubinError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CubinKernel:
-    """One kernel of a CUBIN. ``params`` holds ``(offset, size)`` in bytes of each parameter, in order."""
+    """One kernel of a CUBIN. ``params`` holds ``(offset, size)`` in bytes of each parameter, in order.
+
+    ``registers`` are those of a thread at the launch; None where the CUBIN does not say.
+    """
 
     name: str
     params: tuple[tuple[int, int], ...]
     static_smem: int
+    registers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ class _Section:
     kind: int
     offset: int
     size: int
+    info: int
 
 
 def image_at(address: int) -> bytes:
@@ -103,6 +110,7 @@ def parse(image: bytes) -> dict[str, CubinKernel]:
         sections = _sections(image)
         smem = {s.name.removeprefix(".nv.shared."): s.size for s in sections if s.name.startswith(".nv.shared.")}
         reserved = _RESERVED_SMEM_BYTES if _RESERVED_SMEM in smem else 0
+        registers = _registers(image, sections)
         kernels = {}
         for section in sections:
             if section.name.startswith(".nv.info."):
@@ -112,7 +120,7 @@ def parse(image: bytes) -> dict[str, CubinKernel]:
                 # is not the kernel's: 512 static bytes make a section of 1536, dynamic ones alone make one of 1024.
                 static = smem.get(name, 0)
                 static -= reserved if static >= reserved else 0
-                kernels[name] = CubinKernel(name=name, params=params, static_smem=static)
+                kernels[name] = CubinKernel(name=name, params=params, static_smem=static, registers=registers.get(name))
     except (struct.error, IndexError, OverflowError, ValueError) as error:
         if isinstance(error, CubinError):
             raise
@@ -133,13 +141,26 @@ def _check_header(image: bytes) -> None:
 def _sections(image: bytes) -> list[_Section]:
     (shoff,) = struct.unpack_from("<Q", image, 40)
     shentsize, shnum, shstrndx = struct.unpack_from("<HHH", image, 58)
-    raw = [struct.unpack_from("<IIQQQQ", image, shoff + i * shentsize) for i in range(shnum)]
+    raw = [struct.unpack_from("<IIQQQQII", image, shoff + i * shentsize) for i in range(shnum)]
     names = raw[shstrndx][4]
     found = []
-    for name, kind, _, _, offset, size in raw:
+    for name, kind, _, _, offset, size, _, info in raw:
         start = names + name
-        found.append(_Section(image[start : image.index(b"\0", start)].decode(), kind, offset, size))
+        found.append(_Section(image[start : image.index(b"\0", start)].decode(), kind, offset, size, info))
     return found
+
+
+def _registers(image: bytes, sections: list[_Section]) -> dict[str, int]:
+    """Registers a thread, by kernel: the lower three bytes of the section's info are the number of its symbol."""
+    counts: dict[int, int] = {}
+    for section in sections:
+        if section.name == ".nv.info":
+            for attribute, _, payload in _attributes(image[section.offset : section.offset + section.size]):
+                if attribute == _EIATTR_REGCOUNT:
+                    symbol, count = struct.unpack_from("<II", payload)
+                    counts[symbol] = count
+    named = ((s.name.removeprefix(".text."), s.info & 0xFF_FFFF) for s in sections if s.name.startswith(".text."))
+    return {name: counts[symbol] for name, symbol in named if symbol in counts}
 
 
 def _attributes(blob: bytes) -> Iterator[tuple[int, int, bytes]]:

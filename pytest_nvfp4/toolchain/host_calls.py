@@ -177,7 +177,8 @@ class HostCalls:
         sizes = {name: tuple(size for _, size in entry.params) for name, entry in entries.items()}
         if text is not None:
             _check_sizes(sizes, text)
-        module = ModuleImage(cubin=image, ptx=text, param_sizes=sizes)
+        registers = {name: entry.registers for name, entry in entries.items() if entry.registers is not None}
+        module = ModuleImage(cubin=image, ptx=text, param_sizes=sizes, registers=registers)
         kernels = {}
         for name, entry in entries.items():
             kernels[name] = next(self._handles)

@@ -50,12 +50,14 @@ class ModuleImage:
 
     ``cubin`` is the ELF image handed to ``cudaLibraryLoadData``. ``ptx`` is the text the same compile wrote to
     ``CUTE_DSL_DUMP_DIR``, or ``None`` when ``CUTE_DSL_KEEP_PTX`` was not set (the image itself holds no PTX).
-    ``param_sizes`` maps each kernel symbol to the byte sizes of its parameters, in order.
+    ``param_sizes`` maps each kernel symbol to the byte sizes of its parameters, in order, and ``registers`` to the
+    registers that a thread has at the launch, where that is known.
     """
 
     cubin: bytes = field(repr=False)
     ptx: str | None = field(repr=False)
     param_sizes: Mapping[str, tuple[int, ...]]
+    registers: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def sha256(self) -> str:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from pytest_nvfp4.sim.fault import Fault, Finding
+from pytest_nvfp4.sim.fault import Fault, Finding, Where
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous
 from pytest_nvfp4.sim.run.asynchronous import schedule as make_schedule
@@ -90,6 +90,7 @@ class Session:
             parameters=launch.params,
             ordinal=launch.ordinal,
         )
+        grid.registers_per_thread = launch.module.registers.get(launch.kernel)
         trace = self.machine.trace
         try:
             if self.prepare is not None:
@@ -101,6 +102,7 @@ class Session:
             # Which process runs which CTA depends on the time, so that a seed would not repeat a run of several.
             alone = trace is not None or self.machine.asynchronous.shuffles
             run_grid(grid, processes=1 if alone else self.processes)
+            self._check_dependence(launch, grid)
         except Fault as fault:
             self.faults.append(fault)
             raise
@@ -109,6 +111,29 @@ class Session:
                 trace.end()
             self.launches.append(LaunchRecord(launch, grid.counters, tuple(grid.findings), "".join(grid.output)))
             grid.close()
+
+    def _check_dependence(self, launch: Launch, grid: Grid) -> None:
+        """Find a launch that may overlap the one before it and never waits for it.
+
+        Launches run one after the other here, so that its results are right all the same.
+        """
+        before = self.launches[-1] if self.launches else None
+        if (
+            launch.programmatic_dependent_launch
+            and before is not None
+            and before.launch.stream == launch.stream
+            and before.counters["griddepcontrol.launch_dependents"]
+            and not grid.counters["griddepcontrol.wait"]
+        ):
+            grid.report(
+                "griddepcontrol",
+                f"{launch.kernel} is launched while {before.launch.kernel} runs (programmatic dependent launch), which "
+                "lets it start with griddepcontrol.launch_dependents, and no warp executes griddepcontrol.wait: what "
+                "the earlier kernel writes may not be there yet",
+                hint="execute griddepcontrol.wait (cute.arch.griddepcontrol_wait) before the first access to what "
+                "earlier kernels write, or launch without use_pdl",
+                where=Where(kernel=launch.kernel),
+            )
 
 
 @contextlib.contextmanager

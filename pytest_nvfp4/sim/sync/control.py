@@ -2,7 +2,8 @@
 ``nanosleep``, ``trap``, ``brkpt``, ``pmevent``.
 
 - ``griddepcontrol`` (PTX ISA): launches run one after the other here, so every grid that this one depends on is
-  complete, and ``.wait`` and ``.launch_dependents`` are counted no-ops; repeating them is legal.
+  complete, and ``.wait`` and ``.launch_dependents`` are counted no-ops; repeating them is legal. A launch that was let
+  start early and in which nobody waits is a finding (``Session``).
 - ``setmaxnreg`` (PTX ISA): a multiple of 8 from 24 to 256, in all warps of a warpgroup (a finding if not). The ISA
   wants the very same instruction; that each specialised warp may execute its own, and with its own count, rests on
   NVIDIA's kernels. ``.dec`` must not raise and ``.inc`` must not lower the count (findings). ``.inc`` waits until the
@@ -56,6 +57,10 @@ class RegisterPool:
         self.count: list[int | None] = [known] * len(cta.warps)
         self.free: int | None = None if known is None else 0
         self.executed = [0] * len(cta.warps)
+
+    def suspicion(self) -> int:
+        """Registers do not come later: a wait for them is the cause of a deadlock, never a victim of it."""
+        return 0
 
     def waiting_for(self) -> str:
         """What the pool holds and who has how much."""

@@ -135,10 +135,7 @@ sync(
 sync(
     "no griddepcontrol.wait",
     lambda k: k.one("griddepcontrol.wait").drop(),
-    Equivalent(
-        "Launches run one after the other here: the workspace is complete before the second kernel starts.",
-        ("griddepcontrol.wait",),
-    ),
+    Found("griddepcontrol", ""),
 )
 sync(
     "no fence.proxy.async behind it",
@@ -153,19 +150,12 @@ sync(
 sync(
     "the producers' registers are not released",
     lambda k: k.one("setmaxnreg.dec").drop(),
-    Equivalent(
-        "Registers a thread at launch are known to ptxas and not to the PTX: without .maxnreg the pool of "
-        "setmaxnreg is not modelled.",
-        ("setmaxnreg",),
-    ),
+    Found("deadlock", "cute.arch.setmaxregister_increase("),
 )
 sync(
     "more registers than there are",
     lambda k: k.one("setmaxnreg.inc").set(0, "240"),
-    Equivalent(
-        "Registers a thread at launch are known to ptxas and not to the PTX: without .maxnreg the pool of "
-        "setmaxnreg is not modelled."
-    ),
+    Found("deadlock", "cute.arch.setmaxregister_increase("),
 )
 
 address = Mutants("address", kernel="group_gemm_kernel")

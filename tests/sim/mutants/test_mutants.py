@@ -116,7 +116,7 @@ def test_the_kernel_itself_is_right_and_nothing_is_found(kernel: str, ran: dict[
 
 
 @needs_dsl
-@pytest.mark.parametrize(("kernel", "mutant"), _parameters())
+@pytest.mark.parametrize(("kernel", "mutant"), list(_parameters()))
 def test_a_mutant(kernel: str, mutant: Mutant, ran: dict[tuple[str, str], Any]) -> None:
     said = ran[kernel, mutant.name]
     assert "error" not in said, said["error"]
