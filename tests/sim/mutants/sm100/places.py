@@ -129,8 +129,11 @@ def bounds(k: Listing) -> Site:
 
 
 def commit_first(k: Listing) -> Sequence[Edit]:
-    commit, copy = mma_end(k), k.one("tcgen05.cp", 0)
-    return [commit.drop(), copy.before(k.ptx[commit.start : commit.end])]
+    """The commit of a stage at the head of the loop, where the address of its full barrier is known."""
+    commit = mma_end(k)
+    base, _, offset = wait(k, "full_mbar").operands[1].strip("[]").partition("+")
+    empty = f"[{base}+{int(offset or 0) + 24}]"
+    return [commit.drop(), k.one("tcgen05.cp", 0).before(f"{commit.instruction.opcode} {empty};")]
 
 
 def other_map(k: Listing) -> Edit:
@@ -144,17 +147,18 @@ def load_of(k: Listing, operand: Operand) -> Site:
 
 
 def template(k: Listing) -> Sequence[Edit]:
-    """The loads of A's template from the parameter of SFA's."""
-    inside = k.previous(tensormap(k, "A", "global_address"), "elect")
-    store_ = k.previous(inside, "st.shared.v2")
-    first = k.previous(store_, "ld.param") if k.previous(store_, "ld.param").instruction.index > 40 else None
-    assert first is not None
-    other = k.previous(
-        k.previous(k.previous(tensormap(k, "SFA", "global_address"), "elect"), "st.shared.v2"), "ld.param"
-    )
-    loads = k.sites[first.instruction.index - 3 : first.instruction.index + 1]
-    others = k.sites[other.instruction.index - 3 : other.instruction.index + 1]
-    return [a.set(1, b.operands[1]) for a, b in zip(loads, others, strict=True)]
+    """The first 64 bytes of A's staged map, which are all that matter, from the parameter of SFA's template."""
+    elected = k.previous(tensormap(k, "A", "global_address"), "elect")
+    stores: list[Site] = []
+    site = elected
+    while (site := k.previous(site, "st.shared")).instruction.has("v2"):
+        stores.insert(0, site)
+    edits = []
+    for number, one in enumerate(stores[:4]):
+        pair = f"{{%mutd{2 * number}, %mutd{2 * number + 1}}}"
+        load = f"ld.param.v2.b64 {pair}, [{k.name}_param_5+{16 * number}];"
+        edits.append(one.instead(f"{load} {one.instruction.opcode} {one.operands[0]}, {pair};"))
+    return edits
 
 
 def published_in_place(k: Listing) -> Edit:
