@@ -29,8 +29,8 @@ _EARLY = frozenset({"uninitialised", "in-flight"})
 """Faults of a reader that came too soon: another schedule may show whom it did not wait for."""
 _FAMILY = "gpumode"
 _WARP = re.compile(r"^  CTA \([\d, ]+\), warp (\d+)", re.MULTILINE)
-_SEARCHED = 4
-"""Runs in which more and more warps come late."""
+_SEARCHED = 8
+"""Warps that are made to come late, one after the other."""
 _MOST_FINDINGS = 6
 
 
@@ -136,9 +136,7 @@ class KernelRaces:
             place = _WARP.search(early.message) if early is not None else None
             if place is None or int(place[1]) in late:
                 return None
-            warp = int(place[1])
-            # The second time the others of its warpgroup are taken for readers too.
-            late += [warp] if not late else [w for w in range(warp & ~3, (warp & ~3) + 4) if w not in late]
+            late.append(int(place[1]))
             schedule = "late-" + "-".join(map(str, sorted(late)))
             done = self._devices.races(spec, self._job_case(), schedule, base=base)
             if done is None:

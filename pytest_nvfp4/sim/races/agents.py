@@ -50,8 +50,8 @@ class WarpAgent(Agent):
     """
 
     __slots__ = (
-        "agents", "launch", "ld", "ld_issued", "memory", "met", "pipe", "queue", "st", "st_issued", "st_known", "thread",
-        "who",
+        "agents", "launch", "ld", "ld_issued", "memory", "met", "pipe", "queue", "st", "st_issued", "st_known",
+        "thread", "who",
     )  # fmt: skip
     launch: LaunchRaces
     memory: CtaMemory

@@ -1,9 +1,9 @@
 """What is told of a pair of accesses that nothing orders: one finding a defect, in words that say what is missing.
 
 A missing edge shows in many pairs: every operand of every MMA after it, and all that follows. So a pair of instructions
-is told once; pairs of the same two lines of the user's, and pairs of the same two engines of the same two warps in the
-same direction, become notes of one finding; and what was told counts as ordered from then on, so that its consequences
-are not told at all.
+is told once; pairs with the same earlier or the same later line of the user's, pairs of the same two lines, and pairs
+of the same two engines of the same two warps in the same direction, become notes of one finding; and what was told
+counts as ordered from then on, so that its consequences are not told at all.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ class Reporter:
                 pair.foreign,
             ),
             (pair.kind, memory, tuple(sorted((self._line(old.at), self._line(new.at))))),
+            (pair.kind, memory, "earlier", self._line(old.at)),
+            (pair.kind, memory, "later", self._line(new.at)),
         )  # fmt: skip
         known = next((self._groups[key] for key in keys if key in self._groups), None)
         findings = self.grid.findings
         if known is not None and known < len(findings):
-            for key in keys:
-                self._groups.setdefault(key, known)
             finding = findings[known]
             if len(finding.notes) < _NOTES:
                 note = f"the same between {self._said(old)} and {self._said(new)}: {pair.place}"

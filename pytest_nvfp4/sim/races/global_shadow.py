@@ -20,8 +20,8 @@ from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, BEFORE, Clock
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.sim.memory.pattern import Pattern
     from pytest_nvfp4.sim.memory.globals import Region
+    from pytest_nvfp4.sim.memory.pattern import Pattern
 
 __all__ = ["GlobalConflict", "GlobalShadow", "RegionShadow"]
 

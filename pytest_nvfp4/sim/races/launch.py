@@ -44,8 +44,8 @@ class CtaMemory:
         self.agents = cta.cluster.unit(ClusterAgents)
         launch.owners[self.agents.clocks.number] = self.agents.clocks.owners
         who = f" of CTA rank {cta.rank}" if len(cta.cluster.ctas) > 1 else ""
-        self.shared = Shadow(launch.shared, launch.shared_conflict, (self.agents, f"shared memory{who}"))
-        self.tmem = Shadow(launch.tmem, launch.tmem_conflict, (self.agents, f"TMEM{who}"))
+        self.shared = Shadow(launch.shared, launch.shared_conflict, agents=self.agents, name=f"shared memory{who}")
+        self.tmem = Shadow(launch.tmem, launch.tmem_conflict, agents=self.agents, name=f"TMEM{who}")
         self.operations: dict[Any, list[Step]] = {}
         """What an operation of the tensor core does, by the operation's plan."""
 
@@ -94,18 +94,20 @@ class LaunchRaces:
         ticks: Ticks,
     ) -> None:  # fmt: skip
         """Two accesses to shared memory are not ordered."""
-        agents, name = shadow.name  # type: ignore[misc]
+        agents, name = shadow.agents, shadow.name
+        assert agents is not None
         low, high, size = self.shared.extent(part)
         place = f"{name} bytes [{low}, {high})" + ("" if size == high - low else f" ({size} bytes of them)")
         self._tell(agents, PROXY if proxy else RACE, place, old, new, (old_writes, new_writes))
         _heal(agents, ticks, old, ASYNC_SHARED if proxy else None)
 
     def tmem_conflict(
-        self, shadow: Shadow, part: int, old: Access, old_writes: bool, new: Access, new_writes: bool, proxy: bool,
+        self, shadow: Shadow, part: int, old: Access, old_writes: bool, new: Access, new_writes: bool, _proxy: bool,
         ticks: Ticks,
     ) -> None:  # fmt: skip
-        """Two accesses to tensor memory are not ordered."""
-        agents, name = shadow.name  # type: ignore[misc]
+        """Two accesses to tensor memory, which has no proxies, are not ordered."""
+        agents, name = shadow.agents, shadow.name
+        assert agents is not None
         low, high, _ = self.tmem.extent(part)
         first, last = low // _UNITS_A_COLUMN, (high - 1) // _UNITS_A_COLUMN
         lane = low % _UNITS_A_COLUMN * LANES_A_UNIT
@@ -140,7 +142,10 @@ def _heal(agents: ClusterAgents | None, ticks: Ticks, old: Access, row: int | No
     earlier = agents.clocks.agents.get(old.agent) if agents is not None and row is None else None
     if earlier is not None and earlier.clock.ticks.shape == ticks.shape:
         np.maximum(ticks, earlier.clock.ticks, out=ticks)
-        earlier.advance()
+        if earlier.asynchronous:
+            earlier.next_tick()
+        else:
+            earlier.advance()
     rows = slice(None) if row is None else slice(row, row + 1)
     column = ticks[rows, old.agent]
     np.maximum(column, old.tick, out=column)

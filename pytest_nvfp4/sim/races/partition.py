@@ -2,8 +2,8 @@
 
 A kernel touches its memory in few different ways: a stage's tile by one copy, its slices by MMAs. ``Partition`` keeps
 the coarsest division of a memory such that every *footprint* seen so far is a union of its parts, byte by byte. A
-shadow then holds one state a part instead of one a byte, and an access costs as many steps as it has parts. The division
-belongs to the launch: its CTAs use the same layout, so that only the first one pays for finding it.
+shadow then holds one state a part instead of one a byte, and an access costs as many steps as it has parts. The
+division belongs to the launch: its CTAs use the same layout, so that only the first one pays for finding it.
 """
 
 from __future__ import annotations

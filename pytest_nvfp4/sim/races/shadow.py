@@ -7,10 +7,14 @@ look: they happened before the last write, or were reported when that was made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, Ticks
 from pytest_nvfp4.sim.races.partition import Partition
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.races.agents import ClusterAgents
 
 __all__ = ["Conflict", "Shadow"]
 
@@ -27,14 +31,18 @@ class Shadow:
     Args:
         partition: Its parts, shared with the same memory of the launch's other CTAs.
         conflict: Told of every pair of accesses that is not ordered.
+        agents: Of the cluster that the memory is in.
         name: What memory it is, for messages.
     """
 
-    __slots__ = ("conflict", "name", "partition", "reads", "writes")
+    __slots__ = ("agents", "conflict", "name", "partition", "reads", "writes")
 
-    def __init__(self, partition: Partition, conflict: Conflict, name: object = "") -> None:
+    def __init__(
+        self, partition: Partition, conflict: Conflict, *, agents: ClusterAgents | None = None, name: str = ""
+    ) -> None:
         self.partition = partition
         self.conflict = conflict
+        self.agents = agents
         self.name = name
         self.writes: list[Access | None] = [None]
         self.reads: list[Reads] = [None]
@@ -45,7 +53,7 @@ class Shadow:
         for parent in self.partition.parents[len(writes) :]:
             writes.append(writes[parent])
             known = reads[parent]
-            reads.append(dict(known) if known.__class__ is dict else known)  # type: ignore[arg-type]
+            reads.append(dict(known) if known.__class__ is dict else known)
 
     def read(self, parts: Sequence[int], access: Access, ticks: Ticks) -> None:
         """Check and note a read; ``ticks`` is the clock of whoever reads."""
@@ -66,11 +74,11 @@ class Shadow:
             if known is None:
                 reads[part] = access
             elif known.__class__ is dict:
-                known[agent] = access  # type: ignore[index]
-            elif known[0] == agent:  # type: ignore[index]
+                known[agent] = access
+            elif known[0] == agent:
                 reads[part] = access
             else:
-                reads[part] = {known[0]: known, agent: access}  # type: ignore[index,dict-item]
+                reads[part] = {known[0]: known, agent: access}  # type: ignore[dict-item]
 
     def write(self, parts: Sequence[int], access: Access, ticks: Ticks) -> None:
         """Check and note a write; ``ticks`` is the clock of whoever writes."""
@@ -83,10 +91,10 @@ class Shadow:
             known = reads[part]
             if known is not None:
                 if known.__class__ is dict:
-                    for one in known.values():  # type: ignore[union-attr]
+                    for one in known.values():
                         if before[one[0]] < one[1] and not one[2] & access[2] & STRONG:
                             self.conflict(self, part, one, False, access, True, False, ticks)
-                elif before[known[0]] < known[1] and not known[2] & access[2] & STRONG:  # type: ignore[index,operator]
+                elif before[known[0]] < known[1] and not known[2] & access[2] & STRONG:  # type: ignore[operator]
                     self.conflict(self, part, known, False, access, True, False, ticks)  # type: ignore[arg-type]
                 reads[part] = None
         for part in parts:

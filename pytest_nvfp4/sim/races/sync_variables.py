@@ -21,7 +21,7 @@ Known = dict[int, Ticks]
 _Key = tuple[int, tuple[int, int, int] | None, int]
 """Scope of a release, CTA and cluster of who made it."""
 _SEPARATE = 64
-"""Releasing CTAs of one variable that are kept apart; beyond, only readers of GPU scope see what the others released."""
+"""Releasing CTAs of one variable that are kept apart; of the others only GPU-wide readers see what they released."""
 
 
 def known_by(agent: Agent) -> Known:

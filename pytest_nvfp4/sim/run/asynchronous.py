@@ -133,7 +133,7 @@ class Random(Asynchronous):
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self._random = random.Random(seed)  # noqa: S311 - not for secrets
+        self._random = random.Random(seed)
         self._queues: dict[Hashable, deque[Action]] = {}
         self._haste = self._random.choice((0.05, 0.3, 0.7))
         self._slices = self._random.choice(((1, 4), (1, 40), (1, 400), (4000,)))

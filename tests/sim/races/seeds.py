@@ -605,7 +605,7 @@ SEEDS: tuple[Seed, ...] = (
         Found(
             "race",
             "cute.copy(copy, thread_copy.partition_S(x[i, Non",
-            "cute.copy(copy, thread_copy.partition_S(x[i, Non",
+            "total = total * 2.0 + ring[5 * (thread - 32), st",
         ),
     ),
     Seed(

@@ -1,4 +1,4 @@
-"""Every way to order accesses is known, and each of its parts is needed: small PTX kernels, with and without an edge."""
+"""Every way to order accesses is known, and each of its parts needed: small PTX kernels, with and without an edge."""
 
 from __future__ import annotations
 
@@ -111,8 +111,7 @@ def pipeline(stages, *, steps=9, drop="", size=512):
         producer.append(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3+{full[stage]}], {size};")
         producer.append(f"add.u32 %r11, %r3, {data}; add.u32 %r12, %r3, {full[stage]};")
         producer.append(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-            f"[%r11], [%rd100], {size}, [%r12];"
+            f"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r11], [%rd100], {size}, [%r12];"
         )
         if drop != "full":
             consumer.append(wait(full[stage], parity, f"F{step}"))
@@ -128,9 +127,9 @@ def test_pipelines(stages):
     assert found(pipeline(stages)) == []
     assert "race" in found(pipeline(stages, drop="empty"))
     assert found(pipeline(stages, drop="order")) == ["race"]
-    assert "race" in found(pipeline(stages, drop="full"), ) or "race" in found(
-        pipeline(stages, drop="full"), asynchronous=Late([1])
-    )
+    assert "race" in found(
+        pipeline(stages, drop="full"),
+    ) or "race" in found(pipeline(stages, drop="full"), asynchronous=Late([1]))
     assert found(pipeline(stages, drop="release")) == ["deadlock"]
     assert found(pipeline(stages, drop="barrier"))[0] in ("race", "mbarrier")
 
@@ -169,10 +168,11 @@ def flags(release, acquire):
     """CTA 0 writes data and raises a flag; CTA 1 waits for the flag and reads."""
     data = "shl.b32 %r5, %r0, 2; cvt.u64.u32 %rd5, %r5; add.u64 %rd6, %rd100, %rd5;"
     one = "setp.ne.u32 %p8, %r0, 0;"
+    fence = "fence.acq_rel.gpu;" if "relaxed" in acquire else ""
     return data + one + (
         "setp.ne.u32 %p7, %r4, 0; @%p7 bra READER; st.global.b32 [%rd6], %r0; bar.sync 0; @%p8 bra END;"
         f"mov.u32 %r10, 1; {release} bra END; READER: @%p8 bra SEEN;"
-        f"SPIN: {acquire} setp.eq.u32 %p6, %r11, 0; @%p6 bra SPIN; {'fence.acq_rel.gpu;' if 'relaxed' in acquire else ''}"
+        f"SPIN: {acquire} setp.eq.u32 %p6, %r11, 0; @%p6 bra SPIN; {fence}"
         "SEEN: bar.sync 0; ld.global.b32 %r20, [%rd6]; END:"
     )  # fmt: skip
 
@@ -217,10 +217,14 @@ def test_an_acquire_that_is_none(acquire):
 
 def test_clusters_that_do_not_speak():
     place = "cvt.u64.u32 %rd5, %r5; add.u64 %rd6, %rd100, %rd5;"
-    share = "setp.ne.u32 %p7, %r4, 0; @%p7 bra B; st.global.b32 [%rd6], %r0; bra END; B: ld.global.b32 %r20, [%rd6]; END:"
+    share = (
+        "setp.ne.u32 %p7, %r4, 0; @%p7 bra B; st.global.b32 [%rd6], %r0; bra END; B: ld.global.b32 %r20, [%rd6]; END:"
+    )
     assert found(place + share, grid=(2, 1, 1), block=(32, 1, 1)) == ["race"]
     assert found(place + "ld.global.b32 %r20, [%rd6];", grid=(2, 1, 1), block=(32, 1, 1)) == []
-    other = "setp.eq.u32 %p7, %r4, 0; @%p7 bra B; st.global.b32 [%rd6], %r0; bra END; B: ld.global.b32 %r20, [%rd6]; END:"
+    other = (
+        "setp.eq.u32 %p7, %r4, 0; @%p7 bra B; st.global.b32 [%rd6], %r0; bra END; B: ld.global.b32 %r20, [%rd6]; END:"
+    )
     assert found(place + other, grid=(2, 1, 1), block=(32, 1, 1)) == ["race"]
 
 

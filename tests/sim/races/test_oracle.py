@@ -75,9 +75,8 @@ def racy_by_definition(program):
         for other, at, bytes_, wrote, theirs in seen:
             if not (writes or wrote) or not set(touched) & set(bytes_) or flags & theirs & STRONG:
                 continue
-            if other not in graph.before[event]:
-                bad.add(at)
-            elif flags & ASYNC and not theirs & ASYNC and wrote and other not in graph.visible[event]:
+            needs_fence = flags & ASYNC and not theirs & ASYNC and wrote
+            if other not in graph.before[event] or (needs_fence and other not in graph.visible[event]):
                 bad.add(at)
         if bad:
             return index, bad

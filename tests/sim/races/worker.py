@@ -36,9 +36,7 @@ def _diagnose(again: Again, ptx: str | None) -> tuple[Outcome, str]:
         early = next((f for f in outcome.all if f.kind in _EARLY and f.where and f.where.warp is not None), None)
         if early is None or early.where is None or early.where.warp in late:
             return first, "eager"
-        warp = early.where.warp
-        assert warp is not None
-        late += [warp] if not late else [w for w in range(warp & ~3, (warp & ~3) + 4) if w not in late]
+        late.append(early.where.warp)  # type: ignore[arg-type]
         outcome = again.run(ptx, detector=Detector(), asynchronous=Late(late))
     return outcome, "late-" + "-".join(map(str, late)) if late else "eager"
 

@@ -1,0 +1,158 @@
+"""The part of the detector that hears of the warps' own accesses."""
+
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.monitor import READ
+from pytest_nvfp4.sim.races.access import STRONG, Access
+from pytest_nvfp4.sim.races.agents import WarpAgent
+from pytest_nvfp4.sim.races.clocks import BEFORE
+from pytest_nvfp4.sim.races.sync_variables import known_by
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.memory.globals import Region
+    from pytest_nvfp4.sim.memory.pattern import Pattern
+    from pytest_nvfp4.sim.memory.shared import SharedMemory
+    from pytest_nvfp4.sim.run.warp import Warp
+    from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
+
+from pytest_nvfp4.sim.races.hooks import ONE, Hooks, make, shared_footprint
+
+__all__ = ["MemoryHooks"]
+
+
+class MemoryHooks(Hooks):
+    """The part of the detector that hears of the warps' own accesses."""
+
+    # ---- the warps' own accesses ---------------------------------------------------------------------------------
+
+    def shared_accessed(
+        self, w: Warp, at: int, shared: SharedMemory, index: int, where: Pattern | int, kind: int
+    ) -> None:
+        """A warp accesses shared memory."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        cta = w.cta
+        if shared is not cta.shared:
+            cta = cta.cluster.ctas[shared.rank]
+        launch = agent.launch
+        memory = self._memory(cta)
+        footprint = launch.shared.find((index, where)) or shared_footprint(launch, index, where)
+        order = launch.order(at)
+        access = make((agent.number, agent.epoch(), STRONG if order.strong else 0, at, agent.who, None, None))
+        ticks = agent.clock.ticks
+        if kind == READ:
+            memory.shared.read(footprint.parts, access, ticks)
+        else:
+            memory.shared.write(footprint.parts, access, ticks)
+        if order.strong:
+            for offset in (0,) if where.__class__ is int else set(where.offsets.tolist()):  # type: ignore[union-attr]
+                launch.variables.access(
+                    (agent.who.cluster, cta.rank, index + offset), agent, agent.thread, agent.who, order,
+                    write=kind != READ,
+                )  # fmt: skip
+
+    def global_accessed(self, w: Warp, at: int, region: Region, offset: int, where: Pattern | int, kind: int) -> None:
+        """A warp accesses global memory."""
+        if not region.writable:
+            return
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        launch = agent.launch
+        order = launch.order(at)
+        access = make((agent.number, agent.epoch(), STRONG if order.strong else 0, at, agent.who, None, None))
+        memory = launch.memory
+        shadow = memory.shadow(region)
+        if kind == READ and not shadow.written and not order.strong:
+            memory.read_early(shadow, offset, where, access)
+            return
+        if where.__class__ is int:
+            offsets: NDArray[np.intp] = ONE + offset
+            size: int = where
+        elif where.dense:  # type: ignore[union-attr]
+            offsets, size = ONE + offset, where.span  # type: ignore[union-attr]
+        else:
+            offsets, size = where.offsets + offset, where.size  # type: ignore[union-attr]
+        if kind == READ:
+            memory.read(shadow, offsets, size, access, agent.clock)
+        else:
+            memory.write(shadow, offsets, size, access, agent.clock)
+        if order.strong:
+            items = [offset] if where.__class__ is int else set((where.offsets + offset).tolist())  # type: ignore[union-attr]
+            for one in items:
+                launch.variables.access(
+                    region.start + one, agent, agent.thread, agent.who, order, write=kind != READ
+                )
+
+    def async_copied(
+        self, w: Warp, at: int, index: int, target: Pattern, sources: Sequence[tuple[Region, int, Pattern | int]]
+    ) -> None:
+        """``cp.async``: a write in the generic proxy, by an agent of its own."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        launch = agent.launch
+        copies = agent.agents.copies_of(agent)
+        copies.issued += 1
+        access = Access(copies.number, copies.issued, 0, at, agent.who)
+        footprint = launch.shared.find((index, target)) or shared_footprint(launch, index, target)
+        agent.memory.shared.write(footprint.parts, access, agent.clock.ticks)
+        for region, offset, where in sources:
+            if region.writable:
+                if where.__class__ is int:
+                    offsets, size = ONE + offset, where
+                else:
+                    offsets, size = where.offsets + offset, where.size  # type: ignore[union-attr]
+                launch.memory.read(launch.memory.shadow(region), offsets, size, access, agent.clock)
+
+    def async_committed(self, w: Warp) -> None:
+        """A group of ``cp.async``."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        copies = agent.agents.copies_of(agent)
+        copies.groups.append(copies.issued)
+
+    def async_waited(self, w: Warp, allowed: int | None) -> None:
+        """Groups of ``cp.async`` are complete."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        copies = agent.agents.copies_of(agent)
+        if allowed is None:
+            done = copies.issued
+        else:
+            count = len(copies.groups) - allowed
+            done = copies.groups[count - 1] if count > 0 else 0
+        if done:
+            _learn_generic(agent, copies.number, done)
+
+    def async_arrives(self, w: Warp, at: int, barrier: Mbarrier) -> None:
+        """What is in the barrier once the copies issued so far are complete."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        state = agent.agents.barrier(barrier)
+        self._use(agent, state, barrier, at)
+        copies = agent.agents.copies_of(agent)
+        known = known_by(agent)
+        known[agent.clocks.number][BEFORE, copies.number] = copies.issued
+        state.commits.append(known)
+        agent.advance()
+
+    def stored_async(self, w: Warp, at: int, shared: SharedMemory, index: int, size: int, barrier: Mbarrier) -> None:
+        """``st.async``, ``red.async``: a write that completes at a barrier."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        launch = agent.launch
+        state = agent.agents.barrier(barrier)
+        self._use(agent, state, barrier, at)
+        state.join(agent)
+        flags = STRONG if w.cta.launch.kernel.instructions[at].root == "red" else 0
+        access = Access(state.number, barrier.phase + 1, flags, at, agent.who)
+        footprint = launch.shared.find((index, size)) or shared_footprint(launch, index, size)
+        memory = self._memory(w.cta.cluster.ctas[shared.rank])
+        memory.shared.write(footprint.parts, access, agent.clock.ticks)
+
+
+def _learn_generic(agent: WarpAgent, number: int, tick: int) -> None:
+    """Work of the generic proxy is complete: visible to the async proxy only behind a fence."""
+    ticks = agent.clock.ticks
+    if ticks[BEFORE, number] < tick:
+        ticks[BEFORE, number] = tick
+        agent.version += 1

@@ -1,0 +1,153 @@
+"""The part of the detector that hears of fences and barriers: who is ordered after whom."""
+
+# ruff: noqa: ARG002 - the signatures are those of sim.monitor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytest_nvfp4.sim.races.agents import BarrierState, ClusterAgents, WarpAgent
+from pytest_nvfp4.sim.races.clocks import INITS, Clock
+from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_of
+from pytest_nvfp4.sim.races.sync_variables import Known
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+    from pytest_nvfp4.sim.sync.mbarrier import Mbarrier, Who
+
+from pytest_nvfp4.sim.races.hooks import Hooks
+
+__all__ = ["SyncHooks"]
+
+
+class SyncHooks(Hooks):
+    """The part of the detector that hears of fences and barriers: who is ordered after whom."""
+
+    # ---- fences --------------------------------------------------------------------------------------------------
+
+    def fence(self, w: Warp, mask: int, kind: str, at: int) -> None:
+        """A fence of any kind, or a tcgen05 wait."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        if kind.startswith("proxy.async"):
+            everywhere = kind == "proxy.async"
+            agent.fence_proxy(shared=not kind.endswith(".global"), everywhere=everywhere)
+        elif kind.startswith("tcgen05."):
+            if kind.endswith("wait::st"):
+                if agent.st >= 0:
+                    agent.st_known = agent.st_issued
+                    agent.learn(agent.st, agent.st_issued)
+            elif kind.endswith("wait::ld") and agent.ld >= 0:
+                agent.learn(agent.ld, agent.ld_issued)
+        elif kind.startswith("mbarrier_init"):
+            agent.fence_inits()
+            for state in agent.agents.barriers.values():
+                if state.init is not None and state.init[0] == agent.number:
+                    state.fenced = True
+        else:
+            scope = fence_of(kind)
+            if scope is not None:
+                agent.thread.fence(agent, scope)
+
+    def warp_met(self, w: Warp, mask: int, at: int) -> None:
+        """A warp is one agent: its lanes are ordered anyway."""
+
+    # ---- mbarriers -----------------------------------------------------------------------------------------------
+
+    def mbarrier_initialised(self, barrier: Mbarrier, who: Who) -> None:
+        """The barrier's history begins."""
+        assert not isinstance(who, str)
+        agent = self._warp(who[0])
+        state = BarrierState(agent.clocks, barrier)
+        agent.agents.barriers[barrier] = state
+        state.init = (agent.number, agent.epoch())
+        state.at = who[1]
+        state.who = agent.who
+        agent.met.add(state.number)
+
+    def mbarrier_arrived(self, barrier: Mbarrier, who: Who, count: int) -> None:
+        """A release into the barrier."""
+        if isinstance(who, str):
+            self._arrived_beside(barrier)
+            return
+        w, at = who
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        state = agent.agents.barrier(barrier)
+        if state.number not in agent.met:
+            self._use(agent, state, barrier, at)
+        if state.commits and w.cta.launch.kernel.instructions[at].opcode.startswith("cp.async"):
+            _arrive_known(state, state.commits.popleft())
+        elif agent.launch.relaxed(at):
+            _release_relaxed(agent, state.arrived)
+        else:
+            state.join(agent)
+
+    def _arrived_beside(self, barrier: Mbarrier) -> None:
+        state = barrier.cta.cluster.unit(ClusterAgents).barrier(barrier)
+        if state.commits:
+            _arrive_known(state, state.commits.popleft())
+
+    def mbarrier_bytes(self, barrier: Mbarrier, who: Who, size: int) -> None:
+        """The data of the phase's copies are visible to whoever waits for it."""
+        state = barrier.cta.cluster.unit(ClusterAgents).barrier(barrier)
+        state.arrived.ticks[:, state.number] = barrier.phase + 1
+
+    def mbarrier_completed(self, barrier: Mbarrier) -> None:
+        """What was released so far is there for waiters."""
+        barrier.cta.cluster.unit(ClusterAgents).barrier(barrier).finish()
+
+    def mbarrier_waited(self, w: Warp, mask: int, barrier: Mbarrier, at: int) -> None:
+        """An acquire from the barrier's last complete phase."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        state = agent.agents.barrier(barrier)
+        if state.number not in agent.met:
+            self._use(agent, state, barrier, at)
+        complete = state.complete
+        if complete is not None:
+            if agent.launch.relaxed(at):
+                known: Known = {agent.clocks.number: complete.ticks.copy()}
+                agent.thread.seen[id(known)] = (CTA if barrier.cta is w.cta else CLUSTER, known)
+            else:
+                agent.acquire(complete)
+
+    # ---- other barriers ------------------------------------------------------------------------------------------
+
+    def barrier_arrived(self, w: Warp, mask: int, barrier: Any, at: int) -> None:
+        """A release into the round."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        arrived = agent.agents.round(barrier).arrived
+        if agent.launch.relaxed(at):
+            _release_relaxed(agent, arrived)
+        else:
+            agent.release(arrived)
+
+    def barrier_completed(self, barrier: Any) -> None:
+        """What was released so far is there for whoever leaves."""
+        cluster = barrier.cluster if hasattr(barrier, "cluster") else barrier.cta.cluster
+        cluster.unit(ClusterAgents).round(barrier).finish()
+
+    def barrier_passed(self, w: Warp, mask: int, barrier: Any, at: int) -> None:
+        """An acquire of the round."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        agent.acquire(agent.agents.round(barrier).complete)
+
+
+def _release_relaxed(agent: WarpAgent, clock: Clock) -> None:
+    """A relaxed arrive releases what a fence before it has covered, and the initialised barriers."""
+    fenced = agent.thread.fenced.get(CLUSTER)
+    if fenced is not None:
+        for number, ticks in fenced.items():
+            if number == agent.clocks.number:
+                clock.join_snapshot(ticks)
+            else:
+                clock.learn({number: ticks})
+    row = clock.ticks[INITS]
+    np.maximum(row, agent.clock.ticks[INITS], out=row)
+
+
+def _arrive_known(state: BarrierState, known: Known) -> None:
+    for number, ticks in known.items():
+        if number == state.clocks.number:
+            state.arrived.join_snapshot(ticks)
+        else:
+            state.arrived.learn({number: ticks})

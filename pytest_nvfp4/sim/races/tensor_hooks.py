@@ -1,0 +1,176 @@
+"""The part of the detector that hears of the tensor core and of wgmma."""
+
+# ruff: noqa: ARG002 - the signatures are those of sim.monitor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytest_nvfp4.sim.races.access import ASYNC, Access
+from pytest_nvfp4.sim.races.agents import WarpAgent
+from pytest_nvfp4.sim.races.clocks import Agent
+from pytest_nvfp4.sim.races.launch import CtaMemory, LaunchRaces, Step
+from pytest_nvfp4.sim.races.sync_variables import Known
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+    from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
+    from pytest_nvfp4.sim.tcgen05.monitor import Box, Touched
+    from pytest_nvfp4.sim.wgmma.operation import Operation
+    from pytest_nvfp4.sim.wgmma.unit import Warpgroup
+
+from pytest_nvfp4.sim.races.hooks import Hooks, box_footprint, make, units_footprint
+
+__all__ = ["TensorHooks"]
+
+
+class TensorHooks(Hooks):
+    """The part of the detector that hears of the tensor core and of wgmma."""
+
+    # ---- the tensor core -----------------------------------------------------------------------------------------
+
+    def _pipe(self, agent: WarpAgent, queue: object, w: Warp) -> Agent:
+        """The pipe of a queue."""
+        agent.pipe = agent.agents.pipe(queue, w.cta.rank)
+        agent.queue = queue
+        return agent.pipe
+
+    def tensor_issued(self, w: Warp, at: int, queue: object, touched: tuple[Touched, ...]) -> None:
+        """An MMA or copy: what it touches, in the order of its pipe."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        pipe = agent.pipe if agent.queue is queue else self._pipe(agent, queue, w)
+        assert pipe is not None
+        now = (agent.number, agent.version)
+        if pipe.joined != now:
+            agent.release(pipe.clock)
+            pipe.joined = now
+        else:
+            agent.advance()
+        launch = agent.launch
+        number, tick, who = pipe.number, pipe.tick, agent.who
+        operand = make((number, tick, ASYNC, at, who, None, None))
+        tensor = make((number, tick, 0, at, who, None, None))
+        ticks = pipe.clock.ticks
+        for one in touched:
+            memory = one.cta.units.get(CtaMemory) or one.cta.unit(CtaMemory)
+            steps = memory.operations.get(one) or _operation_steps(launch, memory, one)
+            for step, parts, of_shared in steps:
+                step(parts, operand if of_shared else tensor, ticks)
+
+    def tensor_committed(self, w: Warp, at: int, queue: object, barriers: tuple[Mbarrier, ...]) -> None:
+        """The barriers will know all that the pipe has been given."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        agents = agent.agents
+        pipe = self._pipe(agent, queue, w)
+        now = (agent.number, agent.version)
+        if pipe.joined != now:
+            pipe.clock.join(agent.clock)
+            pipe.joined = now
+        known: Known = {agents.clocks.number: pipe.clock.ticks.copy()}
+        for barrier in barriers:
+            state = agents.barrier(barrier)
+            self._use_beside(agent, state, barrier, at)
+            state.commits.append(known)
+        pipe.next_tick()
+        agent.advance()
+
+    def tmem_accessed(self, w: Warp, at: int, boxes: tuple[Box, ...], write: bool) -> None:
+        """``tcgen05.ld`` and ``tcgen05.st``."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        launch = agent.launch
+        shadow = agent.memory.tmem
+        ticks = agent.clock.ticks
+        if write:
+            if agent.st < 0:
+                agent.st = agent.clocks.agent(_lagging("tmem-store", agent))
+                ticks = agent.clock.ticks
+            agent.st_issued += 1
+            access = Access(agent.st, agent.st_issued, 0, at, agent.who)
+            if agent.st_known < agent.st_issued - 1:
+                # Stores of one warp to the same place follow each other.
+                ticks = ticks.copy()
+                ticks[:, agent.st] = agent.st_issued
+        else:
+            lag = None
+            if self.warnings:
+                if agent.ld < 0:
+                    agent.ld = agent.clocks.agent(_lagging("tmem-load", agent))
+                    ticks = agent.clock.ticks
+                agent.ld_issued += 1
+                lag = (agent.ld, agent.ld_issued)
+            access = Access(agent.number, agent.epoch(), 0, at, agent.who, None, lag)
+        for box in boxes:
+            parts = (launch.tmem.find(box) or box_footprint(launch, box)).parts
+            if write:
+                shadow.write(parts, access, ticks)
+            else:
+                shadow.read(parts, access, ticks)
+
+    def tmem_allocated(self, w: Warp, at: int, column: int, count: int) -> None:
+        """The columns have no history."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        launch = agent.launch
+        box = (column, count, 0, 128)
+        agent.memory.tmem.forget((launch.tmem.find(box) or box_footprint(launch, box)).parts)
+
+    def tmem_freed(self, w: Warp, at: int, column: int, count: int) -> None:
+        """All use of the columns must have ended."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        launch = agent.launch
+        box = (column, count, 0, 128)
+        access = Access(agent.number, agent.epoch(), 0, at, agent.who)
+        parts = (launch.tmem.find(box) or box_footprint(launch, box)).parts
+        shadow = agent.memory.tmem
+        shadow.write(parts, access, agent.clock.ticks)
+        shadow.forget(parts)
+
+    # ---- wgmma ---------------------------------------------------------------------------------------------------
+
+    def wgmma_fenced(self, w: Warp) -> None:
+        """Orders registers only."""
+
+    def wgmma_issued(self, w: Warp, group: Warpgroup, operation: Operation, at: int) -> None:
+        """The operation reads once the last of the four warps has issued it."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        agents = agent.agents
+        number = agents.warpgroup(group, agent.who)
+        if operation.arrived != 0xF:
+            return
+        ticks = agent.clock.ticks.copy()
+        for other in w.cta.warps[group.first : group.first + 4]:
+            if other is not w:
+                theirs = self._warp(other).clock.ticks
+                np.maximum(ticks, theirs, out=ticks)
+        access = Access(number, operation.number + 1, ASYNC, at, agent.who)
+        launch = agent.launch
+        memory = agent.memory
+        for units in (operation.a_units, operation.b_units):
+            if units is not None:
+                memory.shared.read(units_footprint(launch, units).parts, access, ticks)
+
+    def wgmma_waited(self, w: Warp, group: Warpgroup, done: int) -> None:
+        """Operations are complete for a warp."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        agent.learn(agent.agents.warpgroup(group, agent.who), done)
+
+
+def _lagging(kind: str, agent: WarpAgent) -> Any:
+    from pytest_nvfp4.sim.races.agents import Owner
+
+    return Owner(kind, f"{'tcgen05.st' if kind == 'tmem-store' else 'tcgen05.ld'} of {agent.who}", agent.who)
+
+
+def _operation_steps(launch: LaunchRaces, memory: CtaMemory, touched: Touched) -> list[Step]:
+    """What an operation of the tensor core does to the shadows, kept with its plan."""
+    steps: list[Step] = []
+    if touched.shared.size:
+        steps.append((memory.shared.read, units_footprint(launch, touched.shared).parts, True))
+    for box in touched.reads:
+        if box in touched.writes:
+            continue  # the write looks at more
+        steps.append((memory.tmem.read, (launch.tmem.find(box) or box_footprint(launch, box)).parts, False))
+    for box in touched.writes:
+        steps.append((memory.tmem.write, (launch.tmem.find(box) or box_footprint(launch, box)).parts, False))
+    memory.operations[touched] = steps
+    return steps
