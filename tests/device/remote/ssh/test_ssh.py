@@ -115,7 +115,7 @@ def test_what_keeps_it_from_starting_is_said_once_for_all(
         assert isinstance(error, RemoteError)
         assert error.trouble == trouble, error
         assert said in str(error)
-    with pytest.raises(RemoteError, match="ssh to|has no|cannot be executed"):
+    with pytest.raises(RemoteError, match=r"ssh to|has no|cannot be executed"):
         one.submit(batches)
     status = one.status()
     assert not status.reachable
@@ -170,7 +170,7 @@ def test_a_batch_that_nobody_needs_ends_there(remote: Make, sshd: Sshd, tmp_path
     assert until(lambda: not list(sshd.far.iterdir()))
 
 
-def test_deadlines_of_a_job_and_of_a_batch(remote: Make, sshd: Sshd, tmp_path: Path) -> None:
+def test_deadlines_of_a_job_and_of_a_batch(remote: Make, tmp_path: Path) -> None:
     file = tmp_path / "pids"
     sleeping = kernel(tmp_path, SLEEPS.format(file=str(file)))
 
@@ -217,7 +217,7 @@ def test_two_sessions_at_once(remote: Make, sshd: Sshd) -> None:
     assert until(lambda: not list(sshd.far.iterdir()))
 
 
-def test_stop_ends_a_connection_that_does_not_come_about(remote: Make, sshd: Sshd, tmp_path: Path) -> None:
+def test_stop_ends_a_connection_that_does_not_come_about(remote: Make, sshd: Sshd) -> None:
     one = remote(python=script(sshd.folder / "sleeper", "exec sleep 600"))
     handles = one.submit([batch_of(HONEST)])
     assert until(lambda: bool(one._lines))

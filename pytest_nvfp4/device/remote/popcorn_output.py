@@ -1,0 +1,206 @@
+"""Read what popcorn-cli writes: JSON of newer versions, the report's text of older ones.
+
+Sources: popcorn-cli (``--output``, ``src/cmd/submit.rs``) and kernelbot (``libkernelbot/report.py``), which makes the
+report: ``Passed N/N tests``, a line a test, for each benchmark its sizes, mean ± error, best and worst.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_SCORE = re.compile(
+    r"^Geomean score \((?P<kind>public|secret)\) on (?P<runner>.+?): (?P<seconds>[\d.eE+-]+) s\s*$", re.M
+)
+_COUNT = re.compile(r"Passed (\d+)/(\d+) tests")
+_TEST = re.compile(r"^\s*(?P<mark>[✅❌]) (?P<spec>[a-z]+: .*)$")
+_TIME = r"(?P<{0}>[\d.]+)(?: ± (?P<{0}_err>[\d.]+))? ?(?P<{0}_unit>ns|[µμu]s|ms|s)\b"
+_MEAN = re.compile("⏱\ufe0f? *" + _TIME.format("mean"))
+_RANGE = re.compile("⚡ *" + _TIME.format("best") + " *🐌 *" + _TIME.format("worst"))
+_FAILED = re.compile(r"# (Compilation|Running|Testing) failed")
+_CODE = re.compile(r"error code \*\*(-?\d+)\*\*|(\*\*timed out\*\*)")
+_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """One test: its sizes as the report writes them, whether it passed, and what was said."""
+
+    spec: str
+    passed: bool
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """Times of one benchmark in nanoseconds; None where they were not told."""
+
+    spec: str
+    mean_ns: float
+    err_ns: float | None = None
+    best_ns: float | None = None
+    worst_ns: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a submission, of the newer form. ``score`` is in seconds."""
+
+    mode: str
+    passed: bool
+    runner: str
+    secret: bool
+    score: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What was said of a submission.
+
+    Attributes:
+        form: ``json`` or ``text``.
+        passed: Whether everything passed; None where the output does not tell.
+        tests: The tests that were named.
+        passed_tests: Tests that passed and all tests, where they were counted.
+        benchmarks: The benchmarks.
+        runs: The runs.
+        scores: Geometric mean in seconds, by ``public`` or ``secret``.
+        failure: What failed, in the report's word: Compilation, Running or Testing.
+        exit_code: Exit code of the evaluation, where one was told; "timeout" where it timed out.
+        identity: Its number.
+        runner: What it ran on.
+    """
+
+    form: str
+    passed: bool | None
+    tests: tuple[Test, ...] = ()
+    passed_tests: tuple[int, int] | None = None
+    benchmarks: tuple[Benchmark, ...] = ()
+    runs: tuple[Run, ...] = ()
+    scores: tuple[tuple[str, float], ...] = ()
+    failure: str | None = None
+    exit_code: int | str | None = None
+    identity: str = ""
+    runner: str = ""
+
+    def words(self) -> str:
+        """It in a line."""
+        parts = []
+        if self.passed_tests is not None:
+            parts.append(f"passed {self.passed_tests[0]} of {self.passed_tests[1]} tests")
+        elif self.tests:
+            parts.append(f"passed {sum(test.passed for test in self.tests)} of {len(self.tests)} tests")
+        parts += [f"{run.mode} {'passed' if run.passed else 'failed'} on {run.runner}" for run in self.runs]
+        parts += [f"geometric mean {seconds * 1e6:.3f} us ({kind})" for kind, seconds in self.scores]
+        parts += [f"{one.spec.strip()}: {one.mean_ns / 1e3:.3f} us" for one in self.benchmarks]
+        if self.failure:
+            code = f", exit code {self.exit_code}" if self.exit_code is not None else ""
+            parts.append(f"{self.failure.lower()} failed{code}")
+        return "; ".join(parts) or "nothing that can be read"
+
+
+def parse(text: str) -> Submission:
+    """Read either form. Raises ValueError where it is neither."""
+    scores = tuple((found["kind"], float(found["seconds"])) for found in _SCORE.finditer(text))
+    runners = [found["runner"] for found in _SCORE.finditer(text)]
+    rest = _SCORE.sub("", text).strip()
+    content = _json(rest)
+    if isinstance(content, dict) and isinstance(content.get("runs"), list):
+        return _of_json(content, scores)
+    report = _plain(content, rest)
+    found = _of_text(report, scores, runners[0] if runners else "")
+    if found.passed is None and not found.benchmarks and not scores:
+        raise ValueError("it is neither the JSON of newer versions nor the report of older ones")
+    return found
+
+
+def _json(text: str) -> Any:
+    start = min((at for at in (text.find("{"), text.find("[")) if at >= 0), default=-1)
+    for begin in dict.fromkeys((0, start)):
+        if begin >= 0:
+            try:
+                return json.JSONDecoder().raw_decode(text[begin:])[0]
+            except ValueError:
+                continue
+    return None
+
+
+def _of_json(content: dict[str, Any], scores: tuple[tuple[str, float], ...]) -> Submission:
+    runs = tuple(
+        Run(
+            mode=str(run.get("mode", "")),
+            passed=bool(run.get("passed")),
+            runner=str(run.get("runner", "")),
+            secret=bool(run.get("secret")),
+            score=float(run["score"]) if run.get("score") is not None else None,
+        )
+        for run in content["runs"]
+        if isinstance(run, dict)
+    )
+    done = bool(content.get("done", True))
+    scores = scores or tuple(("secret" if run.secret else "public", run.score) for run in runs if run.score is not None)
+    return Submission(
+        form="json",
+        passed=all(run.passed for run in runs) if runs and done else None,
+        runs=runs,
+        scores=scores,
+        identity=str(content.get("submission_id", "")),
+        runner=runs[0].runner if runs else "",
+    )
+
+
+def _plain(content: Any, text: str) -> str:
+    """The report's text: some versions write it as a JSON string, or as a list of them, with newlines escaped."""
+    if isinstance(content, str):
+        text = content
+    elif isinstance(content, list) and content and all(isinstance(part, str) for part in content):
+        text = "\n".join(content)
+    return text.replace("\\n", "\n")
+
+
+def _of_text(text: str, scores: tuple[tuple[str, float], ...], runner: str) -> Submission:
+    tests: list[Test] = []
+    benchmarks: list[Benchmark] = []
+    before = ""
+    for line in text.splitlines():
+        if found := _TEST.match(line):
+            tests.append(Test(found["spec"].strip(), found["mark"] == "✅"))
+        elif line.startswith("> ") and tests:
+            tests[-1] = Test(tests[-1].spec, tests[-1].passed, f"{tests[-1].message}\n{line[2:]}".strip())
+        elif found := _MEAN.search(line):
+            benchmarks.append(Benchmark(before.strip(), _ns(found, "mean") or 0.0, _error_ns(found)))
+        elif (found := _RANGE.search(line)) and benchmarks:
+            last = benchmarks[-1]
+            benchmarks[-1] = Benchmark(last.spec, last.mean_ns, last.err_ns, _ns(found, "best"), _ns(found, "worst"))
+        if line.strip() and not line.startswith("> "):
+            before = line
+    failed, count, code = _FAILED.search(text), _COUNT.search(text), _CODE.search(text)
+    gpu = re.search(r"GPU: `([^`]+)`", text)
+    passed: bool | None = None
+    if failed is not None or any(not test.passed for test in tests) or re.search(r"^❌ .*failed", text, re.M):
+        passed = False
+    elif count is not None or tests or benchmarks:
+        passed = True
+    return Submission(
+        form="text",
+        passed=passed,
+        tests=tuple(tests),
+        passed_tests=(int(count[1]), int(count[2])) if count else None,
+        benchmarks=tuple(benchmarks),
+        scores=scores,
+        failure=failed[1] if failed else None,
+        exit_code=None if code is None else int(code[1]) if code[1] else "timeout",
+        runner=runner or (gpu[1] if gpu else ""),
+    )
+
+
+def _ns(found: re.Match[str], name: str) -> float | None:
+    unit = found[f"{name}_unit"]
+    return float(found[name]) * _NS["us" if unit[0] in "µμ" else unit]
+
+
+def _error_ns(found: re.Match[str]) -> float | None:
+    unit, error = found["mean_unit"], found["mean_err"]
+    return None if error is None else float(error) * _NS["us" if unit[0] in "µμ" else unit]
