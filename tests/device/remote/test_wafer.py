@@ -1,0 +1,124 @@
+"""wafer against a stand-in for its command line, whose sandbox is a folder of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.device.remote.base import Answer, RemoteError, RemoteOptions
+from pytest_nvfp4.device.remote.wafer import WaferRemote, WaferTarget
+from tests.device.remote import stand_ins
+from tests.device.remote.far_side import HONEST, batch_of
+
+Make = Callable[[str], WaferRemote]
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    stand_ins.wafer(folder)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin:/bin")
+    return folder
+
+
+@pytest.fixture
+def remote() -> Iterator[Make]:
+    made: list[WaferRemote] = []
+
+    def make(target: str) -> WaferRemote:
+        made.append(WaferRemote(RemoteOptions(target=target, timeout_s=120)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def end(remote: WaferRemote) -> Answer | RemoteError:
+    (arrival,) = remote.collect(remote.submit([batch_of(HONEST)]), timeout_s=120)
+    found = arrival.answer or arrival.error
+    assert found is not None
+    return found
+
+
+def verbs(there: Path) -> list[list[str]]:
+    called = [json.loads(line)[0] for line in (there / "calls").read_text().splitlines()]
+    return [arguments for arguments in called if "--help" not in arguments]
+
+
+def test_a_batch_in_a_sandbox(there: Path, remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODAL_TOKEN_SECRET", "as-planted")
+    one = remote(f"box?python={sys.executable}&price=3.6")
+    answer = end(one)
+    assert isinstance(answer, Answer), answer
+    (result,) = answer.results
+    # Nothing here is a CUDA device: that is what the far side has to say, on a machine without a GPU.
+    assert result.status in ("unavailable", "unsupported", "passed"), result.findings
+    assert result.findings or result.status == "passed"
+    one.stop()
+    assert [arguments[1] for arguments in verbs(there)] == ["create", "run", "delete"]
+    run = verbs(there)[1]
+    assert run[run.index("--sandbox") + 1] == "sandbox-1a2b"
+    assert run[run.index("--target") + 1] == "box"
+    assert run[run.index("--idle-timeout-sec") + 1] == run[run.index("--timeout-sec") + 1]
+    assert (there / "left").read_text() == "False", "what was synced is removed there"
+    assert "as-planted" not in (there / "calls").read_text()
+    assert one.cost().usd_per_hour == 3.6
+    assert one.cost().seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("help_", "said"),
+    [
+        ({}, "sandbox run is not known"),
+        ({"sandbox run": "--target --timeout-sec"}, "knows no --sync, --cd"),
+    ],
+)
+def test_what_this_version_lacks_is_said(there: Path, remote: Make, help_: dict[str, str], said: str) -> None:
+    stand_ins.wafer(there, help_=help_)
+    one = remote("box")
+    error = end(one)
+    assert isinstance(error, RemoteError)
+    assert error.trouble == "version"
+    assert said in str(error)
+    assert said in one.status().words
+
+
+@pytest.mark.parametrize(
+    ("words", "trouble"),
+    [
+        ("Error: not logged in. Run wafer login", "login"),
+        ("Error: target box not found", "setup"),
+        ("Error: could not connect to host", "network"),
+        ("odd", "far"),
+    ],
+)
+def test_troubles(there: Path, remote: Make, words: str, trouble: str) -> None:
+    (there / "error").write_text(words)
+    error = end(remote("box"))
+    assert isinstance(error, RemoteError)
+    assert error.trouble == trouble
+    assert words in str(error)
+
+
+def test_an_answer_that_is_cut(there: Path, remote: Make) -> None:
+    (there / "cut").touch()
+    error = end(remote(f"box?python={sys.executable}&sandbox=mine"))
+    assert isinstance(error, RemoteError)
+    assert error.trouble == "lost"
+    assert [arguments[1] for arguments in verbs(there)] == ["run"], (
+        "a sandbox of the user's is neither made nor deleted"
+    )
+
+
+def test_targets() -> None:
+    assert WaferTarget.parse("box?sandbox=s&python=/a/b&price=2") == WaferTarget("box", "s", "/a/b", 2.0)
+    for wrong in ("-x", "box?sandbox=-x", "box?a=b", "box?price=x"):
+        with pytest.raises(RemoteError):
+            WaferTarget.parse(wrong)
