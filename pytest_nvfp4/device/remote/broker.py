@@ -149,7 +149,7 @@ class BrokerRemote:
             else:
                 yield Arrival(handle, error=RemoteError(said["trouble"], said["what"], said["do"]))
 
-    def cancel(self, handles: Sequence[Handle]) -> None:  # noqa: ARG002
+    def cancel(self, handles: Sequence[Handle]) -> None:
         """Nothing: another process may need them, and the end of the run cancels the rest."""
 
     def status(self) -> RemoteStatus:

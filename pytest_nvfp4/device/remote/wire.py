@@ -6,6 +6,7 @@ An output that several calls gave alike is there once: in the text, the blobs of
 from __future__ import annotations
 
 import json
+import zlib
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,6 +16,27 @@ from pytest_nvfp4.device.result import Result
 
 VERSION = 1
 """Version of the text; a side that gets another one says so."""
+
+
+_SMALL = 1 << 20
+
+
+def squeeze(text: str) -> bytes:
+    """A text as bytes for the way: compressed, unless it is so large that this would cost more than it saves."""
+    data = text.encode()
+    return b"z" + zlib.compress(data, 6 if len(data) < _SMALL // 4 else 1) if len(data) < _SMALL else b"t" + data
+
+
+def unsqueeze(data: object) -> str:
+    """The text of ``squeeze``. Raises RemoteError."""
+    try:
+        if isinstance(data, bytes) and data[:1] == b"t":
+            return data[1:].decode()
+        if isinstance(data, bytes) and data[:1] == b"z":
+            return zlib.decompressobj().decompress(data[1:], _SMALL).decode()
+    except (zlib.error, UnicodeDecodeError) as error:
+        raise RemoteError("lost", f"what came over the network is damaged: {error}", "run it again") from error
+    raise RemoteError("version", f"the other side sent {type(data).__name__} of an unknown form", _SAME)
 
 
 def pack_batch(batch: Batch) -> str:

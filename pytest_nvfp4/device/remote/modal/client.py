@@ -32,8 +32,9 @@ from pytest_nvfp4.device.remote.modal.cost import Meter, price
 from pytest_nvfp4.device.remote.modal.errors import DEPLOY, explain, silent
 from pytest_nvfp4.device.remote.modal.login import Login, find_login, knock
 from pytest_nvfp4.device.remote.modal.loop import LoopThread
-from pytest_nvfp4.device.remote.modal.settings import ModalSettings
-from pytest_nvfp4.device.remote.wire import pack_batch, unpack_answer
+from pytest_nvfp4.device.remote.modal.no_pickle import refuse_pickles
+from pytest_nvfp4.device.remote.modal.settings import ModalSettings, other_versions
+from pytest_nvfp4.device.remote.wire import pack_batch, squeeze, unpack_answer, unsqueeze
 
 _QUIET_S = 15.0
 """Seconds without word from the server after which it is asked for a sign of life."""
@@ -87,7 +88,7 @@ class ModalRemote:
     def submit(self, batches: Sequence[Batch]) -> list[Handle]:
         """Send batches; the first time, connect and start the app."""
         loop = self._ready()
-        texts = [pack_batch(batch) for batch in batches]
+        texts = [squeeze(pack_batch(batch)) for batch in batches]
         try:
             calls = loop.run(self._spawn(texts), timeout_s=self.options.timeout_s)
         except concurrent.futures.TimeoutError:
@@ -233,7 +234,9 @@ class ModalRemote:
         import modal
 
         # An own client: the one of the environment is shared with whatever else uses Modal in this process.
-        return await modal.Client.from_credentials.aio(login.token_id, login.token_secret)
+        client = await modal.Client.from_credentials.aio(login.token_id, login.token_secret)
+        refuse_pickles(client)
+        return client
 
     def _wait_open(self, loop: LoopThread, opening: Any) -> None:
         """Wait for the app. An image may take minutes to build; a server that has died is noticed long before."""
@@ -304,15 +307,15 @@ class ModalRemote:
         if self._leave is not None and self._session is not None:
             self._leave.set()
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(self._session, _STOP_S / 2)
+                await _bounded(self._session, _STOP_S / 2)
         if self._client is not None:
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(self._client._close.aio(), _STOP_S / 4)
+                await _bounded(asyncio.ensure_future(self._client._close.aio()), _STOP_S / 4)
 
     # calls
 
-    async def _spawn(self, texts: Sequence[str]) -> list[Any]:
-        async def one(text: str) -> Any:
+    async def _spawn(self, texts: Sequence[bytes]) -> list[Any]:
+        async def one(text: bytes) -> Any:
             return await self._runner.batch.spawn.aio(text)
 
         doing = "sending jobs"
@@ -352,9 +355,8 @@ class ModalRemote:
         self._watchers.pop(handle.call, None)
         self._arrivals.put(arrival)
 
-    def _read(self, handle: Handle, text: Any) -> Arrival:
-        if not isinstance(text, str):
-            raise RemoteError("version", f"the app answered with {type(text).__name__}, not with text", DEPLOY)
+    def _read(self, handle: Handle, data: Any) -> Arrival:
+        text = unsqueeze(data)
         try:
             said = json.loads(text) if text.startswith('{"trouble"') else None
         except ValueError:
@@ -364,6 +366,8 @@ class ModalRemote:
                 handle, error=RemoteError(said.get("trouble", "far"), str(said.get("what")), str(said.get("do")))
             )
         answer = unpack_answer(text)
+        if self.options.deployed_app and (other := other_versions(answer.place.versions)):
+            raise RemoteError("version", f"the deployed app {self.options.deployed_app!r} has {other}", DEPLOY)
         place = answer.place.model_copy(update={"image": answer.place.image or self.settings.label})
         return Arrival(handle, answer=answer.model_copy(update={"place": place}))
 
@@ -411,3 +415,16 @@ class ModalRemote:
 
     def _explained(self, error: BaseException, doing: str) -> RemoteError:
         return explain(error, doing=doing, secrets=self._login.secrets if self._login is not None else ())
+
+
+async def _bounded(future: asyncio.Future[Any], seconds: float) -> None:
+    """Wait for something, and not for its cancellation, which may take as long as the client tries to connect.
+
+    Raises:
+        TimeoutError: it was not done in time.
+    """
+    done, _ = await asyncio.wait([future], timeout=seconds)
+    if not done:
+        future.cancel()
+        raise TimeoutError
+    await future

@@ -12,6 +12,10 @@ LOGIN = "run `modal token new`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
 DEPLOY = "deploy it with: modal deploy -m pytest_nvfp4.device.remote.modal.app"
 _NETWORK = "look at the connection, a proxy (HTTPS_PROXY) and status.modal.com, and run again with --nvfp4-resume"
 _RESUME = "run again with --nvfp4-resume: what has been answered is kept"
+_UPGRADE = "upgrade the package modal"
+_OLD_CLIENT = re.compile(
+    r"(client|version)[^.]*(too old|out of date|unsupported|not supported|no longer supported|upgrade)", re.IGNORECASE
+)
 _MOST = 1500
 
 _BY_NAME: dict[str, tuple[Trouble, str, str]] = {
@@ -21,7 +25,7 @@ _BY_NAME: dict[str, tuple[Trouble, str, str]] = {
     "ServiceError": ("network", "Modal's servers have a problem", _NETWORK),
     "InternalError": ("network", "Modal's servers have a problem", _NETWORK),
     "ClientClosed": ("network", "the connection to Modal was closed", _RESUME),
-    "VersionError": ("version", "Modal no longer speaks to this version of its client", "upgrade the package modal"),
+    "VersionError": ("version", "Modal no longer speaks to this version of its client", _UPGRADE),
     "ImageBuildError": (
         "image",
         "the container's image could not be built",
@@ -64,12 +68,6 @@ _BY_TEXT: tuple[tuple[re.Pattern[str], Trouble, str, str], ...] = (
         "the container's image could not be built",
         "the text names the step; NVFP4_MODAL_IMAGE chooses another base image",
     ),
-    (
-        re.compile(r"(client|version).*(too old|unsupported|no longer supported|upgrade)", re.IGNORECASE),
-        "version",
-        "Modal no longer speaks to this version of its client",
-        "upgrade the package modal",
-    ),
     (re.compile(r"\b(cancel|terminat)", re.IGNORECASE), "cancelled", "the call was cancelled on Modal's side", _RESUME),
     (
         re.compile(r"(container|runner|task).*(exit|died|killed|crash|lost|fail)|signal \d+|sigkill", re.IGNORECASE),
@@ -93,6 +91,12 @@ def explain(error: BaseException, *, doing: str, secrets: Iterable[str] = ()) ->
     text = clean(str(error), secrets)
     name = type(error).__name__
     said = f": {text}" if text else ""
+    if _OLD_CLIENT.search(text):
+        return RemoteError("version", f"Modal refuses this version of its client (while {doing}){said}", _UPGRADE)
+    if name == "PickledAnswerError":
+        return RemoteError("far", f"{text} (while {doing})", "a kernel may have taken the container over: look at it")
+    if name.startswith("CBOR") or type(error).__module__.startswith("cbor2"):
+        return RemoteError("lost", f"what came over the network is damaged (while {doing}){said}", _RESUME)
     for kind in type(error).__mro__:
         if kind.__module__.split(".")[0] == "modal" and kind.__name__ in _BY_NAME:
             trouble, what, do = _BY_NAME[kind.__name__]

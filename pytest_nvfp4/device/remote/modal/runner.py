@@ -1,4 +1,4 @@
-"""The class that runs in a container of Modal. Text in, text out; kernels run in processes of their own."""
+"""The class in a container of Modal: compressed JSON in and out, kernels in processes of their own."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Runner:
         )
 
     @modal.method()
-    def batch(self, text: str) -> str:
-        """Do a batch; see ``device.remote.wire`` for the texts. A batch that cannot be read is answered in words."""
+    def batch(self, data: bytes) -> bytes:
+        """Do a batch; see ``device.remote.wire`` for the bytes. What cannot be read is answered in words."""
         from pytest_nvfp4.device.remote.base import RemoteError
         from pytest_nvfp4.device.remote.far import do_batch, worker
-        from pytest_nvfp4.device.remote.wire import pack_answer, unpack_batch
+        from pytest_nvfp4.device.remote.wire import pack_answer, squeeze, unpack_batch, unsqueeze
 
         try:
-            answer = do_batch(unpack_batch(text), run=worker(self._backend), place=self._place)
+            answer = do_batch(unpack_batch(unsqueeze(data)), run=worker(self._backend), place=self._place)
         except RemoteError as error:
-            return json.dumps({"trouble": error.trouble, "what": error.what, "do": error.do})
+            return squeeze(json.dumps({"trouble": error.trouble, "what": error.what, "do": error.do}))
         self._place = self._place.model_copy(update={"startup_s": 0.0})
-        return pack_answer(answer)
+        return squeeze(pack_answer(answer))
 
     @modal.method()
     def execute(self, text: str) -> Iterator[str]:

@@ -99,3 +99,19 @@ class ModalSettings:
             )
         except ValueError as error:
             raise RemoteError("setup", f"an NVFP4_MODAL_* variable is no number: {error}") from error
+
+
+_SAME = ("torch", "nvidia-cutlass-dsl")
+
+
+def other_versions(there: Mapping[str, str]) -> str:
+    """What a container has in another version than this machine, in words; empty where all that matters is the same.
+
+    Kernels are traced here and compiled there: two versions of the DSL would make two kernels.
+    """
+    different = []
+    for name in _SAME:
+        here = _pinned(name).partition("==")[2]
+        if here and name in there and there[name].partition("+")[0] != here:
+            different.append(f"{name} {there[name]}, and here is {here}")
+    return "; ".join(different)

@@ -1,0 +1,66 @@
+"""Faults by RPC: an error status, silence, delay, a closed connection, or an answer of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from grpclib import GRPCError, Status
+
+Kind = Literal["error", "hang", "delay", "close", "answer"]
+
+
+@dataclass
+class Fault:
+    """What goes wrong with one RPC.
+
+    Attributes:
+        rpc: Its name.
+        kind: ``error`` refuses it with a status, ``hang`` never answers, ``delay`` answers late, ``close`` drops the
+            connection, ``answer`` passes its answer through ``change``.
+        after: How many calls go well before.
+        times: How many calls it hits.
+        status: For ``error``.
+        message: For ``error``.
+        seconds: For ``delay``.
+        change: For ``answer``.
+        worker: It hits calls of containers, not of clients.
+    """
+
+    rpc: str
+    kind: Kind
+    after: int = 0
+    times: int = 1_000_000
+    status: Status = Status.INTERNAL
+    message: str = "injected"
+    seconds: float = 0.0
+    change: Callable[[Any], Any] | None = None
+    worker: bool = False
+    seen: int = field(default=0, init=False)
+
+    def hits(self) -> bool:
+        self.seen += 1
+        return self.after < self.seen <= self.after + self.times
+
+    def error(self) -> GRPCError:
+        return GRPCError(self.status, self.message)
+
+
+class Faults:
+    """The faults of a server."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+
+    def add(self, *faults: Fault) -> None:
+        self._faults += faults
+
+    def clear(self) -> None:
+        self._faults.clear()
+
+    def of(self, rpc: str, *, worker: bool) -> Fault | None:
+        for fault in self._faults:
+            if fault.rpc == rpc and fault.worker == worker and fault.hits():
+                return fault
+        return None

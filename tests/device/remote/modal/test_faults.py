@@ -1,0 +1,303 @@
+"""Every way in which Modal can fail, as far as a server of our own can show it: bounded time, and words that help."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from grpclib import Status
+from modal_proto import api_pb2
+
+from pytest_nvfp4.device.remote.base import RemoteError
+from pytest_nvfp4.device.remote.modal import client
+from pytest_nvfp4.device.remote.modal.client import ModalRemote
+from pytest_nvfp4.device.remote.session import RemoteSession
+
+from ..fakes import batch
+from ..loopback import Fault, Loopback
+
+Make = Callable[..., ModalRemote]
+
+
+def trouble(remote: ModalRemote, *, within: float = 15.0, **more: Any) -> RemoteError:
+    """The error of one batch in a session."""
+    session = RemoteSession(remote, **{"timeout_s": remote.options.timeout_s, **more})
+    start = time.monotonic()
+    (ticket,) = session.add([batch()])
+    with pytest.raises(RemoteError) as caught:
+        ticket.wait()
+    session.close()
+    assert time.monotonic() - start < within
+    assert caught.value.do or caught.value.trouble == "far"
+    return caught.value
+
+
+def status_fault(status: int, text: str) -> Fault:
+    def change(answer: Any) -> Any:
+        result = api_pb2.GenericResult(status=status, exception=text)  # type: ignore[arg-type]
+        answer.ClearField("outputs")
+        answer.outputs.add(result=result)
+        return answer
+
+    return Fault("FunctionGetOutputs", "answer", change=change)
+
+
+def test_no_token(server: Loopback, remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MODAL_TOKEN_SECRET")
+    error = trouble(remote())
+    assert error.trouble == "login"
+    assert "MODAL_TOKEN_ID" in error.do
+    assert server.calls == []
+
+
+@pytest.mark.usefixtures("server")
+def test_a_bad_token(remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODAL_TOKEN_SECRET", "as-wrong-secret")
+    error = trouble(remote())
+    assert error.trouble == "login"
+    assert "as-wrong-secret" not in str(error)
+
+
+@pytest.mark.usefixtures("server")
+def test_nothing_listens(remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MODAL_SERVER_URL", f"http://127.0.0.1:{one.getsockname()[1]}")
+        error = trouble(remote(), within=5)
+    assert error.trouble == "network"
+    assert "MODAL_SERVER_URL" in error.do
+
+
+@pytest.mark.usefixtures("impatient", "server")
+def test_a_server_that_accepts_and_never_answers(remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_CONNECT_S", 1.0)
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen(8)
+        monkeypatch.setenv("MODAL_SERVER_URL", f"http://127.0.0.1:{one.getsockname()[1]}")
+        error = trouble(remote())
+    assert error.trouble == "network"
+    assert "has not answered" in str(error)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("rpc", ["AppCreate", "ImageGetOrCreate", "FunctionMap", "FunctionGetOutputs"])
+def test_a_server_that_falls_silent(server: Loopback, remote: Make, rpc: str) -> None:
+    server.faults.add(Fault(rpc, "hang"), Fault("ClientHello", "hang"))
+    error = trouble(remote())
+    assert error.trouble == "network"
+    assert "has not answered" in str(error)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_server_that_lives_but_gives_no_result(server: Loopback, remote: Make) -> None:
+    """As when a job hangs: signs of life alone are not enough."""
+    server.faults.add(Fault("FunctionGetOutputs", "hang"))
+    assert trouble(remote(timeout_s=2.0)).trouble in ("timeout", "capacity")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_server_without_hello_is_alive_all_the_same(server: Loopback, remote: Make) -> None:
+    server.faults.add(
+        Fault("ClientHello", "error", status=Status.UNIMPLEMENTED),
+        Fault("FunctionGetOutputs", "delay", seconds=1.5, times=1),
+    )
+    session = RemoteSession(remote())
+    assert session.add([batch()])[0].wait().results
+    session.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_server_dies_in_the_middle(own_server: Callable[..., Loopback], remote: Make) -> None:
+    server = own_server()
+    server.faults.add(Fault("FunctionGetOutputs", "hang"))
+    session = RemoteSession(remote())
+    (ticket,) = session.add([batch()])
+    server.wait_for(lambda: server.count("FunctionGetOutputs"))
+    start = time.monotonic()
+    server.die()
+    with pytest.raises(RemoteError) as caught:
+        ticket.wait()
+    session.close()
+    assert caught.value.trouble == "network"
+    assert time.monotonic() - start < 15
+
+
+def test_no_capacity(own_server: Callable[..., Loopback], remote: Make) -> None:
+    own_server(capacity=0)
+    error = trouble(remote(timeout_s=1.5))
+    assert error.trouble == "capacity"
+    assert "--nvfp4-gpu" in error.do
+
+
+def test_the_image_cannot_be_built(own_server: Callable[..., Loopback], remote: Make) -> None:
+    server = own_server()
+    server.service.image_status = api_pb2.GenericResult.GENERIC_STATUS_FAILURE
+    error = trouble(remote())
+    assert error.trouble == "image"
+    assert "torch==99" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "expected"),
+    [
+        ("TIMEOUT", "", "timeout"),
+        ("INTERNAL_FAILURE", "worker preempted", "lost"),
+        ("FAILURE", "Runner was preempted", "lost"),
+        ("FAILURE", "Container out of memory: killed", "memory"),
+        ("KERNEL_OOM_KILL", "exit code: 137", "memory"),
+        ("TERMINATED", "the call was cancelled", "cancelled"),
+        ("FAILURE", "SystemExit(3)", "far"),
+        ("FAILURE", "ValueError('what?')", "far"),
+        ("INIT_FAILURE", "Container failed to start", "lost"),
+    ],
+)
+def test_results_that_are_none(server: Loopback, remote: Make, status: str, text: str, expected: str) -> None:
+    server.faults.add(status_fault(getattr(api_pb2.GenericResult, f"GENERIC_STATUS_{status}"), text))
+    one = remote()
+    handles = one.submit([batch()])
+    (end,) = one.collect(handles, timeout_s=20)
+    assert end.error is not None
+    assert end.error.trouble == expected
+    assert text.split("(", maxsplit=1)[0] in str(end.error)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (Status.RESOURCE_EXHAUSTED, "capacity"),
+        (Status.PERMISSION_DENIED, "login"),
+        (Status.INVALID_ARGUMENT, "setup"),
+        (Status.FAILED_PRECONDITION, "version"),
+    ],
+)
+def test_refusals(server: Loopback, remote: Make, status: Status, expected: str) -> None:
+    message = "this client version is no longer supported: please upgrade" if expected == "version" else "no"
+    server.faults.add(Fault("FunctionMap", "error", status=status, message=message))
+    error = trouble(remote())
+    assert error.trouble == expected
+    assert message in str(error)
+
+
+def test_a_lost_result_is_asked_for_again(server: Loopback, remote: Make) -> None:
+    def damage(answer: Any) -> Any:
+        answer.outputs[0].result.data = answer.outputs[0].result.data[:-8]
+        return answer
+
+    server.faults.add(Fault("FunctionGetOutputs", "answer", change=damage, times=1))
+    session = RemoteSession(remote())
+    (ticket,) = session.add([batch()])
+    try:
+        assert ticket.wait().results
+        assert server.count("FunctionMap") == 2
+    finally:
+        session.close()
+
+
+def test_a_pickled_answer_is_not_opened(server: Loopback, remote: Make, tmp_path: Any) -> None:
+    """A container that was taken over could answer so; nothing of it may run here."""
+    import pickle
+
+    bomb = tmp_path / "opened"
+
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (open, (str(bomb), "w"))
+
+    def change(answer: Any) -> Any:
+        answer.ClearField("outputs")
+        answer.outputs.add(
+            data_format=api_pb2.DATA_FORMAT_PICKLE,
+            result=api_pb2.GenericResult(
+                status=api_pb2.GenericResult.GENERIC_STATUS_SUCCESS, data=pickle.dumps(Bomb())
+            ),
+        )
+        return answer
+
+    server.faults.add(Fault("FunctionGetOutputs", "answer", change=change))
+    assert trouble(remote()).trouble in ("far", "version", "lost")
+    assert not bomb.exists()
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_container_dies(own_server: Callable[..., Loopback], remote: Make, deaths: int) -> None:
+    server = own_server(environ={"NVFP4_REMOTE_BACKEND": "none"})
+    server.faults.add(Fault("FunctionPutOutputs", "hang", worker=True, times=deaths))
+    session = RemoteSession(remote())
+    (ticket,) = session.add([batch()])
+    for number in range(deaths):
+        server.wait_for(lambda number=number: server.worker_calls.count("FunctionPutOutputs") == number + 1)  # type: ignore[misc]
+        server.kill_container()
+    if deaths == 1:
+        assert ticket.wait().results
+    else:
+        with pytest.raises(RemoteError, match="it was sent 2 times") as caught:
+            ticket.wait()
+        assert caught.value.trouble == "lost"
+    session.close()
+
+
+def test_cancelling_reaches_the_server(server: Loopback, remote: Make) -> None:
+    server.faults.add(Fault("FunctionPutOutputs", "hang", worker=True))
+    session = RemoteSession(remote())
+    (ticket,) = session.add([batch()])
+    server.wait_for(lambda: server.count("FunctionMap"))
+    session.cancel([ticket])
+    server.wait_for(lambda: server.count("FunctionCallCancel"))
+    session.close()
+    assert server.count("AppClientDisconnect") == 1
+
+
+@pytest.mark.parametrize("gpu", ["B200+", "B200:2", "B200,H200", "B 200", ""])
+def test_only_one_gpu_of_one_kind(gpu: str, remote: Make) -> None:
+    with pytest.raises(RemoteError, match="--nvfp4-gpu"):
+        remote(gpu=gpu)
+
+
+def test_without_the_client(monkeypatch: pytest.MonkeyPatch, remote: Make) -> None:
+    import importlib.metadata
+
+    real = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "modal":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    error = trouble(remote())
+    assert error.trouble == "setup"
+    assert "pip install" in error.do
+
+
+@pytest.mark.parametrize("version", ["1.4.9", "2.0.0", "0.73.1"])
+def test_a_client_that_nobody_tried(monkeypatch: pytest.MonkeyPatch, remote: Make, version: str) -> None:
+    import importlib.metadata
+
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version if name == "modal" else real(name))
+    error = trouble(remote())
+    assert error.trouble == "version"
+    assert version in str(error)
+
+
+def test_a_killed_session_leaves_no_container(own_server: Callable[..., Loopback]) -> None:
+    """The server's own duty on Modal (heartbeats); here it is that our process leaves nothing on this machine."""
+    own_server()
+    code = (
+        "from tests.device.remote.fakes import batch\n"
+        "from pytest_nvfp4.device.remote.base import RemoteOptions\n"
+        "from pytest_nvfp4.device.remote.modal.client import ModalRemote\n"
+        "from pytest_nvfp4.device.remote.session import RemoteSession\n"
+        "import os\n"
+        "RemoteSession(ModalRemote(RemoteOptions())).add([batch()])[0].wait()\n"
+        "print('answered', flush=True)\nos.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "answered\n", done.stderr
+    assert done.returncode == -9

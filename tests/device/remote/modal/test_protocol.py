@@ -1,0 +1,157 @@
+"""The real client against the loopback server, and its real container entrypoint in another environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import groupby
+from typing import Any
+
+import modal
+import pytest
+
+from pytest_nvfp4.device.remote.base import Batch, Execution, RemoteError
+from pytest_nvfp4.device.remote.modal.client import ModalRemote
+from pytest_nvfp4.device.remote.session import RemoteSession
+
+from ..fakes import batch, job
+from ..loopback import Loopback
+
+Make = Callable[..., ModalRemote]
+
+SEQUENCE = (  # noqa: SIM905
+    "AppCreate EnvironmentGetOrCreate FunctionPrecreate MountGetOrCreate ImageGetOrCreate MountBatchedCheckExistence "
+    "MountPutFile MountGetOrCreate FunctionCreate ClassCreate AppPublish FunctionMap FunctionGetOutputs "
+    "AppClientDisconnect"
+).split()
+"""What an app of a session says, without repeats, heartbeats and what depends on timing. A client that says something
+else is one that nobody has tried this package with."""
+
+
+def answers(remote: ModalRemote, batches: list[Batch]) -> list[Any]:
+    handles = remote.submit(batches)
+    ends = {}
+    while len(ends) < len(handles):
+        for end in remote.collect([one for one in handles if one.call not in ends], timeout_s=30):
+            ends[end.handle.call] = end
+    return [ends[one.call].answer or ends[one.call].error for one in handles]
+
+
+def test_the_sequence_of_a_session(own_server: Callable[..., Loopback], remote: Make) -> None:
+    server = own_server()
+    one = remote()
+    (answer,) = answers(one, [batch()])
+    assert answer.results[0].job == "job-0"
+    one.stop()
+    said = [name for name, _ in groupby(name for name in server.calls if name != "AppHeartbeat")]
+    sequence = [name for index, name in enumerate(said) if said.index(name) == index or name == "MountGetOrCreate"]
+    assert sequence == SEQUENCE, (
+        f"modal {modal.__version__} speaks differently: look at what changed, then at this list"
+    )
+
+
+def test_the_container_has_only_what_was_mounted(server: Loopback, remote: Make) -> None:
+    program = Execution(
+        source="import sys, pytest_nvfp4.device, os\n"
+        "print(pytest_nvfp4.__file__)\n"
+        "try:\n import pytest_nvfp4.plugin\nexcept ImportError as error: print(error)\n"
+        "print(sys.argv[1:], open('data').read(), sys.stdin.read(), file=sys.stderr)\nsys.exit(7)",
+        arguments=("a", "b"),
+        files={"data": b"content"},
+        stdin=b"typed",
+    )
+    said: dict[str, bytes] = {"stdout": b"", "stderr": b""}
+
+    def take(stream: str, data: bytes) -> None:
+        said[stream] += data
+
+    assert remote().execute(program, on_output=take) == 7
+    path, error = said["stdout"].decode().splitlines()
+    assert path.startswith(str(server.folder / "roots"))
+    assert "No module named 'pytest_nvfp4.plugin'" in error
+    assert said["stderr"].decode().strip() == "['a', 'b'] content typed"
+
+
+def test_what_a_container_is_told_to_be(server: Loopback, remote: Make) -> None:
+    answers(remote(gpu="B200", containers=3, timeout_s=77.0, single_use=True), [batch()])
+    definition = list(server.service.functions.values())[-1].definition
+    assert definition is not None
+    assert definition.resources.gpu_config.gpu_type == "B200"
+    assert definition.resources.gpu_config.count == 1
+    assert definition.untrusted, "no access to Modal from there"
+    assert definition.block_network
+    assert definition.single_use_containers
+    assert definition.retry_policy.retries == 0, "the client would retry without end"
+    assert definition.autoscaler_settings.max_containers == 3
+    assert definition.autoscaler_settings.min_containers == 0
+    assert definition.timeout_secs == 77
+    assert not definition.secret_ids
+    assert not definition.volume_mounts
+    assert not definition.function_serialized
+    assert not definition.class_serialized
+
+
+def test_batches_fan_out_over_containers_and_come_back_to_their_own(server: Loopback, remote: Make) -> None:
+    session = RemoteSession(remote(containers=3), containers=3)
+    tickets = session.add([batch(number) for number in range(30)])
+    done = [ticket.wait() for ticket in tickets]
+    assert [answer.results[0].job for answer in done] == [f"job-{number}" for number in range(30)]
+    assert len({answer.place.container for answer in done}) <= 3
+    assert done[0].place.versions["python"]
+    session.close()
+    server.wait_for(lambda: not any(one.alive for one in server.service.containers.values()))
+
+
+@pytest.mark.usefixtures("server")
+def test_one_container_a_batch_where_asked(remote: Make) -> None:
+    done = answers(remote(single_use=True), [batch(1), batch(2)])
+    assert len({answer.place.container for answer in done}) == 2
+
+
+def test_large_batches_go_by_way_of_blobs(server: Loopback, remote: Make) -> None:
+    text = "\n".join(f"x{number} = {hash((number, 'salt'))}" for number in range(200_000))
+    (answer,) = answers(remote(), [Batch(jobs=(job(text=text),))])
+    assert answer.results[0].job == "job-0"
+    assert server.count("BlobCreate") == 1
+
+
+def test_a_deployed_app(own_server: Callable[..., Loopback], remote: Make) -> None:
+    server = own_server()
+    subprocess.run(
+        [sys.executable, "-m", "modal", "deploy", "-m", "pytest_nvfp4.device.remote.modal.app"],
+        env={**os.environ, "NVFP4_MODAL_CONTAINERS": "2"},
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    server.calls.clear()
+    one = remote(deployed_app="pytest-nvfp4")
+    (answer,) = answers(one, [batch()])
+    assert answer.results[0].job == "job-0"
+    one.stop()
+    assert set(server.calls) <= {"ClassGet", "FunctionGet", "FunctionMap", "FunctionGetOutputs", "FunctionBindParams"}
+    with pytest.raises(RemoteError, match="modal deploy -m") as caught:
+        remote(deployed_app="another").submit([batch()])
+    assert caught.value.trouble == "setup"
+
+
+@pytest.mark.usefixtures("server")
+def test_two_sessions_at_once(remote: Make) -> None:
+    one, two = RemoteSession(remote()), RemoteSession(remote())
+    tickets = [*one.add([batch(number) for number in range(5)]), *two.add([batch(number) for number in range(5)])]
+    containers = [ticket.wait().place.container for ticket in tickets]
+    assert not set(containers[:5]) & set(containers[5:])
+    one.close()
+    two.close()
+
+
+@pytest.mark.usefixtures("server")
+def test_status_and_warm(remote: Make) -> None:
+    one = remote()
+    assert one.status().containers == 0
+    with pytest.raises(RemoteError, match="runs nothing"):
+        one.warm()
+    assert one.status().containers == 1
+    assert one.cost().seconds > 0

@@ -1,0 +1,78 @@
+"""Several processes ask one: here, several connections."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.device.remote.base import Batch, RemoteError
+from pytest_nvfp4.device.remote.broker import Broker, BrokerRemote
+from pytest_nvfp4.device.remote.session import RemoteSession
+
+from .fakes import FakeRemote, batch, job
+
+
+@pytest.fixture
+def remote() -> FakeRemote:
+    return FakeRemote()
+
+
+@pytest.fixture
+def broker(remote: FakeRemote) -> Iterator[Broker]:
+    session = RemoteSession(remote, containers=2)
+    made = Broker(session)
+    yield made
+    session.close()
+    made.close()
+
+
+def asking(broker: Broker) -> RemoteSession:
+    return RemoteSession(BrokerRemote(broker.address, name="fake"), containers=100)
+
+
+def test_two_that_ask_the_same_get_one_answer(broker: Broker, remote: FakeRemote) -> None:
+    one, two = asking(broker), asking(broker)
+    (first,) = one.add([Batch(jobs=(job(1, seed=1),))])
+    first.wait()
+    (second,) = two.add([Batch(jobs=(job(1, seed=2),))])
+    assert second.wait().batch == second.batch.id
+    assert len(remote.sent) == 1
+    assert second.batch.jobs[0].order_seed == remote.sent[0].jobs[0].order_seed == 1
+    one.close()
+    two.close()
+
+
+def test_the_end_of_one_leaves_what_it_asked_for_to_the_others(broker: Broker, remote: FakeRemote) -> None:
+    remote.reply = lambda _: None
+    one = asking(broker)
+    one.add([batch(1)])
+    while not remote.sent:
+        pass
+    one.close()
+    asking(broker).add([batch(1)])
+    assert remote.cancelled == []
+
+
+def test_trouble_is_passed_on(broker: Broker, remote: FakeRemote) -> None:
+    remote.reply = lambda _: RemoteError("login", "no token", "log in")
+    (ticket,) = asking(broker).add([batch(1)])
+    with pytest.raises(RemoteError, match="no token; log in") as caught:
+        ticket.wait()
+    assert caught.value.trouble == "login"
+
+
+def test_the_end_of_the_broker_ends_every_wait(broker: Broker, remote: FakeRemote) -> None:
+    remote.reply = lambda _: None
+    (ticket,) = asking(broker).add([batch(1)])
+    while not remote.sent:
+        pass
+    broker._session.close()
+    with pytest.raises(RemoteError):
+        ticket.wait()
+
+
+def test_only_its_user_may_enter(broker: Broker) -> None:
+    assert stat.S_IMODE(Path(broker.address).parent.stat().st_mode) == 0o700

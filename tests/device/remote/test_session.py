@@ -1,0 +1,240 @@
+"""The session: windows, deadlines, limits, cancelling and keeping, on a remote that does as it is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_nvfp4.device.remote.base import Answer, Batch, RemoteError
+from pytest_nvfp4.device.remote.kept import KeptAnswers
+from pytest_nvfp4.device.remote.session import RemoteSession, Ticket
+
+from .fakes import FakeRemote, batch, job, passed
+
+NEVER: Callable[[Batch], None] = lambda _: None  # noqa: E731
+
+
+def wait_error(ticket: Ticket) -> RemoteError:
+    with pytest.raises(RemoteError) as caught:
+        ticket.wait()
+    return caught.value
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def session() -> Any:
+    made: list[RemoteSession] = []
+
+    def make(remote: FakeRemote, **more: Any) -> RemoteSession:
+        made.append(RemoteSession(remote, **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_nothing_is_contacted_before_the_first_batch(session: Any) -> None:
+    remote = FakeRemote()
+    one = session(remote)
+    assert one.progress.open == 0
+    one.close()
+    assert remote.sent == []
+    assert remote.stopped == 0
+
+
+def test_answers_reach_their_tickets_and_few_batches_are_out_at_once(session: Any) -> None:
+    remote = FakeRemote()
+    tickets = session(remote, containers=2).add([batch(number) for number in range(50)])
+    assert [ticket.wait().batch for ticket in tickets] == [ticket.batch.id for ticket in tickets]
+    assert remote.most_open <= 4
+
+
+def test_one_that_is_waited_for_goes_out_next(session: Any) -> None:
+    release = threading.Event()
+
+    def slow(sent: Batch) -> Answer:
+        release.wait(10)
+        return passed(sent)
+
+    remote = FakeRemote(slow)
+    one = session(remote)
+    tickets = one.add([batch(number) for number in range(10)])
+    one.hurry(tickets[9])
+    (urgent,) = one.add([batch(99)], urgent=True)
+    release.set()
+    for ticket in tickets:
+        ticket.wait()
+    order = [sent.jobs[0].id for sent in remote.sent]
+    assert order.index(urgent.batch.jobs[0].id) < order.index("job-9") < order.index("job-8")
+
+
+@pytest.mark.parametrize(("containers", "trouble"), [(0, "capacity"), (1, "timeout"), (None, "timeout")])
+def test_what_has_no_answer_in_time_is_given_up(session: Any, containers: int | None, trouble: str) -> None:
+    remote = FakeRemote(NEVER, containers=containers)
+    one = session(remote, timeout_s=0.2)
+    first, second = one.add([batch(1), batch(2)])
+    error = wait_error(first)
+    assert error.trouble == trouble
+    assert "--nvfp4-remote-timeout" in str(error)
+    assert wait_error(second).trouble == trouble
+    assert first.batch.id in remote.cancelled
+
+
+def test_answers_keep_the_others_alive(session: Any) -> None:
+    """A queue that moves is not late, however long its last batch has waited."""
+    done: list[int] = []
+
+    def slow(sent: Batch) -> Answer:
+        time.sleep(0.1)
+        done.append(1)
+        return passed(sent)
+
+    tickets = session(FakeRemote(slow), timeout_s=0.5).add([batch(number) for number in range(12)])
+    for ticket in tickets:
+        ticket.wait()
+    assert len(done) == 12
+
+
+@pytest.mark.parametrize("trouble", ["setup", "login", "network", "version", "image", "capacity", "cost"])
+def test_what_every_batch_would_meet_ends_the_session(session: Any, trouble: Any) -> None:
+    remote = FakeRemote(lambda _: RemoteError(trouble, "no", "do this"))
+    one = session(remote)
+    errors = [wait_error(ticket) for ticket in one.add([batch(number) for number in range(20)])]
+    assert {str(error) for error in errors} == {"no; do this"}
+    assert len(remote.sent) <= 2
+    assert wait_error(one.add([batch(99)])[0]).trouble == trouble
+    until(lambda: remote.stopped == 1)
+
+
+def test_what_concerns_one_batch_leaves_the_others(session: Any) -> None:
+    bad = batch(1)
+    remote = FakeRemote(lambda sent: RemoteError("memory", "too large") if sent.id == bad.id else passed(sent))
+    first, second, third = session(remote).add([batch(0), bad, batch(2)])
+    first.wait()
+    third.wait()
+    assert wait_error(second).trouble == "memory"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_lost_batch_is_sent_once_more_and_only_once(session: Any, times: int) -> None:
+    lost: list[str] = []
+
+    def reply(sent: Batch) -> Answer | RemoteError:
+        lost.append(sent.id)
+        return RemoteError("lost", "gone") if len(lost) <= times else passed(sent)
+
+    remote = FakeRemote(reply)
+    (ticket,) = session(remote).add([batch()])
+    if times == 1:
+        assert ticket.wait().results[0].status == "passed"
+    else:
+        assert "it was sent 2 times" in str(wait_error(ticket))
+    assert len(remote.sent) == 2
+
+
+def test_a_remote_that_raises_ends_every_wait(session: Any) -> None:
+    def broken(_: Batch) -> Answer:
+        raise ZeroDivisionError("oops")
+
+    tickets = session(FakeRemote(broken)).add([batch(1), batch(2)])
+    assert {wait_error(ticket).trouble for ticket in tickets} == {"far"}
+
+
+def test_cancelling_sends_nothing_more(session: Any) -> None:
+    remote = FakeRemote(NEVER)
+    one = session(remote)
+    tickets = one.add([batch(number) for number in range(10)])
+    until(lambda: len(remote.sent) == 2)
+    one.cancel(tickets)
+    assert {wait_error(ticket).trouble for ticket in tickets} == {"cancelled"}
+    until(lambda: len(remote.cancelled) == 2)
+    assert len(remote.sent) == 2
+    assert one.progress.cancelled == 10
+
+
+def test_closing_cancels_what_is_open(session: Any) -> None:
+    remote = FakeRemote(NEVER)
+    one = session(remote)
+    tickets = one.add([batch(number) for number in range(5)])
+    until(lambda: remote.sent)
+    one.close()
+    assert all(ticket.done for ticket in tickets)
+    assert remote.cancelled
+    assert remote.stopped == 1
+
+
+def test_the_limit_on_the_cost_ends_the_session(session: Any) -> None:
+    remote = FakeRemote(NEVER, usd_per_hour=3600.0)
+    one = session(remote, max_cost=5.0)
+    (ticket,) = one.add([batch()])
+    remote.seconds = 6.0
+    error = wait_error(ticket)
+    assert error.trouble == "cost"
+    assert "--nvfp4-remote-max-cost" in str(error)
+    until(lambda: remote.stopped == 1)
+
+
+def test_an_answer_to_another_batch_is_not_taken(session: Any) -> None:
+    other = passed(batch(7))
+    (ticket,) = session(FakeRemote(lambda _: other)).add([batch()])
+    assert wait_error(ticket).trouble == "lost"
+
+
+class TestKept:
+    def kept(self, tmp_path: Path) -> KeptAnswers:
+        return KeptAnswers(tmp_path, remote="fake B200")
+
+    def test_an_answer_is_on_disk_before_anyone_is_told(self, session: Any, tmp_path: Path) -> None:
+        kept = self.kept(tmp_path)
+        (ticket,) = session(FakeRemote(), kept=kept).add([Batch(jobs=(job(1, seed=77),))])
+        ticket.wait()
+        assert kept.get(ticket.batch) is not None
+
+    def test_it_is_used_again_only_where_that_is_wanted(self, session: Any, tmp_path: Path) -> None:
+        session(FakeRemote(), kept=self.kept(tmp_path)).add([Batch(jobs=(job(1, seed=77),))])[0].wait()
+        again = FakeRemote()
+        (ticket,) = session(again, kept=self.kept(tmp_path), reuse=True).add([Batch(jobs=(job(1, seed=5),))])
+        assert ticket.wait().results[0].job == "job-1"
+        assert ticket.batch.jobs[0].order_seed == 77, "the seed that is shown is the one that was run"
+        assert again.sent == []
+        paid = FakeRemote()
+        session(paid, kept=self.kept(tmp_path)).add([Batch(jobs=(job(1),))])[0].wait()
+        assert len(paid.sent) == 1
+
+    @pytest.mark.parametrize("other", [job(2), job(1, text="x = 2\n"), job(1, action="benchmark"), job(1, rounds=9)])
+    def test_another_question_is_another_entry(self, session: Any, tmp_path: Path, other: Any) -> None:
+        session(FakeRemote(), kept=self.kept(tmp_path)).add([Batch(jobs=(job(1),))])[0].wait()
+        assert self.kept(tmp_path).get(Batch(jobs=(other,))) is None
+        assert KeptAnswers(tmp_path, remote="fake H200").get(Batch(jobs=(job(1),))) is None
+
+    @pytest.mark.parametrize("status", ["timeout", "crashed", "unavailable", "unsupported"])
+    def test_what_may_be_the_remotes_doing_is_tried_again(self, session: Any, tmp_path: Path, status: str) -> None:
+        def reply(sent: Batch) -> Answer:
+            answer = passed(sent)
+            return answer.model_copy(update={"results": (answer.results[0].model_copy(update={"status": status}),)})
+
+        session(FakeRemote(reply), kept=self.kept(tmp_path)).add([batch(1)])[0].wait()
+        assert self.kept(tmp_path).get(batch(1)) is None
+
+    def test_a_damaged_entry_is_none(self, session: Any, tmp_path: Path) -> None:
+        session(FakeRemote(), kept=self.kept(tmp_path)).add([batch(1)])[0].wait()
+        (file,) = tmp_path.rglob("*.json")
+        file.write_text(file.read_text()[:-20])
+        assert self.kept(tmp_path).get(batch(1)) is None
+
+    def test_a_disk_that_refuses_fails_nothing(self, session: Any, tmp_path: Path) -> None:
+        (tmp_path / "remote").write_text("a file where the folder should be")
+        (ticket,) = session(FakeRemote(), kept=self.kept(tmp_path)).add([batch(1)])
+        assert ticket.wait().results[0].status == "passed"
