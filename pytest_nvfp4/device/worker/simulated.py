@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ __all__ = ["Simulation"]
 
 _NOTES = frozenset({"exit-before-read", "race-warning", "written-twice"})
 """Kinds that are worth a word but are no error."""
-
+_ONE_A_LINE = frozenset({"out-of-bounds", "tmem", "uninitialised"})
+"""Kinds that an unrolled statement has once for each of its instructions, and that are told once."""
 
 _PTX = 200
 """Characters of an instruction that are shown: a load of 128 registers names them all."""
@@ -79,7 +82,7 @@ class Simulation:
         for fault in faults:
             found.append(_told(fault.finding()))
         for record in self.session.launches[before:]:
-            found.extend(_told(finding) for finding in record.findings)
+            found.extend(_told(finding) for finding in _by_line(record.findings))
         if raised is not None and not faults:
             raise raised
         if not faults and len(self.session.launches) > before:
@@ -152,6 +155,24 @@ def _matrix(name: str, columns: int) -> Callable[[int], str]:
         return f"{name}, row {row}, column {column}"
 
     return say
+
+
+def _by_line(findings: Iterable[SimFinding]) -> list[SimFinding]:
+    """The findings, with those of one kind at one statement as one."""
+    kept: dict[object, SimFinding] = {}
+    more: Counter[object] = Counter()
+    for finding in findings:
+        source = finding.where.source if finding.where is not None else None
+        folds = finding.kind in _ONE_A_LINE and source is not None
+        key: object = (finding.kind, source.file, source.line) if folds and source is not None else id(finding)
+        more[key] += key in kept
+        kept.setdefault(key, finding)
+    return [
+        replace(finding, notes=(*finding.notes, f"and the same at {more[key]} further instructions of this statement"))
+        if more[key]
+        else finding
+        for key, finding in kept.items()
+    ]
 
 
 def _told(finding: SimFinding) -> Finding:
