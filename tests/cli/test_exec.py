@@ -1,0 +1,168 @@
+"""``nvfp4 exec``: a program on a device of this machine, in the simulator and on a remote."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.cli import mounts
+from tests.cli.helpers import ROOT, Result, git, run_process
+from tests.device.remote.far_side import SLEEPS, alive, read_pids, until
+from tests.device.remote.ssh.conftest import Sshd, sshd
+
+__all__ = ["sshd"]
+
+LAUNCHES = """
+import sys
+import cutlass, torch
+import cutlass.cute as cute
+from cutlass.cute.runtime import make_ptr
+
+
+@cute.kernel
+def kernel(c: cute.Pointer):
+    thread, _, _ = cute.arch.thread_idx()
+    mC = cute.make_tensor(c, cute.make_layout(32))
+    mC[thread] = cutlass.Float32(thread) * 2
+
+
+@cute.jit
+def host(c: cute.Pointer):
+    kernel(c).launch(grid=(1, 1, 1), block=(32, 1, 1))
+
+
+c = torch.zeros(32, device="cuda")
+pointer = make_ptr(cutlass.Float32, c.data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
+cute.compile(host, pointer)(pointer)
+torch.cuda.synchronize()
+print(torch.cuda.get_device_name(0), int(c.sum()))
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def run(*arguments: object, cwd: Path | None = None, stdin: bytes = b"", **environ: str) -> Result:
+    """Run ``nvfp4 exec`` with a standard input."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_nvfp4.cli", "exec", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+        input=stdin,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def test_a_kernel_is_launched_in_the_simulator(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(LAUNCHES)
+    done = run("--device", "sim", program, "3", MODAL_TOKEN_SECRET="as-planted")
+    assert (done.code, done.out) == (3, "NVIDIA B200 992\n"), done.err
+
+
+def test_code_as_an_argument_and_on_standard_input() -> None:
+    show = "import os, sys; print(sys.argv[1:], 'as-planted' in str(os.environ), os.environ.get('MINE'))"
+    done = run("--device", "sim", "--env", "MINE=1", "-", "a", "--b", stdin=show.encode(), SECRET="as-planted")
+    assert (done.code, done.out) == (0, "['a', '--b'] False 1\n"), done.err
+    done = run("--device", "sim", "--stdin", "import sys; print(sys.stdin.read()); raise ValueError('no')", stdin=b"in")
+    assert (done.code, done.out) == (1, "in\n")
+    assert done.err.rstrip().endswith("ValueError: no")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nothere.py"], "nothere.py is not there"),
+        (["--device", "modl", "1"], "did you mean 'modal'"),
+        (["--device", "popcorn", "1"], "runs kernels, but no programs"),
+        (["--device", "ssh:", "1"], "names no host"),
+        (["--env", "X", "1"], "write it as NAME=VALUE"),
+        (["--mount-dir", "x", "1"], "LOCAL:REMOTE"),
+        (["--mount-dir", ".:../x", "1"], "must lie below"),
+        (["--mount-dir", ".:/x", "1"], "must lie below"),
+        (["--stdin", "-"], "put one into a file"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = run_process("exec", *arguments, cwd=tmp_path)
+    assert done.code == 2
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_what_is_mounted(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "repository"
+    (root / "pkg").mkdir(parents=True)
+    git("init", "-q", cwd=root)
+    (root / ".gitignore").write_text("ignored\n")
+    for name in ("pkg/mod.py", "new.txt", "ignored", ".env", "pkg/id_ed25519", "server.key"):
+        (root / name).write_text(name)
+    git("add", "pkg/mod.py", cwd=root)
+    assert mounts.repository(root / "pkg") == root
+    files = mounts.repository_files(root)
+    assert set(files) == {"pkg/mod.py", "new.txt", ".gitignore"}
+    assert "not mounted, because they look like secrets: .env, pkg/id_ed25519, server.key" in capsys.readouterr().err
+    folder = tmp_path / "data"
+    (folder / "__pycache__").mkdir(parents=True)
+    (folder / "deep").mkdir()
+    (folder / "deep" / "x.bin").write_bytes(b"\0\1")
+    (folder / "__pycache__" / "x.pyc").write_bytes(b"")
+    assert mounts.mount(f"{folder}:in/here") == {"in/here/deep/x.bin": b"\0\1"}
+    assert mounts.mount(f"{folder}:.") == {"deep/x.bin": b"\0\1"}
+    monkeypatch.setattr(mounts, "MOST_BYTES", 1)
+    with pytest.raises(Exception, match=r"the largest are deep/x.bin \(2 B\)"):
+        mounts.check_size({"deep/x.bin": b"\0\1"})
+
+
+def test_on_a_remote(sshd: Sshd, tmp_path: Path) -> None:
+    root = tmp_path / "repository"
+    root.mkdir()
+    git("init", "-q", cwd=root)
+    (root / "helper.py").write_text("WORD = 'mounted'\n")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "x").write_text("data")
+    code = (
+        "import helper, sys; print(helper.WORD, open('d/x').read(), sys.argv[1:]); print('e', file=sys.stderr); exit(9)"
+    )
+    done = run("--device", f"ssh:{sshd.target()}", "--mount", "--mount-dir", f"{data}:d", code, "--x", cwd=root)
+    assert (done.code, done.out) == (9, "mounted data ['--x']\n"), done.err
+    assert "e\n" in done.err
+    done = run("--device", f"ssh:{sshd.target('closed')}", "1")
+    assert done.code == 2
+    assert "see that sshd runs there" in done.err
+
+
+def test_ctrl_c_ends_it_there_too(sshd: Sshd, tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    ours = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "pytest_nvfp4.cli",
+            "exec",
+            "--device",
+            f"ssh:{sshd.target()}",
+            SLEEPS.format(file=str(file)),
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        pids = read_pids(file)
+        assert ours.stdout is not None
+        assert ours.stdout.readline() == b"up\n", "output comes while it runs"
+        ours.send_signal(signal.SIGINT)
+        assert ours.wait(timeout=40) == 130
+    finally:
+        ours.kill()
+        ours.communicate()
+    assert until(lambda: not any(map(alive, pids)))
+    assert until(lambda: not list(sshd.far.iterdir()))
