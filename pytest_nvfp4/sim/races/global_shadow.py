@@ -5,6 +5,9 @@ was a multiple of, so that units are never touched in part. Per unit: the last w
 read since by another agent; a write that conflicts with none of the two reads but with one in between is not seen.
 What is read of a region that nobody has written yet is kept as it was read, since inputs are read by many and written
 by none: of each place the first readers only.
+
+Processes that share a large launch each have their own shadow, so that only CTAs of one process are compared; what two
+CTAs write is found by ``memory.coverage`` whichever ran them.
 """
 
 from __future__ import annotations
