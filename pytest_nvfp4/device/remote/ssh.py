@@ -202,7 +202,12 @@ class SshRemote:
         start = time.monotonic()
         try:
             with self._line(0) as line:
-                return line.execute(program, on_output=on_output, on_state=lambda _: None)
+
+                def tell(state: str) -> None:
+                    if state == "waiting":
+                        on_output("stderr", b"nvfp4: another session uses the GPU; waiting for it\n")
+
+                return line.execute(program, on_output=on_output, on_state=tell)
         finally:
             self._extra_s += time.monotonic() - start
 

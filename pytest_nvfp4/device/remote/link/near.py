@@ -30,6 +30,8 @@ _PING_S = 15.0
 _NOISE = 1 << 16
 _KEPT_ERRORS = 1 << 14
 _END_S = 8.0
+_SLACK_S = 60.0
+_QUEUE_S = 3600.0
 _UNSTARTED_S = 0.5
 
 START = (
@@ -191,8 +193,8 @@ class Line:
         }
         self._send(Message("execute", header, b"".join(program.files.values()) + program.stdin))
         ended = False
-        # The far side keeps the deadline; this one only sees to it that a dead line does not hang.
-        until = time.monotonic() + program.deadline_s + 60
+        # The far side keeps the deadline; this one only sees to it that a line which says nothing does not hang.
+        until = time.monotonic() + program.deadline_s + _SLACK_S
         try:
             while True:
                 message = self._of(request, until, "the program")
@@ -204,6 +206,8 @@ class Line:
                 if message.kind == "output":
                     on_output("stdout" if message.header["stream"] == "stdout" else "stderr", message.payload)
                 elif message.kind == "state":
+                    waits = message.header["state"] == "waiting"  # for a GPU that somebody else uses
+                    until = time.monotonic() + (_QUEUE_S if waits else program.deadline_s + _SLACK_S)
                     on_state(str(message.header["state"]))
         finally:
             if not ended:
