@@ -26,6 +26,9 @@ from pytest_nvfp4.toolchain.launches import Launch
 
 __all__ = ["LaunchRecord", "Session", "simulate"]
 
+_BOUNDS = frozenset({"maxnreg", "minnctapersm", "maxnctapersm"})
+"""Bounds on a kernel's registers. Without one ptxas ignores ``setmaxnreg`` (its message C7508), and so do we."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
@@ -90,7 +93,8 @@ class Session:
             parameters=launch.params,
             ordinal=launch.ordinal,
         )
-        grid.registers_per_thread = launch.module.registers.get(launch.kernel)
+        if _BOUNDS & grid.kernel.directives.keys():
+            grid.registers_per_thread = launch.module.registers.get(launch.kernel)
         trace = self.machine.trace
         try:
             if self.prepare is not None:

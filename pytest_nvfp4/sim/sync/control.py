@@ -8,8 +8,8 @@
   wants the very same instruction; that each specialised warp may execute its own, and with its own count, rests on
   NVIDIA's kernels. ``.dec`` must not raise and ``.inc`` must not lower the count (findings). ``.inc`` waits until the
   CTA's pool holds the registers that it takes; the pool is known if the launch knows the kernel's registers a thread
-  (from the CUBIN or ``.maxnreg``), else nothing waits. Warps that have ended give theirs back: the ISA does not say,
-  and a wait for them would be a deadlock that no device is known to have.
+  (from ``.maxnreg``, or from the CUBIN of a kernel whose registers are bounded), else nothing waits. Warps that have
+  ended give theirs back: the ISA does not say, and a wait for them would be a deadlock that no device is known to have.
 - ``nanosleep``: any duration from 0 is legal; it does not sleep.
 - ``trap`` and ``brkpt`` are faults (no debugger is there). ``pmevent`` is counted.
 
