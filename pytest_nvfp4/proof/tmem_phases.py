@@ -235,20 +235,17 @@ def best_order(stages: tuple[int, ...], *, width: int, subtile: int) -> tuple[tu
     """
     count = len(stages)
     plain = tuple(range(-(-width // subtile)))
-
-    def needed_after(stage: int, at: int) -> int:
-        """How many tiles later something is written over a subtile."""
-        span = (stages[stage] + at * subtile, stages[stage] + min((at + 1) * subtile, width))
-        others = ((stages[(stage + later) % count], later) for later in range(1, count + 1))
-        return next(later for start, later in others if overlap(span, (start, start + width)) is not None)
-
-    sorted_orders = tuple(
-        tuple(sorted(plain, key=lambda at, stage=stage: needed_after(stage, at)))  # type: ignore[misc]
-        for stage in range(count)
-    )
     found = []
-    for stage, order in enumerate(sorted_orders):
-        classes = [needed_after(stage, at) for at in order]
-        same = (each for each in (plain, plain[::-1]) if [needed_after(stage, at) for at in each] == classes)
+    for stage, start in enumerate(stages):
+        # How many tiles later something is written over each subtile; at the latest by the same accumulator's next.
+        needed = [count] * len(plain)
+        for later in range(count - 1, 0, -1):
+            first = stages[(stage + later) % count] - start
+            if abs(first) < width:
+                touched = range(max(0, first) // subtile, -(-min(width, first + width) // subtile))
+                needed[touched.start : touched.stop] = [later] * len(touched)
+        order = tuple(sorted(plain, key=needed.__getitem__))
+        classes = [needed[at] for at in order]
+        same = (each for each in (plain, plain[::-1]) if [needed[at] for at in each] == classes)
         found.append(next(same, order))
     return tuple(found)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -248,7 +249,7 @@ def pack(request: Request) -> Search:
 
 
 def _covers(larger: tuple[int, ...], smaller: tuple[int, ...]) -> bool:
-    return all(one >= other for one, other in zip(larger, smaller, strict=True))
+    return all(map(operator.ge, larger, smaller))
 
 
 def _steps(request: Request) -> list[int]:
