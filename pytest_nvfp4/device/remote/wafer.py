@@ -1,8 +1,9 @@
 """``wafer:TARGET``: a GPU that Wafer's command line reaches (wafer-ai, ``wafer sandbox``).
 
 This package and the batch are synced into a sandbox, one command runs there, and its answer comes back in what the
-command prints. Wafer prints that once the command has ended, so nothing can be streamed. Written against wafer-ai
-0.0.85; other versions are asked by ``--help`` what they know. It has not been run against Wafer's service.
+command prints. Wafer prints that once the command has ended, so a program's output comes at its end, in one stream.
+Written against wafer-ai 0.0.85; other versions are asked by ``--help`` what they know. It has not been run against
+Wafer's service.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -27,6 +28,7 @@ from pytest_nvfp4.device.remote.base import (
     Arrival,
     Batch,
     Cost,
+    Execution,
     Handle,
     RemoteError,
     RemoteOptions,
@@ -34,8 +36,10 @@ from pytest_nvfp4.device.remote.base import (
 )
 from pytest_nvfp4.device.remote.bundle import source_files
 from pytest_nvfp4.device.remote.lanes import Lanes, OpeningError, Work
+from pytest_nvfp4.device.remote.program import pack_program
 from pytest_nvfp4.device.remote.tool import Said, Tool, last_words
 from pytest_nvfp4.device.remote.wire import pack_batch, unpack_answer
+from pytest_nvfp4.isolation import OnOutput
 
 _GET = "install or update it: uv tool install wafer-ai"
 _NEEDED = ("--target", "--sync", "--cd", "--timeout-sec")
@@ -60,6 +64,24 @@ try:
 finally:
     shutil.rmtree(here, ignore_errors=True)
 sys.exit(done.returncode)
+"""
+
+_EXIT = re.compile(r"\n?-----NVFP4 EXIT (\d+)-----\s*$")
+_EXECUTE = """\
+import pathlib, shutil, sys
+here = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(here))
+try:
+    from pytest_nvfp4.device.execute import execute
+    from pytest_nvfp4.device.remote.program import unpack_program
+    def say(stream, piece):
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+    program = unpack_program((here / "program.json").read_text())
+    status = execute(program, backend="cuda", on_output=say).exit_status
+finally:
+    shutil.rmtree(here, ignore_errors=True)
+print(f"\\n-----NVFP4 EXIT {status}-----")
 """
 
 
@@ -109,6 +131,7 @@ class WaferRemote:
         self._made: str | None = None
         self._held_since: float | None = None
         self._held_s = 0.0
+        self._extra_s = 0.0
         self._guard = threading.Lock()
 
     def describe(self) -> str:
@@ -159,7 +182,24 @@ class WaferRemote:
             if self._target.price is None
             else "the price is the one you gave"
         )
-        return Cost(max(held, self._lanes.busy_s), self._target.price, note)
+        return Cost(max(held, self._lanes.busy_s + self._extra_s), self._target.price, note)
+
+    def execute(self, program: Execution, *, on_output: OnOutput) -> int:
+        """Run a program in a sandbox; see ``Executes``. Its output comes once it has ended, both streams as one."""
+        start = time.monotonic()
+        deadline = int(program.deadline_s + _GRACE_S)
+        try:
+            text = {"program.json": pack_program(program), "run.py": _EXECUTE}
+            said = self._run(text, deadline, on_start=None)
+        except OpeningError as opening:
+            raise opening.error from opening
+        finally:
+            self._extra_s += time.monotonic() - start
+        ended = _EXIT.search(said.stdout)
+        if ended is None:
+            raise _missing(said, self._target.python) or _trouble(said)
+        on_output("stdout", said.stdout[: ended.start()].encode())
+        return int(ended[1])
 
     # Sandboxes
 
@@ -200,48 +240,49 @@ class WaferRemote:
     def _at(self) -> list[str]:
         return ["--target", self._target.target] if self._target.target else []
 
-    def _do(self, work: Work) -> Answer:
+    def _run(
+        self, texts: dict[str, str], deadline: int, *, on_start: Callable[[Callable[[], None]], None] | None
+    ) -> Said:
+        """Sync a folder with this package and some files, and run its ``run.py``. Raises RemoteError."""
         try:
-            has = self._check()
-            sandbox = self._sandbox()
+            has, sandbox = self._check(), self._sandbox()
         except RemoteError as error:
             raise OpeningError(error) from error
-        batch = work.batch
-        deadline = int(batch.deadline_s + _GRACE_S)
         name = f"nvfp4-{uuid.uuid4().hex[:12]}"
         with tempfile.TemporaryDirectory(prefix="nvfp4-wafer-") as parent:
             folder = Path(parent) / name
-            _lay_out(folder, batch)
+            _lay_out(folder, texts)
             arguments = ["sandbox", "run", *self._at(), *(["--sandbox", sandbox] if sandbox else [])]
             arguments += ["--sync", str(folder), "--cd", f"/tmp/{name}", "--timeout-sec", str(deadline)]
             if "--idle-timeout-sec" in has:
                 arguments += ["--idle-timeout-sec", str(deadline)]  # a batch prints nothing before its end
-
-            def started(kill: object) -> None:
-                assert callable(kill)
-
-                def stop() -> None:
-                    kill()
-                    threading.Thread(target=self._delete, daemon=True).start()
-
-                work.on_stop = stop
-
-            said = self._tool.run(
+            return self._tool.run(
                 [*arguments, "--", self._target.python, "run.py"],
                 timeout_s=min(self._options.timeout_s, deadline + _GRACE_S),
-                on_start=started,
+                on_start=on_start,
             )
+
+    def _do(self, work: Work) -> Answer:
+        def started(kill: Callable[[], None]) -> None:
+            def stop() -> None:
+                kill()
+                threading.Thread(target=self._delete, daemon=True).start()
+
+            work.on_stop = stop
+
+        texts = {"batch.json": pack_batch(work.batch), "run.py": _RUN}
+        said = self._run(texts, int(work.batch.deadline_s + _GRACE_S), on_start=started)
         return _answer(said, self._target.python)
 
 
-def _lay_out(folder: Path, batch: Batch) -> None:
-    """What is synced: this package's source, the batch, and a script that runs it. No variable of ours is in it."""
+def _lay_out(folder: Path, texts: dict[str, str]) -> None:
+    """What is synced: this package's source, what is to be done, and a script that does it. No variable of ours."""
     for path in source_files():
         target = folder / PACKAGE.name / path.relative_to(PACKAGE)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    (folder / "batch.json").write_text(pack_batch(batch), encoding="utf-8")
-    (folder / "run.py").write_text(_RUN, encoding="utf-8")
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _answer(said: Said, python: str) -> Answer:
@@ -249,9 +290,7 @@ def _answer(said: Said, python: str) -> Answer:
     if found is None:
         if _BEGIN in said.stdout:
             raise RemoteError("lost", "wafer did not pass the whole answer on", "run it again with fewer cases at once")
-        if "not found" in said.stdout + said.stderr and python in said.stdout + said.stderr:
-            raise RemoteError("setup", f"the sandbox has no {python}", "name another by ?python=")
-        raise _trouble(said)
+        raise _missing(said, python) or _trouble(said)
     try:
         data = base64.b64decode("".join(found[2].split()), validate=True)
     except binascii.Error as error:
@@ -259,20 +298,27 @@ def _answer(said: Said, python: str) -> Answer:
     if hashlib.sha256(data).hexdigest() != found[1]:
         raise RemoteError("lost", "the answer that wafer passed on is not the one that was sent", "run it again")
     if said.status:
-        module = re.search(r"No module named '?([\w.]+)", said.stdout + said.stderr)
-        if module is not None:
-            what = f"{python} of the sandbox lacks {module[1]}"
-            raise RemoteError(
-                "setup", what, "install pytest-nvfp4 there for what it needs, or name another by ?python="
-            )
+        if lacking := _missing(said, python):
+            raise lacking
         raise RemoteError("far", f"the batch ended with status {said.status} in the sandbox: {last_words(said)}")
     return unpack_answer(data.decode())
+
+
+def _missing(said: Said, python: str) -> RemoteError | None:
+    """That the sandbox lacks the Python or a module of it; None where it is something else."""
+    text = said.stdout + said.stderr
+    if module := re.search(r"No module named '?([\w.]+)", text):
+        what = f"{python} of the sandbox lacks {module[1]}"
+        return RemoteError("setup", what, "install pytest-nvfp4 there for what it needs, or name another by ?python=")
+    if "not found" in text and python in text:
+        return RemoteError("setup", f"the sandbox has no {python}", "name another by ?python=")
+    return None
 
 
 def _trouble(said: Said) -> RemoteError:
     words = last_words(said) or "it said nothing"
     low = words.lower()
-    if "login" in low or "auth" in low or "401" in low or "403" in low:
+    if "login" in low or "logged in" in low or "auth" in low or "401" in low or "403" in low:
         return RemoteError("login", f"wafer: {words}", "run `wafer login`")
     if "target" in low and ("not found" in low or "no " in low or "set" in low):
         return RemoteError("setup", f"wafer: {words}", "see `wafer target list`, and name one: wafer:TARGET")

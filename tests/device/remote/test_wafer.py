@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.remote.base import Answer, RemoteError, RemoteOptions
+from pytest_nvfp4.device.remote.base import Answer, Executes, Execution, RemoteError, RemoteOptions
 from pytest_nvfp4.device.remote.wafer import WaferRemote, WaferTarget
 from tests.device.remote import stand_ins
 from tests.device.remote.far_side import HONEST, batch_of
@@ -71,6 +71,20 @@ def test_a_batch_in_a_sandbox(there: Path, remote: Make, monkeypatch: pytest.Mon
     assert "as-planted" not in (there / "calls").read_text()
     assert one.cost().usd_per_hour == 3.6
     assert one.cost().seconds > 0
+
+
+def test_a_program_in_a_sandbox(there: Path, remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODAL_TOKEN_SECRET", "as-planted")
+    one = remote(f"box?python={sys.executable}")
+    assert isinstance(one, Executes)
+    said: list[bytes] = []
+    source = "import os, sys; print(sys.argv[1:], open('a').read(), 'as-planted' in str(os.environ)); sys.exit(5)"
+    program = Execution(source, arguments=("x y",), files={"a": b"mounted"})
+    assert one.execute(program, on_output=lambda _, piece: said.append(piece)) == 5
+    assert b"".join(said) == b"['x y'] mounted False\n"
+    (there / "error").write_text("Error: not logged in")
+    with pytest.raises(RemoteError, match="wafer login"):
+        one.execute(program, on_output=lambda *_: None)
 
 
 @pytest.mark.parametrize(
