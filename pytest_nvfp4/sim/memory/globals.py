@@ -21,6 +21,7 @@ from pytest_nvfp4.sim.memory.coverage import Coverage
 __all__ = ["GlobalMemory", "Region"]
 
 _REMEMBERED = 1024
+_NEAR = 1 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -171,17 +172,19 @@ class GlobalMemory:
         )
         verb = "writes" if write else "reads"
         said = f"; the nearest tensor: {near.say(address)}" if near is not None else "; there is no tensor at all"
+        # Beside a tensor its name says it, and the words are the same in every call, wherever the tensor lies.
+        beside = near is not None and near.start - _NEAR < address < near.end + _NEAR
+        place = "" if beside else f" at global address {address:#x}"
         for start, extent, name in reversed(self.freed):
             if start <= address < start + extent:
                 return Fault(
                     "out-of-bounds",
-                    f"{what}: {verb} {size} bytes at global address {address:#x}, byte {address - start} of {name}, "
-                    "which the host has freed",
+                    f"{what}: {verb} {size} bytes, from byte {address - start} of {name}, which the host has freed",
                     hint="keep the tensor until the kernel has ended: an address (data_ptr) does not keep it alive",
                 )
         return Fault(
             "out-of-bounds",
-            f"{what}: {verb} {size} bytes at global address {address:#x}, outside every tensor{said}",
+            f"{what}: {verb} {size} bytes{place}, outside every tensor{said}",
             hint="look at the predicate that guards the last rows or columns, and at the strides",
         )
 

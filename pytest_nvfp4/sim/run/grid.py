@@ -143,8 +143,8 @@ class Grid:
     def started_together(self) -> int:
         """Clusters that are started before any runs: half of them, where the kernel takes clusters off the queue.
 
-        Which of them still wait when it asks is up to the device's other work, so any number is legal; with half of them
-        both answers occur, and CTAs run beside each other as they do on a device. Other kernels start one by one.
+        Which of them still wait when it asks is up to the device's other work, so any number is legal; with half of
+        them both answers occur, and CTAs run beside each other as they do on a device. Other kernels start one by one.
         """
         if not any(instruction.root == "clusterlaunchcontrol" for instruction in self.kernel.instructions):
             return 1
@@ -336,10 +336,13 @@ class Grid:
     def absorb(self, told: dict[str, Any]) -> Fault | None:
         """Add what a forked process told; its fault, if it had one."""
         self.counters.update(told["counters"])
-        known = {(f.kind, f.where.at if f.where else None) for f in self.findings}
+        known = {(f.kind, f.where.at if f.where else None): index for index, f in enumerate(self.findings)}
         for finding in told["findings"]:
-            if (finding.kind, finding.where.at if finding.where else None) not in known:
+            index = known.get((finding.kind, finding.where.at if finding.where else None))
+            if index is None:
                 self.findings.append(finding)
+            elif _first_cta(finding) < _first_cta(self.findings[index]):
+                self.findings[index] = finding  # which process tells first is chance
         self.output.extend(told["output"])
         by_start = {region.start: region for region in self._watched()}
         for start, owner, coverage in told["written"]:
@@ -356,3 +359,8 @@ class Grid:
         )
         fault.where = finding.where
         return fault
+
+
+def _first_cta(finding: Finding) -> tuple[int, ...]:
+    """Sorts findings by their CTA's place in the grid."""
+    return finding.where.cta[::-1] if finding.where is not None and finding.where.cta is not None else ()
