@@ -27,11 +27,18 @@ TOKEN_ID, TOKEN_SECRET = "ak-loopback-id", "as-loopback-secret"
 class _Server(Server):
     """grpclib's server, which remembers its connections."""
 
-    protocols: list[Any]
+    transports: list[Any]
 
     def _protocol_factory(self) -> Any:
-        self.protocols.append(super()._protocol_factory())
-        return self.protocols[-1]
+        protocol: Any = super()._protocol_factory()
+        begin = protocol.connection_made
+
+        def made(transport: Any) -> None:
+            self.transports.append(transport)
+            begin(transport)
+
+        protocol.connection_made = made
+        return protocol
 
 
 class Loopback:
@@ -119,7 +126,7 @@ class Loopback:
     async def _start(self) -> None:
         await self.blobs.start()
         self._server = _Server([self._api()])
-        self._server.protocols = []
+        self._server.transports = []
         await self._server.start("127.0.0.1", 0)
         assert self._server._server is not None
         self.url = "http://127.0.0.1:" + str(self._server._server.sockets[0].getsockname()[1])
@@ -130,10 +137,8 @@ class Loopback:
         """Clients wait long for a connection that is not closed: abort every one."""
         if self._server is not None:
             self._server.close()
-            for protocol in self._server.protocols:
-                connection = getattr(protocol, "connection", None)
-                if connection is not None:
-                    connection._transport.abort()
+            for transport in self._server.transports:
+                transport.abort()
 
     async def _stop(self) -> None:
         self.service.end()
@@ -161,7 +166,7 @@ class Loopback:
                 self._login(stream)
                 self.received.append(request.SerializeToString())
             fault = self.faults.of(name, worker=task is not None)
-            await self._suffer(fault, stream)
+            await self._suffer(fault)
             while not self.answering:
                 await asyncio.sleep(0.05)
             if streams is not None:
@@ -182,7 +187,7 @@ class Loopback:
         if (given.get("x-modal-token-id"), given.get("x-modal-token-secret")) != (TOKEN_ID, TOKEN_SECRET):
             raise GRPCError(Status.UNAUTHENTICATED, "the token is not valid")
 
-    async def _suffer(self, fault: Fault | None, stream: Stream[Any, Any]) -> None:
+    async def _suffer(self, fault: Fault | None) -> None:
         if fault is None:
             return
         if fault.kind == "error":

@@ -143,45 +143,47 @@ def test_the_image_cannot_be_built(own_server: Callable[..., Loopback], remote: 
     assert "torch==99" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("status", "text", "expected"),
-    [
-        ("TIMEOUT", "", "timeout"),
-        ("INTERNAL_FAILURE", "worker preempted", "lost"),
-        ("FAILURE", "Runner was preempted", "lost"),
-        ("FAILURE", "Container out of memory: killed", "memory"),
-        ("KERNEL_OOM_KILL", "exit code: 137", "memory"),
-        ("TERMINATED", "the call was cancelled", "cancelled"),
-        ("FAILURE", "SystemExit(3)", "far"),
-        ("FAILURE", "ValueError('what?')", "far"),
-        ("INIT_FAILURE", "Container failed to start", "lost"),
-    ],
-)
-def test_results_that_are_none(server: Loopback, remote: Make, status: str, text: str, expected: str) -> None:
-    server.faults.add(status_fault(getattr(api_pb2.GenericResult, f"GENERIC_STATUS_{status}"), text))
+NO_RESULT = [
+    ("TIMEOUT", "", "timeout"),
+    ("INTERNAL_FAILURE", "worker preempted", "lost"),
+    ("FAILURE", "Runner was preempted", "lost"),
+    ("FAILURE", "Container out of memory: killed", "memory"),
+    ("KERNEL_OOM_KILL", "exit code: 137", "memory"),
+    ("TERMINATED", "the call was cancelled", "cancelled"),
+    ("FAILURE", "SystemExit(3)", "far"),
+    ("FAILURE", "ValueError('what?')", "far"),
+    ("INIT_FAILURE", "Container failed to start", "lost"),
+]
+
+
+def test_results_that_are_none(server: Loopback, remote: Make) -> None:
     one = remote()
-    handles = one.submit([batch()])
-    (end,) = one.collect(handles, timeout_s=20)
-    assert end.error is not None
-    assert end.error.trouble == expected
-    assert text.split("(", maxsplit=1)[0] in str(end.error)
+    for status, text, expected in NO_RESULT:
+        server.faults.clear()
+        server.faults.add(status_fault(getattr(api_pb2.GenericResult, f"GENERIC_STATUS_{status}"), text))
+        (end,) = one.collect(one.submit([batch()]), timeout_s=20)
+        assert end.error is not None
+        assert end.error.trouble == expected, (status, text)
+        assert text.split("(")[0] in str(end.error)
 
 
-@pytest.mark.parametrize(
-    ("status", "expected"),
-    [
-        (Status.RESOURCE_EXHAUSTED, "capacity"),
-        (Status.PERMISSION_DENIED, "login"),
-        (Status.INVALID_ARGUMENT, "setup"),
-        (Status.FAILED_PRECONDITION, "version"),
-    ],
-)
-def test_refusals(server: Loopback, remote: Make, status: Status, expected: str) -> None:
-    message = "this client version is no longer supported: please upgrade" if expected == "version" else "no"
-    server.faults.add(Fault("FunctionMap", "error", status=status, message=message))
-    error = trouble(remote())
-    assert error.trouble == expected
-    assert message in str(error)
+REFUSALS = [
+    (Status.RESOURCE_EXHAUSTED, "no more", "capacity"),
+    (Status.PERMISSION_DENIED, "no", "login"),
+    (Status.INVALID_ARGUMENT, "no", "setup"),
+    (Status.FAILED_PRECONDITION, "this client version is no longer supported: please upgrade", "version"),
+]
+
+
+def test_refusals(server: Loopback, remote: Make) -> None:
+    one = remote()
+    for status, message, expected in REFUSALS:
+        server.faults.clear()
+        server.faults.add(Fault("FunctionMap", "error", status=status, message=message))
+        with pytest.raises(RemoteError) as caught:
+            one.submit([batch()])
+        assert caught.value.trouble == expected
+        assert message in str(caught.value)
 
 
 def test_a_lost_result_is_asked_for_again(server: Loopback, remote: Make) -> None:
