@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pytest_nvfp4.sim.ptx import declarations
 from pytest_nvfp4.sim.ptx.lexer import Kind, PtxError, Token, directive_name
 from pytest_nvfp4.sim.ptx.literals import double_to_single, integer
-from pytest_nvfp4.sim.ptx.locations import Locations, has_no_line
+from pytest_nvfp4.sim.ptx.locations import Locations, beyond_the_end, has_no_line
 from pytest_nvfp4.sim.ptx.operands import OperandError, Refused, Scope, split
 from pytest_nvfp4.sim.ptx.syntax import (
     Guard,
@@ -191,7 +191,7 @@ class KernelParser:
             elif kind is Kind.LOC:
                 if not inside_asm:
                     location = self._locations.find(token)
-                    if location is not None and near is not None and has_no_line(token):
+                    if location is not None and near is not None and (has_no_line(token) or beyond_the_end(location)):
                         location = near
                     near = location or near
             elif kind is Kind.OPEN:

@@ -9,12 +9,13 @@ Source: PTX ISA, "Debugging Directives: .file, .loc, .section".
 
 from __future__ import annotations
 
+import linecache
 import re
 
 from pytest_nvfp4.sim.ptx.lexer import PtxError, Token
 from pytest_nvfp4.sim.ptx.syntax import Location
 
-__all__ = ["Locations", "has_no_line"]
+__all__ = ["Locations", "beyond_the_end", "has_no_line"]
 
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"([^"\n]*)"', re.MULTILINE)
 _STRINGS = re.compile(r"\.section\s+\.debug_str\s*\{([^}]*)\}")
@@ -30,6 +31,12 @@ _LOC = re.compile(
 def has_no_line(token: Token) -> bool:
     """Whether a ``.loc`` says column 0."""
     return _COLUMN_0.match(token.text) is not None
+
+
+def beyond_the_end(location: Location) -> bool:
+    """Whether a file is there and has not as many lines: CuTe DSL 4.4 names lines of its own files as the user's."""
+    lines = linecache.getlines(location.file)
+    return bool(lines) and location.line > len(lines)
 
 
 class Locations:

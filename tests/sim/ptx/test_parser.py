@@ -160,6 +160,13 @@ def test_an_operation_without_a_line_of_its_own_has_that_of_the_one_before():
     assert [ins.location.line if ins.location else None for ins in found] == [9, 12, 12, None, 12]
 
 
+def test_a_line_behind_the_end_of_its_file_is_none_of_the_users(tmp_path):
+    file = tmp_path / "k.py"
+    file.write_text("one\ntwo\n")
+    text = module_text(".loc 1 2 3\nmov.b32 %r1, 1;\n.loc 1 847 18\nret;") + f'.file 1 "{file}"'
+    assert [ins.location.line for ins in parse(text).kernels["k"].instructions] == [2, 2]
+
+
 @pytest.mark.parametrize("text", [".loc 1", ".loc x 1 2", ".loc 1 2 3, bogus 4"])
 def test_a_loc_that_is_none(text):
     with pytest.raises(PtxError, match=r"expected \.loc FILE LINE"):
