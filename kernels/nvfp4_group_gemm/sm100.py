@@ -52,8 +52,8 @@ Compile time: tile, stages, data types, layouts in shared memory and TMEM, warp 
 Run time: number of groups, m, n, k and addresses of each. One compilation serves every problem.
 
 Preconditions (`check_problem` raises ValueError): l == 1, n % 128 == 0, k % 256 == 0 and k > 0; m >= 0 is free.
-All tensors dense and 16-byte aligned (C: 32-byte), scale factors in the 128x4 block layout, padded to 128 rows; what the
-padding holds never reaches C. Rows from m on are neither computed from memory outside A nor stored.
+All tensors dense and 16-byte aligned (C: 32-byte), scale factors in the 128x4 block layout, padded to 128 rows; what
+the padding holds never reaches C. Rows from m on are neither computed from memory outside A nor stored.
 """
 
 import functools

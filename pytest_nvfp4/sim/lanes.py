@@ -101,7 +101,7 @@ def guard_mask(predicate: Predicate, mask: int) -> int:
     if predicate is False:
         return 0
     known = _KNOWN.get(id(predicate))
-    return (bits_of(predicate) if known is None else known) & mask  # type: ignore[arg-type]
+    return (bits_of(predicate) if known is None else known) & mask
 
 
 def guard_mask_not(predicate: Predicate, mask: int) -> int:
@@ -111,7 +111,7 @@ def guard_mask_not(predicate: Predicate, mask: int) -> int:
     if predicate is False:
         return mask
     known = _KNOWN.get(id(predicate))
-    return mask & ~(bits_of(predicate) if known is None else known)  # type: ignore[arg-type]
+    return mask & ~(bits_of(predicate) if known is None else known)
 
 
 def first(mask: int) -> int:
@@ -121,16 +121,16 @@ def first(mask: int) -> int:
 
 def pick(value: Bits, mask: int) -> int:
     """The value in the lowest active lane."""
-    return value if value.__class__ is int else int(value[first(mask)])  # type: ignore[index,return-value]
+    return value if value.__class__ is int else int(value[first(mask)])  # type: ignore[index]
 
 
 def uniform(value: Bits, mask: int) -> int | None:
     """The value if all active lanes agree, else None."""
     if value.__class__ is int:
-        return value  # type: ignore[return-value]
+        return value
     active = value if mask == FULL else value[bools(mask)]  # type: ignore[index]
     one = active[0]  # type: ignore[index]
-    return int(one) if (active == one).all() else None  # type: ignore[union-attr]
+    return int(one) if (active == one).all() else None
 
 
 def spread(value: Bits, bits: int) -> NDArray[Any]:

@@ -149,5 +149,3 @@ def _heal(agents: ClusterAgents | None, ticks: Ticks, old: Access, row: int | No
     rows = slice(None) if row is None else slice(row, row + 1)
     column = ticks[rows, old.agent]
     np.maximum(column, old.tick, out=column)
-
-

@@ -1,6 +1,5 @@
 """The part of the detector that hears of the warps' own accesses."""
 
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -84,9 +83,7 @@ class MemoryHooks(Hooks):
         if order.strong:
             items = [offset] if where.__class__ is int else set((where.offsets + offset).tolist())  # type: ignore[union-attr]
             for one in items:
-                launch.variables.access(
-                    region.start + one, agent, agent.thread, agent.who, order, write=kind != READ
-                )
+                launch.variables.access(region.start + one, agent, agent.thread, agent.who, order, write=kind != READ)
 
     def async_copied(
         self, w: Warp, at: int, index: int, target: Pattern, sources: Sequence[tuple[Region, int, Pattern | int]]

@@ -56,9 +56,7 @@ class Allocator:
     def waiting_for(self) -> str:
         """For the report of a deadlock."""
         if self.offer is not None:
-            return (
-                f"tcgen05.alloc.cta_group::2 of {self.offer[0]} columns by warp {self.offer[1]} waits for its peer"
-            )
+            return f"tcgen05.alloc.cta_group::2 of {self.offer[0]} columns by warp {self.offer[1]} waits for its peer"
         held = ", ".join(f"[{c}, {c + n}) by warp {w}" for c, (n, w) in sorted(self.blocks.items())) or "none"
         return f"free TMEM columns (held: {held})"
 

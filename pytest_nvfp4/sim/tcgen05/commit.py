@@ -31,9 +31,7 @@ __all__ = ["LOWERINGS", "commit"]
 _OFFSET = (1 << RANK_SHIFT) - 1
 
 
-def commit(
-    w: Warp, mask: int, address: Bits, targets: Bits | None, group: int, generic: bool, at: int
-) -> None:
+def commit(w: Warp, mask: int, address: Bits, targets: Bits | None, group: int, generic: bool, at: int) -> None:
     """Issue one commit; ``targets`` is the CTA mask of a multicast. Raises Fault."""
     what = f"tcgen05.commit.cta_group::{group}"
     if mask & (mask - 1):

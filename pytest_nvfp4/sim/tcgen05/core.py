@@ -20,7 +20,8 @@ class TensorCore:
     """``cta.unit(TensorCore)``."""
 
     __slots__ = (
-        "cache", "chunks", "copies", "counters", "cta", "issuers", "machine", "pipe", "plans", "submit", "tmem", "touched",
+        "cache", "chunks", "copies", "counters", "cta", "issuers", "machine", "pipe", "plans", "submit", "tmem",
+        "touched",
     )  # fmt: skip
 
     def __init__(self, cta: Cta) -> None:
