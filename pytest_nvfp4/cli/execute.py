@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,10 +13,11 @@ import click
 
 from pytest_nvfp4.cli import mounts, output
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import arch_of
+from pytest_nvfp4.cli.options import arch_of, json_option
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.remote.base import Execution, RemoteOptions
+    from pytest_nvfp4.isolation import OnOutput
 
 _HERE = ("auto", "local", "sim")
 
@@ -57,6 +59,7 @@ class Where:
 @click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds it may take.")
 @click.option("--max-cost", type=click.FloatRange(min=0, min_open=True), metavar="USD", help="Most it may cost.")
 @click.option("--deployed-app", metavar="NAME", help="Use this deployed app (modal).")
+@json_option
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def exec_command(
@@ -73,12 +76,14 @@ def exec_command(
     timeout: float,
     max_cost: float | None,
     deployed_app: str | None,
+    as_json: bool,
 ) -> None:
     """Run PROGRAM, which is a Python file, code, or - for code on standard input, with ARGUMENTS.
 
     Its output comes as it is written, its exit status is this command's, and Ctrl-C ends it there too. It gets a
     scrubbed environment and a new working folder. On sim, device="cuda" and the launches of CuTe DSL kernels are
-    simulated on the CPU; 124 is the status of a program that was stopped after --timeout.
+    simulated on the CPU; 124 is the status of a program that was stopped after --timeout. With --json its output and
+    status come as JSON once it has ended; this command's status is the same.
     """
     source = _source(program, with_stdin=with_stdin)
     files: dict[str, bytes] = {}
@@ -101,10 +106,21 @@ def exec_command(
         deadline_s=timeout,
     )
     where = Where(gpu, timeout, max_cost, deployed_app)
+    said: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+
+    def keep(stream: Literal["stdout", "stderr"], piece: bytes) -> None:
+        said[stream].append(piece)
+
+    pass_on, start = keep if as_json else _pass_on, time.monotonic()
     try:
-        status = _here(execution, device) if device in _HERE else _there(execution, device, where)
+        here = device in _HERE
+        status = _here(execution, device, pass_on) if here else _there(execution, device, where, pass_on)
     except RemoteError as error:
         raise InputError(f"{device}: {error}") from error
+    if as_json:
+        texts = {stream: b"".join(pieces).decode("utf-8", "replace") for stream, pieces in said.items()}
+        seconds = round(time.monotonic() - start, 3)
+        output.write_json({"device": device, "status": status, **texts, "seconds": seconds})
     raise click.exceptions.Exit(status)
 
 
@@ -143,7 +159,7 @@ def _pass_on(stream: Literal["stdout", "stderr"], piece: bytes) -> None:
     to.flush()
 
 
-def _here(program: Execution, device: str) -> int:
+def _here(program: Execution, device: str, pass_on: OnOutput) -> int:
     """Run it on this machine. Raises InputError."""
     from pytest_nvfp4.device.base import DeviceUnavailableError
     from pytest_nvfp4.device.execute import execute
@@ -156,11 +172,11 @@ def _here(program: Execution, device: str) -> int:
     except DeviceUnavailableError as error:
         raise InputError(str(error)) from error
     if chosen.name == "sim":
-        return execute(program, backend="sim", on_output=_pass_on).exit_status
-    return execute(program, backend="cuda", visible=visible_gpus()[0], on_output=_pass_on).exit_status
+        return execute(program, backend="sim", on_output=pass_on).exit_status
+    return execute(program, backend="cuda", visible=visible_gpus()[0], on_output=pass_on).exit_status
 
 
-def _there(program: Execution, device: str, where: Where) -> int:
+def _there(program: Execution, device: str, where: Where, pass_on: OnOutput) -> int:
     """Run it on a remote. Raises RemoteError and InputError."""
     from pytest_nvfp4.device.remote.base import Executes
     from pytest_nvfp4.device.remote.registry import remote
@@ -169,7 +185,7 @@ def _there(program: Execution, device: str, where: Where) -> int:
     if not isinstance(chosen, Executes):
         raise InputError(f"{device} runs kernels, but no programs; ssh:HOST, modal, sim and local do")
     try:
-        return chosen.execute(program, on_output=_pass_on)
+        return chosen.execute(program, on_output=pass_on)
     finally:
         chosen.stop()
         cost = chosen.cost()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -73,6 +74,12 @@ def test_code_as_an_argument_and_on_standard_input() -> None:
     done = run("--device", "sim", "--stdin", "import sys; print(sys.stdin.read()); raise ValueError('no')", stdin=b"in")
     assert (done.code, done.out) == (1, "in\n")
     assert done.err.rstrip().endswith("ValueError: no")
+
+
+def test_as_json() -> None:
+    done = run("--device", "sim", "--json", "import sys; print(1); sys.exit('two')")
+    said = json.loads(done.out)
+    assert (done.code, said["status"], said["stdout"], said["stderr"]) == (1, 1, "1\n", "two\n")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -126,9 +127,10 @@ def test_what_keeps_it_from_starting_is_said_once_for_all(
 
 def cut(sshd: Sshd, pid: int) -> None:
     """Kill the server's processes of the connection that a far process belongs to."""
-    for child in children(sshd.process.pid):
-        if Path(f"/proc/{child}/comm").read_text().startswith("sshd") and pid in children(child):
-            os.kill(child, signal.SIGKILL)
+    for child in [child for child in children(sshd.process.pid) if pid in children(child)]:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{child}/comm").read_text().startswith("sshd"):
+                os.kill(child, signal.SIGKILL)
 
 
 def test_a_connection_that_is_cut_in_the_middle(remote: Make, sshd: Sshd, tmp_path: Path) -> None:
