@@ -220,7 +220,7 @@ def test_two_sessions_at_once(remote: Make, sshd: Sshd) -> None:
 
 
 def test_stop_ends_a_connection_that_does_not_come_about(remote: Make, sshd: Sshd) -> None:
-    one = remote(python=script(sshd.folder / "sleeper", "exec sleep 600"))
+    one = remote(python=script(sshd.folder / "silent", "exec cat > /dev/null"))
     handles = one.submit([batch_of(HONEST)])
     assert until(lambda: bool(one._lines))
     start = time.monotonic()
