@@ -94,6 +94,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     version = installed_dsl_version()
     dsl = f"nvidia-cutlass-dsl {version}" if version else "nvidia-cutlass-dsl is not installed"
     wanted = config.stash[_devices.DEVICES].options.device
+    if (asked := config.stash[_devices.DEVICES].options.remote) is not None:
+        return f"nvfp4: {dsl}; device {asked}"
     none = "no GPU; kernels run in the simulator" if config.stash[_devices.DEVICES].options.simulates else "no GPU"
     return f"nvfp4: {dsl}; device {wanted}: {'; '.join(describe_gpus()) or none}"
 

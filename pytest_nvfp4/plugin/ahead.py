@@ -6,6 +6,7 @@ needs too), packs the jobs and sends them; an item finds its job sent, or being 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -75,31 +76,42 @@ def _output_bytes(case: JobCase) -> float:
 
 
 class Ahead:
-    """A thread that sends the jobs of some items."""
+    """A thread that sends the jobs of some items, file by file."""
 
     def __init__(self, config: pytest.Config, items: Sequence[pytest.Item]) -> None:
         self._config = config
         self._items = items
+        self._sent = {item.parent: threading.Event() for item in items}
 
     def start(self) -> None:
         """Begin."""
         threading.Thread(target=self._run, name="nvfp4-ahead", daemon=True).start()
 
+    def wait(self, item: pytest.Item) -> None:
+        """Wait until the jobs of an item's file have been sent: those of a comparison belong into one batch."""
+        sent = self._sent.get(item.parent)
+        while sent is not None and not sent.wait(0.5):
+            pass  # in short turns, so that an interrupt ends it
+
     def _run(self) -> None:
-        done: set[tuple[int, str]] = set()
-        for item in self._items:
-            key = (id(item.parent), item.case.settings.name)  # type: ignore[attr-defined]
-            if key in done:
-                continue
-            done.add(key)
-            try:
-                self._send(item)
-            except BaseException:  # the item will meet the same, and say it
-                continue
         try:
-            self._send_benchmarks()
-        except BaseException:
-            return
+            for file, sent in self._sent.items():
+                self._send_file([item for item in self._items if item.parent is file])
+                sent.set()
+        finally:
+            for sent in self._sent.values():
+                sent.set()
+
+    def _send_file(self, items: list[pytest.Item]) -> None:
+        done: set[str] = set()
+        for item in items:
+            name = item.case.settings.name  # type: ignore[attr-defined]
+            if name not in done:
+                done.add(name)
+                with contextlib.suppress(BaseException):  # the item will meet the same, and say it
+                    self._send(item)
+        with contextlib.suppress(BaseException):
+            self._send_benchmarks([item for item in items if item.name.startswith(BENCHMARK.name)])
 
     def _send(self, item: pytest.Item) -> None:
         """The verify jobs of an item's kernel and configuration."""
@@ -116,36 +128,29 @@ class Ahead:
         for chunk in _chunks(wanted[0], containers=devices.remote.request.options.containers):
             device.send_ahead([verify_job(spec, chunk, deadline_s=devices.options.timeout_s)])
 
-    def _send_benchmarks(self) -> None:
-        """The benchmarks: those of one file in one container; several configurations of it in turn."""
+    def _send_benchmarks(self, items: list[pytest.Item]) -> None:
+        """The benchmarks of a file in one container; several configurations of it on a problem in turn."""
         from pytest_nvfp4.device.job import Job
         from pytest_nvfp4.plugin import timing
 
         devices = self._config.stash[DEVICES]
         assert devices.remote is not None
-        if not timing.taken(self._config):
+        if not items or not timing.taken(self._config):
             return
-        device, run = devices.remote.device, self._config.stash[RUN]
-        files: dict[object, list[pytest.Item]] = {}
-        for item in self._items:
-            if item.name.startswith(BENCHMARK.name):
-                files.setdefault(item.parent, []).append(item)
-        for items in files.values():
-            jobs: dict[str, list[Job]] = {}
-            for item in items:
-                case: DeviceCase = item.case  # type: ignore[attr-defined]
-                if device.unsupported(case.settings.arch) is not None:
-                    continue
-                try:
-                    spec, _ = KernelOnDevice(item, run, case).spec()
-                except BaseException:
-                    continue
-                job = timing.job_of(
-                    spec, case.problem, rounds=devices.options.rounds, timeout_s=devices.options.timeout_s
-                )
-                jobs.setdefault(case.problem.name, []).append(job)
-            if any(len(several) > 1 for several in jobs.values()):
-                for several in jobs.values():
-                    device.send_ahead(several, blocks=_BLOCKS if len(several) > 1 else 1)
-            elif jobs:
-                device.send_ahead([job for several in jobs.values() for job in several])
+        device, run, options = devices.remote.device, self._config.stash[RUN], devices.options
+        jobs: dict[str, list[Job]] = {}
+        for item in items:
+            case: DeviceCase = item.case  # type: ignore[attr-defined]
+            if device.unsupported(case.settings.arch) is not None:
+                continue
+            try:
+                spec, _ = KernelOnDevice(item, run, case).spec()
+            except BaseException:  # as above: another configuration may do
+                continue
+            job = timing.job_of(spec, case.problem, rounds=options.rounds, timeout_s=options.timeout_s)
+            jobs.setdefault(case.problem.name, []).append(job)
+        if any(len(several) > 1 for several in jobs.values()):
+            for several in jobs.values():
+                device.send_ahead(several, blocks=_BLOCKS if len(several) > 1 else 1)
+        elif jobs:
+            device.send_ahead([job for several in jobs.values() for job in several])

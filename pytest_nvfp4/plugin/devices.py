@@ -324,6 +324,8 @@ class Devices:
         from pytest_nvfp4.device.gpus import gpu_names
 
         names = gpu_names() if self.options.device in ("auto", "local") else []
+        if self.options.remote is not None:
+            names = [f"NVIDIA {self.options.remote.options.gpu}"]
         if not names or not self._config.pluginmanager.hasplugin("benchmark"):
             return
         from pytest_nvfp4.bench.storage import use_gpu_storage

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.remote.progress import Progress
     from pytest_nvfp4.device.remote.session import RemoteSession
     from pytest_nvfp4.device.result import Result
+    from pytest_nvfp4.plugin.ahead import Ahead
 
 _INPUT = "nvfp4_broker"
 """Under which name a test process of xdist is told where the broker is."""
@@ -48,6 +49,10 @@ class RemoteRequest:
     def name(self) -> str:
         """The name of the remote."""
         return self.spec.partition(":")[0]
+
+    def __str__(self) -> str:
+        several = "" if self.options.containers == 1 else f", up to {self.options.containers} at once"
+        return f"{self.spec}: {self.options.gpu}{several}"
 
 
 def add(group: pytest.OptionGroup) -> None:
@@ -143,6 +148,7 @@ class RemoteRun:
         self._device: RemoteDevice | None = None
         self._session: RemoteSession | None = None
         self._broker: Broker | None = None
+        self._ahead: Ahead | None = None
         self._said = time.monotonic()
         self._closed = False
 
@@ -223,7 +229,13 @@ class RemoteRun:
         from pytest_nvfp4.plugin.ahead import Ahead, device_items
 
         if items := device_items(session.items):
-            Ahead(self._config, items).start()
+            self._ahead = Ahead(self._config, items)
+            self._ahead.start()
+
+    def wait_ahead(self, item: pytest.Item) -> None:
+        """Wait until the jobs of an item's file have been sent, where this process sends them."""
+        if self._ahead is not None:
+            self._ahead.wait(item)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Any:

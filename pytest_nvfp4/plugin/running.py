@@ -93,6 +93,7 @@ class KernelOnDevice:
         spec, base = self.spec()
         cases = self.job_cases()
         if self._devices.remote is not None:
+            self._devices.remote.wait_ahead(self._item)
             others = self._devices.remote.companions(self._item, cases)
         else:
             others = [] if self._devices.shared else self._others()
@@ -131,6 +132,8 @@ class KernelOnDevice:
             self._devices.lack("the simulator has no clock")
         spec, base = self.spec()
         options = self._devices.options
+        if self._devices.remote is not None:
+            self._devices.remote.wait_ahead(self._item)
         timed = timing.time_kernel(
             device,
             spec,
