@@ -126,6 +126,25 @@ def test_without_a_device_check_nothing_is_contacted(
     assert host_server.calls == []
 
 
+def test_benchmarks_of_a_file_are_one_batch(host_server: Loopback, project: Path) -> None:
+    pytest.importorskip("pytest_benchmark")
+    host_server.calls.clear()
+    line = [*command("kernel.py", "-k", "benchmark", "-rs", *SMALL)]
+    line[line.index("no:benchmark") - 1 : line.index("no:benchmark") + 1] = []
+    done = subprocess.run(
+        line,
+        env=environment(host_server, project),
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "2 skipped" in done.stdout, done.stdout + done.stderr
+    assert "has no clock" in done.stdout
+    assert host_server.count("FunctionMap") == 1
+
+
 def test_an_unreachable_remote_fails_the_checks_and_says_why(host_server: Loopback, project: Path) -> None:
     environ = environment(host_server, project) | {"MODAL_TOKEN_SECRET": "as-not-this-one"}
     done = subprocess.run(

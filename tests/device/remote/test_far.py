@@ -1,0 +1,105 @@
+"""The far side's order of things, and a remote as a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.remote.base import Answer, Batch, Place, RemoteError
+from pytest_nvfp4.device.remote.device import TROUBLE, RemoteDevice, arch_of
+from pytest_nvfp4.device.remote.far import SOURCE, do_batch
+from pytest_nvfp4.device.remote.session import RemoteSession
+from pytest_nvfp4.device.result import Blob, DeviceInfo, Output, Result
+from pytest_nvfp4.toolchain.trace import Finding
+
+from .fakes import FakeRemote, job, passed
+
+
+def b300(one: Job, folder: Path) -> Result:
+    content = b"bytes"
+    (folder / "0-0.bin").write_bytes(content)
+    blob = Blob(sha256=Blob.inlined(content).sha256, size=len(content), file="0-0.bin")
+    output = Output(call=0, case=0, group=0, rows=1, columns=1, data=blob, late_sha256=None, returned="c")
+    return Result(job=one.id, status="passed", device=DeviceInfo(name="B300", capability=(10, 3)), outputs=(output,))
+
+
+def test_files_come_back_inline() -> None:
+    (result,) = do_batch(Batch(jobs=(job(),)), run=b300, place=Place()).results
+    assert result.outputs[0].data.read(None) == b"bytes"
+
+
+def test_another_device_than_was_asked_for_gives_no_result() -> None:
+    (result,) = do_batch(Batch(jobs=(job(),), capability=(10, 0)), run=b300, place=Place()).results
+    assert result.status == "unsupported"
+    assert "10.0 was asked for" in result.reason
+    assert not result.outputs
+
+
+def test_a_block_that_went_wrong_ends_its_job_alone() -> None:
+    ran: list[str] = []
+
+    def run(one: Job, _: Path) -> Result:
+        ran.append(one.id)
+        return Result(job=one.id, status="error" if one.id == "job-1" else "passed")
+
+    jobs = (job(1, action="benchmark"), job(2, action="benchmark"))
+    answer = do_batch(Batch(jobs=jobs, blocks=3), run=run, place=Place())
+    assert [result.status for result in answer.results] == ["error", "passed"]
+    assert ran.count("job-1") == 1
+    assert ran.count("job-2") == 3
+
+
+def device(remote: FakeRemote) -> RemoteDevice:
+    return RemoteDevice(RemoteSession(remote), name="fake", gpu="B200")
+
+
+def test_findings_name_the_users_own_file(tmp_path: Path) -> None:
+    finding = Finding(kind="run", message="m", file=str(SOURCE / "sub" / "kernel.py"), line=3)
+
+    def reply(batch: Batch) -> Answer:
+        return Answer(batch=batch.id, results=(Result(job="j", status="error", findings=(finding,)),))
+
+    result = device(FakeRemote(reply)).run(job(), folder=tmp_path, base=tmp_path)
+    assert result.findings[0].file == str(tmp_path / "sub" / "kernel.py")
+
+
+def test_what_was_sent_ahead_is_used_whatever_its_seed(tmp_path: Path) -> None:
+    remote = FakeRemote()
+    one = device(remote)
+    one.send_ahead([job(1, seed=11), job(2, seed=12)])
+    taken = one.ahead(job(2, seed=99))
+    assert taken.order_seed == 12
+    assert one.run(taken, folder=tmp_path).job == taken.id
+    assert len(remote.sent) == 1
+    one.run(job(2, seed=55), folder=tmp_path)
+    assert len(remote.sent) == 2, "a seed of the user's own is another run"
+
+
+def test_a_benchmark_that_is_asked_for_twice_is_measured_twice(tmp_path: Path) -> None:
+    remote = FakeRemote()
+    one = device(remote)
+    one.send_ahead([job(1, action="benchmark", seed=1)])
+    one.run(job(1, action="benchmark", seed=2), folder=tmp_path)
+    assert len(remote.sent) == 1
+    one.run(job(1, action="benchmark", seed=3), folder=tmp_path)
+    assert len(remote.sent) == 2
+
+
+def test_trouble_is_a_result_and_names_itself(tmp_path: Path) -> None:
+    result = device(FakeRemote(lambda _: RemoteError("login", "no token", "log in"))).run(job(), folder=tmp_path)
+    assert result.status == "unavailable"
+    assert [(finding.kind, finding.message) for finding in result.findings] == [(TROUBLE, "no token; log in")]
+
+
+@pytest.mark.parametrize(("gpu", "arch"), [("B200", "sm_100a"), ("h200", "sm_90a"), ("H100:2", "sm_90a"), ("T4", None)])
+def test_gpus_by_name(gpu: str, arch: str | None) -> None:
+    assert arch_of(gpu) == arch
+
+
+def test_a_kernel_for_another_chip_is_known_without_asking() -> None:
+    remote = FakeRemote(passed)
+    assert device(remote).unsupported("sm_100a") is None
+    assert "sm_90a" in (device(remote).unsupported("sm_90a") or "")
+    assert remote.sent == []
