@@ -109,12 +109,17 @@ def test_times_of_a_cpu_are_no_benchmark(tmp_path: Path) -> None:
     assert "benchmark.0.mean" not in lines
 
 
+def test_the_simulator_is_a_device(tmp_path: Path) -> None:
+    code, lines, _ = evaluate(tmp_path, str(HONEST), "--device", "sim", "--problem", "3x128x256")
+    assert (code, lines["check"]) == (0, "pass")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         ([str(HONEST), "--problem", "nonsense"], 113, "no problem is called"),
         (["missing.py"], 112, "no such file"),
-        ([str(HONEST), "--device", "sim"], 110, "no simulator"),
+        ([str(HONEST), "--device", "none"], 110, "no device was wanted"),
         ([str(HONEST), "--mode", "dance"], 2, "dance"),
     ],
 )

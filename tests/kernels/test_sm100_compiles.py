@@ -130,7 +130,7 @@ def check_tmem(ptx, columns):
 
 def check_epilogue(ptx):
     assert count(r"\tcvt\.\w+\.f16\S*\.f32", ptx) == count(r"\tcvt\.rn\.f16x2\.f32", ptx) == 64
-    assert count(r"\tst\.global", ptx) == count(r"\tst\.global\.v4\.b32", ptx) == 16
+    assert count(r"\tst\.global", ptx) == count(r"\tst\.global\.v4\.b64", ptx) == 8
     # Between the row's comparison with m and the label that skipped rows jump to lie all the stores.
     guarded = re.search(r"setp\.ge\.s32 \t(%p\d+), %r\d+, %r\d+;\n\t@\1 bra \t(\$\w+);(.*?)\n\2:", ptx, re.DOTALL)
     assert guarded is not None

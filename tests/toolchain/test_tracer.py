@@ -253,16 +253,16 @@ class TestFacts:
 
     def test_compile_kernel_is_called_if_its_signature_is_known(self) -> None:
         """Published kernels give this name to functions of any form; the evaluation itself does not call them."""
-        from pytest_nvfp4.toolchain.worker.__main__ import _prepare
+        from pytest_nvfp4.toolchain.worker.contract import prepare
 
         sizes = [(96, 128, 256, 1)]
-        assert _prepare(lambda: "none", sizes) == "none"
-        assert _prepare(lambda stages=1: stages, sizes) == 1
-        assert _prepare(lambda problem_sizes, stages=None: (problem_sizes, stages), sizes) == (sizes, None)
-        assert _prepare(lambda shapes=(): shapes, sizes) == sizes
-        assert _prepare(lambda num_groups: num_groups, sizes) is None
-        assert _prepare(lambda problem_sizes, tiles: (problem_sizes, tiles), sizes) is None
-        assert _prepare(lambda problem_sizes, *, tiles: (problem_sizes, tiles), sizes) is None
+        assert prepare(lambda: "none", sizes) == "none"
+        assert prepare(lambda stages=1: stages, sizes) == 1
+        assert prepare(lambda problem_sizes, stages=None: (problem_sizes, stages), sizes) == (sizes, None)
+        assert prepare(lambda shapes=(): shapes, sizes) == sizes
+        assert prepare(lambda num_groups: num_groups, sizes) is None
+        assert prepare(lambda problem_sizes, tiles: (problem_sizes, tiles), sizes) is None
+        assert prepare(lambda problem_sizes, *, tiles: (problem_sizes, tiles), sizes) is None
 
     def test_the_task_module_beside_the_kernel_is_the_one_used(self, trace_it: TraceIt, tmp_path: Path) -> None:
         source = CONTRACT.replace("import input_t, output_t", "import input_t, output_t, tile_m")
