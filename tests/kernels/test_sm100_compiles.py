@@ -134,7 +134,7 @@ def check_epilogue(ptx):
     # Between the row's comparison with m and the label that skipped rows jump to lie all the stores.
     guarded = re.search(r"setp\.ge\.s32 \t(%p\d+), %r\d+, %r\d+;\n\t@\1 bra \t(\$\w+);(.*?)\n\2:", ptx, re.DOTALL)
     assert guarded is not None
-    assert guarded[3].count("st.global") == 16
+    assert guarded[3].count("st.global") == 8
 
 
 def check_no_local_memory(ptx):

@@ -81,6 +81,7 @@ def test_without_a_gpu_the_simulator_verifies_and_is_named(
     result.stdout.fnmatch_lines(["*on simulated NVIDIA B200, sm_100*"])
 
 
+@pytest.mark.slow
 def test_what_passed_is_not_simulated_again(project: pytest.Pytester, tmp_path: Path) -> None:
     args = ("kernel.py", "-k", "verify", "--nvfp4-cache-dir", str(tmp_path), *SMALL)
     assert "known to pass" not in run(project, *args, device="sim").stdout.str()

@@ -99,6 +99,7 @@ def assert_no_secret(server: Loopback, project: Path, said: str) -> None:
         assert [name for name, data in places.items() if secret.encode() in data] == []
 
 
+@pytest.mark.slow
 def test_test_processes_share_one_app(host_server: Loopback, project: Path) -> None:
     pytest.importorskip("xdist")
     host_server.calls.clear()
@@ -126,6 +127,7 @@ def test_without_a_device_check_nothing_is_contacted(
     assert host_server.calls == []
 
 
+@pytest.mark.slow
 def test_benchmarks_of_a_file_are_one_batch(host_server: Loopback, project: Path) -> None:
     pytest.importorskip("pytest_benchmark")
     host_server.calls.clear()
