@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from pytest_nvfp4.numerics import e2m1, e4m3
 from pytest_nvfp4.problem import GPUMODE, GPUMODE_BENCH
 
+pytestmark = pytest.mark.slow
+
 KERNEL = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm" / "sm90.py"
 
 # A Hopper SM: registers, and shared memory that one CTA may have.

@@ -13,6 +13,8 @@ from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE
 
 from .conftest import Ran
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch")
 pytest.importorskip("cutlass")
 

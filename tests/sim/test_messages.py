@@ -17,9 +17,12 @@ from tests.sim.mutants.edits import EDITS, Edit
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 600
 
-pytestmark = pytest.mark.skipif(
-    not all(importlib.util.find_spec(package) for package in ("cutlass", "torch")), reason="needs the DSL and torch"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not all(importlib.util.find_spec(package) for package in ("cutlass", "torch")), reason="needs the DSL and torch"
+    ),
+]
 
 
 @pytest.fixture(scope="session")
