@@ -75,6 +75,8 @@ def test_the_whole_command(cli) -> None:
     assert set(figures) == {
         *("diff", "parse", "sameness-text", "sameness"),
         *("startup", "warm-gate", "cold-gate", "collect"),
+        *("numpy-product", "simulate-largest", "simulate-ratio"),
+        *("simulate-tests", "simulate-scalar", "simulate-memory"),
     }
     assert figures["cold-gate"]["value"] > figures["warm-gate"]["value"]
     assert sorted(path.name for path in kernel.parent.iterdir()) == before
