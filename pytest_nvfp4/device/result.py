@@ -180,8 +180,8 @@ class Measurement(_Model):
         host_us: Time of each of some further rounds, from the call to the end of all its work, in microseconds.
         call_us: Median time until the call returned on the host, in microseconds.
         late_rounds: Rounds in which the host was slower than foreseen, so that ``device_us`` holds host time too.
-        outside_stream: Whether work reached memory while the timed stream was held: then ``device_us`` does not hold
-            it; None where that could not be seen.
+        outside_stream: Whether work reached memory while the timed stream was held, or after the end of what the call
+            left on it: then ``device_us`` does not hold it; None where that could not be seen.
         method: How the device time was measured.
         l2: State of the L2 cache before each call.
         sets: How many sets of inputs rotated.

@@ -111,9 +111,9 @@ class Judge:
                 verdict.findings.append(
                     _error(
                         "cheat",
-                        "outputs were written while the timed stream was held: the work runs on another stream that "
-                        "does not wait for it, so its time is not measured; launch on torch's current stream, or make "
-                        "your stream wait for it and it for yours",
+                        "outputs were written while the timed stream was held, or after the last of what the call left "
+                        "on it: the work runs on another stream, so its time is not measured; launch on torch's "
+                        "current stream, or make your stream wait for it and it for yours",
                     )
                 )
         kinds = {finding.kind for finding in verdict.findings if finding.severity == "error"}

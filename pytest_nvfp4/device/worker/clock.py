@@ -176,6 +176,42 @@ class DeviceClock:
         self._memory.synchronize()
         return None if opened else seen
 
+    def ran_after(self, call: Callable[[], Any], *, outputs: list[tuple[int, int]], host_us: float) -> bool:
+        """Whether a call's work still wrote outputs after the end of what it left on the legacy default stream.
+
+        Such work runs on a stream that waits for the timed one and that the timed one does not wait for: nothing shows
+        while the timed stream is held, and the end event does not see it either. The outputs are copied behind the end
+        event, by a stream of our own, and compared with what they are once the whole device is idle.
+
+        Args:
+            call: The call; its outputs hold poison.
+            outputs: Address and bytes of each.
+            host_us: How long a call takes until all of its work has ended, in microseconds.
+        """
+        self._memory.synchronize()
+        self._hold(min(max(_LEAST_GATE_US, _GATE_MARGIN * host_us), _LONGEST_GATE_US))
+        call()
+        self._record(self._end)
+        self._call("cuStreamWaitEvent", self._aside, self._end, ctypes.c_uint(0))
+        copied, place = [], 0
+        for address, size in outputs:
+            if place + size > self._flush_bytes:
+                break
+            target = (self._scratch.value or 0) + place
+            self._call(
+                "cuMemcpyDtoDAsync_v2",
+                ctypes.c_uint64(target),
+                ctypes.c_uint64(address),
+                ctypes.c_size_t(size),
+                self._aside,
+            )
+            copied.append((target, address, size))
+            place += size
+        self._memory.synchronize()
+        return any(
+            self._memory.read(target, size) != self._memory.read(address, size) for target, address, size in copied
+        )
+
     def _peek(self, address: int, size: int) -> bytes:
         """Read memory on a stream that waits for no other."""
         size = min(size, _PEEK_BYTES)
