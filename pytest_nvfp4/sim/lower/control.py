@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.fault import Unsupported
-from pytest_nvfp4.sim.lanes import Bits, Predicate, guard_mask, uniform
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lanes import Bits, Predicate, guard_mask, lanes, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Label, Vector
 
@@ -58,11 +58,10 @@ def terminate(instruction: Instruction, emitter: Emitter) -> None:
             raise Unsupported(f"{instruction.opcode}: the list of targets is missing")
         places = tuple(item.index for item in table.items if isinstance(item, Label))
         index = emitter.value(instruction.operands[0], 32)
-        emitter.line(f"return {emitter.call(jump, 'w', index, emitter.mask, emitter.constant(places), str(after))}")
-        if instruction.guard is not None:
-            raise Unsupported("a guarded brx.idx")
-        return
-    emitter.line(f"return {emitter.call(leave, 'w', emitter.mask, 'm', str(after))}")
+        targets = emitter.constant(places)
+        emitter.line(f"return {emitter.call(jump, 'w', index, emitter.mask, targets, 'm', str(after))}")
+    else:
+        emitter.line(f"return {emitter.call(leave, 'w', emitter.mask, 'm', str(after))}")
     if instruction.guard is not None:
         emitter.outdent()
         emitter.line(f"return {after}")
@@ -76,29 +75,19 @@ def branch(w: Warp, predicate: NDArray[np.bool_], mask: int, taken: int, other: 
     if not there:
         return other
     if uniformly:
-        from pytest_nvfp4.sim.fault import Fault
-
         raise Fault("divergence", f"bra.uni is taken by lanes {there:#010x} of {mask:#010x} only")
     w.split([(taken, there), (other, mask & ~there)])
     return SPLIT
 
 
-def jump(w: Warp, index: Bits, mask: int, places: tuple[int, ...], _after: int) -> int:
-    """The target of a brx.idx."""
-    from pytest_nvfp4.sim.fault import Fault
-
-    one = uniform(index, mask)
-    if one is not None:
-        if one >= len(places):
-            raise Fault("control", f"brx.idx: index {one} of {len(places)} targets")
-        return places[one]
-    groups: dict[int, int] = {}
-    for lane in range(32):
-        if mask >> lane & 1:
-            number = int(index[lane])  # type: ignore[index]
-            if number >= len(places):
-                raise Fault("control", f"brx.idx: index {number} of {len(places)} targets")
-            groups[places[number]] = groups.get(places[number], 0) | 1 << lane
+def jump(w: Warp, index: Bits, mask: int, places: tuple[int, ...], group: int, after: int) -> int:
+    """The target of a brx.idx; the lanes of the group that its guard keeps back go on after it."""
+    groups: dict[int, int] = {after: group & ~mask} if mask != group else {}
+    for lane in lanes(mask):
+        number = index if isinstance(index, int) else int(index[lane])
+        if number >= len(places):
+            raise Fault("control", f"brx.idx: index {number} of {len(places)} targets")
+        groups[places[number]] = groups.get(places[number], 0) | 1 << lane
     if len(groups) == 1:
         return next(iter(groups))
     w.split(list(groups.items()))
@@ -124,6 +113,6 @@ def converged(w: Warp, mask: int, members: Predicate | Bits) -> bool:
     named = uniform(members, mask)
     wanted = w.live if named is None else named & w.live
     if wanted & ~mask:
-        w.await_lanes(wanted)
+        w.await_lanes()
         return False
     return True

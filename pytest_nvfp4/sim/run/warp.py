@@ -142,8 +142,8 @@ class Warp:
             if group.waiting is self.meeting:
                 group.waiting = None
 
-    def await_lanes(self, _wanted: int) -> None:
-        """The running group waits for other lanes of the warp."""
+    def await_lanes(self) -> None:
+        """The running group waits for other lanes of the warp; whoever comes lets it look again."""
         self.wait_for(self.meeting)
 
     def select(self) -> Group | None:

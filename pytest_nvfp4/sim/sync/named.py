@@ -212,7 +212,7 @@ def barrier(w: Warp, mask: int, operands: Operands, form: Form, group: int) -> i
         if new:
             if form.aligned and w.live & ~mask:
                 if w.live & ~mask & ~group:
-                    w.await_lanes(w.live)
+                    w.await_lanes()
                     return None
                 raise Fault(
                     "divergence",

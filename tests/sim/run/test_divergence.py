@@ -76,6 +76,21 @@ def test_an_indexed_branch_goes_each_lane_its_way() -> None:
     assert (got == np.array([10, 11, 12, 10])[np.arange(64) % 4]).all()
 
 
+def test_a_guard_keeps_lanes_from_an_indexed_branch() -> None:
+    got = out(
+        """
+        mov.b32 %r2, 20; and.b32 %r3, %r1, 1; setp.lt.u32 %p1, %r1, 40;
+        TS: .branchtargets L0, L1;
+        @%p1 brx.idx %r3, TS;
+        add.s32 %r2, %r2, 1; bra DONE;
+        L0: mov.b32 %r2, 10; bra DONE;
+        L1: mov.b32 %r2, 11; bra DONE;
+        """
+    )
+    lanes = np.arange(64)
+    assert (got == np.where(lanes < 40, 10 + lanes % 2, 21)).all()
+
+
 def test_an_index_beyond_the_targets_is_found() -> None:
     with pytest.raises(Fault, match="index 3 of 3 targets"):
         out("and.b32 %r3, %r1, 3; TS: .branchtargets DONE, DONE, DONE; brx.idx %r3, TS;")
