@@ -43,6 +43,23 @@ _REGISTERS = """
 """
 
 
+def kernel_text(
+    body: str, *, buffers: int, values: int = 0, arch: str = "sm_100a", globals_: str = "", directives: str = ""
+) -> str:
+    """The module that `run_ptx` makes of a body: pointers in ``%rd100`` onwards, values in ``%r300`` onwards."""
+    pointers = [f"ld.param.b64 %rd{100 + number}, [p{number}];" for number in range(buffers)]
+    loads = [*pointers, *(f"ld.param.b32 %r{300 + number}, [v{number}];" for number in range(values))]
+    declared = [*(f".param .b64 p{n}" for n in range(buffers)), *(f".param .b32 v{n}" for n in range(values))]
+    return _HEADER.format(
+        arch=arch,
+        globals=globals_,
+        parameters=", ".join(declared),
+        directives=directives,
+        registers=_REGISTERS,
+        body="\n".join([*loads, body]),
+    )
+
+
 @dataclass
 class Ran:
     """A finished launch and its buffers, by name."""
@@ -84,10 +101,8 @@ def run_ptx(
     machine = machine or Machine(model=for_arch(arch), asynchronous=asynchronous)
     kept: dict[str, Any] = {}
     parameters: list[bytes] = []
-    declared: list[str] = []
-    loads: list[str] = []
     device = SimulatedMemory(machine.memory) if processes > 1 else None
-    for number, (name, array) in enumerate(buffers.items()):
+    for name, array in buffers.items():
         size = array.nbytes
         memory: Any = device
         if device is not None:
@@ -100,22 +115,12 @@ def run_ptx(
         ctypes.memmove(start, np.ascontiguousarray(array).tobytes(), size)
         kept[name] = (memory, start, size, array)
         parameters.append(start.to_bytes(8, "little"))
-        declared.append(f".param .b64 p{number}")
-        loads.append(f"ld.param.b64 %rd{100 + number}, [p{number}];")
-    for number, value in enumerate(values):
-        parameters.append((value & 0xFFFF_FFFF).to_bytes(4, "little"))
-        declared.append(f".param .b32 v{number}")
-        loads.append(f"ld.param.b32 %r{300 + number}, [v{number}];")
+    parameters += [(value & 0xFFFF_FFFF).to_bytes(4, "little") for value in values]
     text = (
         body
         if raw
-        else _HEADER.format(
-            arch=arch,
-            globals=globals_,
-            parameters=", ".join(declared),
-            directives=directives,
-            registers=_REGISTERS,
-            body="\n".join([*loads, body]),
+        else kernel_text(
+            body, buffers=len(buffers), values=len(values), arch=arch, globals_=globals_, directives=directives
         )
     )
     program = Programs().get(text, "kernel")
