@@ -16,8 +16,8 @@ from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand
 
 __all__ = [
-    "BITS", "MASKS", "SIGNS", "Reader", "array", "atom", "atoms", "both", "collapsed", "inline", "ints", "literal",
-    "settle",
+    "BITS", "MASKS", "SCALARS", "SIGNS", "Reader", "array", "atom", "atoms", "both", "collapsed", "inline", "ints",
+    "literal", "settle",
 ]  # fmt: skip
 
 BITS = {
@@ -31,6 +31,8 @@ BITS = {
     for bits in widths
 } | {"bf16": 16, "tf32": 32, "f16x2": 32, "bf16x2": 32, "u16x2": 32, "s16x2": 32, "f32x2": 64, "pred": 1}
 """Width of a value of each type."""
+SCALARS = ("u16", "u32", "u64", "s16", "s32", "s64")
+"""The types of scalar integer arithmetic."""
 MASKS = {bits: (1 << bits) - 1 for bits in (8, 16, 32, 64, 128)}
 SIGNS = {bits: 1 << bits - 1 for bits in (8, 16, 32, 64)}
 

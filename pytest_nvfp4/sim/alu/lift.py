@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.lanes import DTYPES
 
-__all__ = ["Array", "Kernel", "lift", "parts", "signed", "spread", "unsigned"]
+__all__ = ["Array", "Kernel", "clamped", "lift", "parts", "signed", "spread", "unsigned"]
 
 Array = NDArray[Any]
 Kernel = Callable[..., Array]
@@ -33,6 +33,11 @@ def signed(value: Array) -> Array:
 def unsigned(value: Array) -> Array:
     """The reverse of ``signed``."""
     return value.view(DTYPES[8 * value.itemsize])
+
+
+def clamped(value: Array) -> Array:
+    """int64 numbers as s32 patterns, the nearest where they do not fit."""
+    return np.clip(value, -(1 << 31), (1 << 31) - 1).astype(np.int32).view(np.uint32)
 
 
 def parts(value: Array, bits: int) -> Array:

@@ -19,6 +19,7 @@ from pytest_nvfp4.sim.alu import (
     integer,
     logic,
     move,
+    multiply,
     narrow,
     select,
     shift,
@@ -32,6 +33,7 @@ __all__ = ["LOWERINGS", "covered"]
 
 _MODULES: tuple[ModuleType, ...] = (
     integer,
+    multiply,
     extended,
     logic,
     shift,
