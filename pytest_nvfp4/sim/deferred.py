@@ -19,7 +19,7 @@ from pytest_nvfp4.sim.lanes import Bits
 from pytest_nvfp4.sim.ptx.roles import results as written
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Label, Operand, Register, Sink, Vector
 
-__all__ = ["DeferredSlots", "Pending", "Source", "deferred_slots", "joined", "renaming", "split"]
+__all__ = ["NOTHING_DEFERRED", "DeferredSlots", "Pending", "Source", "deferred_slots", "joined", "renaming", "split"]
 
 
 class Source(Protocol):
@@ -88,6 +88,7 @@ class DeferredSlots:
     copied: bool
 
 
+NOTHING_DEFERRED = DeferredSlots(frozenset(), copied=False)
 Renaming = tuple[tuple[Operand, ...], tuple[Operand, ...]]
 
 
@@ -116,7 +117,7 @@ def deferred_slots(kernel: Kernel, results: Callable[[Instruction], list[Registe
     """
     found = {register.slot for instruction in kernel.instructions for register in results(instruction)}
     if not found:
-        return DeferredSlots(frozenset(), copied=False)
+        return NOTHING_DEFERRED
     labels = {
         item.index
         for instruction in kernel.instructions
