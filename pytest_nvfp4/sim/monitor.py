@@ -1,13 +1,13 @@
-"""What a launch tells the machine's monitor (``machine.monitor``), so that it can order memory accesses.
+"""What a launch tells the machine's monitor (``machine.monitor``) and its tracer (``machine.trace``).
 
-The protocol of all units together. Synchronisation, the tensor core and ``wgmma`` have theirs beside their units; here
-are memory and the copies. Every call happens while the instruction runs, before other warps can see its effect. With no
-monitor nothing is called.
+The monitor orders memory accesses: synchronisation, the tensor core and ``wgmma`` have their part of its protocol
+beside their units; here are memory and the copies. Every call happens while the instruction runs, before other warps
+can see its effect. The tracer hears of turns and phases. Where there is none of either, nothing is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
     from pytest_nvfp4.sim.memory.pattern import Pattern
     from pytest_nvfp4.sim.memory.shared import SharedMemory
+    from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.grid import Grid
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
     from pytest_nvfp4.sim.tma.issue import Target
     from pytest_nvfp4.sim.tma.tile import Box
 
-__all__ = ["ATOMIC", "READ", "WRITE", "CopyMonitor", "MemoryMonitor", "Monitor"]
+__all__ = ["ATOMIC", "READ", "WRITE", "CopyMonitor", "MemoryMonitor", "Monitor", "Tracer"]
 
 READ, WRITE, ATOMIC = range(3)
 """What an access does to its bytes."""
@@ -112,3 +113,22 @@ class Monitor(SyncMonitor, TensorMonitor, WgmmaMonitor, MemoryMonitor, CopyMonit
 
     def launched(self, grid: Grid) -> None:
         """A launch begins."""
+
+
+class Tracer(Protocol):
+    """What follows a launch over time (``run.trace``)."""
+
+    def begin(self, grid: Grid) -> None:
+        """A launch starts."""
+
+    def end(self) -> None:
+        """It ended, or was stopped."""
+
+    def turn_begins(self, warp: Warp) -> None:
+        """The scheduler lets a warp run."""
+
+    def turn_ends(self, warp: Warp) -> None:
+        """A warp waits, has ended, or had its turn."""
+
+    def phase(self, cta: Cta, key: Hashable, name: str) -> None:
+        """A barrier of a CTA completed a phase; ``key`` tells it from others, ``name`` is for people."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_nvfp4.sim.memory.globals import GlobalMemory
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Eager
 from pytest_nvfp4.toolchain.device_model import B200, DeviceModel
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.monitor import Monitor, Tracer
 
 __all__ = ["Machine"]
 
@@ -22,6 +25,7 @@ class Machine:
         asynchronous: The schedule of asynchronous work.
         changes: Grows with every change that another warp may see; what spins while it stands still spins forever.
         monitor: The race detector, if one watches.
+        trace: What draws a timeline, if one is wanted.
         elected_lane: The lane that ``elect.sync`` elects where it may choose; None for the lowest.
     """
 
@@ -32,8 +36,8 @@ class Machine:
         self.model = model
         self.asynchronous = asynchronous or Eager()
         self.changes = 0
-        self.monitor: Any = None
-        self.trace: Any = None
+        self.monitor: Monitor | None = None
+        self.trace: Tracer | None = None
         self.elected_lane: int | None = self.asynchronous.elected_lane
         self.units: dict[type, Any] = {}
         self._ticks = 0
