@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.sim.races.tensor_order import TensorUse
     from pytest_nvfp4.sim.run.warp import Warp
 
 __all__ = ["ASYNC", "STRONG", "Access", "Who"]
@@ -41,7 +42,7 @@ class Access(NamedTuple):
         at: Index of the instruction.
         who: The warp that executed it, with the number of its cluster.
         detail: What else is known of it: the box of a tensor copy.
-        lag: An agent and tick that must be known too, or it is worth a warning (``tcgen05.wait::ld``).
+        use: Of tensor memory, for the judgement of fences and waits (``tensor_order``), where those are wanted.
     """
 
     agent: int
@@ -50,4 +51,4 @@ class Access(NamedTuple):
     at: int
     who: Who
     detail: Any = None
-    lag: tuple[int, int] | None = None
+    use: TensorUse | None = None

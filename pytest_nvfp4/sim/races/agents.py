@@ -7,12 +7,16 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pytest_nvfp4.sim.races.access import Who
-from pytest_nvfp4.sim.races.clocks import Agent, Clock, Clocks
+from pytest_nvfp4.sim.races.clocks import BEFORE, ISSUED, TENSOR, Agent, Clock, Clocks
 from pytest_nvfp4.sim.races.sync_variables import Known, Thread
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.races.launch import CtaMemory, LaunchRaces
+    from pytest_nvfp4.sim.races.tensor_order import TensorUse
     from pytest_nvfp4.sim.run.cta import Cluster
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
@@ -44,14 +48,17 @@ class WarpAgent(Agent):
         launch, memory: What is kept of its launch and of its CTA.
         thread: What its fences and strong accesses have left open.
         st, st_issued, st_known: Agent of its ``tcgen05.st``, how many it issued, how many it waited for.
-        ld, ld_issued: The same for ``tcgen05.ld``.
+        ld, ld_issued, ld_known: The same for ``tcgen05.ld``.
+        seen: By agent, the tcgen05 work that its last ``fence::after_thread_sync`` put before what it does now;
+            ``seen_issued`` has also what was only issued before.
+        uses: By instruction, how it uses tensor memory.
         queue, pipe: The tcgen05 pipe that it issued to last.
         met: The barriers whose initialisation it knows to have happened before.
     """
 
     __slots__ = (
-        "agents", "launch", "ld", "ld_issued", "memory", "met", "pipe", "queue", "st", "st_issued", "st_known",
-        "thread", "who",
+        "agents", "launch", "ld", "ld_issued", "ld_known", "memory", "met", "pipe", "queue", "seen", "seen_issued",
+        "st", "st_issued", "st_known", "thread", "uses", "who",
     )  # fmt: skip
     launch: LaunchRaces
     memory: CtaMemory
@@ -63,10 +70,33 @@ class WarpAgent(Agent):
         self.who = who
         self.thread = Thread()
         self.st = self.ld = -1
-        self.st_issued = self.st_known = self.ld_issued = 0
+        self.st_issued = self.st_known = self.ld_issued = self.ld_known = 0
+        self.seen: NDArray[np.int64] | None = None
+        self.seen_issued: NDArray[np.int64] | None = None
+        self.uses: dict[object, TensorUse] = {}
         self.met: set[int] = set()
         self.queue: object = None
         self.pipe: Agent | None = None
+
+    def before_sync(self) -> None:
+        """``tcgen05.fence::before_thread_sync``: what the warp did in tensor memory comes before what it releases."""
+        ticks = self.clock.ticks
+        ticks[TENSOR, self.number] = self.epoch()
+        if self.st >= 0:
+            ticks[TENSOR, self.st] = self.st_known
+        if self.ld >= 0:
+            ticks[TENSOR, self.ld] = self.ld_known
+        if self.pipe is not None:
+            ticks[ISSUED, self.pipe.number] = self.pipe.tick
+            self.pipe.next_tick()
+        self.version += 1
+        self.advance()
+
+    def after_sync(self) -> None:
+        """``tcgen05.fence::after_thread_sync``: what follows in tensor memory comes after what is acquired."""
+        ticks = self.clock.ticks
+        self.seen = np.maximum(ticks[BEFORE], ticks[TENSOR])
+        self.seen_issued = np.maximum(self.seen, ticks[ISSUED])
 
 
 class BarrierState:

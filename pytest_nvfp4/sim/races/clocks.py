@@ -5,10 +5,11 @@ the bulk stores of one thread, the ``cp.async`` of a warp, the ``wgmma`` of a wa
 releases, so that an access is ``(agent, tick)`` and happened before everything whose clock holds at least that tick
 (Flanagan and Freund, "FastTrack", PLDI 2009).
 
-A clock has four rows: what happened before, what of it has been made visible to the async proxy, in shared and in
+A clock has six rows: what happened before, what of it has been made visible to the async proxy, in shared and in
 global memory (PTX ISA, "Proxies"; ``fence.proxy.async``), and which ``mbarrier.init`` are visible: a
-``fence.mbarrier_init`` sends those through a relaxed cluster barrier, and nothing else. The rows travel together along
-every edge.
+``fence.mbarrier_init`` sends those through a relaxed cluster barrier. The last two are of ``tcgen05`` work, and pass
+relaxed barriers too (``tensor_order``): what is complete and was put before a synchronisation of threads (by a commit
+or ``tcgen05.fence::before_thread_sync``), and what was only issued before one. All travel along every edge.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ASYNC_GLOBAL", "ASYNC_SHARED", "BEFORE", "INITS", "ROWS", "Agent", "Clock", "Clocks", "Ticks"]
+__all__ = [
+    "ASYNC_GLOBAL", "ASYNC_SHARED", "BEFORE", "INITS", "ISSUED", "ROWS", "TENSOR", "Agent", "Clock", "Clocks", "Ticks",
+]  # fmt: skip
 
 Ticks: TypeAlias = NDArray[np.int64]
-"""Four rows, one column an agent."""
+"""Six rows, one column an agent."""
 
-ROWS = 4
-BEFORE, ASYNC_SHARED, ASYNC_GLOBAL, INITS = range(ROWS)
+ROWS = 6
+BEFORE, ASYNC_SHARED, ASYNC_GLOBAL, INITS, TENSOR, ISSUED = range(ROWS)
 _FIRST = 48
 
 
@@ -188,5 +191,5 @@ class Agent:
         """An asynchronous agent's work up to a tick is complete for this one, in all proxies."""
         ticks = self.clock.ticks
         if ticks[BEFORE, number] < tick:
-            ticks[:, number] = tick
+            ticks[:TENSOR, number] = tick
             self.version += 1

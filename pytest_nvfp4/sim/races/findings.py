@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.sim.fault import Finding, Where
 from pytest_nvfp4.sim.races.access import Access, Who
 from pytest_nvfp4.sim.races.agents import Owner
+from pytest_nvfp4.sim.races.tensor_order import AFTER, BEFORE_SYNC, COMMIT, WAIT_LD, WAIT_ST
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
@@ -38,6 +39,7 @@ class Pair:
         owners: What their agents are.
         writes: Whether each writes.
         foreign: Whether they are of different clusters.
+        missing: Of a warning: the instructions that should lie between them.
     """
 
     kind: str
@@ -47,6 +49,33 @@ class Pair:
     owners: tuple[Owner, Owner]
     writes: tuple[bool, bool]
     foreign: bool = False
+    missing: tuple[str, ...] = ()
+
+
+_OMISSIONS = {
+    WAIT_LD: (
+        "no tcgen05.wait::ld of {old} follows {first}",
+        "tcgen05.wait::ld (cute.arch.fence_view_async_tmem_load) in {old} after {first}",
+    ),
+    WAIT_ST: (
+        "no tcgen05.wait::st of {old} follows {first}",
+        "tcgen05.wait::st (cute.arch.fence_view_async_tmem_store) in {old} after {first}",
+    ),
+    BEFORE_SYNC: (
+        "no tcgen05.fence::before_thread_sync of {old} lies between {first} and what orders the two",
+        "tcgen05.fence::before_thread_sync (nvvm.tcgen05_fence) in {old} after {first}, before its barrier or arrive",
+    ),
+    AFTER: (
+        "no tcgen05.fence::after_thread_sync of {new} lies between what orders the two and {second}",
+        "tcgen05.fence::after_thread_sync (nvvm.tcgen05_fence) in {new} behind its barrier or wait, before {second}",
+    ),
+    COMMIT: (
+        "the two are no pipelined pair, and no tcgen05.commit after {first} was waited for before {second}",
+        "tcgen05.commit after {first} to an mbarrier, a wait for it and tcgen05.fence::after_thread_sync before "
+        "{second}; or other columns of TMEM, in turn",
+    ),
+}
+"""What is said of an instruction that is missing, and what to add."""
 
 
 class Reporter:
@@ -60,19 +89,20 @@ class Reporter:
     def pair(self, pair: Pair) -> None:
         """Tell of a pair, unless that was done."""
         old, new = pair.old, pair.new
-        instructions = (pair.kind, old.at, new.at)
+        what = ", ".join((pair.kind, *pair.missing))
+        instructions = (what, old.at, new.at)
         if instructions in self._pairs:
             return
         self._pairs.add(instructions)
         memory = pair.place.split(" ")[0]
         keys: tuple[tuple[object, ...], ...] = (
             (
-                pair.kind, pair.owners[0].kind, old.who.warp, pair.owners[1].kind, new.who.warp, pair.writes, memory,
+                what, pair.owners[0].kind, old.who.warp, pair.owners[1].kind, new.who.warp, pair.writes, memory,
                 pair.foreign,
             ),
-            (pair.kind, memory, tuple(sorted((self._line(old.at), self._line(new.at))))),
-            (pair.kind, memory, "earlier", self._line(old.at)),
-            (pair.kind, memory, "later", self._line(new.at)),
+            (what, memory, tuple(sorted((self._line(old.at), self._line(new.at))))),
+            (what, memory, "earlier", self._line(old.at)),
+            (what, memory, "later", self._line(new.at)),
         )  # fmt: skip
         known = next((self._groups[key] for key in keys if key in self._groups), None)
         findings = self.grid.findings
@@ -117,6 +147,8 @@ class Reporter:
         old, new = pair.old, pair.new
         if pair.kind == PROXY:
             message, hint = self._proxy(pair)
+        elif pair.kind == WARNING:
+            message, hint = self._omission(pair)
         else:
             first = self._verb(old, writes=pair.writes[0])
             second = self._verb(new, writes=pair.writes[1])
@@ -140,6 +172,22 @@ class Reporter:
             f"{self._line(old.at)}, before the barrier or arrive that {new.who} waits for"
         )
         return message, hint
+
+    def _omission(self, pair: Pair) -> tuple[str, str]:
+        old, new = pair.old, pair.new
+        first, second = self._line(old.at), self._line(new.at)
+        verbs = [self._verb(one, writes=writes) for one, writes in zip((old, new), pair.writes, strict=True)]
+        done = {"read": "read", "write": "wrote", "update": "updated"}[verbs[0]]
+        lacks, adds = [], []
+        for one in pair.missing:
+            lack, add = _OMISSIONS[one]
+            lacks.append(lack.format(old=old.who, new=new.who, first=first, second=second))
+            adds.append(add.format(old=old.who, new=new.who, first=first, second=second))
+        message = (
+            f"{self._said(new)} {verbs[1]}s {pair.place}, which {self._said(old)} {done}: {' and '.join(lacks)}, which "
+            "the PTX ISA wants here, and which official kernels leave out"
+        )
+        return message, "; ".join(adds)
 
     def _missing(self, pair: Pair) -> tuple[str, str]:
         """The edge that is missing, and what would make it."""
@@ -188,11 +236,6 @@ class Reporter:
             return (
                 f"no tcgen05.wait::st of {old.who} follows {first}",
                 f"tcgen05.wait::st in {old.who} after {first}, before the barrier or arrive that {new.who} waits for",
-            )
-        if pair.kind == WARNING:
-            return (
-                f"no tcgen05.wait::ld of {old.who} follows {first}",
-                f"tcgen05.wait::ld after {first}, before the arrive that frees the accumulator",
             )
         return (
             f"no barrier, and no arrive after {first} that is waited for{then}, orders them",

@@ -11,12 +11,13 @@ from pytest_nvfp4.sim.fault import Finding
 from pytest_nvfp4.sim.races.access import Access
 from pytest_nvfp4.sim.races.agents import ClusterAgents, Owner
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, Clock, Ticks
-from pytest_nvfp4.sim.races.findings import PROXY, RACE, Pair, Reporter
+from pytest_nvfp4.sim.races.findings import PROXY, RACE, WARNING, Pair, Reporter
 from pytest_nvfp4.sim.races.global_shadow import GlobalShadow, RegionShadow
 from pytest_nvfp4.sim.races.orders import Order, order_of
 from pytest_nvfp4.sim.races.partition import Partition
 from pytest_nvfp4.sim.races.shadow import Shadow
 from pytest_nvfp4.sim.races.sync_variables import SyncVariables
+from pytest_nvfp4.sim.races.tensor_order import TensorShadow, ordered_by_fences
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
@@ -46,12 +47,22 @@ class CtaMemory:
         who = f" of CTA rank {cta.rank}" if len(cta.cluster.ctas) > 1 else ""
         self.shared = Shadow(launch.shared, launch.shared_conflict, agents=self.agents, name=f"shared memory{who}")
         self.tmem = Shadow(launch.tmem, launch.tmem_conflict, agents=self.agents, name=f"TMEM{who}")
+        if launch.warnings:
+            watched = TensorShadow(launch.tmem, launch.tmem_conflict, agents=self.agents, name=f"TMEM{who}")
+            watched.omission = launch.tmem_omission
+            self.tmem = watched
         self.operations: dict[Any, list[Step]] = {}
         """What an operation of the tensor core does, by the operation's plan."""
 
 
 class LaunchRaces:
-    """``launch.unit(LaunchRaces)``."""
+    """``launch.unit(LaunchRaces)``.
+
+    Attributes:
+        warnings: Whether what official kernels leave out is told.
+    """
+
+    warnings = False
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -106,14 +117,28 @@ class LaunchRaces:
         ticks: Ticks,
     ) -> None:  # fmt: skip
         """Two accesses to tensor memory, which has no proxies, are not ordered."""
-        agents, name = shadow.agents, shadow.name
+        if ordered_by_fences(old, new):
+            return
+        agents = shadow.agents
         assert agents is not None
+        self._tell(agents, RACE, self._columns(shadow, part), old, new, (old_writes, new_writes))
+        _heal(agents, ticks, old, None)
+
+    def tmem_omission(
+        self, shadow: Shadow, part: int, old: Access, old_writes: bool, new: Access, new_writes: bool,
+        missing: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        """Two accesses to tensor memory are ordered, but for a fence or wait that the ISA wants."""
+        agents = shadow.agents
+        assert agents is not None
+        self._tell(agents, WARNING, self._columns(shadow, part), old, new, (old_writes, new_writes), missing)
+
+    def _columns(self, shadow: Shadow, part: int) -> str:
+        """A part of tensor memory in words."""
         low, high, _ = self.tmem.extent(part)
         first, last = low // _UNITS_A_COLUMN, (high - 1) // _UNITS_A_COLUMN
         lane = low % _UNITS_A_COLUMN * LANES_A_UNIT
-        place = f"{name} columns [{first}, {last + 1}) from lane {lane} on"
-        self._tell(agents, RACE, place, old, new, (old_writes, new_writes))
-        _heal(agents, ticks, old, None)
+        return f"{shadow.name} columns [{first}, {last + 1}) from lane {lane} on"
 
     def global_conflict(
         self, shadow: RegionShadow, offset: int, old: Access, old_writes: bool, new: Access, new_writes: bool,
@@ -131,10 +156,11 @@ class LaunchRaces:
             _heal(None, clock.ticks, old, ASYNC_GLOBAL if proxy else None)
 
     def _tell(
-        self, agents: ClusterAgents, kind: str, place: str, old: Access, new: Access, writes: tuple[bool, bool]
-    ) -> None:
+        self, agents: ClusterAgents, kind: str, place: str, old: Access, new: Access, writes: tuple[bool, bool],
+        missing: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         owners = agents.clocks.owners
-        self.reporter.pair(Pair(kind, place, old, new, (owners[old.agent], owners[new.agent]), writes))
+        self.reporter.pair(Pair(kind, place, old, new, (owners[old.agent], owners[new.agent]), writes, missing=missing))
 
 
 def _heal(agents: ClusterAgents | None, ticks: Ticks, old: Access, row: int | None) -> None:

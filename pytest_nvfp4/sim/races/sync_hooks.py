@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_nvfp4.sim.races.agents import BarrierState, ClusterAgents, WarpAgent
-from pytest_nvfp4.sim.races.clocks import INITS, Clock
+from pytest_nvfp4.sim.races.clocks import INITS, TENSOR, Clock
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_of
 from pytest_nvfp4.sim.races.sync_variables import Known
 
@@ -37,8 +37,14 @@ class SyncHooks(Hooks):
                 if agent.st >= 0:
                     agent.st_known = agent.st_issued
                     agent.learn(agent.st, agent.st_issued)
-            elif kind.endswith("wait::ld") and agent.ld >= 0:
-                agent.learn(agent.ld, agent.ld_issued)
+            elif kind.endswith("wait::ld"):
+                agent.ld_known = agent.ld_issued
+                if agent.ld >= 0:
+                    agent.learn(agent.ld, agent.ld_issued)
+            elif kind.endswith("before_thread_sync"):
+                agent.before_sync()
+            elif kind.endswith("after_thread_sync"):
+                agent.after_sync()
         elif kind.startswith("mbarrier_init"):
             agent.fence_inits()
             for state in agent.agents.barriers.values():
@@ -107,6 +113,8 @@ class SyncHooks(Hooks):
             if agent.launch.relaxed(at):
                 known: Known = {agent.clocks.number: complete.ticks.copy()}
                 agent.thread.seen[id(known)] = (CTA if barrier.cta is w.cta else CLUSTER, known)
+                _tensor_work(agent.clock, complete)
+                agent.version += 1
             else:
                 agent.acquire(complete)
 
@@ -133,7 +141,7 @@ class SyncHooks(Hooks):
 
 
 def _release_relaxed(agent: WarpAgent, clock: Clock) -> None:
-    """A relaxed arrive releases what a fence before it has covered, and the initialised barriers."""
+    """A relaxed arrive releases what a fence before it has covered, the initialised barriers, and tcgen05 work."""
     fenced = agent.thread.fenced.get(CLUSTER)
     if fenced is not None:
         for number, ticks in fenced.items():
@@ -143,6 +151,13 @@ def _release_relaxed(agent: WarpAgent, clock: Clock) -> None:
                 clock.learn({number: ticks})
     row = clock.ticks[INITS]
     np.maximum(row, agent.clock.ticks[INITS], out=row)
+    _tensor_work(clock, agent.clock)
+
+
+def _tensor_work(clock: Clock, known: Clock) -> None:
+    """Hand on the tcgen05 work that was put before a synchronisation, which may be relaxed."""
+    rows = clock.ticks[TENSOR:]
+    np.maximum(rows, known.ticks[TENSOR:], out=rows)
 
 
 def _arrive_known(state: BarrierState, known: Known) -> None:

@@ -12,6 +12,7 @@ from pytest_nvfp4.sim.races.agents import WarpAgent
 from pytest_nvfp4.sim.races.clocks import Agent
 from pytest_nvfp4.sim.races.launch import CtaMemory, LaunchRaces, Step
 from pytest_nvfp4.sim.races.sync_variables import Known
+from pytest_nvfp4.sim.races.tensor_order import TensorUse
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
@@ -29,6 +30,17 @@ class TensorHooks(Hooks):
     """The part of the detector that hears of the tensor core and of wgmma."""
 
     # ---- the tensor core -----------------------------------------------------------------------------------------
+
+    def _use_of(self, agent: WarpAgent, at: int, boxes: tuple[Box, ...] = ()) -> TensorUse:
+        """How an instruction uses tensor memory; ``boxes`` is what an MMA or a copy writes."""
+        key = (at, boxes) if boxes else at
+        found = agent.uses.get(key)
+        if found is None:
+            instruction = agent.launch.grid.kernel.instructions[at]
+            kind = instruction.parts[1]
+            of = next((part for part in instruction.parts if part.startswith("kind::")), "")
+            found = agent.uses[key] = TensorUse(kind, agent, None, (of, boxes))
+        return found
 
     def _pipe(self, agent: WarpAgent, queue: object, w: Warp) -> Agent:
         """The pipe of a queue."""
@@ -50,7 +62,8 @@ class TensorHooks(Hooks):
         launch = agent.launch
         number, tick, who = pipe.number, pipe.tick, agent.who
         operand = make((number, tick, ASYNC, at, who, None, None))
-        tensor = make((number, tick, 0, at, who, None, None))
+        use = agent.uses.get((at, touched[0].writes)) or self._use_of(agent, at, touched[0].writes)
+        tensor = make((number, tick, 0, at, who, None, use))
         ticks = pipe.clock.ticks
         for one in touched:
             memory = one.cta.units.get(CtaMemory) or one.cta.unit(CtaMemory)
@@ -86,20 +99,20 @@ class TensorHooks(Hooks):
                 agent.st = agent.clocks.agent(_lagging("tmem-store", agent))
                 ticks = agent.clock.ticks
             agent.st_issued += 1
-            access = Access(agent.st, agent.st_issued, 0, at, agent.who)
+            access = Access(agent.st, agent.st_issued, 0, at, agent.who, None, self._use_of(agent, at))
             if agent.st_known < agent.st_issued - 1:
                 # Stores of one warp to the same place follow each other.
                 ticks = ticks.copy()
                 ticks[:, agent.st] = agent.st_issued
         else:
-            lag = None
+            use = self._use_of(agent, at)
             if self.warnings:
                 if agent.ld < 0:
                     agent.ld = agent.clocks.agent(_lagging("tmem-load", agent))
                     ticks = agent.clock.ticks
                 agent.ld_issued += 1
-                lag = (agent.ld, agent.ld_issued)
-            access = Access(agent.number, agent.epoch(), 0, at, agent.who, None, lag)
+                use = use._replace(lag=(agent.ld, agent.ld_issued))
+            access = Access(agent.number, agent.epoch(), 0, at, agent.who, None, use)
         for box in boxes:
             parts = (launch.tmem.find(box) or box_footprint(launch, box)).parts
             if write:
@@ -119,7 +132,7 @@ class TensorHooks(Hooks):
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         box = (column, count, 0, 128)
-        access = Access(agent.number, agent.epoch(), 0, at, agent.who)
+        access = Access(agent.number, agent.epoch(), 0, at, agent.who, None, self._use_of(agent, at))
         parts = (launch.tmem.find(box) or box_footprint(launch, box)).parts
         shadow = agent.memory.tmem
         shadow.write(parts, access, agent.clock.ticks)
