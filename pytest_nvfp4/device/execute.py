@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from pytest_nvfp4.device.process import BOOTSTRAP, PACKAGE
 from pytest_nvfp4.device.remote.base import Execution, RemoteError
 from pytest_nvfp4.isolation import OnOutput, Streamed, run_streamed
+from pytest_nvfp4.isolation.environment import NO_GPU
 
 _PROGRAM = "program.py"
 
@@ -62,7 +63,9 @@ def execute(
         if backend == "sim":
             # One BLAS thread: the CTAs of a large launch are shared between processes instead.
             variables |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        if visible:
+        if backend != "cuda":
+            variables |= NO_GPU
+        elif visible:
             variables["CUDA_VISIBLE_DEVICES"] = visible
         variables["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).exists())
         arguments = [str(main), str(folder), backend, *program.arguments]

@@ -10,6 +10,7 @@ from pytest_nvfp4 import isolation
 from pytest_nvfp4.device.assemble import assemble, source_names
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import Result
+from pytest_nvfp4.isolation.environment import NO_GPU
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """The folder of this package."""
@@ -34,6 +35,8 @@ def run_in_worker(
     scratch = folder / "scratch"
     scratch.mkdir()
     variables = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "CUTE_DSL_DISABLE_FILE_CACHING": "1"}
+    if backend != "cuda":
+        variables |= NO_GPU
     if job.kernel is not None:
         variables["CUTE_DSL_ARCH"] = job.kernel.arch
     site = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).exists())

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+"""On top of the environment of a process that stands in for a GPU, so that torch does not see one that is there."""
+
 _KEPT = frozenset(
     {
         "PATH",

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from pytest_nvfp4 import isolation
 from pytest_nvfp4.isolation import Outcome
-from pytest_nvfp4.isolation.environment import scrubbed
+from pytest_nvfp4.isolation.environment import NO_GPU, scrubbed
 from pytest_nvfp4.toolchain import artifacts, bundle, hostside
 from pytest_nvfp4.toolchain.cache import TraceCache, content_key, file_hash
 from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION, TraceRequest
@@ -177,6 +177,7 @@ class Tracer:
             environ = {
                 **hostside.environment(folder, arch=request.arch),
                 **{f"{prefix}_KEEP_IR": "1" for prefix in hostside.DSL_PREFIXES},
+                **NO_GPU,
                 "PYTHONFAULTHANDLER": "1",
                 "PYTHONUNBUFFERED": "1",
             }
