@@ -247,7 +247,7 @@ _REDUCTIONS: dict[tuple[str, str], Callable[[list[int]], int]] = {
 
 def elect(w: Warp, mask: int, members: Bits) -> tuple[Bits, Predicate]:
     """elect.sync: the elected lane, and in which lane the predicate holds."""
-    if members == FULL and mask == w.live and w.cta.launch.machine.elected_lane is None:
+    if members.__class__ is int and members == FULL and mask == w.live and w.cta.launch.machine.elected_lane is None:
         lane = first(mask)
         return lane, ONE_HOT[lane] if mask & (mask - 1) else True
     sets = members_of(w, mask, members, "elect.sync")

@@ -82,6 +82,18 @@ match.any.sync.b32 %r8, %r2, %r3;
     assert list(same) == [0x5555_5555, 0xAAAA_AAAA] * 16
 
 
+def test_two_sets_of_lanes_elect_one_each():
+    body = """
+and.b32 %r2, %r0, 1; setp.eq.u32 %p1, %r2, 0;
+selp.b32 %r3, 0x55555555, 0xaaaaaaaa, %p1;
+elect.sync %r4|%p2, %r3;
+selp.u32 %r5, 1, 0, %p2;
+"""
+    lane, chosen = results(body, "%r4", "%r5")
+    assert list(lane) == [0, 1] * 16
+    assert list(chosen) == [1, 1] + [0] * 30
+
+
 def test_a_shuffle_from_a_lane_that_is_not_there():
     guarded = "setp.lt.u32 %p1, %r0, 16;\n@%p1 shfl.sync.down.b32 %r2, %r0, 8, {clamp}, 0xffff;"
     clean(guarded.format(clamp=15))
