@@ -38,15 +38,11 @@ def _version(name: str) -> str:
         return ""
 
 
-class _Kept:
-    """Small files on disk, one for a kernel and a case; an entry appears by one rename.
+class ResultKeys:
+    """Names of results: everything that decides what the simulator finds is in them.
 
-    Args:
-        root: Their folder.
+    This package's own code is read once; the stores of a run share one of these.
     """
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
 
     @cached_property
     def _code(self) -> str:
@@ -58,7 +54,12 @@ class _Kept:
                 digest.update(file.read_bytes())
         return digest.hexdigest()
 
-    def _key(self, kernel: KernelSpec, case: Case) -> str:
+    @cached_property
+    def _versions(self) -> dict[str, str]:
+        return {name: _version(name) for name in _DISTRIBUTIONS}
+
+    def key(self, kernel: KernelSpec, case: Case) -> str:
+        """The name of what is known of a kernel and a case."""
         parts: dict[str, Any] = {
             "kernel": kernel.sha256,
             "main": kernel.main,
@@ -68,12 +69,25 @@ class _Kept:
             "case": case.model_dump_json(),
             "code": self._code,
             "python": platform.python_version(),
-            "versions": {name: _version(name) for name in _DISTRIBUTIONS},
+            "versions": self._versions,
         }
         return content_key(parts)
 
+
+class _Kept:
+    """Small files on disk, one for a kernel and a case; an entry appears by one rename.
+
+    Args:
+        root: Their folder.
+        keys: What names them; that of other stores, so that the code is read once for all of them.
+    """
+
+    def __init__(self, root: Path, *, keys: ResultKeys | None = None) -> None:
+        self._root = root
+        self._keys = keys or ResultKeys()
+
     def _path(self, kernel: KernelSpec, case: Case) -> Path:
-        key = self._key(kernel, case)
+        key = self._keys.key(kernel, case)
         return self._root / key[:2] / f"{key}.json"
 
     def _read(self, kernel: KernelSpec, case: Case) -> bytes | None:
@@ -110,10 +124,11 @@ class KeptVerdicts(_Kept):
 
     Args:
         root: The cache's folder.
+        keys: See ``_Kept``.
     """
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root / "verdicts")
+    def __init__(self, root: Path, *, keys: ResultKeys | None = None) -> None:
+        super().__init__(root / "verdicts", keys=keys)
 
     def has(self, kernel: KernelSpec, case: Case) -> bool:
         """Whether the case is known to pass."""
@@ -133,10 +148,11 @@ class KeptSimulations(_Kept):
 
     Args:
         root: The cache's folder.
+        keys: See ``_Kept``.
     """
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root / "simulations")
+    def __init__(self, root: Path, *, keys: ResultKeys | None = None) -> None:
+        super().__init__(root / "simulations", keys=keys)
 
     def get(self, kernel: KernelSpec, case: Case) -> Simulated | None:
         """What a case did, if that is known."""

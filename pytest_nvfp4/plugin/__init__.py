@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_nvfp4.plugin import device_options as _device_options
 from pytest_nvfp4.plugin import devices as _devices
 from pytest_nvfp4.plugin import options as _options
 from pytest_nvfp4.plugin import searching as _searching
@@ -53,7 +54,7 @@ __all__ = [
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare options and ini settings."""
     _options.add(parser)
-    _devices.add(parser)
+    _device_options.add(parser)
     _searching.add(parser)
 
 
@@ -62,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "nvfp4_threshold(percent): least slowdown that fails this benchmark")
     config.addinivalue_line("markers", "nvfp4: a check of a kernel file (set on the items of kernel files)")
     config.stash[RUN] = Run(config, _options.read(config))
-    devices = _devices.Devices(config, _devices.read(config))
+    devices = _devices.Devices(config, _device_options.read(config))
     config.stash[_devices.DEVICES] = devices
     config.stash[_searching.OPTIONS] = _searching.read(config)
     devices.prepare_benchmarks()

@@ -17,6 +17,7 @@ from pytest_nvfp4.plugin.options import Options
 if TYPE_CHECKING:
     from pytest_nvfp4.problem import Problem
     from pytest_nvfp4.settings import KernelSettings
+    from pytest_nvfp4.toolchain.cache import TraceCache
     from pytest_nvfp4.toolchain.request import TraceRequest
     from pytest_nvfp4.toolchain.trace import Trace
     from pytest_nvfp4.toolchain.tracer import Tracer
@@ -74,14 +75,20 @@ class Run:
             raise pytest.UsageError(f"a glob of kernel files cannot be used: {error.pattern!r}: {error}") from error
 
     @cached_property
+    def cache(self) -> TraceCache:
+        """Where traces are kept, and below whose root everything else is that need not be found again."""
+        from pytest_nvfp4.toolchain.cache import TraceCache
+
+        return TraceCache(self.options.cache)
+
+    @cached_property
     def tracer(self) -> Tracer:
         """Makes traces; what one test process of this run has traced, the others reuse."""
-        from pytest_nvfp4.toolchain.cache import TraceCache
         from pytest_nvfp4.toolchain.tracer import Limits, Tracer
 
         return Tracer(
             root=self.options.root,
-            cache=TraceCache(self.options.cache),
+            cache=self.cache,
             limits=Limits(deadline_s=self.options.timeout_s),
             session=getattr(self._config, "workerinput", {}).get("testrunuid"),  # xdist's name of the whole run
         )

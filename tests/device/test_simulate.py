@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.device.job import Case, KernelSpec, ProblemSpec
-from pytest_nvfp4.device.kept import KeptSimulations
+from pytest_nvfp4.device import kept as kept_module
+from pytest_nvfp4.device.kept import KeptSimulations, KeptVerdicts, ResultKeys
 from pytest_nvfp4.device.local import LocalDevice
 from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.device.simulate import Simulated, simulate
@@ -169,3 +170,23 @@ class TestKept:
         (file,) = (tmp_path / "cache").rglob("*.json")
         file.write_text("{")
         assert kept.get(spec, done[0].case) is None
+
+    def test_stores_that_share_their_names_read_the_code_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        spec, _ = spec_of(tmp_path, KERNEL)
+        (case,) = cases("5x128x256")
+        package = tmp_path / "package"
+        package.mkdir()
+        (package / "problem.py").write_text("")
+        monkeypatch.setattr(kept_module, "_PACKAGE", package)
+        keys = ResultKeys()
+        first, second = KeptVerdicts(tmp_path / "one", keys=keys), KeptVerdicts(tmp_path / "two", keys=keys)
+        first.add(spec, case)
+        (package / "problem.py").write_text("changed = True")
+        second.add(spec, case)
+        assert first.has(spec, case)
+        assert second.has(spec, case)
+        # Names of their own see that the code changed.
+        assert not KeptVerdicts(tmp_path / "one").has(spec, case)
+        assert not KeptVerdicts(tmp_path / "two").has(spec, case)
