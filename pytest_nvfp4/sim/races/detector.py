@@ -38,4 +38,4 @@ class Detector(SyncHooks, MemoryHooks, CopyHooks, TensorHooks):
 
     def launched(self, grid: Grid) -> None:
         """Make the launch's part before processes fork."""
-        grid.unit(LaunchRaces).warnings = self.warnings
+        grid.unit(LaunchRaces)

@@ -25,7 +25,7 @@ RACE = "race"
 PROXY = "proxy"
 WARNING = "race-warning"
 _NOTES = 6
-_VERBS = {"atom": "update", "red": "update"}
+_VERBS = {"atom": "update", "red": "update", "tcgen05.dealloc": "free"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +255,8 @@ class Reporter:
         return f" ({box.region.say(box.region.start + box.offset)})"
 
     def _verb(self, access: Access, *, writes: bool) -> str:
-        root = self.grid.kernel.instructions[access.at].root
-        return _VERBS.get(root, "write" if writes else "read")
+        parts = self.grid.kernel.instructions[access.at].parts
+        return _VERBS.get(".".join(parts[:2]), _VERBS.get(parts[0], "write" if writes else "read"))
 
     def _where(self, who: Who, at: int) -> Where:
         instruction = self.grid.kernel.instructions[at]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_nvfp4.sim.fault import Finding
-from pytest_nvfp4.sim.races.access import Access
+from pytest_nvfp4.sim.races.access import Access, Who
 from pytest_nvfp4.sim.races.agents import ClusterAgents, Owner
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, Clock, Ticks
+from pytest_nvfp4.sim.races.early_use import early_uses
 from pytest_nvfp4.sim.races.findings import PROXY, RACE, WARNING, Pair, Reporter
 from pytest_nvfp4.sim.races.global_shadow import GlobalShadow, RegionShadow
 from pytest_nvfp4.sim.races.orders import Order, order_of
@@ -62,10 +63,9 @@ class LaunchRaces:
         warnings: Whether what official kernels leave out is told.
     """
 
-    warnings = False
-
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
+        self.warnings = bool(getattr(grid.machine.monitor, "warnings", False))
         self.shared = Partition(max(1, grid.shared_bytes))
         self.tmem = Partition(_COLUMNS * _UNITS_A_COLUMN)
         self.memory = GlobalShadow(self.global_conflict)
@@ -75,6 +75,8 @@ class LaunchRaces:
         """By cluster, what its agents are."""
         self._orders: dict[int, Order] = {}
         self._relaxed: dict[int, bool] = {}
+        self._early: dict[int, int] | None = None
+        self._told_early: set[str] = set()
 
     def order(self, at: int) -> Order:
         """The memory order of an instruction."""
@@ -132,6 +134,25 @@ class LaunchRaces:
         agents = shadow.agents
         assert agents is not None
         self._tell(agents, WARNING, self._columns(shadow, part), old, new, (old_writes, new_writes), missing)
+
+    def loaded(self, who: Who, at: int) -> None:
+        """A ``tcgen05.ld`` runs: tell of a use of its registers before a wait."""
+        if self._early is None:
+            self._early = early_uses(self.grid.program.flow)
+        use = self._early.pop(at, None)
+        line = self.grid.say(at).split(" (")[0]
+        if use is None or line in self._told_early:
+            return
+        self._told_early.add(line)
+        self.reporter.other(
+            WARNING,
+            f"{self.grid.say(use)} in {who} uses a register that {line} (tcgen05.ld) in {who} loads, on a way "
+            "without tcgen05.wait::ld: the PTX ISA respects this true dependency, so that the value is right, and "
+            "orders nothing else by it; official kernels leave the wait out",
+            f"tcgen05.wait::ld (cute.arch.fence_view_async_tmem_load) in {who} after {line}",
+            who=who,
+            at=use,
+        )
 
     def _columns(self, shadow: Shadow, part: int) -> str:
         """A part of tensor memory in words."""

@@ -111,6 +111,7 @@ class TensorHooks(Hooks):
                     agent.ld = agent.clocks.agent(_lagging("tmem-load", agent))
                     ticks = agent.clock.ticks
                 agent.ld_issued += 1
+                launch.loaded(agent.who, at)
                 use = use._replace(lag=(agent.ld, agent.ld_issued))
             access = Access(agent.number, agent.epoch(), 0, at, agent.who, None, use)
         for box in boxes:

@@ -1,6 +1,7 @@
 """``tcgen05.fence::before_thread_sync`` and ``::after_thread_sync``: order only, which the pipe keeps by itself.
 
-PTX ISA, "tcgen05.fence". NVIDIA's kernels leave out many; a missing one is not reported.
+PTX ISA, "tcgen05.fence". NVIDIA's kernels leave out many; what the monitor says of a missing one is in
+``races.tensor_order``.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ columns 2 c and 2 c + 1 for column c above; ``.unpack::16b`` writes them, with t
 All lanes give the same address. That lane t of a .32x32b may give the address of the row that it reaches, t lanes above
 the warp's, rests on NVIDIA's kernels (a store through the partition of a load).
 
-Results are there when the instruction is issued; registers may be used before ``tcgen05.wait::ld`` in PTX, as ptxas
-moves what needs it, and a missing wait is not reported. ``.red`` is sm_103's: unsupported.
+Results are there when the instruction is issued: registers may be used before ``tcgen05.wait::ld``, for the true
+dependency is respected (PTX ISA, "Register dependencies, same thread"); ``races`` can warn of such a use. ``.red`` is
+sm_103's: unsupported.
 
 Counters: ``tcgen05.ld.instructions``, ``tcgen05.ld.words``, ``tcgen05.st.instructions``, ``tcgen05.st.words``.
 """
