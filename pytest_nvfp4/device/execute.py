@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Generator
 from pathlib import Path, PurePosixPath
 
 from pytest_nvfp4.device.process import BOOTSTRAP, PACKAGE
 from pytest_nvfp4.device.remote.base import Execution, RemoteError
-from pytest_nvfp4.isolation import OnOutput, Streamed, run_streamed
+from pytest_nvfp4.isolation import OnOutput, Piece, Streamed, hand_over, streamed
 from pytest_nvfp4.isolation.environment import NO_GPU
 
 _PROGRAM = "program.py"
@@ -50,6 +51,13 @@ def execute(
         RemoteError: a file's path leaves the folder.
         OSError: there is no room for its files, or it cannot be started.
     """
+    return hand_over(execution(program, backend=backend, environ=environ, visible=visible), on_output)
+
+
+def execution(
+    program: Execution, *, backend: str, environ: dict[str, str] | None = None, visible: str = ""
+) -> Generator[Piece, None, Streamed]:
+    """The pieces of output of ``execute`` as they come, and its end. Closing the generator ends the program."""
     with tempfile.TemporaryDirectory(prefix="nvfp4-exec-") as name:
         folder = Path(name)
         work = folder / "work"
@@ -69,11 +77,12 @@ def execute(
             variables["CUDA_VISIBLE_DEVICES"] = visible
         variables["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).exists())
         arguments = [str(main), str(folder), backend, *program.arguments]
-        return run_streamed(
-            [sys.executable, "-P", str(BOOTSTRAP), str(PACKAGE), "pytest_nvfp4.device.worker.program", *arguments],
-            cwd=work,
-            deadline_s=program.deadline_s,
-            on_output=on_output,
-            environ={**variables, **(environ or {}), **program.environ},
-            stdin=stdin,
+        return (
+            yield from streamed(
+                [sys.executable, "-P", str(BOOTSTRAP), str(PACKAGE), "pytest_nvfp4.device.worker.program", *arguments],
+                cwd=work,
+                deadline_s=program.deadline_s,
+                environ={**variables, **(environ or {}), **program.environ},
+                stdin=stdin,
+            )
         )

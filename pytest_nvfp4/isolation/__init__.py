@@ -2,6 +2,16 @@
 
 from pytest_nvfp4.isolation.outcome import Captured, Outcome
 from pytest_nvfp4.isolation.run import run
-from pytest_nvfp4.isolation.stream import OnOutput, Streamed, run_streamed
+from pytest_nvfp4.isolation.stream import OnOutput, Piece, Streamed, hand_over, run_streamed, streamed
 
-__all__ = ["Captured", "OnOutput", "Outcome", "Streamed", "run", "run_streamed"]
+__all__ = [
+    "Captured",
+    "OnOutput",
+    "Outcome",
+    "Piece",
+    "Streamed",
+    "hand_over",
+    "run",
+    "run_streamed",
+    "streamed",
+]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import selectors
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,6 +17,8 @@ from pytest_nvfp4.isolation.environment import scrubbed
 from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
 from pytest_nvfp4.isolation.run import kill_group, kill_marked, started
 
+Piece = tuple[Literal["stdout", "stderr"], bytes]
+"""Something that one of the two streams said."""
 OnOutput = Callable[[Literal["stdout", "stderr"], bytes], None]
 """Takes a piece of one of the two streams."""
 
@@ -61,6 +64,31 @@ def run_streamed(
     Raises:
         OSError: the command could not be started.
     """
+    pieces = streamed(command, cwd=cwd, deadline_s=deadline_s, environ=environ, stdin=stdin)
+    return hand_over(pieces, on_output)
+
+
+def hand_over(pieces: Generator[Piece, None, Streamed], on_output: OnOutput) -> Streamed:
+    """Give every piece to a function, and return how the command ended. What the function raises ends the command."""
+    with contextlib.closing(pieces):
+        while True:
+            try:
+                stream, data = next(pieces)
+            except StopIteration as ended:
+                how: Streamed = ended.value
+                return how
+            on_output(stream, data)
+
+
+def streamed(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    deadline_s: float,
+    environ: Mapping[str, str] | None = None,
+    stdin: Path | None = None,
+) -> Generator[Piece, None, Streamed]:
+    """The pieces of output of ``run_streamed`` as they come, and its end. Closing the generator ends the command."""
     token = secrets.token_hex(16)
     start = time.monotonic()
     settings = scrubbed(os.environ, {PARENT_VARIABLE: str(os.getpid()), **(environ or {})})
@@ -97,7 +125,7 @@ def run_streamed(
                 if not chunk:
                     selector.unregister(key.fd)
                 elif name is not None:
-                    on_output(name, chunk)
+                    yield name, chunk
             if not ended and process.poll() is not None:
                 kill_group(process.pid)
                 kill_marked(token, os.getpid())

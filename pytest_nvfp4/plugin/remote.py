@@ -179,12 +179,13 @@ class RemoteRun:
                         BrokerRemote(address, name=self.request.name), containers=10_000, timeout_s=10 * 86_400
                     )
                 else:
+                    chosen = remote(self.request.spec, options)
                     self._session = RemoteSession(
-                        remote(self.request.spec, options),
+                        chosen,
                         containers=options.containers,
                         timeout_s=options.timeout_s,
                         max_cost=options.max_cost,
-                        kept=self._kept(),
+                        kept=self._kept(getattr(chosen, "kept_as", "")),
                         reuse=self.request.reuse,
                         on_progress=self._progress,
                     )
@@ -196,13 +197,13 @@ class RemoteRun:
 
         return chunk_of(item, cases, containers=self.request.options.containers)
 
-    def _kept(self) -> Any:
+    def _kept(self, variant: str) -> Any:
         from pytest_nvfp4.device.remote.kept import KeptAnswers
         from pytest_nvfp4.plugin.state import RUN
         from pytest_nvfp4.toolchain.cache import TraceCache
 
         root = TraceCache(self._config.stash[RUN].options.cache).root
-        kept = KeptAnswers(root, remote=f"{self.request.spec} {self.request.options.gpu}")
+        kept = KeptAnswers(root, remote=f"{self.request.spec} {self.request.options.gpu}{variant}")
         self._config.add_cleanup(kept.prune)
         return kept
 
@@ -288,7 +289,9 @@ class RemoteRun:
         terminal.write_line(f"{progress}")
         if progress.kept:
             terminal.write_line("results of earlier sessions were used (--nvfp4-fresh runs them again)")
-        for place in (self._device.places if self._device is not None else {}).values():
+        for device in self._session.devices:
+            terminal.write_line(f"answers of: {device}")
+        for place in self._session.places.values():
             terminal.write_line(f"{place}")
         if (trouble := self._session.trouble) is not None:
             terminal.write_line(f"ended early: {trouble}")

@@ -54,6 +54,10 @@ def kernel_spec(case: Case, trace: Trace) -> tuple[job.KernelSpec, Path]:
         raise CheckFailure(f"the kernel's files cannot be read: {error}", file=str(case.path)) from error
 
 
+DEVICE_LINE = "nvfp4_device"
+"""Name of a report's property that says what the kernel ran on."""
+
+
 class KernelOnDevice:
     """Runs the kernel of a check item on the device of the run."""
 
@@ -98,6 +102,8 @@ class KernelOnDevice:
         else:
             others = [] if self._devices.shared else self._others()
         found = self._devices.verify(spec, cases, others=others, base=base)
+        if (by := found[0][1].device) is not None:
+            self._item.user_properties.append((DEVICE_LINE, str(by)))
         bad = [
             (verdict, verification)
             for case, verification in found

@@ -90,6 +90,8 @@ class Batch(BaseModel):
             (A B, B A, A B, ...), so that a clock or temperature that drifts meets all of them alike. The times of a
             job's blocks come back as one measurement.
         capability: Compute capability that the device must have; None where the jobs say all that matters.
+        backend: What the far side's device is: ``cuda``, or what takes a GPU's place there; see ``far.worker``. The
+            near side takes no answer of another kind than it asked for.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -98,6 +100,7 @@ class Batch(BaseModel):
     jobs: tuple[Job, ...] = Field(min_length=1)
     blocks: int = Field(default=1, ge=1, le=64)
     capability: tuple[int, int] | None = None
+    backend: str = "cuda"
 
     @property
     def deadline_s(self) -> float:
@@ -213,7 +216,8 @@ class RemoteStatus:
 class Remote(Protocol):
     """A place to which jobs are sent. Every method ends within a bounded time, and raises nothing but RemoteError.
 
-    ``name`` is what ``--nvfp4-remote`` calls it.
+    ``name`` is what ``--nvfp4-remote`` calls it. Where its answers depend on more than target and GPU, an attribute
+    ``kept_as`` (a text) says on what, so that kept ones are used for the same only.
     """
 
     name: str

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_nvfp4.device.job import Job
-from pytest_nvfp4.device.remote.base import Batch, Place, RemoteError
+from pytest_nvfp4.device.remote.base import Batch, RemoteError
 from pytest_nvfp4.device.remote.far import SOURCE
 from pytest_nvfp4.device.remote.kept import question
 from pytest_nvfp4.device.remote.session import RemoteSession, Ticket
@@ -51,8 +51,6 @@ class RemoteDevice:
     ) -> None:
         self.name = name
         self.session = session
-        self.places: dict[str, Place] = {}
-        """Where jobs ran, by container."""
         self._gpu = gpu
         self._arch = arch_of(gpu)
         self._waiting = waiting
@@ -107,7 +105,6 @@ class RemoteDevice:
         except RemoteError as error:
             status = "timeout" if error.trouble == "timeout" else "unavailable"
             return Result(job=job.id, status=status, findings=(Finding(kind=TROUBLE, message=str(error)),))  # type: ignore[arg-type]
-        self.places[answer.place.container] = answer.place
         result = answer.results[sent.index]
         if result.device is not None:
             self._seen = result.device

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import importlib.metadata
+import importlib.util
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.process import run_in_worker
@@ -31,16 +34,41 @@ _CLOCK_SM = 1
 _PR_SET_DUMPABLE = 4
 
 RunJob = Callable[[Job, Path], Result]
+"""Does a job; files that its result names lie in the folder."""
+WORKERS = ("cuda", "sim", "host")
+"""Backends of the worker process."""
 
 
 def worker(backend: str) -> RunJob:
-    """Runs a job in a worker process; ``backend`` is ``cuda``, and in tests ``host`` or ``sim``.
+    """Runs a job where ``backend`` says.
 
-    ``none`` runs nothing and answers at once: what is left is the overhead of the way there and back.
+    Args:
+        backend: ``cuda`` for the GPU. The others are for tests, and their results say what they are: ``sim`` is the
+            simulator and ``host`` torch on the CPU, in a worker process; ``none`` runs nothing and answers at once, so
+            that what is left is the overhead of the way there and back; ``MODULE:NAME`` is a ``RunJob`` of the far
+            side's own.
+
+    Raises:
+        RemoteError: it is not there.
     """
     if backend == "none":
         return _echo
+    if backend not in WORKERS:
+        return _foreign(backend)
+    if backend == "sim" and importlib.util.find_spec("pytest_nvfp4.sim") is None:
+        raise RemoteError("setup", "the far side has no simulator", "deploy the app again with NVFP4_MODAL_BACKEND=sim")
     return lambda job, folder: run_in_worker(job, backend=backend, folder=folder, base=SOURCE)
+
+
+def _foreign(backend: str) -> RunJob:
+    module, _, name = backend.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, ValueError, AttributeError) as error:
+        known = ", ".join((*WORKERS, "none"))
+        raise RemoteError("setup", f"the far side has no backend {backend!r}: {error}", f"known are {known}") from error
+    assert callable(found)
+    return cast(RunJob, found)
 
 
 def _echo(job: Job, folder: Path) -> Result:  # noqa: ARG001

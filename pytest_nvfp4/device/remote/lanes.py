@@ -111,7 +111,7 @@ class Lanes:
         left = {handle.call for handle in handles}
         while left:
             with self._changed:
-                here = [call for call in left if call in self._ended]
+                here = [call for call in self._ended if call in left]  # in the order in which they ended
                 if not here:
                     left = {call for call in left if call in self._handles}
                     remaining = until - time.monotonic()

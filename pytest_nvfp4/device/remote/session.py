@@ -12,9 +12,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from pytest_nvfp4.device.remote.base import Answer, Arrival, Batch, Cost, Handle, Remote, RemoteError, Trouble
+from pytest_nvfp4.device.remote.base import Answer, Arrival, Batch, Cost, Handle, Place, Remote, RemoteError, Trouble
 from pytest_nvfp4.device.remote.kept import KeptAnswers
 from pytest_nvfp4.device.remote.progress import Progress
+from pytest_nvfp4.device.result import DeviceInfo
 
 _FATAL: frozenset[Trouble] = frozenset({"setup", "login", "network", "version", "image", "capacity", "cost"})
 """Troubles that every further batch would meet too: the session ends with the first one."""
@@ -105,6 +106,10 @@ class RemoteSession:
         self._waiting: deque[Ticket] = deque()
         self._sent: dict[str, Ticket] = {}
         self._unwanted: list[Ticket] = []
+        self.devices: dict[DeviceInfo, None] = {}
+        """Devices that answered, in their order: whatever a remote is called, its results say what they are from."""
+        self.places: dict[str, Place] = {}
+        """Where jobs ran, by container."""
         self._counts = {"done": 0, "kept": 0, "failed": 0, "cancelled": 0}
         self._building = False
         self._last_arrival = 0.0
@@ -252,6 +257,7 @@ class RemoteSession:
             if self._kept is not None:
                 self._kept.add(ticket.batch, answer)
             self._count("done")
+            self._note(answer)
             ticket.batch = _as_run(ticket.batch, self._remote)
             ticket.finish(answer=answer)
         else:
@@ -361,8 +367,14 @@ class RemoteSession:
         ticket.batch, answer = found
         ticket.kept = True
         self._count("kept")
+        self._note(answer)
         ticket.finish(answer=answer)
         return True
+
+    def _note(self, answer: Answer) -> None:
+        with self._lock:
+            self.places[answer.place.container] = answer.place
+            self.devices.update((result.device, None) for result in answer.results if result.device is not None)
 
     def _count(self, what: str) -> None:
         with self._lock:

@@ -77,8 +77,8 @@ try:
     def say(stream, piece):
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
-    program = unpack_program((here / "program.json").read_text())
-    status = execute(program, backend="cuda", on_output=say).exit_status
+    program, backend = unpack_program((here / "program.json").read_text())
+    status = execute(program, backend=backend, on_output=say).exit_status
 finally:
     shutil.rmtree(here, ignore_errors=True)
 print(f"\\n-----NVFP4 EXIT {status}-----")

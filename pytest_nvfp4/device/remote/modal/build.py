@@ -6,6 +6,7 @@ that kernels share would let one of them change what another runs), and never an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,23 @@ _NOT_SENT = frozenset({"plugin", "cli", "report", "bench", "profile", "loop", "p
 """Parts of this package that a container has no use for: it has a real device, and judges nothing."""
 
 
-def _left_out(path: Path) -> bool:
-    """Whether a file of this package (relative to it, or absolute) stays at home."""
-    inside = path.relative_to(_PACKAGE) if path.is_absolute() else path
-    return path.suffix != ".py" or inside.parts[0] in _NOT_SENT
+def _left_out(backend: str) -> Callable[[Path], bool]:
+    """Says of a file of this package (relative to it, or absolute) whether it stays at home."""
+    here = _NOT_SENT - {backend}  # the simulator goes along where it is the container's device
+
+    def stays(path: Path) -> bool:
+        inside = path.relative_to(_PACKAGE) if path.is_absolute() else path
+        return path.suffix != ".py" or inside.parts[0] in here
+
+    return stays
 
 
 def image_of(settings: ModalSettings) -> modal.Image:
     """The container's image: CUDA, the versions of torch and the DSL that are installed here, and this package."""
     base = modal.Image.from_registry(settings.image, add_python=settings.python).entrypoint([])
-    return base.uv_pip_install(*settings.packages).add_local_python_source("pytest_nvfp4", ignore=_left_out)
+    return base.uv_pip_install(*settings.packages).add_local_python_source(
+        "pytest_nvfp4", ignore=_left_out(settings.backend)
+    )
 
 
 def make_app(settings: ModalSettings) -> tuple[modal.App, Any]:

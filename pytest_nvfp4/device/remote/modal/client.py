@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from pytest_nvfp4.device.remote.base import (
+    Answer,
     Arrival,
     Batch,
     Cost,
@@ -28,13 +29,16 @@ from pytest_nvfp4.device.remote.base import (
     RemoteOptions,
     RemoteStatus,
 )
+from pytest_nvfp4.device.remote.far import WORKERS
 from pytest_nvfp4.device.remote.modal.cost import Meter, price
 from pytest_nvfp4.device.remote.modal.errors import DEPLOY, explain, silent
 from pytest_nvfp4.device.remote.modal.login import Login, find_login, knock
 from pytest_nvfp4.device.remote.modal.loop import LoopThread
 from pytest_nvfp4.device.remote.modal.no_pickle import refuse_pickles
-from pytest_nvfp4.device.remote.modal.settings import ModalSettings, other_versions
+from pytest_nvfp4.device.remote.modal.settings import BACKEND_VARIABLE, ModalSettings, other_versions
 from pytest_nvfp4.device.remote.wire import pack_batch, squeeze, unpack_answer, unsqueeze
+from pytest_nvfp4.device.result import Result
+from pytest_nvfp4.toolchain.trace import Finding
 
 _QUIET_S = 15.0
 """Seconds without word from the server after which it is asked for a sign of life."""
@@ -77,18 +81,27 @@ class ModalRemote:
         self._lock = threading.Lock()
         self._stopped = False
 
+    @property
+    def kept_as(self) -> str:
+        """Under which name answers are kept, so that a simulator's is never taken for a GPU's."""
+        return "" if self.settings.backend == "cuda" else f" backend {self.settings.backend}"
+
     def describe(self) -> str:
         """What it is, in a line."""
         usd = price(self.options.gpu)
         money = "" if usd is None else f", about ${usd:.2f} an hour each"
+        device = self.options.gpu
+        if self.settings.backend != "cuda":
+            device = f"no GPU but the backend {self.settings.backend!r}"
         app = f"deployed app {self.options.deployed_app}" if self.options.deployed_app else "an app of the session"
         several = "" if self.options.containers == 1 else f", up to {self.options.containers} at once"
-        return f"modal: {self.options.gpu}{money}{several}; {app}"
+        return f"modal: {device}{money}{several}; {app}"
 
     def submit(self, batches: Sequence[Batch]) -> list[Handle]:
         """Send batches; the first time, connect and start the app."""
         loop = self._ready()
-        texts = [squeeze(pack_batch(batch)) for batch in batches]
+        backend = self.settings.backend
+        texts = [squeeze(pack_batch(batch.model_copy(update={"backend": backend}))) for batch in batches]
         try:
             calls = loop.run(self._spawn(texts), timeout_s=self.options.timeout_s)
         except concurrent.futures.TimeoutError:
@@ -185,9 +198,9 @@ class ModalRemote:
 
         loop = self._ready()
         parts: queue.Queue[str | BaseException | None] = queue.Queue()
-        call = f"execute-{time.monotonic_ns()}"
+        call, running = f"execute-{time.monotonic_ns()}", ""
         self._meter.sent(call)
-        future = loop.start(self._stream(pack_program(program), parts))
+        future = loop.start(self._stream(pack_program(program, backend=self._program_backend()), parts))
         until = time.monotonic() + self.options.timeout_s + program.deadline_s
         try:
             while True:
@@ -201,12 +214,22 @@ class ModalRemote:
                     raise RemoteError("lost", "the program's end was not reported", "run it again")
                 if isinstance(part, BaseException):
                     raise self._explained(part, "running a program")
-                if (said := unpack_output(part)).status is not None:
+                said = unpack_output(part)
+                if said.status is not None:
+                    running = ""
                     return said.status
+                running = running or said.call
                 on_output(said.stream, said.data)
         finally:
+            if running:  # of a deployed app, nothing else would end it before its own deadline
+                with contextlib.suppress(Exception):
+                    loop.run(self._cancel_by_name(running), timeout_s=_CANCEL_S)
             future.cancel()
             self._meter.ended(call)
+
+    def _program_backend(self) -> str:
+        """What a program's ``device="cuda"`` is; a backend that only does jobs runs programs without a device."""
+        return self.settings.backend if self.settings.backend in WORKERS else "cuda"
 
     # connecting
 
@@ -365,14 +388,36 @@ class ModalRemote:
             return Arrival(
                 handle, error=RemoteError(said.get("trouble", "far"), str(said.get("what")), str(said.get("do")))
             )
-        answer = unpack_answer(text)
+        answer = self._honest(unpack_answer(text))
         if self.options.deployed_app and (other := other_versions(answer.place.versions)):
             raise RemoteError("version", f"the deployed app {self.options.deployed_app!r} has {other}", DEPLOY)
         place = answer.place.model_copy(update={"image": answer.place.image or self.settings.label})
         return Arrival(handle, answer=answer.model_copy(update={"place": place}))
 
+    def _honest(self, answer: Answer) -> Answer:
+        """The answer, in which no simulator passes as a GPU: one that nobody asked for has answered nothing."""
+        if self.settings.backend != "cuda":
+            return answer
+        results = []
+        for result in answer.results:
+            if result.device is not None and result.device.simulated:
+                finding = Finding(
+                    kind="device",
+                    message=f"the container answered from a {result.device}, and a real {self.options.gpu} was asked "
+                    f"for: the answer is not taken ({BACKEND_VARIABLE}=sim asks for a simulator)",
+                )
+                results.append(Result(job=result.job, status="unsupported", device=result.device, findings=(finding,)))
+            else:
+                results.append(result)
+        return answer.model_copy(update={"results": tuple(results)})
+
     async def _cancel(self, calls: Sequence[Any]) -> None:
         await asyncio.gather(*(call.cancel.aio() for call in calls), return_exceptions=True)
+
+    async def _cancel_by_name(self, call: str) -> None:
+        import modal
+
+        await modal.FunctionCall.from_id(call, client=self._client).cancel.aio()
 
     async def _stream(self, text: str, parts: queue.Queue[str | BaseException | None]) -> None:
         try:

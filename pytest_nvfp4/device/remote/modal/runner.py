@@ -10,8 +10,6 @@ from collections.abc import Iterator
 import modal
 
 _STARTED = time.monotonic()
-BACKEND_VARIABLE = "NVFP4_REMOTE_BACKEND"
-"""What a container's device is: ``cuda`` unless its environment says otherwise, as that of a test may."""
 
 
 class Runner:
@@ -23,7 +21,6 @@ class Runner:
         from pytest_nvfp4.device.remote.far import here, keep_to_itself
 
         keep_to_itself()
-        self._backend = os.environ.get(BACKEND_VARIABLE, "cuda")
         self._place = here(
             container=os.environ.get("MODAL_TASK_ID", f"pid-{os.getpid()}"),
             image=os.environ.get("MODAL_IMAGE_ID", ""),
@@ -38,7 +35,8 @@ class Runner:
         from pytest_nvfp4.device.remote.wire import pack_answer, squeeze, unpack_batch, unsqueeze
 
         try:
-            answer = do_batch(unpack_batch(unsqueeze(data)), run=worker(self._backend), place=self._place)
+            asked = unpack_batch(unsqueeze(data))
+            answer = do_batch(asked, run=worker(asked.backend), place=self._place)
         except RemoteError as error:
             return squeeze(json.dumps({"trouble": error.trouble, "what": error.what, "do": error.do}))
         self._place = self._place.model_copy(update={"startup_s": 0.0})
@@ -46,7 +44,11 @@ class Runner:
 
     @modal.method()
     def execute(self, text: str) -> Iterator[str]:
-        """Run a program and pass on what it writes; see ``device.remote.program``."""
-        from pytest_nvfp4.device.remote.program import run_program
+        """Run a program and pass on what it writes; see ``device.remote.program``.
 
+        The first piece names the call: the client cannot cancel a stream, but a call that it knows the name of.
+        """
+        from pytest_nvfp4.device.remote.program import Output, pack_output, run_program
+
+        yield pack_output(Output(call=modal.current_function_call_id() or ""))
         yield from run_program(text)

@@ -13,6 +13,7 @@ from pytest_nvfp4.device.remote.base import RemoteError, RemoteOptions
 
 APP = "pytest-nvfp4"
 """Name of the app and, unless another is given, of its deployment."""
+BACKEND_VARIABLE = "NVFP4_MODAL_BACKEND"
 BASE_IMAGE = "nvidia/cuda:13.0.1-devel-ubuntu24.04"
 CPUS, MEMORY_MIB = 4.0, 32 * 1024
 SCALEDOWN_S = 20
@@ -41,6 +42,8 @@ class ModalSettings:
         timeout_s: Seconds that a batch may run.
         single_use: A container does one batch and ends.
         image: The base image.
+        backend: What the container's device is: ``cuda``. Others are for tests (``far.worker``); they are asked for by
+            ``NVFP4_MODAL_BACKEND`` alone, and what they answer is named as theirs.
         packages: What is installed into it.
         python: Version of its Python.
     """
@@ -50,6 +53,7 @@ class ModalSettings:
     timeout_s: float = 900.0
     single_use: bool = False
     image: str = BASE_IMAGE
+    backend: str = "cuda"
     packages: tuple[str, ...] = field(default_factory=lambda: tuple(map(_pinned, _PACKAGES)))
     python: str = field(default_factory=lambda: ".".join(platform.python_version_tuple()[:2]))
 
@@ -80,6 +84,7 @@ class ModalSettings:
             timeout_s=options.timeout_s,
             single_use=options.single_use,
             image=environ.get("NVFP4_MODAL_IMAGE", BASE_IMAGE),
+            backend=environ.get(BACKEND_VARIABLE, "cuda"),
         )
 
     @classmethod
@@ -96,6 +101,7 @@ class ModalSettings:
                 timeout_s=float(environ.get("NVFP4_MODAL_TIMEOUT", "900")),
                 single_use=environ.get("NVFP4_MODAL_SINGLE_USE", "") not in ("", "0"),
                 image=environ.get("NVFP4_MODAL_IMAGE", BASE_IMAGE),
+                backend=environ.get(BACKEND_VARIABLE, "cuda"),
             )
         except ValueError as error:
             raise RemoteError("setup", f"an NVFP4_MODAL_* variable is no number: {error}") from error

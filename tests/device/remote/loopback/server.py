@@ -48,7 +48,13 @@ class Loopback:
         url: What ``MODAL_SERVER_URL`` is to be.
         faults: What goes wrong.
         calls: The RPCs of clients in order; those of containers are in ``worker_calls``.
-        received: Everything that came from clients, as bytes.
+        received: Every request of clients, as bytes; those of containers are in ``worker_received``.
+        headers: What came beside the requests of clients. Modal's token is there, and nowhere else.
+
+    Args:
+        backend: What clients that are started with ``environ()`` ask for as the container's device.
+        environ: Variables of containers.
+        capacity: Containers that there may be at once.
     """
 
     def __init__(self, *, backend: str = "host", environ: dict[str, str] | None = None, capacity: int = 64) -> None:
@@ -56,13 +62,16 @@ class Loopback:
         self.calls: list[str] = []
         self.worker_calls: list[str] = []
         self.received: list[bytes] = []
+        self.worker_received: list[bytes] = []
+        self.headers: list[bytes] = []
         self.answering = True
+        self.backend = backend
         self.folder = Path(tempfile.mkdtemp(prefix="loopback-"))
         self.blobs = Blobs()
         self.service = Service(
             folder=self.folder,
             packages=make_site(self.folder),
-            environ={"NVFP4_REMOTE_BACKEND": backend, **(environ or {})},
+            environ=environ or {},
             blobs=self.blobs,
             capacity=capacity,
         )
@@ -92,6 +101,7 @@ class Loopback:
             "MODAL_CONFIG_PATH": "/dev/null",
             "MODAL_DISABLE_API_PROXY": "1",
             "MODAL_HEARTBEAT_INTERVAL": "0.2",
+            "NVFP4_MODAL_BACKEND": self.backend,
         }
 
     def count(self, rpc: str) -> int:
@@ -163,8 +173,11 @@ class Loopback:
             task = stream.metadata.get("x-loopback-task") if stream.metadata else None
             (self.calls if task is None else self.worker_calls).append(name)
             if task is None:
-                self._login(stream)
                 self.received.append(request.SerializeToString())
+                self.headers.append(repr(dict(stream.metadata or {})).encode())
+                self._login(stream)
+            else:
+                self.worker_received.append(request.SerializeToString())
             fault = self.faults.of(name, worker=task is not None)
             await self._suffer(fault)
             while not self.answering:

@@ -20,6 +20,8 @@ from .containers import Container, start
 
 _SUCCESS = api_pb2.GenericResult.GENERIC_STATUS_SUCCESS
 _POLL_S = 0.02
+MOUNTS_AT = "/root/"
+"""Where the client mounts Python source in a container: a convention of Modal's, not a place of this machine."""
 
 
 @dataclass
@@ -362,13 +364,13 @@ class Service:
         return layout
 
     def _root(self, definition: Any) -> Path:
-        """The files of a function's mounts, as they would lie below ``/root``."""
+        """The files of a function's mounts, as they would lie below ``MOUNTS_AT``."""
         names = "-".join(sorted(definition.mount_ids)) or "none"
         root = self._folder / "roots" / names
         if not root.exists():
             for mount in definition.mount_ids:
                 for file in self.mounts[mount]:
-                    target = root / file.filename.removeprefix("/root/").lstrip("/")
+                    target = root / file.filename.removeprefix(MOUNTS_AT).lstrip("/")
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_bytes(self.files[file.sha256_hex])
             root.mkdir(parents=True, exist_ok=True)

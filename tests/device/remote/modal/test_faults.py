@@ -228,7 +228,7 @@ def test_a_pickled_answer_is_not_opened(server: Loopback, remote: Make, tmp_path
 
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_a_container_dies(own_server: Callable[..., Loopback], remote: Make, deaths: int) -> None:
-    server = own_server(environ={"NVFP4_REMOTE_BACKEND": "none"})
+    server = own_server()
     server.faults.add(Fault("FunctionPutOutputs", "hang", worker=True, times=deaths))
     session = RemoteSession(remote())
     (ticket,) = session.add([batch()])
