@@ -8,7 +8,18 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-__all__ = ["candidates", "judge"]
+__all__ = ["NOT_MODELLED", "candidates", "judge"]
+
+NOT_MODELLED = {
+    r"fma\.\w+\.oob\..*": "the NaN that stands for out-of-bounds",
+    r"fma\.r[zmp]\.(relu\.)?bf16(x2)? .*": "the ISA has .rn only for bf16",
+    r"cvt\.rs\..*": "stochastic rounding",
+    r"isspacep\.(const|param|param::entry) .*": "constants and parameters lie in global memory here",
+    r"rcp\.r\w\.ftz\.f64 .*": "the ISA has .ftz for f64 with .approx only",
+    r"cvt\.(bf16\.f16|f16\.bf16) .*": "the ISA asks for a rounding",
+    r"(addc|subc)\.u16 .*": "the ISA has 32 and 64 bits",
+}
+"""Spellings that ptxas accepts and the simulator does not, and why."""
 
 _BITS = {
     "pred": 1, "u8": 8, "s8": 8, "b8": 8, "u16": 16, "s16": 16, "b16": 16, "f16": 16, "bf16": 16, "u32": 32, "s32": 32,

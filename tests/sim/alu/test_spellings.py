@@ -15,20 +15,11 @@ from pytest_nvfp4.sim.alu.table import LOWERINGS, covered
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lanes import FULL
 from tests.sim.alu.harness import Case, compiled
-from tests.sim.alu.spellings import candidates, judge
+from tests.sim.alu.spellings import NOT_MODELLED, candidates, judge
 
 ACCEPTED = Path(__file__).parent / "accepted_by_ptxas_13_0.txt"
 """Of ``candidates()``, what ptxas 13.0 accepts for sm_100a (sm_90a accepts a subset); other lines are refused by it."""
 
-NOT_MODELLED = {
-    r"fma\.\w+\.oob\..*": "the NaN that stands for out-of-bounds",
-    r"fma\.r[zmp]\.(relu\.)?bf16(x2)? .*": "the ISA has .rn only for bf16",
-    r"cvt\.rs\..*": "stochastic rounding",
-    r"isspacep\.(const|param|param::entry) .*": "constants and parameters lie in global memory here",
-    r"rcp\.r\w\.ftz\.f64 .*": "the ISA has .ftz for f64 with .approx only",
-    r"cvt\.(bf16\.f16|f16\.bf16) .*": "the ISA asks for a rounding",
-    r"(addc|subc)\.u16 .*": "the ISA has 32 and 64 bits",
-}
 NEWER = r"cvt\.rn\.(satfinite|satfinite\.relu|relu\.satfinite)\.e\wm\wx2\.(f16x2|bf16x2) .*"
 """Forms of a later PTX ISA than ptxas 13.0 knows."""
 
