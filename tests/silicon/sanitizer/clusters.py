@@ -141,7 +141,9 @@ multicast = Idiom(
     lambda x: place(x[_G % 32]),
     (
         Defect("no wait", {"wait": ""}, Said("race", ("load", "read"))),
-        Defect("the peer expects no bytes", {"expect": lambda line: line.replace("@%p10", "@%p3").replace("%p3", "%p5")},
+        Defect("the peer expects no bytes",
+               {"expect": "mov.u32 %r10, %cluster_ctarank; setp.eq.and.u32 %p3, %r10, 0, %p10; "
+                "@%p3 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 128;"},
                Said("deadlock", ("wait",)), hangs=True),
         Defect("no cluster barrier behind mbarrier.init", {"made": "bar.sync 0;"}, Said("mbarrier", ("load",)),
                hangs=True),

@@ -54,9 +54,8 @@ def _double() -> str:
     lines += ["cp.async.ca.shared.global [%r6+1024], [%rd6], 4; //@copy", "cp.async.commit_group;"]
     for step in range(4):
         if step < 3:
-            lines.append(
-                f"cp.async.ca.shared.global [%r6+{1024 + 256 * ((step + 1) % 2)}], [%rd6+{256 * (step + 1)}], 4; //@copy"
-            )
+            to, source = 1024 + 256 * ((step + 1) % 2), 256 * (step + 1)
+            lines.append(f"cp.async.ca.shared.global [%r6+{to}], [%rd6+{source}], 4; //@copy")
         lines += ["cp.async.commit_group;", "cp.async.wait_group 1; //@wait", "bar.sync 0; //@meet"]
         lines.append(f"ld.shared.b32 %r21, [%r9+{1024 + 256 * (step % 2)}]; //@read")
         lines += ["mad.lo.u32 %r30, %r30, 3, %r21;", "bar.sync 0; //@again"]
@@ -158,7 +157,7 @@ tiles = Idiom(
         Defect("no barrier before the store", {"meet": ""}, Said("race", ("write", "store"))),
         Defect("no wait_group.read before the overwrite", {"wait": ""}, Said("race", ("store", "write"))),
         Defect("no barrier at all", {"again": "", "meet": ""}, Said("race", ("write", "store"))),
-        Defect("the loading thread does not wait for the others' reads", {"again": ""}, Said("race", ("store", "write"))),
+        Defect("no barrier behind wait_group.read", {"again": ""}, Said("race", ("store", "write"))),
     ),
 )  # fmt: skip
 

@@ -19,7 +19,7 @@ from tests.sim.tma.maps import Geometry
 
 __all__ = ["Verdict", "agrees", "verdict"]
 
-_ABOUT = ("race", "proxy", "tensormap", "deadlock")
+_ABOUT = ("race", "proxy", "tensormap")
 _EARLY = ("uninitialised", "in-flight")
 _PLACE = re.compile(re.escape(FILE) + r":(\d+)")
 
