@@ -14,6 +14,8 @@ from pathlib import Path
 from modal_proto import api_pb2
 
 _PR_SET_PDEATHSIG = 1
+DEVICES = Path(__file__).parent / "devices"
+"""Devices of tests, which a container finds by their name; nothing of the package is there."""
 
 
 def _die_with_parent() -> None:
@@ -62,7 +64,7 @@ def start(
     variables = {
         "PATH": os.environ.get("PATH", ""),
         "HOME": str(home),
-        "PYTHONPATH": f"{root}:{packages}",
+        "PYTHONPATH": f"{root}:{packages}:{DEVICES}",
         "PYTHONDONTWRITEBYTECODE": "1",
         "MODAL_IS_REMOTE": "1",
         "MODAL_SERVER_URL": server_url,

@@ -104,6 +104,13 @@ class Loopback:
             "NVFP4_MODAL_BACKEND": self.backend,
         }
 
+    def forget(self) -> None:
+        """Forget what was said, and let everything go well again."""
+        self.faults.clear()
+        self.answering = True
+        for said in (self.calls, self.worker_calls, self.received, self.worker_received, self.headers):
+            said.clear()
+
     def count(self, rpc: str) -> int:
         """How often clients called an RPC."""
         return Counter(self.calls)[rpc]

@@ -34,10 +34,7 @@ def shared_server() -> Iterator[Loopback]:
 @pytest.fixture
 def server(shared_server: Loopback, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
     """The shared server, without faults and with nothing said to it."""
-    shared_server.faults.clear()
-    shared_server.answering = True
-    shared_server.calls.clear()
-    shared_server.received.clear()
+    shared_server.forget()
     _aim(shared_server, monkeypatch)
     yield shared_server
     shared_server.faults.clear()

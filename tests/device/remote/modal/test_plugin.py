@@ -1,24 +1,19 @@
-"""``pytest --nvfp4-remote=modal`` as a user runs it, with torch's operations on the CPU as the container's device."""
+"""``pytest --nvfp4-remote=modal`` as a user runs it; the container's device is the simulator, or torch on the CPU."""
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ..loopback import Loopback
-from ..loopback.server import TOKEN_ID, TOKEN_SECRET
+from .user import KERNELS, SM100, SMALL, User
 
-KERNELS = Path(__file__).parents[2] / "kernels"
-SMALL = ("--nvfp4-problem=7x128x256", "--nvfp4-problem=3x128x256", "--nvfp4-family=pow2_exact")
-PLANTED = "planted-secret-0f9d3c"
 HANGS_THERE = """
 import os
 import time
@@ -28,6 +23,13 @@ def custom_kernel(data):
     if "nvfp4-job-" in os.getcwd():
         time.sleep(600)
 """
+SHIPPED = ("--nvfp4-problem=40x128x512", "--nvfp4-family=pow2_exact")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Traces of all tests here: a kernel that several of them use is compiled once."""
+    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(scope="module")
@@ -36,154 +38,123 @@ def host_server() -> Iterator[Loopback]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def simulating() -> Iterator[Loopback]:
+    with Loopback(backend="sim") as server:
+        yield server
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
-    (tmp_path / "kernel.py").write_text((KERNELS / "honest.py").read_text())
-    return tmp_path
+def user(host_server: Loopback, tmp_path: Path, cache: Path) -> User:
+    host_server.forget()
+    made = User(host_server, tmp_path, cache=cache)
+    made.write("kernel.py", (KERNELS / "honest.py").read_text())
+    return made
 
 
-def environment(server: Loopback, project: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MODAL_", "PYTEST_"))}
-    secrets = {"MY_API_KEY": PLANTED, "MODAL_PLANTED": PLANTED, "AWS_SECRET_ACCESS_KEY": PLANTED}
-    return {**kept, **server.environ(), **secrets, "NVFP4_CACHE_DIR": str(project / "cache")}
+@pytest.fixture
+def shipped(simulating: Loopback, tmp_path: Path, cache: Path) -> User:
+    """The shipped kernel, and one that takes the first k-tile's scales of B for all of them."""
+    simulating.forget()
+    made = User(simulating, tmp_path, cache=cache)
+    text = SM100.read_text()
+    made.write("sm100.py", text)
+    wrong = text.replace("tBgSFB[None, k_tile], tBsSFB", "tBgSFB[None, 0], tBsSFB")
+    assert wrong != text
+    made.write("wrong.py", wrong)
+    return made
 
 
-def command(*args: str) -> list[str]:
-    lean = ("-p", "no:hypothesispytest", "-p", "no:syrupy", "--nvfp4-remote=modal", "-o", "addopts=")
-    return [sys.executable, "-m", "pytest", "-p", "no:benchmark", *lean[:2], *lean[4:], *args]
-
-
-def run(server: Loopback, project: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*args),
-        env=environment(server, project),
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def test_checks_run_there_and_a_rerun_pays_for_nothing(host_server: Loopback, project: Path) -> None:
-    wrong = (project / "kernel.py").read_text().replace("[:rows, : k // 16]", "[:rows, : k // 16].roll(1, dims=1)")
-    (project / "wrong.py").write_text(wrong)
-    host_server.calls.clear()
-    host_server.received.clear()
-    first = run(host_server, project, "kernel.py", "wrong.py", "-k", "verify", *SMALL)
-    assert "2 failed, 2 passed" in first.stdout, first.stdout + first.stderr
-    assert "failed on 7x128x256 with inputs 'pow2_exact'" in first.stdout
-    assert re.search(r"^2 done; \d+ s, about \$", first.stdout, re.MULTILINE), "one job a kernel"
-    assert re.search(r"^ta-\d+, image im-loopback", first.stdout, re.MULTILINE)
-    assert host_server.count("FunctionMap") == 2
-    assert host_server.count("AppClientDisconnect") == 1
-    again = run(host_server, project, "--lf", "-k", "verify", *SMALL, "kernel.py", "wrong.py")
-    assert "2 failed" in again.stdout, again.stdout + again.stderr
-    assert "1 from earlier sessions" in again.stdout
-    assert host_server.count("FunctionMap") == 2
-    assert host_server.count("AppCreate") == 1, "nothing was contacted"
-    assert_no_secret(host_server, project, first.stdout + first.stderr + again.stdout + again.stderr)
-
-
-def assert_no_secret(server: Loopback, project: Path, said: str) -> None:
-    """No secret of the environment in what was said, sent, kept, or given to a container."""
-    places = {"output": said.encode(), "requests": b"\0".join(server.received)}
-    places["mounts"] = b"\0".join(server.service.files.values())
-    places["blobs"] = b"\0".join(server.blobs.data.values())
-    for folder in (project, server.folder):
-        for path in folder.rglob("*"):
-            if path.is_file() and "site-packages" not in path.parts:
-                places[str(path)] = path.read_bytes()
-    for secret in (PLANTED, TOKEN_ID, TOKEN_SECRET):
-        assert [name for name, data in places.items() if secret.encode() in data] == []
+def test_the_shipped_kernel_is_verified_there_and_a_rerun_pays_for_nothing(shipped: User) -> None:
+    server = shipped.server
+    first = shipped.run("sm100.py", "wrong.py", "-k", "verify", "--junitxml=report.xml", *SHIPPED)
+    assert "1 failed, 1 passed" in first, first
+    assert "failed on 40x128x512 with inputs 'pow2_exact'" in first
+    assert re.search(r"^2 done; \d+ s, about \$", first, re.MULTILINE), "one job a kernel"
+    assert re.search(r"^answers of: simulated NVIDIA B200, sm_100$", first, re.MULTILINE), "and not of a B200"
+    assert re.search(r"^ta-\d+, image im-loopback", first, re.MULTILINE)
+    named = [one.get("value") for one in ET.parse(shipped.folder / "report.xml").iter("property")]
+    assert named == ["simulated NVIDIA B200, sm_100"] * 2
+    assert server.count("FunctionMap") == 2
+    assert server.count("AppClientDisconnect") == 1
+    again = shipped.run("sm100.py", "wrong.py", "--lf", "-k", "verify", *SHIPPED)
+    assert "1 failed" in again, again
+    assert "1 from earlier sessions" in again
+    assert server.count("FunctionMap") == 2
+    assert server.count("AppCreate") == 1, "nothing was contacted"
+    shipped.assert_no_secret(first, again)
 
 
 @pytest.mark.slow
-def test_test_processes_share_one_app(host_server: Loopback, project: Path) -> None:
+def test_test_processes_share_one_app(shipped: User) -> None:
     pytest.importorskip("xdist")
-    host_server.calls.clear()
-    done = run(host_server, project, "kernel.py", "-k", "verify", "-n2", *SMALL, "--nvfp4-remote-containers=2")
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
-    assert host_server.count("AppCreate") == 1
-    assert host_server.count("FunctionMap") == 2
-
-
-@pytest.mark.parametrize(
-    "args", [("--collect-only", "kernel.py"), ("-k", "launch", "kernel.py"), ("test_other.py",), ("--help",)]
-)
-def test_without_a_device_check_nothing_is_contacted(
-    host_server: Loopback, project: Path, args: tuple[str, ...]
-) -> None:
-    (project / "test_other.py").write_text(
-        "import sys\n\n\ndef test_it() -> None:\n    assert 'modal' not in sys.modules\n"
-    )
-    host_server.calls.clear()
-    done = run(host_server, project, *args)
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    assert "INTERNALERROR" not in done.stdout + done.stderr
-    if args == ("test_other.py",):
-        assert "1 passed" in done.stdout, done.stdout
-    assert host_server.calls == []
+    said = shipped.run("sm100.py", "wrong.py", "-k", "verify", "-n2", "--nvfp4-remote-containers=2", *SHIPPED)
+    assert "1 failed, 1 passed" in said, said
+    assert "answers of: simulated NVIDIA B200" in said
+    assert shipped.server.count("AppCreate") == 1
+    assert shipped.server.count("FunctionMap") == 2
+    shipped.assert_no_secret(said)
 
 
 @pytest.mark.slow
-def test_benchmarks_of_a_file_are_one_batch(host_server: Loopback, project: Path) -> None:
+def test_what_was_simulated_is_kept_for_the_simulator_alone(shipped: User) -> None:
+    """Whoever asks for a real B200 later is not given a simulator's answer, kept or fresh."""
+    assert "1 passed" in shipped.run("sm100.py", "-k", "verify", *SHIPPED)
+    said = shipped.run("sm100.py", "-k", "verify", "--nvfp4-resume", *SHIPPED, NVFP4_MODAL_BACKEND="cuda")
+    assert "from earlier sessions" not in said
+    assert "1 failed" in said or "1 skipped" in said, said
+    assert shipped.server.count("FunctionMap") == 2
+
+
+@pytest.mark.slow
+def test_checks_on_torchs_cpu_as_device(user: User) -> None:
+    wrong = (KERNELS / "honest.py").read_text().replace("[:rows, : k // 16]", "[:rows, : k // 16].roll(1, dims=1)")
+    user.write("wrong.py", wrong)
+    said = user.run("kernel.py", "wrong.py", "-k", "verify", *SMALL)
+    assert "2 failed, 2 passed" in said, said
+    assert user.server.count("FunctionMap") == 2
+
+
+@pytest.mark.parametrize("args", [("--collect-only", "kernel.py"), ("-k", "launch", "kernel.py"), ("test_other.py",)])
+def test_without_a_device_check_nothing_is_contacted(user: User, args: tuple[str, ...]) -> None:
+    user.write("test_other.py", "import sys\n\n\ndef test_it():\n    assert 'modal' not in sys.modules\n")
+    said = user.run(*args)
+    assert "INTERNALERROR" not in said
+    if args == ("test_other.py",):
+        assert "1 passed" in said, said
+    assert user.server.calls == []
+
+
+@pytest.mark.slow
+def test_a_simulator_has_no_clock(user: User) -> None:
     pytest.importorskip("pytest_benchmark")
-    host_server.calls.clear()
-    line = [*command("kernel.py", "-k", "benchmark", "-rs", *SMALL)]
-    line[line.index("no:benchmark") - 1 : line.index("no:benchmark") + 1] = []
-    done = subprocess.run(
-        line,
-        env=environment(host_server, project),
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert "2 skipped" in done.stdout, done.stdout + done.stderr
-    assert "has no clock" in done.stdout
-    assert host_server.count("FunctionMap") == 1
+    said = user.run("kernel.py", "-k", "benchmark", "-rs", *SMALL, benchmark=True)
+    assert "2 skipped" in said, said
+    assert "has no clock" in said
+    assert user.server.count("FunctionMap") == 1
 
 
-def test_an_unreachable_remote_fails_the_checks_and_says_why(host_server: Loopback, project: Path) -> None:
-    environ = environment(host_server, project) | {"MODAL_TOKEN_SECRET": "as-not-this-one"}
-    done = subprocess.run(
-        command("kernel.py", "-k", "verify", *SMALL),
-        env=environ,
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert "2 failed" in done.stdout, done.stdout + done.stderr
-    assert "not run on modal: Modal refused the token" in done.stdout
-    assert "as-not-this-one" not in done.stdout + done.stderr
+def test_an_unreachable_remote_fails_the_checks_and_says_why(user: User) -> None:
+    said = user.run("kernel.py", "-k", "verify", *SMALL, MODAL_TOKEN_SECRET="as-not-this-one")
+    assert "2 failed" in said, said
+    assert "not run on modal: Modal refused the token" in said
+    assert "as-not-this-one" not in said
 
 
-def test_an_interrupt_cancels_and_leaves_nothing(host_server: Loopback, project: Path) -> None:
-    (project / "kernel.py").write_text(HANGS_THERE)
-    host_server.calls.clear()
-    process = subprocess.Popen(
-        command("kernel.py", "-k", "verify", *SMALL),
-        env=environment(host_server, project),
-        cwd=project,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    host_server.wait_for(lambda: host_server.count("FunctionMap"), seconds=60)
+def test_an_interrupt_cancels_and_leaves_nothing(user: User) -> None:
+    user.write("kernel.py", HANGS_THERE)
+    server = user.server
+    process = user.start("kernel.py", "-k", "verify", *SMALL)
+    server.wait_for(lambda: server.count("FunctionMap"), seconds=60)
     start = time.monotonic()
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=40)
     assert process.returncode == 2, said
     assert time.monotonic() - start < 30
-    assert host_server.count("FunctionCallCancel") == 1
-    assert host_server.count("AppClientDisconnect") == 1
+    assert server.count("FunctionCallCancel") == 1
+    assert server.count("AppClientDisconnect") == 1
     assert "KeyboardInterrupt" in said
-    host_server.wait_for(lambda: not any(one.alive for one in host_server.service.containers.values()))
+    server.wait_for(lambda: not any(one.alive for one in server.service.containers.values()))
 
 
 @pytest.mark.parametrize(
