@@ -23,7 +23,8 @@ def simulate(case: Case) -> Outputs:
     """Run on the simulator.
 
     Raises:
-        Fault: the simulator found the kernel wrong, or does not know an instruction.
+        Fault: the simulator found the kernel wrong.
+        Unsupported: it does not know an instruction.
         AssertionError: it has findings that do not stop a kernel.
     """
 

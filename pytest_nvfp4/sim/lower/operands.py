@@ -158,9 +158,11 @@ class Operands:
         return "(" + "".join(f"{value}, " for value in self.values(operand, bits)) + ")"
 
     def predicate(self, operand: Operand) -> str:
-        """Expression of a predicate source: a register, its negation, or a literal 0 or 1."""
+        """Expression of a predicate source: a register, its negation, a literal 0 or 1, ``%is_explicit_cluster``."""
         if isinstance(operand, Immediate):
             return "True" if operand.value else "False"
+        if isinstance(operand, Special) and operand.name == "is_explicit_cluster":
+            return f"({self._special(operand.name)[0]} != 0)"
         if not isinstance(operand, Register) or operand.bits != 1:
             raise Unsupported(f"operand {operand!r} is not a predicate")
         name = self._read(operand)

@@ -150,3 +150,14 @@ barrier.cluster.arrive; barrier.cluster.wait;
 
 def test_one_cta_is_a_cluster_of_one():
     run("barrier.cluster.arrive;\nbarrier.cluster.wait;\nmapa.shared::cluster.u32 %r1, %r99, 0;")
+
+
+@pytest.mark.parametrize(("shape", "explicit"), [(PAIR, 1), ({}, 0)])
+def test_whether_a_cluster_was_asked_for_is_a_predicate(shape, explicit):
+    body = """
+mov.pred %p1, %is_explicit_cluster;
+selp.u32 %r5, 1, 0, %p1;
+@%p0 st.global.b32 [%rd100], %r5;
+"""
+    ran = clean(body, threads=32, buffers={"out": np.full(1, 7, np.uint32)}, **shape)
+    assert list(ran["out"]) == [explicit]
