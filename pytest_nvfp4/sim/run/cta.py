@@ -36,6 +36,20 @@ class Cluster:
             found = self.units[kind] = kind(self)  # type: ignore[call-arg]
         return found
 
+    def dissolve(self) -> None:
+        """Cut the ties between the parts of an ended cluster, so that its memory is free at once.
+
+        Nothing may be under way any more, and nobody may ask about it later.
+        """
+        for cta in self.ctas:
+            for warp in cta.warps:
+                warp.units.clear()
+                warp.groups.clear()
+            cta.units.clear()
+            cta.warps.clear()
+        self.units.clear()
+        self.ctas.clear()
+
 
 class Cta:
     """One CTA.

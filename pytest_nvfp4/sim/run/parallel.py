@@ -17,6 +17,7 @@ from typing import Any
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.ptx.syntax import Kernel
+from pytest_nvfp4.sim.run import collector
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.tcgen05 import blas
 
@@ -48,7 +49,7 @@ def run_grid(grid: Grid, *, processes: int) -> None:
 
     Matrix products of numpy use one thread meanwhile: their threads would spin against those of the other processes.
     """
-    with blas.threads(1):
+    with blas.threads(1), collector.seldom():
         _run_grid(grid, processes)
 
 

@@ -201,7 +201,13 @@ class Scheduler:
                     raise
 
     def _retire(self) -> None:
-        self.resident = [c for c in self.resident if any(cta.exited < len(cta.warps) for cta in c.ctas)]
+        machine = self.grid.machine
+        ended = [c for c in self.resident if all(cta.exited == len(cta.warps) for cta in c.ctas)]
+        if ended:
+            self.resident = [c for c in self.resident if c not in ended]
+            if machine.monitor is None and machine.trace is None:  # those may name what was long ago
+                for cluster in ended:
+                    cluster.dissolve()
 
     # ---- when nothing can run ------------------------------------------------------------------------------------
 
