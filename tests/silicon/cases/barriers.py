@@ -18,7 +18,7 @@ def wait(parity: int, label: str, at: int = 0) -> str:
     return f"{label}:\nmbarrier.try_wait.parity.shared.b64 %p9, [%r99+{at}], {parity};\n@!%p9 bra {label};\n"
 
 
-def test(register: str, parity: int, at: int = 0) -> str:
+def answer(register: str, parity: int, *, at: int = 0) -> str:
     """What ``test_wait`` answers now: it never waits, so its answer is defined where nothing is under way."""
     return f"mbarrier.test_wait.parity.shared.b64 %p8, [%r99+{at}], {parity};\n" + flag(register, "%p8")
 
@@ -42,11 +42,11 @@ def _parities() -> Case:
     body, names = INIT.format(count=2), {}
     for phase in range(4):
         for parity in (0, 1):
-            body += test(f"%r{10 + 4 * phase + parity}", parity)
+            body += answer(f"%r{10 + 4 * phase + parity}", parity)
             names[f"after {phase} phases, parity {parity}"] = f"%r{10 + 4 * phase + parity}"
         body += "bar.sync 0;\n@%p0 mbarrier.arrive.shared.b64 _, [%r99];\nbar.sync 0;\n"
         for parity in (0, 1):
-            body += test(f"%r{12 + 4 * phase + parity}", parity)
+            body += answer(f"%r{12 + 4 * phase + parity}", parity)
             names[f"after {phase} phases and half, parity {parity}"] = f"%r{12 + 4 * phase + parity}"
         body += "bar.sync 0;\n@%p0 mbarrier.arrive.shared.b64 _, [%r99];\nbar.sync 0;\n"
         body += wait(phase % 2, f"W{phase}")
@@ -60,7 +60,9 @@ def _states() -> Case:
     body += "mov.u32 %r10, 0;\n@%p1 mbarrier.test_wait.shared.b64 %p2, [%r99], %rd1;\n@%p1 selp.u32 %r10, 1, 0, %p2;\n"
     body += "bar.sync 0;\n@!%p1 mbarrier.arrive.shared.b64 %rd1, [%r99];\nbar.sync 0;\n"
     body += "mbarrier.test_wait.shared.b64 %p3, [%r99], %rd1;\n" + flag("%r11", "%p3")
-    body += "mbarrier.arrive.shared.b64 %rd2, [%r99];\nW: mbarrier.try_wait.shared.b64 %p4, [%r99], %rd2;\n@!%p4 bra W;\n"
+    body += (
+        "mbarrier.arrive.shared.b64 %rd2, [%r99];\nW: mbarrier.try_wait.shared.b64 %p4, [%r99], %rd2;\n@!%p4 bra W;\n"
+    )
     body += "mbarrier.test_wait.shared.b64 %p5, [%r99], %rd2;\n" + flag("%r12", "%p5")
     body += "cvt.u32.u64 %r13, %rd1; shr.u64 %rd3, %rd1, 32; cvt.u32.u64 %r14, %rd3;\n"
     names = {"half of them": "%r10", "all": "%r11", "the next phase": "%r12", "low": "%r13", "high": "%r14"}
@@ -89,7 +91,7 @@ def _transactions() -> Case:
             last = number == len(steps) - 1
             if last:
                 body += wait(phase % 2, f"W{phase}")
-            body += test(f"%r{at}", phase % 2)
+            body += answer(f"%r{at}", phase % 2)
             names[f"phase {phase} after step {number}"] = f"%r{at}"
             at += 1
     return by_thread("barriers.mbarrier.transactions", body, names)
@@ -136,7 +138,7 @@ def _drops() -> Case:
     ):
         body += f"bar.sync 0;\n@%p0 {step}\nbar.sync 0;\n"
         for parity in (0, 1):
-            body += test(f"%r{10 + 2 * at + parity}", parity)
+            body += answer(f"%r{10 + 2 * at + parity}", parity)
             names[f"after step {at}, parity {parity}"] = f"%r{10 + 2 * at + parity}"
     return by_thread("barriers.mbarrier.drop", body, names)
 
@@ -153,7 +155,9 @@ def _pending() -> Case:
 
 def _invalidated() -> Case:
     """After ``inval`` the memory is memory again, and may become another barrier."""
-    body = INIT.format(count=5) + """
+    body = (
+        INIT.format(count=5)
+        + """
 bar.sync 0;
 @%p0 mbarrier.inval.shared.b64 [%r99];
 @%p0 st.shared.b64 [%r99], 0x1234567887654321;
@@ -163,7 +167,11 @@ bar.sync 0;
 @%p0 mbarrier.init.shared.b64 [%r99], 32;
 bar.sync 0;
 mbarrier.arrive.shared.b64 _, [%r99];
-""" + wait(0, "W") + test("%r12", 0) + test("%r13", 1)
+"""
+        + wait(0, "W")
+        + answer("%r12", 0)
+        + answer("%r13", 1)
+    )
     return by_thread("barriers.mbarrier.inval", body, ["%r10", "%r11", "%r12", "%r13"])
 
 
@@ -181,7 +189,9 @@ shl.b32 %r5, %r0, 2; add.u32 %r5, %r5, %r99; mov.u32 %r20, 0;
     ):  # fmt: skip
         distance = 64 if "%r4" in text else 32
         body += f"mad.lo.u32 %r6, %r0, 11, {step}; st.shared.b32 [%r5], %r6;\n{text}\n"
-        body += f"xor.b32 %r7, %r0, {distance}; shl.b32 %r7, %r7, 2; add.u32 %r7, %r7, %r99; ld.shared.b32 %r8, [%r7];\n"
+        body += (
+            f"xor.b32 %r7, %r0, {distance}; shl.b32 %r7, %r7, 2; add.u32 %r7, %r7, %r99; ld.shared.b32 %r8, [%r7];\n"
+        )
         body += f"mad.lo.u32 %r20, %r20, 13, %r8;\n{text}\n"
     return by_thread("barriers.named", body, ["%r20"], threads=128)
 

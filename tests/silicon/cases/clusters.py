@@ -80,7 +80,7 @@ def _remote_arrivals(size: int) -> Case:
     """All threads of all CTAs arrive at a barrier of rank 0, which counts what they wrote."""
     body = PEER + SEED + f"@%p0 mbarrier.init.shared.b64 [%r99+512], {32 * size};\n"
     body += "fence.mbarrier_init.release.cluster;\n" + MEET
-    body += f"""
+    body += """
 mov.u32 %r2, 0; mad.lo.u32 %r3, %r90, 32, %r0; shl.b32 %r3, %r3, 2; add.u32 %r3, %r3, %r99;
 mapa.shared::cluster.u32 %r4, %r3, %r2; add.u32 %r5, %r99, 512; mapa.shared::cluster.u32 %r6, %r5, %r2;
 st.shared::cluster.b32 [%r4], %r1;

@@ -99,7 +99,9 @@ def _multicast() -> Case:
         wait(), copy_out(SIZE, to="%rd101"), MEET,
     ]  # fmt: skip
     buffers = {"in": noise(SIZE, 2), "out": np.zeros(2 * SIZE, np.uint8)}
-    return case("copies.multicast", "\n".join(body), buffers, ("out",), shared=SHARED, grid=(2, 1, 1), cluster=(2, 1, 1))
+    return case(
+        "copies.multicast", "\n".join(body), buffers, ("out",), shared=SHARED, grid=(2, 1, 1), cluster=(2, 1, 1)
+    )
 
 
 def _by_lane() -> Case:

@@ -130,7 +130,10 @@ def _load(name: str, geometry: Geometry, coordinates: Sequence[Sequence[int]], *
             f"cp.async.bulk.tensor.{rank}d.shared::cta.global.tile.mbarrier::complete_tx::bytes "
             f"[%r1+{start}], [%rd101, {_coordinates(at)}], [%r1];"
         )
-        outs += [f"add.u64 %rd60, %rd102, {number * geometry.bytes};", copy_out(geometry.bytes, start=start, to="%rd60")]
+        outs += [
+            f"add.u64 %rd60, %rd102, {number * geometry.bytes};",
+            copy_out(geometry.bytes, start=start, to="%rd60"),
+        ]
     body = "\n".join([prologue(), first("\n".join(issues)), wait(), *outs])
     out = np.zeros(geometry.bytes * len(coordinates), np.uint8)
     buffers = {"x": _tensor(geometry, 1), "map": np.zeros(128, np.uint8), "out": out}
@@ -138,7 +141,9 @@ def _load(name: str, geometry: Geometry, coordinates: Sequence[Sequence[int]], *
     return case(name, body, buffers, ("out",), maps={"map": (geometry, "x")}, shared=shared, **more)
 
 
-def _store(name: str, geometry: Geometry, coordinates: Sequence[Sequence[int]], *, offset: int = 0, **more: Any) -> Case:
+def _store(
+    name: str, geometry: Geometry, coordinates: Sequence[Sequence[int]], *, offset: int = 0, **more: Any
+) -> Case:
     """One store for each coordinate, each after the one before; each of other data."""
     rank, size = len(geometry.dims), -(-geometry.bytes // 128) * 128
     body = [prologue()]
