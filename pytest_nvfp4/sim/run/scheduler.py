@@ -66,6 +66,8 @@ class Scheduler:
                     self.ready.rotate(-schedule.turn(self.ready))
                 warp = self.ready.popleft()
                 warp.queued = False
+                if not warp.groups:
+                    continue  # woken in the very turn in which it then ended
                 self._turn(warp)
                 if self._spinning and machine.changes != self._spun_at:
                     self._unspin()

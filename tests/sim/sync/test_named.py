@@ -89,7 +89,8 @@ bra END;
 EVEN: {even}
 END:
 """
-    clean(body.format(odd="barrier.sync 0, 64;", even="barrier.sync 0, 64;"), threads=64)
+    ran = clean(body.format(odd="barrier.sync 0, 64;", even="barrier.sync 0, 64;"), threads=64)
+    assert ran.grid.counters["instructions.warp0"] == ran.grid.counters["instructions.warp1"]
     apart = body.format(odd="bar.sync 0, 64;", even="bar.sync 0, 64;")
     assert faults("divergence", "wait for each other at different instructions", apart, threads=64)
 
