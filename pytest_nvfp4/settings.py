@@ -19,6 +19,7 @@
     path = "examples/dense_gemm.py"
     name = "2cta"                                     # several configurations of one file
     entry = "examples/build.py::two_cta"
+    exercise = "examples/build.py::call_two_cta"      # calls it on small inputs of its own: the races check runs this
     compile-options = ["--opt-level 2"]
 """
 
@@ -51,6 +52,8 @@ class KernelSettings:
     Attributes:
         name: Name of the configuration; empty for the only one. It becomes part of the node id.
         entry: ``FILE::FUNCTION`` relative to the root; None for a kernel under GPU MODE's contract.
+        exercise: ``FILE::FUNCTION`` relative to the root, which calls a kernel that has an entry on small inputs of its
+            own, and raises if a result is wrong; None where it is not run.
         arch: Architecture to compile for.
         problems: The problems it is traced on; None where the settings do not say: then ``gpumode-0`` for a kernel
             under the contract, and one trace without a problem's name for an entry.
@@ -66,6 +69,7 @@ class KernelSettings:
 
     name: str = ""
     entry: str | None = None
+    exercise: str | None = None
     arch: str = DEFAULT_ARCH
     problems: tuple[Problem, ...] | None = None
     verify: tuple[Problem, ...] | None = None
@@ -226,6 +230,7 @@ _KERNEL_KEYS = (
     "path",
     "name",
     "entry",
+    "exercise",
     "arch",
     "problems",
     "verify-problems",
@@ -248,6 +253,7 @@ _TOP_KEYS = (
     "benchmark-problems",
 )
 _ANY = re.compile(r".+", re.DOTALL)
+_FUNCTION = re.compile(r".+::\w+")
 
 
 def _kernel(reader: _Reader, base: KernelSettings, own: Mapping[str, Problem], problems_key: str) -> KernelSettings:
@@ -310,9 +316,14 @@ def parse(data: Mapping[str, Any], *, file: Path) -> Settings:
         settings = replace(
             _kernel(reader, default, own, "problems"),
             name=reader.text("name", _NAME, "letters, digits, and . _ + - are expected", "") or "",
-            entry=reader.text("entry", re.compile(r".+::\w+"), "FILE::FUNCTION is expected", None),
+            entry=reader.text("entry", _FUNCTION, "FILE::FUNCTION is expected", None),
+            exercise=reader.text("exercise", _FUNCTION, "FILE::FUNCTION is expected", None),
             configured=True,
         )
+        if settings.exercise is not None and settings.entry is None:
+            raise reader.fail(
+                "exercise", settings.exercise, "it goes with an entry; custom_kernel(data) is called on problems"
+            )
         read.append(_Table(path, settings))
     return Settings(file.parent, file, own, default, tuple(read))
 

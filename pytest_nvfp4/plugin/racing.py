@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device import job
     from pytest_nvfp4.device.simulate import Simulated
     from pytest_nvfp4.problem import Problem
+    from pytest_nvfp4.toolchain.request import Entry
     from pytest_nvfp4.toolchain.trace import Finding
 
 RACES = "races"
@@ -48,18 +49,22 @@ class RaceCase(Case):
 def race_cases(run: Run, devices: Devices, cases: Iterable[Case]) -> list[RaceCase]:
     """The cases of the races check: one small problem of each configuration, or all that are verified.
 
-    Small is the problem with the fewest multiplications of those the kernel is compiled for. A kernel with an entry
-    cannot be run; without the simulator, or with ``--nvfp4-races=off``, there are none.
+    Small is the problem with the fewest multiplications of those the kernel is compiled for. A kernel with an entry is
+    run by its ``exercise``, once, if it has one. Without the simulator, or with ``--nvfp4-races=off``, there are none.
     """
     if not devices.options.simulates or devices.options.races == "off":
         return []
     from pytest_nvfp4.problem import GPUMODE
 
     first: dict[str, list[Case]] = {}
-    for case in cases:
-        if case.settings.entry is None and case.trouble is None:
-            first.setdefault(case.settings.name, []).append(case)
     made: list[RaceCase] = []
+    for case in cases:
+        if case.trouble is not None:
+            continue
+        if case.settings.entry is None:
+            first.setdefault(case.settings.name, []).append(case)
+        elif case.settings.exercise is not None and not any(one.settings == case.settings for one in made):
+            made.append(RaceCase(case.path, case.settings, case.problem, case.settings.name, traced=case))
     for traced in first.values():
         settings = traced[0].settings
         own = {case.problem: case for case in traced}
@@ -94,7 +99,7 @@ class KernelRaces:
             CheckFailure: a race, or a schedule under which the kernel does something wrong.
         """
         trace = KernelUnderTest(self._item, self._run, self._case.traced or self._case).compiled_or_skip()
-        spec, base = kernel_spec(self._case, trace)
+        spec, base = kernel_spec(self._case, trace, entry=self._exercise())
         options = self._devices.options
         schedules = [options.schedule or "eager"]
         if options.schedule is None:
@@ -107,10 +112,24 @@ class KernelRaces:
             if done.errors or done.status != "passed":
                 self._fail(done, schedule, spec, base)
 
+    def _exercise(self) -> Entry | None:
+        """What is called in place of ``custom_kernel``. Raises CheckFailure."""
+        from pytest_nvfp4.toolchain.request import Entry, EntryError
+
+        text = self._case.settings.exercise
+        if text is None:
+            return None
+        try:
+            return Entry.parse(text, root=self._run.options.root, source=f"{self._run.settings.file}, exercise")
+        except EntryError as error:
+            raise CheckFailure(str(error), file=str(self._case.path)) from error
+
     def _job_case(self) -> job.Case:
         from pytest_nvfp4.device.job import Case as JobCase
         from pytest_nvfp4.device.job import ProblemSpec
 
+        if self._case.settings.exercise is not None:
+            return JobCase(problem=ProblemSpec(name="inputs of its own", sizes=(), seed=0), family=_FAMILY)
         return JobCase(problem=ProblemSpec.of(self._case.problem), family=_FAMILY)
 
     def _warn(self, done: Simulated) -> None:
@@ -121,7 +140,7 @@ class KernelRaces:
     def _fail(self, done: Simulated, schedule: str, spec: job.KernelSpec, base: Path) -> None:
         errors = list(done.errors)
         if not any(finding.kind in _ABOUT for finding in errors):
-            if schedule == "eager":
+            if schedule == "eager" and self._case.settings.exercise is None:
                 self._leave_to_others(errors)
             found = self._later(errors, spec, base)
             if found is not None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.verdict import CaseVerdict
     from pytest_nvfp4.device.verify import Verification
     from pytest_nvfp4.problem import Problem
+    from pytest_nvfp4.toolchain.request import Entry
     from pytest_nvfp4.toolchain.trace import Trace
 
 _MOST_FINDINGS = 6
@@ -34,9 +35,9 @@ class DeviceCase(Case):
     own_shapes: bool = False
 
 
-def kernel_spec(case: Case, trace: Trace) -> tuple[job.KernelSpec, Path]:
+def kernel_spec(case: Case, trace: Trace, *, entry: Entry | None = None) -> tuple[job.KernelSpec, Path]:
     """The kernel of a case as a job carries it, with what its trace says it needs, and the folder its paths are
-    relative to.
+    relative to; ``entry`` is what is called in place of ``custom_kernel``.
 
     Raises:
         CheckFailure: its files cannot be read.
@@ -48,6 +49,8 @@ def kernel_spec(case: Case, trace: Trace) -> tuple[job.KernelSpec, Path]:
             case.path,
             others=[Path(path) for path in trace.dependencies],
             arch=case.settings.arch,
+            entry=None if entry is None else entry.function,
+            entry_file=None if entry is None else entry.file,
             compile_options=case.settings.compile_options,
         )
     except (OSError, SyntaxError, UnicodeDecodeError) as error:

@@ -220,7 +220,7 @@ class Simulations:
             folder=self._jobs(),
             base=base,
             deadline_s=self._options.timeout_s,
-            outputs=True,
+            outputs=kernel.entry is None,
             races=True,
             race_warnings=warnings,
             schedule=schedule,

@@ -92,7 +92,8 @@ class _Worker:
             act(custom, prepare)
         except BaseException as error:
             raised = error
-        self._check_tampering(tamper)
+        if not self._exercises:  # whose own function says what is right
+            self._check_tampering(tamper)
         if isinstance(raised, DriverError):
             self._finish("error", Finding("cuda", f"the device is in an error state after the kernel: {raised}"))
         if raised is not None:
@@ -125,14 +126,37 @@ class _Worker:
                 "unsupported",
                 Finding("device", f"the kernel is for {needed}, and {info['name']} is {has}: it cannot run its code"),
             )
-        if self._job.kernel.entry is not None:
+        if self._job.kernel.entry is not None and not self._exercises:
             self._finish(
                 "unsupported",
                 Finding("contract", "a kernel outside GPU MODE's contract has no custom_kernel(data) to call"),
             )
 
+    @property
+    def _exercises(self) -> bool:
+        """Whether the kernel is called by a function of its own, on inputs of its own: a simulator can watch that."""
+        job = self._job
+        entry = job.kernel is not None and job.kernel.entry is not None
+        return entry and job.action == "simulate" and self._simulation is not None and not job.simulating.outputs
+
+    def _exercise(self, function: Callable[..., Any]) -> None:
+        assert self._simulation is not None
+        found: list[Finding] = []
+        self._events.stage("call 0: on inputs of its own")
+        try:
+            with self._simulation.exercise(found):
+                function()
+        finally:
+            if (told := self._simulation.told(0, 0)) is not None:
+                self._events.send("simulated", **told)
+            self._events.send(
+                "case", call=0, case=0, inputs_before="", inputs_after="", findings=[one.to_dict() for one in found]
+            )
+
     def _action(self, torch: Any) -> _Act:
         job = self._job
+        if self._exercises:
+            return lambda custom, _prepare: self._exercise(custom)
         if job.action == "simulate" and self._simulation is None:
             self._finish(
                 "unavailable", Finding("device", "only a simulator can say what a kernel does: no device counts it")
@@ -165,16 +189,20 @@ class _Worker:
                 options.install(kernel.compile_options, dump_dir=self._folder)
             except (options.OptionError, ImportError) as error:
                 self._finish("error", Finding("options", str(error)))
-        name = Path(kernel.main).name
+        source, _, function = kernel.entry.rpartition("::") if kernel.entry else (kernel.main, "", "custom_kernel")
+        name = Path(source).name
         contract.provide_task(beside=(self._sources / kernel.main).parent)
         self._events.stage("import kernel")
         try:
-            module = load(self._sources / kernel.main)
+            module = load(self._sources / source)
         except BaseException as error:
             self._finish("error", from_exception("import", f"{name} could not be imported", error, self._own))
-        custom = getattr(module, "custom_kernel", None)
+        custom = getattr(module, function, None)
         if not callable(custom):
-            self._finish("error", Finding("contract", f"{name} defines no custom_kernel(data)"))
+            takes = "()" if kernel.entry else "(data)"
+            self._finish("error", Finding("contract", f"{name} defines no {function}{takes}"))
+        if kernel.entry:
+            return custom, None
         prepare = getattr(module, "compile_kernel", None)
         if not callable(prepare):
             return custom, None

@@ -69,6 +69,18 @@ class Simulation:
         A fault ends the call here, whatever the kernel's own code made of the exception.
         """
         self._name(slot, inputs)
+        with self._watched(found):
+            yield
+
+    @contextmanager
+    def exercise(self, found: list[Finding]) -> Iterator[None]:
+        """The same for a call on buffers that are the kernel's own."""
+        self._outputs = []
+        with self._watched(found):
+            yield
+
+    @contextmanager
+    def _watched(self, found: list[Finding]) -> Iterator[None]:
         before = len(self.session.launches)
         if self._counted is not None:
             self._counted.begin(self._outputs)
