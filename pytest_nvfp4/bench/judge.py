@@ -94,12 +94,14 @@ def _hidden_work(measurement: Measurement, problem: Problem) -> list[Finding]:
 
 def _late(measurement: Measurement, problem: Problem) -> list[Finding]:
     rounds = len(measurement.device_us)
-    if not rounds or measurement.late_rounds <= _LATE_SHARE * rounds:
+    late, again = measurement.late_rounds, measurement.repeated_rounds
+    if not rounds or late + again <= _LATE_SHARE * rounds:
         return []
+    kept = f" ({again} of them were measured again)" if again else ""
     return [
         _warning(
-            f"{problem.name}: in {measurement.late_rounds} of {rounds} rounds the host was still enqueueing when the "
-            "timed work began, so the device time of these rounds holds host time: the kernel is bound by its "
+            f"{problem.name}: in {late + again} of {rounds + again} rounds the host was still enqueueing when the "
+            f"timed work began, so the device time of these rounds holds host time{kept}: the kernel is bound by its "
             "launches, or the host was busy"
         )
     ]

@@ -118,7 +118,7 @@ def _stop(message: str, code: PopcornExit) -> NoReturn:
 @click.option("--device", default="auto", show_default=True, help="Where to run it: local, sim or another device.")
 @click.option("--problem", "names", multiple=True, help="Problem instead of the official ones; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object with the keys and the exit code instead.")
-@click.option("--rounds", type=click.IntRange(min=3), default=50, show_default=True, help="Timed calls a benchmark.")
+@click.option("--rounds", type=click.IntRange(min=3), default=120, show_default=True, help="Timed calls a benchmark.")
 @click.option(
     "--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds for each part."
 )

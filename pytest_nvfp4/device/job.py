@@ -173,11 +173,13 @@ class Timing(_Model):
         rounds: Timed rounds of each case.
         warmup: Untimed calls before them.
         cold_l2: Flush the L2 cache before every timed call.
+        repeats: How many late rounds, whose device time holds host time, are measured once more.
     """
 
     rounds: int = Field(default=50, ge=1, le=100_000)
     warmup: int = Field(default=5, ge=0, le=1000)
     cold_l2: bool = True
+    repeats: int = Field(default=0, ge=0, le=100_000)
 
 
 class Simulating(_Model):

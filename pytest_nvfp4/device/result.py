@@ -180,6 +180,7 @@ class Measurement(_Model):
         host_us: Time of each of some further rounds, from the call to the end of all its work, in microseconds.
         call_us: Median time until the call returned on the host, in microseconds.
         late_rounds: Rounds in which the host was slower than foreseen, so that ``device_us`` holds host time too.
+        repeated_rounds: Rounds that were late and were measured again; their first times are not in ``device_us``.
         outside_stream: Whether work reached memory while the timed stream was held, or after the end of what the call
             left on it: then ``device_us`` does not hold it; None where that could not be seen.
         method: How the device time was measured.
@@ -193,6 +194,7 @@ class Measurement(_Model):
     host_us: tuple[float, ...]
     call_us: float
     late_rounds: int
+    repeated_rounds: int = 0
     outside_stream: bool | None = None
     method: str
     l2: Literal["cold", "warm"]

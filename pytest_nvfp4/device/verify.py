@@ -118,7 +118,7 @@ def benchmark_job(kernel: KernelSpec, cases: Sequence[Case], *, rounds: int, dea
         kernel=kernel,
         cases=tuple(cases),
         order_seed=secrets.randbits(32),
-        timing=Timing(rounds=rounds),
+        timing=Timing(rounds=rounds, repeats=max(5, rounds // 4)),
         deadline_s=deadline_s,
     )
 

@@ -81,7 +81,7 @@ def add(parser: pytest.Parser) -> None:
         help="input family to verify with instead of the default ones; may be repeated",
     )
     group.addoption(
-        "--nvfp4-rounds", type=int, default=50, metavar="N", help="timed calls of a benchmark check (default: 50)"
+        "--nvfp4-rounds", type=int, default=120, metavar="N", help="timed calls of a benchmark check (default: 120)"
     )
     group.addoption(
         "--nvfp4-device-timeout",

@@ -89,6 +89,13 @@ def test_late_rounds_are_counted_in_words():
     assert "in 30 of 50 rounds the host was still enqueueing" in message(measurement(STEADY, late=30))
 
 
+def test_rounds_that_were_measured_again_count_as_late():
+    made = measurement(STEADY, late=2).model_copy(update={"repeated_rounds": 10})
+    assert "in 12 of 60 rounds" in message(made)
+    assert "10 of them were measured again" in message(made)
+    assert kinds(made.model_copy(update={"repeated_rounds": 3})) == []
+
+
 def test_a_wide_spread():
     made = measurement([20.0] * 25 + [40.0] * 25)
     assert kinds(made) == [("timing", "warning")]

@@ -359,6 +359,7 @@ def test_nothing_measured_shows_nothing():
 def test_calibration():
     assert Calibration(20.0, US_PER_CYCLE).cycles(0.03) == 1200
     assert Calibration(0.1, 1.0).cycles(0.01) == 1
+    assert Calibration(20.0, US_PER_CYCLE, -0.1).cycles(0.03) == 1400
 
 
 # What is kept

@@ -36,7 +36,7 @@ def _say(text: str) -> None:
 @click.option(
     "--problem", "names", multiple=True, default=("gpumode-bench-3",), help="A problem, a set or MxNxK[,...]."
 )
-@click.option("--rounds", type=click.IntRange(min=5), default=50, help="Rounds a side in one comparison.")
+@click.option("--rounds", type=click.IntRange(min=5), default=120, help="Rounds a side in one comparison.")
 @click.option("--periods", type=click.IntRange(min=5), default=1000, help="Rounds of each arm in a session.")
 @click.option("--sessions", type=click.IntRange(min=1), default=8, help="Processes.")
 @click.option("--effect", "effects", multiple=True, type=float, default=(0.01, 0.03, 0.05), help="A slowdown, a share.")

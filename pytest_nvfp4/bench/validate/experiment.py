@@ -22,7 +22,7 @@ EQUAL_ARMS = 2
 
 _CALIBRATION_CYCLES = (1, 20_000, 200_000)
 _CALIBRATION_FRAME = 2_000_000
-_CALIBRATION_PERIODS = 60
+_CALIBRATION_PERIODS = 200
 
 Sizes = tuple[tuple[int, int, int, int], ...]
 
@@ -76,14 +76,17 @@ class Calibration:
     Attributes:
         base_us: Median of the kernel with the shortest spin.
         us_per_cycle: What a cycle of spin adds.
+        offset_us: What a spin adds beyond its cycles, against the shortest one: below zero, because the shortest spin
+            takes longer than its one cycle.
     """
 
     base_us: float
     us_per_cycle: float
+    offset_us: float = 0.0
 
     def cycles(self, effect: float) -> int:
         """Cycles of a spin that makes the kernel slower by a share."""
-        return max(1, round(effect * self.base_us / self.us_per_cycle))
+        return max(1, round((effect * self.base_us - self.offset_us) / self.us_per_cycle))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +195,8 @@ class Experiment:
                 raise ExperimentError(
                     f"{problem.name}: a longer spin did not take longer; it does not run on this device"
                 )
-            found[problem.name] = Calibration(float(np.median(base)), slope)
+            offset = float(np.median(short - base)) - slope * (_CALIBRATION_CYCLES[1] - _CALIBRATION_CYCLES[0])
+            found[problem.name] = Calibration(float(np.median(base)), slope, offset)
             self._say(
                 f"{problem.name}: {found[problem.name].base_us:.2f} us with the shortest spin, "
                 f"{1e3 * slope:.4f} ns a cycle of spin"

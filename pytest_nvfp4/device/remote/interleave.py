@@ -98,6 +98,7 @@ def _together(blocks: list[Measurement]) -> Measurement:
             "host_us": tuple(time for block in blocks for time in block.host_us),
             "call_us": call_us[len(call_us) // 2],
             "late_rounds": sum(block.late_rounds for block in blocks),
+            "repeated_rounds": sum(block.repeated_rounds for block in blocks),
             "outside_stream": any(known) if known else None,
             "clocks_mhz": tuple(clock for block in blocks for clock in block.clocks_mhz),
         }
