@@ -5,11 +5,13 @@ the bulk stores of one thread, the ``cp.async`` of a warp, the ``wgmma`` of a wa
 releases, so that an access is ``(agent, tick)`` and happened before everything whose clock holds at least that tick
 (Flanagan and Freund, "FastTrack", PLDI 2009).
 
-A clock has six rows: what happened before, what of it has been made visible to the async proxy, in shared and in
+A clock has seven rows: what happened before, what of it has been made visible to the async proxy, in shared and in
 global memory (PTX ISA, "Proxies"; ``fence.proxy.async``), and which ``mbarrier.init`` are visible: a
 ``fence.mbarrier_init`` sends those through a relaxed cluster barrier. The last two are of ``tcgen05`` work, and pass
 relaxed barriers too (``tensor_order``): what is complete and was put before a synchronisation of threads (by a commit
-or ``tcgen05.fence::before_thread_sync``), and what was only issued before one. All travel along every edge.
+or ``tcgen05.fence::before_thread_sync``), and what was only issued before one. The seventh is what a ``fence.sc`` of
+the device has covered: those fences have one order, so that a later one, in whichever thread, has all of it that strong
+reads have brought (PTX ISA, "Fence-SC order"). All travel along every edge.
 """
 
 from __future__ import annotations
@@ -20,14 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "ASYNC_GLOBAL", "ASYNC_SHARED", "BEFORE", "INITS", "ISSUED", "ROWS", "TENSOR", "Agent", "Clock", "Clocks", "Ticks",
+    "ASYNC_GLOBAL", "ASYNC_SHARED", "BEFORE", "INITS", "ISSUED", "ROWS", "SC", "TENSOR", "Agent", "Clock", "Clocks",
+    "Ticks",
 ]  # fmt: skip
 
 Ticks: TypeAlias = NDArray[np.int64]
-"""Six rows, one column an agent."""
+"""Seven rows, one column an agent."""
 
-ROWS = 6
-BEFORE, ASYNC_SHARED, ASYNC_GLOBAL, INITS, TENSOR, ISSUED = range(ROWS)
+ROWS = 7
+BEFORE, ASYNC_SHARED, ASYNC_GLOBAL, INITS, TENSOR, ISSUED, SC = range(ROWS)
 _FIRST = 48
 
 
@@ -130,7 +133,7 @@ class Agent:
         self.version = 0
         self.joined: tuple[int, int] | None = None
         self._released = False
-        self.clock.ticks[slice(None) if asynchronous else 0, self.number] = 1
+        self.clock.ticks[slice(SC) if asynchronous else 0, self.number] = 1
 
     def acquire(self, clock: Clock) -> None:
         """What a clock has seen is ordered before all that the agent does from now on."""
@@ -149,7 +152,7 @@ class Agent:
     def next_tick(self) -> None:
         """The next tick begins now: for an agent whose work is visible to the async proxy anyway."""
         self.tick += 1
-        self.clock.ticks[:, self.number] = self.tick
+        self.clock.ticks[:SC, self.number] = self.tick
         self.version += 1
 
     def epoch(self) -> int:
@@ -175,6 +178,19 @@ class Agent:
                 fenced = known.copy()
                 fenced[ASYNC_GLOBAL] = fenced[BEFORE]
                 foreign[number] = fenced
+        self.advance()
+
+    def fence_sc(self) -> None:
+        """A ``fence.sc`` of the device: what earlier ones covered is known, and this one covers all that is."""
+        ticks = self.clock.ticks
+        np.maximum(ticks[BEFORE], ticks[SC], out=ticks[BEFORE])
+        ticks[SC] = ticks[BEFORE]
+        foreign = self.clock.foreign
+        for number, known in (foreign or {}).items():
+            covered = known.copy()
+            covered[SC] = covered[BEFORE] = np.maximum(known[BEFORE], known[SC])
+            foreign[number] = covered  # type: ignore[index]
+        self.version += 1
         self.advance()
 
     def fence_inits(self) -> None:

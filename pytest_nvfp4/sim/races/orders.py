@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["CLUSTER", "CTA", "GPU", "Order", "fence_of", "order_of"]
+__all__ = ["CLUSTER", "CTA", "GPU", "Order", "fence_of", "is_sc", "order_of"]
 
 CTA, CLUSTER, GPU = range(3)
 """Scopes; ``.sys`` is as wide as ``.gpu`` here, where there is one device."""
@@ -52,6 +52,11 @@ def order_of(instruction: Instruction) -> Order:
         updates=atomic,
         scope=scope,
     )
+
+
+def is_sc(kind: str) -> bool:
+    """Whether a thread fence's kind is sequentially consistent at the device's scope: membar.gl, fence.sc.gpu ..."""
+    return fence_of(kind) == GPU and (kind in _SCOPES or kind.startswith("sc."))
 
 
 def fence_of(kind: str) -> int | None:

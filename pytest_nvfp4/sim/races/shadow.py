@@ -1,7 +1,9 @@
 """What happened last to each part of one memory: its last write, and the reads since.
 
 A write is checked against the last write and the reads since, a read against the last write. Earlier accesses need no
-look: they happened before the last write, or were reported when that was made.
+look: they happened before the last write, or were reported when that was made. Two strong accesses never race, so that
+a strong write may come after others that it does not know, and is not known to those after it: what it came after needs
+a look too, and is kept (``covered``) until the next weak write.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class Shadow:
         name: What memory it is, for messages.
     """
 
-    __slots__ = ("agents", "conflict", "name", "partition", "reads", "writes")
+    __slots__ = ("agents", "conflict", "covered", "name", "partition", "reads", "writes")
 
     def __init__(
         self, partition: Partition, conflict: Conflict, *, agents: ClusterAgents | None = None, name: str = ""
@@ -46,6 +48,8 @@ class Shadow:
         self.name = name
         self.writes: list[Access | None] = [None]
         self.reads: list[Reads] = [None]
+        self.covered: dict[int, dict[tuple[int, bool, int], Access]] = {}
+        """By part: the accesses before its strong writes, by agent, whether they write, and whether they are strong."""
 
     def _follow(self) -> None:
         """Take over the splits that the partition has made since."""
@@ -54,6 +58,8 @@ class Shadow:
             writes.append(writes[parent])
             known = reads[parent]
             reads.append(dict(known) if known.__class__ is dict else known)
+            if parent in self.covered:
+                self.covered[len(writes) - 1] = dict(self.covered[parent])
 
     def read(self, parts: Sequence[int], access: Access, ticks: Ticks) -> None:
         """Check and note a read; ``ticks`` is the clock of whoever reads."""
@@ -61,6 +67,7 @@ class Shadow:
         if len(writes) != len(self.partition.parents):
             self._follow()
         before = ticks[BEFORE]
+        covered = self.covered
         agent = access[0]
         for part in parts:
             old = writes[part]
@@ -71,6 +78,8 @@ class Shadow:
                         self.conflict(self, part, old, True, access, False, False, ticks)
                 elif access[2] & ASYNC and not old[2] & ASYNC and ticks[ASYNC_SHARED, old[0]] < old[1]:
                     self.conflict(self, part, old, True, access, False, True, ticks)
+                if covered and part in covered:
+                    self._check_covered(part, access, ticks, writes=False)
             if known is None:
                 reads[part] = access
             elif known.__class__ is dict:
@@ -86,6 +95,8 @@ class Shadow:
         if len(writes) != len(self.partition.parents):
             self._follow()
         before = ticks[BEFORE]
+        covered = self.covered
+        strong = access[2] & STRONG
         for part in parts:
             # Reads first: who overwrites what is still read has most likely not waited for the reader.
             known = reads[part]
@@ -96,6 +107,8 @@ class Shadow:
                             self.conflict(self, part, one, False, access, True, False, ticks)
                 elif before[known[0]] < known[1] and not known[2] & access[2] & STRONG:  # type: ignore[operator]
                     self.conflict(self, part, known, False, access, True, False, ticks)  # type: ignore[arg-type]
+                if strong:
+                    self._cover(part, known)
                 reads[part] = None
         for part in parts:
             old = writes[part]
@@ -105,12 +118,32 @@ class Shadow:
                         self.conflict(self, part, old, True, access, True, False, ticks)
                 elif access[2] & ASYNC and not old[2] & ASYNC and ticks[ASYNC_SHARED, old[0]] < old[1]:
                     self.conflict(self, part, old, True, access, True, True, ticks)
+            if covered and part in covered:
+                self._check_covered(part, access, ticks, writes=True)
+            if strong:
+                if old is not None:
+                    covered.setdefault(part, {})[old[0], True, old[2] & STRONG] = old
+            elif covered:
+                covered.pop(part, None)
             writes[part] = access
+
+    def _cover(self, part: int, known: Access | dict[int, Access]) -> None:
+        """Keep the reads that a strong write comes after."""
+        covered = self.covered.setdefault(part, {})
+        for one in known.values() if isinstance(known, dict) else (known,):
+            covered[one[0], False, one[2] & STRONG] = one
+
+    def _check_covered(self, part: int, access: Access, ticks: Ticks, *, writes: bool) -> None:
+        before = ticks[BEFORE]
+        for (agent, wrote, strong), one in self.covered[part].items():
+            if (wrote or writes) and before[agent] < one[1] and not strong & access[2]:
+                self.conflict(self, part, one, wrote, access, writes, False, ticks)
 
     def forget(self, parts: Sequence[int]) -> None:
         """What was there is gone, and so is its history."""
         if len(self.writes) != len(self.partition.parents):
             self._follow()
         for part in parts:
+            self.covered.pop(part, None)
             self.writes[part] = None
             self.reads[part] = None

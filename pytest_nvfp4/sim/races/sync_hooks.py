@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_nvfp4.sim.races.agents import BarrierState, ClusterAgents, WarpAgent
 from pytest_nvfp4.sim.races.clocks import INITS, TENSOR, Clock
-from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_of
+from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_of, is_sc
 from pytest_nvfp4.sim.races.sync_variables import Known
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class SyncHooks(Hooks):
         else:
             scope = fence_of(kind)
             if scope is not None:
+                if is_sc(kind):
+                    agent.fence_sc()
                 agent.thread.fence(agent, scope)
 
     def warp_met(self, w: Warp, mask: int, at: int) -> None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import numpy as np
+
 from pytest_nvfp4.sim.races.access import Who
-from pytest_nvfp4.sim.races.clocks import Agent, Ticks, joined
+from pytest_nvfp4.sim.races.clocks import SC, Agent, Ticks, joined
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, GPU, Order
 
 __all__ = ["Known", "SyncVariables", "Thread", "known_by", "learn"]
@@ -99,6 +101,7 @@ class SyncVariables:
                 learn(agent, known)
             else:
                 thread.seen[id(known)] = (needed, known)
+                learn(agent, _covered(known))
 
     def _write(self, address: Hashable, agent: Agent, thread: Thread, who: Who, order: Order) -> None:
         entries = self._variables.setdefault(address, {})
@@ -112,12 +115,25 @@ class SyncVariables:
             for scope, known in thread.fenced.items():
                 if scope <= order.scope and (scope == order.scope or scope + 1 not in thread.fenced):
                     released[scope] = known
+        covered = _covered(known_by(agent)) if order.scope == GPU and not order.releases else {}
+        if covered:
+            released[GPU] = _join(covered, released.get(GPU, {}))
         for scope, known in released.items():
             key: _Key = (scope, who.cta, who.cluster)
             if scope == GPU and len(entries) > _SEPARATE:
                 key = (GPU, None, -1)
             kept = entries.get(key)
             entries[key] = known if kept is None else _join(kept, known)
+
+
+def _covered(known: Known) -> Known:
+    """What of it a ``fence.sc`` has covered, as that alone: it becomes known behind another ``fence.sc``."""
+    result: Known = {}
+    for number, ticks in known.items():
+        if ticks[SC].any():
+            result[number] = only = np.zeros_like(ticks)
+            only[SC] = ticks[SC]
+    return result
 
 
 def _join(one: Known, other: Known) -> Known:

@@ -145,23 +145,23 @@ class TensorHooks(Hooks):
         """Orders registers only."""
 
     def wgmma_issued(self, w: Warp, group: Warpgroup, operation: Operation, at: int) -> None:
-        """The operation reads once the last of the four warps has issued it."""
+        """The operation reads once the last of the four warps has issued it.
+
+        Each warp multiplies rows of A of its own with all of B (PTX ISA, "Asynchronous wgmma"), and nothing but a
+        barrier orders one warp behind another: B must be known to all four, A to one of them.
+        """
         agent = w.units.get(WarpAgent) or self._warp(w)
         agents = agent.agents
         number = agents.warpgroup(group, agent.who)
         if operation.arrived != 0xF:
             return
-        ticks = agent.clock.ticks.copy()
-        for other in w.cta.warps[group.first : group.first + 4]:
-            if other is not w:
-                theirs = self._warp(other).clock.ticks
-                np.maximum(ticks, theirs, out=ticks)
+        clocks = [self._warp(other).clock.ticks for other in w.cta.warps[group.first : group.first + 4]]
         access = Access(number, operation.number + 1, ASYNC, at, agent.who)
         launch = agent.launch
         memory = agent.memory
-        for units in (operation.a_units, operation.b_units):
+        for units, known in ((operation.a_units, np.maximum), (operation.b_units, np.minimum)):
             if units is not None:
-                memory.shared.read(units_footprint(launch, units).parts, access, ticks)
+                memory.shared.read(units_footprint(launch, units).parts, access, known.reduce(clocks))
 
     def wgmma_waited(self, w: Warp, group: Warpgroup, done: int) -> None:
         """Operations are complete for a warp."""

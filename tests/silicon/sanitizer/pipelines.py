@@ -111,7 +111,7 @@ def _generic(stages: int) -> Idiom:
         (
             Defect("no wait for full", {"full": ""}, _FULL, hangs=True),
             Defect("no wait for empty", {"empty": ""}, Said("deadlock", ("full",)), hangs=True),
-            Defect("wrong parity of full", {"full": flipped}, _FULL, hangs=True),
+            Defect("wrong parity of full", {"full": flipped}, Said("deadlock", ("empty",)), hangs=True),
             Defect("wrong parity of empty", {"empty": flipped}, Said("deadlock", ("empty",)), hangs=True),
             Defect("full counts an arrival more", {"init_full": _counts(33)}, Said("deadlock", ("full",)), hangs=True),
             Defect(
@@ -138,7 +138,7 @@ def _loaded(stages: int) -> Idiom:
         (
             Defect("no wait for full", {"full": ""}, _FULL, hangs=True),
             Defect("no wait for empty", {"empty": ""}, _TWICE, hangs=True),
-            Defect("wrong parity of full", {"full": flipped}, _FULL, hangs=True),
+            Defect("wrong parity of full", {"full": flipped}, Said("deadlock", ("empty",)), hangs=True),
             Defect("wrong parity of empty", {"empty": flipped}, Said("deadlock", ("empty",)), hangs=True),
             Defect(
                 "16 bytes fewer are expected",

@@ -233,6 +233,38 @@ def test_atomics_do_not_race_with_each_other():
     assert found("red.global.add.u32 [%rd100], 1; ld.global.b32 %r20, [%rd100];", grid=(2, 1, 1)) == ["race"]
 
 
+def test_an_atomic_hides_no_plain_access_before_it():
+    zero = "setp.eq.u32 %p3, %r0, 0; @%p3 st.shared.b32 [%r3+512], 0;"
+    add = "red.shared.add.u32 [%r3+512], 1;"
+    assert found(zero + "bar.sync 0;" + add) == []
+    assert found(zero + "bar.warp.sync 0xffffffff;" + add) == ["race"]
+    read = "@%p3 ld.shared.b32 %r20, [%r3+512];"
+    begun = zero + "bar.sync 0;"
+    assert found(begun + read + "bar.sync 0;" + add) == []
+    assert found(begun + read + "bar.warp.sync 0xffffffff;" + add) == ["race"]
+
+
+def counted(release, acquire):
+    """Each thread writes and makes a fence, one counts; who counts last reads, each thread behind its own fence."""
+    return (
+        "shl.b32 %r5, %r0, 2; cvt.u64.u32 %rd5, %r5; add.u64 %rd6, %rd100, %rd5; setp.eq.u32 %p8, %r0, 0;"
+        "mad.lo.u32 %r9, %r4, 256, %r5; cvt.u64.u32 %rd5, %r9; add.u64 %rd7, %rd100, %rd5;"
+        f"st.global.b32 [%rd7], %r0; {release} bar.sync 0; @%p8 atom.global.add.u32 %r10, [%rd101], 1;"
+        "@%p8 st.shared.b32 [%r3+512], %r10; bar.sync 0; ld.shared.b32 %r10, [%r3+512];"
+        f"setp.ne.u32 %p7, %r10, 1; @%p7 bra END; {acquire} ld.global.b32 %r20, [%rd6]; END:"
+    )
+
+
+@pytest.mark.parametrize(
+    ("release", "acquire", "races"),
+    [("membar.gl;", "membar.gl;", False), ("fence.sc.gpu;", "membar.gl;", False), ("", "membar.gl;", True),
+     ("membar.gl;", "", True), ("fence.acq_rel.gpu;", "membar.gl;", True), ("membar.cta;", "membar.gl;", True),
+     ("membar.gl;", "fence.acq_rel.gpu;", True)],
+)  # fmt: skip
+def test_fences_of_all_threads_around_a_count_of_one(release, acquire, races):
+    assert found(counted(release, acquire), grid=(2, 1, 1)) == (["race"] if races else [])
+
+
 # ---- cp.async ----------------------------------------------------------------------------------------------------
 
 

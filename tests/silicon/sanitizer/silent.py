@@ -1,0 +1,25 @@
+"""Defects of which our analysis says nothing, and why. A test fails for one that is not here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["SILENT"]
+
+_SCOPE = (
+    "A wait or arrive without .cluster orders only the own CTA, says the ISA; NVIDIA's own kernels arrive at other "
+    "CTAs' mbarriers and wait with the default scope (CUTLASS's ClusterBarrier), so an error would be told of all."
+)
+
+SILENT: Mapping[str, str] = {
+    "bulk stores of a buffer that is written again: the fence comes behind the barrier, in the thread that stores": (
+        "The fence is between the writes, which the barrier has ordered, and the store: it makes all of them visible."
+    ),
+    "wgmma of operands that are written twice: no barrier before the overwrite": (
+        "wgmma.wait_group completes the whole warpgroup's operation: CUTLASS frees a stage after one warp's wait."
+    ),
+    "a CTA writes to its peer and arrives at its mbarrier: a wait that acquires from the own CTA only": _SCOPE,
+    "a CTA writes to its peer and arrives at its mbarrier: a release to the own CTA only": _SCOPE,
+    "a CTA writes to its peer's shared memory: no cluster barrier before the write, so that the peer need not have "
+    "started": "All CTAs of a cluster start together in the simulator; that a peer has started is not an access.",
+}
