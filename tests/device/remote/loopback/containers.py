@@ -13,6 +13,8 @@ from pathlib import Path
 
 from modal_proto import api_pb2
 
+from ..far_side import children
+
 _PR_SET_PDEATHSIG = 1
 DEVICES = Path(__file__).parent / "devices"
 """Devices of tests, which a container finds by their name; nothing of the package is there."""
@@ -39,8 +41,13 @@ class Container:
         return self.process.poll() is None
 
     def kill(self) -> None:
+        """End it with everything in it, whatever session that is in, as the end of a sandbox does."""
+        inside = children(self.process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
+        for pid in inside:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
 
