@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -130,12 +130,16 @@ def _around(space: str, rows: int, body: str) -> str:
     return PREAMBLE + "\n".join([*lines, "bar.sync 0;", body, "bar.sync 0;", *after])
 
 
-def _case(name: str, space: str, body: str, kinds: list[tuple[str, int]], *, old: bool) -> Case:
+def _case(
+    name: str, space: str, body: str, kinds: list[tuple[str, int]], *, old: bool, equal: Sequence[int] = ()
+) -> Case:
+    """``equal`` names the rows (of ``cas``) where the operand is what is in memory."""
     rows = len(kinds)
     buffers = {"memory": _table(kinds, 1), "operand": _table(kinds, 101), "other": _table(kinds, 201)}
-    # Half of the comparisons hold.
-    memory = buffers["memory"].reshape(rows, -1)
-    buffers["operand"].reshape(rows, -1)[:, : SLOT // 4] = memory[:, : SLOT // 4]
+    for row, (kind, _) in enumerate(kinds):
+        if row in equal:  # in half of the lanes
+            part = slice(row * SLOT, row * SLOT + LANES // 2 * size_of(kind))
+            buffers["operand"][part] = buffers["memory"][part]
     if old:
         buffers["old"] = np.zeros(rows * SLOT, np.uint8)
     outputs = ("memory", "old") if old else ("memory",)
@@ -154,7 +158,8 @@ def _alone(name: str, space: str, operations: list[tuple[str, str]]) -> Case:
             values += f", %{letter}41"
         body += f"atom{_name(space)}.{op}.{kind} %{letter}42, [{address}], {values};\n"
         body += _keep(row, kind, f"%{letter}42", 103)
-    return _case(name, space, body, [(kind, 1) for _, kind in operations], old=True)
+    equal = [row for row, (op, _) in enumerate(operations) if op == "cas"]
+    return _case(name, space, body, [(kind, 1) for _, kind in operations], old=True, equal=equal)
 
 
 def _reductions(name: str, space: str, operations: list[tuple[str, str]]) -> Case:

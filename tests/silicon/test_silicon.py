@@ -1,0 +1,213 @@
+"""The simulator against what an H200 made of the same PTX (``h200.npz``, written by ``tests.silicon.record``)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from tests.silicon.cases import FAMILIES, every_case
+from tests.silicon.compare import Difference, differences, ulps_apart
+from tests.silicon.driver import CudaError, Gpu
+from tests.silicon.model import Approximate, Case, NotANumber, Part, Reported
+from tests.silicon.record import case_named
+from tests.silicon.runners import Outputs, on_silicon, simulate
+from tests.silicon.store import Record, Recording, keep, load, save
+
+RECORDED = Path(__file__).parent / "h200.npz"
+HOW = "run `python -m tests.silicon.record OUT_DIR` on a machine with an H200 and keep its h200.npz in tests/silicon"
+by_family = pytest.mark.parametrize(
+    "family", [pytest.param(f, marks=pytest.mark.slow) if f == "conversions" else f for f in FAMILIES]
+)
+
+
+@cache
+def recording() -> Recording | None:
+    return load(RECORDED) if RECORDED.exists() else None
+
+
+def recorded() -> Recording:
+    found = recording()
+    if found is None:
+        pytest.skip(f"nothing is recorded: {HOW}")
+    return found
+
+
+def of(family: str) -> list[Case]:
+    return [case for case in every_case() if case.name.startswith(family + ".")]
+
+
+def stale(case: Case, record: Record) -> str:
+    """Why a record is not of this case."""
+    if record.ptx_sha256 != case.ptx_sha256:
+        return f"{case.name}: its PTX is {case.ptx_sha256[:12]}, recorded was {record.ptx_sha256[:12]}"
+    if record.inputs_sha256 != case.inputs_sha256:
+        return f"{case.name}: its inputs are not those that were recorded"
+    return ""
+
+
+def wrong(case: Case, ours: Outputs, record: Record) -> list[str]:
+    """The differences that no rule allows."""
+    found = differences(case, keep(case, ours), record.outputs)
+    return [f"{case.name} / {item.part}: {item.message}" for item in found if not item.allowed]
+
+
+@by_family
+def test_the_simulator_gives_what_silicon_gave(family: str) -> None:
+    records = recorded().records
+    bad: list[str] = []
+    missing: list[str] = []
+    for case in of(family):
+        record = records.get(case.name)
+        if record is None:
+            missing.append(case.name)
+        elif not case.refused and not stale(case, record):
+            bad += (
+                [f"{case.name}: silicon gave {record.error}"] if record.error else wrong(case, simulate(case), record)
+            )
+    assert not bad, "simulator and silicon (left and right) differ:\n" + "\n".join(bad)
+    if missing:
+        pytest.skip(f"not recorded yet: {', '.join(missing)}; {HOW}")
+
+
+def test_what_is_recorded_is_of_these_cases() -> None:
+    records = recorded().records
+    cases = {case.name: case for case in every_case()}
+    old = [stale(cases[name], record) for name, record in records.items() if name in cases]
+    old += [f"{name}: there is no such case any more" for name in records if name not in cases]
+    assert not any(old), "record again:\n" + "\n".join(filter(None, old))
+
+
+@pytest.mark.parametrize("case", [c for c in every_case() if c.refused], ids=lambda case: case.name)
+def test_what_is_only_probed_is_refused_by_the_simulator(case: Case) -> None:
+    with pytest.raises((Fault, Unsupported), match=case.refused):
+        simulate(case)
+
+
+# ---- negative controls -----------------------------------------------------------------------------------------------
+
+NAMES = ["arithmetic.popc.int", "tensors.load.f16", "products.k-major.f16.128.16", "barriers.mbarrier.parity",
+         "copies.load.cta"]  # fmt: skip
+
+
+def record_of(case: Case) -> Record:
+    return Record(case.ptx_sha256, case.inputs_sha256, keep(case, simulate(case)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_flipped_bit_is_seen(name: str) -> None:
+    case = case_named(name)
+    record = record_of(case)
+    assert wrong(case, simulate(case), record) == []
+    for output, data in record.outputs.items():
+        raw = data.copy()
+        raw.view(np.uint8).reshape(-1)[raw.nbytes // 2] ^= 1 << 3
+        assert len(wrong(case, simulate(case), replace(record, outputs={**record.outputs, output: raw}))) == 1, output
+
+
+def test_a_flipped_bit_of_what_is_kept_as_digests_is_seen() -> None:
+    case = replace(case_named("arithmetic.popc.int"), chunked=True)
+    outputs = simulate(case)
+    record = Record(case.ptx_sha256, case.inputs_sha256, keep(case, outputs))
+    name = next(iter(outputs))
+    assert wrong(case, outputs, record) == []
+    changed = outputs[name].copy()
+    changed.reshape(-1)[-1] ^= 1
+    assert len(wrong(case, {**outputs, name: changed}, record)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "instead"),
+    [
+        ("arithmetic.popc.int", "popc.b32", "clz.b32"),
+        ("collectives.shfl.up.constants", ", 1, 0, -1;", ", 2, 0, -1;"),
+        ("tensors.load.f16", "{16, 7}", "{16, 8}"),
+        ("products.a-in-registers.bf16", ", -1, 1, 0;", ", 1, 1, 0;"),
+        ("atomics.red.global", "red.global.max.u32", "red.global.min.u32"),
+    ],
+)
+def test_another_instruction_is_seen(name: str, what: str, instead: str) -> None:
+    case = case_named(name)
+    record = record_of(case)
+    assert what in case.ptx
+    other = replace(case, ptx=case.ptx.replace(what, instead, 1))
+    assert stale(other, record)
+    assert not stale(case, record)
+    assert wrong(case, simulate(other), record)
+
+
+def test_other_inputs_are_seen() -> None:
+    case = case_named("memory.cp_async")
+    record = record_of(case)
+    other = replace(case, buffers={**case.buffers, "in": case.buffers["in"] ^ np.uint8(1)})
+    assert "inputs" in stale(other, record)
+
+
+# ---- the harness itself ----------------------------------------------------------------------------------------------
+
+
+def compared(left: list[int], right: list[int], part: Part) -> list[Difference]:
+    case = replace(case_named("arithmetic.popc.int"), parts=(part,), outputs=("x",), buffers={})
+    sides = [{"x": np.array(side, np.uint32)} for side in (left, right)]
+    return list(differences(case, *sides))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "rule", "allowed"),
+    [
+        (0x7FFF_FFFF, 0xFFC0_0000, NotANumber("f32", "payload"), True),
+        (0x7FFF_FFFF, 0x7F80_0000, NotANumber("f32", "payload"), False),
+        (0x3F80_0000, 0x3F80_0002, Approximate("f32", 2, "2 ulp"), True),
+        (0x3F80_0000, 0x3F80_0003, Approximate("f32", 2, "2 ulp"), False),
+        (0x0000_0001, 0x8000_0001, Approximate("f32", 2, "2 ulp"), True),
+        (0x3F80_0000, 0x3F80_0003, Approximate("f32", 2, "2 ulp", 1e-6), True),
+        (0x3F80_0000, 0x7FC0_0000, Approximate("f32", 2, "2 ulp", 1e-6), False),
+        (0, 1, Reported("open"), True),
+    ],
+)
+def test_rules(left: int, right: int, rule: NotANumber | Approximate | Reported, allowed: bool) -> None:
+    (found,) = compared([left], [right], Part("part", "x", 0, 1, rule))
+    assert found.allowed is allowed
+    assert compared([left], [left], Part("part", "x", 0, 1, rule)) == []
+
+
+def test_steps_between_codes() -> None:
+    codes = np.array([0x3C00, 0x0000, 0x8001, 0xFC00], np.uint16)
+    others = np.array([0x3C01, 0x8000, 0x0001, 0x7C00], np.uint16)
+    assert list(ulps_apart(codes, others, "f16")) == [1, 0, 2, 2 * 0x7C00]
+
+
+def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
+    case = case_named("collectives.redux")
+    written = Recording("a device", "a driver", "2030-01-01", {case.name: record_of(case)})
+    for name in ("a.npz", "b.npz"):
+        save(tmp_path / name, written)
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    read = load(tmp_path / "a.npz")
+    assert (read.device, read.driver, read.date) == ("a device", "a driver", "2030-01-01")
+    assert wrong(case, simulate(case), read.records[case.name]) == []
+
+
+def gpu() -> Gpu:
+    try:
+        found = Gpu()
+    except (OSError, CudaError) as error:
+        pytest.skip(f"no GPU: {error}")
+    if found.capability != (9, 0):
+        pytest.skip(f"{found.name} is no Hopper GPU, which these cases are for")
+    return found
+
+
+@pytest.mark.silicon
+@by_family
+def test_live(family: str) -> None:
+    run = on_silicon(gpu())
+    bad: list[str] = []
+    for case in of(family):
+        if not case.refused:
+            bad += wrong(case, simulate(case), Record("", "", keep(case, run(case))))
+    assert not bad, "\n".join(bad)
