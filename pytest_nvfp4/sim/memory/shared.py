@@ -25,15 +25,20 @@ _POISON = 0xA5
 
 
 class Opaque(dict[int, tuple[int, str]]):
-    """Objects by start index: ``(size, name)``. Every one lies in [low, high), which makes most checks one compare."""
+    """Objects by start index: ``(size, name)``. Every one lies in [low, high), which makes most checks one compare.
+
+    ``made`` counts the objects that were ever made: while it stays, nothing new can be in the way.
+    """
 
     low = 1 << 32
     high = 0
+    made = 0
 
     def __setitem__(self, start: int, value: tuple[int, str]) -> None:
         super().__setitem__(start, value)
         self.low = min(self.low, start)
         self.high = max(self.high, start + value[0])
+        self.made += 1
 
 
 class SharedMemory:

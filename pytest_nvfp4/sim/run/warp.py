@@ -66,11 +66,13 @@ class Warp:
         live: Mask of the lanes that exist and have not exited.
         registers: By slot; an int or array (see ``lanes``); never written values are poison.
         tid: ``(x, y, z)``, each an int or an array of uint32.
+        elected: What ``elect.sync`` answers when all 32 lanes execute it.
         executed: Instructions it has run.
     """
 
     __slots__ = (
-        "cta", "current", "executed", "groups", "index", "live", "meeting", "queued", "registers", "tid", "units",
+        "cta", "current", "elected", "executed", "groups", "index", "live", "meeting", "queued", "registers", "tid",
+        "units",
     )  # fmt: skip
 
     def __init__(self, cta: Cta, index: int, *, registers: list[Any]) -> None:
@@ -89,6 +91,8 @@ class Warp:
         self.groups: list[Group] = [Group(self, 0, self.live)]
         self.current = self.groups[0]
         self.queued = False
+        lane = cta.launch.machine.elected_lane or 0
+        self.elected: tuple[int, lanes.Predicate] = lane, lanes.ONE_HOT[lane]
         self.executed = 0
         self.meeting = Meeting()
         self.units: dict[type, Any] = {}

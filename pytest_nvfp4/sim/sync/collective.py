@@ -375,7 +375,10 @@ def _elect(ins: Instruction, e: Emitter) -> None:
     result, members = m.operands(2)
     lane, predicate = e.pair(result)
     chosen, holds = e.temporary(), e.temporary()
-    e.line(f"{chosen}, {holds} = {e.call(elect, 'w', e.mask, e.value(members, 32))}")
+    call = e.call(elect, "w", e.mask, e.value(members, 32))
+    if isinstance(members, Immediate) and members.value & FULL == FULL:
+        call = f"w.elected if {e.mask} == {FULL} else {call}"
+    e.line(f"{chosen}, {holds} = {call}")
     e.assign(lane, chosen, 32)
     e.assign_predicate(predicate, holds)
 

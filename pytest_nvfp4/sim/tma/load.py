@@ -21,6 +21,7 @@ Counters: ``tma.load.requests``, ``tma.load.bytes`` (bytes of boxes, once a requ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,10 +29,11 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Instruction, TensorAddress
-from pytest_nvfp4.sim.tma.issue import Arrival, by_lane, deliver, signed, targets
+from pytest_nvfp4.sim.tma.issue import Arrival, by_lane, deliver, targets
+from pytest_nvfp4.sim.tma.route import Route, Routes
 from pytest_nvfp4.sim.tma.spelling import Parts
-from pytest_nvfp4.sim.tma.tensormap import descriptor
-from pytest_nvfp4.sim.tma.tile import ALIGN, Box, Plan, Tile, gather4
+from pytest_nvfp4.sim.tma.tensormap import use as use_map
+from pytest_nvfp4.sim.tma.tile import ALIGN, Box, Tile, gather4
 from pytest_nvfp4.sim.tma.traffic import Sectors
 
 if TYPE_CHECKING:
@@ -122,10 +124,15 @@ def load_tensor(
 ) -> None:
     """Run a tensor load in the lanes of a mask. Raises Fault."""
     values = (destination, tensor_map, barrier, cta_mask, *coordinates)
+    if not mask & (mask - 1):
+        lane = mask.bit_length() - 1
+        address, where, bar, ctas, *at_box = [v if v.__class__ is int else int(v[lane]) for v in values]  # type: ignore[index]
+        _issue(w, lane, at, form, address, where, bar, ctas, at_box)
+        return
     for lane, (address, where, bar, ctas, *at_box) in by_lane(
         mask, values, what=form.opcode, fatal=True, report=w.cta.launch.report
     ):
-        _issue(w, lane, at, form, address, where, bar, ctas, tuple(at_box))
+        _issue(w, lane, at, form, address, where, bar, ctas, at_box)
 
 
 def checked(tile: Tile, rank: int, what: str) -> Tile:
@@ -159,37 +166,49 @@ def _issue(
     where: int,
     bar: int,
     ctas: int,
-    coordinates: tuple[int, ...],
+    at_box: Sequence[int],
 ) -> None:
     what = form.opcode
     cta = w.cta
     launch = cta.launch
     machine = launch.machine
-    tile = checked(descriptor(w, where, what=what), form.rank, what)
-    coordinates = tuple([signed(c) for c in coordinates])
-    plan: Plan
+    routes = cta.unit(Routes)
+    key = (form, address, where, bar, ctas)
+    route = routes.get(key)
+    known = route is not None and route.holds(cta, what=what)
+    if known:
+        assert route is not None
+        tile, plan = route.tile, route.plan
+    else:
+        use, tile = use_map(w, where, what=what)
+        checked(tile, form.rank, what)
+        plan = tile.four_rows(address) if form.four_rows else tile.plan(address)
+    coordinates = tuple([c - 0x1_0000_0000 if c & 0x8000_0000 else c for c in at_box])
     if form.four_rows:
         boxes = boxes_of_rows(tile, w, coordinates, write=False, what=what)
-        plan = tile.four_rows(address)
         size = 4 * tile.inner
         copy = partial(gather4, boxes, plan)
     else:
         box = tile.box(coordinates, machine.memory, write=False, what=what)
         boxes = [box]
-        plan = tile.plan(address)
         size = tile.bytes
         copy = partial(box.load, plan)
-    found = targets(
-        cta,
-        address,
-        bar,
-        size=plan.footprint,
-        align=ALIGN,
-        cluster=form.cluster,
-        multicast=ctas if form.multicast else None,
-        group=form.group,
-        what=what,
-    )
+    if known:
+        assert route is not None
+        found = route.found
+    else:
+        found = targets(
+            cta,
+            address,
+            bar,
+            size=plan.footprint,
+            align=ALIGN,
+            cluster=form.cluster,
+            multicast=ctas if form.multicast else None,
+            group=form.group,
+            what=what,
+        )
+        routes[key] = Route(use, tile, plan, found)
     counters = launch.counters
     counters["tma.load.requests"] += 1
     counters["tma.load.bytes"] += size

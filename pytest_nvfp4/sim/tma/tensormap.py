@@ -96,8 +96,39 @@ class Descriptors:
             self.checked[address] = state
 
 
+class DescriptorUse:
+    """A tensor map that was used: its place, and the bytes that it had.
+
+    Args:
+        raw: The map in place.
+        data: Its bytes.
+        modifiable: The CTA's ``Descriptors`` if it lies in memory that can be written, else None.
+    """
+
+    __slots__ = ("address", "data", "modifiable", "raw")
+
+    def __init__(self, address: int, raw: memoryview, data: bytes, modifiable: Descriptors | None) -> None:
+        self.address = address
+        self.raw = raw
+        self.data = data
+        self.modifiable = modifiable
+
+    def unchanged(self, *, what: str) -> bool:
+        """Whether it has the bytes that it had. Reports a modification that was not made visible."""
+        if self.modifiable is None:
+            return True
+        data = self.raw.tobytes()
+        self.modifiable.check(self.address, data, what=what)
+        return data == self.data
+
+
 def descriptor(w: Warp, address: int, *, what: str) -> Tile:
-    """The tile of the tensor map at a generic address.
+    """The tile of the tensor map at a generic address. Raises what ``use`` does."""
+    return use(w, address, what=what)[1]
+
+
+def use(w: Warp, address: int, *, what: str) -> tuple[DescriptorUse, Tile]:
+    """A use of the tensor map at a generic address, and its tile.
 
     Raises:
         Fault: ``tensor map``, there is none or it is no legal one; ``unsupported``.
@@ -118,10 +149,12 @@ def descriptor(w: Warp, address: int, *, what: str) -> Tile:
             hint="a map lies in the kernel's parameters (grid constant), in constant or in global memory",
         ) from None
     offset = address - region.start
-    data = bytes(region.raw[offset : offset + ALIGN])
-    if region.writable:
-        w.cta.unit(Descriptors).check(address, data, what=what)
-    return tile_of(data, what=what)
+    raw = region.raw[offset : offset + ALIGN]
+    data = raw.tobytes()
+    descriptors = w.cta.unit(Descriptors) if region.writable else None
+    if descriptors is not None:
+        descriptors.check(address, data, what=what)
+    return DescriptorUse(address, raw, data, descriptors), tile_of(data, what=what)
 
 
 # ---- tensormap.replace -----------------------------------------------------------------------------------------------

@@ -178,14 +178,17 @@ class Tile:
                 "'Restriction on Tensor Copy instructions')",
             )
         address += first * self.bits // 8
-        inside = True
-        for coordinate, limit in zip(coordinates, self.limits, strict=True):
-            if coordinate < 0 or coordinate > limit:
-                inside = False
-                break
+        limits = self.limits
+        inside = 0 <= first <= limits[0]
         if inside:
-            for coordinate, stride in zip(coordinates[1:], self.map.strides, strict=True):
-                address += coordinate * stride
+            strides = self.map.strides
+            for dimension in range(1, len(limits)):
+                coordinate = coordinates[dimension]
+                if coordinate < 0 or coordinate > limits[dimension]:
+                    inside = False
+                    break
+                address += coordinate * strides[dimension - 1]
+        if inside:
             region = _region(memory, address, self.span, self, write=write, what=what)
             box = Box(self, region, address - region.start, None)
             if region.initialised is not None and not write:
