@@ -40,7 +40,7 @@ FOUND = {
     ("copy_transpose", "the proxy fence"): ("proxy", STORE, WRITE),
     ("copy_transpose", "the bytes of the load"): ("race", READ, LOAD),
 }
-"""By kernel and what is taken away: the kind, and the two accesses, the one that was executed later first."""
+"""By kernel and what is taken away: the kind, and the two accesses."""
 SURVIVES = {
     # A proxy fence anywhere on the way from the write to the copy is one (PTX ISA, "Proxy-preserved base causality").
     ("copy_transpose", "the order of fence and barrier"),
@@ -70,8 +70,12 @@ def test_what_is_taken_away_is_found(ran, kernel, without):
     kind, later, earlier = FOUND[kernel, without]
     about = [one["lines"] for one in ran[kernel, without] if one["kind"] == kind]
     assert len(about) == 1, ran[kernel, without]
-    assert about[0][0].startswith(later)
-    assert not earlier or about[0][1].startswith(earlier)
+    pair = about[0][:2] if earlier else about[0][:1]
+    # Which of the two comes later in a run is up to the warps, and to the lanes of each.
+    assert any(
+        all(line.startswith(wanted) for line, wanted in zip(pair, order, strict=False))
+        for order in ((later, earlier), (earlier or later, later))
+    ), pair
 
 
 @pytest.mark.parametrize(("kernel", "without"), SURVIVES)
