@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.job import Job, KernelSpec
 from pytest_nvfp4.device.process import run_in_worker
 from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.toolchain.device_model import for_arch
 
+FindCompiled = Callable[[KernelSpec, Path], Sequence[Path]]
+
+COMPILED_VARIABLE = "NVFP4_COMPILED"
+"""Environment variable of a worker that names the folders of compiled modules."""
 ARCHS = ("sm_100a", "sm_90a")
 """Architectures whose instructions are modelled."""
 
@@ -20,12 +26,15 @@ class SimDevice:
 
     Args:
         arch: The architecture it is described as.
+        compiled: Says for a kernel, and the folder that its files are relative to, where its compiled modules are kept
+            (see ``toolchain.compiled``); without it every job compiles the kernel anew.
     """
 
     name = "sim"
 
-    def __init__(self, *, arch: str = "sm_100a") -> None:
+    def __init__(self, *, arch: str = "sm_100a", compiled: FindCompiled | None = None) -> None:
         self._arch = arch
+        self._compiled = compiled
 
     def describe(self) -> DeviceInfo:
         """What is simulated."""
@@ -49,4 +58,6 @@ class SimDevice:
         """Run a job in a worker process; see ``Device``."""
         # One BLAS thread: the CTAs of a large launch are shared between processes instead.
         environ = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        if self._compiled is not None and job.kernel is not None and base is not None:
+            environ[COMPILED_VARIABLE] = os.pathsep.join(map(str, self._compiled(job.kernel, base)))
         return run_in_worker(job, backend="sim", folder=folder, base=base, environ=environ)

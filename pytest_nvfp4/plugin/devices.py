@@ -65,11 +65,13 @@ class Devices:
         """The device, or why there is none."""
         from pytest_nvfp4.device.base import DeviceUnavailableError
         from pytest_nvfp4.device.select import select
+        from pytest_nvfp4.device.sim import SimDevice
 
         if self.remote is not None:
             return self.remote.device
         try:
-            return select(self.options.device, folder=self.folder, worker=self._worker)
+            found = select(self.options.device, folder=self.folder, worker=self._worker)
+            return self.simulator if isinstance(found, SimDevice) else found
         except DeviceUnavailableError as error:
             return str(error)
 
@@ -109,10 +111,17 @@ class Devices:
 
     @cached_property
     def simulator(self) -> Device:
-        """The simulator, which is there on every machine."""
+        """The simulator, which is there on every machine. It takes over what the traces of this run compiled."""
         from pytest_nvfp4.device.sim import SimDevice
+        from pytest_nvfp4.plugin.state import RUN
 
-        return self.device if getattr(self.device, "name", None) == "sim" else SimDevice()  # type: ignore[return-value]
+        run = self._config.stash[RUN]
+
+        def compiled(kernel: KernelSpec, base: Path) -> list[Path]:
+            files = {str(base / file.path): file.sha256 for file in kernel.files}
+            return run.tracer.compiled(files, arch=kernel.arch, options=kernel.compile_options)
+
+        return SimDevice(compiled=compiled)
 
     def lack(self, why: str) -> NoReturn:
         """Skip the calling check for want of a device, or fail it where one is required."""

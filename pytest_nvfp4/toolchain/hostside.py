@@ -26,6 +26,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, Self
 
+from pytest_nvfp4.toolchain.compiled import CompiledModules
 from pytest_nvfp4.toolchain.device_memory import DeviceMemory, HostBlocks
 from pytest_nvfp4.toolchain.device_model import B200, DeviceModel
 from pytest_nvfp4.toolchain.driver_calls import DriverCalls
@@ -59,18 +60,22 @@ def environment(dump_dir: Path, *, arch: str = "sm_100a") -> dict[str, str]:
 
 
 def install(
-    on_launch: Callable[[Launch], None], *, device: DeviceModel = B200, memory: DeviceMemory | None = None
+    on_launch: Callable[[Launch], None],
+    *,
+    device: DeviceModel = B200,
+    memory: DeviceMemory | None = None,
+    compiled: CompiledModules | None = None,
 ) -> HostSide:
     """Put the stand-ins in place and hand every launch to ``on_launch``, synchronously and in issue order.
 
     The result is a context manager that removes them again. An exception raised by ``on_launch`` leaves the compiled
     host code through the call that launched, unchanged and with its traceback. ``memory`` serves ``cuMemAlloc`` and
-    its kin; the heap's by default.
+    its kin; the heap's by default. ``compiled`` spares compiles whose result is at hand.
 
     :raises HostSideError: stand-ins are already in place, or the environment cannot launch (see :func:`environment`).
     """
     _check_environment()
-    side = HostSide(on_launch, device=device, memory=memory or HostBlocks())
+    side = HostSide(on_launch, device=device, memory=memory or HostBlocks(), compiled=compiled)
     side.start()
     return side
 
@@ -88,7 +93,15 @@ def _check_environment() -> None:
 class HostSide:
     """The installed stand-ins. Make one with :func:`install`."""
 
-    def __init__(self, on_launch: Callable[[Launch], None], *, device: DeviceModel, memory: DeviceMemory) -> None:
+    def __init__(
+        self,
+        on_launch: Callable[[Launch], None],
+        *,
+        device: DeviceModel,
+        memory: DeviceMemory,
+        compiled: CompiledModules | None,
+    ) -> None:
+        self._compiled = compiled
         self._driver = DriverCalls(device, memory)
         self.launches = LaunchQueue(on_launch)
         """Where launches go; ``torch_cuda.install(launches=...)`` lets CUDA graphs keep them there."""
@@ -156,6 +169,8 @@ class HostSide:
         compiled = cuda_executors.CudaDialectJitCompiledFunction
         for name in ("_load_cuda_library", "_deserializer"):
             self._patch(compiled, name, self._reraising(getattr(compiled, name)))
+        if self._compiled is not None:
+            self._patch(compiler.Compiler, "compile", self._compiled.compiling(vars(compiler.Compiler)["compile"]))
         options = compiler.CompileOptions
         self._patch(options, "enable_tvm_ffi", property(self._plain.enabled(options.enable_tvm_ffi.fget)))
         self._patch(

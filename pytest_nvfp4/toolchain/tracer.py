@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pytest_nvfp4 import isolation
 from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.isolation.environment import NO_GPU, scrubbed
-from pytest_nvfp4.toolchain import artifacts, bundle, hostside
+from pytest_nvfp4.toolchain import artifacts, bundle, compiled, hostside
 from pytest_nvfp4.toolchain.cache import TraceCache, content_key, file_hash
 from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION, TraceRequest
 from pytest_nvfp4.toolchain.source import KernelSource, read_source, syntax_problem
@@ -138,6 +138,24 @@ class Tracer:
         key = cache_key(request)
         return self._memory.get(key) or self._cache.load(key, session=self._session)
 
+    def compiled(self, files: Mapping[str, str], *, arch: str, options: Sequence[str]) -> list[Path]:
+        """Folders of what this tracer's traces compiled of some files (see ``toolchain.compiled``).
+
+        Args:
+            files: The SHA-256 of each of the kernel's files, by its path; a trace counts that knows no other content
+                of any other file.
+            arch: What the kernel is compiled for.
+            options: Its compile options.
+        """
+        return [
+            folder
+            for trace in list(self._memory.values())
+            if trace.folder is not None
+            and (trace.arch, trace.options) == (arch, tuple(options))
+            and trace.dependencies.items() <= files.items()
+            and (folder := compiled.folder_of(Path(trace.kernel), below=Path(trace.folder))).is_dir()
+        ]
+
     def trace(self, request: TraceRequest) -> Trace:
         """The trace of a request; whatever the kernel does, the answer is a trace, with findings if it failed."""
         key = cache_key(request)
@@ -204,6 +222,7 @@ class Tracer:
             "roots": [str(root) for root in dict.fromkeys((self._root, *request.all_roots))],
             "package": str(_PACKAGE),
             "artifacts": str(folder),
+            "compiled": str(compiled.folder_of(request.kernel, below=folder)),
             "capture": request.capture,
             "max_launches": _MAX_LAUNCHES,
         }

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.job import Case, KernelSpec, ProblemSpec
 from pytest_nvfp4.device import kept as kept_module
+from pytest_nvfp4.device.job import Case, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.kept import KeptSimulations, KeptVerdicts, ResultKeys
 from pytest_nvfp4.device.local import LocalDevice
 from pytest_nvfp4.device.sim import SimDevice

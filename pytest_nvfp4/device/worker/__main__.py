@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.worker.simulated import Simulation
 
 _RESULT_VARIABLE = "NVFP4_RESULT_FD"
+_COMPILED_VARIABLE = "NVFP4_COMPILED"
 
 
 _Custom = Callable[[Any], Any]
@@ -110,7 +111,8 @@ class _Worker:
         dump.mkdir(exist_ok=True)
         os.environ.update(hostside.environment(dump, arch=arch))
         simulating = self._job.simulating if self._job.action == "simulate" else None
-        return Simulation(arch, folder=self._folder, simulating=simulating)
+        known = [Path(folder) for folder in os.environ.pop(_COMPILED_VARIABLE, "").split(os.pathsep) if folder]
+        return Simulation(arch, folder=self._folder, simulating=simulating, compiled=known)
 
     def _describe(self, torch: Any) -> None:
         why = describe.unavailable(torch)

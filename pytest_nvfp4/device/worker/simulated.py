@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.session import Session, simulate
 from pytest_nvfp4.sim.run.source import statement
+from pytest_nvfp4.toolchain.compiled import CompiledModules
 from pytest_nvfp4.toolchain.worker.findings import Finding
 
 __all__ = ["Simulation"]
@@ -40,9 +41,12 @@ class Simulation:
         arch: What the kernel is compiled for.
         folder: Where files go that the parent is to have.
         simulating: What is to be told of each call; None for nothing but findings.
+        compiled: Folders of modules that need not be compiled again.
     """
 
-    def __init__(self, arch: str, *, folder: Path, simulating: Simulating | None = None) -> None:
+    def __init__(
+        self, arch: str, *, folder: Path, simulating: Simulating | None = None, compiled: Sequence[Path] = ()
+    ) -> None:
         self._stack = ExitStack()
         processes = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1))
         how = simulating or Simulating()
@@ -53,6 +57,7 @@ class Simulation:
                 schedule=how.schedule,
                 races=how.races,
                 race_warnings=how.race_warnings,
+                compiled=CompiledModules(compiled) if compiled else None,
             )
         )
         self._outputs: list[tuple[int, Region, int]] = []

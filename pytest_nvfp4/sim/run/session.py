@@ -21,6 +21,7 @@ from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.parallel import run_grid
 from pytest_nvfp4.sim.run.programs import Programs
+from pytest_nvfp4.toolchain.compiled import CompiledModules
 from pytest_nvfp4.toolchain.device_model import DeviceModel, for_arch
 from pytest_nvfp4.toolchain.launches import Launch
 
@@ -150,6 +151,7 @@ def simulate(
     schedule: str | int = "eager",
     races: bool = False,
     race_warnings: bool = False,
+    compiled: CompiledModules | None = None,
 ) -> Iterator[Session]:
     """Make ``device="cuda"`` and the launches of compiled kernels land in the simulator.
 
@@ -161,6 +163,7 @@ def simulate(
         schedule: ``eager``, ``lazy``, or the seed of a random one.
         races: Look for races, by happens-before.
         race_warnings: Tell also of what official kernels leave out (``tcgen05.wait::ld``, ``fence.mbarrier_init``).
+        compiled: Modules that need not be compiled again.
 
     Raises:
         ValueError: no such schedule.
@@ -174,7 +177,7 @@ def simulate(
     memory = SimulatedMemory(machine.memory)
     session = Session(machine, memory, processes=processes)
     with (
-        hostside.install(session.launch, device=machine.model, memory=memory) as side,
+        hostside.install(session.launch, device=machine.model, memory=memory, compiled=compiled) as side,
         torch_cuda.install(device=machine.model, launches=side.launches, memory=memory),
     ):
         yield session

@@ -230,10 +230,12 @@ def _work(session: _Session) -> None:
             session.reporter.send("launch", **_launch_record(launch, job["problem"]["name"]))
 
     from pytest_nvfp4.toolchain import device_model, hostside
+    from pytest_nvfp4.toolchain.compiled import CompiledModules
 
     device = device_model.for_arch(job["arch"])
     with contextlib.ExitStack() as stack:
-        side = stack.enter_context(hostside.install(on_launch, device=device))
+        modules = CompiledModules(keep=Path(job["compiled"])) if job.get("compiled") else None
+        side = stack.enter_context(hostside.install(on_launch, device=device, compiled=modules))
         if _mentions_torch(session):
             session.stage("import torch")
             from pytest_nvfp4.toolchain import torch_cuda
