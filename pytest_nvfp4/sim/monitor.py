@@ -41,9 +41,12 @@ class MemoryMonitor(Protocol):
     """
 
     def shared_accessed(
-        self, w: Warp, at: int, shared: SharedMemory, index: int, where: Pattern | int, kind: int
+        self, w: Warp, at: int, shared: SharedMemory, index: int, where: Pattern | int, kind: int, mask: int = 0
     ) -> None:
-        """A warp reads, writes or updates shared memory, of its own CTA or of another of the cluster."""
+        """A warp reads, writes or updates shared memory, of its own CTA or of another of the cluster.
+
+        ``mask`` is the lanes of an access to one item, 0 where it is not a lane's.
+        """
 
     def global_accessed(self, w: Warp, at: int, region: Region, offset: int, where: Pattern | int, kind: int) -> None:
         """A warp reads, writes or updates global memory."""

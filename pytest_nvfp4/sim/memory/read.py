@@ -92,7 +92,7 @@ def read_shared(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int
     tally[key] = tally.get(key, 0) + 1
     monitor = cta.launch.machine.monitor
     if monitor is not None:
-        monitor.shared_accessed(w, at, shared, index, size, READ)
+        monitor.shared_accessed(w, at, shared, index, size, READ, mask)
     found = access.unpack(shared.raw, index)
     if access.elements == 1 and not access.signed:
         return found[0]  # type: ignore[no-any-return]
@@ -117,7 +117,7 @@ def read_cluster(w: Warp, mask: int, address: lanes.Bits, access: Access, at: in
         count(w, "cluster.load", access.size)
         monitor = w.cta.launch.machine.monitor
         if monitor is not None:
-            monitor.shared_accessed(w, at, shared, index, access.size, READ)
+            monitor.shared_accessed(w, at, shared, index, access.size, READ, mask)
         return _finish(access.unpack(shared.raw, index), access)
     parts = []
     for owner, part in by_rank(address, mask):  # type: ignore[arg-type]

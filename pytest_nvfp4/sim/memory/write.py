@@ -105,7 +105,7 @@ def write_shared(
     key = access.stores
     tally[key] = tally.get(key, 0) + 1
     if machine.monitor is not None:
-        machine.monitor.shared_accessed(w, at, shared, index, size, WRITE)
+        machine.monitor.shared_accessed(w, at, shared, index, size, WRITE, mask)
     access.pack(shared.raw, index, *_one(w, mask, values, access, shared_byte(shared), address))
     access.pack(shared.written_raw, index, *access.known)
 
@@ -128,7 +128,7 @@ def write_cluster(
         shared.refuse_opaque(index, index + access.size, what=access.opcode)
         count(w, "cluster.store", access.size)
         if machine.monitor is not None:
-            machine.monitor.shared_accessed(w, at, shared, index, access.size, WRITE)
+            machine.monitor.shared_accessed(w, at, shared, index, access.size, WRITE, mask)
         access.pack(shared.raw, index, *_one(w, mask, values, access, shared_byte(shared), address))
         access.pack(shared.written_raw, index, *access.known)
         return

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.races.access import Who
 from pytest_nvfp4.sim.races.clocks import BEFORE, ISSUED, TENSOR, Agent, Clock, Clocks
 from pytest_nvfp4.sim.races.sync_variables import Known, Thread
+from pytest_nvfp4.sim.races.warp_lanes import Lanes
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.races.launch import CtaMemory, LaunchRaces
@@ -47,6 +48,7 @@ class WarpAgent(Agent):
         who: As messages name it.
         launch, memory: What is kept of its launch and of its CTA.
         thread: What its fences and strong accesses have left open.
+        lanes: What its lanes did in shared memory since they last met.
         st, st_issued, st_known: Agent of its ``tcgen05.st``, how many it issued, how many it waited for.
         ld, ld_issued, ld_known: The same for ``tcgen05.ld``.
         seen: By agent, the tcgen05 work that its last ``fence::after_thread_sync`` put before what it does now;
@@ -57,8 +59,8 @@ class WarpAgent(Agent):
     """
 
     __slots__ = (
-        "agents", "launch", "ld", "ld_issued", "ld_known", "memory", "met", "pipe", "queue", "seen", "seen_issued",
-        "st", "st_issued", "st_known", "thread", "uses", "who",
+        "agents", "lanes", "launch", "ld", "ld_issued", "ld_known", "memory", "met", "pipe", "queue", "seen",
+        "seen_issued", "st", "st_issued", "st_known", "thread", "uses", "who",
     )  # fmt: skip
     launch: LaunchRaces
     memory: CtaMemory
@@ -69,6 +71,7 @@ class WarpAgent(Agent):
         self.agents = agents
         self.who = who
         self.thread = Thread()
+        self.lanes = Lanes()
         self.st = self.ld = -1
         self.st_issued = self.st_known = self.ld_issued = self.ld_known = 0
         self.seen: NDArray[np.int64] | None = None

@@ -195,6 +195,11 @@ class Reporter:
         first, second = self._line(old.at), self._line(new.at)
         kind, name = pair.owners[0].kind, pair.owners[0].name
         then = f" before {second}"
+        if old.agent == new.agent and kind == "warp":
+            return (
+                "they are of different lanes of the warp, and no bar.warp.sync orders them",
+                f"bar.warp.sync (cute.arch.sync_warp) after {first}{then}",
+            )
         if pair.foreign:
             return (
                 "they are of different clusters, and no flag or counter with release and acquire orders them",

@@ -19,8 +19,10 @@ from pytest_nvfp4.sim.races.partition import Partition
 from pytest_nvfp4.sim.races.shadow import Shadow
 from pytest_nvfp4.sim.races.sync_variables import SyncVariables
 from pytest_nvfp4.sim.races.tensor_order import TensorShadow, ordered_by_fences
+from pytest_nvfp4.sim.races.warp_lanes import Touch, matrix_of
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.sim.races.agents import WarpAgent
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.grid import Grid
 
@@ -75,6 +77,7 @@ class LaunchRaces:
         """By cluster, what its agents are."""
         self._orders: dict[int, Order] = {}
         self._relaxed: dict[int, bool] = {}
+        self._matrices: dict[int, int] = {}
         self._early: dict[int, int] | None = None
         self._told_early: set[str] = set()
 
@@ -90,6 +93,13 @@ class LaunchRaces:
         found = self._relaxed.get(at)
         if found is None:
             found = self._relaxed[at] = "relaxed" in self.grid.kernel.instructions[at].parts
+        return found
+
+    def matrix(self, at: int) -> int:
+        """How the lanes of an instruction hold what they touch in shared memory."""
+        found = self._matrices.get(at)
+        if found is None:
+            found = self._matrices[at] = matrix_of(self.grid.kernel.instructions[at])
         return found
 
     def part(self) -> dict[tuple[object, ...], Finding]:
@@ -113,6 +123,12 @@ class LaunchRaces:
         place = f"{name} bytes [{low}, {high})" + ("" if size == high - low else f" ({size} bytes of them)")
         self._tell(agents, PROXY if proxy else RACE, place, old, new, (old_writes, new_writes))
         _heal(agents, ticks, old, ASYNC_SHARED if proxy else None)
+
+    def lanes_conflict(self, agent: WarpAgent, old: Touch, new: Access, writes: tuple[bool, bool]) -> None:
+        """Two lanes of one warp touch shared memory, and nothing orders them."""
+        place = f"shared memory bytes [{old.low}, {old.high})"
+        before = Access(agent.number, new.tick, 0, old.at, agent.who)
+        self.reporter.pair(Pair(RACE, place, before, new, (agent.owner, agent.owner), writes))
 
     def tmem_conflict(
         self, shadow: Shadow, part: int, old: Access, old_writes: bool, new: Access, new_writes: bool, _proxy: bool,

@@ -13,6 +13,7 @@ from pytest_nvfp4.sim.races.access import STRONG, Access
 from pytest_nvfp4.sim.races.agents import WarpAgent
 from pytest_nvfp4.sim.races.clocks import BEFORE
 from pytest_nvfp4.sim.races.sync_variables import known_by
+from pytest_nvfp4.sim.races.warp_lanes import Touch
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
@@ -32,7 +33,7 @@ class MemoryHooks(Hooks):
     # ---- the warps' own accesses ---------------------------------------------------------------------------------
 
     def shared_accessed(
-        self, w: Warp, at: int, shared: SharedMemory, index: int, where: Pattern | int, kind: int
+        self, w: Warp, at: int, shared: SharedMemory, index: int, where: Pattern | int, kind: int, mask: int = 0
     ) -> None:
         """A warp accesses shared memory."""
         agent = w.units.get(WarpAgent) or self._warp(w)
@@ -49,12 +50,26 @@ class MemoryHooks(Hooks):
             memory.shared.read(footprint.parts, access, ticks)
         else:
             memory.shared.write(footprint.parts, access, ticks)
+        if mask or where.__class__ is not int:
+            self._lanes(agent, access, Touch(
+                index, index + (where if where.__class__ is int else where.span), shared.rank, where, mask,  # type: ignore[union-attr]
+                launch.matrix(at), order.strong, at,
+            ), writes=kind != READ)  # fmt: skip
         if order.strong:
+            if order.acquires:
+                agent.lanes.meet()
             for offset in (0,) if where.__class__ is int else set(where.offsets.tolist()):  # type: ignore[union-attr]
                 launch.variables.access(
                     (agent.who.cluster, cta.rank, index + offset), agent, agent.thread, agent.who, order,
                     write=kind != READ,
                 )  # fmt: skip
+
+    def _lanes(self, agent: WarpAgent, access: Access, touch: Touch, *, writes: bool) -> None:
+        """Compare the lanes of a warp with each other."""
+        found = agent.lanes.access(touch, writes=writes)
+        if found is not None:
+            old, wrote = found
+            agent.launch.lanes_conflict(agent, old, access, (wrote, writes))
 
     def global_accessed(self, w: Warp, at: int, region: Region, offset: int, where: Pattern | int, kind: int) -> None:
         """A warp accesses global memory."""
@@ -81,6 +96,8 @@ class MemoryHooks(Hooks):
         else:
             memory.write(shadow, offsets, size, access, agent.clock)
         if order.strong:
+            if order.acquires:
+                agent.lanes.meet()
             items = [offset] if where.__class__ is int else set((where.offsets + offset).tolist())  # type: ignore[union-attr]
             for one in items:
                 launch.variables.access(region.start + one, agent, agent.thread, agent.who, order, write=kind != READ)

@@ -56,9 +56,11 @@ class SyncHooks(Hooks):
                 if is_sc(kind):
                     agent.fence_sc()
                 agent.thread.fence(agent, scope)
+                agent.lanes.meet()
 
     def warp_met(self, w: Warp, mask: int, at: int) -> None:
-        """A warp is one agent: its lanes are ordered anyway."""
+        """The lanes of a warp are ordered."""
+        (w.units.get(WarpAgent) or self._warp(w)).lanes.meet()
 
     # ---- mbarriers -----------------------------------------------------------------------------------------------
 
@@ -119,6 +121,7 @@ class SyncHooks(Hooks):
                 agent.version += 1
             else:
                 agent.acquire(complete)
+                agent.lanes.meet()
 
     # ---- other barriers ------------------------------------------------------------------------------------------
 
@@ -140,6 +143,7 @@ class SyncHooks(Hooks):
         """An acquire of the round."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         agent.acquire(agent.agents.round(barrier).complete)
+        agent.lanes.meet()
 
 
 def _release_relaxed(agent: WarpAgent, clock: Clock) -> None:

@@ -88,6 +88,76 @@ def test_neighbours_in_one_word_do_not_race():
     ]
 
 
+# ---- lanes of one warp -------------------------------------------------------------------------------------------
+
+STORE = "st.shared.b32 [%r6+512], %r0;"
+ACROSS = "sub.u32 %r9, 124, %r5; add.u32 %r9, %r9, %r3;"
+OTHER = "ld.shared.b32 %r20, [%r9+512];"
+MEET = "bar.warp.sync 0xffffffff;"
+LANE_0 = "setp.eq.u32 %p3, %r2, 0;"
+
+
+def lanes(body):
+    return found(ACROSS + LANE_0 + body, block=(32, 1, 1))
+
+
+@pytest.mark.parametrize("meet", [MEET, "bar.sync 0;", "barrier.cluster.arrive; barrier.cluster.wait;"])
+def test_lanes_that_meet_are_ordered(meet):
+    assert lanes(STORE + meet + OTHER + meet + STORE) == []
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    ["", "shfl.sync.idx.b32 %r30, %r0, 0, 31, 0xffffffff;", "vote.sync.all.pred %p4, %p3, 0xffffffff;",
+     "elect.sync %r30|%p4, 0xffffffff;", "bar.arrive 1, 64;"],
+)  # fmt: skip
+def test_lanes_that_nothing_orders(nothing):
+    assert lanes(STORE + nothing + OTHER) == ["race"]
+    assert lanes(STORE + MEET + OTHER + nothing + STORE) == ["race"]
+    assert lanes(STORE + nothing + "st.shared.b32 [%r9+512], %r0;") == ["race"]
+
+
+def test_what_a_lane_wrote_itself_is_its_own():
+    assert lanes(STORE + "ld.shared.b32 %r20, [%r6+512];" + STORE) == []
+    uniform = "st.shared.b32 [%r3+512], 7;"
+    assert lanes(uniform + "ld.shared.b32 %r20, [%r3+512];" + uniform) == ["race"]  # one reads, another has gone on
+    assert lanes(uniform + "ld.shared.b32 %r20, [%r3+512];") == []
+    assert lanes("@%p3 " + uniform + "ld.shared.b32 %r20, [%r3+512];") == ["race"]
+    assert lanes("@%p3 " + uniform + MEET + "ld.shared.b32 %r20, [%r3+512];") == []
+    assert lanes("@%p3 " + uniform + "@%p3 ld.shared.b32 %r20, [%r3+512];") == []
+
+
+def test_bytes_of_one_word_are_lanes_of_their_own():
+    assert lanes("add.u32 %r9, %r3, %r2; st.shared.b8 [%r9+512], %r0; ld.shared.b8 %r20, [%r9+512];") == []
+    assert lanes("add.u32 %r9, %r3, %r2; st.shared.b8 [%r9+512], %r0; ld.shared.b8 %r20, [%r9+511];")[-1:] == ["race"]
+
+
+def test_atomics_and_volatile_accesses_of_lanes_do_not_race():
+    assert lanes(STORE + MEET + "red.shared.add.u32 [%r6+512], 1; red.shared.add.u32 [%r9+512], 1;") == []
+    assert lanes(STORE + MEET + "red.shared.add.u32 [%r6+512], 1;" + OTHER) == ["race"]
+    assert lanes("st.volatile.shared.b32 [%r6+512], %r0; ld.volatile.shared.b32 %r20, [%r9+512];") == []
+
+
+def test_a_matrix_is_held_by_the_lanes_that_have_its_elements():
+    row = "and.b32 %r9, %r2, 7; shl.b32 %r9, %r9, 4; add.u32 %r9, %r9, %r3;"
+    put = row + "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r9+512], {%r0};"
+    assert lanes(put + "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r20}, [%r9+512];") == []
+    assert lanes(put + "ld.shared.b32 %r20, [%r6+512];") == []  # lane 4 r + c holds columns 2 c and 2 c + 1 of row r
+    turned = "ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%r20}, [%r9+512];"
+    assert lanes(put + turned) == ["race"]
+    assert lanes(put + MEET + turned) == []
+
+
+def test_lanes_of_a_warp_are_told_as_that():
+    machine = Machine(model=for_arch("sm_100a"))
+    machine.monitor = Detector()
+    ran = run_ptx(SMEM + MINE + ACROSS + STORE + OTHER, machine=machine, shared=8192)
+    (finding,) = ran.grid.findings
+    assert "different lanes of the warp, and no bar.warp.sync orders them" in finding.message
+    assert "reads shared memory bytes [512, 640)" in finding.message
+    assert "sync_warp" in finding.hint
+
+
 # ---- pipelines ---------------------------------------------------------------------------------------------------
 
 
