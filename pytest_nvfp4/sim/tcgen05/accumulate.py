@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.tcgen05.datapath import Datapath
 from pytest_nvfp4.sim.tcgen05.descriptor import Instruction
-from pytest_nvfp4.sim.tcgen05.operand import Chunks
+from pytest_nvfp4.sim.tcgen05.operand import Recording
 from pytest_nvfp4.sim.tcgen05.tiles import Operand, Tile, TileCache
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
@@ -51,15 +51,16 @@ _NAN = np.uint32(0x7FFF_FFFF)
 
 
 class Half:
-    """One CTA's part: its rows of A, its accumulator, and the scale factors in its TMEM, by instruction."""
+    """One CTA's part: its rows of A and of B, its accumulator, and the scale factors in its TMEM, by instruction."""
 
-    __slots__ = ("a", "sfa", "sfb", "tmem")
+    __slots__ = ("a", "b", "sfa", "sfb", "tmem")
 
-    def __init__(self, tmem: Tmem) -> None:
+    def __init__(self, tmem: Tmem, a: Recording, b: Recording) -> None:
         self.tmem = tmem
-        self.a: list[Chunks] = []
-        self.sfa: list[bytes] = []
-        self.sfb: list[bytes] = []
+        self.a = a
+        self.b = b
+        self.sfa = bytearray()
+        self.sfb = bytearray()
 
 
 class Chain:
@@ -73,7 +74,7 @@ class Chain:
     """
 
     __slots__ = (
-        "a_ids", "a_operand", "b", "b_ids", "b_operand", "base", "cache", "enabled", "first", "halves", "ins", "key",
+        "a_ids", "a_operand", "b_ids", "b_operand", "base", "cache", "enabled", "first", "halves", "ins", "key",
         "last", "length", "path", "shift",
     )  # fmt: skip
 
@@ -84,7 +85,7 @@ class Chain:
         path: Datapath,
         column: int,
         *,
-        halves: list[Half],
+        tmems: list[Tmem],
         cache: TileCache,
         operands: tuple[Operand, Operand],
         base: bool,
@@ -96,9 +97,6 @@ class Chain:
         self.path = path
         self.first = column
         self.last = column + path.columns
-        self.halves = halves
-        self.b: list[list[Chunks]] = [[] for _ in halves]
-        """By CTA."""
         self.a_ids: list[int] = []
         self.b_ids: list[int] = []
         self.cache = cache
@@ -107,8 +105,13 @@ class Chain:
         self.shift = shift
         self.enabled = enabled
         self.length = 0
-        for half in halves:
-            half.tmem.pending.append(self)
+        start, most = cache.recordings.start, -(-LONGEST // ins.kind.k)
+        self.halves = [
+            Half(tmem, start(most, 2 * operands[0].rows), start(most, 2 * operands[1].rows)) for tmem in tmems
+        ]
+        """By CTA."""
+        for tmem in tmems:
+            tmem.pending.append(self)
 
     @property
     def room(self) -> bool:
@@ -119,14 +122,29 @@ class Chain:
         """Leave the lists without a value: it is about to be overwritten and nobody looked."""
         for half in self.halves:
             half.tmem.pending.remove(self)
+        self._end()
+
+    def _end(self) -> None:
+        for half in self.halves:
+            self.cache.recordings.end(half.a)
+            self.cache.recordings.end(half.b)
 
     def finish(self) -> None:
         """Compute the value and write it."""
-        self.forget()
-        ids = tuple(self.b_ids)
         for half in self.halves:
-            a = self.cache.get(self.a_operand, [half.a], half.sfa, tuple(self.a_ids))
-            b = self.cache.get(self.b_operand, self.b, half.sfb, ids)
+            half.tmem.pending.remove(self)
+        a_ids, b_ids = tuple(self.a_ids), tuple(self.b_ids)
+        all_b = [half.b.all() for half in self.halves]
+        tiles = [
+            (
+                half,
+                self.cache.get(self.a_operand, [half.a.all()], bytes(half.sfa), a_ids),
+                self.cache.get(self.b_operand, all_b, bytes(half.sfb), b_ids),
+            )
+            for half in self.halves
+        ]
+        self._end()
+        for half, a, b in tiles:
             words = self._value(half, a, b)
             if words is not None:
                 self.path.write(half.tmem, self.first, words, self.enabled)

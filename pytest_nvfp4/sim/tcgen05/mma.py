@@ -32,7 +32,7 @@ from pytest_nvfp4.sim.lanes import Bits, Predicate, first, pick
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx import syntax
 from pytest_nvfp4.sim.tcgen05 import scales
-from pytest_nvfp4.sim.tcgen05.accumulate import Chain, Half
+from pytest_nvfp4.sim.tcgen05.accumulate import Chain
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.datapath import Datapath, datapath
 from pytest_nvfp4.sim.tcgen05.descriptor import KINDS, Instruction, instruction, matrix
@@ -198,22 +198,25 @@ class _Plan:
 
     def execute(self) -> None:
         """Read the operands and join the chain."""
-        ins, form = self.ins, self.form
-        rows: list[Chunks] = []
-        for side in self.sides:
-            if side.a_path is None:
-                rows.append(side.a_chunks.take(side.a_table))  # type: ignore[union-attr,arg-type]
-            else:
+        ins, sides = self.ins, self.sides
+        in_tmem: list[Chunks] = []
+        if self.form.a_in_tmem:
+            # What A is computed from may be what the new chain writes: it is read first.
+            for side in sides:
                 side.tmem.settle(side.a_column, 8)
-                rows.append(side.a_path.read_a(side.tmem, side.a_column, what=form.what))
+                in_tmem.append(side.a_path.read_a(side.tmem, side.a_column, what=self.form.what))  # type: ignore[union-attr]
         chain = self._chain()
         chain.length += 1
-        for half, b, side, taken in zip(chain.halves, chain.b, self.sides, rows, strict=True):
-            half.a.append(taken)
-            b.append(side.b_chunks.take(side.b_table))
+        for number, half in enumerate(chain.halves):
+            side = sides[number]
+            if in_tmem:
+                half.a.add(in_tmem[number])
+            else:
+                half.a.gather(side.a_chunks, side.a_table)  # type: ignore[arg-type]
+            half.b.gather(side.b_chunks, side.b_table)
             if ins.vector:
-                half.sfa.append(side.sfa.tobytes())
-                half.sfb.append(side.sfb.tobytes())
+                half.sfa += side.sfa.tobytes()
+                half.sfb += side.sfb.tobytes()
         if ins.vector:
             chain.a_ids.append(ins.a_id)
             chain.b_ids.append(ins.b_id)
@@ -234,7 +237,7 @@ class _Plan:
             side.tmem.settle(self.column, self.path.columns)
         return Chain(
             self.key, self.work.family, self.path, self.column,
-            halves=[Half(side.tmem) for side in self.sides], cache=self.sides[0].core.cache,
+            tmems=[side.tmem for side in self.sides], cache=self.sides[0].core.cache,
             operands=self.work.operands, base=self.enable, shift=self.form.shift, enabled=self.enabled,
         )  # fmt: skip
 

@@ -32,11 +32,13 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.memory.shared import RESERVED, SharedMemory
 from pytest_nvfp4.sim.tcgen05.descriptor import SWIZZLES, Matrix
 
-__all__ = ["Chunks", "Geometry", "SharedChunks", "geometry", "k_major_rows"]
+__all__ = ["Chunks", "Geometry", "Recording", "Recordings", "SharedChunks", "geometry", "k_major_rows"]
 
 Chunks = NDArray[np.complex128]
 """Bytes in items of 16; complex numbers are never looked at."""
 _PATTERN = 1024
+_SPARE = 8
+"""Recordings of one shape whose memory is kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +89,53 @@ class SharedChunks:
     def gather(self, first: int, geometry: Geometry) -> Chunks:
         """A copy of the operand's chunks; ``first`` is from ``check``."""
         return self.chunks[first:].take(geometry.table)
+
+
+class Recording:
+    """Copies of an operand's chunks, one instruction after the other, in memory that is used again.
+
+    Attributes:
+        count: Instructions recorded.
+    """
+
+    __slots__ = ("_memory", "count")
+
+    def __init__(self, memory: Chunks) -> None:
+        self._memory = memory
+        self.count = 0
+
+    def gather(self, chunks: Chunks, table: NDArray[np.intp]) -> None:
+        """Record the chunks of a table."""
+        chunks.take(table, out=self._memory[self.count].reshape(table.shape), mode="clip")
+        self.count += 1
+
+    def add(self, chunks: Chunks) -> None:
+        """Record chunks."""
+        self._memory[self.count] = chunks.ravel()
+        self.count += 1
+
+    def all(self) -> Chunks:
+        """What was recorded: ``[instruction][chunk]``, in place."""
+        return self._memory[: self.count]
+
+
+class Recordings:
+    """Memory for recordings, kept for the next ones: fresh memory costs as much as the copies."""
+
+    def __init__(self) -> None:
+        self._free: dict[tuple[int, int], list[Chunks]] = {}
+
+    def start(self, most: int, size: int) -> Recording:
+        """A recording of up to ``most`` instructions of ``size`` chunks."""
+        free = self._free.get((most, size))
+        return Recording(free.pop() if free else np.empty((most, size), np.complex128))
+
+    def end(self, recording: Recording) -> None:
+        """Take the memory back; nobody looks at the recording any more."""
+        memory = recording._memory
+        free = self._free.setdefault(memory.shape, [])
+        if len(free) < _SPARE:
+            free.append(memory)
 
 
 def geometry(

@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.tcgen05 import formats
 from pytest_nvfp4.sim.tcgen05.formats import NOTHING
-from pytest_nvfp4.sim.tcgen05.operand import Chunks, k_major_rows
+from pytest_nvfp4.sim.tcgen05.operand import Chunks, Recordings, k_major_rows
 
 __all__ = ["Operand", "Tile", "TileCache", "decode"]
 
 _BUDGET = 96 << 20
 """Bytes of decoded tiles that a cache keeps."""
 _SAMPLES = 64
+_TOGETHER = 16
+"""Rows that are decoded together: at 7,168 elements a row half a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,43 +80,43 @@ class TileCache:
         self.held = 0
         self.hits = 0
         self.misses = 0
-        self._tiles: OrderedDict[tuple[Any, ...], tuple[bytes, bytes, Tile]] = OrderedDict()
+        self._tiles: OrderedDict[tuple[Any, ...], tuple[list[NDArray[np.uint64]], bytes, Tile]] = OrderedDict()
         self._scratch: dict[tuple[int, int], NDArray[np.float32]] = {}
+        self.recordings = Recordings()
 
-    def get(
-        self, operand: Operand, parts: list[list[Chunks]], scales: list[bytes], ids: tuple[int, ...]
-    ) -> Tile:  # fmt: skip
+    def get(self, operand: Operand, parts: list[Chunks], words: bytes, ids: tuple[int, ...]) -> Tile:
         """The tile of a chain.
 
         Args:
-            parts: For each CTA that holds rows of the operand, its chunks by instruction.
-            scales: By instruction, the words of scale factors of all rows; empty without block scaling.
+            parts: For each CTA that holds rows of the operand, its chunks, ``[instruction][...]``.
+            words: The words of scale factors of all rows, by instruction; empty without block scaling.
             ids: By instruction, the SF id.
         """
-        together = [np.concatenate(part) for part in parts]
-        raw = b"".join([part.tobytes() for part in together])
-        words = b"".join(scales)
+        count = len(parts[0])
+        together = [part.reshape(-1) for part in parts]
+        raw = [part.view(np.uint64) for part in together]
         first = together[0]
         sample = first[:: max(1, first.size // _SAMPLES)].tobytes()
-        key = (operand, len(parts[0]), ids if operand.vector != 4 else (), sample, words[:256], words[-256:])
+        key = (operand, count, ids if operand.vector != 4 else (), sample, words[:256], words[-256:])
         found = self._tiles.get(key)
-        if found is not None and found[0] == raw and found[1] == words:
+        if found is not None and found[1] == words and _same(found[0], raw):
             self._tiles.move_to_end(key)
             self.hits += 1
             return found[2]
         self.misses += 1
         out = None
-        shape = (operand.rows * len(parts), operand.k * len(parts[0]))
+        shape = (operand.rows * len(parts), operand.k * count)
         if self.held + 4 * shape[0] * shape[1] > self.budget and found is None:
             out = self._evict(shape)
-        scratch = self._scratch.get(shape) if operand.scale else None
-        if operand.scale and scratch is None:
+        scaled = operand.scale and not (operand.packed and operand.scale == "ue4m3")
+        scratch = self._scratch.get(shape) if scaled else None
+        if scaled and scratch is None:
             scratch = np.empty(shape, np.float32)
             self._scratch = {shape: scratch}
-        tile = decode(operand, together, len(parts[0]), words, ids, out=out, scratch=scratch)
+        tile = decode(operand, together, count, words, ids, out=out, scratch=scratch)
         if found is not None:
             self.held -= found[2].values.nbytes
-        self._tiles[key] = (raw, words, tile)
+        self._tiles[key] = ([part.copy() for part in raw], words, tile)
         self._tiles.move_to_end(key)
         self.held += tile.values.nbytes
         return tile
@@ -128,6 +130,11 @@ class TileCache:
             if out is None and tile.values.shape == shape and tile.values.dtype == np.float32:
                 out = tile.values
         return out
+
+
+def _same(one: list[NDArray[np.uint64]], other: list[NDArray[np.uint64]]) -> bool:
+    """Whether all bytes are the same."""
+    return all(a.size == b.size and bool((a == b).all()) for a, b in zip(one, other, strict=True))
 
 
 @cache
@@ -168,35 +175,76 @@ def decode(
     if out is None:
         out = np.empty(shape, np.float32)
     values: NDArray[Any] = out
-    if operand.packed:
-        np.take(_pairs(operand.negate), data.view(np.uint16), axis=0, out=values.reshape(rows, -1, 4), mode="clip")
-        grids = np.full(rows, -1)
+    codes = _scale_codes(operand, words, count, rows, ids) if operand.scale else None
+    if codes is not None and operand.packed and operand.scale == "ue4m3":
+        grids = _scale_grids(np.full(rows, -1), operand, codes)
+        squares = _packed(operand, data, codes, values, count)
     else:
-        grids = _unpacked(operand, data, values)
-    if operand.scale:
-        codes = _scale_codes(operand, words, count, rows, ids)
-        scale = formats.scale(operand.scale)
-        grids = np.minimum(grids + scale.grids.take(codes).min(axis=1), NOTHING)
-        block = operand.k // operand.vector
-        if operand.scale == "ue8m0" and _extreme(codes):
-            values = values.astype(np.float64).reshape(rows, -1, block)
-            values *= scale.values[codes][:, :, None]
-            values = values.reshape(shape)
+        if operand.packed:
+            np.take(_pairs(operand.negate), data.view(np.uint16), axis=0, out=out.reshape(rows, -1, 4), mode="clip")
+            grids = np.full(rows, -1)
         else:
-            if scratch is None:
-                scratch = np.empty(shape, np.float32)
-            factors = scratch.reshape(rows, -1, block)
-            np.take(_repeated(operand.scale, block), codes, axis=0, out=factors, mode="clip")
-            np.multiply(values, scratch, out=values)
-    narrow = operand.scale in ("", "ue4m3") and operand.element_bytes == 1
-    # Squares of narrow formats neither vanish nor overflow in float32; each addition rounds once.
-    wide = (values if narrow else values.astype(np.float64)).reshape(rows, count, operand.k)
+            grids = _unpacked(operand, data, out)
+        if codes is not None:
+            grids = _scale_grids(grids, operand, codes)
+            values = _scaled(operand, out, codes, scratch)
+        narrow = operand.scale in ("", "ue4m3") and operand.element_bytes == 1
+        # Squares of narrow formats neither vanish nor overflow in float32; each addition rounds once.
+        wide = (values if narrow else values.astype(np.float64)).reshape(rows, count, operand.k)
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = np.einsum("rik,rik->ri", wide, wide).astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.einsum("rik,rik->ri", wide, wide).astype(np.float64)
         squares *= 1 + operand.k * 2.0**-23
         filled = np.flatnonzero(squares.any(axis=1))
-        np.ldexp(squares, -2 * grids[:, None], out=squares)
+        squares *= np.ldexp(1.0, -2 * grids)[:, None]
     return Tile(values, grids, squares, int(filled[-1]) + 1 if filled.size else 0)
+
+
+def _packed(
+    operand: Operand, data: NDArray[np.uint8], codes: NDArray[np.uint8], values: NDArray[np.float32], count: int
+) -> NDArray[np.float64]:  # fmt: skip
+    """Decode E2M1 with E4M3 scale factors into ``values``, some rows at a time, which stay in the CPU's cache.
+
+    Returns:
+        The sums of squares by row and instruction; they neither vanish nor overflow in float32.
+    """
+    rows, wide = values.shape
+    block = operand.k // operand.vector
+    pairs, scale = _pairs(operand.negate), _repeated(operand.scale, block)
+    factors = np.empty((min(rows, _TOGETHER), wide), np.float32)
+    squares = np.empty((rows, count), np.float64)
+    for first in range(0, rows, _TOGETHER):
+        some = slice(first, first + _TOGETHER)
+        part = values[some]
+        here = factors[: len(part)]
+        np.take(pairs, data[some].view(np.uint16), axis=0, out=part.reshape(len(part), -1, 4), mode="clip")
+        np.take(scale, codes[some], axis=0, out=here.reshape(len(part), -1, block), mode="clip")
+        np.multiply(part, here, out=part)
+        by_instruction = part.reshape(len(part), count, operand.k)
+        squares[some] = np.einsum("rik,rik->ri", by_instruction, by_instruction)
+    return squares
+
+
+def _scale_grids(grids: NDArray[np.int64], operand: Operand, codes: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """The rows' grids, once scale factors are applied."""
+    found: NDArray[np.int64] = np.minimum(grids + formats.scale(operand.scale).grids.take(codes).min(axis=1), NOTHING)
+    return found
+
+
+def _scaled(
+    operand: Operand, values: NDArray[np.float32], codes: NDArray[np.uint8], scratch: NDArray[np.float32] | None
+) -> NDArray[Any]:  # fmt: skip
+    """The values times their scale factors, in place unless float32 cannot hold them."""
+    block = operand.k // operand.vector
+    if operand.scale == "ue8m0" and _extreme(codes):
+        wide = values.astype(np.float64).reshape(len(values), -1, block)
+        wide *= formats.scale(operand.scale).values[codes][:, :, None]
+        return wide.reshape(values.shape)
+    if scratch is None:
+        scratch = np.empty(values.shape, np.float32)
+    factors = scratch.reshape(len(values), -1, block)
+    np.take(_repeated(operand.scale, block), codes, axis=0, out=factors, mode="clip")
+    return np.multiply(values, scratch, out=values)
 
 
 def _unpacked(operand: Operand, data: NDArray[np.uint8], values: NDArray[np.float32]) -> NDArray[np.int64]:

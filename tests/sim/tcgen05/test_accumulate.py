@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_nvfp4.sim.tcgen05 import accumulate, blas, formats
 from pytest_nvfp4.sim.tcgen05.accumulate import Chain
 from pytest_nvfp4.sim.tcgen05.mma import Form, issue
-from pytest_nvfp4.sim.tcgen05.tiles import Operand, TileCache, decode
+from pytest_nvfp4.sim.tcgen05.tiles import Operand, Tile, TileCache, decode
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.harness import make_ctas, matrix_bits, own, poke
 from tests.sim.tcgen05.places import E2M1, E4M3, k_major
@@ -205,24 +205,44 @@ def test_tiles_are_shared_by_their_bytes_and_by_nothing_less() -> None:
     rng = np.random.default_rng(0)
     chunks = [rng.integers(0, 1 << 63, 512, dtype=np.int64).view(np.complex128) for _ in range(4)]
     scale = [rng.integers(0x30, 0x40, 512, dtype=np.uint8).tobytes() for _ in range(4)]
-    one = cache.get(operand, [chunks], scale, (0,) * 4)
-    assert cache.get(operand, [[c.copy() for c in chunks]], list(scale), (0,) * 4) is one
+
+    def get(some: list[np.ndarray], words: list[bytes]) -> Tile:
+        return cache.get(operand, [np.stack(some)], b"".join(words), (0,) * 4)
+
+    one = get(chunks, scale)
+    assert get([c.copy() for c in chunks], list(scale)) is one
     changed = chunks[2].copy()
     changed.view(np.uint8)[1237] ^= 1
-    other = cache.get(operand, [[*chunks[:2], changed, chunks[3]]], scale, (0,) * 4)
+    other = get([*chunks[:2], changed, chunks[3]], scale)
     assert other is not one
     assert np.count_nonzero(other.values != one.values) == 1
     words = bytearray(scale[1])
     words[300] ^= 1
-    again = cache.get(operand, [chunks], [scale[0], bytes(words), *scale[2:]], (0,) * 4)
+    again = get(chunks, [scale[0], bytes(words), *scale[2:]])
     assert again is not one
-    assert cache.get(operand, [chunks], scale, (0,) * 4).values.tobytes() == one.values.tobytes()
+    assert get(chunks, scale).values.tobytes() == one.values.tobytes()
     for i in range(40):
         chunks[0] = np.full(256, i, np.float64).astype(np.complex128)
-        tile = cache.get(operand, [chunks], scale, (0,) * 4)
+        tile = get(chunks, scale)
         assert cache.held <= 1 << 20
         want = decode(operand, [np.concatenate(chunks)], 4, b"".join(scale), (0,) * 4)
         assert tile.values.tobytes() == want.values.tobytes()
+
+
+def test_what_a_tile_was_made_of_is_not_the_memory_that_is_recorded_into() -> None:
+    cache = TileCache()
+    operand = Operand("e2m1", True, False, False, 128, 64, "ue4m3", 4)
+    words = bytes(0x38 for _ in range(512))
+    recording = cache.recordings.start(256, 256)
+    recording.add(np.zeros(256, np.complex128))
+    one = cache.get(operand, [recording.all()], words, (0,))
+    cache.recordings.end(recording)
+    again = cache.recordings.start(256, 256)
+    assert again.all().size == 0
+    again.add(np.full(256, 2.0, np.complex128))
+    other = cache.get(operand, [again.all()], words, (0,))
+    assert other is not one
+    assert cache.get(operand, [np.zeros((1, 256), np.complex128)], words, (0,)) is one
 
 
 @pytest.mark.parametrize("name", ["e2m1", "e2m3", "e3m2", "e4m3", "e5m2", "s8", "u8"])
