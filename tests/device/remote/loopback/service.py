@@ -81,7 +81,7 @@ class Service:
         self.containers: dict[str, Container] = {}
         self.dead: list[Container] = []
         self.image_status = _SUCCESS
-        self._folder, self._packages, self._environ = folder, packages, environ
+        self._folder, self._packages, self.environ = folder, packages, environ
         self._blobs = blobs
         self._numbers = itertools.count(1)
         self._changed = asyncio.Event()
@@ -349,7 +349,7 @@ class Service:
             server_url=self.url,
             root=self._root(definition),
             packages=self._packages,
-            environ=self._environ,
+            environ=self.environ,
             folder=self._folder,
         )
         self.containers[task] = container
