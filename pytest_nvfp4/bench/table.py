@@ -237,7 +237,7 @@ def _geomean_row(kernel: str, rows: Sequence[Row], derived: Sequence[Columns], v
         tflops=_number(_geomean([column.tflops for column in working])) if len(working) == whole else "-",
         gbps=_number(_geomean([column.gbps for column in working])) if len(working) == whole else "-",
         percent=f"{_geomean(percents):.1f}" if len(percents) == whole else "-",
-        verdict=str(verdict) if verdict else "",
+        verdict=str(verdict) if verdict else "no common baseline",
         state=verdict.state if verdict else None,
     )
 

@@ -17,6 +17,7 @@ from pytest_nvfp4.plugin.device_options import DeviceOptions
 from pytest_nvfp4.plugin.simulations import KernelKey, Simulations, kernel_key
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.bench.regression import ShapeVerdict
     from pytest_nvfp4.bench.storage import BenchmarkHooks
     from pytest_nvfp4.bench.table import Row
     from pytest_nvfp4.device.base import Device
@@ -38,6 +39,8 @@ class Devices:
         self.options = options
         self.rows: list[Row] = []
         """What benchmark checks measured."""
+        self.geomeans: dict[str, ShapeVerdict] = {}
+        """The verdict on all problems of a kernel together."""
         self.remote: RemoteRun | None = None
         """The remote of the run, where one was asked for."""
         if options.remote is not None:
@@ -139,17 +142,19 @@ class Devices:
         return BenchmarkHooks()
 
     def prepare_benchmarks(self) -> None:
-        """Where there is a GPU that may be timed, give pytest-benchmark the storage of its kind and our hooks."""
+        """Where there is a device that may be timed, give pytest-benchmark our hooks and the storage of its kind."""
         from pytest_nvfp4.device.gpus import gpu_names
 
         names = gpu_names() if self.options.device in ("auto", "local") else []
         if self.options.remote is not None:
             names = [f"NVIDIA {self.options.remote.options.gpu}"]
-        if not names or not self._config.pluginmanager.hasplugin("benchmark"):
+        timed = names or self.options.device not in ("auto", "local", "sim", "none")
+        if not timed or not self._config.pluginmanager.hasplugin("benchmark"):
             return
-        from pytest_nvfp4.bench.storage import use_gpu_storage
+        if names:
+            from pytest_nvfp4.bench.storage import use_gpu_storage
 
-        use_gpu_storage(self._config, names[0])
+            use_gpu_storage(self._config, names[0])
         self._config.pluginmanager.register(self.hooks, "nvfp4-benchmark")
 
     def show(self, terminal: Any) -> None:
@@ -158,7 +163,7 @@ class Devices:
             from pytest_nvfp4.bench.table import render
 
             terminal.write_sep("-", "nvfp4: device times")
-            terminal.write_line(render(self.rows, width=terminal._tw.fullwidth).strip("\n"))
+            terminal.write_line(render(self.rows, geomeans=self.geomeans, width=terminal._tw.fullwidth).strip("\n"))
         if self.remote is not None:
             self.remote.show(terminal)
         _show_lines(terminal, "nvfp4: coverage (simulated)", COVERAGE_LINE)

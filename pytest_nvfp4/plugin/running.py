@@ -157,10 +157,13 @@ class KernelOnDevice:
         for warning in timed.warnings:
             self._item.warn(timing.TimingWarning(warning))
         provenance = timing.replay(fixture, timed, self._case.problem, spec)
-        comparison = timing.Comparison(self._item, threshold=options.threshold)
+        comparison = timing.Comparison(self._item, siblings=self._timed_with(), threshold=options.threshold)
         verdict, note = comparison.verdict(timed, provenance, self._case.problem.name)
         name = self._run.relative(self._case.path)
         self._devices.rows.append(timing.row(name, self._case.problem, timed, verdict, note))
+        geomean = comparison.geomean()
+        if geomean is not None:
+            self._devices.geomeans[name] = geomean
         if verdict is not None and verdict.state == "slower":
             raise CheckFailure(
                 f"slower than the baseline on {timed.device}: {verdict}\n"
@@ -168,10 +171,29 @@ class KernelOnDevice:
                 "if that is meant, save a new baseline with --benchmark-autosave",
                 file=str(self._case.path),
             )
+        if geomean is not None and geomean.state == "slower":
+            raise CheckFailure(
+                f"the kernel's problems together are slower than their baselines on {timed.device}: geometric mean "
+                f"{geomean}\nif that is meant, save a new baseline with --benchmark-autosave",
+                file=str(self._case.path),
+            )
         if verdict is not None and verdict.baseline_outdated:
             self._item.warn(
                 timing.TimingWarning(f"baseline outdated: {verdict}; save a new one (--benchmark-autosave)")
             )
+
+    def _timed_with(self) -> list[pytest.Item]:
+        """The benchmark checks of this kernel and configuration in this run, this one among them."""
+        from pytest_nvfp4.plugin.checks import BENCHMARK
+        from pytest_nvfp4.plugin.collector import CheckItem
+
+        return [
+            item
+            for item in self._item.session.items
+            if isinstance(item, CheckItem)
+            and (item.path, item.check) == (self._case.path, BENCHMARK)
+            and item.case.settings == self._case.settings
+        ]
 
     def _others(self) -> list[job.Case]:
         """The cases of the verify items of the same kernel and configuration that this run will come to."""

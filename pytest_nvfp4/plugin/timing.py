@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from pytest_nvfp4.plugin.failure import CheckFailure
 
 if TYPE_CHECKING:
     from pytest_nvfp4.bench.provenance import Provenance
-    from pytest_nvfp4.bench.regression import ShapeVerdict
+    from pytest_nvfp4.bench.regression import Policy, ShapeRounds, ShapeVerdict
     from pytest_nvfp4.bench.table import Row
     from pytest_nvfp4.device.base import Device
     from pytest_nvfp4.device.job import Case, Job, KernelSpec
@@ -101,12 +102,26 @@ def taken(config: pytest.Config) -> bool:
     return session is not None and not session.disabled
 
 
-class Comparison:
-    """Compares times with the stored baseline of a test."""
+_PAIRS: pytest.StashKey[dict[str, list[ShapeRounds]]] = pytest.StashKey()
 
-    def __init__(self, item: pytest.Item, *, threshold: float) -> None:
+
+class Comparison:
+    """Compares times with the stored baseline of a test, and those of all problems of its kernel together.
+
+    A kernel's checks share the chance of a false alarm (``Policy.alpha``): each shape's verdict and the one on the
+    geometric mean get their part of it.
+
+    Args:
+        item: The check.
+        siblings: All benchmark checks of the same kernel and configuration that this process runs, in their order.
+        threshold: Least change that matters, as a share, unless a marker says otherwise.
+    """
+
+    def __init__(self, item: pytest.Item, *, siblings: Sequence[pytest.Item], threshold: float) -> None:
         self._item = item
+        self._siblings = siblings
         self._threshold = threshold
+        self._pairs = item.config.stash.setdefault(_PAIRS, {}).setdefault(siblings[0].nodeid, [])
 
     def _least(self) -> float:
         """The least change that matters, as a share: the marker's, else the setting's."""
@@ -129,7 +144,7 @@ class Comparison:
             CheckFailure: there is a baseline, and it cannot be compared with.
         """
         from pytest_nvfp4.bench.baseline import BaselineError, against, baseline_rounds
-        from pytest_nvfp4.bench.regression import Policy, compare
+        from pytest_nvfp4.bench.regression import compare
 
         try:
             baseline = baseline_rounds(self._item.config, self._item.nodeid)
@@ -145,8 +160,25 @@ class Comparison:
             )
         except BaselineError as error:
             raise CheckFailure(str(error)) from error
-        (found,) = compare([pair.rounds], Policy(threshold=self._threshold)).shapes
+        self._pairs.append(pair.rounds)
+        (found,) = compare([pair.rounds], self._policy(verdicts=len(self._siblings) + (len(self._siblings) > 1))).shapes
         return found, "; ".join(pair.notes)
+
+    def geomean(self) -> ShapeVerdict | None:
+        """The verdict on all problems of the kernel together, at the last of their checks; None elsewhere.
+
+        There is none either where a problem has no baseline, or was not measured.
+        """
+        from pytest_nvfp4.bench.regression import compare
+
+        whole = len(self._siblings) > 1 and len(self._pairs) == len(self._siblings)
+        return compare(self._pairs, self._policy()).geomean if whole else None
+
+    def _policy(self, *, verdicts: int = 1) -> Policy:
+        from pytest_nvfp4.bench.regression import Policy
+
+        policy = Policy(threshold=self._threshold)
+        return replace(policy, alpha=policy.alpha / verdicts)
 
 
 def replay(benchmark: Any, timed: Timed, problem: Problem, kernel: KernelSpec) -> Provenance:

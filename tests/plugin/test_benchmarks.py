@@ -1,0 +1,95 @@
+"""Benchmark checks and their verdicts, on a stand-in device whose clock is made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[2]
+KERNELS = ROOT / "tests" / "device" / "kernels"
+DEVICE = """
+from pytest_nvfp4.device import select
+from pytest_nvfp4.device.result import DeviceInfo
+from tests.device.remote.loopback.devices import clocked
+
+
+class Clocked:
+    name = "clocked"
+
+    def describe(self):
+        return DeviceInfo(
+            name="Test stand-in with a made-up clock", capability=(10, 0), torch="0", dsl="0", python="0"
+        )
+
+    def unsupported(self, arch):
+        return None
+
+    def run(self, job, *, folder, base=None):
+        return clocked.run(job, folder)
+
+
+select.known_names = lambda: ["auto", "local", "sim", "none", "clocked"]
+select._third_party = lambda name: (lambda *, probe_folder: Clocked())
+"""
+TWO = ("--nvfp4-problem=7x128x256", "--nvfp4-problem=9x128x256")
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("NVFP4_CLOCKED_LOG", str(pytester.path / "log"))
+    pytester.makepyfile(clocked_device=DEVICE)
+    pytester.syspathinsert()
+    takes(pytester, 20.0)
+    return pytester
+
+
+def takes(project: pytest.Pytester, us: float) -> None:
+    text = (KERNELS / "honest.py").read_text()
+    project.path.joinpath("kernel.py").write_text(f"{text}\n\nTAKES_US = {us}\n")
+
+
+def run(project: pytest.Pytester, *args: str) -> pytest.RunResult:
+    return project.runpytest_subprocess(
+        "-p", "clocked_device", "-p", "no:hypothesispytest", "-p", "no:cacheprovider", "--nvfp4-device=clocked",
+        "kernel.py", "-k", "benchmark", f"--benchmark-storage={project.path / 'kept'}", *args,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_problems_of_a_kernel_are_judged_together(project: pytest.Pytester) -> None:
+    assert run(project, *TWO, "--benchmark-autosave").parseoutcomes()["passed"] == 2
+    same = run(project, *TWO, "--benchmark-compare")
+    assert same.parseoutcomes()["passed"] == 2
+    same.stdout.fnmatch_lines(["*kernel.py geomean: *, same *"])
+    takes(project, 20.8)
+    slower = run(project, *TWO, "--benchmark-compare")
+    assert slower.parseoutcomes()["failed"] == 2
+    slower.stdout.fnmatch_lines(["*slower than the baseline on*", "*kernel.py geomean: *, slower *"])
+    takes(project, 19.2)
+    faster = run(project, *TWO, "--benchmark-compare")
+    assert faster.parseoutcomes()["passed"] == 2
+    faster.stdout.fnmatch_lines(["*kernel.py geomean: *, faster *"])
+
+
+@pytest.mark.slow
+def test_a_part_of_the_problems_has_no_common_verdict(project: pytest.Pytester) -> None:
+    run(project, TWO[0], "--benchmark-autosave")
+    result = run(project, *TWO, "--benchmark-compare")
+    assert result.parseoutcomes()["passed"] == 2
+    (line,) = [line for line in result.outlines if " geomean: " in line]
+    assert line.endswith("no common baseline")
+
+
+def test_slower_by_less_than_the_marker_of_a_problem_is_passed(project: pytest.Pytester) -> None:
+    run(project, *TWO, "--benchmark-autosave")
+    takes(project, 20.8)
+    assert run(project, *TWO, "--benchmark-compare", "--nvfp4-threshold=10").parseoutcomes()["passed"] == 2
+
+
+def test_checks_that_fail_before_they_are_timed_bring_no_warning(project: pytest.Pytester) -> None:
+    result = run(project, TWO[0], "--nvfp4-device=none", "--nvfp4-require-device")
+    assert "Benchmark fixture was not used" not in result.stdout.str()
