@@ -728,7 +728,7 @@ SEEDS: tuple[Seed, ...] = (
         "bar",
         "arch.sync_threads()",
         0,
-        Found("race", "y[17] = arch.atomic_exch(bins.iterator + 12, val", "bins[thread] = cutlass.Int32(0)"),
+        Found("race", "arch.atomic_add(bins.iterator + (value & 7), cut", "bins[thread] = cutlass.Int32(0)"),
     ),
     # ---- stream_k_flags
     Seed(
