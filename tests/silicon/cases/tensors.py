@@ -60,9 +60,9 @@ def cases() -> Iterator[Case]:
     for rank, steps in ((2, (1, 2)), (3, (1, 3, 2)), (5, (1, 2, 1, 2, 1)), (2, (1, 8))):
         box = (32, 8, 4, 2, 1)[:rank]
         geometry = Geometry(
-            E.U32, (96, 20, 6, 4, 2)[:rank], (400, 8000, 48000, 192000)[: rank - 1], box, steps
+            E.U32, (40, 10, 4, 3, 2)[:rank], (176, 1760, 7040, 21120)[: rank - 1], box, steps
         )  # fmt: skip
-        where = [at[:rank] for at in ((0, 0, 0, 0, 0), (8, 3, 1, 1, 1), (80, 15, 4, 3, 0), (-4, -3, -1, -1, 0))]
+        where = [at[:rank] for at in ((0, 0, 0, 0, 0), (8, 3, 1, 1, 1), (32, 7, 3, 2, 0), (-4, -3, -1, -1, 0))]
         name = "-".join(str(step) for step in steps)
         yield _load(f"tensors.load.steps.{name}", geometry, where)
     yield _spellings()
