@@ -22,7 +22,9 @@ def save(data: Data, path: Path, *, effects: tuple[float, ...]) -> None:
         "schema_version": _SCHEMA,
         "device": data.device.model_dump(mode="json"),
         "effects": list(effects),
-        "calibrations": {name: [one.base_us, one.us_per_cycle, one.offset_us] for name, one in data.calibrations.items()},
+        "calibrations": {
+            name: [one.base_us, one.us_per_cycle, one.offset_us] for name, one in data.calibrations.items()
+        },
         "wall_s": data.wall_s,
         "stopped": data.stopped,
         "sessions": [
