@@ -18,9 +18,8 @@ Counters: ``tcgen05.cp.instructions``, ``tcgen05.cp.bytes`` (read from shared me
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,14 +33,15 @@ from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.descriptor import matrix
 from pytest_nvfp4.sim.tcgen05.group import expect, group_of, pair_of, single_lane
 from pytest_nvfp4.sim.tcgen05.monitor import Box, Touched
-from pytest_nvfp4.sim.tcgen05.operand import Chunks, geometry
+from pytest_nvfp4.sim.tcgen05.operand import Geometry, geometry
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "Shape", "copy"]
+__all__ = ["LOWERINGS", "Plan", "Shape", "copy"]
 
+_Move = tuple[Tmem, NDArray[np.uint32], NDArray[np.intp], NDArray[np.uint32]]
 
 _CORNERS: NDArray[np.bool_] = np.equal(np.arange(LANES) % 32, 0)
 
@@ -71,20 +71,49 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: Shape, at: 
     core = w.cta.unit(TensorCore)
     key = (address, value, shape)
     plan = core.copies.get(key)
-    if plan is None or plan[2] != _epochs(plan[1]):
+    if plan is None or plan.epoch != _epochs(plan.cores):
         plan = core.copies[key] = _plan(w, core, address, value, shape)
     elif shape.group == 2:
         pair_of(w.cta, 2, what=what)
     core.issuers.issued(w, mask, at, mma=False)
     counters = core.counters
     counters["tcgen05.cp.instructions"] += 1
-    counters["tcgen05.cp.bytes"] += plan[3]
+    counters["tcgen05.cp.bytes"] += plan.size
     if core.machine.monitor is not None:
         touched = core.touched.get(key)
         if touched is None:
-            touched = core.touched[key] = _touched(plan[1], address, value, shape)
+            touched = core.touched[key] = _touched(plan.cores, address, value, shape)
         core.machine.monitor.tensor_issued(w, at, core.pipe.queue, touched)
-    core.submit(core.pipe.queue, plan[0], what=what)
+    core.submit(core.pipe.queue, plan.execute, what=what)
+
+
+class Plan:
+    """A checked copy. It holds while ``epoch`` is that of its tensor cores.
+
+    Args:
+        moves: By CTA its TMEM, the words of shared memory from the source's pattern on, the number of the word that
+            goes to each place, and the places.
+        size: Bytes read.
+    """
+
+    __slots__ = ("column", "columns", "cores", "epoch", "moves", "size")
+
+    def __init__(
+        self, cores: tuple[TensorCore, ...], moves: list[_Move], column: int, columns: int, size: int
+    ) -> None:  # fmt: skip
+        self.cores = cores
+        self.moves = moves
+        self.column = column
+        self.columns = columns
+        self.size = size
+        self.epoch = _epochs(cores)
+
+    def execute(self) -> None:
+        """Copy."""
+        for tmem, words, table, places in self.moves:
+            if tmem.pending:
+                tmem.settle(self.column, self.columns)
+            words.take(table, out=places, mode="clip")
 
 
 def _epochs(cores: tuple[TensorCore, ...]) -> int:
@@ -108,10 +137,8 @@ def _touched(cores: tuple[TensorCore, ...], address: int, value: int, shape: Sha
     )
 
 
-def _plan(
-    w: Warp, core: TensorCore, address: int, value: int, shape: Shape
-) -> tuple[Callable[[], None], tuple[TensorCore, ...], int, int]:  # fmt: skip
-    """Check a copy: what it does, where, the epoch in which that holds, the bytes it reads."""
+def _plan(w: Warp, core: TensorCore, address: int, value: int, shape: Shape) -> Plan:
+    """Check a copy. Raises Fault."""
     what = shape.what
     if core.pipe.group != shape.group:
         core.pipe.set_group(shape.group, what=what)
@@ -120,7 +147,7 @@ def _plan(
         raise Fault("tmem", f"{what}: TMEM address {address:#010x} has lane {lane}; a copy starts at lane 0")
     columns = shape.bits // 32
     cores = (core,) if shape.group == 1 else tuple(c.unit(TensorCore) for c in pair_of(w.cta, 2, what=what))
-    places = []
+    moves: list[_Move] = []
     for one in cores:
         tmem = one.tmem
         tmem.claim(column, columns, what=what)
@@ -131,30 +158,30 @@ def _plan(
             tmem.wrote_replicated(column, columns)
         else:
             tmem.wrote(column, columns, _CORNERS if shape.rows == 4 else None)
-        places.append((tmem, one.chunks.chunks[first:], table.table, tmem.data[column : column + columns]))
-    size = shape.rows * shape.bits // 8 * shape.group
-    return partial(_execute, shape, column, places), cores, _epochs(cores), size
+        words = one.chunks.chunks[first:].view(np.uint32)
+        moves.append((tmem, words, _words(shape, table), _places(shape, tmem.data[column : column + columns])))
+    return Plan(cores, moves, column, columns, shape.rows * shape.bits // 8 * shape.group)
 
 
-_Places = list[tuple[Tmem, Chunks, NDArray[np.intp], NDArray[np.uint32]]]
+def _places(shape: Shape, target: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The words of TMEM that are written, of ``[column][lane]``."""
+    return target[:, ::32] if shape.rows == 4 else target
 
 
-def _execute(shape: Shape, column: int, places: _Places) -> None:
-    columns = shape.bits // 32
-    for tmem, chunks, table, target in places:
-        if tmem.pending:
-            tmem.settle(column, columns)
-        words = chunks.take(table).view(np.uint32).reshape(shape.rows, columns).T
-        if shape.rows == 32:
-            target.reshape(columns, 4, 32)[...] = words[:, None, :]
-        elif shape.rows == 128:
-            target[...] = words
-        elif shape.rows == 4:
-            target[:, ::32] = words
-        else:
-            halves = words.reshape(columns, 2, 32)
-            quadrants = target.reshape(columns, 2, 2, 32)
-            quadrants[...] = halves[:, None] if shape.multicast == "warpx2::02_13" else halves[:, :, None]
+@lru_cache(maxsize=1024)
+def _words(shape: Shape, table: Geometry) -> NDArray[np.intp]:
+    """By place, the number of the word that goes there, from the start of the source's pattern."""
+    columns = shape.columns
+    words = (table.table[:, :, None] * 4 + np.arange(4)).reshape(shape.rows, columns).T
+    if shape.rows == 32:
+        found = np.broadcast_to(words[:, None, :], (columns, 4, 32))
+    elif shape.rows == 64:
+        halves = words.reshape(columns, 2, 32)
+        one = halves[:, None] if shape.multicast == "warpx2::02_13" else halves[:, :, None]
+        found = np.broadcast_to(one, (columns, 2, 2, 32))
+    else:
+        found = words
+    return np.ascontiguousarray(found).reshape(columns, -1)
 
 
 _SHAPES = {

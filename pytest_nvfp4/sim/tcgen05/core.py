@@ -12,6 +12,8 @@ from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
+    from pytest_nvfp4.sim.tcgen05.copy import Plan, Shape
+    from pytest_nvfp4.sim.tcgen05.monitor import Touched
 
 __all__ = ["TensorCore"]
 
@@ -34,9 +36,9 @@ class TensorCore:
         self.counters = cta.launch.counters
         self.machine = cta.launch.machine
         self.submit = cta.launch.machine.asynchronous.submit
-        self.copies: dict[Any, Any] = {}
-        """Copies that were checked, by operands and shape, with the epoch of TMEM in which they were."""
-        self.touched: dict[Any, Any] = {}
+        self.copies: dict[tuple[int, int, Shape], Plan] = {}
+        """Copies that were checked, by operands and shape, and hold in one epoch of TMEM."""
+        self.touched: dict[tuple[int, int, Shape], tuple[Touched, ...]] = {}
         """What copies touch, for a monitor."""
         self.plans: dict[Any, Any] = {}
         """MMAs that were checked, likewise."""
