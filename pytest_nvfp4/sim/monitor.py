@@ -114,8 +114,11 @@ class CopyMonitor(Protocol):
 class Monitor(SyncMonitor, TensorMonitor, WgmmaMonitor, MemoryMonitor, CopyMonitor, Protocol):
     """All of it."""
 
-    def launched(self, grid: Grid) -> None:
-        """A launch begins."""
+    def launched(self, grid: Grid, *, stream: int = 0, early: bool = False) -> bool:
+        """A launch begins; ``early``: the one before it on its stream may still run.
+
+        Returns whether the monitor looks for what goes wrong then.
+        """
 
 
 class Tracer(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -206,6 +207,11 @@ class ClusterAgents:
         self.bulk: dict[tuple[int, int], BulkThread] = {}
         self.copies: dict[int, Copies] = {}
         self.warpgroups: dict[object, int] = {}
+
+    @cached_property
+    def earlier_grids(self) -> int:
+        """The agent that stands for the launches that this one may overlap: it has one tick."""
+        return self.clocks.agent(Owner("grid", "the launch before"))
 
     def barrier(self, barrier: Mbarrier) -> BarrierState:
         """The state of an mbarrier."""

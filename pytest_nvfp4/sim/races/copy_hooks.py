@@ -89,6 +89,8 @@ class CopyHooks(Hooks):
                 launch = agent.launch
                 state = agent.agents.barrier(barrier)
                 access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.who)
+            if launch.overlap is not None:
+                launch.overlap.check(agent, region, box.rows, access, writes=False)
             cut = None if box.cut is None else tuple((part.start, part.stop) for part in box.cut)
             key = (box.tile, box.offset, cut)
             launch.memory.read_box(launch.memory.shadow(region), key, box.rows, access, agent.clock)
@@ -101,6 +103,8 @@ class CopyHooks(Hooks):
         launch = agent.launch
         state = agent.agents.barrier(barrier)
         access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.who)
+        if launch.overlap is not None:
+            launch.overlap.check(agent, region, lambda: (ONE + offset, size), access, writes=False)
         launch.memory.read_box(
             launch.memory.shadow(region), (offset, size), lambda: (ONE + offset, size), access, agent.clock
         )
@@ -126,6 +130,8 @@ class CopyHooks(Hooks):
         thread = agent.agents.bulk_thread(agent, lane)
         flags = ASYNC | STRONG if reduces else ASYNC
         access = Access(thread.write, thread.issued, flags, at, agent.who)
+        if launch.overlap is not None:
+            launch.overlap.check(agent, region, lambda: (offsets, size), access, writes=True)
         launch.memory.write(launch.memory.shadow(region), offsets, size, access, agent.clock)
 
     def _bulk_threads(self, agent: WarpAgent, mask: int) -> list[BulkThread]:

@@ -12,9 +12,11 @@ Rules, with where they come from:
 - The async proxy sees a generic write only behind a ``fence.proxy.async`` ("Proxies"). A generic read before an
   asynchronous write needs none, and neither does an asynchronous write that was waited for: no kernel of NVIDIA's has
   one there.
+- What a launch that may overlap the one before it touches is ordered by ``griddepcontrol.wait`` (``overlap``).
 - ``mbarrier.init`` happens before every other use of the barrier.
-- Not errors, because official kernels do without: ``tcgen05.wait::ld`` before the arrive that gives an accumulator
-  away, and the ``fence.mbarrier_init`` or proxy fence behind ``mbarrier.init``. With ``warnings`` they are told.
+- Not errors, because official kernels do without: ``tcgen05.wait::ld``, tcgen05's fences around the synchronisation of
+  threads (the table in ``tensor_order``), and the ``fence.mbarrier_init`` or proxy fence behind ``mbarrier.init``. With
+  ``warnings`` they are told.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from __future__ import annotations
 from pytest_nvfp4.sim.races.copy_hooks import CopyHooks
 from pytest_nvfp4.sim.races.launch import LaunchRaces
 from pytest_nvfp4.sim.races.memory_hooks import MemoryHooks
+from pytest_nvfp4.sim.races.overlap import Overlap
 from pytest_nvfp4.sim.races.sync_hooks import SyncHooks
 from pytest_nvfp4.sim.races.tensor_hooks import TensorHooks
 from pytest_nvfp4.sim.run.grid import Grid
@@ -36,6 +39,15 @@ class Detector(SyncHooks, MemoryHooks, CopyHooks, TensorHooks):
         warnings: Tell also what official kernels leave out.
     """
 
-    def launched(self, grid: Grid) -> None:
+    def __init__(self, *, warnings: bool = False) -> None:
+        super().__init__(warnings=warnings)
+        self._last: dict[int, LaunchRaces] = {}
+
+    def launched(self, grid: Grid, *, stream: int = 0, early: bool = False) -> bool:
         """Make the launch's part before processes fork."""
-        grid.unit(LaunchRaces)
+        races = grid.unit(LaunchRaces)
+        before, self._last[stream] = self._last.get(stream), races
+        if not early or before is None or not before.memory.accesses:
+            return False
+        races.overlap = Overlap(before, races)
+        return True

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
     from pytest_nvfp4.sim.memory.pattern import Pattern
 
-__all__ = ["GlobalConflict", "GlobalShadow", "RegionShadow"]
+__all__ = ["GlobalConflict", "GlobalShadow", "RegionShadow", "item_rows"]
 
 GlobalConflict = Callable[["RegionShadow", int, Access, bool, Access, bool, bool, Clock], None]
 """Told of a pair that is not ordered: the region, the byte offset, the earlier access and whether it writes, the later
@@ -128,7 +128,7 @@ class GlobalShadow:
         """A warp reads a region that nobody has written."""
         known = shadow.boxes.get((offset, where))
         if known is None:
-            known = shadow.boxes[offset, where] = (partial(_rows, offset, where), {})
+            known = shadow.boxes[offset, where] = (partial(item_rows, offset, where), {})
         readers = known[1]
         reader = (access[4].cluster, access[0])
         if len(readers) < _READERS or reader in readers:
@@ -155,13 +155,7 @@ class GlobalShadow:
 
     def write(self, shadow: RegionShadow, offsets: Offsets, size: int, access: Access, clock: Clock) -> None:
         """Items of ``size`` bytes are written."""
-        if not shadow.written:
-            shadow.written = True
-            boxes, shadow.boxes = shadow.boxes, {}
-            for rows, readers in boxes.values():
-                places, wide = rows()
-                for number in readers.values():
-                    self._note_read(shadow, shadow.units(places, wide), number)
+        self._settle(shadow)
         units = shadow.units(offsets, size)
         writes = shadow.array("writes")
         self._check(shadow, writes[units], units, access, clock, earlier=True, later=True)
@@ -171,6 +165,38 @@ class GlobalShadow:
                 self._check(shadow, reads[units], units, access, clock, earlier=False, later=True)
                 reads[units] = 0
         writes[units] = self.number(access)
+
+    def _settle(self, shadow: RegionShadow) -> None:
+        """What was read before the first write goes to the arrays."""
+        if not shadow.written:
+            shadow.written = True
+            boxes, shadow.boxes = shadow.boxes, {}
+            for rows, readers in boxes.values():
+                places, wide = rows()
+                for number in readers.values():
+                    self._note_read(shadow, shadow.units(places, wide), number)
+
+    def meets(
+        self, region: Region, rows: Callable[[], tuple[Offsets, int]], access: Access, *, writes: bool
+    ) -> tuple[Access, bool, int] | None:
+        """An access of this launch that another launch's would race with: it, whether it writes, and the byte."""
+        shadow = self.regions.get(region.start)
+        if shadow is None or shadow.region is not region or not (writes or shadow.written):
+            return None
+        self._settle(shadow)
+        units = shadow.units(*rows())
+        for name in ("writes", "first", "last") if writes else ("writes",):
+            array: NDArray[np.int32] | None = getattr(shadow, name)
+            if array is None:
+                continue
+            numbers = array[units]
+            for number in dict.fromkeys(numbers[numbers != 0].tolist()):
+                old = self.accesses[number - 1]
+                if not old[2] & access[2] & STRONG:
+                    place = int(np.argmax(numbers == number))
+                    unit = units.start + place if isinstance(units, slice) else int(units[place])
+                    return old, name == "writes", unit * shadow.unit
+        return None
 
     def _check(
         self, shadow: RegionShadow, numbers: NDArray[np.int32], units: NDArray[np.intp] | slice, access: Access,
@@ -199,7 +225,7 @@ class GlobalShadow:
             self.conflict(shadow, unit * shadow.unit, old, earlier, access, later, bool(ordered), clock)
 
 
-def _rows(offset: int, where: Pattern | int) -> tuple[Offsets, int]:
+def item_rows(offset: int, where: Pattern | int) -> tuple[Offsets, int]:
     """Offsets and size of the items of a warp's access."""
     if isinstance(where, int):
         return np.array([offset], np.intp), where

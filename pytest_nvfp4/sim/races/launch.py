@@ -15,6 +15,7 @@ from pytest_nvfp4.sim.races.early_use import early_uses
 from pytest_nvfp4.sim.races.findings import PROXY, RACE, WARNING, Pair, Reporter
 from pytest_nvfp4.sim.races.global_shadow import GlobalShadow, RegionShadow
 from pytest_nvfp4.sim.races.orders import Order, order_of
+from pytest_nvfp4.sim.races.overlap import Overlap
 from pytest_nvfp4.sim.races.partition import Partition
 from pytest_nvfp4.sim.races.shadow import Shadow
 from pytest_nvfp4.sim.races.sync_variables import SyncVariables
@@ -75,6 +76,8 @@ class LaunchRaces:
         self.reporter = Reporter(grid)
         self.owners: dict[int, list[Owner]] = {}
         """By cluster, what its agents are."""
+        self.overlap: Overlap | None = None
+        """The launch before this one, if it may still run."""
         self._orders: dict[int, Order] = {}
         self._relaxed: dict[int, bool] = {}
         self._matrices: dict[int, int] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ from pytest_nvfp4.sim.monitor import READ
 from pytest_nvfp4.sim.races.access import STRONG, Access
 from pytest_nvfp4.sim.races.agents import WarpAgent
 from pytest_nvfp4.sim.races.clocks import BEFORE
+from pytest_nvfp4.sim.races.global_shadow import item_rows
 from pytest_nvfp4.sim.races.sync_variables import known_by
 from pytest_nvfp4.sim.races.warp_lanes import Touch
 
@@ -79,6 +81,8 @@ class MemoryHooks(Hooks):
         launch = agent.launch
         order = launch.order(at)
         access = make((agent.number, agent.epoch(), STRONG if order.strong else 0, at, agent.who, None, None))
+        if launch.overlap is not None:
+            launch.overlap.check(agent, region, partial(item_rows, offset, where), access, writes=kind != READ)
         memory = launch.memory
         shadow = memory.shadow(region)
         if kind == READ and not shadow.written and not order.strong:
@@ -115,6 +119,8 @@ class MemoryHooks(Hooks):
         agent.memory.shared.write(footprint.parts, access, agent.clock.ticks)
         for region, offset, where in sources:
             if region.writable:
+                if launch.overlap is not None:
+                    launch.overlap.check(agent, region, partial(item_rows, offset, where), access, writes=False)
                 if where.__class__ is int:
                     offsets, size = ONE + offset, where
                 else:

@@ -62,6 +62,12 @@ class SyncHooks(Hooks):
         """The lanes of a warp are ordered."""
         (w.units.get(WarpAgent) or self._warp(w)).lanes.meet()
 
+    def grid_waited(self, w: Warp, mask: int, at: int) -> None:
+        """The launches that this one depends on are complete."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        if agent.launch.overlap is not None:
+            agent.launch.overlap.waited(agent)
+
     # ---- mbarriers -----------------------------------------------------------------------------------------------
 
     def mbarrier_initialised(self, barrier: Mbarrier, who: Who) -> None:

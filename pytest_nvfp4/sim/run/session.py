@@ -97,17 +97,20 @@ class Session:
         if _BOUNDS & grid.kernel.directives.keys():
             grid.registers_per_thread = launch.module.registers.get(launch.kernel)
         trace = self.machine.trace
+        early = self._before(launch) is not None
+        judged = False
         try:
             if self.prepare is not None:
                 self.prepare(grid)
             if trace is not None:
                 trace.begin(grid)
             if self.machine.monitor is not None:
-                self.machine.monitor.launched(grid)
+                judged = self.machine.monitor.launched(grid, stream=launch.stream, early=early)
             # Which process runs which CTA depends on the time, so that a seed would not repeat a run of several.
             alone = trace is not None or self.machine.asynchronous.shuffles
             run_grid(grid, processes=1 if alone else self.processes)
-            self._check_dependence(launch, grid)
+            if not judged:
+                self._check_dependence(launch, grid)
         except Fault as fault:
             self.faults.append(fault)
             raise
@@ -117,19 +120,24 @@ class Session:
             self.launches.append(LaunchRecord(launch, grid.counters, tuple(grid.findings), "".join(grid.output)))
             grid.close()
 
+    def _before(self, launch: Launch) -> LaunchRecord | None:
+        """The launch that may still run when this one begins."""
+        before = next((one for one in reversed(self.launches) if one.launch.stream == launch.stream), None)
+        if (
+            launch.programmatic_dependent_launch
+            and before is not None
+            and before.counters["griddepcontrol.launch_dependents"]
+        ):
+            return before
+        return None
+
     def _check_dependence(self, launch: Launch, grid: Grid) -> None:
         """Find a launch that may overlap the one before it and never waits for it.
 
         Launches run one after the other here, so that its results are right all the same.
         """
-        before = self.launches[-1] if self.launches else None
-        if (
-            launch.programmatic_dependent_launch
-            and before is not None
-            and before.launch.stream == launch.stream
-            and before.counters["griddepcontrol.launch_dependents"]
-            and not grid.counters["griddepcontrol.wait"]
-        ):
+        before = self._before(launch)
+        if before is not None and not grid.counters["griddepcontrol.wait"]:
             grid.report(
                 "griddepcontrol",
                 f"{launch.kernel} is launched while {before.launch.kernel} runs (programmatic dependent launch), which "

@@ -3,7 +3,7 @@
 
 - ``griddepcontrol`` (PTX ISA): launches run one after the other here, so every grid that this one depends on is
   complete, and ``.wait`` and ``.launch_dependents`` are counted no-ops; repeating them is legal. A launch that was let
-  start early and in which nobody waits is a finding (``Session``).
+  start early and in which nobody waits is a finding (``Session``); ``races.overlap`` looks at each access.
 - ``setmaxnreg`` (PTX ISA): a multiple of 8 from 24 to 256, in all warps of a warpgroup (a finding if not). The ISA
   wants the very same instruction; that each specialised warp may execute its own, and with its own count, rests on
   NVIDIA's kernels. ``.dec`` must not raise and ``.inc`` must not lower the count (findings). ``.inc`` waits until the
@@ -126,6 +126,13 @@ def count(w: Warp, name: str) -> None:
     w.cta.launch.counters[name] += 1
 
 
+def wait_for_grids(w: Warp, mask: int, at: int) -> None:
+    """griddepcontrol.wait."""
+    count(w, "griddepcontrol.wait")
+    if w.cta.launch.machine.monitor is not None:
+        w.cta.launch.machine.monitor.grid_waited(w, mask, at)
+
+
 def trap(what: str) -> None:
     """Raises the fault of a trap."""
     raise Fault(
@@ -143,7 +150,10 @@ def _griddepcontrol(ins: Instruction, e: Emitter) -> None:
     action = m.need("wait", "launch_dependents")
     m.done()
     m.operands(0)
-    e.line(e.call(count, "w", repr(f"griddepcontrol.{action}")))
+    if action == "wait":
+        e.line(e.call(wait_for_grids, "w", e.mask, str(e.at)))
+    else:
+        e.line(e.call(count, "w", repr(f"griddepcontrol.{action}")))
 
 
 def _setmaxnreg(ins: Instruction, e: Emitter) -> None:

@@ -27,6 +27,9 @@ class SyncMonitor(Protocol):
     def warp_met(self, w: Warp, mask: int, at: int) -> None:
         """Lanes passed a ``bar.warp.sync`` together."""
 
+    def grid_waited(self, w: Warp, mask: int, at: int) -> None:
+        """``griddepcontrol.wait``."""
+
     def mbarrier_initialised(self, barrier: Mbarrier, who: Who) -> None:
         """A thread made a barrier; whoever uses it must be ordered after that."""
 
