@@ -1,6 +1,7 @@
 """One process talks to the remote for several: test processes of xdist send their batches to it over a Unix socket.
 
-Two processes that ask the same get one answer, which is paid for once. The socket lies in a folder that only its user
+Two processes that ask the same get one answer, which is paid for once. An answer waits for the second one on disk, so
+that a long run does not fill the memory of the first. The socket lies in a folder that only its user
 may enter; what goes over it is text (``wire``), a line each.
 """
 
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_nvfp4.device.remote.base import Arrival, Batch, Cost, Handle, RemoteError, RemoteStatus
+from pytest_nvfp4.device.remote.base import Answer, Arrival, Batch, Cost, Handle, RemoteError, RemoteStatus
 from pytest_nvfp4.device.remote.kept import question
 from pytest_nvfp4.device.remote.session import RemoteSession, Ticket
 from pytest_nvfp4.device.remote.wire import pack_answer, pack_batch, unpack_answer, unpack_batch
@@ -36,7 +37,7 @@ class Broker:
         self._folder = Path(tempfile.mkdtemp(prefix="nvfp4-broker-"))
         self.address = str(self._folder / "socket")
         self._lock = threading.Lock()
-        self._asked: dict[str, Ticket] = {}
+        self._asked: dict[str, _Asked] = {}
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(self.address)
         self._socket.listen(64)
@@ -77,25 +78,45 @@ class Broker:
         except (OSError, ValueError, RemoteError):
             return
 
-    def _ask(self, batch: Batch) -> Ticket:
+    def _ask(self, batch: Batch) -> _Asked:
         key = json.dumps([[question(job) for job in batch.jobs], batch.blocks], sort_keys=True)
         with self._lock:
-            ticket = self._asked.get(key)
-            if ticket is None:
+            asked = self._asked.get(key)
+            if asked is None:
                 (ticket,) = self._session.add([batch])
-                self._asked[key] = ticket
-                return ticket
-        self._session.hurry(ticket)  # asked for a second time: somebody waits for it
-        return ticket
+                asked = self._asked[key] = _Asked(ticket, self._folder / f"answer-{len(self._asked)}")
+                return asked
+        self._session.hurry(asked.ticket)  # asked for a second time: somebody waits for it
+        return asked
 
 
-def _tell(connection: socket.socket, say: threading.Lock, batch: str, ticket: Ticket) -> None:
+class _Asked:
+    """A batch that was asked for: its ticket, and a file for its answer."""
+
+    def __init__(self, ticket: Ticket, file: Path) -> None:
+        self.ticket = ticket
+        self._file = file
+        self._lock = threading.Lock()
+
+    def answer(self) -> Answer:
+        """Its answer, once it is there. Raises RemoteError."""
+        answer = self.ticket.wait_kept()
+        with self._lock:
+            if answer is None:
+                return unpack_answer(self._file.read_text(encoding="utf-8"))
+            with contextlib.suppress(OSError):  # no room: it stays in memory
+                self._file.write_text(pack_answer(answer), encoding="utf-8")
+                self.ticket.let_go()
+            return answer
+
+
+def _tell(connection: socket.socket, say: threading.Lock, batch: str, asked: _Asked) -> None:
     said: dict[str, Any]
     try:
-        answer = ticket.wait()
+        answer = asked.answer()
         said = {
             "answer": pack_answer(answer.model_copy(update={"batch": batch})),
-            "seeds": [job.order_seed for job in ticket.batch.jobs],
+            "seeds": [job.order_seed for job in asked.ticket.batch.jobs],
         }
     except RemoteError as error:
         said = {"trouble": error.trouble, "what": error.what, "do": error.do}

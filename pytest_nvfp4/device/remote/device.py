@@ -80,7 +80,7 @@ class RemoteDevice:
     def send_ahead(self, jobs: Sequence[Job], *, blocks: int = 1) -> None:
         """Send jobs, as one batch, whose results will be asked for later. Those that were sent already are left out."""
         with self._lock:
-            fresh = [job for job in jobs if _key(job) not in self._sent]
+            fresh = [job for job in jobs if _key(job) not in self._sent and _key(job) not in self._used]
             if not fresh:
                 return
             batch = Batch(jobs=tuple(fresh), blocks=blocks, capability=self.capability)
@@ -97,7 +97,10 @@ class RemoteDevice:
         return sent.ticket.batch.jobs[sent.index]
 
     def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:  # noqa: ARG002
-        """Run a job there; see ``Device``. What was sent ahead is used once, or by its own seed."""
+        """Run a job there; see ``Device``. What was sent ahead is used once.
+
+        An answer that was used is let go: those of a long run, outputs and all, are more than a machine may hold.
+        """
         sent = self._claimed(job)
         self.session.hurry(sent.ticket)
         try:
@@ -108,6 +111,8 @@ class RemoteDevice:
         result = answer.results[sent.index]
         if result.device is not None:
             self._seen = result.device
+        with self._lock:
+            self._sent.pop(_key(job), None)
         return at_home(result.model_copy(update={"job": job.id}), base)
 
     def _claimed(self, job: Job) -> _Sent:

@@ -60,13 +60,22 @@ class Ticket:
         Raises:
             RemoteError: there will be none.
         """
+        answer = self.wait_kept(on_wait=on_wait, poll_s=poll_s)
+        assert answer is not None, "whoever lets an answer go keeps it"
+        return answer
+
+    def wait_kept(self, *, on_wait: Callable[[], None] | None = None, poll_s: float = 0.5) -> Answer | None:
+        """As ``wait``; None for an answer that was let go."""
         while not self._done.wait(poll_s):
             if on_wait is not None:
                 on_wait()
         if self.error is not None:
             raise self.error
-        assert self.answer is not None
         return self.answer
+
+    def let_go(self) -> None:
+        """Hold the answer no longer; whoever calls this has it elsewhere."""
+        self.answer = None
 
 
 class RemoteSession:
