@@ -129,5 +129,5 @@ def case(name: str, body: str, buffers: Mapping[str, NDArray[Any]], outputs: tup
 
 def noise(size: int, seed: int, dtype: Any = np.uint8) -> NDArray[Any]:
     """Any bits."""
-    item = np.dtype(dtype).itemsize
-    return np.random.default_rng(seed).integers(0, 256, size * item, np.uint8).view(dtype)
+    made: NDArray[Any] = np.random.default_rng(seed).integers(0, 256, size * np.dtype(dtype).itemsize, np.uint8)
+    return made.view(dtype)

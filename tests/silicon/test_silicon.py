@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from collections import deque
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,12 +14,14 @@ import pytest
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from tests.silicon.cases import FAMILIES, every_case
+from tests.silicon.cases.arithmetic import REFUSED
 from tests.silicon.compare import Difference, differences, ulps_apart
 from tests.silicon.driver import CudaError, Gpu
 from tests.silicon.model import Approximate, Case, NotANumber, Part, Reported
-from tests.silicon.record import case_named
+from tests.silicon.record import PATIENCE, Pool, case_named
 from tests.silicon.runners import Outputs, on_silicon, simulate
 from tests.silicon.store import Record, Recording, keep, load, save
+from tests.sim.alu.spellings import judge
 
 RECORDED = Path(__file__).parent / "h200.npz"
 HOW = "run `python -m tests.silicon.record OUT_DIR` on a machine with an H200 and keep its h200.npz in tests/silicon"
@@ -190,6 +195,36 @@ def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
     read = load(tmp_path / "a.npz")
     assert (read.device, read.driver, read.date) == ("a device", "a driver", "2030-01-01")
     assert wrong(case, simulate(case), read.records[case.name]) == []
+
+
+@pytest.mark.slow
+def test_a_case_that_takes_too_long_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = every_case()
+    slow, quick = (next(n for n, c in enumerate(cases) if c.name == name) for name in (
+        "conversions.every-16-bit.0", "collectives.redux"))  # fmt: skip
+    monkeypatch.setitem(PATIENCE, "simulator", 0.2)
+    said: list[str] = []
+    pool = Pool("simulator", tmp_path, deque([slow, quick]), progress=said.append)
+    pool.run(1)
+    assert "no answer within 0.2 s" in pool.results[slow].error
+    assert pool.results[quick].error == ""
+    assert [line.split(":")[0] for line in said] == ["conversions.every-16-bit.0", "collectives.redux"]
+
+
+@pytest.mark.slow
+def test_ptxas_takes_every_case_for_sm_90a_and_refuses_what_is_listed(tmp_path: Path) -> None:
+    ptxas = shutil.which("ptxas")
+    if ptxas is None:
+        pytest.skip("no ptxas on the PATH")
+    source, bad = tmp_path / "case.ptx", []
+    for case in every_case():
+        source.write_text(case.ptx)
+        command = [ptxas, "-O0", "-arch", "sm_90a", "-o", str(tmp_path / "case.cubin"), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        bad += [f"{case.name}: {done.stderr[:300]}"] if done.returncode else []
+    assert not bad, "\n".join(bad)
+    refused = REFUSED.read_text().splitlines()
+    assert judge(ptxas, "sm_90a", refused, tmp_path) == []
 
 
 def gpu() -> Gpu:

@@ -48,7 +48,8 @@ def integers(rows: int, bits: int, seed: int) -> NDArray[np.uint64]:
     small = random.integers(0, min(300, top), rows, np.uint64)
     which = random.integers(0, 4, rows)
     edge = np.array(edges, np.uint64)[random.integers(0, len(edges), rows)]
-    return np.select([which < 2, which == 2], [edge, small], some).astype(np.uint64)
+    chosen: NDArray[np.uint64] = np.select([which < 2, which == 2], [edge, small], some).astype(np.uint64)
+    return chosen
 
 
 def patterns(rows: int, kind: str, seed: int) -> NDArray[np.uint64]:
@@ -73,7 +74,8 @@ def patterns(rows: int, kind: str, seed: int) -> NDArray[np.uint64]:
     anything = random.integers(0, (1 << bits) - 1, rows, np.uint64, endpoint=True)
     edge = np.array(edges, np.uint64)[random.integers(0, len(edges), rows)]
     which = random.integers(0, 8, rows)
-    return np.select([which < 3, which < 5, which == 5], [edge, near, round_], anything).astype(np.uint64)
+    chosen: NDArray[np.uint64] = np.select([which < 3, which < 5, which == 5], [edge, near, round_], anything)
+    return chosen.astype(np.uint64)
 
 
 def operands(kind: str, rows: int, seed: int) -> Operands:
