@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from pytest_nvfp4.device.process import BOOTSTRAP, PACKAGE
 from pytest_nvfp4.device.remote.base import Execution, RemoteError
-from pytest_nvfp4.isolation import OnOutput, Piece, Streamed, hand_over, streamed
+from pytest_nvfp4.isolation.stream import OnOutput, Piece, Streamed, hand_over, streamed
 from pytest_nvfp4.isolation.environment import NO_GPU
 
 _PROGRAM = "program.py"
