@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from pytest_nvfp4.device.process import BOOTSTRAP, PACKAGE
 from pytest_nvfp4.device.remote.base import Execution, RemoteError
-from pytest_nvfp4.isolation.stream import OnOutput, Piece, Streamed, hand_over, streamed
 from pytest_nvfp4.isolation.environment import NO_GPU
+from pytest_nvfp4.isolation.stream import OnOutput, Piece, Streamed, hand_over, streamed
 
 _PROGRAM = "program.py"
 
