@@ -53,7 +53,7 @@ class CtaMemory:
         self.tmem = Shadow(launch.tmem, launch.tmem_conflict, agents=self.agents, name=f"TMEM{who}")
         if launch.warnings:
             watched = TensorShadow(launch.tmem, launch.tmem_conflict, agents=self.agents, name=f"TMEM{who}")
-            watched.omission = launch.tmem_omission
+            watched.omission, watched.told = launch.tmem_omission, launch.told_omissions
             self.tmem = watched
         self.operations: dict[Any, list[Step]] = {}
         """What an operation of the tensor core does, by the operation's plan."""
@@ -76,6 +76,7 @@ class LaunchRaces:
         self.reporter = Reporter(grid)
         self.owners: dict[int, list[Owner]] = {}
         """By cluster, what its agents are."""
+        self.told_omissions: set[tuple[int, int, tuple[str, ...]]] = set()
         self.overlap: Overlap | None = None
         """The launch before this one, if it may still run."""
         self._orders: dict[int, Order] = {}

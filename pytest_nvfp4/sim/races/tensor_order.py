@@ -148,17 +148,28 @@ class TensorShadow(Shadow):
     ``omission`` is told of what is missing between accesses that are ordered otherwise.
     """
 
-    __slots__ = ("omission",)
+    __slots__ = ("omission", "told")
 
     omission: Omission
+    told: set[tuple[int, int, tuple[str, ...]]]
+    """What was told of, by the two instructions."""
 
     def read(self, parts: Sequence[int], access: Access, ticks: Ticks) -> None:
         """Judge, check and note a read."""
         if len(self.writes) != len(self.partition.parents):
             self._follow()
+        writes = self.writes
+        use = access[6]
+        issuer = use.issuer  # type: ignore[union-attr]
         for part in parts:
-            old = self.writes[part]
-            if old is not None and (ticks[BEFORE, old[0]] >= old[1] or ordered_by_fences(old, access)):
+            old = writes[part]
+            if old is None:
+                continue
+            first = old[6]
+            # In the main loop of every kernel: nothing to judge.
+            if first.issuer is issuer and first.kind == "cp" and use.kind == "mma":  # type: ignore[union-attr]
+                continue
+            if ticks[BEFORE, old[0]] >= old[1] or ordered_by_fences(old, access):
                 self._judge(part, old, access, old_writes=True, new_writes=False)
         super().read(parts, access, ticks)
 
@@ -167,6 +178,7 @@ class TensorShadow(Shadow):
         if len(self.writes) != len(self.partition.parents):
             self._follow()
         before = ticks[BEFORE]
+        use = access[6]
         for part in parts:
             known = self.reads[part]
             told = False
@@ -179,12 +191,21 @@ class TensorShadow(Shadow):
             # Who did not wait for the readers of a value did not wait for its writer either.
             if last is None or told:
                 continue
+            first = last[6]
+            if first.issuer is use.issuer and first.kind == "mma" and first.accumulator == use.accumulator:  # type: ignore[union-attr]
+                continue
             if before[last[0]] >= last[1] or ordered_by_fences(last, access):
                 self._judge(part, last, access, old_writes=True, new_writes=True)
         super().write(parts, access, ticks)
 
     def _judge(self, part: int, old: Access, new: Access, *, old_writes: bool, new_writes: bool) -> bool:
+        if (old.at, new.at, (COMMIT,)) in self.told:
+            return True
         wanted = missing(old, new, old_writes=old_writes, new_writes=new_writes)
-        if wanted:
+        if not wanted:
+            return False
+        key = (old.at, new.at, wanted)
+        if key not in self.told:
+            self.told.add(key)
             self.omission(self, part, old, old_writes, new, new_writes, wanted)
-        return bool(wanted)
+        return True
