@@ -64,7 +64,10 @@ def _pack(read: Reader, e: Emitter, dst: Operand, source: Vector, total: int) ->
     bits = _item_bits(read, source, total)
     names = [atom(e, item, bits) for item in source.items]
     on_ints = " | ".join(f"{name} << {bits * number}" if number else name for number, name in enumerate(names))
-    e.assign(dst, inline(e, on_ints, _packer(bits), *names), total)
+    if total == 128:
+        e.assign(dst, inline(e, on_ints, _packer(bits), *names), total)
+    else:
+        e.assign_packed(dst, inline(e, on_ints, _packer(bits), *names), names, source.items, bits=bits)
 
 
 @cache
@@ -78,6 +81,12 @@ def _packer(bits: int) -> Any:
 
 def _unpack(read: Reader, e: Emitter, dst: Vector, source: Operand, total: int) -> None:
     bits = _item_bits(read, dst, total)
+    known = e.items(source, dst.items, bits=bits)
+    if known is not None:
+        for item, name in zip(dst.items, known, strict=True):
+            if not isinstance(item, Sink):
+                e.assign(item, name, bits)
+        return
     a = atom(e, source, total)
     count = len(dst.items)
     last = count - 1

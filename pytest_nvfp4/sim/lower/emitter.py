@@ -64,6 +64,7 @@ class Emitter(Operands):
             raise Unsupported(f"operand {operand!r} cannot take a {bits}-bit result")
         if operand.bits < bits:
             raise Unsupported(f"register {operand.name} has {operand.bits} bits, and the result has {bits}")
+        self.packs.overwritten(operand.slot)
         if operand.bits > bits:
             expression = self.call(widen, expression, str(operand.bits))
         name = self._name(operand)
@@ -82,6 +83,7 @@ class Emitter(Operands):
             return
         if not isinstance(operand, Register) or operand.bits != 1 or operand.negated:
             raise Unsupported(f"operand {operand!r} cannot take a predicate")
+        self.packs.overwritten(operand.slot)
         name = self._name(operand)
         if self._guarded:
             old = self._read(operand)
@@ -90,6 +92,33 @@ class Emitter(Operands):
         else:
             self.line(f"{name} = {expression}")
         self.written[operand.slot] = 1
+
+    def assign_packed(
+        self, operand: Operand, expression: str, items: Sequence[str], sources: Iterable[Operand], *, bits: int
+    ) -> None:
+        """Assign ``expression``, which packs ``items`` of ``bits`` each; they are names of ``sources`` or literals."""
+        total = bits * len(items)
+        if self._indent > 1 or not isinstance(operand, Register) or operand.bits != total:
+            self.assign(operand, expression, total)
+            return
+        slots = [item.slot for item in sources if isinstance(item, Register)]
+        if operand.slot in slots:
+            self.assign(operand, expression, total)
+            return
+        self.packs.add(operand.slot, expression, items, slots, bits=bits)
+        self.written[operand.slot] = total
+
+    def items(self, operand: Operand, targets: Iterable[Operand], *, bits: int) -> tuple[str, ...] | None:
+        """Names of the items of ``bits`` that a register was packed of, to be assigned to ``targets``, if known."""
+        if not isinstance(operand, Register):
+            return None
+        found = self.packs.items(operand.slot, bits=bits)
+        if found is None:
+            return None
+        sources = self.packs.sources(operand.slot)
+        if any(isinstance(item, Register) and item.slot in sources for item in targets):
+            return tuple(self.temporary(name) for name in found)
+        return found
 
     def assign_all(self, operand: Operand, expression: str, bits: int) -> None:
         """Assign the items of a tuple-valued expression to the registers of a vector (a lone register: a 1-tuple)."""
@@ -108,6 +137,7 @@ class Emitter(Operands):
             if not isinstance(item, Register) or item.bits != bits:
                 raise Unsupported(f"operand {item!r} cannot take a {bits}-bit result")
             names.append(self._read(item))
+            self.packs.overwritten(item.slot)
         self.line(f"if {name} is not None: {''.join(f'{each}, ' for each in names)} = {name}")
         for item in items:
             assert isinstance(item, Register)
@@ -120,6 +150,7 @@ class Emitter(Operands):
             lowering(instruction, self)
             return
         targets, sources = renamed
+        self.packs.need_all()
         names = [self._read(item) for item in sources if isinstance(item, Register)]
         if len(targets) == 2:
             self.line(f"if {names[0]}.__class__ is {self.constant(Pending)}:")
@@ -189,9 +220,12 @@ class Emitter(Operands):
             What ``close_region`` wants to know.
         """
         name = self._read(predicate)
+        self.packs.need_all()
         kept = [register for register in dict.fromkeys(results) if register.slot in live]
         for register in kept:
             self._read(register)
+        for register in results:
+            self.packs.overwritten(register.slot)
         outer, mask = self._mask, self._fresh_mask()
         self.line(f"{mask} = {self.call(lanes.guard_mask_not if negated else lanes.guard_mask, name, outer)}")
         self.line(f"if {mask}:")
@@ -249,6 +283,7 @@ class Emitter(Operands):
         if self._guarded:
             assert guard is not None
             name = self._read(guard.register)
+            self.packs.need_all()
             test = lanes.guard_mask_not if guard.negated else lanes.guard_mask
             # A merge needs the old value: note it before the `if`, where the read must be emitted.
             for register in written(instruction):

@@ -11,6 +11,7 @@ from typing import Any
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.deferred import NOTHING_DEFERRED, DeferredSlots, Pending
 from pytest_nvfp4.sim.fault import Unsupported
+from pytest_nvfp4.sim.lower.packs import Packs
 from pytest_nvfp4.sim.ptx.syntax import (
     Address,
     Immediate,
@@ -64,6 +65,7 @@ class Operands:
         self._passes_on = False
         self._at = 0
         self._pinned: list[Any] = []
+        self.packs = Packs(lambda slot, expression: self.line(f"v{slot} = {expression}"))
 
     @property
     def at(self) -> int:
@@ -209,6 +211,7 @@ class Operands:
         if register.slot not in self.written and register.slot not in self.loaded:
             self.loaded[register.slot] = register.bits
         name = self._name(register)
+        self.packs.need(register.slot)
         if register.slot in self.deferred.slots and not self._passes_on:
             self.line(f"if {name}.__class__ is {self.constant(Pending)}: {name} = {name}.settle()")
         return name

@@ -111,6 +111,7 @@ class Case:
         e.begin(ins)
         LOWERINGS[prefix](ins, e)
         e.end()
+        e.packs.need_all()
         return e
 
     def run(self, text: str, mask: int = FULL) -> None:
