@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Generator
 from pathlib import Path, PurePosixPath
 
+from pytest_nvfp4.device import blas
 from pytest_nvfp4.device.process import BOOTSTRAP, PACKAGE
 from pytest_nvfp4.device.remote.base import Execution, RemoteError
 from pytest_nvfp4.isolation.environment import NO_GPU
@@ -69,8 +70,7 @@ def execution(
         stdin.write_bytes(program.stdin)
         variables = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         if backend == "sim":
-            # One BLAS thread: the CTAs of a large launch are shared between processes instead.
-            variables |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+            variables |= blas.variables()
         if backend != "cuda":
             variables |= NO_GPU
         elif visible:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pytest_nvfp4.device import blas
 from pytest_nvfp4.device.job import Job, KernelSpec
 from pytest_nvfp4.device.process import run_in_worker
 from pytest_nvfp4.device.result import DeviceInfo, Result
@@ -56,8 +57,7 @@ class SimDevice:
 
     def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:
         """Run a job in a worker process; see ``Device``."""
-        # One BLAS thread: the CTAs of a large launch are shared between processes instead.
-        environ = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environ = blas.variables()
         if self._compiled is not None and job.kernel is not None and base is not None:
             environ[COMPILED_VARIABLE] = os.pathsep.join(map(str, self._compiled(job.kernel, base)))
         return run_in_worker(job, backend="sim", folder=folder, base=base, environ=environ)

@@ -34,9 +34,11 @@ def main() -> None:
 
 
 def _measure(arguments: argparse.Namespace, folder: Path) -> None:
+    from pytest_nvfp4.device import blas
     from pytest_nvfp4.toolchain import hostside
 
     os.environ.update(hostside.environment(folder, arch=arguments.arch))
+    os.environ.update(blas.variables())
     from pytest_nvfp4.device.worker.buffers import CallBuffers
     from pytest_nvfp4.device.worker.memory import HostMemory
     from pytest_nvfp4.numerics.families import family
