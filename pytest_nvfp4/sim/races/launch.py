@@ -53,7 +53,8 @@ class CtaMemory:
         self.tmem = Shadow(launch.tmem, launch.tmem_conflict, agents=self.agents, name=f"TMEM{who}")
         if launch.warnings:
             watched = TensorShadow(launch.tmem, launch.tmem_conflict, agents=self.agents, name=f"TMEM{who}")
-            watched.omission, watched.told = launch.tmem_omission, launch.told_omissions
+            watched.omission = launch.tmem_omission
+            watched.told, watched.commits = launch.told_omissions, launch.told_commits
             self.tmem = watched
         self.operations: dict[Any, list[Step]] = {}
         """What an operation of the tensor core does, by the operation's plan."""
@@ -77,6 +78,7 @@ class LaunchRaces:
         self.owners: dict[int, list[Owner]] = {}
         """By cluster, what its agents are."""
         self.told_omissions: set[tuple[int, int, tuple[str, ...]]] = set()
+        self.told_commits: set[tuple[int, int]] = set()
         self.overlap: Overlap | None = None
         """The launch before this one, if it may still run."""
         self._orders: dict[int, Order] = {}

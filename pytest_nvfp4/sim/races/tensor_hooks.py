@@ -31,15 +31,15 @@ class TensorHooks(Hooks):
 
     # ---- the tensor core -----------------------------------------------------------------------------------------
 
-    def _use_of(self, agent: WarpAgent, at: int, boxes: tuple[Box, ...] = ()) -> TensorUse:
-        """How an instruction uses tensor memory; ``boxes`` is what an MMA or a copy writes."""
-        key = (at, boxes) if boxes else at
+    def _use_of(self, agent: WarpAgent, at: int, touched: Touched | None = None) -> TensorUse:
+        """How an instruction uses tensor memory; ``touched`` is what an MMA or a copy does there."""
+        key = touched or at
         found = agent.uses.get(key)
         if found is None:
             instruction = agent.launch.grid.kernel.instructions[at]
             kind = instruction.parts[1]
             of = next((part for part in instruction.parts if part.startswith("kind::")), "")
-            found = agent.uses[key] = TensorUse(kind, agent, None, (of, boxes))
+            found = agent.uses[key] = TensorUse(kind, agent, None, (of, touched.writes if touched is not None else ()))
         return found
 
     def _pipe(self, agent: WarpAgent, queue: object, w: Warp) -> Agent:
@@ -62,7 +62,7 @@ class TensorHooks(Hooks):
         launch = agent.launch
         number, tick, who = pipe.number, pipe.tick, agent.who
         operand = make((number, tick, ASYNC, at, who, None, None))
-        use = agent.uses.get((at, touched[0].writes)) or self._use_of(agent, at, touched[0].writes)
+        use = agent.uses.get(touched[0]) or self._use_of(agent, at, touched[0])
         tensor = make((number, tick, 0, at, who, None, use))
         ticks = pipe.clock.ticks
         for one in touched:

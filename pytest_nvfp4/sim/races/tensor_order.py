@@ -148,11 +148,13 @@ class TensorShadow(Shadow):
     ``omission`` is told of what is missing between accesses that are ordered otherwise.
     """
 
-    __slots__ = ("omission", "told")
+    __slots__ = ("commits", "omission", "told")
 
     omission: Omission
     told: set[tuple[int, int, tuple[str, ...]]]
     """What was told of, by the two instructions."""
+    commits: set[tuple[int, int]]
+    """Those of them between which a commit is missing: the same pairs come again with every step of a main loop."""
 
     def read(self, parts: Sequence[int], access: Access, ticks: Ticks) -> None:
         """Judge, check and note a read."""
@@ -179,8 +181,11 @@ class TensorShadow(Shadow):
             self._follow()
         before = ticks[BEFORE]
         use = access[6]
+        reads, commits, at = self.reads, self.commits, access[3]
         for part in parts:
-            known = self.reads[part]
+            known = reads[part]
+            if known is not None and known.__class__ is not dict and (known[3], at) in commits:
+                continue
             told = False
             if known is not None:
                 several = known.values() if isinstance(known, dict) else (known,)
@@ -199,13 +204,13 @@ class TensorShadow(Shadow):
         super().write(parts, access, ticks)
 
     def _judge(self, part: int, old: Access, new: Access, *, old_writes: bool, new_writes: bool) -> bool:
-        if (old.at, new.at, (COMMIT,)) in self.told:
-            return True
         wanted = missing(old, new, old_writes=old_writes, new_writes=new_writes)
         if not wanted:
             return False
         key = (old.at, new.at, wanted)
         if key not in self.told:
             self.told.add(key)
+            if wanted == (COMMIT,):
+                self.commits.add(key[:2])
             self.omission(self, part, old, old_writes, new, new_writes, wanted)
         return True
