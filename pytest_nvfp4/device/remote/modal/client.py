@@ -40,6 +40,8 @@ from pytest_nvfp4.device.remote.wire import pack_batch, squeeze, unpack_answer, 
 from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.toolchain.trace import Finding
 
+_LOGGERS = ("modal-client", "modal-utils")
+"""Loggers of the client. What goes wrong is said by us, once; they would tell it again, with their tracebacks."""
 _QUIET_S = 15.0
 """Seconds without word from the server after which it is asked for a sign of life."""
 _SIGN_S = 10.0
@@ -241,7 +243,8 @@ class ModalRemote:
                 return self._loop
         login = find_login()
         knock(login.server)
-        logging.getLogger("modal-client").setLevel(logging.ERROR)
+        for name in _LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self._login = login
         loop = self._loop = LoopThread("nvfp4-modal")
         try:

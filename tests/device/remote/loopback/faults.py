@@ -17,8 +17,8 @@ class Fault:
 
     Attributes:
         rpc: Its name.
-        kind: ``error`` refuses it with a status, ``hang`` never answers, ``delay`` answers late, ``close`` drops the
-            connection, ``answer`` passes its answer through ``change``.
+        kind: ``error`` refuses it with a status, ``hang`` never answers, ``delay`` answers late, ``close`` drops every
+            connection and takes no new ones, ``answer`` passes its answer through ``change``.
         after: How many calls go well before.
         times: How many calls it hits.
         status: For ``error``.

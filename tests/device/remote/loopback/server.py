@@ -49,6 +49,8 @@ class Loopback:
         faults: What goes wrong.
         calls: The RPCs of clients in order; those of containers are in ``worker_calls``.
         received: Every request of clients, as bytes; those of containers are in ``worker_received``.
+        answering: Clients get answers; without, they wait for them.
+        connected: Clients have a network; without, connections end as soon as something is said over them.
         headers: What came beside the requests of clients. Modal's token is there, and nowhere else.
 
     Args:
@@ -64,7 +66,7 @@ class Loopback:
         self.received: list[bytes] = []
         self.worker_received: list[bytes] = []
         self.headers: list[bytes] = []
-        self.answering = True
+        self.answering = self.connected = True
         self.backend = backend
         self.folder = Path(tempfile.mkdtemp(prefix="loopback-"))
         self.blobs = Blobs()
@@ -107,7 +109,7 @@ class Loopback:
     def forget(self) -> None:
         """Forget what was said, and let everything go well again."""
         self.faults.clear()
-        self.answering = True
+        self.answering = self.connected = True
         for said in (self.calls, self.worker_calls, self.received, self.worker_received, self.headers):
             said.clear()
 
@@ -125,6 +127,14 @@ class Loopback:
     def kill_container(self, task_id: str | None = None) -> None:
         """A container dies, as when its machine is taken away."""
         self._loop.call_soon_threadsafe(self.service.kill, task_id)
+
+    def end_apps(self) -> None:
+        """Clients are not heard of any more: their apps end."""
+
+        async def end() -> None:
+            self.service.end_apps()
+
+        self._do(end())
 
     def die(self) -> None:
         """Close every connection and take no new ones."""
@@ -187,8 +197,7 @@ class Loopback:
                 self.worker_received.append(request.SerializeToString())
             fault = self.faults.of(name, worker=task is not None)
             await self._suffer(fault)
-            while not self.answering:
-                await asyncio.sleep(0.05)
+            await self._reachable(stream, worker=task is not None)
             if streams is not None:
                 async for message in streams(request):
                     await stream.send_message(message)
@@ -198,6 +207,7 @@ class Loopback:
             answer = await handler(request, str(task) if task is not None else None)
             if fault is not None and fault.change is not None:
                 answer = fault.change(answer)
+            await self._reachable(stream, worker=task is not None)
             await stream.send_message(answer)
 
         return method
@@ -206,6 +216,13 @@ class Loopback:
         given = stream.metadata or {}
         if (given.get("x-modal-token-id"), given.get("x-modal-token-secret")) != (TOKEN_ID, TOKEN_SECRET):
             raise GRPCError(Status.UNAUTHENTICATED, "the token is not valid")
+
+    async def _reachable(self, stream: Stream[Any, Any], *, worker: bool) -> None:
+        """Wait for as long as clients get no answers; what came over a network that is cut is lost."""
+        while not worker and not (self.answering and self.connected):
+            if not self.connected:
+                stream._stream._transport.abort()
+            await asyncio.sleep(0.05)
 
     async def _suffer(self, fault: Fault | None) -> None:
         if fault is None:

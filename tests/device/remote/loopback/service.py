@@ -20,6 +20,7 @@ from .containers import Container, start
 
 _SUCCESS = api_pb2.GenericResult.GENERIC_STATUS_SUCCESS
 _POLL_S = 0.02
+_DEPLOYED = 3
 MOUNTS_AT = "/root/"
 """Where the client mounts Python source in a container: a convention of Modal's, not a place of this machine."""
 
@@ -120,7 +121,7 @@ class Service:
         return await self.AppCreate(request, task)
 
     async def AppGetByDeploymentName(self, request: Any, _: Any) -> Any:
-        found = next((app for app in self.apps.values() if app.state == 3 and app.name == request.name), None)
+        found = next((app for app in self.apps.values() if app.state == _DEPLOYED and app.name == request.name), None)
         return api_pb2.AppGetByDeploymentNameResponse(app_id=found.app_id if found else "")
 
     async def AppGetLayout(self, request: Any, _: Any) -> Any:
@@ -136,12 +137,20 @@ class Service:
         return api_pb2.AppPublishResponse(url="http://127.0.0.1/app", deployed_at=time.time())
 
     async def AppClientDisconnect(self, request: Any, _: Any) -> Any:
-        app = self.apps[request.app_id]
+        self._end_app(self.apps[request.app_id])
+        return Empty()
+
+    def end_apps(self) -> None:
+        """End every app of a session, as Modal does when its client is not heard of any more."""
+        for app in self.apps.values():
+            if app.state != _DEPLOYED:
+                self._end_app(app)
+
+    def _end_app(self, app: App) -> None:
         app.ended = True
         for container in self.containers.values():
             if self.functions[container.function_id].app_id == app.app_id:
                 container.kill()
-        return Empty()
 
     async def EnvironmentGetOrCreate(self, request: Any, _: Any) -> Any:
         settings = api_pb2.EnvironmentSettings(image_builder_version="2025.06")
@@ -223,7 +232,7 @@ class Service:
 
     def _deployed(self, name: str) -> App:
         for app in reversed(self.apps.values()):
-            if app.state == 3 and app.name == name:
+            if app.state == _DEPLOYED and app.name == name:
                 return app
         raise GRPCError(Status.NOT_FOUND, f"App '{name}' not found")
 

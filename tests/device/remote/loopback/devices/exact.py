@@ -1,0 +1,67 @@
+"""A container's device for tests of many jobs: it returns what is right, unless a kernel's text says otherwise.
+
+It runs no kernel and starts no process, so that what a test waits for is the way there and back. A kernel's text may
+name problems that come out wrong (``WRONG = {"p3"}``), and the job in which the container is killed (``DIES_AT = 7``).
+``NVFP4_EXACT_LOG`` gets a line a job.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.result import Blob, CaseReport, DeviceInfo, Output, Result
+from pytest_nvfp4.numerics.families import family
+from pytest_nvfp4.numerics.judge import Reference
+
+DEVICE = DeviceInfo(name="Test stand-in that runs nothing", capability=(10, 0), simulated=True)
+
+
+def run(job: Job, folder: Path) -> Result:
+    """Do a verify job."""
+    del folder
+    if job.action != "verify" or job.kernel is None:
+        return Result(job=job.id, status="passed", device=DEVICE)
+    text = next(file.text for file in job.kernel.files if file.path == job.kernel.main)
+    names = [case.problem.name for case in job.cases]
+    with Path(os.environ["NVFP4_EXACT_LOG"]).open("a") as log:
+        log.write(json.dumps([os.getpid(), job.kernel.main, names]) + "\n")
+    if len(Path(os.environ["NVFP4_EXACT_LOG"]).read_text().splitlines()) == _said(text, "DIES_AT", 0):
+        os.kill(os.getpid(), signal.SIGKILL)
+    wrong = _said(text, "WRONG", set())
+    outputs = []
+    for index, case in enumerate(job.cases):
+        for number, group in enumerate(family(case.family).generate(case.problem.problem()).groups):
+            buffer = group.c_buffer()
+            _, c, _ = group.split_c(buffer)
+            c[...] = Reference.of(group.exact()).want
+            if case.problem.name in wrong:
+                c[0, 0] ^= 1
+            blob = Blob.inlined(np.ascontiguousarray(buffer).tobytes())
+            outputs.append(
+                Output(
+                    call=index,
+                    case=index,
+                    group=number,
+                    rows=buffer.shape[0],
+                    columns=buffer.shape[1],
+                    data=blob,
+                    late_sha256=None,
+                    returned="c",
+                )
+            )
+    reports = tuple(CaseReport(call=at, case=at, inputs_before="", inputs_after="") for at in range(len(job.cases)))
+    return Result(job=job.id, status="passed", device=DEVICE, outputs=tuple(outputs), cases=reports)
+
+
+def _said(text: str, name: str, default: Any) -> Any:
+    found = re.search(rf"^{name} = (.*)$", text, re.MULTILINE)
+    return default if found is None else ast.literal_eval(found[1])
