@@ -50,6 +50,14 @@ def test_everything_is_read(tmp_path: Path) -> None:
     assert settings.for_kernel(tmp_path / "examples/dense.py")[0].name == "one"
 
 
+def test_an_exercise_goes_with_an_entry(tmp_path: Path) -> None:
+    table = '[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\nexercise = "k.py::exercise"\n'
+    with pytest.raises(SettingsError, match=r"exercise = 'k\.py::exercise' .*it goes with an entry"):
+        load(project(tmp_path, table))
+    settings = load(project(tmp_path, table + 'entry = "k.py::compile_it"\n'))
+    assert settings.for_kernel(tmp_path / "k.py")[0].exercise == "k.py::exercise"
+
+
 def test_other_kernels_get_the_defaults(tmp_path: Path) -> None:
     settings = load(project(tmp_path, FULL))
     (kernel,) = settings.for_kernel(tmp_path / "kernels/sm100.py")

@@ -39,3 +39,80 @@ def test_no_such_schedule(project: Project, name: str, capfd: pytest.CaptureFixt
     ran = written(project, FILL).run("k.py", f"--nvfp4-schedule={name}", "--co", "-q")
     assert ran.code == 4
     assert "must be eager, lazy, late-WARP or a seed" in ran.text + capfd.readouterr().err
+
+
+EXERCISED = """
+import cutlass
+import cutlass.cute as cute
+import torch
+from cutlass.cute.runtime import make_ptr
+
+
+@cute.kernel
+def turn(x: cute.Tensor, y: cute.Tensor):
+    thread, _, _ = cute.arch.thread_idx()
+    shared = cutlass.utils.SmemAllocator().allocate_tensor(cutlass.Float32, cute.make_layout(64), byte_alignment=16)
+    shared[thread] = x[thread]
+    cute.arch.barrier()
+    y[thread] = shared[63 - thread]
+
+
+@cute.jit
+def go(x: cute.Pointer, y: cute.Pointer):
+    layout = cute.make_layout(64)
+    turn(cute.make_tensor(x, layout), cute.make_tensor(y, layout)).launch(grid=(1, 1, 1), block=(64, 1, 1))
+
+
+def pointer(address):
+    return make_ptr(cutlass.Float32, address, cute.AddressSpace.gmem, assumed_align=16)
+
+
+def compile_it():
+    return cute.compile(go, pointer(0), pointer(0))
+
+
+def exercise():
+    x = torch.arange(64, dtype=torch.float32)
+    there, y = x.cuda(), torch.empty(64, device="cuda")
+    compile_it()(pointer(there.data_ptr()), pointer(y.data_ptr()))
+    assert torch.equal(y.cpu(), x.flip(0)), "turned the wrong way"
+"""
+EXERCISE = """
+[[tool.pytest_nvfp4.kernel]]
+path = "k.py"
+entry = "k.py::compile_it"
+exercise = "k.py::exercise"
+"""
+
+
+def exercised(project: Project, source: str) -> dict[str, str]:
+    project.settings(EXERCISE)
+    project.kernel(source=source, entry="compile_it")
+    ran = project.run("k.py", "-k", "races", "--nvfp4-device=sim")
+    assert ran.code in (0, 1), ran.text
+    return ran.failures()
+
+
+@pytest.mark.slow
+def test_a_kernel_with_an_entry_is_run_by_its_exercise(project: Project) -> None:
+    assert exercised(project, EXERCISED) == {}
+
+
+@pytest.mark.slow
+def test_a_race_in_an_exercise_is_told(project: Project) -> None:
+    said = exercised(project, EXERCISED.replace("    cute.arch.barrier()\n", ""))["races"]
+    assert "race: k.py:1" in said
+    assert "shared memory bytes" in said
+
+
+@pytest.mark.slow
+def test_an_exercise_that_finds_a_wrong_result_fails(project: Project) -> None:
+    assert "turned the wrong way" in exercised(project, EXERCISED.replace("63 - thread", "thread"))["races"]
+
+
+def test_an_entry_without_an_exercise_has_no_races_check(project: Project) -> None:
+    project.settings(EXERCISE.replace('exercise = "k.py::exercise"\n', ""))
+    project.file("k.py", EXERCISED)
+    ran = project.run("k.py", "--nvfp4-device=sim", "--co", "-q")
+    assert "k.py::compile" in ran.text
+    assert "k.py::races" not in ran.text

@@ -148,12 +148,13 @@ class _Worker:
         try:
             with self._simulation.exercise(found):
                 function()
-        finally:
-            if (told := self._simulation.told(0, 0)) is not None:
-                self._events.send("simulated", **told)
-            self._events.send(
-                "case", call=0, case=0, inputs_before="", inputs_after="", findings=[one.to_dict() for one in found]
-            )
+        except BaseException as error:  # a finding beside those of the simulator, which may say why
+            found.append(from_exception("run", f"{function.__name__} failed", error, self._own))
+        if (told := self._simulation.told(0, 0)) is not None:
+            self._events.send("simulated", **told)
+        self._events.send(
+            "case", call=0, case=0, inputs_before="", inputs_after="", findings=[one.to_dict() for one in found]
+        )
 
     def _action(self, torch: Any) -> _Act:
         job = self._job
