@@ -2,6 +2,7 @@
 
 from pytest_nvfp4.isolation.outcome import Captured, Outcome
 from pytest_nvfp4.isolation.run import run
+from pytest_nvfp4.isolation.stopping import StoppedError, stopped_by
 from pytest_nvfp4.isolation.stream import OnOutput, Piece, Streamed, hand_over, run_streamed, streamed
 
 __all__ = [
@@ -9,9 +10,11 @@ __all__ = [
     "OnOutput",
     "Outcome",
     "Piece",
+    "StoppedError",
     "Streamed",
     "hand_over",
     "run",
     "run_streamed",
+    "stopped_by",
     "streamed",
 ]

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pytest_nvfp4.isolation import stopping
 from pytest_nvfp4.isolation.environment import scrubbed
 from pytest_nvfp4.isolation.limits import FILE_VARIABLE, MEMORY_VARIABLE, PARENT_VARIABLE
 from pytest_nvfp4.isolation.outcome import Captured, Outcome
@@ -23,6 +24,7 @@ RESULT_VARIABLE = "NVFP4_RESULT_FD"
 
 _TOKEN_VARIABLE = "NVFP4_PROCESS_TOKEN"
 _DRAIN_S = 1.0
+_LOOK_S = 0.05
 
 
 class _Tail:
@@ -176,6 +178,7 @@ def run(
 
     Raises:
         OSError: the command could not be started.
+        StoppedError: this thread was to stop meanwhile (see ``stopped_by``).
     """
     token = secrets.token_hex(16)
     settings = {PARENT_VARIABLE: str(os.getpid()), **(environ or {})}
@@ -199,6 +202,7 @@ def run(
         until = start + deadline_s
         ended = False
         while selector.get_map():
+            stopping.check()
             left = until - time.monotonic()
             if left <= 0:
                 if ended:
@@ -207,7 +211,7 @@ def run(
                 kill_group(process.pid)
                 ended, until = True, time.monotonic() + _DRAIN_S
                 continue
-            for key, _ in selector.select(timeout=min(left, 0.05)):
+            for key, _ in selector.select(timeout=min(left, _LOOK_S)):
                 try:
                     chunk = os.read(key.fd, 1 << 16)
                 except BlockingIOError:
@@ -220,12 +224,14 @@ def run(
                 kill_group(process.pid)
                 stragglers += kill_marked(token, os.getpid())  # they may hold a pipe open
                 ended, until = True, min(until, time.monotonic() + _DRAIN_S)
-        if not ended:
+        while not ended and process.poll() is None:  # it closed its pipes and runs on
+            stopping.check()
             try:
-                process.wait(timeout=max(0.0, until - time.monotonic()))
+                process.wait(timeout=min(_LOOK_S, max(0.0, until - time.monotonic())))
             except subprocess.TimeoutExpired:
-                timed_out = True
-                kill_group(process.pid)
+                if time.monotonic() >= until:
+                    ended = timed_out = True
+                    kill_group(process.pid)
         wall = time.monotonic() - start
         returncode = process.wait()
         stragglers += kill_marked(token, os.getpid())

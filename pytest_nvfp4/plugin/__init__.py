@@ -16,6 +16,7 @@ from pytest_nvfp4.plugin import device_options as _device_options
 from pytest_nvfp4.plugin import devices as _devices
 from pytest_nvfp4.plugin import options as _options
 from pytest_nvfp4.plugin import searching as _searching
+from pytest_nvfp4.plugin.background import Background
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.fixtures import (
     layout_snapshot,
@@ -70,6 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hooks = SessionHooks(config)
     config.pluginmanager.register(hooks, "nvfp4-session")
     config.pluginmanager.register(FinishHook(hooks), "nvfp4-finish")
+    config.pluginmanager.register(Background(config), "nvfp4-background")
 
 
 @pytest.hookimpl(wrapper=True)

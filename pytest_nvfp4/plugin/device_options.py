@@ -34,6 +34,7 @@ class DeviceOptions:
         schedules: Random schedules that the races check tries besides the eager one.
         schedule: The one schedule that it tries; None for the eager one and ``schedules`` more.
         race_warnings: Tell also of what official kernels leave out.
+        jobs: Compiles and simulations at once, ahead of the checks; None for what the machine has room for.
     """
 
     device: str
@@ -50,6 +51,7 @@ class DeviceOptions:
     schedules: int = 0
     schedule: str | None = None
     race_warnings: bool = False
+    jobs: int | None = None
 
     @property
     def simulates(self) -> bool:
@@ -95,6 +97,13 @@ def add(parser: pytest.Parser) -> None:
         action="store_true",
         help="simulate everything again; otherwise a case that passed is not run again while the kernel, the inputs, "
         "the simulator and the versions of torch and the DSL are the same",
+    )
+    group.addoption(
+        "--nvfp4-jobs",
+        type=int,
+        metavar="N",
+        help="compile and simulate so many kernels at once, ahead of the checks that ask for it (default: what there "
+        "are cores and memory for; 1: one after the other, when a check asks; not in the test processes of xdist)",
     )
     group.addoption(
         "--nvfp4-trace",
@@ -149,6 +158,9 @@ def read(config: pytest.Config) -> DeviceOptions:
     rounds, timeout = config.getoption("--nvfp4-rounds"), config.getoption("--nvfp4-device-timeout")
     if rounds < 3:
         raise pytest.UsageError(f"--nvfp4-rounds {rounds} is too few: at least 3 are needed")
+    jobs = config.getoption("--nvfp4-jobs")
+    if jobs is not None and not 1 <= jobs <= 64:
+        raise pytest.UsageError(f"--nvfp4-jobs {jobs} must be 1 to 64")
     if not timeout > 0:
         raise pytest.UsageError(f"--nvfp4-device-timeout {timeout:g} must be more than zero seconds")
     trace = config.getoption("--nvfp4-trace")
@@ -192,6 +204,7 @@ def read(config: pytest.Config) -> DeviceOptions:
         schedules=config.getoption("--nvfp4-schedules"),
         schedule=schedule,
         race_warnings=bool(config.getoption("--nvfp4-race-warnings")),
+        jobs=jobs,
     )
 
 

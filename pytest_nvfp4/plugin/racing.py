@@ -98,19 +98,32 @@ class KernelRaces:
         Raises:
             CheckFailure: a race, or a schedule under which the kernel does something wrong.
         """
-        trace = KernelUnderTest(self._item, self._run, self._case.traced or self._case).compiled_or_skip()
-        spec, base = kernel_spec(self._case, trace, entry=self._exercise())
-        options = self._devices.options
-        schedules = [options.schedule or "eager"]
-        if options.schedule is None:
-            schedules += [str(seed) for seed in range(1, options.schedules + 1)]
-        for schedule in schedules:
+        spec, base = self._spec()
+        for schedule in self._schedules():
             done = self._devices.races(spec, self._job_case(), schedule, base=base)
             if done is None:
                 continue
             self._warn(done)
             if done.errors or done.status != "passed":
                 self._fail(done, schedule, spec, base)
+
+    def find_out(self) -> None:
+        """Run what ``check`` will ask for; the devices keep what was found."""
+        spec, base = self._spec()
+        for schedule in self._schedules():
+            done = self._devices.races(spec, self._job_case(), schedule, base=base)
+            if done is not None and (done.errors or done.status != "passed"):
+                break
+
+    def _spec(self) -> tuple[job.KernelSpec, Path]:
+        trace = KernelUnderTest(self._item, self._run, self._case.traced or self._case).compiled_or_skip()
+        return kernel_spec(self._case, trace, entry=self._exercise())
+
+    def _schedules(self) -> list[str]:
+        options = self._devices.options
+        if options.schedule is not None:
+            return [options.schedule]
+        return ["eager", *(str(seed) for seed in range(1, options.schedules + 1))]
 
     def _exercise(self) -> Entry | None:
         """What is called in place of ``custom_kernel``. Raises CheckFailure."""

@@ -96,15 +96,7 @@ class KernelOnDevice:
         Raises:
             CheckFailure: an output is wrong, or the kernel did not run to its end.
         """
-        self._devices.for_arch(self._case.settings.arch)
-        spec, base = self.spec()
-        cases = self.job_cases()
-        if self._devices.remote is not None:
-            self._devices.remote.wait_ahead(self._item)
-            others = self._devices.remote.companions(self._item, cases)
-        else:
-            others = [] if self._devices.shared else self._others()
-        found = self._devices.verify(spec, cases, others=others, base=base)
+        spec, found, base = self.find_out()
         if (by := found[0][1].device) is not None:
             self._item.user_properties.append((DEVICE_LINE, str(by)))
         bad = [
@@ -116,6 +108,18 @@ class KernelOnDevice:
         self._write_trace(spec, bad[0][0].case if bad else found[0][0], base=base)
         if bad:
             raise self._failure(bad)
+
+    def find_out(self) -> tuple[job.KernelSpec, list[tuple[job.Case, Verification]], Path]:
+        """Run what ``verify`` will ask for, and what the checks of other problems will; the devices keep it."""
+        self._devices.for_arch(self._case.settings.arch)
+        spec, base = self.spec()
+        cases = self.job_cases()
+        if self._devices.remote is not None:
+            self._devices.remote.wait_ahead(self._item)
+            others = self._devices.remote.companions(self._item, cases)
+        else:
+            others = [] if self._devices.shared else self._others()
+        return spec, self._devices.verify(spec, cases, others=others, base=base), base
 
     def _write_trace(self, spec: job.KernelSpec, case: job.Case, *, base: Path) -> None:
         """With ``--nvfp4-trace``, the timeline of one call: of a case that went wrong, if there is one."""

@@ -112,11 +112,15 @@ class KernelInSimulator:
         assert done.call is not None
         return trace, done.call, self._case.problem
 
-    def _done(self) -> tuple[Trace, Simulated]:
+    def find_out(self) -> tuple[Trace, Simulated]:
+        """Run what the checks will ask for; the devices keep what was found."""
         trace = KernelUnderTest(self._item, self._run, self._case.traced or self._case).compiled_or_skip()
         spec, base = kernel_spec(self._case, trace)
         others = [] if self._devices.shared else self._others()
-        done = self._devices.simulate(spec, _job_case(self._case), others=others, base=base)
+        return trace, self._devices.simulate(spec, _job_case(self._case), others=others, base=base)
+
+    def _done(self) -> tuple[Trace, Simulated]:
+        trace, done = self.find_out()
         write_trace(self._devices, self._run, self._case.path, self._item.name, done)
         if done.call is not None and not done.call.launches and not done.errors:
             pytest.skip("no kernel was launched, so that there is nothing to count")

@@ -1,7 +1,7 @@
 """What a run need not simulate twice: results of its own, and those that earlier runs kept.
 
 Checks come to the same case from several sides (a problem's coverage and its cost, a schedule that was tried before),
-in one test process or in several; threads that work ahead (``working``) come here too.
+in one test process or in several; the threads of ``background`` come here too.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class Simulations:
 
         The kernel's architecture is one that the simulator knows.
         """
-        with self.one_at_a_time("races", kernel):
+        with self.one_at_a_time(f"races of {case.problem.name}, {schedule}", kernel):
             key = (kernel_key(kernel), case, schedule)
             if key not in self._raced:
                 self._raced[key] = self._race(kernel, case, schedule, base=base)

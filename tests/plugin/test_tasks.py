@@ -1,0 +1,128 @@
+"""Threads that do tasks: each once, after those it needs, what is waited for first, and an end that is an end."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.isolation import run
+from pytest_nvfp4.plugin import tasks as tasks_module
+from pytest_nvfp4.plugin.tasks import Task, Workers, fitting
+
+LONG_S = 20.0
+
+
+class Gate:
+    """A task that runs until it is let through, and notes that it began."""
+
+    def __init__(self, name: str, order: list[str], *after: Task) -> None:
+        self.began, self._open = threading.Event(), threading.Event()
+        self._order = order
+        self.task = Task(name, self._work, after)
+
+    def _work(self) -> None:
+        self._order.append(self.task.name)
+        self.began.set()
+        assert self._open.wait(LONG_S)
+
+    def open(self) -> None:
+        self._open.set()
+        assert self.task.over.wait(LONG_S)
+
+
+def noting(order: list[str], name: str, *after: Task) -> Task:
+    return Task(name, lambda: order.append(name), after)
+
+
+def test_the_order_is_that_of_the_list() -> None:
+    order: list[str] = []
+    listed = [noting(order, name) for name in "abc"]
+    workers = Workers(listed, threads=1)
+    workers.start()
+    assert listed[-1].over.wait(LONG_S)
+    workers.stop()
+    assert order == ["a", "b", "c"]
+
+
+def test_what_is_waited_for_comes_first_and_after_what_it_needs() -> None:
+    order: list[str] = []
+    first = Gate("first", order)
+    needed = noting(order, "needed")
+    other, wanted = noting(order, "other"), noting(order, "wanted", needed)
+    workers = Workers([first.task, other, needed, wanted], threads=1)
+    workers.start()
+    assert first.began.wait(LONG_S)
+    waiting = threading.Thread(target=workers.wait, args=(wanted,))
+    waiting.start()
+    while workers._waiting[0] is not needed:
+        pass
+    first.open()
+    waiting.join(LONG_S)
+    assert other.over.wait(LONG_S)
+    workers.stop()
+    assert order == ["first", "needed", "wanted", "other"]
+
+
+def test_a_task_waits_for_what_it_needs_and_others_pass_it() -> None:
+    order: list[str] = []
+    trace = Gate("trace", order)
+    simulation, other = noting(order, "simulation", trace.task), noting(order, "other")
+    workers = Workers([trace.task, simulation, other], threads=2)
+    workers.start()
+    assert trace.began.wait(LONG_S)
+    assert other.over.wait(LONG_S)
+    assert not simulation.over.is_set()
+    trace.open()
+    workers.wait(simulation)
+    workers.stop()
+    assert order == ["trace", "other", "simulation"]
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), pytest.skip.Exception("not here"), SystemExit(3)], ids=repr)
+def test_what_a_task_raises_ends_that_task_alone(error: BaseException) -> None:
+    order: list[str] = []
+
+    def fail() -> None:
+        raise error
+
+    bad = Task("bad", fail)
+    then = noting(order, "then", bad)
+    workers = Workers([bad, then], threads=1)
+    workers.start()
+    workers.wait(then)
+    workers.stop()
+    assert order == ["then"]
+
+
+def test_an_end_begins_nothing_more_and_ends_processes(tmp_path: Path) -> None:
+    order: list[str] = []
+    note = tmp_path / "note"
+    source = f"open({str(note)!r}, 'w').close()\nimport time\ntime.sleep(600)"
+
+    def hang() -> None:
+        run([sys.executable, "-c", source], cwd=tmp_path, deadline_s=600)
+        order.append("came to its end")
+
+    hanging = Task("hanging", hang)
+    never = noting(order, "never")
+    workers = Workers([hanging, never], threads=1)
+    workers.start()
+    while not note.exists():
+        assert not hanging.over.is_set()
+    workers.stop()
+    assert hanging.over.is_set()
+    assert never.over.is_set()
+    workers.wait(never)
+    assert order == []
+
+
+def test_as_many_as_cores_and_memory_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks_module.os, "sched_getaffinity", lambda _pid: set(range(6)), raising=False)
+    for gib, fits in ((64, 6), (9, 2), (3, 1)):
+        monkeypatch.setattr(tasks_module, "_free_bytes", lambda gib=gib: gib << 30)
+        assert fitting() == fits
+    monkeypatch.undo()
+    assert 1 <= fitting() <= 8
