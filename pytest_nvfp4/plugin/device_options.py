@@ -140,7 +140,8 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--nvfp4-race-warnings",
         action="store_true",
-        help="warn also of what official kernels leave out: tcgen05.wait::ld, fence.mbarrier_init",
+        help="warn also of what the PTX ISA wants and official kernels leave out: tcgen05.wait::ld, tcgen05.fence, a "
+        "commit between MMAs and the tcgen05.cp behind them, fence.mbarrier_init",
     )
     group.addoption(
         "--nvfp4-threshold",
