@@ -10,9 +10,10 @@ Source: PTX ISA, "Syntax", "Performance-Tuning Directives", "Control Flow Direct
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pytest_nvfp4.sim.ptx import declarations
+from pytest_nvfp4.sim.ptx.inlining import Call, Function, expand, inlined
 from pytest_nvfp4.sim.ptx.lexer import Kind, PtxError, Token, directive_name
 from pytest_nvfp4.sim.ptx.literals import double_to_single, integer
 from pytest_nvfp4.sim.ptx.locations import Locations, beyond_the_end, has_no_line
@@ -58,10 +59,11 @@ class KernelParser:
         outer: Scope,
         locations: Locations,
         noreturn: frozenset[str],
+        functions: Mapping[str, Function] | None = None,
     ) -> None:
         self._token = token
         self._header = header
-        self._body = body
+        self._body, self._calls = expand(body, functions or {}, header["name"])
         self._locations = locations
         self._noreturn = noreturn
         self._root = Scope(outer)
@@ -162,7 +164,11 @@ class KernelParser:
             elif kind is Kind.OPEN:
                 stack.append(Scope(stack[-1]))
                 self._scopes.append(stack[-1])
-            elif kind is Kind.CLOSE:
+            elif kind is Kind.ENTER:
+                # A function sees the module's names and none of its caller's.
+                stack.append(Scope(self._root.parent))
+                self._scopes.append(stack[-1])
+            elif kind is Kind.CLOSE or kind is Kind.LEAVE:
                 stack.pop()
             elif kind is Kind.DIRECTIVE and token.text.startswith((".branchtargets", ".calltargets", ".callprototype")):
                 if pending is None:
@@ -184,6 +190,7 @@ class KernelParser:
         location: Location | None = None
         near: Location | None = None
         inside_asm = False
+        callers: list[tuple[Scope, Location | None, Location | None]] = []
         for token in self._body:
             kind = token.kind
             if kind is Kind.STATEMENT:
@@ -191,6 +198,8 @@ class KernelParser:
             elif kind is Kind.LOC:
                 if not inside_asm:
                     location = self._locations.find(token)
+                    if callers:
+                        location = inlined(location, callers[-1][1])
                     if location is not None and near is not None and (has_no_line(token) or beyond_the_end(location)):
                         location = near
                     near = location or near
@@ -199,12 +208,18 @@ class KernelParser:
             elif kind is Kind.CLOSE:
                 assert scope.parent is not None
                 scope = scope.parent
+            elif kind is Kind.ENTER:
+                callers.append((scope, location, near))
+                scope = next(opened)
+                self._bind(self._calls[int(token.text)], callers[-1][0], scope)
+            elif kind is Kind.LEAVE:
+                scope, location, near = callers.pop()
             elif kind is Kind.ASM:
                 inside_asm = True
             elif kind is Kind.PLAIN_ASM:
                 inside_asm = False
             elif kind is Kind.DIRECTIVE:
-                self._directive(token, scope)
+                self._directive(token, scope, inside=bool(callers))
             elif kind is not Kind.LABEL and kind is not Kind.SECTION and kind is not Kind.LINE:
                 raise PtxError("expected an instruction", line=token.line, text=token.text)
 
@@ -213,7 +228,28 @@ class KernelParser:
             raise PtxError(f"{name} is declared twice in one scope", line=token.line, text=token.text)
         scope.declare(name, value)
 
-    def _directive(self, token: Token, scope: Scope) -> None:
+    def _bind(self, call: Call, caller: Scope, scope: Scope) -> None:
+        """Let a function that is called know its parameters, which are variables of its caller."""
+        for parameter, name in call.bindings():
+            try:
+                operand = caller.operand(name)
+            except OperandError as error:
+                raise _error(call.token, str(error), unsupported=error.unsupported) from None
+            variable = None
+            if isinstance(operand, Symbol) and not operand.offset:
+                variable = next((v for v in self._variables if v.name == operand.name and v.space == "param"), None)
+            if variable is None:
+                raise _error(
+                    call.token, f"{name}, given to {call.function.name}, is no .param variable", unsupported=True
+                )
+            if variable.size != parameter.size:
+                raise _error(
+                    call.token,
+                    f"{name} has {variable.size} bytes, and {parameter.name} of {call.function.name} {parameter.size}",
+                )
+            self._declare(scope, parameter.name, Symbol(variable.name), call.token)
+
+    def _directive(self, token: Token, scope: Scope, *, inside: bool) -> None:
         text = token.text
         if text.startswith(".reg"):
             names, bits, length = declarations.registers(token)
@@ -239,6 +275,12 @@ class KernelParser:
         if word in _SPACES:
             found, reasons = declarations.variables(token)
             for variable in found:
+                if inside and variable.space not in ("local", "param"):
+                    raise _error(
+                        token,
+                        f"{variable.name} is a .{variable.space} variable of a function, which is not modelled",
+                        unsupported=True,
+                    )
                 unique = variable.name
                 number = 1
                 while unique in self._names:
@@ -294,7 +336,7 @@ class KernelParser:
                 guard,
                 len(self._instructions),
                 token.line,
-                " ".join(token.text.split()),
+                " ".join((token.shown or token.text).split()),
                 location,
             )
         )

@@ -69,15 +69,20 @@ class Kind(Enum):
     SECTION = auto()
     ASM = auto()
     PLAIN_ASM = auto()
+    ENTER = auto()
+    """The body of a function that is called begins; ``text`` is the number of the call. Made by ``inlining`` only."""
+    LEAVE = auto()
+    """It ends."""
     END = auto()
 
 
 class Token(NamedTuple):
-    """A piece of PTX and the line it starts on, from 1."""
+    """A piece of PTX and the line it starts on, from 1. ``shown`` is its text in the PTX where ``text`` is another."""
 
     kind: Kind
     text: str
     line: int
+    shown: str = ""
 
 
 ASM = "\x01"

@@ -1,7 +1,7 @@
 """PTX text to a ``Module``.
 
-What is valid PTX and not modelled (a call of a function with a body, a variable initialised with an address) is an
-error of the kernel that uses it: reading that kernel from ``Module.kernels`` raises it, and other kernels are usable.
+What is valid PTX and not modelled (a recursive function, a variable initialised with an address) is an error of the
+kernel that uses it: reading that kernel from ``Module.kernels`` raises it, and other kernels are usable.
 
 Source: PTX ISA, "Syntax", "Directives".
 """
@@ -12,6 +12,7 @@ import re
 
 from pytest_nvfp4.sim.ptx import declarations
 from pytest_nvfp4.sim.ptx.body import KernelParser
+from pytest_nvfp4.sim.ptx.inlining import Function
 from pytest_nvfp4.sim.ptx.lexer import Kind, PtxError, Token, clean, directive_name, tokens
 from pytest_nvfp4.sim.ptx.locations import Locations
 from pytest_nvfp4.sim.ptx.operands import Refused, Scope
@@ -69,6 +70,7 @@ class _ModuleParser:
         self._variables: list[Variable] = []
         self._externals: list[str] = []
         self._noreturn: set[str] = set()
+        self._functions: dict[str, Function] = {}
         self._scope = Scope(None)
         self._version = ""
         self._target = ""
@@ -105,6 +107,7 @@ class _ModuleParser:
                     outer=self._scope,
                     locations=self._locations,
                     noreturn=frozenset(self._noreturn),
+                    functions=self._functions,
                 ).kernel()
             except PtxError as error:
                 if not error.unsupported:
@@ -166,7 +169,8 @@ class _ModuleParser:
                 raise PtxError(f"the kernel {name} is defined twice", line=token.line, text=token.text)
             bodies.append((token, header, body))
         else:
-            self._scope.declare(name, Refused(f"{name} is a .func with a body, and its calls are not modelled"))
+            self._functions[name] = Function(name, token, header, tuple(body))
+            self._scope.declare(name, Symbol(name))
             if name in self._externals:
                 self._externals.remove(name)
 

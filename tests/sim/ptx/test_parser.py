@@ -22,7 +22,7 @@ from pytest_nvfp4.sim.ptx.syntax import (
     Vector,
 )
 
-from .samples import HEAD, kernel, line_of, module_text
+from .samples import HEAD, kernel, module_text
 
 
 def test_a_module():
@@ -210,24 +210,6 @@ def test_calls_of_external_functions():
 def test_calls_through_a_register_keep_their_prototype():
     found = kernel("proto : .callprototype (.param .b32 _) _ (.param .b32 _);\ncall (%r1), %rd1, (%r2), proto;")
     assert [type(operand) for operand in found.instructions[0].operands] == [Vector, Register, Vector, Symbol]
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        ".func (.param .b32 r) slow (.param .b32 a) { ret; }",
-        ".func slow;\n.visible .func slow { call slow; ret; }",
-        ".extern .func slow;\n.func slow { { ret; } }",
-    ],
-)
-def test_calls_of_functions_with_a_body_are_not_modelled(function):
-    text = module_text("{ .param .b32 q; \ncall.uni slow, (q); } ret;", before=function) + ".entry other { ret; }"
-    found = parse(text, source="f.ptx")
-    assert list(found.kernels) == ["other"]
-    assert found.externals == ()
-    line = line_of(text, "call.uni")
-    with pytest.raises(PtxError, match=rf"PTX line {line}: unsupported: slow is a .func with a body"):
-        found.kernels["k"]
 
 
 def test_a_function_may_be_declared_before_or_after_its_use():
