@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.machine import Machine
     from pytest_nvfp4.sim.run.scheduler import Scheduler
 
-__all__ = ["Grid"]
+__all__ = ["PRINTED_MOST", "Grid"]
+
+PRINTED_MOST = 1 << 20
+"""Characters that are kept of what a launch prints, in each of its processes."""
 
 _Unit = TypeVar("_Unit")
 
@@ -68,6 +71,7 @@ class Grid:
         self.counters: Counter[str] = Counter()
         self.findings: list[Finding] = []
         self.output: list[str] = []
+        self._printed = 0
         self.symbols: dict[str, int] = {}
         self.registers_per_thread: int | None = None
         self.units: dict[type, Any] = {}
@@ -265,8 +269,14 @@ class Grid:
         self.findings.append(Finding(kind, message, hint, where))
 
     def printed(self, text: str) -> None:
-        """Take what the kernel printed."""
-        self.output.append(text)
+        """Take what the kernel printed; what comes after the first mebibyte (a device's buffer has one) is left out."""
+        left = PRINTED_MOST - self._printed
+        self._printed += len(text)
+        if len(text) <= left:
+            self.output.append(text)
+        elif left >= 0:
+            self.output.append(f"{text[:left]}\n... the kernel printed more than {PRINTED_MOST} characters\n")
+            self._printed = PRINTED_MOST + 1
 
     _scheduler: Scheduler | None = None
 
@@ -306,6 +316,7 @@ class Grid:
         self.counters = Counter()
         self.findings = []
         self.output = []
+        self._printed = 0
         for region in self._watched():
             region.watch(region.owner_bytes)
         for unit in self.units.values():

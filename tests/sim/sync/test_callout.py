@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.run.grid import PRINTED_MOST
 from pytest_nvfp4.sim.sync.callout import format_c
 from tests.sim.ptx_case import run_ptx
 
@@ -166,6 +167,17 @@ def test_a_kernel_prints_lane_by_lane():
     assert ran.grid.output == [f"tid {lane}: 1.500 oh!\n" for lane in range(3)]
     assert list(ran["out"]) == [3] * 3 + [0] * 29
     assert ran.grid.counters["printf"] == 3
+
+
+def test_what_is_printed_is_bounded():
+    grid = launch(module("tid %d\n", PRINT)).grid
+    for _ in range(5):
+        grid.printed("x" * (PRINTED_MOST // 2))
+    text = "".join(grid.output)
+    assert text.startswith("tid 0\ntid 1\n")
+    assert text.endswith(f"x\n... the kernel printed more than {PRINTED_MOST} characters\n")
+    assert text.count("more than") == 1
+    assert len(text) < PRINTED_MOST + 100
 
 
 def test_a_failed_assertion_is_a_fault():
