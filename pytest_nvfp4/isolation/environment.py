@@ -7,6 +7,11 @@ from collections.abc import Mapping
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 """On top of the environment of a process that stands in for a GPU, so that torch does not see one that is there."""
 
+_LOCALE = (
+    "LC_ALL LC_CTYPE LC_COLLATE LC_MESSAGES LC_MONETARY LC_NUMERIC LC_TIME LC_PAPER LC_NAME LC_ADDRESS LC_TELEPHONE "
+    "LC_MEASUREMENT LC_IDENTIFICATION"
+)
+"""The variables of locale(7), and no others that begin alike: people send anything as LC_*, because sshd takes it."""
 _KEPT = frozenset(
     {
         "PATH",
@@ -32,6 +37,7 @@ _KEPT = frozenset(
         "MKL_NUM_THREADS",
         "XDG_CACHE_HOME",
         "SYSTEMROOT",
+        *_LOCALE.split(),
     }
 )
 
@@ -43,6 +49,6 @@ def scrubbed(source: Mapping[str, str], extra: Mapping[str, str] | None = None) 
     not reach the kernel. Variables of the DSL (``CUTE_DSL_*``) are not let through either, so that a result never
     depends on somebody's shell; settings and options say what the DSL is to do.
     """
-    kept = {key: value for key, value in source.items() if key in _KEPT or key.startswith("LC_")}
+    kept = {key: value for key, value in source.items() if key in _KEPT}
     kept.update(extra or {})
     return kept

@@ -40,8 +40,10 @@ from pytest_nvfp4.device.remote.wire import pack_batch, squeeze, unpack_answer, 
 from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.toolchain.trace import Finding
 
-_LOGGERS = ("modal-client", "modal-utils")
-"""Loggers of the client. What goes wrong is said by us, once; they would tell it again, with their tracebacks."""
+_LOGGERS = ("modal-client", "modal-utils", "hpack", "hpack.hpack", "hpack.table")
+"""Loggers of the client. What goes wrong is said by us, once; they would tell it again, with their tracebacks. HPACK's
+would tell every header of a request, the token among them, to whoever logs at DEBUG (``pytest --log-level=DEBUG``).
+"""
 _QUIET_S = 15.0
 """Seconds without word from the server after which it is asked for a sign of life."""
 _SIGN_S = 10.0
