@@ -7,11 +7,11 @@ releases, so that an access is ``(agent, tick)`` and happened before everything 
 
 A clock has seven rows: what happened before, what of it has been made visible to the async proxy, in shared and in
 global memory (PTX ISA, "Proxies"; ``fence.proxy.async``), and which ``mbarrier.init`` are visible: a
-``fence.mbarrier_init`` sends those through a relaxed cluster barrier. The last two are of ``tcgen05`` work, and pass
-relaxed barriers too (``tensor_order``): what is complete and was put before a synchronisation of threads (by a commit
-or ``tcgen05.fence::before_thread_sync``), and what was only issued before one. The seventh is what a ``fence.sc`` of
-the device has covered: those fences have one order, so that a later one, in whichever thread, has all of it that strong
-reads have brought (PTX ISA, "Fence-SC order"). All travel along every edge.
+``fence.mbarrier_init`` sends those through a relaxed cluster barrier. Two are of ``tcgen05`` work, and pass relaxed
+barriers and accesses too (``tensor_order``): what is complete and was put before a synchronisation of threads (by a
+commit or ``tcgen05.fence::before_thread_sync``), and what was only issued before one. The seventh is what a
+``fence.sc`` of the device has covered: those fences have one order, so that a later one, in whichever thread, has all
+of it that strong reads have brought (PTX ISA, "Fence-SC order"). All travel along every edge.
 """
 
 from __future__ import annotations

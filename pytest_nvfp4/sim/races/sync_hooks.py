@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_nvfp4.sim.races.agents import BarrierState, ClusterAgents, WarpAgent
-from pytest_nvfp4.sim.races.clocks import INITS, TENSOR, Clock
+from pytest_nvfp4.sim.races.clocks import INITS, ISSUED, TENSOR, Clock
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_of, is_sc
 from pytest_nvfp4.sim.races.sync_variables import Known
 
@@ -168,8 +168,8 @@ def _release_relaxed(agent: WarpAgent, clock: Clock) -> None:
 
 def _tensor_work(clock: Clock, known: Clock) -> None:
     """Hand on the tcgen05 work that was put before a synchronisation, which may be relaxed."""
-    rows = clock.ticks[TENSOR:]
-    np.maximum(rows, known.ticks[TENSOR:], out=rows)
+    rows = clock.ticks[TENSOR : ISSUED + 1]
+    np.maximum(rows, known.ticks[TENSOR : ISSUED + 1], out=rows)
 
 
 def _arrive_known(state: BarrierState, known: Known) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from pytest_nvfp4.sim.races.access import Who
-from pytest_nvfp4.sim.races.clocks import SC, Agent, Ticks, joined
+from pytest_nvfp4.sim.races.clocks import ISSUED, SC, TENSOR, Agent, Ticks, joined
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, GPU, Order
 
 __all__ = ["Known", "SyncVariables", "Thread", "known_by", "learn"]
@@ -101,7 +101,7 @@ class SyncVariables:
                 learn(agent, known)
             else:
                 thread.seen[id(known)] = (needed, known)
-                learn(agent, _covered(known))
+                learn(agent, _passing(known))
 
     def _write(self, address: Hashable, agent: Agent, thread: Thread, who: Who, order: Order) -> None:
         entries = self._variables.setdefault(address, {})
@@ -115,9 +115,9 @@ class SyncVariables:
             for scope, known in thread.fenced.items():
                 if scope <= order.scope and (scope == order.scope or scope + 1 not in thread.fenced):
                     released[scope] = known
-        covered = _covered(known_by(agent)) if order.scope == GPU and not order.releases else {}
-        if covered:
-            released[GPU] = _join(covered, released.get(GPU, {}))
+        passing = {} if order.releases else _passing(known_by(agent), covered=order.scope == GPU)
+        if passing:
+            released[order.scope] = _join(passing, released.get(order.scope, {}))
         for scope, known in released.items():
             key: _Key = (scope, who.cta, who.cluster)
             if scope == GPU and len(entries) > _SEPARATE:
@@ -126,13 +126,18 @@ class SyncVariables:
             entries[key] = known if kept is None else _join(kept, known)
 
 
-def _covered(known: Known) -> Known:
-    """What of it a ``fence.sc`` has covered, as that alone: it becomes known behind another ``fence.sc``."""
+def _passing(known: Known, *, covered: bool = True) -> Known:
+    """What of it passes a relaxed access, as that alone.
+
+    That is what a ``fence.sc`` has covered, which becomes known behind another ``fence.sc``, and the tcgen05 work that
+    was put before a synchronisation, for which such an access is one (``tensor_order``).
+    """
+    rows = slice(TENSOR, (SC if covered else ISSUED) + 1)
     result: Known = {}
     for number, ticks in known.items():
-        if ticks[SC].any():
+        if ticks[rows].any():
             result[number] = only = np.zeros_like(ticks)
-            only[SC] = ticks[SC]
+            only[rows] = ticks[rows]
     return result
 
 

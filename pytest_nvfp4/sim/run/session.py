@@ -170,7 +170,7 @@ def simulate(
         asynchronous: The schedule, if not that of the next argument.
         schedule: ``eager``, ``lazy``, or the seed of a random one.
         races: Look for races, by happens-before.
-        race_warnings: Tell also of what official kernels leave out (``tcgen05.wait::ld``, ``fence.mbarrier_init``).
+        race_warnings: Tell also of what official kernels leave out (``races.tensor_order``, ``fence.mbarrier_init``).
         compiled: Modules that need not be compiled again.
 
     Raises:

@@ -198,6 +198,19 @@ def test_a_fence_too_early_or_too_late_is_none():
     assert judged(late) == ({"wait::ld"}, [])
 
 
+@pytest.mark.parametrize("pair", ["ld, st", "st, ld", "cp, ld", "mma, mma"])
+def test_a_relaxed_flag_is_enough_between_fences(pair):
+    first, last, after, second = FENCED[pair]
+    meet = "mov.b32 %r33, 1; st.relaxed.cta.shared::cta.b32 [%r3+6000], %r33;"
+    wait_for = "SPIN: ld.relaxed.cta.shared::cta.b32 %r34, [%r3+6000]; setp.eq.u32 %p4, %r34, 0; @%p4 bra SPIN;"
+    body = kernel(
+        first, second, last=last + "@%p1 " + meet.replace("; st", "; @%p1 st"), after=wait_for + after, meet=""
+    )
+    assert judged(body) == (set(), [])
+    without = kernel(first, second, last=last.replace(BEFORE, "") + meet, after=wait_for, meet="")
+    assert judged(without, warnings=False)[1] == ([] if pair == "mma, mma" else ["race"])
+
+
 def test_a_relaxed_barrier_without_fences_orders_nothing():
     arrive = "mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [%r3+32];"
     for last, after in ((WAIT_LD, AFTER), (WAIT_LD + BEFORE, "")):
