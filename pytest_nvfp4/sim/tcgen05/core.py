@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.tcgen05.group import Pipe
 from pytest_nvfp4.sim.tcgen05.issuers import Issuers
@@ -13,6 +13,7 @@ from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.tcgen05.copy import Plan, Shape
+    from pytest_nvfp4.sim.tcgen05.mma import Plan as MmaPlan
     from pytest_nvfp4.sim.tcgen05.monitor import Touched
 
 __all__ = ["TensorCore"]
@@ -40,5 +41,5 @@ class TensorCore:
         """Copies that were checked, by operands and shape, and hold in one epoch of TMEM."""
         self.touched: dict[tuple[int, int, Shape], tuple[Touched, ...]] = {}
         """What copies touch, for a monitor."""
-        self.plans: dict[Any, Any] = {}
+        self.plans: dict[tuple[object, ...], MmaPlan] = {}
         """MMAs that were checked, likewise."""

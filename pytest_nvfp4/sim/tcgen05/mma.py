@@ -45,7 +45,7 @@ from pytest_nvfp4.sim.tcgen05.tmem import LANES
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "Form", "issue"]
+__all__ = ["LOWERINGS", "Form", "Plan", "issue"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +112,7 @@ def issue(
         disable = tuple(pick(word, mask) for word in disable)
     core = w.cta.unit(TensorCore)
     key = (d, a, b, descriptor, sfa, sfb, enable, disable, form)
-    plan: _Plan | None = core.plans.get(key)
+    plan: Plan | None = core.plans.get(key)
     if plan is None or plan.epoch != plan.now():
         plan = core.plans[key] = _plan(w, core, d, a, b, descriptor, bool(enable), disable, sfa, sfb, form)
     elif form.group == 2:
@@ -151,7 +151,7 @@ class _Side:
         self.sfb: NDArray[np.uint32]
 
 
-class _Plan:
+class Plan:
     """A checked instruction: all that its execution needs. It holds while ``epoch`` is ``now()``."""
 
     __slots__ = ("_touched", "column", "enable", "enabled", "epoch", "form", "ins", "key", "path", "sides", "work")
@@ -245,7 +245,7 @@ class _Plan:
 def _plan(
     w: Warp, core: TensorCore, d: int, a: int, b: int, descriptor: int, enable: bool, disable: Sequence[Bits],
     sfa: int, sfb: int, form: Form,
-) -> _Plan:  # fmt: skip
+) -> Plan:  # fmt: skip
     """Check an instruction. Raises Fault or Unsupported."""
     what = form.what
     work = _work(descriptor, form.kind, form.group, form.vector, form.a_in_tmem, what)
@@ -255,7 +255,7 @@ def _plan(
     path = datapath(work.family, d >> 16, what)
     column = d & 0xFFFF
     enabled = _enabled(disable, path, form) if disable else None
-    plan = _Plan(work, path, column, enable=enable, enabled=enabled, form=form)
+    plan = Plan(work, path, column, enable=enable, enabled=enabled, form=form)
     cores = (core,) if form.group == 1 else tuple(c.unit(TensorCore) for c in pair_of(w.cta, 2, what=what))
     lanes = path.lanes if enabled is None else enabled
     steady = True

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.tcgen05 import formats
 from pytest_nvfp4.sim.tcgen05.formats import NOTHING
 from pytest_nvfp4.sim.tcgen05.operand import Chunks, Recordings, k_major_rows
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.machine import Machine
 
 __all__ = ["Operand", "Tile", "TileCache", "decode"]
 
@@ -74,8 +77,8 @@ class Tile:
 class TileCache:
     """Decoded tiles, and the memory for them: ``machine.unit(TileCache)``."""
 
-    def __init__(self, machine: Any = None, *, budget: int = _BUDGET) -> None:
-        self.machine = machine
+    def __init__(self, machine: Machine | None = None, *, budget: int = _BUDGET) -> None:
+        del machine
         self.budget = budget
         self.held = 0
         self.hits = 0
