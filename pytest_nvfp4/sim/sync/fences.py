@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "TensormapFences", "TensormapWrites", "fence"]
+__all__ = ["LOWERINGS", "Acquired", "TensormapFences", "TensormapWrites", "Write", "fence"]
 
 MAP_BYTES = 128
 _SCOPES = ("cta", "cluster", "gpu", "sys")
@@ -47,7 +47,7 @@ def fence(w: Warp, mask: int, kind: str, at: int) -> None:
 
 
 @dataclass(slots=True)
-class _Write:
+class Write:
     """The last modification of a tensor map: by whom, and up to which scope it was released."""
 
     cta: Cta
@@ -55,12 +55,16 @@ class _Write:
     released: int = -1
 
 
+Acquired = tuple[bytes, Write | None, str]
+"""A tensor map as an acquire saw it: its bytes, the modification, the scope."""
+
+
 class TensormapWrites:
     """The tensor maps in global memory that a grid has modified: ``launch.unit(TensormapWrites)``."""
 
     def __init__(self, launch: Grid) -> None:
         self.launch = launch
-        self.writes: dict[int, _Write] = {}
+        self.writes: dict[int, Write] = {}
 
     def modified(self, w: Warp, address: int, *, released: str | None = None) -> None:
         """A warp has modified the map at an address.
@@ -70,7 +74,7 @@ class TensormapWrites:
         """
         scope = -1 if released is None else _SCOPES.index(released)
         who = f"CTA {w.cta.index} warp {w.index}"
-        self.writes[address & ~(MAP_BYTES - 1)] = _Write(w.cta, who, scope)
+        self.writes[address & ~(MAP_BYTES - 1)] = Write(w.cta, who, scope)
 
     def release(self, w: Warp, scope: str) -> None:
         """A warp's release fence: covers what its CTA has modified."""
@@ -84,8 +88,8 @@ class TensormapFences:
 
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
-        self.acquired: dict[int, tuple[bytes, _Write | None, str]] = {}
-        """By address: the bytes at the acquire, the modification that it saw, its scope."""
+        self.acquired: dict[int, Acquired] = {}
+        """By address."""
 
     def acquire(self, address: int, scope: str) -> None:
         """Note an acquire of the 128 bytes at a global address. Raises Fault if they are not global memory."""

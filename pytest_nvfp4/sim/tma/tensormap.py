@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from pytest_nvfp4.sim.lanes import Bits, lanes, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-from pytest_nvfp4.sim.sync.fences import TensormapFences, TensormapWrites, fence
+from pytest_nvfp4.sim.sync.fences import Acquired, TensormapFences, TensormapWrites, Write, fence
 from pytest_nvfp4.sim.tma.spelling import Parts, immediate
 from pytest_nvfp4.sim.tma.tile import Tile, tile_of
 
@@ -73,7 +73,7 @@ class Descriptors:
 
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
-        self.checked: dict[int, tuple[bytes, Any, Any, int]] = {}
+        self.checked: dict[int, tuple[bytes, Acquired | None, Write | None, int]] = {}
         self.fences = cta.unit(TensormapFences)
         self.writes = cta.launch.unit(TensormapWrites).writes
 
