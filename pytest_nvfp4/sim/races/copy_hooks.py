@@ -43,7 +43,7 @@ class CopyHooks(Hooks):
         flags = ASYNC | STRONG if launch.order(at).strong else ASYNC
         for cta, index, barrier in targets:
             state = agents.barrier(barrier)
-            if state.number not in agent.met or self.warnings:
+            if state.number not in agent.met or (self.warnings and not state.fenced):
                 self._use_beside(agent, state, barrier, at)
             state.join(agent)
             if order is None:
