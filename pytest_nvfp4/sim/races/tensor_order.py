@@ -38,7 +38,8 @@ and barriers, ``wait::ld``, and the wait between the MMAs that read scale factor
 
 Left to others: operands in shared memory are ordered by the ordinary means (mbarriers, proxy fences). ``alloc`` begins
 the history of its columns; that its address must be ordered before its use is seen in shared memory. A warp is one
-agent: what one of its lanes does is ordered with the others'.
+agent: what one of its lanes does is ordered with the others'. Two warps that give work to one pipe with no order at all
+between them are told of as if the fences were what is missing, and so as a warning only.
 """
 
 from __future__ import annotations
