@@ -7,6 +7,7 @@ lowest place first lets them meet soonest.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -57,6 +58,18 @@ class Meeting:
         return "the other lanes of the warp, at an instruction that all execute together"
 
 
+@lru_cache(maxsize=256)
+def _threads(block: tuple[int, int, int], index: int) -> tuple[int, tuple[lanes.Bits, lanes.Bits, lanes.Bits]]:
+    """The lanes that exist of a warp of a block, and their places in it."""
+    x, y, z = block
+    linear = np.arange(32, dtype=np.uint32) + np.uint32(32 * index)
+    places = (linear % np.uint32(x), linear // np.uint32(x) % np.uint32(y), linear // np.uint32(x * y))
+    for place in places:
+        place.flags.writeable = False
+    first, second, third = (lanes.collapse(place) for place in places)
+    return lanes.bits_of(linear < x * y * z), (first, second, third)
+
+
 class Warp:
     """32 lanes of a CTA.
 
@@ -78,15 +91,7 @@ class Warp:
     def __init__(self, cta: Cta, index: int, *, registers: list[Any]) -> None:
         self.cta = cta
         self.index = index
-        x, y, z = cta.launch.block
-        threads = x * y * z
-        linear = np.arange(32, dtype=np.uint32) + np.uint32(32 * index)
-        self.live = lanes.bits_of(linear < threads)
-        self.tid = (
-            lanes.collapse(linear % np.uint32(x)),
-            lanes.collapse(linear // np.uint32(x) % np.uint32(y)),
-            lanes.collapse(linear // np.uint32(x * y)),
-        )
+        self.live, self.tid = _threads(cta.launch.block, index)
         self.registers = registers
         self.groups: list[Group] = [Group(self, 0, self.live)]
         self.current = self.groups[0]

@@ -49,6 +49,7 @@ class Geometry:
     """
 
     table: NDArray[np.intp]
+    lowest: int
     last: int
     mn: bool
     rows: int
@@ -73,6 +74,11 @@ class SharedChunks:
         """
         first = ((start & ~(_PATTERN - 1)) - RESERVED) >> 4
         if (first, geometry) in self._known:
+            return first
+        low, last = first + geometry.lowest, first + geometry.last
+        if first >= 0 and last < self.chunks.size and self.written[low : last + 1].all():
+            # All that lies between them was written: mostly there is nothing else between them.
+            self._known.add((first, geometry))
             return first
         indices = geometry.table + first
         if first < 0 or first + geometry.last >= self.chunks.size:
@@ -197,7 +203,7 @@ def _table(
     physical = linear ^ (linear >> swizzle.shift & swizzle.mask)
     table = np.ascontiguousarray(physical >> 4, np.intp)
     table.flags.writeable = False
-    return Geometry(table, int(table.max()), mn, rows, element_bytes)
+    return Geometry(table, int(table.min()), int(table.max()), mn, rows, element_bytes)
 
 
 def k_major_rows(
