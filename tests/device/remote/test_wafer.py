@@ -52,6 +52,7 @@ def verbs(there: Path) -> list[list[str]]:
     return [arguments for arguments in called if "--help" not in arguments]
 
 
+@pytest.mark.slow
 def test_a_batch_in_a_sandbox(there: Path, remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODAL_TOKEN_SECRET", "as-planted")
     one = remote(f"box?python={sys.executable}&price=3.6")
@@ -121,6 +122,7 @@ def test_troubles(there: Path, remote: Make, words: str, trouble: str) -> None:
     assert words in str(error)
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_cut(there: Path, remote: Make) -> None:
     (there / "cut").touch()
     error = end(remote(f"box?python={sys.executable}&sandbox=mine"))

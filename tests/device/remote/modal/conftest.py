@@ -37,8 +37,15 @@ def server(shared_server: Loopback, monkeypatch: pytest.MonkeyPatch) -> Iterator
     shared_server.forget()
     _aim(shared_server, monkeypatch)
     yield shared_server
-    shared_server.faults.clear()
-    shared_server.answering = True
+    shared_server.forget()
+
+
+@pytest.fixture
+def idle_server(server: Loopback) -> Iterator[Loopback]:
+    """The shared server, with no containers: a test that needs no result need not wait for a process to start."""
+    capacity, server.service.capacity = server.service.capacity, 0
+    yield server
+    server.service.capacity = capacity
 
 
 @pytest.fixture

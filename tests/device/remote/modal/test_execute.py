@@ -69,6 +69,7 @@ def test_a_file_with_what_is_mounted_and_nothing_else(user: User) -> None:
     user.assert_no_secret(out, error, secrets=["not-to-be-sent-77"])
 
 
+@pytest.mark.slow
 def test_code_on_standard_input_and_as_an_argument(user: User) -> None:
     status, out, error = run(user, "-", "x", stdin=b"import sys; print(sys.argv[1:]); raise ValueError('no')")
     assert (status, out) == (1, "['x']\n")

@@ -86,18 +86,20 @@ def test_a_server_that_accepts_and_never_answers(remote: Make, monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("rpc", ["AppCreate", "ImageGetOrCreate", "FunctionMap", "FunctionGetOutputs"])
-def test_a_server_that_falls_silent(server: Loopback, remote: Make, rpc: str) -> None:
-    server.faults.add(Fault(rpc, "hang"), Fault("ClientHello", "hang"))
+@pytest.mark.parametrize(
+    "rpc", ["AppCreate", pytest.param("ImageGetOrCreate", marks=pytest.mark.slow), "FunctionMap", "FunctionGetOutputs"]
+)
+def test_a_server_that_falls_silent(idle_server: Loopback, remote: Make, rpc: str) -> None:
+    idle_server.faults.add(Fault(rpc, "hang"), Fault("ClientHello", "hang"))
     error = trouble(remote())
     assert error.trouble == "network"
     assert "has not answered" in str(error)
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_server_that_lives_but_gives_no_result(server: Loopback, remote: Make) -> None:
+def test_a_server_that_lives_but_gives_no_result(idle_server: Loopback, remote: Make) -> None:
     """As when a job hangs: signs of life alone are not enough."""
-    server.faults.add(Fault("FunctionGetOutputs", "hang"))
+    idle_server.faults.add(Fault("FunctionGetOutputs", "hang"))
     assert trouble(remote(timeout_s=2.0)).trouble in ("timeout", "capacity")
 
 
@@ -114,7 +116,7 @@ def test_a_server_without_hello_is_alive_all_the_same(server: Loopback, remote: 
 
 @pytest.mark.usefixtures("impatient")
 def test_the_server_dies_in_the_middle(own_server: Callable[..., Loopback], remote: Make) -> None:
-    server = own_server()
+    server = own_server(capacity=0)
     server.faults.add(Fault("FunctionGetOutputs", "hang"))
     session = RemoteSession(remote())
     (ticket,) = session.add([batch()])
@@ -226,7 +228,7 @@ def test_a_pickled_answer_is_not_opened(server: Loopback, remote: Make, tmp_path
     assert not bomb.exists()
 
 
-@pytest.mark.parametrize("deaths", [1, 2])
+@pytest.mark.parametrize("deaths", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_container_dies(own_server: Callable[..., Loopback], remote: Make, deaths: int) -> None:
     server = own_server()
     server.faults.add(Fault("FunctionPutOutputs", "hang", worker=True, times=deaths))
@@ -244,15 +246,14 @@ def test_a_container_dies(own_server: Callable[..., Loopback], remote: Make, dea
     session.close()
 
 
-def test_cancelling_reaches_the_server(server: Loopback, remote: Make) -> None:
-    server.faults.add(Fault("FunctionPutOutputs", "hang", worker=True))
+def test_cancelling_reaches_the_server(idle_server: Loopback, remote: Make) -> None:
     session = RemoteSession(remote())
     (ticket,) = session.add([batch()])
-    server.wait_for(lambda: server.count("FunctionMap"))
+    idle_server.wait_for(lambda: idle_server.count("FunctionMap"))
     session.cancel([ticket])
-    server.wait_for(lambda: server.count("FunctionCallCancel"))
+    idle_server.wait_for(lambda: idle_server.count("FunctionCallCancel"))
     session.close()
-    assert server.count("AppClientDisconnect") == 1
+    assert idle_server.count("AppClientDisconnect") == 1
 
 
 @pytest.mark.parametrize("gpu", ["B200+", "B200:2", "B200,H200", "B 200", ""])
@@ -288,6 +289,7 @@ def test_a_client_that_nobody_tried(monkeypatch: pytest.MonkeyPatch, remote: Mak
     assert version in str(error)
 
 
+@pytest.mark.slow
 def test_a_killed_session_leaves_no_container(own_server: Callable[..., Loopback]) -> None:
     """The server's own duty on Modal (heartbeats); here it is that our process leaves nothing on this machine."""
     own_server()

@@ -115,7 +115,14 @@ def test_checks_on_torchs_cpu_as_device(user: User) -> None:
     assert user.server.count("FunctionMap") == 2
 
 
-@pytest.mark.parametrize("args", [("--collect-only", "kernel.py"), ("-k", "launch", "kernel.py"), ("test_other.py",)])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--collect-only", "kernel.py"),
+        pytest.param(("-k", "launch", "kernel.py"), marks=pytest.mark.slow),
+        ("test_other.py",),
+    ],
+)
 def test_without_a_device_check_nothing_is_contacted(user: User, args: tuple[str, ...]) -> None:
     user.write("test_other.py", "import sys\n\n\ndef test_it():\n    assert 'modal' not in sys.modules\n")
     said = user.run(*args)
@@ -134,6 +141,7 @@ def test_a_simulator_has_no_clock(user: User) -> None:
     assert user.server.count("FunctionMap") == 1
 
 
+@pytest.mark.slow
 def test_an_unreachable_remote_fails_the_checks_and_says_why(user: User) -> None:
     said = user.run("kernel.py", "-k", "verify", *SMALL, MODAL_TOKEN_SECRET="as-not-this-one")
     assert "2 failed" in said, said

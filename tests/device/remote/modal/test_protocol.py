@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import modal
 import pytest
 
-from pytest_nvfp4.device.remote.base import Batch, Execution, RemoteError
+from pytest_nvfp4.device.remote.base import Answer, Batch, Execution, Handle, RemoteError
+from pytest_nvfp4.device.remote.modal.build import _left_out
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
 from pytest_nvfp4.device.remote.session import RemoteSession
+from pytest_nvfp4.device.remote.wire import pack_answer, squeeze
+from pytest_nvfp4.device.result import DeviceInfo, Result
 
 from ..fakes import batch, job
 from ..loopback import Loopback
+from ..loopback.server import TOKEN_SECRET
 
 Make = Callable[..., ModalRemote]
 
@@ -98,22 +104,75 @@ def test_what_a_container_is_told_to_be(server: Loopback, remote: Make) -> None:
 
 
 def test_batches_fan_out_over_containers_and_come_back_to_their_own(server: Loopback, remote: Make) -> None:
-    session = RemoteSession(remote(containers=3), containers=3)
-    tickets = session.add([batch(number) for number in range(30)])
+    session = RemoteSession(remote(containers=2), containers=2)
+    tickets = session.add([batch(number) for number in range(20)])
     done = [ticket.wait() for ticket in tickets]
-    assert [answer.results[0].job for answer in done] == [f"job-{number}" for number in range(30)]
-    assert len({answer.place.container for answer in done}) <= 3
+    assert [answer.results[0].job for answer in done] == [f"job-{number}" for number in range(20)]
+    assert len({answer.place.container for answer in done}) <= 2
     assert done[0].place.versions["python"]
     session.close()
     server.wait_for(lambda: not any(one.alive for one in server.service.containers.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("server")
 def test_one_container_a_batch_where_asked(remote: Make) -> None:
     done = answers(remote(single_use=True), [batch(1), batch(2)])
     assert len({answer.place.container for answer in done}) == 2
 
 
+def test_no_simulator_passes_as_a_gpu(monkeypatch: pytest.MonkeyPatch, remote: Make) -> None:
+    """Whatever a container is made to run, an answer of a simulator is one only where one was asked for."""
+    device = DeviceInfo(name="NVIDIA B200", capability=(10, 0), simulated=True)
+    asked = batch()
+    answer = Answer(batch=asked.id, results=(Result(job="job-0", status="passed", device=device),))
+    data = squeeze(pack_answer(answer))
+    for backend, status in (("cuda", "unsupported"), ("sim", "passed")):
+        monkeypatch.setenv("NVFP4_MODAL_BACKEND", backend)
+        one = remote()
+        read = one._read(Handle(asked, "fc-1"), data).answer
+        assert read is not None
+        assert read.results[0].status == status
+        assert (one.kept_as == "") == (backend == "cuda"), "nor is a kept one"
+    real = answer.model_copy(
+        update={
+            "results": (Result(job="job-0", status="passed", device=device.model_copy(update={"simulated": False})),)
+        }
+    )
+    monkeypatch.setenv("NVFP4_MODAL_BACKEND", "cuda")
+    read = remote()._read(Handle(asked, "fc-1"), squeeze(pack_answer(real))).answer
+    assert read is not None
+    assert read.results[0].status == "passed"
+
+
+@pytest.mark.parametrize("backend", ["sim", "cuda"])
+def test_the_simulator_is_mounted_only_where_it_is_the_device(backend: str) -> None:
+    stays = _left_out(backend)
+    assert stays(Path("sim/monitor.py")) == (backend == "cuda")
+    assert stays(Path("plugin/options.py"))
+    assert not stays(Path("device/job.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("server")
+def test_a_backend_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, remote: Make) -> None:
+    monkeypatch.setenv("NVFP4_MODAL_BACKEND", "nothing:run")
+    (error,) = answers(remote(), [batch()])
+    assert isinstance(error, RemoteError)
+    assert error.trouble == "setup"
+    assert "no backend 'nothing:run'" in str(error)
+
+
+def test_no_log_tells_the_token(idle_server: Loopback, remote: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """At DEBUG, the client's HTTP/2 library logs every header of a request."""
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("hpack").setLevel(logging.NOTSET)
+    remote().submit([batch()])
+    assert any(TOKEN_SECRET.encode() in one for one in idle_server.headers)
+    assert TOKEN_SECRET not in caplog.text
+
+
+@pytest.mark.slow
 def test_large_batches_go_by_way_of_blobs(server: Loopback, remote: Make) -> None:
     text = "\n".join(f"x{number} = {hash((number, 'salt'))}" for number in range(200_000))
     (answer,) = answers(remote(), [Batch(jobs=(job(text=text),))])
@@ -121,6 +180,7 @@ def test_large_batches_go_by_way_of_blobs(server: Loopback, remote: Make) -> Non
     assert server.count("BlobCreate") == 1
 
 
+@pytest.mark.slow
 def test_a_deployed_app(own_server: Callable[..., Loopback], remote: Make) -> None:
     server = own_server()
     subprocess.run(
@@ -141,6 +201,7 @@ def test_a_deployed_app(own_server: Callable[..., Loopback], remote: Make) -> No
     assert caught.value.trouble == "setup"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("server")
 def test_two_sessions_at_once(remote: Make) -> None:
     one, two = RemoteSession(remote()), RemoteSession(remote())
