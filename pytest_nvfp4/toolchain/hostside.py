@@ -23,7 +23,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any, Final, Self
 
 from pytest_nvfp4.toolchain.compiled import CompiledModules
@@ -162,6 +162,7 @@ class HostSide:
         cuda_executors = importlib.import_module("cutlass.cutlass_dsl.cuda_jit_executor")
         compiler = importlib.import_module("cutlass.base_dsl.compiler")
         self._newly_written_ptx()
+        self._remember_positions()
         self._patch(engines, "ExecutionEngine", self._engine_class(engines.ExecutionEngine))
         self._patch(
             executors.JitExecutor, "run_compiled_program", self._reraising(executors.JitExecutor.run_compiled_program)
@@ -185,6 +186,19 @@ class HostSide:
             except ModuleNotFoundError:  # 4.4 has only the second
                 continue
             self._patch_testing(module)
+
+    def _remember_positions(self) -> None:
+        """Decode the position table of each of the user's functions once, not once an operation.
+
+        The DSL (4.8) walks through it for every operation it builds, up to the one that is asked for: half of the time
+        of building the IR of a large kernel.
+        """
+        try:
+            operations = importlib.import_module("cutlass._mlir_helpers.op")
+        except ModuleNotFoundError:  # 4.4 has it elsewhere and asks inspect, which looks up the line alone
+            return
+        if getattr(operations, "_CO_POSITIONS", None) is not None:
+            self._patch(operations, "_CO_POSITIONS", _Positions().of)
 
     def _patch_testing(self, module: ModuleType) -> None:
         if hasattr(module, "benchmark"):
@@ -245,6 +259,19 @@ class HostSide:
                 # 4.4.0 ends the file with a NUL byte.
                 texts.append(path.read_bytes().replace(b"\0", b"").decode())
         return texts
+
+
+class _Positions:
+    """``CodeType.co_positions``, with every answer kept. By identity, since code is compared by all its content."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[CodeType, tuple[Any, ...]]] = {}
+
+    def of(self, code: CodeType) -> tuple[Any, ...]:
+        known = self._known.get(id(code))
+        if known is None:
+            known = self._known[id(code)] = (code, tuple(code.co_positions()))
+        return known[1]
 
 
 def _as_the_dsl_says(error: BaseException) -> BaseException:

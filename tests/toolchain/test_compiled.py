@@ -161,3 +161,30 @@ def test_a_trace_that_was_moved_has_nothing_for_its_new_place(tmp_path: Path) ->
     here, there = tmp_path / "here.py", tmp_path / "there.py"
     assert folder_of(here, below=tmp_path) != folder_of(there, below=tmp_path)
     assert folder_of(here, below=tmp_path).name.endswith(hashlib.sha256(str(here).encode()).hexdigest()[:16])
+
+
+POSITIONS = """
+from cutlass._mlir_helpers import op
+import sys
+
+def places(table):
+    op._CO_POSITIONS = table
+    frame = sys._getframe()
+    return [tuple(op._fast_frameinfo(frame).positions), tuple(op._fast_frameinfo(frame).positions)]
+
+ours = getattr(op, "_CO_POSITIONS", None)
+said["patched"] = ours is not None
+if ours is not None:
+    said["same"] = places(ours) == places(type(places.__code__).co_positions)
+    said["many"] = len(set(places(ours)))
+    side.close()
+    said["given back"] = op._CO_POSITIONS is type(places.__code__).co_positions
+"""
+
+
+def test_positions_are_those_of_the_code(tmp_path: Path) -> None:
+    said = run_script(POSITIONS, tmp_path, prelude=PRELUDE)
+    if said["patched"]:
+        assert said["same"]
+        assert said["many"] == 2
+        assert said["given back"]

@@ -22,6 +22,7 @@ from pytest_nvfp4.isolation.limits import apply as apply_limits
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.findings import Finding, from_exception
 from pytest_nvfp4.toolchain.worker.loading import load
+from pytest_nvfp4.toolchain.worker.startup import begin_imports, end_imports
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.worker.simulated import Simulation
@@ -69,6 +70,7 @@ class _Worker:
 
     def run(self) -> None:
         """Do the job."""
+        begin_imports()
         self._events.stage("import torch")
         try:
             import torch
@@ -86,6 +88,7 @@ class _Worker:
         assert self._job.kernel is not None
         # Everything the worker relies on is loaded and noted before the kernel's first line runs.
         act = self._action(torch)
+        end_imports()
         tamper = TamperCheck(torch)
         custom, prepare = self._import_kernel(self._job.kernel)
         raised: BaseException | None = None

@@ -21,6 +21,7 @@ from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.capture import Capture
 from pytest_nvfp4.toolchain.worker.findings import Finding, from_exception, in_compile
 from pytest_nvfp4.toolchain.worker.loading import load
+from pytest_nvfp4.toolchain.worker.startup import begin_imports, end_imports
 
 _RESULT_VARIABLE = "NVFP4_RESULT_FD"
 _WITHOUT_TVM_FFI = (
@@ -212,6 +213,7 @@ def _launch_record(launch: Any, problem: str) -> dict[str, Any]:
 
 def _work(session: _Session) -> None:
     job = session.job
+    begin_imports()
     session.stage("import cutlass")
     try:
         import cutlass
@@ -246,6 +248,7 @@ def _work(session: _Session) -> None:
         except options.OptionError as error:
             session.report(Finding("options", str(error)))
             return
+        end_imports()
         _leave_alone(session.watched)
         contract.provide_task(beside=session.kernel.parent)
         if job["capture"]:
