@@ -44,6 +44,7 @@ from pytest_nvfp4.isolation import OnOutput
 _GET = "install or update it: uv tool install wafer-ai"
 _NEEDED = ("--target", "--sync", "--cd", "--timeout-sec")
 _CREATED = re.compile(r"Sandbox (\S+) created")
+_DELETE_S = 60.0
 _GRACE_S = 120
 _BEGIN, _END = "-----BEGIN NVFP4 ANSWER-----", "-----END NVFP4 ANSWER-----"
 _FRAMED = re.compile(rf"{_BEGIN} ([0-9a-f]{{64}})\s+([A-Za-z0-9+/=\s]*?){_END}")
@@ -132,6 +133,7 @@ class WaferRemote:
         self._held_since: float | None = None
         self._held_s = 0.0
         self._extra_s = 0.0
+        self._deleting: list[threading.Thread] = []
         self._guard = threading.Lock()
 
     def describe(self) -> str:
@@ -169,9 +171,13 @@ class WaferRemote:
         self._sandbox()
 
     def stop(self) -> None:
-        """Delete the sandbox that was made here."""
+        """Delete the sandbox that was made here, and wait until that is done: it would go on costing."""
         self._lanes.close(wait_s=5)
         self._delete()
+        with self._guard:
+            deleting, self._deleting = self._deleting, []
+        for thread in deleting:
+            thread.join(_DELETE_S + 1)
 
     def cost(self) -> Cost:
         """Seconds that a sandbox of ours was held, or that batches ran in one of yours."""
@@ -233,7 +239,7 @@ class WaferRemote:
                 self._held_since = None
         if made is not None:
             try:
-                self._tool.run(["sandbox", "delete", made, *self._at()], timeout_s=60)
+                self._tool.run(["sandbox", "delete", made, *self._at()], timeout_s=_DELETE_S)
             except RemoteError:
                 return  # it destroys itself after the hours that `wafer sandbox create` gave it
 
@@ -266,7 +272,10 @@ class WaferRemote:
         def started(kill: Callable[[], None]) -> None:
             def stop() -> None:
                 kill()
-                threading.Thread(target=self._delete, daemon=True).start()
+                deleting = threading.Thread(target=self._delete, daemon=True)
+                with self._guard:
+                    self._deleting.append(deleting)
+                deleting.start()
 
             work.on_stop = stop
 

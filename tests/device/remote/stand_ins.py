@@ -109,12 +109,20 @@ if (home / "error").exists():
     sys.exit((home / "error").read_text())
 if verb == ["sandbox", "create"]:
     print("Sandbox sandbox-1a2b created on box. Attach: wafer sandbox attach sandbox-1a2b --target box")
+elif verb == ["sandbox", "delete"]:
+    import time
+    time.sleep(0.3)
+    (home / "deleted").write_text(args[2])
 elif verb == ["sandbox", "run"]:
     split = args.index("--")
     given = dict(zip(args[2:split], args[3:split]))
     there = home / "sandbox" / given["--cd"].lstrip("/")
     shutil.copytree(given["--sync"], there)
     print("Synced", file=sys.stderr)
+    if (home / "sleep").exists():
+        (home / "started").write_text(str(os.getpid()))
+        import time
+        time.sleep(600)
     done = subprocess.run(args[split + 1:], cwd=there, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     out = done.stdout.decode()
     (home / "left").write_text(str(there.exists()))

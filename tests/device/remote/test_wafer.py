@@ -13,7 +13,7 @@ import pytest
 from pytest_nvfp4.device.remote.base import Answer, Executes, Execution, RemoteError, RemoteOptions
 from pytest_nvfp4.device.remote.wafer import WaferRemote, WaferTarget
 from tests.device.remote import stand_ins
-from tests.device.remote.far_side import HONEST, batch_of
+from tests.device.remote.far_side import HONEST, alive, batch_of, until
 
 Make = Callable[[str], WaferRemote]
 
@@ -120,6 +120,34 @@ def test_troubles(there: Path, remote: Make, words: str, trouble: str) -> None:
     assert isinstance(error, RemoteError)
     assert error.trouble == trouble
     assert words in str(error)
+
+
+def test_what_is_cancelled_ends_and_its_sandbox_goes(there: Path, remote: Make) -> None:
+    (there / "sleep").touch()
+    one = remote(f"box?python={sys.executable}")
+    handles = one.submit([batch_of(HONEST), batch_of(HONEST)])
+    assert until((there / "started").exists)
+    pid = int((there / "started").read_text())
+    one.cancel(handles)
+    ends = list(one.collect(handles, timeout_s=20))
+    assert [end.error and end.error.trouble for end in ends] == ["cancelled", "cancelled"]
+    assert until(lambda: not alive(pid))
+    one.stop()
+    assert (there / "deleted").read_text() == "sandbox-1a2b", "once stop returns, nothing is left that costs"
+    assert [arguments[1] for arguments in verbs(there)] == ["create", "run", "delete"]
+
+
+def test_a_cancel_leaves_the_users_own_sandbox(there: Path, remote: Make) -> None:
+    (there / "sleep").touch()
+    one = remote(f"box?python={sys.executable}&sandbox=mine")
+    handles = one.submit([batch_of(HONEST)])
+    assert until((there / "started").exists)
+    one.cancel(handles)
+    (end,) = one.collect(handles, timeout_s=20)
+    assert end.error is not None
+    assert end.error.trouble == "cancelled"
+    one.stop()
+    assert [arguments[1] for arguments in verbs(there)] == ["run"]
 
 
 @pytest.mark.slow
