@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -281,9 +282,18 @@ def verify_cases(run: Run, devices: Devices, cases: list[Case]) -> list[DeviceCa
     for case in _configurations(cases):
         chosen = run.chosen_problems
         made += [_on_device(case, problem, problem.name) for problem in chosen or case.settings.verify or GPUMODE]
-        if not chosen:
+        if not chosen and _any_own_shapes(devices.options.families):
             made.append(_on_device(case, GPUMODE[0], OWN_SHAPES, own_shapes=True))
     return made
+
+
+def _any_own_shapes(families: Sequence[str]) -> bool:
+    """Whether one of the input families, of the default ones where none is named, brings sizes of its own."""
+    if not families:
+        return True
+    from pytest_nvfp4.numerics.families import family
+
+    return any(family(name).shapes is not None for name in families)
 
 
 def benchmark_cases(run: Run, devices: Devices, cases: list[Case]) -> list[DeviceCase]:

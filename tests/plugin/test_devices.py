@@ -68,6 +68,9 @@ def test_a_kernel_that_raises_names_its_own_line(project: pytest.Pytester) -> No
 def test_the_default_families_and_their_own_shapes(project: pytest.Pytester) -> None:
     result = run(project, "kernel.py", "-k", "gpumode-0 or own-shapes", "--co", "-q")
     result.stdout.fnmatch_lines(["kernel.py::verify?gpumode-0?", "kernel.py::verify?own-shapes?"])
+    chosen = ("kernel.py", "-k", "own-shapes", "--co", "-q", "--nvfp4-family=pow2_exact")
+    assert "own-shapes" not in run(project, *chosen).stdout.str(), "this family brings no sizes: nothing would be run"
+    assert "own-shapes" in run(project, *chosen, "--nvfp4-family=edge").stdout.str()
 
 
 def test_without_a_gpu_the_simulator_verifies_and_is_named(
