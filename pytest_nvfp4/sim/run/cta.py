@@ -45,6 +45,7 @@ class Cluster:
             for warp in cta.warps:
                 warp.units.clear()
                 warp.groups.clear()
+                del warp.current  # its group knows the warp
             cta.units.clear()
             cta.warps.clear()
         self.units.clear()

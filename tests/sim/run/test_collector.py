@@ -1,0 +1,67 @@
+"""What a launch leaves to the garbage collector, and how often that looks."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from pytest_nvfp4.sim.run.collector import seldom
+from pytest_nvfp4.sim.run.cta import Cta
+from tests.sim.ptx_case import run_ptx
+
+BODY = """
+mov.u32 %r1, %tid.x; mov.u32 %r2, smem; setp.eq.u32 %p1, %r1, 0;
+@%p1 mbarrier.init.shared.b64 [%r2], 64; bar.sync 0;
+mbarrier.arrive.shared.b64 _, [%r2];
+W: mbarrier.try_wait.parity.shared.b64 %p2, [%r2], 0; @!%p2 bra W;
+mul.wide.u32 %rd1, %r1, 4; add.s64 %rd2, %rd100, %rd1; st.global.b32 [%rd2], %r1;
+"""
+
+
+def test_thresholds_come_back() -> None:
+    before = gc.get_threshold()
+
+    def fail() -> None:
+        with seldom():
+            assert gc.get_threshold()[0] > before[0]
+            raise ValueError("inside")
+
+    with pytest.raises(ValueError, match="inside"):
+        fail()
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_collector_that_is_off_is_left_alone() -> None:
+    before = gc.get_threshold()
+    gc.disable()
+    try:
+        with seldom():
+            assert gc.get_threshold() == before
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_ended_clusters_are_free_without_a_collection(monkeypatch: pytest.MonkeyPatch, cluster: int) -> None:
+    made: list[weakref.ref[Cta]] = []
+    real = Cta.__init__
+
+    def noted(self: Cta, *arguments: object, **options: object) -> None:
+        real(self, *arguments, **options)  # type: ignore[arg-type]
+        made.append(weakref.ref(self))
+
+    monkeypatch.setattr(Cta, "__init__", noted)
+    gc.disable()
+    try:
+        run_ptx(
+            BODY, grid=(8, 1, 1), cluster=(cluster, 1, 1), block=(64, 1, 1), shared=64,
+            buffers={"out": np.zeros(64, np.uint32)},
+        )  # fmt: skip
+        assert len(made) == 8
+        assert not [one for one in made if one() is not None]
+    finally:
+        gc.enable()
