@@ -39,15 +39,21 @@ class Cluster:
     def dissolve(self) -> None:
         """Cut the ties between the parts of an ended cluster, so that its memory is free at once.
 
-        Nothing may be under way any more, and nobody may ask about it later.
+        Nothing may be under way any more, and nobody may ask about it later. A unit of a CTA with a method
+        ``dissolve()`` has it called.
         """
         for cta in self.ctas:
+            for unit in cta.units.values():
+                let_go = getattr(unit, "dissolve", None)
+                if let_go is not None:
+                    let_go()
             for warp in cta.warps:
                 warp.units.clear()
                 warp.groups.clear()
                 del warp.current  # its group knows the warp
             cta.units.clear()
             cta.warps.clear()
+            del cta.shared  # the launch may go on to know the CTA, as the one that changed a tensor map
         self.units.clear()
         self.ctas.clear()
 

@@ -43,3 +43,8 @@ class TensorCore:
         """What copies touch, for a monitor."""
         self.plans: dict[tuple[object, ...], MmaPlan] = {}
         """MMAs that were checked, likewise."""
+
+    def dissolve(self) -> None:
+        """Let go of what refers back to it."""
+        self.copies.clear()
+        self.plans.clear()
