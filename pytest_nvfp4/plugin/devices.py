@@ -112,6 +112,12 @@ class Devices:
             self.lack(unsupported)
         return device
 
+    def no_clock(self, arch: str) -> str:
+        """Why a kernel of an architecture that is simulated is not timed."""
+        device = self.any_arch()
+        unsupported = None if device is self.simulator else device.unsupported(arch)
+        return f"{unsupported}, and the simulator has no clock" if unsupported else "the simulator has no clock"
+
     @cached_property
     def simulator(self) -> Device:
         """The simulator, which is there on every machine. It takes over what the traces of this run compiled."""

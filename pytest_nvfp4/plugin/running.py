@@ -143,7 +143,7 @@ class KernelOnDevice:
             pytest.skip("not measured: pytest-benchmark is disabled (--benchmark-disable, or test processes of xdist)")
         device = self._devices.for_arch(self._case.settings.arch)
         if device.describe().simulated:
-            self._devices.lack("the simulator has no clock")
+            self._devices.lack(self._devices.no_clock(self._case.settings.arch))
         spec, base = self.spec()
         options = self._devices.options
         if self._devices.remote is not None:

@@ -3,7 +3,7 @@
 from pytest_nvfp4.device.result import DeviceInfo, Measurement
 from pytest_nvfp4.problem import Problem, parse_shape
 
-METHOD = "driver events behind a gate, legacy default stream"
+METHOD = "driver events behind a gate, scattered, legacy default stream"
 H200 = DeviceInfo(
     name="NVIDIA H200",
     capability=(9, 0),

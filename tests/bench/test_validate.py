@@ -228,9 +228,10 @@ def test_the_spin_is_calibrated_and_the_effects_arrive(tmp_path):
 def test_sessions_have_orders_of_their_own(tmp_path):
     device = MadeUp()
     experiment(tmp_path, device, sessions=3)[0].run()
-    assert len({job.order_seed for job in device.jobs[1:]}) == 3
-    assert len({job.kernel.sha256 for job in device.jobs}) == 4
-    assert [job.id for job in device.jobs] == ["calibrate", "session-0", "session-1", "session-2"]
+    calibrate, refine, *rest = device.jobs
+    assert len({job.order_seed for job in rest}) == 3
+    assert len({job.kernel.sha256 for job in (calibrate, refine, *rest)}) == 5
+    assert [job.id for job in device.jobs] == ["calibrate", "refine", "session-0", "session-1", "session-2"]
 
 
 def test_a_job_that_does_not_pass_ends_it(tmp_path):
@@ -359,7 +360,9 @@ def test_nothing_measured_shows_nothing():
 def test_calibration():
     assert Calibration(20.0, US_PER_CYCLE).cycles(0.03) == 1200
     assert Calibration(0.1, 1.0).cycles(0.01) == 1
-    assert Calibration(20.0, US_PER_CYCLE, -0.1).cycles(0.03) == 1400
+    seen = ((1.0, 0.0), (1000.0, 0.4), (2000.0, 0.8))
+    assert Calibration(20.0, US_PER_CYCLE, seen).cycles(0.03) == 1500
+    assert Calibration(20.0, US_PER_CYCLE, seen).cycles(0.05) == 2000, "what was not tried follows the slope"
 
 
 # What is kept

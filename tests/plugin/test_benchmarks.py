@@ -93,3 +93,34 @@ def test_slower_by_less_than_the_marker_of_a_problem_is_passed(project: pytest.P
 def test_checks_that_fail_before_they_are_timed_bring_no_warning(project: pytest.Pytester) -> None:
     result = run(project, TWO[0], "--nvfp4-device=none", "--nvfp4-require-device")
     assert "Benchmark fixture was not used" not in result.stdout.str()
+
+
+HOPPER = """
+from pytest_nvfp4.device import select
+from pytest_nvfp4.device.result import DeviceInfo
+
+
+class Hopper:
+    name = "local"
+
+    def describe(self):
+        return DeviceInfo(name="Test stand-in", capability=(9, 0), torch="0", dsl="0", python="0")
+
+    def unsupported(self, arch):
+        return None if arch == "sm_90a" else f"the kernel is for {arch}, and Test stand-in is sm_90"
+
+
+select.select = lambda name, **more: Hopper()
+"""
+
+
+def test_a_kernel_for_another_gpu_is_not_timed_and_says_why(project: pytest.Pytester) -> None:
+    project.makepyfile(hopper_device=HOPPER)
+    result = project.runpytest_subprocess(
+        "-p", "hopper_device", "-p", "no:hypothesispytest", "-p", "no:cacheprovider", "kernel.py", "-k", "benchmark",
+        "--nvfp4-require-device", TWO[0],
+    )  # fmt: skip
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines(
+        ["not run: the kernel is for sm_100a, and Test stand-in is sm_90, and the simulator has no clock*"]
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -76,17 +76,19 @@ class Calibration:
     Attributes:
         base_us: Median of the kernel with the shortest spin.
         us_per_cycle: What a cycle of spin adds.
-        offset_us: What a spin adds beyond its cycles, against the shortest one: below zero, because the shortest spin
-            takes longer than its one cycle.
+        seen: Spins that were tried, as pairs of cycles and what each added in microseconds, in rising order of both.
     """
 
     base_us: float
     us_per_cycle: float
-    offset_us: float = 0.0
+    seen: tuple[tuple[float, float], ...] = ()
 
     def cycles(self, effect: float) -> int:
         """Cycles of a spin that makes the kernel slower by a share."""
-        return max(1, round((effect * self.base_us - self.offset_us) / self.us_per_cycle))
+        added = effect * self.base_us
+        if not self.seen or not self.seen[0][1] <= added <= self.seen[-1][1]:
+            return max(1, round(added / self.us_per_cycle))
+        return max(1, round(float(np.interp(added, [us for _, us in self.seen], [count for count, _ in self.seen]))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +197,34 @@ class Experiment:
                 raise ExperimentError(
                     f"{problem.name}: a longer spin did not take longer; it does not run on this device"
                 )
-            offset = float(np.median(short - base)) - slope * (_CALIBRATION_CYCLES[1] - _CALIBRATION_CYCLES[0])
-            found[problem.name] = Calibration(float(np.median(base)), slope, offset)
+            found[problem.name] = Calibration(float(np.median(base)), slope)
             self._say(
                 f"{problem.name}: {found[problem.name].base_us:.2f} us with the shortest spin, "
                 f"{1e3 * slope:.4f} ns a cycle of spin"
             )
-        return found, result.device
+        return self._refined(found), result.device
+
+    def _refined(self, found: dict[str, Calibration]) -> dict[str, Calibration]:
+        """Try spins about as long as the doses: the first cycles of a spin do not cost what later ones do."""
+        schedules, tried = {}, {}
+        for problem in self._plan.problems:
+            rough = found[problem.name]
+            shares = {factor * effect for effect in self._plan.effects for factor in (0.5, 1.0, 2.0)}
+            tried[problem.name] = sorted({rough.cycles(share) for share in shares})
+            schedules[_sizes(problem)] = Schedule.make(
+                [1, *tried[problem.name]],
+                frame_cycles=rough.cycles(1.0),
+                periods=_CALIBRATION_PERIODS,
+                seed=self._plan.seed,
+            )
+        _, arms = self._job("refine", schedules)
+        refined = {}
+        for name, rough in found.items():
+            base, *longer = arms[name]
+            added = np.maximum.accumulate([0.0, *(float(np.median(arm - base)) for arm in longer)])
+            seen = tuple(zip((1.0, *map(float, tried[name])), map(float, added), strict=True))
+            refined[name] = replace(rough, seen=seen)
+        return refined
 
     def _session(self, index: int, calibrations: dict[str, Calibration]) -> Session:
         plan = self._plan

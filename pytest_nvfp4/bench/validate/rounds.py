@@ -22,9 +22,7 @@ def save(data: Data, path: Path, *, effects: tuple[float, ...]) -> None:
         "schema_version": _SCHEMA,
         "device": data.device.model_dump(mode="json"),
         "effects": list(effects),
-        "calibrations": {
-            name: [one.base_us, one.us_per_cycle, one.offset_us] for name, one in data.calibrations.items()
-        },
+        "calibrations": {name: [one.base_us, one.us_per_cycle, one.seen] for name, one in data.calibrations.items()},
         "wall_s": data.wall_s,
         "stopped": data.stopped,
         "sessions": [
@@ -43,6 +41,11 @@ def save(data: Data, path: Path, *, effects: tuple[float, ...]) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
     beside.replace(path)
+
+
+def _calibration(base_us: Any, us_per_cycle: Any, seen: Any = ()) -> Calibration:
+    pairs = tuple((float(cycles), float(us)) for cycles, us in seen)
+    return Calibration(float(base_us), float(us_per_cycle), pairs)
 
 
 def load(path: Path) -> tuple[Data, tuple[float, ...]]:
@@ -66,7 +69,7 @@ def load(path: Path) -> tuple[Data, tuple[float, ...]]:
         ]
         data = Data(
             device=DeviceInfo.model_validate(content["device"]),
-            calibrations={name: Calibration(*map(float, pair)) for name, pair in content["calibrations"].items()},
+            calibrations={name: _calibration(*kept) for name, kept in content["calibrations"].items()},
             sessions=sessions,
             wall_s=float(content["wall_s"]),
             stopped=content["stopped"],

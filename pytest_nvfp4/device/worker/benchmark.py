@@ -22,7 +22,7 @@ _LEAST_SETS = 3
 _MOST_SETS = 8
 _HOST_SHARE = 4
 _LEAST_WARMUP = 4
-METHOD = "driver events behind a gate, legacy default stream"
+METHOD = "driver events behind a gate, scattered, legacy default stream"
 
 
 class Benchmark:
