@@ -57,11 +57,12 @@ class WarpAgent(Agent):
         uses: By instruction, how it uses tensor memory.
         queue, pipe: The tcgen05 pipe that it issued to last.
         met: The barriers whose initialisation it knows to have happened before.
+        started: The CTAs of the cluster, by rank, that it knows to have started.
     """
 
     __slots__ = (
         "agents", "lanes", "launch", "ld", "ld_issued", "ld_known", "memory", "met", "pipe", "queue", "seen",
-        "seen_issued", "st", "st_issued", "st_known", "thread", "uses", "who",
+        "seen_issued", "st", "st_issued", "st_known", "started", "thread", "uses", "who",
     )  # fmt: skip
     launch: LaunchRaces
     memory: CtaMemory
@@ -79,6 +80,7 @@ class WarpAgent(Agent):
         self.seen_issued: NDArray[np.int64] | None = None
         self.uses: dict[object, TensorUse] = {}
         self.met: set[int] = set()
+        self.started: set[int] = set()
         self.queue: object = None
         self.pipe: Agent | None = None
 

@@ -42,7 +42,7 @@ Step = tuple[Callable[[list[int], Access, Ticks], None], list[int], bool]
 class CtaMemory:
     """The shadows of a CTA's memories: ``cta.unit(CtaMemory)``."""
 
-    __slots__ = ("agents", "launch", "operations", "shared", "tmem")
+    __slots__ = ("agents", "gathered", "launch", "operations", "shared", "tmem")
 
     def __init__(self, cta: Cta) -> None:
         launch = self.launch = cta.launch.unit(LaunchRaces)
@@ -58,6 +58,8 @@ class CtaMemory:
             self.tmem = watched
         self.operations: dict[Any, list[Step]] = {}
         """What an operation of the tensor core does, by the operation's plan."""
+        self.gathered: dict[int, int] = {}
+        """By warp that has left a cluster barrier, its tick then: all CTAs had started."""
 
 
 class LaunchRaces:

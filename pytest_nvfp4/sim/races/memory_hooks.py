@@ -13,6 +13,7 @@ from pytest_nvfp4.sim.monitor import READ
 from pytest_nvfp4.sim.races.access import STRONG, Access
 from pytest_nvfp4.sim.races.agents import WarpAgent
 from pytest_nvfp4.sim.races.clocks import BEFORE
+from pytest_nvfp4.sim.races.findings import RACE
 from pytest_nvfp4.sim.races.global_shadow import item_rows
 from pytest_nvfp4.sim.races.sync_variables import known_by
 from pytest_nvfp4.sim.races.warp_lanes import Touch
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
     from pytest_nvfp4.sim.memory.pattern import Pattern
     from pytest_nvfp4.sim.memory.shared import SharedMemory
+    from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
 
@@ -52,6 +54,8 @@ class MemoryHooks(Hooks):
             memory.shared.read(footprint.parts, access, ticks)
         else:
             memory.shared.write(footprint.parts, access, ticks)
+        if cta is not w.cta and cta.rank not in agent.started:
+            self._reach(agent, cta, at)
         if mask or where.__class__ is not int:
             self._lanes(agent, access, Touch(
                 index, index + (where if where.__class__ is int else where.span), shared.rank, where, mask,  # type: ignore[union-attr]
@@ -65,6 +69,26 @@ class MemoryHooks(Hooks):
                     (agent.who.cluster, cta.rank, index + offset), agent, agent.thread, agent.who, order,
                     write=kind != READ,
                 )  # fmt: skip
+
+    @staticmethod
+    def _reach(agent: WarpAgent, cta: Cta, at: int) -> None:
+        """Whoever touches another CTA's shared memory knows that this CTA has started."""
+        agent.started.add(cta.rank)
+        before = agent.clock.ticks[BEFORE]
+        theirs = (warp.units.get(WarpAgent) for warp in cta.warps)
+        if any(one is not None and before[one.number] for one in theirs):
+            return
+        if any(number == agent.number or before[number] >= tick for number, tick in agent.memory.gathered.items()):
+            return
+        agent.launch.reporter.other(
+            RACE,
+            f"{agent.launch.grid.say(at)} in {agent.who} accesses shared memory of CTA rank {cta.rank} of its cluster, "
+            "and nothing orders it after the start of that CTA, whose memory need not be there yet",
+            "barrier.cluster.arrive and barrier.cluster.wait (cute.arch.cluster_arrive, cluster_wait; both may be "
+            "relaxed) in all CTAs before the first access to a peer's shared memory",
+            who=agent.who,
+            at=at,
+        )
 
     def _lanes(self, agent: WarpAgent, access: Access, touch: Touch, *, writes: bool) -> None:
         """Compare the lanes of a warp with each other."""

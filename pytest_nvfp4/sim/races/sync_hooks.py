@@ -150,6 +150,8 @@ class SyncHooks(Hooks):
         agent = w.units.get(WarpAgent) or self._warp(w)
         agent.acquire(agent.agents.round(barrier).complete)
         agent.lanes.meet()
+        if hasattr(barrier, "cluster"):
+            agent.memory.gathered.setdefault(agent.number, agent.epoch())
 
 
 def _release_relaxed(agent: WarpAgent, clock: Clock) -> None:

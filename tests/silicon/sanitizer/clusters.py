@@ -53,7 +53,11 @@ push = Idiom(
     _PUSH,
     lambda x: place(x[_G ^ 32]),
     (
-        Defect("no cluster barrier before the write, so that the peer need not have started", {"start": ""}, None),
+        Defect(
+            "no cluster barrier before the write, so that the peer need not have started",
+            {"start": ""},
+            Said("race", ("write",)),
+        ),
         Defect("no cluster barrier before the read", {"meet": ""}, Said("race", ("write", "read"))),
     ),
     block=32, grid=2, cluster=2,

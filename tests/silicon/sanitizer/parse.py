@@ -15,7 +15,7 @@ __all__ = ["parsed", "unavailable"]
 
 _MARK = "========="
 _HEADS = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY", "Saved host", "Host Frame",
-          "Target application", "No attachable", "Program hit", "Error: process", "Error: Process",
+          "Target application", "No attachable", "Error: process", "Error: Process",
           "This report")  # fmt: skip
 _UNAVAILABLE = ("Device not supported", "not supported on this", "Internal Sanitizer Error", "Unable to find injection",
                 "error 999", "unsupported device", "failed to load", "Debugger API", "No device supported",

@@ -1,5 +1,7 @@
 """Every program under every tool: ``python -m tests.silicon.sanitizer.record OUT_DIR [--budget-s 400] [--jobs 8]``.
 
+``--keep sanitizer.json --tools racecheck`` runs again only what did not end, or is not there, of that tool.
+
 Writes ``sanitizer.json`` (device, driver, versions, and for each program what a plain run and each tool said) and
 ``help.txt`` (the options of the installed version). One process a program and a tool, because a program may hang or
 lose its context. What does not fit into the budget is recorded as not run; programs that may hang come last.
@@ -33,6 +35,7 @@ TOOLS = ("racecheck", "synccheck", "memcheck", "initcheck")
 _COMMON = (("--print-limit", "100"), ("--show-backtrace", "no"))
 _OPTIONS = {
     "racecheck": (("--racecheck-report", "analysis"), ("--racecheck-detect-level", "info"),
+                  ("--racecheck-deadlock-timeout", "3000"),
                   ("--racecheck-indirect-barrier-dependency", "yes")),
     "synccheck": (),
     "memcheck": (("--padding", "64"),),
@@ -203,6 +206,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=8, help="processes at once")
     parser.add_argument("--only", default="", help="programs whose name contains this")
     parser.add_argument("--no-kernels", action="store_true", help="leave out the shipped kernels")
+    parser.add_argument("--keep", type=Path, help="a recording, of which what ended is not run again")
+    parser.add_argument("--tools", nargs="+", default=["plain", *TOOLS], help="with --keep, which ones to run again")
+    parser.add_argument("--again", nargs="*", default=[], help="with --keep, shipped kernels to run again in any case")
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
     chosen = [program for program in PROGRAMS if given.only in program.name]
@@ -213,6 +219,7 @@ def main(arguments: Sequence[str]) -> int:
             jobs=given.jobs,
             kernels=() if given.no_kernels else KERNELS,
             out=given.out,
+            kept=Kept(json.loads(given.keep.read_text()), given.tools, given.again) if given.keep is not None else None,
         )
     counts: dict[str, int] = {}
     for told in recording["programs"].values():
@@ -223,7 +230,36 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def record(recorder: Recorder, chosen: Sequence[Program], *, jobs: int, kernels: Sequence[str], out: Path) -> Any:
+@dataclass(frozen=True)
+class Kept:
+    """An earlier recording, what of it may run again, and the shipped kernels that must."""
+
+    recording: dict[str, Any]
+    tools: Sequence[str]
+    kernels: Sequence[str]
+
+    def stays(self, name: str, what: Program | str) -> bool:
+        """Whether what was recorded of a program or a shipped kernel is not to run again."""
+        if name not in self.tools:
+            return True
+        if isinstance(what, str):
+            return what not in self.kernels
+        entry = self.recording["programs"].get(what.name, {})
+        told = entry.get(name)
+        if told is None or entry.get("ptx") != what.hash:
+            return False
+        return not told.startswith(("hang", "not run")) if isinstance(told, str) else bool(told["status"] == "ended")
+
+
+def record(
+    recorder: Recorder,
+    chosen: Sequence[Program],
+    *,
+    jobs: int,
+    kernels: Sequence[str],
+    out: Path,
+    kept: Kept | None = None,
+) -> Any:
     """Run everything, and write the files; the JSON is written after each stage, so that a kill loses little."""
     version = execute([recorder.sanitizer, "--version"], 30).text.strip() if recorder.sanitizer else "absent"
     (out / "help.txt").write_text(recorder.help)
@@ -239,6 +275,13 @@ def record(recorder: Recorder, chosen: Sequence[Program], *, jobs: int, kernels:
         "programs": {program.name: {"ptx": program.hash} for program in chosen},
         "kernels": {name: {} for name in kernels},
     }
+    if kept is not None:
+        for program in chosen:
+            earlier = kept.recording["programs"].get(program.name, {})
+            if earlier.get("ptx") == program.hash:
+                result["programs"][program.name] = dict(earlier)
+        for kernel in kernels:
+            result["kernels"][kernel] = dict(kept.recording["kernels"].get(kernel, {}))
     for program, complaint in zip(chosen, complaints, strict=True):
         if complaint:
             result["programs"][program.name]["ptxas"] = complaint
@@ -265,7 +308,8 @@ def record(recorder: Recorder, chosen: Sequence[Program], *, jobs: int, kernels:
                 limit = min(limit, 12.0)
         into[name] = recorder.plain(command, limit) if name == "plain" else recorder.checked(name, command, limit)
 
-    for stage in stages:
+    for every in stages:
+        stage = [task for task in every if kept is None or not kept.stays(*task)]
         if not stage:
             continue
         with ThreadPoolExecutor(jobs) as pool:

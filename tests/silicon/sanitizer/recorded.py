@@ -13,7 +13,8 @@ __all__ = ["KEPT", "TOOLS", "found", "load", "said"]
 
 KEPT = Path(__file__).parent / "sanitizer.json"
 TOOLS = ("racecheck", "synccheck", "memcheck", "initcheck")
-_QUIET = ("info",)
+_QUIET = ("info", "program hit")
+"""Nothing about the device's code: what is for information, and calls of the CUDA API that return an error."""
 
 
 def load(path: Path = KEPT) -> dict[str, Any]:

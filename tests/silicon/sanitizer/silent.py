@@ -20,6 +20,4 @@ SILENT: Mapping[str, str] = {
     ),
     "a CTA writes to its peer and arrives at its mbarrier: a wait that acquires from the own CTA only": _SCOPE,
     "a CTA writes to its peer and arrives at its mbarrier: a release to the own CTA only": _SCOPE,
-    "a CTA writes to its peer's shared memory: no cluster barrier before the write, so that the peer need not have "
-    "started": "All CTAs of a cluster start together in the simulator; that a peer has started is not an access.",
 }

@@ -88,6 +88,28 @@ def test_neighbours_in_one_word_do_not_race():
     ]
 
 
+PEER = (
+    "xor.b32 %r10, %r4, 1; mapa.shared::cluster.u32 %r11, %r6, %r10; mad.lo.u32 %r11, %r1, 128, %r11;"
+    "setp.eq.u32 %p3, %r1, 0;"
+)
+REACH = "st.shared::cluster.b32 [%r11+512], %r0;"
+GATHER = "barrier.cluster.arrive.relaxed; barrier.cluster.wait;"
+STAY = "barrier.cluster.arrive; barrier.cluster.wait;"
+FIRST_LEAVES = "barrier.cluster.arrive.relaxed; @!%p3 bra ON; barrier.cluster.wait; ON:"
+SECOND_LEAVES = "@%p3 bra GONE; barrier.cluster.wait; GONE:"
+
+
+@pytest.mark.parametrize(
+    ("body", "kinds"),
+    [(REACH, ["race"]), ("bar.sync 0;" + REACH, ["race"]), (GATHER + REACH, []),
+     (FIRST_LEAVES + REACH + SECOND_LEAVES, ["race"]),
+     (FIRST_LEAVES + "bar.sync 0;" + REACH + SECOND_LEAVES, [])],
+    ids=["nothing", "a barrier of the CTA", "a cluster barrier", "another warp's", "another warp's, and a barrier"],
+)  # fmt: skip
+def test_a_peer_whose_memory_is_written_has_started(body, kinds):
+    assert found(PEER + body + STAY, grid=(2, 1, 1), cluster=(2, 1, 1)) == kinds
+
+
 # ---- lanes of one warp -------------------------------------------------------------------------------------------
 
 STORE = "st.shared.b32 [%r6+512], %r0;"
@@ -109,7 +131,7 @@ def test_lanes_that_meet_are_ordered(meet):
 @pytest.mark.parametrize(
     "nothing",
     ["", "shfl.sync.idx.b32 %r30, %r0, 0, 31, 0xffffffff;", "vote.sync.all.pred %p4, %p3, 0xffffffff;",
-     "elect.sync %r30|%p4, 0xffffffff;", "bar.arrive 1, 64;"],
+     "elect.sync %r30|%p4, 0xffffffff;", "bar.arrive 1, 32;"],
 )  # fmt: skip
 def test_lanes_that_nothing_orders(nothing):
     assert lanes(STORE + nothing + OTHER) == ["race"]
