@@ -120,7 +120,8 @@ elif verb == ["sandbox", "run"]:
     shutil.copytree(given["--sync"], there)
     print("Synced", file=sys.stderr)
     if (home / "sleep").exists():
-        (home / "started").write_text(str(os.getpid()))
+        (home / "starting").write_text(str(os.getpid()))
+        (home / "starting").rename(home / "started")
         import time
         time.sleep(600)
     done = subprocess.run(args[split + 1:], cwd=there, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
