@@ -3,6 +3,9 @@
 Arrays of access numbers, one item a *unit* of a region: the largest power of two (16 at most) that every access so far
 was a multiple of, so that units are never touched in part. Per unit: the last write, the first read since, and the last
 read since by another agent; a write that conflicts with none of the two reads but with one in between is not seen.
+Two strong accesses never race, so that a strong write may come after others that it does not know, and hides none of
+them: reads stay, and the last weak write and the first of the strong ones since (``weak``, ``strong``) are kept beside
+the last write, until the next weak write. Of more than two strong writes those in between are not seen.
 What is read of a region that nobody has written yet is kept as it was read, since inputs are read by many and written
 by none: of each place the first readers only.
 
@@ -35,12 +38,15 @@ Offsets = NDArray[np.intp]
 _LARGEST = 16
 _READERS = 4
 """Readers that are kept of one place before the first write."""
+_COVERED = ("weak", "strong")
+_WRITES = ("writes", *_COVERED)
+_READS = ("first", "last")
 
 
 class RegionShadow:
     """The history of one region."""
 
-    __slots__ = ("boxes", "first", "last", "region", "unit", "writes", "written")
+    __slots__ = ("boxes", "first", "last", "region", "strong", "unit", "weak", "writes", "written")
 
     def __init__(self, region: Region) -> None:
         self.region = region
@@ -48,6 +54,8 @@ class RegionShadow:
         self.writes: NDArray[np.int32] | None = None
         self.first: NDArray[np.int32] | None = None
         self.last: NDArray[np.int32] | None = None
+        self.weak: NDArray[np.int32] | None = None
+        self.strong: NDArray[np.int32] | None = None
         self.boxes: dict[object, tuple[Callable[[], tuple[Offsets, int]], dict[tuple[int, int], int]]] = {}
         """What was read before the first write: its rows, and the number of the access by cluster and agent."""
         self.written = False
@@ -56,7 +64,7 @@ class RegionShadow:
         """Take smaller units."""
         factor = self.unit // unit
         self.unit = unit
-        for name in ("writes", "first", "last"):
+        for name in (*_WRITES, *_READS):
             array = getattr(self, name)
             if array is not None:
                 setattr(self, name, np.repeat(array, factor))
@@ -139,6 +147,8 @@ class GlobalShadow:
         units = shadow.units(offsets, size)
         if shadow.writes is not None:
             self._check(shadow, shadow.writes[units], units, access, clock, earlier=True, later=False)
+            if shadow.strong is not None:
+                self._check_covered(shadow, units, access, clock, later=False)
         number = self.number(access)
         self._note_read(shadow, units, number)
 
@@ -158,13 +168,42 @@ class GlobalShadow:
         self._settle(shadow)
         units = shadow.units(offsets, size)
         writes = shadow.array("writes")
+        strong = access[2] & STRONG
         self._check(shadow, writes[units], units, access, clock, earlier=True, later=True)
-        for name in ("first", "last"):
+        if shadow.strong is not None:
+            self._check_covered(shadow, units, access, clock, later=True)
+        for name in _READS:
             reads: NDArray[np.int32] | None = getattr(shadow, name)
             if reads is not None:
                 self._check(shadow, reads[units], units, access, clock, earlier=False, later=True)
-                reads[units] = 0
+                if not strong:
+                    reads[units] = 0
+        if strong:
+            self._cover(shadow, writes[units], units)
+        elif shadow.strong is not None:
+            shadow.strong[units] = 0
+            shadow.array("weak")[units] = 0
         writes[units] = self.number(access)
+
+    def _cover(self, shadow: RegionShadow, numbers: NDArray[np.int32], units: NDArray[np.intp] | slice) -> None:
+        """Keep the writes that a strong write comes after."""
+        if not numbers.any():
+            return
+        strong, weak = shadow.array("strong"), shadow.array("weak")
+        for number in set(numbers.tolist()):
+            if not number:
+                continue
+            if self.accesses[number - 1][2] & STRONG:
+                here = strong[units]
+                strong[units] = np.where((numbers == number) & (here == 0), number, here)
+            else:
+                weak[units] = np.where(numbers == number, number, weak[units])
+
+    def _check_covered(
+        self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock, *, later: bool
+    ) -> None:
+        for name in _COVERED:
+            self._check(shadow, shadow.array(name)[units], units, access, clock, earlier=True, later=later)
 
     def _settle(self, shadow: RegionShadow) -> None:
         """What was read before the first write goes to the arrays."""
@@ -185,7 +224,7 @@ class GlobalShadow:
             return None
         self._settle(shadow)
         units = shadow.units(*rows())
-        for name in ("writes", "first", "last") if writes else ("writes",):
+        for name in (*_WRITES, *_READS) if writes else _WRITES:
             array: NDArray[np.int32] | None = getattr(shadow, name)
             if array is None:
                 continue
@@ -195,7 +234,7 @@ class GlobalShadow:
                 if not old[2] & access[2] & STRONG:
                     place = int(np.argmax(numbers == number))
                     unit = units.start + place if isinstance(units, slice) else int(units[place])
-                    return old, name == "writes", unit * shadow.unit
+                    return old, name in _WRITES, unit * shadow.unit
         return None
 
     def _check(

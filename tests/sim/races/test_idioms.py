@@ -336,6 +336,30 @@ def test_an_atomic_hides_no_plain_access_before_it():
     assert found(begun + read + "bar.warp.sync 0xffffffff;" + add) == ["race"]
 
 
+def test_an_atomic_in_global_memory_hides_no_plain_access_before_it():
+    first = "setp.eq.u32 %p3, %r0, 0; setp.eq.u32 %p4, %r0, 32; mov.u64 %rd5, %rd100;"
+    zero, add, read = (
+        "@%p3 st.global.b32 [%rd5], 0;",
+        "red.global.add.u32 [%rd5], 1;",
+        "@%p3 ld.global.b32 %r20, [%rd5];",
+    )
+    lane = "@%p4 "
+    assert found(first + zero + "bar.sync 0;" + add) == []
+    # The writer's own warp adds first, so that its atomic is what the other warp's meets.
+    alone = "@%p3 " + add
+    assert found(first + by_warp(zero + alone, lane + add)) == ["race"]
+    assert found(first + by_warp(zero + alone + "bar.sync 0;", "bar.sync 0;" + lane + add)) == []
+    begun = zero + "bar.sync 0;"
+    assert found(first + begun + by_warp(read + alone, lane + add)) == ["race"]
+    assert found(first + begun + by_warp(read + alone + "bar.sync 0;", "bar.sync 0;" + lane + add)) == []
+    # Two add; a third, who has waited for the second only, reads.
+    some, all_of_them, take = "bar.sync 1, 64;", "bar.sync 1, 96;", "ld.global.b32 %r20, [%rd5];"
+    one_waits = by_warp(alone, lane + add + some, some + take)
+    each_waits = by_warp(alone + all_of_them, lane + add + all_of_them, all_of_them + take)
+    assert found(first + begun + one_waits, block=(96, 1, 1)) == ["race"]
+    assert found(first + begun + each_waits, block=(96, 1, 1)) == []
+
+
 def counted(release, acquire):
     """Each thread writes and makes a fence, one counts; who counts last reads, each thread behind its own fence."""
     return (
