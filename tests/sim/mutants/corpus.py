@@ -18,6 +18,7 @@ SUBJECTS = {
             Problem("mutants", (Group(200, 128, 1024), Group(72, 256, 1792)), seed=7),
             "nan_pad",
             sm100.MUTANTS,
+            warned=("cute.copy(s2t_sfa",),
         ),
         Subject(
             "sm90",

@@ -103,6 +103,7 @@ class Subject:
 
     Attributes:
         edits: Replacements in its source that keep it what it is and make it compile faster.
+        warned: Parts of the lines that race warnings of the kernel itself are about.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Subject:
     family: str
     mutants: tuple[Mutant, ...]
     edits: tuple[tuple[str, str], ...] = ()
+    warned: tuple[str, ...] = ()
 
     def copy(self, folder: Path) -> Path:
         """The kernel as a file of ``folder``."""
