@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,15 @@ __all__ = ["KEPT", "TOOLS", "found", "load", "said"]
 
 KEPT = Path(__file__).parent / "sanitizer.json"
 TOOLS = ("racecheck", "synccheck", "memcheck", "initcheck")
-_QUIET = ("info", "program hit")
-"""Nothing about the device's code: what is for information, and calls of the CUDA API that return an error."""
+_QUIET = ("info", "program hit", "warning: detected possible deadlock")
+"""Nothing about the device's code: what is for information, calls of the CUDA API that return an error, and what is
+said once more of a deadlock."""
+_SHORT = (
+    (re.compile(r"(Error|Warning|Info): Race reported .*"), r"race, \1"),
+    (re.compile(r"Deadlock detected in (.+?) called by.*"), r"deadlock at \1"),
+    (re.compile(r"Barrier error detected\. (.+?)\.?$"), r"barrier: \1"),
+    (re.compile(r"(Potential invalid|Invalid|Uninitialized) (__\w+__) (?:memory )?(\w+) of size.*"), r"\1 \2 \3"),
+)
 
 
 def load(path: Path = KEPT) -> dict[str, Any]:
@@ -37,13 +45,20 @@ def said(entry: Mapping[str, Any], name: str, program: Program | None = None) ->
         return f"{told['status']}: {told['because']}"
     words = []
     for one in found(told):
-        text = one["kind"]
+        text = _short(one["kind"])
         if program is not None and one["lines"]:
             text += f" ({', '.join(_tag(program, line) for line in one['lines'])})"
-        words.append(text if one["count"] == 1 else f"{text} x{one['count']}")
+        words.append(text)
     if told["status"] == "hang":
         words.append("(did not end)")
     return "; ".join(dict.fromkeys(words)) or "-"
+
+
+def _short(kind: str) -> str:
+    for pattern, words in _SHORT:
+        if pattern.match(kind):
+            return pattern.sub(words, kind).lower()
+    return kind.lower()
 
 
 def _tag(program: Program, line: int) -> str:

@@ -1,10 +1,13 @@
-"""Defects of which our analysis says nothing, and why. A test fails for one that is not here."""
+"""Defects of which our analysis says nothing, and correct programs of which a tool says something; and why.
+
+A test fails for one that is not here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["SILENT"]
+__all__ = ["FALSE", "SILENT"]
 
 _SCOPE = (
     "A wait or arrive without .cluster orders only the own CTA, says the ISA; NVIDIA's own kernels arrive at other "
@@ -21,3 +24,13 @@ SILENT: Mapping[str, str] = {
     "a CTA writes to its peer and arrives at its mbarrier: a wait that acquires from the own CTA only": _SCOPE,
     "a CTA writes to its peer and arrives at its mbarrier: a release to the own CTA only": _SCOPE,
 }
+
+FALSE: Mapping[tuple[str, str], str] = {
+    ("a producer arrives at a named barrier that a consumer waits at", "racecheck"): (
+        "A false finding, of the consumer's read before its bar.arrive 2 and the producer's write behind its "
+        "bar.sync 2. When a barrier completes, says the ISA, the accesses before a bar.arrive are performed for all "
+        "threads of the barrier, as those before a bar.sync are; and what follows a bar.sync is not requested before "
+        "that. The same is told of the defect with a barrier that does not exist, and of that defect nothing else."
+    ),
+}
+"""By program and tool."""

@@ -1,20 +1,21 @@
 """Our verdict on every program of the corpus, and the kept recording of compute-sanitizer's.
 
-``python -m tests.silicon.sanitizer.table`` shows both side by side.
+``table.md`` shows both side by side.
 """
 
 from __future__ import annotations
 
 import pytest
 
+from tests.silicon.sanitizer import table
 from tests.silicon.sanitizer.corpus import PROGRAMS, by_name
+from tests.silicon.sanitizer.kernel import KERNELS
 from tests.silicon.sanitizer.ours import agrees, verdict
 from tests.silicon.sanitizer.parse import parsed, unavailable
 from tests.silicon.sanitizer.program import programs_of
-from tests.silicon.sanitizer.record import execute
+from tests.silicon.sanitizer.record import Kept, execute
 from tests.silicon.sanitizer.recorded import KEPT, TOOLS, found, load
-from tests.silicon.sanitizer.silent import SILENT
-from tests.silicon.sanitizer.table import rows
+from tests.silicon.sanitizer.silent import FALSE, SILENT
 
 CORRECT = [program for program in PROGRAMS if program.defect is None]
 DEFECTIVE = [program for program in PROGRAMS if program.defect is not None]
@@ -68,18 +69,34 @@ def test_the_recording_is_of_these_programs(recording):
     }
 
 
-def test_what_only_compute_sanitizer_finds_has_a_reason(recording):
+def test_what_compute_sanitizer_finds_we_find_too(recording):
     theirs = {
-        program.name: {tool: found(entry[tool]) for tool in TOOLS if found(entry.get(tool) or {})}
+        program.name: tools
         for program in DEFECTIVE
-        if (entry := recording["programs"][program.name]) and program.defect.ours is None
+        if program.defect.ours is None and (tools := _tools(recording, program))
     }
-    assert {name for name, told in theirs.items() if told} <= set(SILENT)
+    assert theirs == {}
 
 
-def test_correct_programs_ran_right_on_the_device(recording):
-    plain = {program.name: recording["programs"][program.name].get("plain") for program in CORRECT}
-    assert {name: said for name, said in plain.items() if said != "right"} == {}
+def test_what_compute_sanitizer_says_of_correct_programs_has_a_reason(recording):
+    assert {(program.name, tool) for program in CORRECT for tool in _tools(recording, program)} == set(FALSE)
+
+
+def test_only_defects_do_not_end_on_the_device(recording):
+    for program in CORRECT:
+        entry = recording["programs"][program.name]
+        assert [entry["plain"], *(entry[tool]["status"] for tool in TOOLS)] == ["right"] + ["ended"] * len(TOOLS)
+
+
+def _tools(recording, program):
+    return [tool for tool in TOOLS if found(recording["programs"][program.name][tool])]
+
+
+def test_the_shipped_kernels_ran_right_and_without_a_finding(recording):
+    assert set(recording["kernels"]) == set(KERNELS)
+    for entry in recording["kernels"].values():
+        assert entry["plain"] == "right"
+        assert [found(entry[tool]) for tool in ("racecheck", "synccheck", "memcheck")] == [[], [], []]
 
 
 # ---- the parts ---------------------------------------------------------------------------------------------------
@@ -124,8 +141,51 @@ def test_a_process_that_does_not_end_is_ended():
     assert execute(["sh", "-c", "exit 3"], 10).status == 3
 
 
-def test_the_table_has_a_row_a_program():
+def test_the_table_is_of_the_programs_and_the_recording(recording):
+    assert table.PATH.read_text() == table.table(recording), "write it anew: python -m tests.silicon.sanitizer.table"
+
+
+def test_a_table_without_a_recording_claims_nothing():
     empty = {"device": {}, "sanitizer": "", "programs": {}, "kernels": {}}
-    lines = list(rows(empty))
-    assert sum(line.count("not recorded") >= 5 for line in lines) == len(PROGRAMS)
-    assert "NOT EXPLAINED" not in "\n".join(lines)
+    text = table.table(empty)
+    assert sum(line.count("not recorded") >= 5 for line in text.splitlines()) == len(PROGRAMS)
+    assert f"| any of the four tools | measured | 0 of {len(DEFECTIVE)} | 0 of {len(CORRECT)} |" in text
+    assert "NOT EXPLAINED" not in text
+
+
+def test_what_was_recorded_of_another_program_does_not_count(recording):
+    name = "two warps exchange words between barriers: no barrier before the read"
+    assert found(recording["programs"][name]["racecheck"])
+    other = recording | {"programs": {name: recording["programs"][name] | {"ptx": "of another"}}}
+    assert "| racecheck | measured | 0 of" in table.table(other)
+
+
+def test_an_api_call_that_fails_is_no_finding_and_is_kept():
+    (kept,) = parsed(
+        "========= Program hit CUDA_ERROR_INVALID_VALUE (error 1) on CUDA API call to cuGetProcAddress_v2.\n"
+    )
+    assert kept["kind"].startswith("Program hit")
+    assert found({"found": [kept]}) == []
+
+
+def test_a_deadlock_that_racecheck_tells_is_one_finding():
+    records = parsed(
+        "========= Deadlock detected in Barrier called by threads starting at (0,0,0) in block (0,0,0), (active mask: "
+        "0xffffffff) at kernel+0x160 in program.ptx:6\n"
+        "========= Warning: Detected possible deadlock in synchronization call. If you think this might be a false\n"
+    )
+    (deadlock,) = found({"found": records})
+    assert deadlock["lines"] == [6]
+
+
+def test_what_ended_is_kept_when_the_rest_runs_again():
+    one, other = PROGRAMS[:2]
+    mine = {"ptx": one.hash, "plain": "hang", "racecheck": {"status": "hang"}, "memcheck": {"status": "ended"}}
+    another = {"ptx": "of another", "memcheck": {"status": "ended"}}
+    kept = Kept(
+        {"programs": {one.name: mine, other.name: another}}, ["plain", "racecheck", "memcheck"], ["softmax_online"]
+    )
+    again = [(name, what) for name in ("plain", *TOOLS) for what in (one, other) if not kept.stays(name, what)]
+    assert again == [("plain", one), ("plain", other), ("racecheck", one), ("racecheck", other), ("memcheck", other)]
+    assert not kept.stays("memcheck", "softmax_online")
+    assert kept.stays("memcheck", "reduce_sum")
