@@ -198,8 +198,8 @@ def _kernels(recording: Mapping[str, Any]) -> Iterator[str]:
     yield (
         "CuTe DSL kernels, compiled and run once on the device under each tool; the `races` check finds nothing in "
         "them either. memcheck's 34 errors are no accesses of a kernel: all are calls of `cuGetProcAddress_v2` by the "
-        "CUDA bindings for Python that return an error, where they were looked at (`copy_transpose`, `nvfp4_group_gemm`); "
-        "those two ran once more with `--report-api-errors no`, and had none."
+        "CUDA bindings for Python that return an error, where they were looked at (`copy_transpose` and "
+        "`nvfp4_group_gemm`); those two ran once more with `--report-api-errors no`, and had none."
     )
     yield ""
     yield "| kernel | plain run | racecheck | synccheck | memcheck |"
