@@ -1,6 +1,10 @@
 """Bits of a word (PTX ISA, "Integer Arithmetic Instructions" and "prmt"): prmt, bfe, bfi, brev, clz, popc, bfind, fns,
 szext, bmsk.
 
+``bfe`` and ``bfi`` of 32 bits take the low 8 bits of position and length. The ISA restricts both to 0 to 255; of 64 bits
+the whole operands count (measured on an H200), so that 0x80000001 is past the word there. ``fns`` with the offset
+0x80000000 gives 0 whatever the rest (measured on an H200; the ISA says nothing of it).
+
 Evidence: PTX ISA; tested against Python's integers, ``prmt`` for every mode and selector.
 """
 
@@ -107,11 +111,16 @@ def _prmt(ins: Instruction, e: Emitter) -> None:
 # ---- fields ---------------------------------------------------------------------------------------------------------
 
 
+def _reach(value: Array, width: int) -> Array:
+    """A position or length, cut to the width: of 32 bits the low 8 bits of the operand count, of 64 all."""
+    return np.minimum(value & np.uint32(0xFF) if width == 32 else value, np.uint32(width))
+
+
 def _extract_unsigned(a: Array, position: Array, length: Array) -> Array:
     """Bits from ``position`` on; what lies above the word is 0."""
     width = 8 * a.itemsize
     dtype = a.dtype.type
-    position, length = (np.minimum(v & 0xFF, width).astype(a.dtype) for v in (position, length))
+    position, length = (_reach(v, width).astype(a.dtype) for v in (position, length))
     moved = np.where(position < width, a >> np.minimum(position, dtype(width - 1)), dtype(0))
     mask = np.where(length < width, (dtype(1) << np.minimum(length, dtype(width - 1))) - dtype(1), ~dtype(0))
     result: Array = moved & mask
@@ -123,7 +132,7 @@ def _extract_signed(a: Array, position: Array, length: Array) -> Array:
     width = 8 * a.itemsize
     dtype = a.dtype.type
     field = _extract_unsigned(a, position, length)
-    start, size = (v & 0xFF for v in (position, length))
+    start, size = (_reach(v, width) for v in (position, length))
     top = np.minimum(start + size - np.uint32(1), width - 1).astype(a.dtype)
     sign = np.where(size == 0, dtype(0), a >> top & dtype(1))
     filled = np.minimum(np.minimum(size, np.maximum(width - start.astype(np.int64), 0)), width - 1).astype(a.dtype)
@@ -142,8 +151,8 @@ def _bfe(ins: Instruction, e: Emitter) -> None:
     (a,) = atoms(e, bits, source)
     b, c = atoms(e, 32, position, length)
     start, size = literal(b), literal(c)
-    if kind[0] == "u" and start is not None and size is not None and start & 0xFF < bits:
-        e.assign(dst, f"{a} >> {start & 0xFF} & {(1 << min(size & 0xFF, bits)) - 1}", bits)
+    if kind[0] == "u" and start is not None and size is not None and start < bits and size < 256:
+        e.assign(dst, f"{a} >> {start} & {(1 << min(size, bits)) - 1}", bits)
     else:
         e.assign(dst, e.call(lift(kernel, bits, 32, 32), a, b, c), bits)
 
@@ -152,7 +161,7 @@ def _insert(a: Array, b: Array, position: Array, length: Array) -> Array:
     """``a`` put into ``b``."""
     width = 8 * a.itemsize
     dtype = a.dtype.type
-    position, length = (np.minimum(v & 0xFF, width).astype(a.dtype) for v in (position, length))
+    position, length = (_reach(v, width).astype(a.dtype) for v in (position, length))
     ones = np.where(length < width, (dtype(1) << np.minimum(length, dtype(width - 1))) - dtype(1), ~dtype(0))
     start = np.minimum(position, dtype(width - 1))
     mask = np.where(position < width, ones << start, dtype(0))
@@ -281,6 +290,8 @@ def _bfind(ins: Instruction, e: Emitter) -> None:
 
 def _nth(mask: int, base: int, offset: int) -> int:
     base &= 0xFFFF_FFFF
+    if offset == 0x8000_0000:
+        return 0
     if base > 31:
         return 0xFFFF_FFFF
     offset = (offset ^ 0x8000_0000) - 0x8000_0000

@@ -5,6 +5,12 @@ clamps to the destination's range, and takes NaN to 0, or to ``1 << (bits - 1)``
 has 64 bits. Integer to integer wraps, or clamps with ``.sat``. Float to float rounds once; ``.sat`` clamps to [+0, 1],
 ``.satfinite`` to the largest finite value, ``.relu`` takes what is negative to +0, and NaN stays NaN.
 
+Which NaN, the ISA leaves open; so it is on an H200 (measured). It is the canonical one but for: ``cvt.f32.f32``,
+``cvt.f64.f64`` without modifiers and ``cvt.f32.bf16``, which move the bits; to and from f64 the sign and what fits of the
+payload stay and the NaN is made quiet (``.ftz`` makes it the canonical one, which from f32 to f64 is widened). ``cvt.tf32``
+keeps 10 bits of the canonical NaN; ``.rna`` cuts the payload instead, so that a NaN can become an infinity, and with
+``.satfinite`` takes one from what has all exponent bits set. ``.ftz`` does not flush the operand of ``cvt.f16.f32``.
+
 Evidence: PTX ISA; all codes of f16 and bf16 are tested, the rest against exact rational arithmetic.
 """
 
@@ -16,12 +22,12 @@ from functools import cache
 
 import numpy as np
 
-from pytest_nvfp4.sim.alu.floating import ROUNDINGS, canonical64, saturated, settled
+from pytest_nvfp4.sim.alu.floating import ROUNDINGS, saturated, settled
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, atom, atoms, inline, literal
 from pytest_nvfp4.sim.alu.half import half_patterns
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts, signed
 from pytest_nvfp4.sim.alu.narrow import NARROW, lower_narrow
-from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed
+from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed, settled64
 from pytest_nvfp4.sim.alu.rounding import BF16, F16, TF32, Format, code_of, sum_to_odd, to_f32
 from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
@@ -174,7 +180,7 @@ def _integer_to_float(mode: str, flush: bool, clamps: bool, target: str, source:
     def compute(a: Array) -> Array:
         if target == "f64":
             value = _f64_of_integer(a, source, mode)
-            return canonical64(saturated(value) if clamps else value)
+            return settled64(saturated(value) if clamps else value)
         value = _odd_of_integer(a, source)
         return to_float(saturated(value) if clamps else value, target, mode)
 
@@ -189,18 +195,54 @@ def _flush_result(pattern: Array, kind: str) -> Array:
     return flushed(pattern) if kind == "f32" else pattern
 
 
+_FIELDS = {"f16": (16, 10), "bf16": (16, 7), "f32": (32, 23), "f64": (64, 52)}
+"""Bits and fraction bits."""
+
+
+def _nan_of(a: Array, source: str, target: str) -> Array:
+    """The NaN of one type as one of another, its sign and payload kept; quiet if one of the two is f64."""
+    (width, fraction), (to_width, to_fraction) = _FIELDS[source], _FIELDS[target]
+    wide = a.astype(np.uint64)
+    payload = wide & np.uint64((1 << fraction) - 1)
+    far = to_fraction - fraction
+    payload = payload << np.uint64(far) if far >= 0 else payload >> np.uint64(-far)
+    code = (wide >> np.uint64(width - 1)) << np.uint64(to_width - 1) | payload
+    code |= np.uint64((1 << to_width - 1) - (1 << to_fraction))
+    if "f64" in (source, target):
+        code |= np.uint64(1 << to_fraction - 1)
+    return code.astype(DTYPES[to_width])
+
+
 @cache
 def _float_to_float(mode: str, flush: bool, clamps: bool, target: str, source: str) -> Kernel:
     """``mode`` rounds the value, or to an integral value (``rni`` ...), or is empty where nothing is rounded."""
 
+    keeps = "f64" in (source, target) or (source, target) in (("bf16", "f32"), ("f32", "f32"))
+    keeps = keeps and not (flush and source != "f64") and not (mode in _TO_INTEGER and target == "f32")
+
     def compute(a: Array) -> Array:
-        value = floats(a, source, flush=flush and source == "f32").astype(np.float64)
+        pattern = plain(a)
+        if clamps:
+            return pattern
+        wrong = np.isnan(floats(a, source))
+        if not np.count_nonzero(wrong):
+            return pattern
+        if keeps:
+            kept = a if source == target and not mode else _nan_of(a, source, target)
+        elif target == "f64":
+            kept = np.uint64(0x7FFF_FFFF_E000_0000)
+        else:
+            return pattern
+        return np.where(wrong, kept, pattern)
+
+    def plain(a: Array) -> Array:
+        value = floats(a, source, flush=flush and source == "f32" and target != "f16").astype(np.float64)
         if mode in _TO_INTEGER:
             value = _TO_INTEGER[mode](value)
         if clamps:
             value = saturated(value)
         if target == "f64":
-            return canonical64(value)
+            return value.view(np.uint64)
         pattern = to_float(value, target, mode if mode in ROUNDINGS else "rn")
         return _flush_result(pattern, target) if flush else pattern
 
@@ -219,7 +261,10 @@ def _narrowed(mode: str, relu: bool, saturates: bool, target: str) -> Kernel:
             value = np.where(value <= 0, 0.0, value)
         if target == "tf32":
             code = code_of(value, TF32, mode, nan=NAN["tf32"] >> 13, saturates=saturates).astype(np.uint32) << 13
-            return np.where(np.isnan(value), np.uint32(NAN["tf32"]), code)
+            if mode != "rna":
+                return code
+            cut = (a & np.uint32(0xFFFF_E000)) - np.uint32(0x2000 if saturates else 0)
+            return np.where(np.isnan(value), cut, code)
         return to_float(value, target, mode, saturates=saturates)
 
     compute.__name__ = f"{target}_of_f32"

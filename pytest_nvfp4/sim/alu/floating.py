@@ -5,6 +5,9 @@ rounded, ``fma`` with one rounding. ``add`` and ``mul`` without a rounding modif
 never contracted into an ``fma``, which the ISA allows ptxas to do. ``.ftz`` flushes subnormal operands and results to
 zero of the same sign, ``.sat`` clamps to [+0, 1] with NaN as +0.
 
+A NaN result is the canonical one (0x7FFFFFFF), that of ``abs`` and ``neg`` of f32 included; of f64 it is an operand's NaN
+made quiet, or 0xFFF8000000000000 (``numbers.settled64``; measured on an H200, where ``abs`` and ``neg`` keep its sign).
+
 ``min`` and ``max`` take -0 for less than +0, and the operand that is a number beside NaN unless ``.NaN`` asks for NaN.
 """
 
@@ -20,12 +23,12 @@ import numpy as np
 from pytest_nvfp4.sim.alu.exact import by_lane, rounded
 from pytest_nvfp4.sim.alu.forms import BITS, SIGNS, Reader, atoms, settle
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
-from pytest_nvfp4.sim.alu.numbers import NAN, flushed
+from pytest_nvfp4.sim.alu.numbers import NAN, flushed, quiet64, settled64, without_sign
 from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["BY_TYPE", "FORMS", "LOWERINGS", "ROUNDINGS", "fused", "odd_sum", "saturated", "settled"]
+__all__ = ["BY_TYPE", "FORMS", "LOWERINGS", "ROUNDINGS", "fused", "odd_sum", "saturated", "settled", "sign_kernel"]
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 
@@ -141,7 +144,7 @@ def f64_kernel(root: str, mode: str) -> Kernel:
     def compute(*patterns: Array) -> Array:
         values = [pattern.view(np.float64) for pattern in patterns]
         result = native[root](*values) if mode == "rn" and root in native else by_lane(lane, *values)
-        return canonical64(result)
+        return settled64(result, *patterns)
 
     compute.__name__ = f"{root}_f64"
     return compute
@@ -150,13 +153,6 @@ def f64_kernel(root: str, mode: str) -> Kernel:
 def _plain(product: float, a: float, b: float) -> bool:
     """Whether a product is exact: of a zero, an infinity or NaN."""
     return not a or not b or math.isnan(product) or math.isinf(a) or math.isinf(b)
-
-
-def canonical64(result: Array) -> Array:
-    """float64 results as patterns with one NaN."""
-    wrong = np.isnan(result)
-    pattern = result.view(np.uint64)
-    return np.where(wrong, np.uint64(NAN["f64"]), pattern) if np.count_nonzero(wrong) else pattern
 
 
 @cache
@@ -195,6 +191,23 @@ def _arithmetic(ins: Instruction, e: Emitter) -> None:
 # ---- sign ---------------------------------------------------------------------------------------------------------
 
 
+def _sign_f64(root: str, a: Array) -> Array:
+    sign = np.uint64(SIGNS[64])
+    changed = a & ~sign if root == "abs" else a ^ sign
+    return np.where(np.isnan(a.view(np.float64)), quiet64(a), changed)
+
+
+@cache
+def sign_kernel(root: str, kind: str) -> Kernel:
+    """A kernel of patterns of any type for ``abs`` and ``neg``."""
+
+    def compute(a: Array) -> Array:
+        return _sign_f64(root, a) if kind == "f64" else without_sign(a, root, _INFINITY_OF[kind], NAN[kind])
+
+    compute.__name__ = f"{root}_{kind}"
+    return compute
+
+
 def _sign(ins: Instruction, e: Emitter) -> None:
     read = Reader(ins)
     flush = read.has("ftz")
@@ -204,7 +217,7 @@ def _sign(ins: Instruction, e: Emitter) -> None:
     (a,) = atoms(e, bits, source)
     if flush:
         a = e.temporary(e.call(lift(flushed, 32), a))
-    e.assign(dst, f"{a} & {SIGNS[bits] - 1}" if ins.root == "abs" else f"{a} ^ {SIGNS[bits]}", bits)
+    e.assign(dst, e.call(lift(sign_kernel(ins.root, kind), bits), a), bits)
 
 
 def _copysign(ins: Instruction, e: Emitter) -> None:
@@ -217,6 +230,7 @@ def _copysign(ins: Instruction, e: Emitter) -> None:
 
 
 def _testp(ins: Instruction, e: Emitter) -> None:
+    """The class of a number; zeros are normal ones (PTX ISA, "testp"; measured on an H200)."""
     read = Reader(ins)
     what = read.one("finite", "infinite", "number", "notanumber", "normal", "subnormal")
     kind = read.one("f32", "f64")
@@ -224,14 +238,14 @@ def _testp(ins: Instruction, e: Emitter) -> None:
     bits = BITS[kind]
     (a,) = atoms(e, bits, source)
     size = settle(e, e.temporary(f"{a} & {SIGNS[bits] - 1}"))
-    infinity = 0x7F80_0000 if kind == "f32" else 0x7FF0_0000_0000_0000
+    infinity = _INFINITY_OF[kind]
     normal = 0x0080_0000 if kind == "f32" else 0x0010_0000_0000_0000
     text = {
         "finite": f"{size} < {infinity}",
         "infinite": f"{size} == {infinity}",
         "number": f"{size} <= {infinity}",
         "notanumber": f"{size} > {infinity}",
-        "normal": f"({size} >= {normal}) & ({size} < {infinity})",
+        "normal": f"(({size} >= {normal}) & ({size} < {infinity})) | ({size} == 0)",
         "subnormal": f"({size} != 0) & ({size} < {normal})",
     }[what]
     e.assign_predicate(dst, text)
@@ -240,6 +254,7 @@ def _testp(ins: Instruction, e: Emitter) -> None:
 # ---- min, max -----------------------------------------------------------------------------------------------------
 
 _INFINITY = {16: 0x7C00, 32: 0x7F80_0000, 64: 0x7FF0_0000_0000_0000}
+_INFINITY_OF = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F80_0000, "f64": 0x7FF0_0000_0000_0000}
 
 
 def extreme_of(root: str, patterns: tuple[Array, ...], infinity: int, nan: int, propagates: bool) -> Array:

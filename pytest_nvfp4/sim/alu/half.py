@@ -1,7 +1,8 @@
 """Half-precision arithmetic (PTX ISA, "Half Precision Floating-Point Instructions", "Mixed Precision ..."): f16, bf16,
 their pairs, and f32 with an f16 or bf16 operand.
 
-A pair is two independent values. NaN results are canonical (0x7FFF). ``.relu`` takes a negative result, -0 included, to
+A pair is two independent values. NaN results are canonical (0x7FFF), those of ``abs`` and ``neg`` included (measured on
+an H200). ``.relu`` takes a negative result, -0 included, to
 +0 and leaves NaN. ``fma.oob`` is not modelled.
 
 Evidence: PTX ISA; tested against exact rational arithmetic, and bf16 against ``ml_dtypes``.
@@ -15,7 +16,7 @@ from functools import cache
 
 import numpy as np
 
-from pytest_nvfp4.sim.alu.floating import ROUNDINGS, extreme_of, fused, odd_sum, saturated, settled
+from pytest_nvfp4.sim.alu.floating import ROUNDINGS, extreme_of, fused, odd_sum, saturated, settled, sign_kernel
 from pytest_nvfp4.sim.alu.forms import BITS, Reader, atom, atoms
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed_half
@@ -196,8 +197,7 @@ def _sign(ins: Instruction, e: Emitter) -> None:
     a = atom(e, source, bits)
     if flush:
         a = e.temporary(e.call(_lifted(flushed_half, kind, 1), a))
-    sign = 0x8000_8000 if bits == 32 else 0x8000
-    e.assign(dst, f"{a} & {(1 << bits) - 1 - sign}" if ins.root == "abs" else f"{a} ^ {sign}", bits)
+    e.assign(dst, e.call(_lifted(sign_kernel(ins.root, kind.removesuffix("x2")), kind, 1), a), bits)
 
 
 @cache

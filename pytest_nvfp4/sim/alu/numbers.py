@@ -1,8 +1,8 @@
 """Floating-point registers as numpy's floats, and back: patterns, NaN, subnormals.
 
 Source: PTX ISA, "Fundamental Types", "Alternate Floating-Point Data Formats", "Floating-Point Instructions". The result
-of an instruction that gives NaN is the canonical NaN of its type; subnormals are kept unless ``.ftz`` flushes them to
-zero of the same sign.
+of an instruction that gives NaN is the canonical NaN of its type, but for f64 that of an operand, made quiet; subnormals are kept unless ``.ftz``
+flushes them to zero of the same sign.
 """
 
 from __future__ import annotations
@@ -13,10 +13,47 @@ import numpy as np
 
 from pytest_nvfp4.sim.alu.lift import Array
 
-__all__ = ["NAN", "canonical", "floats", "flushed", "halves"]
+__all__ = [
+    "NAN", "canonical", "floats", "flushed", "flushed_half", "halves", "quiet64", "settled64", "without_sign",
+]  # fmt: skip
 
-NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFF_FFFF, "tf32": 0x7FFF_FFFF, "f64": 0x7FFF_FFFF_FFFF_FFFF}
-"""Canonical NaN by type; that of f64 is not stated by the ISA, which leaves its payload open."""
+NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFF_FFFF, "tf32": 0x7FFF_FFFF, "f64": 0xFFF8_0000_0000_0000}
+"""Canonical NaN by type. For f64 the ISA leaves the payload open: this is what an invalid operation gives on an H200
+(measured for square roots of negative numbers; it is CUDA's ``CUDART_NAN`` too)."""
+
+_QUIET64 = np.uint64(1 << 51)
+_LARGEST64 = np.uint64(0x7FF0_0000_0000_0000)
+_MAGNITUDE64 = np.uint64((1 << 63) - 1)
+
+
+def quiet64(pattern: Array) -> Array:
+    """f64 patterns with every NaN made quiet, its sign and payload kept."""
+    wrong = (pattern & _MAGNITUDE64) > _LARGEST64
+    return np.where(wrong, pattern | _QUIET64, pattern) if np.count_nonzero(wrong) else pattern
+
+
+def settled64(result: Array, *sources: Array) -> Array:
+    """float64 results as patterns, given the f64 patterns they came of.
+
+    A NaN is that of the last operand that is one, made quiet (measured on an H200 for ``mul`` and ``fma``), or that of
+    an invalid operation.
+    """
+    wrong = np.isnan(result)
+    pattern: Array = result.view(np.uint64)
+    if not np.count_nonzero(wrong):
+        return pattern
+    pattern = np.where(wrong, np.uint64(NAN["f64"]), pattern)
+    for source in sources:
+        pattern = np.where(wrong & ((source & _MAGNITUDE64) > _LARGEST64), source | _QUIET64, pattern)
+    return pattern
+
+
+def without_sign(pattern: Array, root: str, infinity: int, nan: int) -> Array:
+    """``abs`` or ``neg`` of patterns; a NaN becomes ``nan`` (measured on an H200: it is the canonical one, positive)."""
+    dtype = pattern.dtype.type
+    sign = dtype(1 << 8 * pattern.itemsize - 1)
+    size = pattern & ~sign
+    return np.where(size > infinity, dtype(nan), size if root == "abs" else pattern ^ sign)
 
 
 def flushed(a: Array) -> Array:

@@ -19,11 +19,11 @@ from functools import cache
 import numpy as np
 
 from pytest_nvfp4.sim.alu.exact import by_lane, root, rounded
-from pytest_nvfp4.sim.alu.floating import ROUNDINGS, canonical64, settled
+from pytest_nvfp4.sim.alu.floating import ROUNDINGS, settled
 from pytest_nvfp4.sim.alu.forms import BITS, Reader, atoms
 from pytest_nvfp4.sim.alu.half import bfloat_patterns, half_patterns, on_pairs
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift
-from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed
+from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed, settled64
 from pytest_nvfp4.sim.alu.rounding import Format, code_of, to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Instruction
@@ -135,7 +135,7 @@ def _exact(root_: str, mode: str, kind: str, flush: bool) -> Kernel:
             if kind == "f32":
                 result = to_f32(result, mode)
         if kind == "f64":
-            return canonical64(result)
+            return settled64(result, *patterns)
         answer = settled(result)
         return flushed(answer) if flush else answer
 
@@ -172,23 +172,23 @@ _UPPER = Format(11, 20)
 
 @cache
 def _gross(root_: str) -> Kernel:
-    """``.approx.ftz.f64``: of the upper 32 bits of the operand, and only those of the result."""
+    """``.approx.ftz.f64``: of the upper 32 bits of the operand, and only those of the result; NaN is canonical there."""
     function = _FUNCTIONS[root_]
 
     def compute(a: Array) -> Array:
         upper = a & np.uint64(0xFFFF_FFFF_0000_0000)
         upper = np.where((upper & np.uint64(0x7FF0_0000_0000_0000)) == 0, upper & np.uint64(1 << 63), upper)
         value = function(upper.view(np.float64))
-        code = code_of(value, _UPPER, "rn", nan=NAN["f64"] >> 32).astype(np.uint64) << np.uint64(32)
+        code = code_of(value, _UPPER, "rn", nan=0).astype(np.uint64) << np.uint64(32)
         code = np.where((code & np.uint64(0x7FF0_0000_0000_0000)) == 0, code & np.uint64(1 << 63), code)
-        return np.where(np.isnan(value), np.uint64(NAN["f64"]), code)
+        return np.where(np.isnan(value), np.uint64(NAN["f32"] << 32), code)
 
     compute.__name__ = f"{root_}_gross"
     return compute
 
 
 def _plain_f64(a: Array) -> Array:
-    return canonical64(_reciprocal_root(a.view(np.float64)))
+    return settled64(_reciprocal_root(a.view(np.float64)), a)
 
 
 # ---- lowering -------------------------------------------------------------------------------------------------------

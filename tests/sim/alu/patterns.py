@@ -97,3 +97,11 @@ def pattern_of(value: float, kind: str = "f32") -> int:
     code, integer = {"f16": ("<e", "<H"), "f32": ("<f", "<I"), "f64": ("<d", "<Q")}[kind]
     pattern: int = struct.unpack(integer, struct.pack(code, value))[0]
     return pattern
+
+
+def nan_of(kind, *patterns):
+    """The NaN that an instruction with these operands gives; of f64 the last one, made quiet (as an H200 does)."""
+    if kind != "f64":
+        return {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFF_FFFF}[kind]
+    found = [p for p in patterns if p & (1 << 63) - 1 > 0x7FF << 52]
+    return found[-1] | 1 << 51 if found else 0xFFF8 << 48

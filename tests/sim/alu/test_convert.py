@@ -12,6 +12,8 @@ from tests.sim.alu.patterns import float_of, float_patterns, integers, pattern_o
 
 BITS = {"u8": 8, "s8": 8, "u16": 16, "s16": 16, "u32": 32, "s32": 32, "u64": 64, "s64": 64}
 FLOATS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
+MANTISSA = {"f16": 10, "bf16": 7, "f32": 23}
+SIZE = {"f16": 2, "bf16": 2, "f32": 4}
 NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFF_FFFF, "f64": 0x7FFF_FFFF_FFFF_FFFF}
 LETTERS = {8: "h", 16: "h", 32: "r", 64: "d"}
 LIMITS = {kind: (-(1 << b - 1), (1 << b - 1) - 1) if kind[0] == "s" else (0, (1 << b) - 1) for kind, b in BITS.items()}
@@ -100,7 +102,10 @@ def test_integers_become_floats_with_one_rounding(source: str, mode: str, data: 
 def narrowed(pattern: int, source: str, target: str, mode: str) -> int:
     value = float_of(pattern, source)
     if math.isnan(value):
-        return NAN[target]
+        # From f64 the sign and what fits of the payload stay, and the NaN is quiet.
+        upper = pattern >> 52 - MANTISSA[target] & (1 << MANTISSA[target]) - 1
+        quiet = (pattern >> 63) << 8 * SIZE[target] - 1 | pattern_of(math.inf, target) | 1 << MANTISSA[target] - 1
+        return quiet | upper if source == "f64" else NAN[target]
     negative = math.copysign(1.0, value) < 0
     if math.isinf(value):
         return round_fraction(Fraction(2) ** 5000 * (-1 if negative else 1), target, "rn")
@@ -135,7 +140,8 @@ def test_every_half_is_widened_exactly() -> None:
             wide = _wide(case, f"cvt.f32.{source} r0, h1")
             for code, got in zip(part.tolist()[::31], wide.tolist()[::31], strict=True):
                 value = float_of(code, source)
-                assert got == (NAN["f32"] if math.isnan(value) else pattern_of(value))
+                nan = NAN["f32"] if source == "f16" else code << 16  # bf16 is moved, whatever it is
+                assert got == (nan if math.isnan(value) else pattern_of(value))
             # and back again, which is the identity but for NaN
             back = _wide(Case(r1=wide), f"cvt.rn.{source}.f32 h0, r1")
             is_nan = np.isnan(wide.view(np.float32))
@@ -187,14 +193,14 @@ def test_tf32_keeps_ten_bits(a: list[int]) -> None:
     def away(pattern: int) -> int:
         value = float_of(pattern)
         if math.isnan(value):
-            return NAN["f32"]
+            return pattern & 0xFFFF_E000
         return min((pattern & 0x7FFF_FFFF) + 0x1000, 0x7F80_0000) & ~0x1FFF | pattern & 0x8000_0000
 
     assert every_way("cvt.rna.tf32.f32 r0, r1", {"r1": a}) == [away(p) for p in a]
 
     def even(pattern: int, *, relu: bool) -> int:
         if math.isnan(float_of(pattern)):
-            return NAN["f32"]
+            return 0x7FFF_E000
         if relu and pattern & 0x8000_0000:
             return 0
         size = pattern & 0x7FFF_FFFF
@@ -243,3 +249,29 @@ def test_a_float_is_rounded_to_an_integral_one_and_clamped(a: list[int]) -> None
 def test_what_is_not_a_conversion_is_refused_by_name(text: str) -> None:
     with pytest.raises(Unsupported, match=text.split(maxsplit=1)[0]):
         Case().lower(text)
+
+
+def test_which_nan_comes_of_a_conversion() -> None:
+    """As an H200 has it; the ISA leaves it open."""
+    quiet, signalling, small = 0x7FC0_0000, 0xFF80_0001, 0xFFAA_2345
+    nans = {"r1": [quiet, signalling, small]}
+    assert every_way("cvt.f32.f32 r0, r1", nans) == [quiet, signalling, small]
+    assert every_way("cvt.ftz.f32.f32 r0, r1", nans) == [0x7FFF_FFFF] * 3
+    assert every_way("cvt.f64.f32 d0, r1", nans) == [0x7FF8 << 48, 0xFFF8_0000_2000_0000, 0xFFFD_4468_A000_0000]
+    assert every_way("cvt.ftz.f64.f32 d0, r1", nans) == [0x7FFF_FFFF_E000_0000] * 3
+    assert every_way("cvt.rna.tf32.f32 r0, r1", nans) == [quiet, 0xFF80_0000, 0xFFAA_2000]
+    assert every_way("cvt.rna.satfinite.tf32.f32 r0, r1", nans) == [0x7FBF_E000, 0xFF7F_E000, 0xFFAA_0000]
+    halves = {"h1": [0x7E00, 0xFC01, 0xFEA8]}
+    assert every_way("cvt.f64.f16 d0, h1", halves) == [0x7FF8 << 48, 0xFFF8_0400_0000_0000, 0xFFFA_A000_0000_0000]
+    assert every_way("cvt.f32.bf16 r0, h1", {"h1": [0xFF81, 0x7FC0]}) == [0xFF81_0000, 0x7FC0_0000]
+    assert every_way("cvt.ftz.f32.bf16 r0, h1", {"h1": [0xFF81, 0x7FC0]}) == [0x7FFF_FFFF] * 2
+    wide = {"d1": [0x7FF0_0000_0000_0001, 0x7FF8_0000_0000_0000]}
+    assert every_way("cvt.f64.f64 d0, d1", wide) == wide["d1"]
+    assert every_way("cvt.rni.f64.f64 d0, d1", wide) == [0x7FF8_0000_0000_0001, 0x7FF8_0000_0000_0000]
+    assert every_way("cvt.rn.f32.f64 r0, d1", wide) == [0x7FC0_0000] * 2
+    assert every_way("cvt.rn.bf16.f64 h0, d1", wide) == [0x7FC0] * 2
+
+
+def test_ftz_does_not_flush_the_f32_that_becomes_f16() -> None:
+    assert every_way("cvt.rm.ftz.f16.f32 h0, r1", {"r1": [0x8000_0001, 0x0000_0001]}) == [0x8001, 0x0000]
+    assert every_way("cvt.rm.ftz.bf16.f32 h0, r1", {"r1": [0x8000_0001, 0x0000_0001]}) == [0x8000, 0x0000]

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sim.alu.harness import every_way, run
-from tests.sim.alu.patterns import float_of, float_patterns, pattern_of, round_fraction
+from tests.sim.alu.patterns import float_of, float_patterns, nan_of, pattern_of, round_fraction
 
-NAN = {"f32": 0x7FFF_FFFF, "f64": 0x7FFF_FFFF_FFFF_FFFF}
+NAN = {"f32": 0x7FFF_FFFF, "f64": 0xFFF8_0000_0000_0000}
 LETTER = {"f32": "r", "f64": "d"}
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 
@@ -27,7 +27,7 @@ def fused(a: int, b: int, c: int, kind: str, mode: str) -> int:
     x, y, z = (float_of(p, kind) for p in (a, b, c))
     sign = negative(a, kind) != negative(b, kind)
     if math.isnan(x) or math.isnan(y) or math.isnan(z):
-        return NAN[kind]
+        return nan_of(kind, a, b, c)
     if math.isinf(x) or math.isinf(y):
         if not x or not y or (math.isinf(z) and negative(c, kind) != sign):
             return NAN[kind]
@@ -45,7 +45,7 @@ def product(a: int, b: int, kind: str, mode: str) -> int:
     x, y = float_of(a, kind), float_of(b, kind)
     sign = negative(a, kind) != negative(b, kind)
     if math.isnan(x) or math.isnan(y) or (math.isinf(x) and not y) or (math.isinf(y) and not x):
-        return NAN[kind]
+        return nan_of(kind, a, b)
     if math.isinf(x) or math.isinf(y):
         return pattern_of(-math.inf if sign else math.inf, kind)
     return round_fraction(Fraction(x) * Fraction(y), kind, mode, negative_zero=sign)
@@ -63,7 +63,8 @@ def test_add_sub_mul_and_fma_round_the_exact_result_once(kind: str, mode: str, d
     got = every_way(f"add.{mode}.{kind} {letter}0, {letter}1, {letter}2", operands)
     assert got == [fused(x, one, y, kind, mode) for x, y in zip(a, b, strict=True)]
     got = every_way(f"sub.{mode}.{kind} {letter}0, {letter}1, {letter}2", operands)
-    assert got == [fused(x, one, y ^ sign, kind, mode) for x, y in zip(a, b, strict=True)]
+    minus = [y if math.isnan(float_of(y, kind)) else y ^ sign for y in b]
+    assert got == [fused(x, one, y, kind, mode) for x, y in zip(a, minus, strict=True)]
     got = every_way(f"mul.{mode}.{kind} {letter}0, {letter}1, {letter}2", operands)
     assert got == [product(x, y, kind, mode) for x, y in zip(a, b, strict=True)]
     text = f"fma.{mode}.{kind} {letter}0, {letter}1, {letter}2, {letter}3"
@@ -162,8 +163,12 @@ def test_f64_has_min_max_and_signs_too(a: list[int], b: list[int]) -> None:
         got = every_way(f"{root}.f64 d0, d1, d2", {"d1": a, "d2": b})
         assert got == [best(root, [x, y]) for x, y in zip(a, b, strict=True)]
     size = (1 << 63) - 1
-    assert every_way("abs.f64 d0, d1", {"d1": a}) == [x & size for x in a]
-    assert every_way("neg.f64 d0, d1", {"d1": a}) == [x ^ 1 << 63 for x in a]
+
+    def signed(pattern: int, changed: int) -> int:
+        return nan_of("f64", pattern) if math.isnan(float_of(pattern, "f64")) else changed
+
+    assert every_way("abs.f64 d0, d1", {"d1": a}) == [signed(x, x & size) for x in a]
+    assert every_way("neg.f64 d0, d1", {"d1": a}) == [signed(x, x ^ 1 << 63) for x in a]
     want = [x & 1 << 63 | y & size for x, y in zip(a, b, strict=True)]
     assert every_way("copysign.f64 d0, d1, d2", {"d1": a, "d2": b}) == want
     assert every_way("testp.subnormal.f64 p0, d1", {"d1": a}) == [0 < abs(float_of(x, "f64")) < 2.0**-1022 for x in a]
@@ -173,8 +178,12 @@ def test_f64_has_min_max_and_signs_too(a: list[int], b: list[int]) -> None:
 @given(a=float_patterns("f32"), b=float_patterns("f32"))
 def test_signs_and_classes(a: list[int], b: list[int]) -> None:
     one = {"r1": a}
-    assert every_way("abs.f32 r0, r1", one) == [x & 0x7FFF_FFFF for x in a]
-    assert every_way("neg.ftz.f32 r0, r1", one) == [flush(x) ^ 0x8000_0000 for x in a]
+
+    def signed(pattern: int, changed: int) -> int:
+        return NAN["f32"] if math.isnan(float_of(pattern)) else changed
+
+    assert every_way("abs.f32 r0, r1", one) == [signed(x, x & 0x7FFF_FFFF) for x in a]
+    assert every_way("neg.ftz.f32 r0, r1", one) == [signed(x, flush(x) ^ 0x8000_0000) for x in a]
     assert every_way("copysign.f32 r0, r1, r2", {"r1": a, "r2": b}) == [
         pattern_of(math.copysign(float_of(y), float_of(x)))
         if not math.isnan(float_of(y))
@@ -187,7 +196,7 @@ def test_signs_and_classes(a: list[int], b: list[int]) -> None:
         "infinite": [math.isinf(v) for v in values],
         "number": [not math.isnan(v) for v in values],
         "notanumber": [math.isnan(v) for v in values],
-        "normal": [math.isfinite(v) and abs(v) >= 2.0**-126 for v in values],
+        "normal": [math.isfinite(v) and (abs(v) >= 2.0**-126 or v == 0) for v in values],
         "subnormal": [0 < abs(v) < 2.0**-126 for v in values],
     }
     for name, want in tests.items():
