@@ -33,7 +33,7 @@ from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.descriptor import matrix
 from pytest_nvfp4.sim.tcgen05.group import expect, group_of, pair_of, single_lane
 from pytest_nvfp4.sim.tcgen05.monitor import Box, Touched
-from pytest_nvfp4.sim.tcgen05.operand import Geometry, geometry
+from pytest_nvfp4.sim.tcgen05.operand import Geometry, geometry, units_of
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
 if TYPE_CHECKING:
@@ -80,9 +80,12 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: Shape, at: 
     counters["tcgen05.cp.instructions"] += 1
     counters["tcgen05.cp.bytes"] += plan.size
     if core.machine.monitor is not None:
-        touched = core.touched.get(key)
+        touched = plan.touched
         if touched is None:
-            touched = core.touched[key] = _touched(plan.cores, address, value, shape)
+            touched = core.touched.get(key)
+            if touched is None:
+                touched = core.touched[key] = _touched(plan.cores, address, value, shape)
+            plan.touched = touched
         core.machine.monitor.tensor_issued(w, at, core.pipe.queue, touched)
     core.submit(core.pipe.queue, plan.execute, what=what)
 
@@ -96,7 +99,7 @@ class Plan:
         size: Bytes read.
     """
 
-    __slots__ = ("column", "columns", "cores", "epoch", "moves", "size")
+    __slots__ = ("column", "columns", "cores", "epoch", "moves", "size", "touched")
 
     def __init__(
         self, cores: tuple[TensorCore, ...], moves: list[_Move], column: int, columns: int, size: int
@@ -107,6 +110,7 @@ class Plan:
         self.columns = columns
         self.size = size
         self.epoch = _epochs(cores)
+        self.touched: tuple[Touched, ...] | None = None
 
     def execute(self) -> None:
         """Copy."""
@@ -132,7 +136,7 @@ def _touched(cores: tuple[TensorCore, ...], address: int, value: int, shape: Sha
     if shape.rows == 4:
         written = tuple((column, columns, 32 * q, 1) for q in range(4))
     return tuple(
-        Touched(one.cta, np.unique(table.table) + one.chunks.check(decoded.start, table, what=shape.what), (), written)
+        Touched(one.cta, units_of(table) + one.chunks.check(decoded.start, table, what=shape.what), (), written)
         for one in cores
     )
 

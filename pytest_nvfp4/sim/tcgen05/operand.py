@@ -32,7 +32,7 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.memory.shared import RESERVED, SharedMemory
 from pytest_nvfp4.sim.tcgen05.descriptor import SWIZZLES, Matrix
 
-__all__ = ["Chunks", "Geometry", "Recording", "Recordings", "SharedChunks", "geometry", "k_major_rows"]
+__all__ = ["Chunks", "Geometry", "Recording", "Recordings", "SharedChunks", "geometry", "k_major_rows", "units_of"]
 
 Chunks = NDArray[np.complex128]
 """Bytes in items of 16; complex numbers are never looked at."""
@@ -204,6 +204,14 @@ def _table(
     table = np.ascontiguousarray(physical >> 4, np.intp)
     table.flags.writeable = False
     return Geometry(table, int(table.min()), int(table.max()), mn, rows, element_bytes)
+
+
+@lru_cache(maxsize=1024)
+def units_of(geometry: Geometry) -> NDArray[np.intp]:
+    """The 16-byte pieces that an operand has, each once, relative to the first."""
+    units = np.unique(geometry.table)
+    units.flags.writeable = False
+    return units
 
 
 def k_major_rows(
