@@ -75,6 +75,7 @@ def test_a_kernel_that_raises_is_a_cuda_error(tmp_path: Path) -> None:
     assert "RuntimeError: no" in lines["test.0.error"]
 
 
+@pytest.mark.slow
 def test_a_hang_times_out(tmp_path: Path) -> None:
     slow = tmp_path / "slow.py"
     slow.write_text("def custom_kernel(data):\n    import time; time.sleep(100)\n")

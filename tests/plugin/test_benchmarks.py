@@ -39,6 +39,8 @@ TWO = ("--nvfp4-problem=7x128x256", "--nvfp4-problem=9x128x256")
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("NVFP4_CLOCKED_LOG", str(pytester.path / "log"))
     pytester.makepyfile(clocked_device=DEVICE)
@@ -84,6 +86,7 @@ def test_a_part_of_the_problems_has_no_common_verdict(project: pytest.Pytester) 
     assert line.endswith("no common baseline")
 
 
+@pytest.mark.slow
 def test_slower_by_less_than_the_marker_of_a_problem_is_passed(project: pytest.Pytester) -> None:
     run(project, *TWO, "--benchmark-autosave")
     takes(project, 20.8)

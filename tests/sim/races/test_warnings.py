@@ -81,6 +81,7 @@ def check(findings, wanted):
     assert left == set()
 
 
+@pytest.mark.slow
 def test_a_kernel_with_all_waits_and_fences_is_clean(said):
     for target in ("persistent_static", "mma_a_from_tmem", "two_cta_256_2x1"):
         assert said[target, "fenced"] == []

@@ -65,6 +65,7 @@ def shipped(simulating: Loopback, tmp_path: Path, cache: Path) -> User:
     return made
 
 
+@pytest.mark.slow
 def test_the_shipped_kernel_is_verified_there_and_a_rerun_pays_for_nothing(shipped: User) -> None:
     server = shipped.server
     first = shipped.run("sm100.py", "wrong.py", "-k", "verify", "--junitxml=report.xml", *SHIPPED)
