@@ -97,22 +97,29 @@ class Shadow:
         before = ticks[BEFORE]
         covered = self.covered
         strong = access[2] & STRONG
+        # What was judged in one part is not looked at again in the next: parts are often written and read together.
+        judged: Reads = None
         for part in parts:
             # Reads first: who overwrites what is still read has most likely not waited for the reader.
             known = reads[part]
             if known is not None:
-                if known.__class__ is dict:
+                if known is judged:
+                    pass
+                elif known.__class__ is dict:
                     for one in known.values():
                         if before[one[0]] < one[1] and not one[2] & access[2] & STRONG:
                             self.conflict(self, part, one, False, access, True, False, ticks)
                 elif before[known[0]] < known[1] and not known[2] & access[2] & STRONG:  # type: ignore[operator]
                     self.conflict(self, part, known, False, access, True, False, ticks)  # type: ignore[arg-type]
+                judged = known
                 if strong:
                     self._cover(part, known)
                 reads[part] = None
+        judged = None
         for part in parts:
             old = writes[part]
-            if old is not None:
+            if old is not None and old is not judged:
+                judged = old
                 if before[old[0]] < old[1]:
                     if not old[2] & access[2] & STRONG:
                         self.conflict(self, part, old, True, access, True, False, ticks)
