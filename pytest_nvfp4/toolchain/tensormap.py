@@ -29,7 +29,8 @@ __all__ = [
 TENSOR_MAP_BYTES = 128
 MAX_RANK = 5
 MAX_BOX = 256
-_FORMAT_TAG = 2  # bits 0-3 of word 1 of every map the DSL and the driver write
+_FORMAT_TAGS = (0, 2)
+"""Bits 0-3 of word 1: 0 in every map that the driver writes for an H200 (measured, CUDA 13.0), 2 in the DSL's."""
 
 
 class TensorMapError(ValueError):
@@ -285,8 +286,8 @@ def _message(findings: list[str], words: tuple[int, ...]) -> str:
 
 def _reserved(words: tuple[int, ...]) -> Iterator[str]:
     tag = _bits(words[1], 0, 4)
-    if tag != _FORMAT_TAG:
-        yield f"format tag {tag:#x} in word 1 bits 0-3, every known map has {_FORMAT_TAG:#x}"
+    if tag not in _FORMAT_TAGS:
+        yield f"format tag {tag:#x} in word 1 bits 0-3, every known map has {' or '.join(map(hex, _FORMAT_TAGS))}"
     for word, start, width in ((1, 22, 10), (3, 48, 16), (6, 47, 9), (7, 32, 32)):
         value = _bits(words[word], start, width)
         if value:

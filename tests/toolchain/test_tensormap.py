@@ -173,7 +173,7 @@ def test_every_field_round_trips(fields):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"tag": 0}, "format tag 0x0"),
+        ({"tag": 1}, "format tag 0x1"),
         ({"rank": 7}, "rank 7"),
         ({"rank": 1}, "dimension 1 is set"),
         ({"address": 0x7F0000000008}, "not a multiple of 16"),

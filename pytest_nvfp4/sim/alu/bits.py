@@ -1,9 +1,9 @@
 """Bits of a word (PTX ISA, "Integer Arithmetic Instructions" and "prmt"): prmt, bfe, bfi, brev, clz, popc, bfind, fns,
 szext, bmsk.
 
-``bfe`` and ``bfi`` of 32 bits take the low 8 bits of position and length. The ISA restricts both to 0 to 255; of 64 bits
-the whole operands count (measured on an H200), so that 0x80000001 is past the word there. ``fns`` with the offset
-0x80000000 gives 0 whatever the rest (measured on an H200; the ISA says nothing of it).
+``bfe`` and ``bfi`` of 32 bits take the low 8 bits of position and length. The ISA restricts both to 0 to 255; of 64
+bits the whole operands count (measured on an H200), so that 0x80000001 is past the word there. ``fns`` with the
+offset 0x80000000 gives 0 whatever the rest (measured on an H200; the ISA says nothing of it).
 
 Evidence: PTX ISA; tested against Python's integers, ``prmt`` for every mode and selector.
 """

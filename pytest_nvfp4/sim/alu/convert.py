@@ -6,10 +6,11 @@ has 64 bits. Integer to integer wraps, or clamps with ``.sat``. Float to float r
 ``.satfinite`` to the largest finite value, ``.relu`` takes what is negative to +0, and NaN stays NaN.
 
 Which NaN, the ISA leaves open; so it is on an H200 (measured). It is the canonical one but for: ``cvt.f32.f32``,
-``cvt.f64.f64`` without modifiers and ``cvt.f32.bf16``, which move the bits; to and from f64 the sign and what fits of the
-payload stay and the NaN is made quiet (``.ftz`` makes it the canonical one, which from f32 to f64 is widened). ``cvt.tf32``
-keeps 10 bits of the canonical NaN; ``.rna`` cuts the payload instead, so that a NaN can become an infinity, and with
-``.satfinite`` takes one from what has all exponent bits set. ``.ftz`` does not flush the operand of ``cvt.f16.f32``.
+``cvt.f64.f64`` without modifiers and ``cvt.f32.bf16``, which move the bits; to and from f64 the sign and what fits of
+the payload stay and the NaN is made quiet (``.ftz`` makes it the canonical one, which from f32 to f64 is widened).
+``cvt.tf32`` keeps 10 bits of the canonical NaN; ``.rna`` cuts the payload instead, so that a NaN can become an
+infinity, and with ``.satfinite`` takes one from what has all exponent bits set. ``.ftz`` does not flush the operand
+of ``cvt.f16.f32``.
 
 Evidence: PTX ISA; all codes of f16 and bf16 are tested, the rest against exact rational arithmetic.
 """

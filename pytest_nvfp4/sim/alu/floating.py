@@ -5,8 +5,9 @@ rounded, ``fma`` with one rounding. ``add`` and ``mul`` without a rounding modif
 never contracted into an ``fma``, which the ISA allows ptxas to do. ``.ftz`` flushes subnormal operands and results to
 zero of the same sign, ``.sat`` clamps to [+0, 1] with NaN as +0.
 
-A NaN result is the canonical one (0x7FFFFFFF), that of ``abs`` and ``neg`` of f32 included; of f64 it is an operand's NaN
-made quiet, or 0xFFF8000000000000 (``numbers.settled64``; measured on an H200, where ``abs`` and ``neg`` keep its sign).
+A NaN result is the canonical one (0x7FFFFFFF), that of ``abs`` and ``neg`` of f32 included; of f64 it is an operand's
+NaN made quiet, or 0xFFF8000000000000 (``numbers.settled64``; measured on an H200, where ``abs`` and ``neg`` keep its
+sign).
 
 ``min`` and ``max`` take -0 for less than +0, and the operand that is a number beside NaN unless ``.NaN`` asks for NaN.
 """

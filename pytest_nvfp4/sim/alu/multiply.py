@@ -1,8 +1,8 @@
 """Integer products (PTX ISA, "Integer Arithmetic Instructions": ``mul``, ``mad``, ``mul24``, ``mad24``).
 
 Evidence: PTX ISA; Python's integers are the oracle of the tests. Results wrap unless ``.sat`` (s32 only) clamps them:
-``mad24.hi.sat.s32`` does. The sum of ``mad.hi.sat.s32`` wraps, though the ISA says that it is clamped: the code that the
-driver makes for an H200 (CUDA 13.0) does not clamp it (measured).
+``mad24.hi.sat.s32`` does. The sum of ``mad.hi.sat.s32`` wraps, though the ISA says that it is clamped: the code that
+the driver makes for an H200 (CUDA 13.0) does not clamp it (measured).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Floating-point registers as numpy's floats, and back: patterns, NaN, subnormals.
 
-Source: PTX ISA, "Fundamental Types", "Alternate Floating-Point Data Formats", "Floating-Point Instructions". The result
-of an instruction that gives NaN is the canonical NaN of its type, but for f64 that of an operand, made quiet; subnormals are kept unless ``.ftz``
-flushes them to zero of the same sign.
+Source: PTX ISA, "Fundamental Types", "Alternate Floating-Point Data Formats", "Floating-Point Instructions". The
+result of an instruction that gives NaN is the canonical NaN of its type, but for f64 that of an operand, made quiet;
+subnormals are kept unless ``.ftz`` flushes them to zero of the same sign.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def settled64(result: Array, *sources: Array) -> Array:
 
 
 def without_sign(pattern: Array, root: str, infinity: int, nan: int) -> Array:
-    """``abs`` or ``neg`` of patterns; a NaN becomes ``nan`` (measured on an H200: it is the canonical one, positive)."""
+    """``abs`` or ``neg`` of patterns; a NaN becomes ``nan`` (measured on an H200: the canonical one, positive)."""
     dtype = pattern.dtype.type
     sign = dtype(1 << 8 * pattern.itemsize - 1)
     size = pattern & ~sign

@@ -172,7 +172,7 @@ _UPPER = Format(11, 20)
 
 @cache
 def _gross(root_: str) -> Kernel:
-    """``.approx.ftz.f64``: of the upper 32 bits of the operand, and only those of the result; NaN is canonical there."""
+    """``.approx.ftz.f64``: the upper 32 bits of the operand, and only those of the result; NaN is 0x7FFFFFFF."""
     function = _FUNCTIONS[root_]
 
     def compute(a: Array) -> Array:

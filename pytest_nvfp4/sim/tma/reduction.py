@@ -1,9 +1,9 @@
 """The arithmetic of bulk reductions: what becomes of an element of the destination.
 
 Rules (PTX ISA, "cp.reduce.async.bulk"): the table of operations and types below; ``add`` of floats rounds to nearest
-even; ``add.f32`` flushes subnormal inputs and results to zeros of their sign; ``inc`` and ``dec`` wrap at the
-source's value. ``min`` and ``max`` of f16 and bf16 order -0 below +0; a NaN there, whose result the ISA does not
-state for this instruction, is unsupported.
+even; ``add.f32`` keeps subnormals (an H200 kept one beside -0, though the ISA says that they are flushed to zeros of
+their sign); ``inc`` and ``dec`` wrap at the source's value. ``min`` and ``max`` of f16 and bf16 order -0 below +0; a
+NaN there, whose result the ISA does not state for this instruction, is unsupported.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def _add(kind: str, old: Array, new: Array) -> Array:
         if kind == "f64":
             return (old.view(np.float64) + new.view(np.float64)).view(np.uint64)
         if kind == "f32":
-            total: Array = (_flush(old).view(np.float32) + _flush(new).view(np.float32)).view(np.uint32)
-            return _canonical(_flush(total), 0x7F80_0000, 0x7FFF_FFFF)
+            total: Array = (old.view(np.float32) + new.view(np.float32)).view(np.uint32)
+            return _canonical(total, 0x7F80_0000, 0x7FFF_FFFF)
         if kind == "f16":
             # fp32 holds the sum of two halves to more than twice their precision and two bits, so that rounding it
             # again is rounding it once.
@@ -103,11 +103,6 @@ def _add(kind: str, old: Array, new: Array) -> Array:
 
 def _float(bf16: Array) -> Array:
     return (bf16.astype(np.uint32) << 16).view(np.float32)
-
-
-def _flush(bits: Array) -> Array:
-    """fp32 with subnormal numbers as zeros of their sign."""
-    return np.where((bits & 0x7F80_0000) == 0, bits & np.uint32(0x8000_0000), bits)
 
 
 def _canonical(bits: Array, infinity: int, nan: int) -> Array:

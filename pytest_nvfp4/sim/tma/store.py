@@ -122,8 +122,6 @@ def _issue(w: Warp, lane: int, at: int, form: Store, where: int, address: int, c
     tile = checked(descriptor(w, where, what=what), form.rank, what)
     if tile.row != tile.inner:
         raise Unsupported(f"{what}: a store of padded elements ({tile.map.describe()})")
-    if tile.convert:
-        raise Unsupported(f"{what}: a store through a tf32 or ftz tensor map ({tile.map.describe()})")
     coordinates = tuple([signed(c) for c in coordinates])
     if form.four_rows:
         boxes = boxes_of_rows(tile, w, coordinates, write=True, what=what)

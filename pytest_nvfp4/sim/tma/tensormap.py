@@ -10,7 +10,7 @@ Rules (PTX ISA, "Tensor-map", "tensormap.replace", "tensormap.cp_fenceproxy", "m
   (table "Tensormap new_val validity"). That the map holds sizes and boxes less one, and strides without their low 4
   bits, is the measured format. Code 4 of ``swizzle_mode`` (96 B) is unsupported: how the map holds it was not
   measured. A map may be made from zeros by replacing its fields (Triton does); ``rank`` and ``elemtype`` give it the
-  format tag of all known maps here.
+  format tag of the DSL's maps here (those that the driver encodes for an H200 have none).
 - Only the first 64 bytes of a map hold fields (measured), so only they must have been written in shared memory: the
   DSL copies no more of a map there before it replaces fields (rests on NVIDIA's kernels).
 - The copy engine reads maps through a proxy of its own. A map that the kernel changed must be released

@@ -5,18 +5,21 @@ Rules, and where they come from:
 - A box of ``box[i]`` elements a dimension holds ``ceil(box[i] / elementStride[i])`` of them, every
   ``elementStride[i]``-th one (CUDA driver API, ``cuTensorMapEncodeTiled``). In dimension 0 the stride must be 1
   without interleave (PTX ISA, "Traversal-Stride").
-- The box lies in shared memory as dense rows of ``box[0]`` elements, dimension 0 innermost; then each 16-byte chunk
+- The box lies in shared memory as dense rows of ``box[0]`` elements, dimension 0 innermost; where a row is narrower
+  than the swizzle's span, each begins a span of its own and the rest of that is left as it was, while the bytes of the
+  transaction are the box's (measured on an H200 for the 32- and 64-byte spans). Then each 16-byte chunk
   goes to the address that the swizzle makes of its own *absolute* shared address: bits 4-6 ^= bits 7-9 (128 B), 4-5
   ^= 7-8 (64 B), 4 ^= 7 (32 B). Measured on an H200 at offsets 0, 128, 256, 640 and 1,024. With 32-byte atoms bits 5-6
   ^= 7-8, with 64-byte atoms bit 6 ^= 7 (the tables of PTX ISA, "Swizzling Modes"). The 8-byte flip is drawn there
   only, and is unsupported.
 - An element outside the tensor reads as zero and is not written; negative coordinates are outside; it counts towards
-  the bytes of the transaction (measured on an H200). The bit pattern of the NaN fill is documented nowhere: a box
-  that needs it is unsupported.
+  the bytes of the transaction (measured on an H200). The NaN fill puts 0x7FF7 into every 16 bits, so that an f32 is
+  0x7FF77FF7 (measured on an H200 for f16, bf16, f32 and f64; documented nowhere).
 - Packed 4-bit elements (``.b4x16``) are copied as they lie, two a byte (PTX ISA, "Padding and alignment of the
   sub-byte types"); coordinates count elements, and a first coordinate in the middle of a byte is unsupported.
 - A ``tf32`` map rounds fp32 to the nearest-even tf32 on its way to shared memory (PTX ISA, "Tensor Dimension, size
-  and format"; CUTLASS relies on it); a NaN there, and a subnormal in an ``f32.ftz`` map, is unsupported.
+  and format"; CUTLASS relies on it; measured on an H200), and a NaN to 0x7FFFE000 (measured); stores through it change
+  nothing. An ``f32.ftz`` map changes nothing either way, subnormals included (measured on an H200).
 - Addresses and strides are multiples of 16 bytes, the inner extent of a box is too, and fits the swizzle's span; the
   destination is a multiple of 128 (CUDA driver API; PTX ISA, "cp.async.bulk.tensor").
 """
@@ -50,6 +53,7 @@ ALIGN = 128
 """Bytes that a box's shared address must be a multiple of."""
 _UNIT = np.dtype("V16")
 _PADDING = 0xA5
+_NAN_FILL = np.uint16(0x7FF7)
 _MAP_BYTES = 64
 """Bytes of a tensor map that carry meaning."""
 
@@ -83,8 +87,10 @@ class Plan:
     __slots__ = ("footprint", "order", "source")
 
     def __init__(self, tile: Tile, phase: int, offsets: NDArray[np.intp]) -> None:
-        units = offsets.size * (tile.row // 16)
-        linear = np.arange(units, dtype=np.intp) * 16 + phase
+        across = tile.row // 16
+        units = offsets.size * across
+        lines = np.arange(offsets.size, dtype=np.intp) * (tile.pitch // 16)
+        linear = (lines[:, None] + np.arange(across, dtype=np.intp)).ravel() * 16 + phase
         order: NDArray[np.intp] = (swizzle(linear, tile.map) - phase) >> 4
         self.order = order
         self.footprint = (int(order.max()) + 1) * 16
@@ -102,6 +108,7 @@ class Tile:
     Attributes:
         inner: Bytes of a row of the box in global memory.
         row: The same in shared memory: more if elements are padded.
+        pitch: Bytes from one row to the next in shared memory: at least the swizzle's span.
         counts: Elements a dimension.
         rows: Rows of the box.
         bytes: Bytes of the box, which a load counts towards its mbarrier.
@@ -118,6 +125,8 @@ class Tile:
         self.bits = tensor_map.element_type.bits
         self.inner = tensor_map.box[0] * self.bits // 8
         self.row = tensor_map.box[0] if tensor_map.element_type.padded else self.inner
+        swizzled = tensor_map.swizzle is not Swizzle.NONE
+        self.pitch = max(self.row, tensor_map.swizzle.span_bytes) if swizzled else self.row
         steps = tensor_map.element_strides
         self.counts = (tensor_map.box[0], *(-(-b // s) for b, s in zip(tensor_map.box[1:], steps[1:], strict=True)))
         self.rows = prod(self.counts[1:])
@@ -132,7 +141,7 @@ class Tile:
         for count, pitch in zip(self.counts[1:], self.pitches, strict=True):
             along = np.arange(count, dtype=np.intp) * pitch
             self.row_offsets = (along[:, None] + self.row_offsets[None, :]).ravel()
-        self.convert = tensor_map.tf32 or tensor_map.element_type is ElementType.F32_FTZ
+        self.convert = bool(tensor_map.tf32)
         self.period = _SWIZZLES[tensor_map.swizzle, tensor_map.swizzle_atomicity][2]
         self._plans: dict[int, Plan] = {}
         self._row_plans: dict[int, Plan] = {}
@@ -160,7 +169,7 @@ class Tile:
 
         Raises:
             Fault: ``tensor map``, the map describes memory that no tensor has; ``read-only``.
-            Unsupported: a first coordinate inside a byte; a NaN fill.
+            Unsupported: a first coordinate inside a byte.
         """
         address = self.map.address
         first = coordinates[0]
@@ -198,8 +207,6 @@ class Tile:
 
     def _cut(self, coordinates: tuple[int, ...], memory: GlobalMemory, *, write: bool, what: str) -> Box:
         """A box that is partly or wholly outside the tensor."""
-        if self.map.oob_fill is OobFill.NAN and not write:
-            raise Unsupported(f"{what}: out-of-bounds elements with the NaN fill, whose bit pattern is not documented")
         parts: list[slice] = []
         address = self.map.address
         span = 0
@@ -274,16 +281,20 @@ class Box:
         return np.ndarray(shape, base.dtype, base, self.offset, (*reversed(tile.pitches), 1))
 
     def dense(self) -> NDArray[np.uint8]:
-        """All bytes of the box in its own order, zeros where it is outside the tensor."""
+        """All bytes of the box in its own order, the fill where it is outside the tensor."""
         tile = self.tile
         if self.cut is None:
             found = self.view().ravel()
         else:
-            full = np.zeros((*reversed(tile.counts[1:]), tile.inner), np.uint8)
+            shape = (*reversed(tile.counts[1:]), tile.inner)
+            if tile.map.oob_fill is OobFill.NAN:
+                full = np.full((*shape[:-1], tile.inner // 2), _NAN_FILL).view(np.uint8)
+            else:
+                full = np.zeros(shape, np.uint8)
             if self.region is not None:
                 full[tuple(reversed(self.cut))] = self.view()
             found = full.ravel()
-        return _converted(found, tile.map) if tile.convert else found
+        return _rounded(found) if tile.convert else found
 
     def load(self, plan: Plan, shared: SharedMemory, index: int) -> None:
         """Copy the box to shared memory."""
@@ -422,15 +433,9 @@ def _region(memory: GlobalMemory, address: int, size: int, tile: Tile, *, write:
     return region
 
 
-def _converted(data: NDArray[np.uint8], tensor_map: TensorMap) -> NDArray[np.uint8]:
-    """fp32 as a tf32 or ftz map delivers it."""
+def _rounded(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """fp32 as a tf32 map delivers it."""
     bits = data.view(np.uint32)
-    magnitude = bits & 0x7FFF_FFFF
-    if tensor_map.element_type is ElementType.F32_FTZ and ((magnitude != 0) & (magnitude < 0x0080_0000)).any():
-        raise Unsupported("a subnormal number in the box of an f32.ftz tensor map")
-    if not tensor_map.tf32:
-        return data
-    if (magnitude > 0x7F80_0000).any():
-        raise Unsupported("a NaN in the box of a tf32 tensor map")
     rounded = (bits + 0x0FFF + (bits >> 13 & 1)) & 0xFFFF_E000
-    return rounded.astype(np.uint32).view(np.uint8)
+    nan = (bits & 0x7FFF_FFFF) > 0x7F80_0000
+    return np.where(nan, 0x7FFF_E000, rounded).astype(np.uint32).view(np.uint8)

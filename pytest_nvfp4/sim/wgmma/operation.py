@@ -142,6 +142,7 @@ def product_of(run: Sequence[Operation]) -> Product:
         a_undefined=_undefined([operation.a_undefined for operation in run], 64),
         b_undefined=_undefined([operation.b_undefined for operation in run], form.n),
         negate=form.negate,
+        aligned=True,
     )
     last.products = (run[0].number, made)
     return made

@@ -46,8 +46,14 @@ class Geometry:
             (d - 1) * s for d, s in zip(self.dims[1:], self.strides, strict=True)
         )
 
-    def encode(self, address):
-        """The 128 bytes; those after 64 are noise."""
+    @property
+    def pitch(self):
+        """Bytes from one row of the box to the next in shared memory."""
+        row = self.box[0] if self.element in (12, 13) else self.box[0] * self.bits // 8
+        return max(row, 16 << self.swizzle) if self.swizzle else row
+
+    def encode(self, address, tag=2):
+        """The 128 bytes; those after 64 are noise. The tag is 2 in the DSL's maps, 0 in the driver's for an H200."""
         rank = len(self.dims)
         steps = (*(self.steps or (1,) * rank), *[1] * (5 - rank))
         dims = [*self.dims, *[1] * (5 - rank)]
@@ -55,7 +61,7 @@ class Geometry:
         strides = [*self.strides, *[0] * (4 - len(self.strides))]
         fields = [
             (0, 0, 64, address),
-            (1, 0, 4, 2),
+            (1, 0, 4, tag),
             (1, 4, 3, rank - 1),
             (1, 7, 4, int(self.element)),
             (1, 11, 2, self.interleave),
@@ -80,7 +86,8 @@ class Geometry:
 
     def place(self, linear, address):
         """The absolute shared address of a byte of the box, by the tables of the ISA: chunk numbers XORed by line."""
-        place = address + linear
+        row = self.box[0] if self.element in (12, 13) else self.box[0] * self.bits // 8
+        place = address + linear // row * self.pitch + linear % row
         line = place // 128
         if self.swizzle == 0:
             return place

@@ -211,27 +211,42 @@ def test_tf32_rounds_to_the_nearest_even_and_keeps_infinities():
     device.load((0,), RESERVED)
     expected = [0x3F800000, 0x3F800000, 0x3F802000, 0x3F804000, 0xBF800000, 0x7F800000, 0x7F800000, 0xFF800000]
     assert device.shared.data[:64].view(np.uint32).tolist() == expected * 2
-    device.tensor[:4] = np.array([0x7F800001], np.uint32).view(np.uint8)
-    with pytest.raises(Unsupported, match="NaN"):
-        device.load((0,), RESERVED)
+    device.tensor[:8] = np.array([0x7F800001, 0xFFF241DC], np.uint32).view(np.uint8)
+    device.load((0,), RESERVED)
+    assert device.shared.data[:8].view(np.uint32).tolist() == [0x7FFFE000] * 2
 
 
-def test_a_subnormal_through_an_ftz_map_is_unsupported():
+def test_an_ftz_map_changes_nothing():
     device = Device(Geometry(ElementType.F32_FTZ, (4,), (), (4,)))
     device.tensor[:16] = np.array([0, 0x80000000, 0x00800000, 0x3F800000], np.uint32).view(np.uint8)
     device.load((0,), RESERVED)
     assert (device.shared.data[:16] == device.tensor[:16]).all()
     device.tensor[:4] = np.array([1], np.uint32).view(np.uint8)
-    with pytest.raises(Unsupported, match="subnormal"):
-        device.load((0,), RESERVED)
+    device.load((0,), RESERVED)
+    assert (device.shared.data[:16] == device.tensor[:16]).all()
 
 
-def test_the_nan_fill_is_unsupported_only_where_it_would_show():
-    device = Device(Geometry(ElementType.F16, (64,), (), (64,), fill=1))
+@pytest.mark.parametrize("element", [ElementType.F16, ElementType.BF16, ElementType.F32, ElementType.F64])
+def test_the_nan_fill_is_one_pattern_in_every_sixteen_bits(element):
+    device = Device(Geometry(element, (64,), (), (64,), fill=1))
     device.load((0,), RESERVED)
     device.check((0,), RESERVED)
-    with pytest.raises(Unsupported, match="NaN fill"):
-        device.load((1,), RESERVED)
+    device.load((40,), RESERVED)
+    size = 24 * device.geometry.bits // 8
+    assert (device.shared.data[:size] == device.tensor[40 * device.geometry.bits // 8 :][:size]).all()
+    assert (device.shared.data[size : device.geometry.bytes].view(np.uint16) == 0x7FF7).all()
+
+
+@pytest.mark.parametrize("swizzle", [1, 2, 3])
+def test_a_row_narrower_than_the_swizzle_begins_a_span_of_its_own(swizzle):
+    geometry = Geometry(ElementType.F16, (64, 16), (128,), (8, 16), swizzle=swizzle)
+    device = Device(geometry)
+    before = device.shared.data[: 16 * (16 << swizzle)].copy()
+    device.load((0, 0), RESERVED)
+    device.check((0, 0), RESERVED)
+    changed = (device.shared.data[: before.size] != before).reshape(-1, 16).any(axis=1)
+    assert changed.sum() == 16
+    assert [unit // (1 << swizzle) for unit in np.flatnonzero(changed)] == list(range(16))
 
 
 def test_a_map_that_describes_too_much_is_a_fault_that_names_the_tensor():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -151,3 +152,70 @@ def test_saturation_happens_after_every_instruction():
     product = Product(a, b, a_format=form, b_format=form, count=2)
     assert (accumulate(product, start, S32, rows=ROWS, saturate=True) == 2**31 - 1 - 10000).all()
     assert (accumulate(product, start, S32, rows=ROWS) == 2**31 - 1).all()
+
+
+def cut(value, place):
+    """Towards zero to a multiple of 2**place."""
+    unit = Fraction(2) ** place
+    return int(value / unit) * unit
+
+
+def exponent(value):
+    return math.frexp(float(value))[1] - 1
+
+
+def aligned_sum(a, b, start, count, kept, fraction):
+    """One element of a chain, in rationals: terms cut below the largest exponent, the sum to its own digits."""
+    value = Fraction(float(start))
+    k = len(a) // count
+    for first in range(0, len(a), k):
+        pairs = [(float(x), float(y)) for x, y in zip(a[first : first + k], b[first : first + k], strict=True)]
+        places = [exponent(x) + exponent(y) for x, y in pairs if x and y] + [exponent(value)] * bool(value)
+        if not places:
+            continue
+        terms = [Fraction(x) * Fraction(y) for x, y in pairs] + [value]
+        total = sum((cut(term, max(places) - kept) for term in terms), Fraction(0))
+        value = cut(total, max(exponent(total) - fraction, -149)) if total else Fraction(0)
+    return value
+
+
+@pytest.mark.parametrize(("name", "kept", "fraction"), [("f16", 25, 23), ("tf32", 25, 23), ("e4m3", 13, 13)])
+def test_wgmma_cuts_below_the_largest_exponent(name, kept, fraction):
+    form = FORMATS[name]
+    random = np.random.default_rng(3)
+    if name == "e4m3":
+        a, b = (random.integers(0, 0x70, (rows, 64)).astype(np.uint8) for rows in (16, 8))
+        a |= (random.integers(0, 2, a.shape) << 7).astype(np.uint8)
+    else:
+        a, b = (random.standard_normal((rows, 64)).astype(np.float32) for rows in (16, 8))
+        a *= np.exp2(random.integers(-9, 9, a.shape)).astype(np.float32)
+        a, b = (x.astype(np.float16).view(np.uint16) if name == "f16" else x.view(np.uint32) for x in (a, b))
+    start = (random.standard_normal((16, 8)) * 100).astype(np.float32)
+    product = Product(a, b, a_format=form, b_format=form, count=4, aligned=True)
+    got = accumulate(product, start, F32, rows=ROWS)
+    for m in range(16):
+        for n in range(8):
+            want = aligned_sum(product.a[m], product.b[n], start[m, n], 4, kept, fraction)
+            assert Fraction(float(got[m, n])) == want, (m, n)
+    plain = accumulate(Product(a, b, a_format=form, b_format=form, count=4), start, F32, rows=ROWS)
+    assert (plain != got).any()
+
+
+def test_wgmma_keeps_infinities_and_zeros():
+    form = FORMATS["f16"]
+    a = np.array([[0x7C00, 0x3C01], [0, 0], [0x3C01, 0x0001]] + [[0, 0]] * 13, np.uint16)
+    b = np.array([[0x3C00, 0x3555]] + [[0, 0]] * 7, np.uint16)
+    got = accumulate(Product(a, b, a_format=form, b_format=form, count=2, aligned=True), None, F32, rows=ROWS)
+    assert got[0, 0] == np.inf
+    assert np.isnan(got[0, 1])
+    assert not got[1].any()
+
+
+def test_fp8_is_exact_to_14_digits_only():
+    form = FORMATS["e4m3"]
+    ones = np.full((16, 32), 0x38, np.uint8)
+    product = Product(ones, ones[:8], a_format=form, b_format=form, count=1, aligned=True)
+    start = np.full((16, 8), 2.0**14, np.float32)
+    assert not product.exact(F32, start + 1)
+    assert (accumulate(product, start + 1, F32, rows=ROWS) == 2.0**14).all()
+    assert Product(ones, ones[:8], a_format=form, b_format=form, count=1).exact(F32, start + 1)
