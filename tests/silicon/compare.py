@@ -58,10 +58,13 @@ def differences(case: Case, left: Outputs, right: Outputs) -> Iterator[Differenc
 def _compare(part: Part, left: NDArray[Any], right: NDArray[Any]) -> Iterator[Difference]:
     kind = _INTEGERS[left.dtype.itemsize]
     a, b = np.ascontiguousarray(left).view(kind), np.ascontiguousarray(right).view(kind)
+    rule = part.rule
+    if isinstance(rule, NotANumber | Approximate):  # each half of a pair
+        narrow = _INTEGERS[_FLOATS[rule.kind][0] // 8]
+        a, b = a.view(narrow), b.view(narrow)
     wrong = a != b
     if not wrong.any():
         return
-    rule = part.rule
     note, allowed = "", False
     if isinstance(rule, NotANumber):
         both = _is_nan(a, rule.kind) & _is_nan(b, rule.kind)
@@ -82,7 +85,7 @@ def _compare(part: Part, left: NDArray[Any], right: NDArray[Any]) -> Iterator[Di
     else:
         assert isinstance(rule, Bits)
     at = np.flatnonzero(wrong)
-    digits = 2 * left.dtype.itemsize
+    digits = 2 * a.dtype.itemsize
     shown = "; ".join(f"[{i}] {int(a[i]):0{digits}x} and {int(b[i]):0{digits}x}" for i in at[:4])
     yield Difference(part.name, f"{at.size} of {a.size} differ: {shown}{note}", allowed)
 

@@ -80,8 +80,9 @@ class Case:
         parts: What is compared how; a buffer of ``outputs`` without a part is compared bit for bit.
         maps: By the name of a 128-byte buffer: the tensor map to write there and the buffer it describes.
         chunked: Kept as digests of chunks, because the outputs are many.
-        refused: A pattern of the simulator's message, for what it refuses and silicon runs: a probe, recorded to learn
-            what silicon does there.
+        refused: A pattern of the simulator's message, for what it refuses: a probe, recorded to learn what silicon does
+            there.
+        open: Why silicon may refuse what the simulator runs: a question to silicon, whose answer is only shown.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Case:
     maps: Mapping[str, tuple[Geometry, str]] = field(default_factory=dict)
     chunked: bool = False
     refused: str = ""
+    open: str = ""
 
     @property
     def ptx_sha256(self) -> str:

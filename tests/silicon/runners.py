@@ -31,7 +31,7 @@ def simulate(case: Case) -> Outputs:
     def prepare(grid: Any) -> None:
         regions = {region.name: region for region in grid.machine.memory}
         for where, (geometry, tensor) in case.maps.items():
-            regions[where].data[:] = np.frombuffer(geometry.encode(regions[tensor].start), np.uint8)
+            regions[where].data[:] = np.frombuffer(geometry.encode(regions[tensor].start, tag=0), np.uint8)
 
     ran = run_ptx(
         case.ptx,

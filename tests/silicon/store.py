@@ -1,9 +1,14 @@
-"""The file of recorded outputs: one compressed npz, with a JSON header under ``header``."""
+"""The file of recorded outputs: one compressed npz, with a JSON header under ``header``.
+
+``python -m tests.silicon.store KEPT.npz NEW.npz`` puts the records of the second into the first; ``--pending`` prints
+the arguments of ``tests.silicon.record`` for what waits to be recorded.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +20,7 @@ from numpy.typing import NDArray
 from tests.silicon.model import Case
 from tests.silicon.runners import Outputs
 
-__all__ = ["CHUNK", "Record", "Recording", "digests", "load", "save"]
+__all__ = ["CHUNK", "Record", "Recording", "digests", "load", "merged", "save"]
 
 CHUNK = 1024
 """Bytes of an output that one digest stands for."""
@@ -84,3 +89,24 @@ def load(path: Path) -> Recording:
             for name, kept in header["cases"].items()
         }
     return Recording(header["device"], header["driver"], header["date"], records)
+
+
+def merged(old: Recording, new: Recording) -> Recording:
+    """The records of both, the new ones first. Raises ValueError if they are of different devices or drivers."""
+    if (old.device, old.driver) != (new.device, new.driver):
+        raise ValueError(f"recorded on {old.device} ({old.driver}) and on {new.device} ({new.driver})")
+    return Recording(old.device, old.driver, new.date, {**old.records, **new.records})
+
+
+def main(arguments: list[str]) -> None:
+    if arguments == ["--pending"]:
+        from tests.silicon.test_silicon import PENDING
+
+        sys.stdout.write(" ".join(f"--only {name}" for name in PENDING) + "\n")
+        return
+    kept, new = (Path(name) for name in arguments)
+    save(kept, merged(load(kept), load(new)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

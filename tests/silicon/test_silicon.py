@@ -25,6 +25,16 @@ from tests.sim.alu.spellings import judge
 
 RECORDED = Path(__file__).parent / "h200.npz"
 HOW = "run `python -m tests.silicon.record OUT_DIR` on a machine with an H200 and keep its h200.npz in tests/silicon"
+PENDING = (
+    "arithmetic.nan.f64", "memory.store.shared", "copies.reduce.global.subnormals", "tensors.unaligned.",
+    "tensors.load.swizzle-32.narrow", "tensors.load.swizzle-64.narrow", "tensors.load.swizzle-128.narrow",
+    *(f"tensors.{what}.{rank}d.u8" for what in ("load", "store") for rank in (1, 2, 3, 4, 5)),
+)  # fmt: skip
+"""To be recorded: cases that are newer than the recording, by the beginnings of their names.
+
+``python -m tests.silicon.record OUT $(python -m tests.silicon.store --pending)``, then
+``python -m tests.silicon.store tests/silicon/h200.npz OUT/h200.npz``.
+"""
 by_family = pytest.mark.parametrize(
     "family", [pytest.param(f, marks=pytest.mark.slow) if f == "conversions" else f for f in FAMILIES]
 )
@@ -55,6 +65,11 @@ def stale(case: Case, record: Record) -> str:
     return ""
 
 
+def pending(name: str) -> bool:
+    """Whether a case waits for the next recording."""
+    return name.startswith(PENDING)
+
+
 def wrong(case: Case, ours: Outputs, record: Record) -> list[str]:
     """The differences that no rule allows."""
     found = differences(case, keep(case, ours), record.outputs)
@@ -68,23 +83,48 @@ def test_the_simulator_gives_what_silicon_gave(family: str) -> None:
     missing: list[str] = []
     for case in of(family):
         record = records.get(case.name)
-        if record is None:
+        if record is None or (pending(case.name) and stale(case, record)):
             missing.append(case.name)
+        elif record.error and case.open:
+            continue
         elif not case.refused and not stale(case, record):
             bad += (
                 [f"{case.name}: silicon gave {record.error}"] if record.error else wrong(case, simulate(case), record)
             )
     assert not bad, "simulator and silicon (left and right) differ:\n" + "\n".join(bad)
-    if missing:
-        pytest.skip(f"not recorded yet: {', '.join(missing)}; {HOW}")
+    assert [name for name in missing if not pending(name)] == []
 
 
 def test_what_is_recorded_is_of_these_cases() -> None:
     records = recorded().records
     cases = {case.name: case for case in every_case()}
-    old = [stale(cases[name], record) for name, record in records.items() if name in cases]
+    old = [stale(cases[name], record) for name, record in records.items() if name in cases and not pending(name)]
     old += [f"{name}: there is no such case any more" for name in records if name not in cases]
     assert not any(old), "record again:\n" + "\n".join(filter(None, old))
+
+
+def test_what_is_pending_runs_in_the_simulator() -> None:
+    records = recorded().records
+    waiting = [case for case in every_case() if pending(case.name)]
+    for case in waiting:
+        simulate(case)
+    left = [c.name for c in waiting if c.name not in records or stale(c, records[c.name])]
+    if left:
+        pytest.skip(f"to be recorded: {', '.join(left)}; {HOW}")
+
+
+def test_silicon_refuses_negative_coordinates_of_stores_too() -> None:
+    records = recorded().records
+    refused = [case.name for case in every_case() if case.refused and case.name.startswith("tensors.probe.store.neg")]
+    assert len(refused) == 3
+    assert all("ILLEGAL_INSTRUCTION" in records[name].error for name in refused)
+
+
+def test_all_that_is_not_recorded_is_listed() -> None:
+    records = recorded().records
+    missing = [case.name for case in every_case() if case.name not in records]
+    assert [name for name in missing if not pending(name)] == []
+    assert all(any(case.name.startswith(part) for case in every_case()) for part in PENDING)
 
 
 @pytest.mark.parametrize("case", [c for c in every_case() if c.refused], ids=lambda case: case.name)
@@ -171,6 +211,10 @@ def compared(left: list[int], right: list[int], part: Part) -> list[Difference]:
         (0x0000_0001, 0x8000_0001, Approximate("f32", 2, "2 ulp"), True),
         (0x3F80_0000, 0x3F80_0003, Approximate("f32", 2, "2 ulp", 1e-6), True),
         (0x3F80_0000, 0x7FC0_0000, Approximate("f32", 2, "2 ulp", 1e-6), False),
+        (0x3C00_0000, 0x3C01_0001, Approximate("f16", 1, "1 ulp of each half"), True),
+        (0x3C00_0000, 0x3C02_0001, Approximate("f16", 1, "1 ulp of each half"), False),
+        (0x7E00_3C00, 0x7FFF_3C00, NotANumber("f16", "payload"), True),
+        (0x7E00_3C00, 0x7C00_3C00, NotANumber("f16", "payload"), False),
         (0, 1, Reported("open"), True),
     ],
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tests.silicon.cases.spelled import integers, patterns
-from tests.silicon.model import Case, case, noise
+from tests.silicon.model import Case, Part, Reported, case, noise
 from tests.sim.tma.kernels import DATA, copy_in, copy_out, expect, first, prologue, wait
 
 __all__ = ["DONE", "cases", "values"]
@@ -65,6 +66,7 @@ def cases() -> Iterator[Case]:
         for kind in kinds:
             flag = ".noftz" if op == "add" and kind in ("f16", "bf16") else ""
             yield _reduction(f"copies.reduce.global.{op}.{kind}", f"{op}{flag}.{kind}", kind)
+    yield _of_subnormals()
 
 
 def _loads() -> Iterator[Case]:
@@ -128,6 +130,17 @@ def _store(name: str, issue: str, data: NDArray[np.uint8], out: NDArray[np.uint8
 def _reduction(name: str, spelling: str, kind: str) -> Case:
     issue = f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{spelling} [%rd101], [%r1+{DATA}], {SIZE};"
     return _store(name, issue, values(kind, SIZE, 5), values(kind, SIZE, 6))
+
+
+def _of_subnormals() -> Case:
+    """Whether ``add.f32`` flushes: each of 16 small numbers to each, in both places."""
+    codes = np.array([0, 1, 2, 0x1234, 0x40_0000, 0x7F_FFFF, 0x80_0000, 0x80_0001], np.uint32)
+    codes = np.concatenate([codes, codes | np.uint32(1 << 31)])
+    issue = f"cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd101], [%r1+{DATA}], {SIZE};"
+    found = _store("copies.reduce.global.subnormals", issue, np.repeat(codes, 16).view(np.uint8),
+                   np.tile(codes, 16).view(np.uint8))  # fmt: skip
+    rule = Reported("the ISA says that subnormals are flushed; an H200 kept one beside -0")
+    return replace(found, parts=(Part("out", "out", 0, SIZE, rule),))
 
 
 def _to_peer(name: str, opcode: str, kind: str) -> Case:

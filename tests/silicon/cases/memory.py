@@ -90,7 +90,15 @@ def _stores(name: str, space: str) -> Case:
     body += "mul.wide.u32 %rd12, %r0, 32; add.u64 %rd12, %rd12, %rd102;\n"
     body += "ld.global.b64 %rd30, [%rd12]; ld.global.b64 %rd31, [%rd12+8]; ld.global.b64 %rd32, [%rd12+16];\n"
     body += "ld.global.b64 %rd33, [%rd12+24];\n"
-    for i in range(4):
+    if space == "shared":
+        # Loaded for themselves: the driver's compiler (CUDA 13.0) packs {%rs33, %rs30} for a store in place, into the
+        # register that %r33 still needs, where both are parts of %rd33.
+        for i in range(4):
+            body += f"ld.volatile.global.b32 %r{30 + i}, [%rd12+{8 * i}];"
+            body += f"ld.volatile.global.b16 %rs{30 + i}, [%rd12+{8 * i}];"
+            body += f"ld.volatile.global.f32 %f{30 + i}, [%rd12+{8 * i}];"
+            body += f"ld.volatile.global.f64 %fd{30 + i}, [%rd12+{8 * i}];\n"
+    for i in range(4 if space != "shared" else 0):
         body += f"cvt.u32.u64 %r{30 + i}, %rd{30 + i}; cvt.u16.u64 %rs{30 + i}, %rd{30 + i};"
         body += f"mov.b32 %f{30 + i}, %r{30 + i}; mov.b64 %fd{30 + i}, %rd{30 + i};\n"
     if space == "generic":

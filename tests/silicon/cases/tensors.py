@@ -49,12 +49,15 @@ def cases() -> Iterator[Case]:
                 yield _load(f"tensors.load.{name}", geometry, ((0, 0), (16, 30), (-16, 5)), offset=offset)
                 yield _store(f"tensors.store.{name}", geometry, ((0, 0), (16, 30), (48, 5)), offset=offset)
         narrow = Geometry(E.F16, (128, 40), (272,), (max(8, inner // 4), 16), (), swizzle)
-        yield _load(f"tensors.load.swizzle-{inner if swizzle else 0}.narrow", narrow, ((0, 0), (8, 30)))
+        label = f"tensors.load.swizzle-{inner if swizzle else 0}.narrow"
+        yield (_narrow if swizzle else _load)(label, narrow, ((0, 0), (8, 30)))
     for rank in (1, 2, 3, 4, 5):
         for width, element in ((1, E.U8), (2, E.BF16), (4, E.U32)):
             strides = tuple(width * n for n in (112, 560, 2240, 6720))[: rank - 1]
             geometry = Geometry(element, (96, 5, 4, 3, 2)[:rank], strides, (16, 4, 3, 2, 2)[:rank])
-            where = [at[:rank] for at in ((0, 0, 0, 0, 0), (16, 1, 2, -1, 1), (88, 3, -2, 2, 0), (-8, 4, 3, 1, -1))]
+            # Of u8 at coordinates of 88 and 8 an H200 stops with an illegal instruction: see `_unaligned`.
+            far, near = (80, -16) if width == 1 else (88, -8)
+            where = [at[:rank] for at in ((0, 0, 0, 0, 0), (16, 1, 2, -1, 1), (far, 3, -2, 2, 0), (near, 4, 3, 1, -1))]
             yield _load(f"tensors.load.{rank}d.{element.name.lower()}", geometry, where)
             yield _store(f"tensors.store.{rank}d.{element.name.lower()}", geometry, _positive(where))
     for rank, steps in ((2, (1, 2)), (3, (1, 3, 2)), (5, (1, 2, 1, 2, 1)), (2, (1, 8))):
@@ -66,6 +69,7 @@ def cases() -> Iterator[Case]:
         name = "-".join(str(step) for step in steps)
         yield _load(f"tensors.load.steps.{name}", geometry, where)
     yield _spellings()
+    yield from _unaligned()
     for op, kinds in TO_GLOBAL.items():
         table = BITWISE if op in ("and", "or", "xor") else NUMBERS
         for element, kind in table.items():
@@ -73,24 +77,35 @@ def cases() -> Iterator[Case]:
                 yield _reduction(f"tensors.reduce.{op}.{kind}", op, element, kind)
 
 
+def _unaligned() -> Iterator[Case]:
+    """First coordinates that are no multiple of 16 bytes, one a case; and boxes 16 bytes wide."""
+    why = "an H200 refused u8 loads and stores of 16-byte boxes at 0, 16, 88 and 8; which of those is not known"
+    tried = ((E.U8, 1, (0, 1, 8, 88)), (E.F16, 2, (1, 4, 92)), (E.U32, 4, (1, 2, 94)), (E.U64, 8, (1,)))
+    for element, width, firsts in tried:
+        for inner in (16, 64):
+            geometry = Geometry(element, (96, 8), (96 * width + 16,), (inner // width, 4))
+            for first_ in firsts:
+                label = f"{element.name.lower()}.{inner}.{first_}"
+                yield _load(f"tensors.unaligned.load.{label}", geometry, ((first_, 1),), open=why)
+                yield _store(f"tensors.unaligned.store.{label}", geometry, ((first_, 1),), open=why)
+
+
 def _probes() -> Iterator[Case]:
-    """What the simulator refuses, because no document says what comes out."""
+    """What no document tells, and what the simulator refuses."""
     for element, width in ((E.F16, 2), (E.BF16, 2), (E.F32, 4), (E.F64, 8)):
         geometry = Geometry(element, (96, 40), (96 * width + 16,), (64 // width, 12), fill=1)
-        yield _load(f"tensors.probe.nan-fill.{element.name.lower()}", geometry, INSIDE_AND_OUT, refused="NaN fill")
+        yield _load(f"tensors.probe.nan-fill.{element.name.lower()}", geometry, INSIDE_AND_OUT)
     tf32 = Geometry(E.F32, (96, 40), (400,), (16, 12), tf32=1)
-    yield _load("tensors.probe.tf32", tf32, INSIDE_AND_OUT, refused="NaN in the box of a tf32")
+    yield _load("tensors.probe.tf32", tf32, INSIDE_AND_OUT)
     finite = _load("tensors.load.tf32", tf32, INSIDE_AND_OUT)
     yield replace(finite, buffers={**finite.buffers, "x": values("f32", finite.buffers["x"].size, 9)})
     ftz = Geometry(E.F32_FTZ, (96, 40), (400,), (16, 12))
-    subnormal = _load("tensors.probe.ftz", ftz, INSIDE_AND_OUT, refused="subnormal")
+    subnormal = _load("tensors.probe.ftz", ftz, INSIDE_AND_OUT)
     yield replace(subnormal, buffers={**subnormal.buffers, "x": values("f32", subnormal.buffers["x"].size, 9)})
     normal = noise(subnormal.buffers["x"].size, 10, np.uint32) | np.uint32(1 << 29)
-    yield replace(
-        subnormal, name="tensors.load.f32_ftz", buffers={**subnormal.buffers, "x": normal.view(np.uint8)}, refused=""
-    )
-    yield _store("tensors.probe.store.ftz", ftz, ((0, 0), (16, 30)), refused="tf32 or ftz")
-    yield _store("tensors.probe.store.tf32", tf32, ((0, 0), (16, 30)), refused="tf32 or ftz")
+    yield replace(subnormal, name="tensors.load.f32_ftz", buffers={**subnormal.buffers, "x": normal.view(np.uint8)})
+    yield _store("tensors.probe.store.ftz", ftz, ((0, 0), (16, 30)))
+    yield _store("tensors.probe.store.tf32", tf32, ((0, 0), (16, 30)))
     for rank in (1, 2, 3):
         geometry = Geometry(E.U16, (96, 12, 4)[:rank], (224, 224 * 16)[: rank - 1], (16, 4, 2)[:rank])
         where = ((-8, 2, 1), (90, -2, 1), (16, 4, -1), (-32, -8, -8))[:4]
@@ -139,6 +154,22 @@ def _load(name: str, geometry: Geometry, coordinates: Sequence[Sequence[int]], *
     buffers = {"x": _tensor(geometry, 1), "map": np.zeros(128, np.uint8), "out": out}
     shared = DATA + offset + len(coordinates) * _slot(geometry)
     return case(name, body, buffers, ("out",), maps={"map": (geometry, "x")}, shared=shared, **more)
+
+
+def _narrow(name: str, geometry: Geometry, coordinates: Sequence[Sequence[int]]) -> Case:
+    """Boxes narrower than the swizzle's span, over bytes that are known, and all that lies there afterwards."""
+    size = -(-geometry.box[1] * geometry.pitch // 1024) * 1024
+    total = size * len(coordinates)
+    issues = [expect(geometry.bytes * len(coordinates))]
+    for number, at in enumerate(coordinates):
+        issues.append(
+            "cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes "
+            f"[%r1+{DATA + number * size}], [%rd101, {_coordinates(at)}], [%r1];"
+        )
+    body = [prologue(), copy_in(total, source="%rd103"), first("\n".join(issues)), wait(), copy_out(total)]
+    buffers = {"x": _tensor(geometry, 1), "map": np.zeros(128, np.uint8), "out": np.zeros(total, np.uint8),
+               "in": noise(total, 7)}  # fmt: skip
+    return case(name, "\n".join(body), buffers, ("out",), maps={"map": (geometry, "x")}, shared=DATA + total)
 
 
 def _store(
