@@ -229,12 +229,10 @@ def _float_to_float(mode: str, flush: bool, clamps: bool, target: str, source: s
         if not np.count_nonzero(wrong):
             return pattern
         if keeps:
-            kept = a if source == target and not mode else _nan_of(a, source, target)
-        elif target == "f64":
-            kept = np.uint64(0x7FFF_FFFF_E000_0000)
-        else:
-            return pattern
-        return np.where(wrong, kept, pattern)
+            return np.where(wrong, a if source == target and not mode else _nan_of(a, source, target), pattern)
+        if target == "f64":
+            return np.where(wrong, np.uint64(0x7FFF_FFFF_E000_0000), pattern)
+        return pattern
 
     def plain(a: Array) -> Array:
         value = floats(a, source, flush=flush and source == "f32" and target != "f16").astype(np.float64)

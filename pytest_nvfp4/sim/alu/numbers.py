@@ -53,7 +53,8 @@ def without_sign(pattern: Array, root: str, infinity: int, nan: int) -> Array:
     dtype = pattern.dtype.type
     sign = dtype(1 << 8 * pattern.itemsize - 1)
     size = pattern & ~sign
-    return np.where(size > infinity, dtype(nan), size if root == "abs" else pattern ^ sign)
+    result: Array = np.where(size > infinity, dtype(nan), size if root == "abs" else pattern ^ sign)
+    return result
 
 
 def flushed(a: Array) -> Array:
