@@ -20,7 +20,7 @@ from tests.silicon.driver import CudaError, Gpu
 from tests.silicon.model import Approximate, Case, NotANumber, Part, Reported
 from tests.silicon.record import PATIENCE, Pool, case_named
 from tests.silicon.runners import Outputs, on_silicon, simulate
-from tests.silicon.store import Record, Recording, keep, load, save
+from tests.silicon.store import Record, Recording, keep, load, merged, save
 from tests.sim.alu.spellings import judge
 
 RECORDED = Path(__file__).parent / "h200.npz"
@@ -239,6 +239,15 @@ def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
     read = load(tmp_path / "a.npz")
     assert (read.device, read.driver, read.date) == ("a device", "a driver", "2030-01-01")
     assert wrong(case, simulate(case), read.records[case.name]) == []
+
+
+def test_new_records_replace_old_ones_of_the_same_device() -> None:
+    one, two, three = (Record(letter, letter) for letter in "abc")
+    old = Recording("a device", "a driver", "2030-01-01", {"x": one, "y": two})
+    new = Recording("a device", "a driver", "2030-02-01", {"y": three})
+    assert merged(old, new) == Recording("a device", "a driver", "2030-02-01", {"x": one, "y": three})
+    with pytest.raises(ValueError, match="another device"):
+        merged(old, replace(new, device="another device"))
 
 
 @pytest.mark.slow

@@ -15,6 +15,8 @@ Rules, and where they come from:
 - An element outside the tensor reads as zero and is not written; negative coordinates are outside; it counts towards
   the bytes of the transaction (measured on an H200). The NaN fill puts 0x7FF7 into every 16 bits, so that an f32 is
   0x7FF77FF7 (measured on an H200 for f16, bf16, f32 and f64; documented nowhere).
+- Open: an H200 stopped with an illegal instruction at u8 boxes of 16 bytes with first coordinates 88 and 8, which no
+  document forbids (88 and 8 of wider elements, which make multiples of 16 bytes, are fine). They are run here.
 - Packed 4-bit elements (``.b4x16``) are copied as they lie, two a byte (PTX ISA, "Padding and alignment of the
   sub-byte types"); coordinates count elements, and a first coordinate in the middle of a byte is unsupported.
 - A ``tf32`` map rounds fp32 to the nearest-even tf32 on its way to shared memory (PTX ISA, "Tensor Dimension, size
