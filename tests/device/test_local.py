@@ -74,7 +74,11 @@ RED = {
 
 
 def test_the_corpus_is_complete() -> None:
-    assert {path.stem.removeprefix("cheat_") for path in KERNELS.glob("cheat_*.py")} == {*RED, "other_stream", "trailing_stream"}
+    assert {path.stem.removeprefix("cheat_") for path in KERNELS.glob("cheat_*.py")} == {
+        *RED,
+        "other_stream",
+        "trailing_stream",
+    }
 
 
 @pytest.mark.parametrize("cheat", RED)
