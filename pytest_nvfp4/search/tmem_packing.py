@@ -216,8 +216,8 @@ def _badness(packing: Packing) -> tuple[int, int, int, int, int]:
 def pack(request: Request) -> Search:
     """Every order of the segments, every overlap of neighbouring accumulators, every order in time of accumulators.
 
-    Of the overlaps only those are tried at which one more subtile is touched: a smaller one in between costs as much
-    of the lead and saves fewer columns. An overlap that is larger everywhere than one that fits has no larger lead.
+    Of the overlaps only those are tried that the shortest packing for some lead can have (``_steps``). An overlap that
+    is larger everywhere than one that fits has no larger lead.
 
     Raises:
         TmemError: more overlaps than are tried.
@@ -253,11 +253,23 @@ def _covers(larger: tuple[int, ...], smaller: tuple[int, ...]) -> bool:
 
 
 def _steps(request: Request) -> list[int]:
-    """The overlaps at which one more subtile of an accumulator is touched, from either side."""
+    """The overlaps of neighbours that can matter.
+
+    How many subtiles two accumulators share changes where their distance passes a multiple of a subtile, from either
+    side. A lead is thus a set of least distances, also of accumulators that are not neighbours, and the shortest
+    packing that keeps them all has every start at a sum of such distances: the overlaps are what neighbouring sums
+    leave.
+    """
     width = request.accumulator.columns
     if request.stages == 1:
         return [0]
-    return sorted({at for first in range(0, width, request.width) for at in (first, width - first) if at < width})
+    distances = {at for first in range(0, width, request.width) for at in (first, width - first) if at}
+    starts = {0}
+    for _ in range(request.stages - 1):
+        starts |= {start + distance for start in starts for distance in distances}
+    if request.stages == 2:
+        return sorted(width - start for start in starts if 0 < start <= width)
+    return sorted({width - (b - a) for a in starts for b in starts if 0 < b - a <= width})
 
 
 def _shortest(
