@@ -210,6 +210,15 @@ class ClusterAgents:
         self.copies: dict[int, Copies] = {}
         self.warpgroups: dict[object, int] = {}
 
+    def dissolve(self) -> None:
+        """The cluster has ended. What its agents are called stays with the launch."""
+        for agent in self.clocks.agents.values():
+            if isinstance(agent, WarpAgent):
+                agent.uses.clear()
+        self.clocks.dissolve()
+        for kept in (self.barriers, self.rounds, self.pipes, self.bulk, self.copies, self.warpgroups):
+            kept.clear()
+
     @cached_property
     def earlier_grids(self) -> int:
         """The agent that stands for the launches that this one may overlap: it has one tick."""

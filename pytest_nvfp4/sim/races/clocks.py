@@ -104,6 +104,11 @@ class Clocks:
                 clock.ticks = np.concatenate((clock.ticks, np.zeros((ROWS, more), np.int64)), axis=1)
         return len(self.owners) - 1
 
+    def dissolve(self) -> None:
+        """The cluster has ended."""
+        self.agents.clear()
+        self._clocks.clear()
+
     def clock(self) -> Clock:
         """A new clock, of nothing."""
         clock = Clock(self._size)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.races.agents import WarpAgent
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.grid import Grid
+    from pytest_nvfp4.sim.tcgen05.monitor import Touches
 
-__all__ = ["LANES_A_UNIT", "CtaMemory", "LaunchRaces", "Step"]
+__all__ = ["LANES_A_UNIT", "CtaMemory", "LaunchRaces", "Parts"]
 
 LANES_A_UNIT = 16
 """Lanes of TMEM that are one unit: every shape of every instruction has a multiple of them, or is alone in its 32."""
@@ -35,14 +36,14 @@ _COLUMNS = 512
 _UNITS_A_COLUMN = 128 // LANES_A_UNIT
 
 
-Step = tuple[Callable[[list[int], Access, Ticks], None], list[int], bool]
-"""A shadow's read or write, the parts, and whether they are of shared memory."""
+Parts = tuple[Sequence[int], Sequence[int], Sequence[int]]
+"""What an operation of the tensor core touches, in parts: of shared memory, of TMEM that it reads, that it writes."""
 
 
 class CtaMemory:
     """The shadows of a CTA's memories: ``cta.unit(CtaMemory)``."""
 
-    __slots__ = ("agents", "gathered", "launch", "operations", "shared", "tmem")
+    __slots__ = ("agents", "gathered", "launch", "shared", "tmem")
 
     def __init__(self, cta: Cta) -> None:
         launch = self.launch = cta.launch.unit(LaunchRaces)
@@ -56,10 +57,14 @@ class CtaMemory:
             watched.omission = launch.tmem_omission
             watched.told, watched.commits = launch.told_omissions, launch.told_commits
             self.tmem = watched
-        self.operations: dict[Any, list[Step]] = {}
-        """What an operation of the tensor core does, by the operation's plan."""
         self.gathered: dict[int, int] = {}
         """By warp that has left a cluster barrier, its tick then: all CTAs had started."""
+
+    def dissolve(self) -> None:
+        """The cluster has ended: let go of what refers back to it."""
+        self.agents.dissolve()
+        self.shared.dissolve()
+        self.tmem.dissolve()
 
 
 class LaunchRaces:
@@ -83,6 +88,8 @@ class LaunchRaces:
         self.told_commits: set[tuple[int, int]] = set()
         self.overlap: Overlap | None = None
         """The launch before this one, if it may still run."""
+        self.touches: dict[Touches, Parts] = {}
+        """What operations of the tensor core touch."""
         self._orders: dict[int, Order] = {}
         self._relaxed: dict[int, bool] = {}
         self._matrices: dict[int, int] = {}

@@ -8,7 +8,7 @@ division belongs to the launch: its CTAs use the same layout, so that only the f
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,13 +49,26 @@ class Partition:
 
     def footprint(self, key: Hashable, units: Units) -> Footprint:
         """The footprint of units (unique numbers, or a slice); ``find`` gives it again by the key."""
-        parts = self._split(units)
-        made = Footprint(parts)
-        if len(self._known) < _KEPT:
-            self._known[key] = made
-            for part in parts:
-                self._containing[part].append(made)
+        made = Footprint(self._split(units))
+        self._keep(key, made)
         return made
+
+    @property
+    def full(self) -> bool:
+        """Whether footprints are no longer kept: those made now do not follow later splits."""
+        return len(self._known) >= _KEPT
+
+    def union(self, key: Hashable, footprints: Sequence[Footprint]) -> Footprint:
+        """What several footprints have together; ``find`` gives it again by the key."""
+        made = Footprint(list(dict.fromkeys(part for one in footprints for part in one.parts)))
+        self._keep(key, made)
+        return made
+
+    def _keep(self, key: Hashable, made: Footprint) -> None:
+        if not self.full:
+            self._known[key] = made
+            for part in made.parts:
+                self._containing[part].append(made)
 
     def extent(self, part: int) -> tuple[int, int, int]:
         """The first unit of a part, the one after its last, and how many it has."""

@@ -146,6 +146,12 @@ class Shadow:
             if (wrote or writes) and before[agent] < one[1] and not strong & access[2]:
                 self.conflict(self, part, one, wrote, access, writes, False, ticks)
 
+    def dissolve(self) -> None:
+        """The memory is gone: let go of the accesses, whose warps know it."""
+        self.writes.clear()
+        self.reads.clear()
+        self.covered.clear()
+
     def forget(self, parts: Sequence[int]) -> None:
         """What was there is gone, and so is its history."""
         if len(self.writes) != len(self.partition.parents):

@@ -3,6 +3,7 @@
 # ruff: noqa: ARG002 - the signatures are those of sim.monitor
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,14 +11,14 @@ import numpy as np
 from pytest_nvfp4.sim.races.access import ASYNC, Access
 from pytest_nvfp4.sim.races.agents import WarpAgent
 from pytest_nvfp4.sim.races.clocks import Agent
-from pytest_nvfp4.sim.races.launch import CtaMemory, LaunchRaces, Step
+from pytest_nvfp4.sim.races.launch import CtaMemory, LaunchRaces, Parts
 from pytest_nvfp4.sim.races.sync_variables import Known
 from pytest_nvfp4.sim.races.tensor_order import TensorUse
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
-    from pytest_nvfp4.sim.tcgen05.monitor import Box, Touched
+    from pytest_nvfp4.sim.tcgen05.monitor import Box, Touched, Touches
     from pytest_nvfp4.sim.wgmma.operation import Operation
     from pytest_nvfp4.sim.wgmma.unit import Warpgroup
 
@@ -31,15 +32,15 @@ class TensorHooks(Hooks):
 
     # ---- the tensor core -----------------------------------------------------------------------------------------
 
-    def _use_of(self, agent: WarpAgent, at: int, touched: Touched | None = None) -> TensorUse:
-        """How an instruction uses tensor memory; ``touched`` is what an MMA or a copy does there."""
-        key = touched or at
+    def _use_of(self, agent: WarpAgent, at: int, touches: Touches | None = None) -> TensorUse:
+        """How an instruction uses tensor memory; ``touches`` is what an MMA or a copy does there."""
+        key = touches or at
         found = agent.uses.get(key)
         if found is None:
             instruction = agent.launch.grid.kernel.instructions[at]
             kind = instruction.parts[1]
             of = next((part for part in instruction.parts if part.startswith("kind::")), "")
-            found = agent.uses[key] = TensorUse(kind, agent, None, (of, touched.writes if touched is not None else ()))
+            found = agent.uses[key] = TensorUse(kind, agent, None, (of, touches.writes if touches is not None else ()))
         return found
 
     def _pipe(self, agent: WarpAgent, queue: object, w: Warp) -> Agent:
@@ -61,15 +62,21 @@ class TensorHooks(Hooks):
             agent.advance()
         launch = agent.launch
         number, tick, who = pipe.number, pipe.tick, agent.who
-        operand = make((number, tick, ASYNC, at, who, None, None))
-        use = agent.uses.get(touched[0]) or self._use_of(agent, at, touched[0])
+        # The accumulator matters only to what official kernels leave out.
+        touches = touched[0][1] if self.warnings else None
+        use = agent.uses.get(touches or at) or self._use_of(agent, at, touches)
         tensor = make((number, tick, 0, at, who, None, use))
         ticks = pipe.clock.ticks
-        for one in touched:
-            memory = one.cta.units.get(CtaMemory) or one.cta.unit(CtaMemory)
-            steps = memory.operations.get(one) or _operation_steps(launch, memory, one)
-            for step, parts, of_shared in steps:
-                step(parts, operand if of_shared else tensor, ticks)
+        known = launch.touches
+        for cta, one in touched:
+            memory = cta.units.get(CtaMemory) or cta.unit(CtaMemory)
+            shared, reads, writes = known.get(one) or _parts_of(launch, one)
+            if shared:
+                memory.shared.read(shared, make((number, tick, ASYNC, at, who, None, None)), ticks)
+            if reads:
+                memory.tmem.read(reads, tensor, ticks)
+            if writes:
+                memory.tmem.write(writes, tensor, ticks)
 
     def tensor_committed(self, w: Warp, at: int, queue: object, barriers: tuple[Mbarrier, ...]) -> None:
         """The barriers will know all that the pipe has been given."""
@@ -175,16 +182,20 @@ def _lagging(kind: str, agent: WarpAgent) -> Any:
     return Owner(kind, f"{'tcgen05.st' if kind == 'tmem-store' else 'tcgen05.ld'} of {agent.who}", agent.who)
 
 
-def _operation_steps(launch: LaunchRaces, memory: CtaMemory, touched: Touched) -> list[Step]:
-    """What an operation of the tensor core does to the shadows, kept with its plan."""
-    steps: list[Step] = []
-    if touched.shared.size:
-        steps.append((memory.shared.read, units_footprint(launch, touched.shared).parts, True))
-    for box in touched.reads:
-        if box in touched.writes:
-            continue  # the write looks at more
-        steps.append((memory.tmem.read, (launch.tmem.find(box) or box_footprint(launch, box)).parts, False))
-    for box in touched.writes:
-        steps.append((memory.tmem.write, (launch.tmem.find(box) or box_footprint(launch, box)).parts, False))
-    memory.operations[touched] = steps
-    return steps
+def _parts_of(launch: LaunchRaces, touches: Touches) -> Parts:
+    """What an operation of the tensor core touches, in parts: kept with the launch."""
+    shared = units_footprint(launch, touches.shared).parts if touches.shared.size else []
+    # Of what it also writes, the write looks at more.
+    reads = tuple([box for box in touches.reads if box not in touches.writes])
+    found = shared, _together(launch, reads), _together(launch, touches.writes)
+    if not launch.shared.full and not launch.tmem.full:
+        launch.touches[touches] = found
+    return found
+
+
+def _together(launch: LaunchRaces, boxes: tuple[Box, ...]) -> Sequence[int]:
+    """The parts of several rectangles of TMEM."""
+    footprints = [launch.tmem.find(box) or box_footprint(launch, box) for box in boxes]
+    if len(footprints) < 2:
+        return footprints[0].parts if footprints else []
+    return (launch.tmem.find(boxes) or launch.tmem.union(boxes, footprints)).parts

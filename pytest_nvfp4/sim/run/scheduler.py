@@ -207,7 +207,7 @@ class Scheduler:
         ended = [c for c in self.resident if all(cta.exited == len(cta.warps) for cta in c.ctas)]
         if ended:
             self.resident = [c for c in self.resident if c not in ended]
-            if machine.monitor is None and machine.trace is None:  # those may name what was long ago
+            if machine.trace is None:  # that may name what was long ago
                 for cluster in ended:
                     cluster.dissolve()
 

@@ -32,8 +32,8 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.descriptor import matrix
 from pytest_nvfp4.sim.tcgen05.group import expect, group_of, pair_of, single_lane
-from pytest_nvfp4.sim.tcgen05.monitor import Box, Touched
-from pytest_nvfp4.sim.tcgen05.operand import Geometry, geometry, units_of
+from pytest_nvfp4.sim.tcgen05.monitor import Box, Touched, Touches
+from pytest_nvfp4.sim.tcgen05.operand import Geometry, first_chunk, geometry, units_of
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
 if TYPE_CHECKING:
@@ -82,10 +82,8 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: Shape, at: 
     if core.machine.monitor is not None:
         touched = plan.touched
         if touched is None:
-            touched = core.touched.get(key)
-            if touched is None:
-                touched = core.touched[key] = _touched(plan.cores, address, value, shape)
-            plan.touched = touched
+            touches = _touches(address & 0xFFFF, value, shape)
+            touched = plan.touched = tuple([(one.cta, touches) for one in plan.cores])
         core.machine.monitor.tensor_issued(w, at, core.pipe.queue, touched)
     core.submit(core.pipe.queue, plan.execute, what=what)
 
@@ -125,20 +123,18 @@ def _epochs(cores: tuple[TensorCore, ...]) -> int:
     return cores[0].tmem.epoch if len(cores) == 1 else cores[0].tmem.epoch + cores[1].tmem.epoch
 
 
-def _touched(cores: tuple[TensorCore, ...], address: int, value: int, shape: Shape) -> tuple[Touched, ...]:
-    """What is read and written, for the monitor."""
+@lru_cache(maxsize=4096)
+def _touches(column: int, value: int, shape: Shape) -> Touches:
+    """What a copy reads and writes in a CTA, for the monitor."""
     decoded = matrix(value, shape.what)
     table = geometry(
         decoded, rows=shape.rows, mn=False, element_bytes=1, what=shape.what, row_bytes=shape.bits // 8
     )  # fmt: skip
-    column, columns = address & 0xFFFF, shape.bits // 32
+    columns = shape.bits // 32
     written: tuple[Box, ...] = ((column, columns, 0, LANES),)
     if shape.rows == 4:
         written = tuple((column, columns, 32 * q, 1) for q in range(4))
-    return tuple(
-        Touched(one.cta, units_of(table) + one.chunks.check(decoded.start, table, what=shape.what), (), written)
-        for one in cores
-    )
+    return Touches(units_of(table) + first_chunk(decoded.start), (), written)
 
 
 def _plan(w: Warp, core: TensorCore, address: int, value: int, shape: Shape) -> Plan:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.tcgen05.copy import Plan, Shape
     from pytest_nvfp4.sim.tcgen05.mma import Plan as MmaPlan
-    from pytest_nvfp4.sim.tcgen05.monitor import Touched
 
 __all__ = ["TensorCore"]
 
@@ -24,7 +23,6 @@ class TensorCore:
 
     __slots__ = (
         "cache", "chunks", "copies", "counters", "cta", "issuers", "machine", "pipe", "plans", "submit", "tmem",
-        "touched",
     )  # fmt: skip
 
     def __init__(self, cta: Cta) -> None:
@@ -39,8 +37,6 @@ class TensorCore:
         self.submit = cta.launch.machine.asynchronous.submit
         self.copies: dict[tuple[int, int, Shape], Plan] = {}
         """Copies that were checked, by operands and shape, and hold in one epoch of TMEM."""
-        self.touched: dict[tuple[int, int, Shape], tuple[Touched, ...]] = {}
-        """What copies touch, for a monitor."""
         self.plans: dict[tuple[object, ...], MmaPlan] = {}
         """MMAs that were checked, likewise."""
 

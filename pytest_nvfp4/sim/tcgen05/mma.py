@@ -37,7 +37,7 @@ from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.datapath import Datapath, datapath
 from pytest_nvfp4.sim.tcgen05.descriptor import KINDS, Instruction, instruction, matrix
 from pytest_nvfp4.sim.tcgen05.group import group_of, pair_of, single_lane
-from pytest_nvfp4.sim.tcgen05.monitor import Touched
+from pytest_nvfp4.sim.tcgen05.monitor import Touched, Touches
 from pytest_nvfp4.sim.tcgen05.operand import Chunks, Geometry, geometry
 from pytest_nvfp4.sim.tcgen05.tiles import Operand
 from pytest_nvfp4.sim.tcgen05.tmem import LANES
@@ -132,20 +132,22 @@ class _Side:
     """One CTA's part of a checked instruction."""
 
     __slots__ = (
-        "a_chunks", "a_column", "a_first", "a_path", "a_table", "b_chunks", "b_first", "b_table", "core", "sfa",
-        "sfa_column", "sfb", "sfb_column", "tmem",
+        "a_chunks", "a_column", "a_first", "a_geometry", "a_path", "a_table", "b_chunks", "b_first", "b_geometry",
+        "b_table", "core", "sfa", "sfa_column", "sfb", "sfb_column", "tmem",
     )  # fmt: skip
 
     def __init__(self, core: TensorCore) -> None:
         self.core = core
         self.tmem = core.tmem
         self.a_chunks: Chunks | None = None
+        self.a_geometry: Geometry | None = None
         self.a_table: NDArray[np.intp] | None = None
         self.a_path: Datapath | None = None
         self.a_column = 0
         self.a_first = self.b_first = 0
         self.sfa_column = self.sfb_column = 0
         self.b_chunks: Chunks
+        self.b_geometry: Geometry
         self.b_table: NDArray[np.intp]
         self.sfa: NDArray[np.uint32]
         self.sfb: NDArray[np.uint32]
@@ -179,22 +181,17 @@ class Plan:
     def touched(self) -> tuple[Touched, ...]:
         """What is read and written, for the monitor."""
         if self._touched is None:
-            self._touched = tuple(self._touched_by(side) for side in self.sides)
+            self._touched = tuple([
+                (
+                    side.core.cta,
+                    _touches(
+                        self.work, self.path, self.column, self.enable, side.a_geometry, side.a_first, side.a_column,
+                        side.b_geometry, side.b_first, side.sfa_column, side.sfb_column,
+                    ),
+                )
+                for side in self.sides
+            ])  # fmt: skip
         return self._touched
-
-    def _touched_by(self, side: _Side) -> Touched:
-        path, ins = self.path, self.ins
-        shared = [side.b_table.ravel() + side.b_first]
-        boxes = path.boxes(self.column, path.columns)
-        reads = list(boxes) if self.enable else []
-        if side.a_table is not None:
-            shared.append(side.a_table.ravel() + side.a_first)
-        else:
-            reads.extend(path.boxes(side.a_column, 8))
-        if ins.vector:
-            reads.append((side.sfa_column, scales.columns(ins.rows), 0, LANES))
-            reads.append((side.sfb_column, scales.columns(ins.n), 0, LANES))
-        return Touched(side.core.cta, np.unique(np.concatenate(shared)), tuple(reads), boxes)
 
     def execute(self) -> None:
         """Read the operands and join the chain."""
@@ -242,6 +239,26 @@ class Plan:
         )  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
+def _touches(
+    work: _Work, path: Datapath, column: int, enable: bool, a: Geometry | None, a_first: int, a_column: int,
+    b: Geometry, b_first: int, sfa_column: int, sfb_column: int,
+) -> Touches:  # fmt: skip
+    """What an instruction reads and writes in a CTA, found once for all CTAs."""
+    ins = work.ins
+    shared = [b.table.ravel() + b_first]
+    boxes = path.boxes(column, path.columns)
+    reads = list(boxes) if enable else []
+    if a is not None:
+        shared.append(a.table.ravel() + a_first)
+    else:
+        reads.extend(path.boxes(a_column, 8))
+    if ins.vector:
+        reads.append((sfa_column, scales.columns(ins.rows), 0, LANES))
+        reads.append((sfb_column, scales.columns(ins.n), 0, LANES))
+    return Touches(np.unique(np.concatenate(shared)), tuple(reads), boxes)
+
+
 def _plan(
     w: Warp, core: TensorCore, d: int, a: int, b: int, descriptor: int, enable: bool, disable: Sequence[Bits],
     sfa: int, sfb: int, form: Form,
@@ -281,10 +298,10 @@ def _plan(
         if form.a_in_tmem:
             side.a_path, side.a_column = _tmem_a(one, a, work.family, path, what)
         else:
-            side.a_first, table = _look(one, a, ins.rows, ins.a_mn, work.a_bytes, f"{what}: A")
-            side.a_chunks, side.a_table = one.chunks.chunks[side.a_first :], table.table
-        side.b_first, table = _look(one, b, work.b_rows, ins.b_mn, work.b_bytes, f"{what}: B")
-        side.b_chunks, side.b_table = one.chunks.chunks[side.b_first :], table.table
+            side.a_first, side.a_geometry = _look(one, a, ins.rows, ins.a_mn, work.a_bytes, f"{what}: A")
+            side.a_chunks, side.a_table = one.chunks.chunks[side.a_first :], side.a_geometry.table
+        side.b_first, side.b_geometry = _look(one, b, work.b_rows, ins.b_mn, work.b_bytes, f"{what}: B")
+        side.b_chunks, side.b_table = one.chunks.chunks[side.b_first :], side.b_geometry.table
         tmem.wrote(column, path.columns, lanes)
     # Quadrants that a warpx4 copy did not make equal may become different: they are compared each time.
     plan.epoch = plan.now() if steady else -1

@@ -18,26 +18,28 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
 
-__all__ = ["Box", "TensorMonitor", "Touched"]
+__all__ = ["Box", "TensorMonitor", "Touched", "Touches"]
 
 Box = tuple[int, int, int, int]
 """A rectangle of TMEM: first column, number of columns, first lane, number of lanes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Touched:
-    """What an operation of a pipe reads and writes in one CTA.
+class Touches:
+    """What an operation of a pipe reads and writes in a CTA: the same object for what is the same, in all CTAs.
 
     Attributes:
-        cta: The CTA.
         shared: Numbers of the 16-byte pieces of shared memory that are read (0 is the kernel's first byte), unique.
         reads, writes: Rectangles of TMEM.
     """
 
-    cta: Cta
     shared: NDArray[np.intp]
     reads: tuple[Box, ...]
     writes: tuple[Box, ...]
+
+
+Touched = tuple["Cta", Touches]
+"""A CTA, and what is touched there."""
 
 
 class TensorMonitor(Protocol):

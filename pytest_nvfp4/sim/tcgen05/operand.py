@@ -32,7 +32,17 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.memory.shared import RESERVED, SharedMemory
 from pytest_nvfp4.sim.tcgen05.descriptor import SWIZZLES, Matrix
 
-__all__ = ["Chunks", "Geometry", "Recording", "Recordings", "SharedChunks", "geometry", "k_major_rows", "units_of"]
+__all__ = [
+    "Chunks",
+    "Geometry",
+    "Recording",
+    "Recordings",
+    "SharedChunks",
+    "first_chunk",
+    "geometry",
+    "k_major_rows",
+    "units_of",
+]
 
 Chunks = NDArray[np.complex128]
 """Bytes in items of 16; complex numbers are never looked at."""
@@ -72,7 +82,7 @@ class SharedChunks:
         Raises:
             Fault: out-of-bounds or uninitialised.
         """
-        first = ((start & ~(_PATTERN - 1)) - RESERVED) >> 4
+        first = first_chunk(start)
         if (first, geometry) in self._known:
             return first
         low, last = first + geometry.lowest, first + geometry.last
@@ -95,6 +105,11 @@ class SharedChunks:
     def gather(self, first: int, geometry: Geometry) -> Chunks:
         """A copy of the operand's chunks; ``first`` is from ``check``."""
         return self.chunks[first:].take(geometry.table)
+
+
+def first_chunk(start: int) -> int:
+    """The chunk that the tables of operands at a start address count from."""
+    return ((start & ~(_PATTERN - 1)) - RESERVED) >> 4
 
 
 class Recording:

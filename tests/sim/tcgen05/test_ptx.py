@@ -305,10 +305,10 @@ def test_a_monitor_hears_of_everything() -> None:
     issued = ["tensor_issued"] * 4
     assert names == ["tmem_allocated", *issued, "tensor_committed", "tmem_accessed", "tmem_freed"]
     assert said[0][1:] == said[-1][1:] == (0, 64)
-    [copied] = said[1][2]
+    [(_, copied)] = said[1][2]
     assert copied.writes == ((32, 4, 0, 128),)
     assert copied.shared.tolist() == list(range(21504 // 16, 22016 // 16))
-    [first], [second] = said[3][2], said[4][2]
+    [(_, first)], [(_, second)] = said[3][2], said[4][2]
     scales = ((32, 4, 0, 128), (36, 1, 0, 128))
     assert first.writes == second.writes == ((0, 32, 0, 128),)
     assert first.reads == scales
