@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["BarrierState", "BulkThread", "ClusterAgents", "Copies", "Owner", "Round", "WarpAgent"]
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """What an agent is.
 
     Attributes:
@@ -61,8 +60,8 @@ class WarpAgent(Agent):
     """
 
     __slots__ = (
-        "agents", "lanes", "launch", "ld", "ld_issued", "ld_known", "memory", "met", "pipe", "queue", "seen",
-        "seen_issued", "st", "st_issued", "st_known", "started", "thread", "uses", "who",
+        "__weakref__", "agents", "lanes", "launch", "ld", "ld_issued", "ld_known", "memory", "met", "pipe", "queue",
+        "seen", "seen_issued", "st", "st_issued", "st_known", "started", "thread", "uses", "who",
     )  # fmt: skip
     launch: LaunchRaces
     memory: CtaMemory

@@ -16,7 +16,7 @@ CTAs write is found by ``memory.coverage`` whichever ran them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,6 +92,35 @@ class RegionShadow:
             return start
         return (start[:, None] + np.arange(count)).ravel()
 
+    def items(self, offset: int, where: Pattern | int) -> NDArray[np.intp] | slice:
+        """The units of a warp's items, the first at an offset."""
+        spread = where.__class__ is not int and not where.dense  # type: ignore[union-attr]
+        if spread:
+            low = offset | _bits(where)
+        else:
+            size: int = where if where.__class__ is int else where.span
+            low = offset | size
+        fits = low & -low
+        if fits < self.unit:
+            self.refine(fits)
+        unit = self.unit
+        start = offset // unit
+        return _relative(where, unit) + start if spread else slice(start, start + size // unit)
+
+
+@lru_cache(maxsize=4096)
+def _bits(where: Pattern) -> int:
+    """All bits that are set in one of a pattern's offsets, or in the size: what the lowest one divides divides all."""
+    return int(np.bitwise_or.reduce(where.offsets)) | where.size
+
+
+@lru_cache(maxsize=4096)
+def _relative(where: Pattern, unit: int) -> NDArray[np.intp]:
+    """The units of a pattern's items, from the first."""
+    start = where.offsets // unit
+    count = where.size // unit
+    return start if count == 1 else (start[:, None] + np.arange(count)).ravel()
+
 
 class GlobalShadow:
     """The regions of a launch, and the accesses that their arrays number."""
@@ -132,6 +161,11 @@ class GlobalShadow:
         if len(readers) < _READERS or reader in readers:
             readers[reader] = self.number(access)
 
+    def wants(self, shadow: RegionShadow, offset: int, where: Pattern | int, cluster: int, agent: int) -> bool:
+        """Whether a read of a region that nobody has written is one of those that are kept."""
+        known = shadow.boxes.get((offset, where))
+        return known is None or len(known[1]) < _READERS or (cluster, agent) in known[1]
+
     def read_early(self, shadow: RegionShadow, offset: int, where: Pattern | int, access: Access) -> None:
         """A warp reads a region that nobody has written."""
         known = shadow.boxes.get((offset, where))
@@ -144,7 +178,13 @@ class GlobalShadow:
 
     def read(self, shadow: RegionShadow, offsets: Offsets, size: int, access: Access, clock: Clock) -> None:
         """Items of ``size`` bytes are read."""
-        units = shadow.units(offsets, size)
+        self._read(shadow, shadow.units(offsets, size), access, clock)
+
+    def read_items(self, shadow: RegionShadow, offset: int, where: Pattern | int, access: Access, clock: Clock) -> None:
+        """A warp reads its items."""
+        self._read(shadow, shadow.items(offset, where), access, clock)
+
+    def _read(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
         if shadow.writes is not None:
             self._check(shadow, shadow.writes[units], units, access, clock, earlier=True, later=False)
             if shadow.strong is not None:
@@ -166,7 +206,16 @@ class GlobalShadow:
     def write(self, shadow: RegionShadow, offsets: Offsets, size: int, access: Access, clock: Clock) -> None:
         """Items of ``size`` bytes are written."""
         self._settle(shadow)
-        units = shadow.units(offsets, size)
+        self._write(shadow, shadow.units(offsets, size), access, clock)
+
+    def write_items(
+        self, shadow: RegionShadow, offset: int, where: Pattern | int, access: Access, clock: Clock
+    ) -> None:
+        """A warp writes its items."""
+        self._settle(shadow)
+        self._write(shadow, shadow.items(offset, where), access, clock)
+
+    def _write(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
         writes = shadow.array("writes")
         strong = access[2] & STRONG
         self._check(shadow, writes[units], units, access, clock, earlier=True, later=True)

@@ -51,12 +51,11 @@ class CtaMemory:
         launch.owners[self.agents.clocks.number] = self.agents.clocks.owners
         who = f" of CTA rank {cta.rank}" if len(cta.cluster.ctas) > 1 else ""
         self.shared = Shadow(launch.shared, launch.shared_conflict, agents=self.agents, name=f"shared memory{who}")
-        self.tmem = Shadow(launch.tmem, launch.tmem_conflict, agents=self.agents, name=f"TMEM{who}")
-        if launch.warnings:
-            watched = TensorShadow(launch.tmem, launch.tmem_conflict, agents=self.agents, name=f"TMEM{who}")
-            watched.omission = launch.tmem_omission
-            watched.told, watched.commits = launch.told_omissions, launch.told_commits
-            self.tmem = watched
+        kind = TensorShadow if launch.warnings else Shadow
+        self.tmem = kind(launch.tmem, launch.tmem_conflict, agents=self.agents, name=f"TMEM{who}", in_order=True)
+        if isinstance(self.tmem, TensorShadow):
+            self.tmem.omission = launch.tmem_omission
+            self.tmem.told, self.tmem.commits = launch.told_omissions, launch.told_commits
         self.gathered: dict[int, int] = {}
         """By warp that has left a cluster barrier, its tick then: all CTAs had started."""
 
@@ -90,6 +89,7 @@ class LaunchRaces:
         """The launch before this one, if it may still run."""
         self.touches: dict[Touches, Parts] = {}
         """What operations of the tensor core touch."""
+        self._kinds: dict[int, tuple[str, str]] = {}
         self._orders: dict[int, Order] = {}
         self._relaxed: dict[int, bool] = {}
         self._matrices: dict[int, int] = {}
@@ -101,6 +101,14 @@ class LaunchRaces:
         found = self._orders.get(at)
         if found is None:
             found = self._orders[at] = order_of(self.grid.kernel.instructions[at])
+        return found
+
+    def tensor_kind(self, at: int) -> tuple[str, str]:
+        """What a tcgen05 instruction is (``mma``, ``cp``, ``ld`` ...), and the kind of an MMA."""
+        found = self._kinds.get(at)
+        if found is None:
+            parts = self.grid.kernel.instructions[at].parts
+            found = self._kinds[at] = (parts[1], next((part for part in parts if part.startswith("kind::")), ""))
         return found
 
     def relaxed(self, at: int) -> bool:

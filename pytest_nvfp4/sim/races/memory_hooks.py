@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pytest_nvfp4.sim.monitor import READ
 from pytest_nvfp4.sim.races.access import STRONG, Access
 from pytest_nvfp4.sim.races.agents import WarpAgent
@@ -104,25 +101,23 @@ class MemoryHooks(Hooks):
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         order = launch.order(at)
+        memory = launch.memory
+        shadow = memory.shadow(region)
+        early = kind == READ and not shadow.written and not order.strong
+        if early and launch.overlap is None and not memory.wants(
+            shadow, offset, where, agent.who.cluster, agent.number
+        ):  # fmt: skip
+            return
         access = make((agent.number, agent.epoch(), STRONG if order.strong else 0, at, agent.who, None, None))
         if launch.overlap is not None:
             launch.overlap.check(agent, region, partial(item_rows, offset, where), access, writes=kind != READ)
-        memory = launch.memory
-        shadow = memory.shadow(region)
-        if kind == READ and not shadow.written and not order.strong:
+        if early:
             memory.read_early(shadow, offset, where, access)
             return
-        if where.__class__ is int:
-            offsets: NDArray[np.intp] = ONE + offset
-            size: int = where
-        elif where.dense:  # type: ignore[union-attr]
-            offsets, size = ONE + offset, where.span  # type: ignore[union-attr]
-        else:
-            offsets, size = where.offsets + offset, where.size  # type: ignore[union-attr]
         if kind == READ:
-            memory.read(shadow, offsets, size, access, agent.clock)
+            memory.read_items(shadow, offset, where, access, agent.clock)
         else:
-            memory.write(shadow, offsets, size, access, agent.clock)
+            memory.write_items(shadow, offset, where, access, agent.clock)
         if order.strong:
             if order.acquires:
                 agent.lanes.meet()

@@ -35,17 +35,21 @@ class Shadow:
         conflict: Told of every pair of accesses that is not ordered.
         agents: Of the cluster that the memory is in.
         name: What memory it is, for messages.
+        in_order: Whether the accesses of each agent to this memory follow each other, and none is through the async
+            proxy. So it is with tensor memory: a pipe, a warp, and its stores.
     """
 
-    __slots__ = ("agents", "conflict", "covered", "name", "partition", "reads", "writes")
+    __slots__ = ("agents", "conflict", "covered", "in_order", "name", "partition", "reads", "writes")
 
     def __init__(
-        self, partition: Partition, conflict: Conflict, *, agents: ClusterAgents | None = None, name: str = ""
-    ) -> None:
+        self, partition: Partition, conflict: Conflict, *, agents: ClusterAgents | None = None, name: str = "",
+        in_order: bool = False,
+    ) -> None:  # fmt: skip
         self.partition = partition
         self.conflict = conflict
         self.agents = agents
         self.name = name
+        self.in_order = in_order
         self.writes: list[Access | None] = [None]
         self.reads: list[Reads] = [None]
         self.covered: dict[int, dict[tuple[int, bool, int], Access]] = {}
@@ -66,14 +70,14 @@ class Shadow:
         writes, reads = self.writes, self.reads
         if len(writes) != len(self.partition.parents):
             self._follow()
-        before = ticks[BEFORE]
         covered = self.covered
         agent = access[0]
+        ordered = agent if self.in_order else None
         for part in parts:
             old = writes[part]
             known = reads[part]
-            if old is not None:
-                if before[old[0]] < old[1]:
+            if old is not None and old[0] != ordered:
+                if ticks[BEFORE, old[0]] < old[1]:
                     if not old[2] & access[2] & STRONG:
                         self.conflict(self, part, old, True, access, False, False, ticks)
                 elif access[2] & ASYNC and not old[2] & ASYNC and ticks[ASYNC_SHARED, old[0]] < old[1]:
@@ -94,9 +98,9 @@ class Shadow:
         writes, reads = self.writes, self.reads
         if len(writes) != len(self.partition.parents):
             self._follow()
-        before = ticks[BEFORE]
         covered = self.covered
         strong = access[2] & STRONG
+        ordered = access[0] if self.in_order else None
         # What was judged in one part is not looked at again in the next: parts are often written and read together.
         judged: Reads = None
         for part in parts:
@@ -107,9 +111,11 @@ class Shadow:
                     pass
                 elif known.__class__ is dict:
                     for one in known.values():
-                        if before[one[0]] < one[1] and not one[2] & access[2] & STRONG:
+                        if one[0] != ordered and ticks[BEFORE, one[0]] < one[1] and not one[2] & access[2] & STRONG:
                             self.conflict(self, part, one, False, access, True, False, ticks)
-                elif before[known[0]] < known[1] and not known[2] & access[2] & STRONG:  # type: ignore[operator]
+                elif known[0] == ordered:
+                    pass
+                elif ticks[BEFORE, known[0]] < known[1] and not known[2] & access[2] & STRONG:  # type: ignore[operator]
                     self.conflict(self, part, known, False, access, True, False, ticks)  # type: ignore[arg-type]
                 judged = known
                 if strong:
@@ -118,9 +124,9 @@ class Shadow:
         judged = None
         for part in parts:
             old = writes[part]
-            if old is not None and old is not judged:
+            if old is not None and old is not judged and old[0] != ordered:
                 judged = old
-                if before[old[0]] < old[1]:
+                if ticks[BEFORE, old[0]] < old[1]:
                     if not old[2] & access[2] & STRONG:
                         self.conflict(self, part, old, True, access, True, False, ticks)
                 elif access[2] & ASYNC and not old[2] & ASYNC and ticks[ASYNC_SHARED, old[0]] < old[1]:

@@ -29,11 +29,12 @@ class SyncHooks(Hooks):
     def fence(self, w: Warp, mask: int, kind: str, at: int) -> None:
         """A fence of any kind, or a tcgen05 wait."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        if kind.startswith("proxy.async"):
-            everywhere = kind == "proxy.async"
-            agent.fence_proxy(shared=not kind.endswith(".global"), everywhere=everywhere)
-        elif kind.startswith("tcgen05."):
-            if kind.endswith("wait::st"):
+        if kind.startswith("tcgen05."):
+            if kind.endswith("after_thread_sync"):
+                agent.after_sync()
+            elif kind.endswith("before_thread_sync"):
+                agent.before_sync()
+            elif kind.endswith("wait::st"):
                 if agent.st >= 0:
                     agent.st_known = agent.st_issued
                     agent.learn(agent.st, agent.st_issued)
@@ -41,10 +42,9 @@ class SyncHooks(Hooks):
                 agent.ld_known = agent.ld_issued
                 if agent.ld >= 0:
                     agent.learn(agent.ld, agent.ld_issued)
-            elif kind.endswith("before_thread_sync"):
-                agent.before_sync()
-            elif kind.endswith("after_thread_sync"):
-                agent.after_sync()
+        elif kind.startswith("proxy.async"):
+            everywhere = kind == "proxy.async"
+            agent.fence_proxy(shared=not kind.endswith(".global"), everywhere=everywhere)
         elif kind.startswith("mbarrier_init"):
             agent.fence_inits()
             for state in agent.agents.barriers.values():

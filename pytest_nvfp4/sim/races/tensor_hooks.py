@@ -37,9 +37,7 @@ class TensorHooks(Hooks):
         key = touches or at
         found = agent.uses.get(key)
         if found is None:
-            instruction = agent.launch.grid.kernel.instructions[at]
-            kind = instruction.parts[1]
-            of = next((part for part in instruction.parts if part.startswith("kind::")), "")
+            kind, of = agent.launch.tensor_kind(at)
             found = agent.uses[key] = TensorUse(kind, agent, None, (of, touches.writes if touches is not None else ()))
         return found
 

@@ -8,8 +8,11 @@ import weakref
 import numpy as np
 import pytest
 
+from pytest_nvfp4.sim.races.agents import WarpAgent
+from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.collector import seldom
 from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.machine import Machine
 from tests.sim.ptx_case import run_ptx
 
 BODY = """
@@ -45,8 +48,11 @@ def test_a_collector_that_is_off_is_left_alone() -> None:
         gc.enable()
 
 
+@pytest.mark.parametrize("races", [False, True])
 @pytest.mark.parametrize("cluster", [1, 2])
-def test_ended_clusters_are_free_without_a_collection(monkeypatch: pytest.MonkeyPatch, cluster: int) -> None:
+def test_ended_clusters_are_free_without_a_collection(
+    monkeypatch: pytest.MonkeyPatch, cluster: int, races: bool
+) -> None:
     made: list[weakref.ref[Cta]] = []
     real = Cta.__init__
 
@@ -55,13 +61,25 @@ def test_ended_clusters_are_free_without_a_collection(monkeypatch: pytest.Monkey
         made.append(weakref.ref(self))
 
     monkeypatch.setattr(Cta, "__init__", noted)
+    agents: list[weakref.ref[WarpAgent]] = []
+    begin = WarpAgent.__init__
+
+    def begun(self: WarpAgent, *arguments: object) -> None:
+        begin(self, *arguments)  # type: ignore[arg-type]
+        agents.append(weakref.ref(self))
+
+    monkeypatch.setattr(WarpAgent, "__init__", begun)
+    machine = Machine()
+    machine.monitor = Detector(warnings=True) if races else None
     gc.disable()
     try:
         run_ptx(
-            BODY, grid=(8, 1, 1), cluster=(cluster, 1, 1), block=(64, 1, 1), shared=64,
+            BODY, grid=(8, 1, 1), cluster=(cluster, 1, 1), block=(64, 1, 1), shared=64, machine=machine,
             buffers={"out": np.zeros(64, np.uint32)},
         )  # fmt: skip
         assert len(made) == 8
         assert not [one for one in made if one() is not None]
+        assert len(agents) == (16 if races else 0)
+        assert not [one for one in agents if one() is not None]
     finally:
         gc.enable()
