@@ -98,7 +98,7 @@ class RegionShadow:
         if spread:
             low = offset | _bits(where)
         else:
-            size: int = where if where.__class__ is int else where.span
+            size: int = where if where.__class__ is int else where.span  # type: ignore[union-attr]
             low = offset | size
         fits = low & -low
         if fits < self.unit:
