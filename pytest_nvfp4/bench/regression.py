@@ -16,6 +16,10 @@ dependence between shapes, and leaves the interval that is shown the one that de
 called the same with a chance of at most ``Policy.same_alpha`` (5 %) for each shape. These hold for rounds that a
 bootstrap of blocks describes; noise that differs between sessions is in the threshold, not in the intervals.
 
+**Rounds in fours.** On an H200 short kernels take 1 us longer every second or every fourth round (see
+``device.worker.clock``): a median of two equally frequent values is either of them. Where neighbouring rounds depend
+on each other, and there are enough, the medians are those of the means of four, which have no such pattern.
+
 **Rounds of two sessions** differ by more than their own spread: other addresses, another temperature, another card.
 Only a measured noise (``stats.aa_noise``) says by how much; without one, ``Policy.unmeasured_noise`` is assumed and the
 verdict says so. **Interleaved rounds** of one session share all that, so they need no such allowance.
@@ -31,13 +35,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pytest_nvfp4.bench.stats import Floats, LogRatio, RoundsError, as_rounds, generator, log_ratio
+from pytest_nvfp4.bench.stats import Floats, LogRatio, RoundsError, as_rounds, block_length, generator, log_ratio
 
 State = Literal["faster", "slower", "same", "ambiguous"]
 
 GEOMEAN = "geomean"
 """Name of the geometric mean among the verdicts."""
 _CLOCK_STEP = 0.005
+_TOGETHER = 4
+"""Neighbouring rounds whose mean is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,13 +277,25 @@ def compare(shapes: Sequence[ShapeRounds], policy: Policy | None = None) -> Verd
 
 
 def _ratio(shape: ShapeRounds, policy: Policy, resamples: int) -> LogRatio:
+    baseline = as_rounds(shape.baseline, what=f"the baseline of {shape.name}")
+    current = as_rounds(shape.current, what=f"{shape.name}")
+    enough = min(baseline.size, current.size) >= _TOGETHER * policy.least_rounds
+    if enough and max(block_length(baseline), block_length(current)) > 1:
+        baseline, current = _in_fours(baseline), _in_fours(current)
     return log_ratio(
-        as_rounds(shape.baseline, what=f"the baseline of {shape.name}"),
-        as_rounds(shape.current, what=f"{shape.name}"),
+        baseline,
+        current,
         interleaved=shape.interleaved,
         resamples=resamples,
         rng=generator(policy.seed, shape.name),
     )
+
+
+def _in_fours(rounds: Floats) -> Floats:
+    """Means of neighbouring rounds; what is left over at the end is left out."""
+    count = rounds.size // _TOGETHER
+    means: Floats = rounds[: count * _TOGETHER].reshape(count, _TOGETHER).mean(axis=1)
+    return means
 
 
 def _threshold(shape: ShapeRounds, policy: Policy) -> tuple[float, list[str]]:

@@ -294,3 +294,21 @@ def test_any_times_get_a_verdict(base, now):
     assert math.isfinite(found.high)
     if min(len(base), len(now)) < 20:
         assert found.state == "ambiguous"
+
+
+def alternating(median, *, rounds, seed, step=1.0):
+    """Every second round takes longer, as short kernels did on an H200."""
+    draw = np.random.default_rng(seed)
+    return median + step * (np.arange(rounds) % 2) + draw.normal(0, 0.1, rounds)
+
+
+def test_rounds_that_alternate_are_no_drift():
+    same = ShapeRounds("a", alternating(19.0, rounds=120, seed=1), alternating(19.0, rounds=120, seed=2), noise=0.01)
+    assert compare([same]).state == "same"
+    slower = ShapeRounds("a", alternating(19.0, rounds=120, seed=1), alternating(19.6, rounds=120, seed=2), noise=0.01)
+    assert compare([slower]).state == "slower"
+
+
+def test_few_rounds_are_taken_one_by_one():
+    verdict = compare([ShapeRounds("a", alternating(19.0, rounds=79, seed=1), alternating(19.0, rounds=79, seed=2))])
+    assert verdict.state == "ambiguous", "the same rounds without the means: this is what they are for"

@@ -5,10 +5,10 @@ therefore held by a gate (a kernel that spins on ``%globaltimer``) while the hos
 work and the end event; when the gate opens, all of it runs back to back. Source: CUDA Driver API, "Event Management",
 "Stream Management"; PTX ISA, "Special Registers: %globaltimer".
 
-The GPU fetches what was enqueued in pieces, and where a new piece begins between the two events it takes 0.8 to 0.9 us
-longer. With the same commands in every round that was every second or fourth round (measured on an H200: with kernels
-of 20 to 24 us, a round and the fourth after it correlated by 0.45), so rounds were not independent and medians jumped.
-A random number of event records before each round scatters it (correlation 0.02 to 0.06 then).
+Some rounds take 0.8 to 1 us longer than others, and with the same commands in every round it is every second or every
+fourth (measured on an H200, with kernels of 20 to 32 us). A random number of event records before each round scatters
+it where a call is one launch (a round and the fourth after it correlated by 0.45, and by 0.02 then); with several
+launches it stays. Why is not known. Verdicts look at means of four rounds there (``regression``).
 """
 
 from __future__ import annotations
