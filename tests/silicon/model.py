@@ -82,7 +82,6 @@ class Case:
         chunked: Kept as digests of chunks, because the outputs are many.
         refused: A pattern of the simulator's message, for what it refuses: a probe, recorded to learn what silicon does
             there.
-        open: Why silicon may refuse what the simulator runs: a question to silicon, whose answer is only shown.
     """
 
     name: str
@@ -98,7 +97,6 @@ class Case:
     maps: Mapping[str, tuple[Geometry, str]] = field(default_factory=dict)
     chunked: bool = False
     refused: str = ""
-    open: str = ""
 
     @property
     def ptx_sha256(self) -> str:

@@ -25,11 +25,7 @@ from tests.sim.alu.spellings import judge
 
 RECORDED = Path(__file__).parent / "h200.npz"
 HOW = "run `python -m tests.silicon.record OUT_DIR` on a machine with an H200 and keep its h200.npz in tests/silicon"
-PENDING = (
-    "arithmetic.nan.f64", "memory.store.shared", "copies.reduce.global.subnormals", "tensors.unaligned.",
-    "tensors.load.swizzle-32.narrow", "tensors.load.swizzle-64.narrow", "tensors.load.swizzle-128.narrow",
-    *(f"tensors.{what}.{rank}d.u8" for what in ("load", "store") for rank in (1, 2, 3, 4, 5)),
-)  # fmt: skip
+PENDING: tuple[str, ...] = ()
 """To be recorded: cases that are newer than the recording, by the beginnings of their names.
 
 ``python -m tests.silicon.record OUT $(python -m tests.silicon.store --pending)``, then
@@ -85,8 +81,6 @@ def test_the_simulator_gives_what_silicon_gave(family: str) -> None:
         record = records.get(case.name)
         if record is None or (pending(case.name) and stale(case, record)):
             missing.append(case.name)
-        elif record.error and case.open:
-            continue
         elif not case.refused and not stale(case, record):
             bad += (
                 [f"{case.name}: silicon gave {record.error}"] if record.error else wrong(case, simulate(case), record)
@@ -113,11 +107,21 @@ def test_what_is_pending_runs_in_the_simulator() -> None:
         pytest.skip(f"to be recorded: {', '.join(left)}; {HOW}")
 
 
-def test_silicon_refuses_negative_coordinates_of_stores_too() -> None:
+def test_silicon_refuses_the_stores_with_negative_coordinates_that_were_tried() -> None:
+    """One of their boxes begins at 180 bytes, which an H200 refuses too: which of the two it was is not known."""
     records = recorded().records
     refused = [case.name for case in every_case() if case.refused and case.name.startswith("tensors.probe.store.neg")]
     assert len(refused) == 3
     assert all("ILLEGAL_INSTRUCTION" in records[name].error for name in refused)
+
+
+def test_silicon_refuses_first_coordinates_that_are_no_multiple_of_16_bytes() -> None:
+    records = recorded().records
+    tried = [case for case in every_case() if case.name.startswith("tensors.unaligned.")]
+    assert (len(tried), sum(bool(case.refused) for case in tried)) == (44, 40)
+    for case in tried:
+        assert not stale(case, records[case.name])
+        assert ("ILLEGAL_INSTRUCTION" in records[case.name].error) is bool(case.refused), case.name
 
 
 def test_all_that_is_not_recorded_is_listed() -> None:

@@ -33,7 +33,7 @@ from pytest_nvfp4.sim.tma.issue import Arrival, by_lane, deliver, targets
 from pytest_nvfp4.sim.tma.route import Route, Routes
 from pytest_nvfp4.sim.tma.spelling import Parts
 from pytest_nvfp4.sim.tma.tensormap import use as use_map
-from pytest_nvfp4.sim.tma.tile import ALIGN, Box, Tile, gather4
+from pytest_nvfp4.sim.tma.tile import ALIGN, Box, Tile, aligned, gather4
 from pytest_nvfp4.sim.tma.traffic import Sectors
 
 if TYPE_CHECKING:
@@ -184,6 +184,8 @@ def _issue(
         checked(tile, form.rank, what)
         plan = tile.four_rows(address) if form.four_rows else tile.plan(address)
     coordinates = tuple([c - 0x1_0000_0000 if c & 0x8000_0000 else c for c in at_box])
+    if coordinates[0]:
+        aligned(tile, coordinates[0], machine.model.capability, what=what, report=launch.report)
     if form.four_rows:
         boxes = boxes_of_rows(tile, w, coordinates, write=False, what=what)
         size = 4 * tile.inner

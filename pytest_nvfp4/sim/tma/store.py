@@ -36,7 +36,7 @@ from pytest_nvfp4.sim.tma.load import boxes_of_rows, checked, tensor_coordinates
 from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, WIDTHS, reduce
 from pytest_nvfp4.sim.tma.spelling import Parts
 from pytest_nvfp4.sim.tma.tensormap import descriptor
-from pytest_nvfp4.sim.tma.tile import ALIGN, Box, Plan, Tile, gathered
+from pytest_nvfp4.sim.tma.tile import ALIGN, Box, Plan, Tile, aligned, gathered
 from pytest_nvfp4.toolchain.tensormap import ElementType
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ def _issue(w: Warp, lane: int, at: int, form: Store, where: int, address: int, c
     if tile.row != tile.inner:
         raise Unsupported(f"{what}: a store of padded elements ({tile.map.describe()})")
     coordinates = tuple([signed(c) for c in coordinates])
+    aligned(tile, coordinates[0], machine.model.capability, what=what, report=launch.report)
     if form.four_rows:
         boxes = boxes_of_rows(tile, w, coordinates, write=True, what=what)
         plan = tile.four_rows(address)

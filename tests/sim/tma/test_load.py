@@ -43,7 +43,7 @@ def simple(geometry, at, *, asynchronous=None, issue=None, size=None, **kwargs):
 
 
 @pytest.mark.parametrize("schedule", [Eager, Lazy])
-@pytest.mark.parametrize("at", [(0, 0), (32, 7), (64, 30), (-5, -3), (200, 0)])
+@pytest.mark.parametrize("at", [(0, 0), (32, 7), (64, 30), (-8, -3), (200, 0)])
 def test_a_load_delivers_the_box(at, schedule):
     ran = simple(F16, at, asynchronous=schedule())
     assert (ran["out"] == expected(F16, ran["x"], at)).all()
@@ -355,3 +355,43 @@ def test_multicast_to_nobody_and_to_a_cta_that_is_not_there():
 def test_what_is_not_modelled_is_unsupported_by_name(issue, words):
     with pytest.raises(Unsupported, match=words):
         simple(F16, (0, 0), issue=issue)
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("element", [ElementType.U8, ElementType.F16, ElementType.U32, ElementType.U64])
+@pytest.mark.parametrize("inner", [16, 64])
+def test_what_a_first_coordinate_must_be_a_multiple_of(element, inner, arch):
+    width = Geometry(element).bits // 8
+    geometry = Geometry(element, (96, 8), (96 * width + 16,), (inner // width, 4))
+    step = 16 // width
+    for first_ in (0, step, 5 * step, -step, 96):
+        at = (first_, 1)
+        ran = simple(geometry, at, arch=arch)
+        assert (ran["out"] == expected(geometry, ran["x"], at)).all()
+        assert ran.grid.findings == []
+    for first_ in (1, step - 1, step + 1, 95, -1):
+        at = (first_, 1)
+        if arch == "sm_90a":
+            found = fails(geometry, at, arch=arch)
+            assert found.kind == "tensor map"
+            assert "the device stops with an illegal instruction (measured on an H200" in found.message
+        else:
+            ran = simple(geometry, at, arch=arch)
+            assert (ran["out"] == expected(geometry, ran["x"], at)).all()
+            (found,) = ran.grid.findings
+            assert found.kind == "unaligned-box"
+            assert "an H200 stops there with an illegal instruction (measured)" in found.message
+        assert f"first coordinate {first_} of elements of type {element.name} is {first_ * width} b" in found.message
+        below = first_ // step * step
+        assert f"a multiple of {step} ({below} or {below + step})" in found.hint
+        assert found.where is not None
+        assert found.where.ptx_line is not None
+
+
+def test_an_unaligned_first_coordinate_is_told_once_an_instruction():
+    body = ["mov.u32 %r40, 1;", "AGAIN:", load(F16, ("%r40", 0), address=f"%r1+{DATA}"), "add.u32 %r40, %r40, 1;",
+            "setp.lt.u32 %p5, %r40, 4;", "@%p5 bra AGAIN;", load(F16, (9, 0))]  # fmt: skip
+    issue = first(expect(4 * F16.bytes) + "\n" + "\n".join(body))
+    ran = run_tensor("\n".join([prologue(), issue, wait()]), F16)
+    assert [f.kind for f in ran.grid.findings] == ["unaligned-box"] * 2
+    assert ["first coordinate 1 " in f.message for f in ran.grid.findings] == [True, False]

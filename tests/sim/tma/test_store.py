@@ -341,3 +341,23 @@ def test_negative_coordinates_and_padded_elements():
 @pytest.mark.parametrize("element", [(ElementType.F32, 1), (ElementType.F32_FTZ, 0)])
 def test_a_store_through_a_tf32_or_ftz_map_changes_nothing(element):
     simple(Geometry(element[0], (64,), (), (64,), tf32=element[1]), (0,))
+
+
+@pytest.mark.parametrize("what", ["store", "reduction"])
+def test_what_a_first_coordinate_must_be_a_multiple_of(what):
+    geometry = Geometry(ElementType.U32, (96, 8), (400,), (16, 4))
+
+    def issue(at):
+        return store(geometry, at, what="cp.reduce.async", op=".add") if what == "reduction" else store(geometry, at)
+
+    for at in ((0, 1), (4, 1), (92, 1)):
+        assert simple(geometry, at, issue=issue(at), arch="sm_90a").grid.findings == []
+    for at in ((1, 1), (2, 1), (94, 1)):
+        with pytest.raises(Fault, match=f"first coordinate {at[0]} of elements of type U32") as caught:
+            simple(geometry, at, issue=issue(at), arch="sm_90a")
+        assert caught.value.kind == "tensor map"
+        assert "measured on an H200" in caught.value.message
+        assert f"a multiple of 4 ({at[0] // 4 * 4} or {at[0] // 4 * 4 + 4})" in caught.value.hint
+        assert caught.value.where is not None
+        ran = simple(geometry, at, issue=issue(at), arch="sm_100a")
+        assert [f.kind for f in ran.grid.findings] == ["unaligned-box"]
