@@ -21,8 +21,9 @@ class Plan:
     """The tasks of some items.
 
     Attributes:
-        ordered: Traces, those of large files first, since nothing else of their kernel can begin before; then what is
-            simulated, in the order of the items.
+        ordered: Traces, since nothing else of their kernel can begin before, then what is simulated; of both those of
+            large files first, so that no long one is left for the end. (What a check waits for goes before, whatever
+            its place is.)
         needs: By item, what it waits for.
     """
 
@@ -30,16 +31,16 @@ class Plan:
         self._run = run
         self._devices = devices
         self._traces: dict[object, tuple[int, Task]] = {}
-        self._runs: dict[object, Task] = {}
+        self._runs: dict[object, tuple[int, Task]] = {}
         self.needs: dict[pytest.Item, list[Task]] = {}
         mine = [item for item in items if isinstance(item, CheckItem) and _is_run(item)]
         if not self._measures(mine):
             for item in mine:
                 self.needs[item] = self._of(item)
-        traces = sorted(self._traces.values(), key=lambda one: -one[0])
         if self._runs:
             _ = devices.folder, devices.simulator  # made here, not by several threads at once
-        self.ordered = [*(task for _, task in traces), *self._runs.values()]
+        groups = (self._traces.values(), self._runs.values())
+        self.ordered = [task for group in groups for _, task in sorted(group, key=lambda one: -one[0])]
 
     def _measures(self, items: Sequence[CheckItem]) -> bool:
         """Whether a device of this machine does the work: what is timed on it must have the machine to itself."""
@@ -64,8 +65,8 @@ class Plan:
         else:
             return needed
         if key not in self._runs:
-            self._runs[key] = Task(item.nodeid, find, after=needed)
-        return [*needed, self._runs[key]]
+            self._runs[key] = _size(case.path), Task(item.nodeid, find, after=needed)
+        return [*needed, self._runs[key][1]]
 
     def _traced(self, case: Case) -> Case:
         """The case whose trace a check of this one asks for."""
