@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.sim.ptx_case import kernel_text
 from tests.sim.tma.maps import Geometry
 
-__all__ = ["ARCH", "Approximate", "Bits", "Case", "NotANumber", "Part", "Reported", "Rule", "case", "noise"]
+__all__ = ["ARCH", "Approximate", "Bits", "Case", "Part", "Reported", "Rule", "case", "noise"]
 
 ARCH = "sm_90a"
 KERNEL = "kernel"
@@ -22,17 +22,6 @@ KERNEL = "kernel"
 @dataclass(frozen=True, slots=True)
 class Bits:
     """The ISA defines every bit."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotANumber:
-    """The ISA defines every bit but those of a NaN: where both sides have one, they agree.
-
-    ``kind`` is f16, bf16, f32 or f64.
-    """
-
-    kind: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +41,7 @@ class Reported:
     reason: str
 
 
-Rule = Bits | NotANumber | Approximate | Reported
+Rule = Bits | Approximate | Reported
 BITS = Bits()
 
 

@@ -10,6 +10,8 @@ NaN made quiet, or 0xFFF8000000000000 (``numbers.settled64``; measured on an H20
 sign).
 
 ``min`` and ``max`` take -0 for less than +0, and the operand that is a number beside NaN unless ``.NaN`` asks for NaN.
+Of two f64 NaNs they give the second, made quiet (measured on an H200; the ISA speaks of a canonical NaN, and says of
+none what it is in f64).
 """
 
 from __future__ import annotations
@@ -145,6 +147,9 @@ def f64_kernel(root: str, mode: str) -> Kernel:
     def compute(*patterns: Array) -> Array:
         values = [pattern.view(np.float64) for pattern in patterns]
         result = native[root](*values) if mode == "rn" and root in native else by_lane(lane, *values)
+        if root == "fma":
+            first, second, third = patterns
+            patterns = first, third, second
         return settled64(result, *patterns)
 
     compute.__name__ = f"{root}_f64"
@@ -302,6 +307,8 @@ def _extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, modifie
         if modifier:
             patterns = tuple(pattern & (sign - 1) for pattern in patterns)
         result = extreme_of(root, patterns, infinity, NAN[kind], propagates)
+        if kind == "f64":
+            return settled64(result.view(np.float64), *patterns)
         if modifier == "xorsign":
             result = np.where((result & (sign - 1)) > infinity, result, result & (sign - 1) | signs & sign)
         return result

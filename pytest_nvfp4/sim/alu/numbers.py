@@ -35,8 +35,9 @@ def quiet64(pattern: Array) -> Array:
 def settled64(result: Array, *sources: Array) -> Array:
     """float64 results as patterns, given the f64 patterns they came of.
 
-    A NaN is that of the last operand that is one, made quiet (measured on an H200 for ``mul`` and ``fma``), or that of
-    an invalid operation.
+    A NaN is that of the last source that is one, made quiet, or that of an invalid operation. The order of the sources
+    is measured on an H200: operands as they are written, but for ``fma``, whose second goes before its third and that
+    before its first, and ``div``, whose first goes before its second.
     """
     wrong = np.isnan(result)
     pattern: Array = result.view(np.uint64)

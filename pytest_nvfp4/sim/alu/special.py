@@ -135,7 +135,7 @@ def _exact(root_: str, mode: str, kind: str, flush: bool) -> Kernel:
             if kind == "f32":
                 result = to_f32(result, mode)
         if kind == "f64":
-            return settled64(result, *patterns)
+            return settled64(result, *reversed(patterns))
         answer = settled(result)
         return flushed(answer) if flush else answer
 

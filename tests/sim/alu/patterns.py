@@ -100,7 +100,7 @@ def pattern_of(value: float, kind: str = "f32") -> int:
 
 
 def nan_of(kind, *patterns):
-    """The NaN that an instruction with these operands gives; of f64 the last one, made quiet (as an H200 does)."""
+    """The NaN that comes of these operands, the one that prevails last: of f64 that one made quiet (as on an H200)."""
     if kind != "f64":
         return {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFF_FFFF}[kind]
     found = [p for p in patterns if p & (1 << 63) - 1 > 0x7FF << 52]

@@ -27,7 +27,7 @@ def fused(a: int, b: int, c: int, kind: str, mode: str) -> int:
     x, y, z = (float_of(p, kind) for p in (a, b, c))
     sign = negative(a, kind) != negative(b, kind)
     if math.isnan(x) or math.isnan(y) or math.isnan(z):
-        return nan_of(kind, a, b, c)
+        return nan_of(kind, a, c, b)
     if math.isinf(x) or math.isinf(y):
         if not x or not y or (math.isinf(z) and negative(c, kind) != sign):
             return NAN[kind]
@@ -157,7 +157,7 @@ def test_f64_has_min_max_and_signs_too(a: list[int], b: list[int]) -> None:
     def best(root: str, values: list[int]) -> int:
         numbers = [v for v in values if not math.isnan(float_of(v, "f64"))]
         order = {v: (float_of(v, "f64"), 0 if v >> 63 else 1) for v in numbers}
-        return (min if root == "min" else max)(numbers, key=order.__getitem__) if numbers else NAN["f64"]
+        return (min if root == "min" else max)(numbers, key=order.__getitem__) if numbers else nan_of("f64", *values)
 
     for root in ("min", "max"):
         got = every_way(f"{root}.f64 d0, d1, d2", {"d1": a, "d2": b})

@@ -22,7 +22,7 @@ def quotient(a: int, b: int, kind: str, mode: str) -> int:
     x, y = float_of(a, kind), float_of(b, kind)
     sign = (a ^ b) >> SIGN[kind] << SIGN[kind]
     if math.isnan(x) or math.isnan(y) or (not x and not y) or (math.isinf(x) and math.isinf(y)):
-        return nan_of(kind, a, b)
+        return nan_of(kind, b, a)
     if math.isinf(x) or not y:
         return INFINITY[kind] | sign
     if math.isinf(y):
