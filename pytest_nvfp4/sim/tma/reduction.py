@@ -1,7 +1,7 @@
 """The arithmetic of bulk reductions: what becomes of an element of the destination.
 
 Rules (PTX ISA, "cp.reduce.async.bulk"): the table of operations and types below; ``add`` of floats rounds to nearest
-even; ``add.f32`` keeps subnormals (an H200 kept one beside -0, though the ISA says that they are flushed to zeros of
+even; ``add.f32`` keeps subnormals (measured on an H200, though the ISA says that they are flushed to zeros of
 their sign); ``inc`` and ``dec`` wrap at the source's value. ``min`` and ``max`` of f16 and bf16 order -0 below +0; a
 NaN there, whose result the ISA does not state for this instruction, is unsupported.
 """
