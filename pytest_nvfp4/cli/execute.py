@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from pytest_nvfp4.cli import mounts, output
-from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.errors import Exit, InputError
 from pytest_nvfp4.cli.options import arch_of, json_option
 
 if TYPE_CHECKING:
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.isolation import OnOutput
 
 _HERE = ("auto", "local", "sim")
+_GRACE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,8 @@ def exec_command(
     pass_on, start = keep if as_json else _pass_on, time.monotonic()
     try:
         here = device in _HERE
-        status = _here(execution, device, pass_on) if here else _there(execution, device, where, pass_on)
+        with _ending_when_interrupted():
+            status = _here(execution, device, pass_on) if here else _there(execution, device, where, pass_on)
     except RemoteError as error:
         raise InputError(f"{device}: {error}") from error
     if as_json:
@@ -122,6 +130,26 @@ def exec_command(
         seconds = round(time.monotonic() - start, 3)
         output.write_json({"device": device, "status": status, **texts, "seconds": seconds})
     raise click.exceptions.Exit(status)
+
+
+@contextlib.contextmanager
+def _ending_when_interrupted() -> Iterator[None]:
+    """Ctrl-C ends this process within ``_GRACE_S``, also where the far side holds it or the exception is lost."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        timer = threading.Timer(_GRACE_S, os._exit, (int(Exit.INTERRUPTED),))
+        timer.daemon = True
+        timer.start()
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _source(program: str, *, with_stdin: bool) -> str:

@@ -49,6 +49,7 @@ _QUIET_S = 15.0
 _SIGN_S = 10.0
 _CONNECT_S = 15.0
 _CANCEL_S = 5.0
+_NAME_S = 2.0
 _STOP_S = 10.0
 _STATUS_S = 8.0
 
@@ -224,6 +225,9 @@ class ModalRemote:
                     return said.status
                 running = running or said.call
                 on_output(said.stream, said.data)
+        except KeyboardInterrupt:
+            running = running or _name_of(parts)
+            raise
         finally:
             if running:  # of a deployed app, nothing else would end it before its own deadline
                 with contextlib.suppress(Exception):
@@ -465,6 +469,16 @@ class ModalRemote:
 
     def _explained(self, error: BaseException, doing: str) -> RemoteError:
         return explain(error, doing=doing, secrets=self._login.secrets if self._login is not None else ())
+
+
+def _name_of(parts: queue.Queue[str | BaseException | None]) -> str:
+    """The name of a call that has begun and whose first piece is under way; empty if none comes soon."""
+    from pytest_nvfp4.device.remote.program import unpack_output
+
+    with contextlib.suppress(queue.Empty):
+        part = parts.get(timeout=_NAME_S)
+        return unpack_output(part).call if isinstance(part, str) else ""
+    return ""
 
 
 async def _bounded(future: asyncio.Future[Any], seconds: float) -> None:
