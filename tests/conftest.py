@@ -1,10 +1,17 @@
-"""What all tests share: how they are spread over test processes."""
+"""What all tests share: how they are spread over test processes, and that they may be interrupted."""
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """Shells start background jobs with Ctrl-C ignored, and so would everything be that the tests start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
