@@ -111,6 +111,7 @@ def test_kernels_that_fail(device: LocalDevice, tmp_path: Path, text: str, statu
         assert verdicts[0].findings[0].file == str(tmp_path / "kernel.py")
 
 
+@pytest.mark.slow
 def test_a_hang_is_stopped(device: LocalDevice, tmp_path: Path) -> None:
     path = write(tmp_path, "def custom_kernel(data):\n    import time; time.sleep(600)\n")
     result, verdicts = verify(device, tmp_path, path, deadline_s=15)

@@ -38,7 +38,7 @@ def run(project: pytest.Pytester, *args: str, device: str = "cpu") -> pytest.Run
 SMALL = ("--nvfp4-problem=7x128x256", "--nvfp4-family=pow2_exact")
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.slow)])
 def test_an_honest_kernel_is_verified(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
     result = run(project, "kernel.py", "-k", "verify", "-v", *SMALL, "--nvfp4-problem=3x128x256,0x128x512", *workers)
     assert result.parseoutcomes()["passed"] == 2
