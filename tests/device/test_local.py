@@ -160,6 +160,15 @@ def test_a_machine_without_a_gpu_says_so(tmp_path: Path) -> None:
         LocalDevice(probe_folder=tmp_path, visible="").describe()
 
 
+def test_the_stand_in_sees_no_gpu_that_is_there(
+    device: LocalDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    text = "import os\nassert not os.environ['CUDA_VISIBLE_DEVICES']\n" + (KERNELS / "honest.py").read_text()
+    result, _ = verify(device, tmp_path, write(tmp_path, text))
+    assert result.status == "passed", result.findings
+
+
 def test_the_worker_sees_no_secrets(device: LocalDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODAL_TOKEN_SECRET", "planted")
     text = "import os\nassert 'planted' not in os.environ.values()\n" + (KERNELS / "honest.py").read_text()

@@ -659,3 +659,9 @@ def test_entries_are_checked(tmp_path: Path, text: str) -> None:
     with pytest.raises(EntryError, match=r"pyproject\.toml"):
         Entry.parse(text, root=tmp_path, source="pyproject.toml")
     assert Entry.parse("k.py::build", root=tmp_path, source="x").file == tmp_path / "k.py"
+
+
+def test_a_trace_sees_no_gpu_that_is_there(trace_it: TraceIt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    trace = trace_it("import os\nassert not os.environ['CUDA_VISIBLE_DEVICES']\n" + TINY)
+    assert trace.ok, trace.findings
