@@ -19,6 +19,7 @@ from pytest_nvfp4.layout.tree import leaves
 from pytest_nvfp4.problem import Group, Problem, parse_shape
 from pytest_nvfp4.proof.tmem import Tile, columns
 from pytest_nvfp4.search.tmem_packing import Request, Segment
+from pytest_nvfp4.strategies.profiles import PROFILES
 
 UNHURRIED = settings(deadline=None)
 
@@ -171,6 +172,20 @@ def test_profiles_have_names_of_their_own() -> None:
         profile = settings.get_profile(f"nvfp4-{name}")
         assert profile.max_examples == examples
         assert profile.derandomize is (name == "ci")
+
+
+def test_what_hypothesis_takes_for_a_ci_server_makes_no_other_profile_repeatable() -> None:
+    before = settings.get_current_profile_name()
+    settings.load_profile("ci")
+    try:
+        assert settings().derandomize
+        assert {name: profile.settings().derandomize for name, profile in PROFILES.items()} == {
+            "dev": False,
+            "ci": True,
+            "thorough": False,
+        }
+    finally:
+        settings.load_profile(before)
 
 
 def test_more_registered_types_need_no_strategy() -> None:
