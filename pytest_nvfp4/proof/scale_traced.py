@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_nvfp4.layout.algebra import modes
-from pytest_nvfp4.layout.canonical import canonical
+from pytest_nvfp4.layout.canonical import canonical, coalesced_modes
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import TypeInfo, parse_layout
 from pytest_nvfp4.layout.listing import Record
@@ -20,6 +20,7 @@ from pytest_nvfp4.layout.notation import Layout
 from pytest_nvfp4.layout.offsets import domain_size
 from pytest_nvfp4.layout.tree import Dynamic, Leaf, is_static, leaves
 from pytest_nvfp4.proof.scale_copies import (
+    LANES,
     MMA_K,
     Operand,
     claims_for,
@@ -71,6 +72,8 @@ def find(records: Sequence[Record]) -> Found:
     unseen = () if gmem else ("no layout of scale factors in global memory is bound to a name",)
     if any(mma.k != MMA_K for mma in mmas):
         return Found((), gmem, (*unseen, f"an MMA of K = {mmas[0].k}; only K = {MMA_K} (4-bit operands) is followed"))
+    if any(mma.rows_m != LANES for mma in mmas):
+        return Found((), gmem, (*unseen, HALF_ROWS))
     if len(mmas) != 1:
         many = "no block-scaled MMA is bound to a name" if not mmas else f"there are {len(mmas)} block-scaled MMAs"
         return Found((), gmem, (*unseen, f"{many}; which layouts belong together is told from one"))
@@ -173,8 +176,10 @@ def _is_lines(layout: Layout) -> bool:
 
 
 def _is_copied(layout: Layout) -> bool:
-    """32 lanes, 16 bytes, 4 quadrants: the TMEM side of the copy."""
-    return _is_static_of(layout, (2, 3, 4)) and [size for size, _ in _first(layout) if size != 1] == [32, 16, 4]
+    """32 lanes, 16 bytes (of two MMAs of k where V = 32), 4 quadrants: the TMEM side of the copy."""
+    if not _is_static_of(layout, (2, 3, 4)):
+        return False
+    return [size for size, _ in coalesced_modes(modes(layout)[0])] == [32, 16, 4]
 
 
 # --- global memory ------------------------------------------------------------------------------------------------
@@ -258,8 +263,27 @@ def claims_of(found: Found, *, topic: str = "scale-factors.kernel") -> tuple[Cla
         claims.append(gmem_claim(found.gmem, topic=topic))
     if found.operands:
         named = tuple(f"{operand.name} is {', '.join(operand.names)}" for operand in found.operands)
-        claims += claims_for(found.operands, topic=topic, preconditions=named)
+        padded = tuple(_padding(operand) for operand in found.operands if operand.rows % LANES)
+        claims += claims_for(found.operands, topic=topic, preconditions=(*named, *padded, NOT_FOLLOWED))
     return tuple(claims)
+
+
+HALF_ROWS = (
+    "an MMA of M = 128 over a pair of CTAs: each has 64 rows of A, and reads the factors of B's lower N / 2 in lanes "
+    "0-63 and of the upper in lanes 64-127; only MMAs with 128 rows a CTA are followed"
+)
+NOT_FOLLOWED = (
+    "TMA fills shared memory as its layout says: which CTA of a cluster loads and multicasts which part is not "
+    "followed here (the simulator runs it)"
+)
+
+
+def _padding(operand: Operand) -> str:
+    laid = -(-operand.rows // LANES) * LANES
+    return (
+        f"an MMA reads {operand.name} from its first row on: {operand.rows} of the {laid} rows that are laid out; one "
+        "that starts at another row, as CUTLASS's kernels do in every other tile of such a width, is not followed"
+    )
 
 
 # --- the layouts that the DSL's helpers build ---------------------------------------------------------------------

@@ -8,6 +8,11 @@ CTA, or over a pair of CTAs that share the M rows, each CTA holds
 - SFA: its rows in blocks of 128, one column for 32 rows and four scale factors of a row;
 - SFB: likewise of the N rows of B, rounded up to 128. All of them in both CTAs of a pair.
 
+M = 128 over a pair gives each CTA 64 rows ("Matrix Shape": ``.kind::mxf4nvf4`` and ``.kind::mxf4`` have it), and the
+lanes hold two halves of N (layout B): row r and the lower N / 2 in lane r, the upper in lane 64 + r. So the accumulator
+takes N / 2 columns, and SFB half of the columns, the factors of the lower half of N in lanes 0-63 (CuTe:
+``ScaleFactorDuplicated2by2``). SFA has a whole block of 128 rows, of which the MMA reads 64.
+
 ``tcgen05.alloc`` takes a power of two of columns, 32 to 512. All of this is arithmetic on the tile; that the helpers of
 the DSL lay tensors out so is checked by tracing (`pytest_nvfp4.proof.tmem_trace`).
 """
@@ -31,6 +36,12 @@ WIDEST_N = 256
 """The largest N of one tcgen05.mma."""
 MMA_K = 64
 """K of one tcgen05.mma of 4-bit operands (``.kind::mxf4`` and ``.kind::mxf4nvf4``)."""
+
+HALVED_SFA = (
+    "make_tmem_layout_sfa lays out the 64 rows that a CTA has of M = 128 over a pair as two blocks of 128; the "
+    "MMA reads half of the first, so lay SFA out by hand"
+)
+"""Why the DSL's layout of SFA is twice the formula's for a `Tile.halved`."""
 
 SfVector = Literal[16, 32]
 
@@ -76,16 +87,12 @@ class Tile:
     def __post_init__(self) -> None:
         if self.ctas not in (1, 2):
             raise TmemError(f"{self.ctas} CTAs: tcgen05.mma runs in one CTA or in a pair")
-        if self.m <= 0 or self.m % (LANES * self.ctas):
-            extra = (
-                "; M = 128 over a pair gives each CTA 64 rows, in another data path layout and with scale factors "
-                "that the DSL's helpers do not lay out"
-                if (self.m, self.ctas) == (128, 2)
-                else ""
-            )
+        if self.m <= 0 or (self.m % (LANES * self.ctas) and not self.halved):
+            alone = "; M = 64 is legal without block scaling only" if (self.m, self.ctas) == (64, 1) else ""
+            pair = f", or {LANES}, which is 64 rows a CTA" if self.ctas == 2 else ""
             raise TmemError(
                 f"M = {self.m} over {self.ctas} CTA{'s' * (self.ctas > 1)}: a block-scaled MMA has {LANES} rows a CTA, "
-                f"so M is a multiple of {LANES * self.ctas}{extra}"
+                f"so M is a multiple of {LANES * self.ctas}{pair}{alone}"
             )
         step = 8 * self.ctas
         if self.n <= 0 or self.n % step or (self.n > WIDEST_N and self.n % WIDEST_N):
@@ -99,6 +106,11 @@ class Tile:
             raise TmemError(f"{self.stages} accumulator stages: at least 1 is needed")
         if self.sf_vector not in (16, 32):
             raise TmemError(f"{self.sf_vector} elements a scale factor: there are 16 (NVFP4) and 32 (MXFP4)")
+
+    @property
+    def halved(self) -> bool:
+        """Whether it is M = 128 over a pair: 64 rows a CTA, and N in two halves of the lanes."""
+        return (self.m, self.ctas) == (LANES, 2)
 
     def __str__(self) -> str:
         extra = [f"{self.ctas} CTAs"] * (self.ctas > 1) + [f"{self.stages} stages"] * (self.stages > 1)
@@ -150,11 +162,12 @@ def columns(tile: Tile) -> Columns:
     """The columns of a tile, by formula."""
     rows = tile.m // tile.ctas
     scales = -(-tile.k // (SCALES_A_COLUMN * tile.sf_vector))
+    blocks = LANES // ROWS_A_COLUMN * scales
     return Columns(
-        stage=rows // LANES * tile.n,
+        stage=rows * tile.n // LANES,
         stages=tile.stages,
-        sfa=rows // ROWS_A_COLUMN * scales,
-        sfb=-(-tile.n // LANES) * LANES // ROWS_A_COLUMN * scales,
+        sfa=-(-rows // LANES) * blocks,
+        sfb=-(-tile.n // LANES) * blocks // (2 if tile.halved else 1),
     )
 
 

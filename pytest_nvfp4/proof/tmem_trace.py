@@ -17,7 +17,7 @@ from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits, parse_type
 from pytest_nvfp4.layout.measures import tmem_columns
 from pytest_nvfp4.layout.roles import base_name, plain, top_modes
 from pytest_nvfp4.layout.tree import Dynamic, leaves
-from pytest_nvfp4.proof.tmem import Columns, Tile, TmemError, allocation, columns
+from pytest_nvfp4.proof.tmem import HALVED_SFA, Columns, Tile, TmemError, allocation, columns
 
 Role = Literal["acc", "SFA", "SFB"]
 
@@ -112,7 +112,9 @@ class Usage:
         for role, formula in (("SFA", need.sfa), ("SFB", need.sfb)):
             for tensor in self.tensors:
                 if tensor.role == role and tensor.columns != formula:
-                    found.append(f"{tensor.names[0]}: {tensor.columns} columns by layout, {formula} by formula")
+                    doubled = role == "SFA" and self.tile is not None and self.tile.halved
+                    why = f" ({HALVED_SFA})" if doubled and tensor.columns == 2 * formula else ""
+                    found.append(f"{tensor.names[0]}: {tensor.columns} columns by layout, {formula} by formula{why}")
         return found
 
 

@@ -72,7 +72,7 @@ def write_probe(folder: Path, tiles: Sequence[Tile]) -> Path:
     """Write the probe of some tiles; its entry is `ENTRY`."""
     rows = [
         (
-            *(tile.m, tile.n, tile.k, LANES * tile.ctas, min(tile.n, WIDEST_N)),
+            *(tile.m, tile.n, tile.k, min(tile.m, LANES * tile.ctas), min(tile.n, WIDEST_N)),
             *(tile.ctas, tile.stages, tile.sf_vector),
         )
         for tile in tiles

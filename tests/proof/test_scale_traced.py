@@ -190,6 +190,54 @@ def test_another_k_is_not_followed(records):
     assert "K = 32" in found.missing[0]
 
 
+def with_mma(records, new):
+    return [Record(record.name, record.raw.replace("128x128x64, num_cta = 1", new)) for record in records]
+
+
+def test_an_mma_over_a_pair_of_ctas_has_the_same_claims(records):
+    judged, found = verdicts(with_mma(records, "256x128x64, num_cta = 2"))
+    assert found.missing == ()
+    assert [operand.rows for operand in found.operands] == [128, 128]
+    assert {one.status for one in judged.values()} == {Status.PROVED}
+    wide, _ = verdicts(with_mma(records, "256x256x64, num_cta = 2"))
+    assert wide["smem"].status is Status.REFUTED, "SFB of each CTA is of all N"
+    assert "SFB: shared memory has 128 rows, and the MMA reads 256" in wide["smem"].counterexample
+
+
+def test_a_pair_with_64_rows_each_is_not_followed_and_said(records):
+    found = scale_traced.find(with_mma(records, "128x128x64, num_cta = 2"))
+    assert found.operands == ()
+    assert found.missing == (scale_traced.HALF_ROWS,)
+
+
+def test_what_is_not_followed_is_a_precondition(records):
+    judged, _ = verdicts(records)
+    assert scale_traced.NOT_FOLLOWED in judged["smem"].preconditions
+    assert not [text for text in judged["copy"].preconditions if "first row on" in text]
+    narrow, _ = verdicts(with_mma(records, "128x64x64, num_cta = 1"))
+    assert narrow["copy"].status is Status.PROVED
+    (said,) = [text for text in narrow["copy"].preconditions if "first row on" in text]
+    assert said.startswith("an MMA reads SFB from its first row on: 64 of the 128 rows that are laid out")
+
+
+def test_bytes_of_two_mmas_of_k_are_one_copys_target(records):
+    """With 32 elements to a factor the 16 bytes of a lane are 2 of each of 2 MMAs, for 4 blocks of 32 rows."""
+    whole, split = (
+        "((((32,16,4),1),1,1,4):(((262144,1,8388608),0),0,0,16)",
+        ("(((((32,2),2,(4,4)),1),1,1,4):((((262144,1),2,(4,8388608)),0),0,0,16)"),
+    )
+    assert any(whole[1:] in record.raw for record in records), "the snapshot has the plain form"
+    same = [Record(record.name, record.raw.replace(whole[1:], split[1:])) for record in records]
+    judged, found = verdicts(same)
+    assert found.missing == ()
+    assert judged["copy"].status is Status.PROVED
+    wrong = [
+        Record(record.name, record.raw.replace(whole[1:], split[1:].replace("1),2,(4", "2),1,(4")))
+        for record in records
+    ]
+    assert "SFA: the TMEM side of its copy to TMEM are not bound" in " ".join(scale_traced.find(wrong).missing)
+
+
 # --- the explicit layouts, derived again -------------------------------------------------------------------------
 
 

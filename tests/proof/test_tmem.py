@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,13 +66,14 @@ def test_what_is_known_not_to_fit_does_not_fit() -> None:
 @given(strategies.tiles())
 def test_scale_factors_have_a_byte_for_each_row_and_block(tile: Tile) -> None:
     """Counted another way: bytes of the blocks of 128 rows by 4 scale factors, over the bytes of a column."""
-    rows_a = tile.m // tile.ctas
+    rows_a = -(-tile.m // tile.ctas // 128) * 128
     rows_b = -(-tile.n // 128) * 128
+    copies = 2 if tile.halved else 4
     blocks = -(-tile.k // (4 * tile.sf_vector))
     need = columns(tile)
     assert need.sfa * 32 * 4 == rows_a * 4 * blocks
-    assert need.sfb * 32 * 4 == rows_b * 4 * blocks
-    assert need.stage * 128 == rows_a * tile.n
+    assert need.sfb * 32 * 4 * 4 == rows_b * 4 * blocks * copies
+    assert need.stage * 128 == tile.m // tile.ctas * tile.n
 
 
 def test_the_allocation_is_the_least_legal_one_that_holds_the_columns() -> None:
@@ -85,8 +87,9 @@ def test_the_allocation_is_the_least_legal_one_that_holds_the_columns() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((64, 128, 256), "multiple of 128"),
-        ((128, 128, 256, 2), "64 rows"),
+        ((64, 128, 256), "multiple of 128; M = 64 is legal without block scaling only"),
+        ((64, 128, 256, 2), "multiple of 256, or 128, which is 64 rows a CTA"),
+        ((384, 128, 256, 2), "multiple of 256, or 128"),
         ((128, 12, 256), "steps of 8"),
         ((256, 24, 256, 2), "steps of 16"),
         ((128, 384, 256), "multiple of 256"),
@@ -115,13 +118,53 @@ def test_the_layouts_of_the_installed_dsl_agree_with_the_formula(tmp_path: Path)
         *(Tile(128, n, k, sf_vector=32) for n in (64, 256) for k in (128, 512)),
         Tile(256, 256, 256),
         Tile(512, 64, 256, 2),
+        *(Tile(128, n, 256, 2, stages) for n in (16, 64, 192, 256) for stages in (1, 2)),
     ]
     path = write_probe(tmp_path, tiles)
     request = TraceRequest(kernel=path, problem=_problem(), entry=Entry(path, ENTRY))
     trace = Tracer(root=tmp_path, cache=TraceCache(tmp_path / "cache")).trace(request)
-    assert read_probe(trace, tiles) == [columns(tile) for tile in tiles]
+    # The helper takes the 64 rows of M = 128 over a pair for two blocks of 128: the one difference there is.
+    doubled = [replace(need, sfa=(1 + tile.halved) * need.sfa) for tile in tiles for need in [columns(tile)]]
+    assert read_probe(trace, tiles) == doubled
     with pytest.raises(ProbeError, match="cannot be read"):
         read_probe(trace, [*tiles, tiles[0]])
+
+
+@pytest.mark.parametrize(("n", "acc", "sfb"), [(16, 8, 8), (64, 32, 8), (128, 64, 8), (192, 96, 16), (256, 128, 16)])
+def test_a_pair_with_64_rows_each_halves_n_over_the_lanes(n: int, acc: int, sfb: int) -> None:
+    """Where layout B has D, and CuTe's ScaleFactorDuplicated2by2 the factors: counted place by place."""
+    places = {(row + 64 * (column >= n // 2), column % (n // 2)) for row in range(64) for column in range(n)}
+    assert len(places) == 64 * n
+    padded = -(-n // 128) * 128
+    words = {
+        (line % 32 + 32 * copy + 64 * (line >= padded // 2), line % (padded // 2) // 32 + k * padded // 64)
+        for line in range(padded)
+        for copy in range(2)
+        for k in range(4)
+    }
+    assert len(words) == padded * 2 * 4
+    need = columns(Tile(128, n, 256, 2))
+    assert (need.stage, need.sfa, need.sfb) == (acc, 16, sfb)
+    assert need.stage == max(column for _, column in places) + 1
+    assert need.sfb == max(column for _, column in words) + 1
+    assert columns(Tile(256, n, 256, 2)).sfb == 2 * sfb
+
+
+def test_the_dsls_sfa_of_a_pair_with_64_rows_each_is_named() -> None:
+    mma = MMA.format(m=128, n=128, ctas=2)
+    acc = '!cute.memref<f32, tmem, align<16>, "((64,(64,2)),1,1,1):((65536,(1,4194304)),0,0,0)">'
+    sfa = '!cute.memref<f8E4M3FN, tmem, align<16>, "((((32,4),4),(16,4)),2,4):((((262144,4),8388608),(0,1)),64,16)">'
+    sfb = (
+        '!cute.memref<f8E4M3FN, tmem, align<16>, "((((32,2),2,2),(16,4)),1,4):'
+        '((((262144,4),16777216,8388608),(0,1)),0,8)">'
+    )
+    smem = [("k.sA", SMEM.format(rows=64, stage=16384)), ("k.sB", SMEM.format(rows=64, stage=16384))]
+    bound = [("k.tiled_mma", mma), *smem, ("k.tCtAcc", acc), ("k.tCtSFB", sfb)]
+    found = usage([*bound, ("k.tCtSFA", sfa)])
+    assert found.tile == Tile(128, 128, 256, 2)
+    (said,) = found.disagreements()
+    assert said.startswith("k.tCtSFA: 32 columns by layout, 16 by formula (make_tmem_layout_sfa")
+    assert not usage([*bound, ("k.tCtSFA", SFA)]).disagreements()
 
 
 def _problem():

@@ -17,7 +17,7 @@ from pytest_nvfp4.cli.options import KernelOptions, json_option, kernel_options
 from pytest_nvfp4.cli.subject import resolve
 from pytest_nvfp4.cli.tmem.options import tile_of, tile_options
 from pytest_nvfp4.cli.tracing import Traced, trace
-from pytest_nvfp4.proof.tmem import COLUMNS, Columns, Tile, allocation, columns, most_stages
+from pytest_nvfp4.proof.tmem import COLUMNS, HALVED_SFA, Columns, Tile, allocation, columns, most_stages
 from pytest_nvfp4.report.text import visible
 
 _TITLES = ("what", "stages", "acc", "SFA", "SFB", "total", "allocate", "slack", "CTAs an SM", "known by")
@@ -203,7 +203,8 @@ def tmem_command(
         seen = _probe(tiles) if with_trace else None
         rows = tile_rows(tiles, traced=seen)
         differ = [] if seen is None else [each for each, need in zip(tiles, seen, strict=True) if need != columns(each)]
-        lines = [f"error: formula and layouts differ for {each}" for each in differ]
+        why = f": {HALVED_SFA}" if one.halved else ""
+        lines = [f"error: formula and layouts differ for {each}{why}" for each in differ]
         bad = bool(differ)
         document = {"tile": asdict(one), "rows": [asdict(each) for each in rows]}
     if as_json:
