@@ -221,6 +221,13 @@ def _nan_isolated(group: Group, draw: Draw, index: int) -> Operands:
     return made
 
 
+_DEEP = (24, 128, 2304)
+"""Nine k-tiles of 256 for one output tile: more than a pipeline has stages, so that each is filled a second time.
+
+GPU MODE's tests have three at most (K = 768): a kernel with one tile a CTA never comes round its ring there, and a
+phase that is not flipped, or an index of k-tiles that wraps, shows in its benchmarks alone.
+"""
+
 _EDGE_SHAPES = Problem(
     "edge",
     tuple(
@@ -236,6 +243,7 @@ _EDGE_SHAPES = Problem(
             (129, 128, 256),
             (255, 128, 256),
             (257, 128, 256),
+            _DEEP,
         )
     ),
 )
@@ -246,10 +254,11 @@ _EDGE_LARGE = (0x70, 0x78, 0x7E)
 def _edge(group: Group, draw: Draw, index: int) -> Operands:
     """Rows in turn: negative zeroes only, sums past fp16's range of either sign, and small values with many -0."""
     made = _uniform(_EDGE_CODES, _EXACT_SCALES)(group, draw, index)
-    made.a[0::4] = 0x88
-    row = np.arange(group.m)
+    # A group of one row gets numbers: of zeroes alone, a kernel that computes nothing would be right.
+    turn = (np.arange(group.m) + (3 if group.m == 1 else 0)) % 4
+    made.a[turn == 0] = 0x88
     for remainder, code in ((1, 0x77), (2, 0xFF)):
-        chosen = row % 4 == remainder
+        chosen = turn == remainder
         made.a[chosen] = code
         made.sfa[chosen] = draw.choice(_EDGE_LARGE, (int(chosen.sum()), made.sfa.shape[1]))
     made.b[0::2] &= 0x77
@@ -354,7 +363,7 @@ _FAMILIES = (
     ),
     Family(
         "edge",
-        "M = 0, 1, 40, 72, 76 and around 128 and 256, uneven N and K; rows of -0, overflow to infinity",
+        "M = 0, 1, 40, 72, 76 and around 128 and 256, uneven N, K to 2304; rows of -0, overflow to infinity",
         codes=frozenset(_EDGE_CODES),
         scales=frozenset((*_EXACT_SCALES, *_EDGE_LARGE)),
         make=_edge,

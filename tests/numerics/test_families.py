@@ -156,6 +156,22 @@ def test_edge_overflows_both_ways_and_has_rows_of_negative_zero() -> None:
     assert not bits[0].any()
 
 
+def test_edge_has_numbers_in_a_lone_row() -> None:
+    edge = FAMILIES["edge"]
+    assert edge.shapes is not None
+    (index,) = (at for at, group in enumerate(edge.shapes.groups) if group.m == 1)
+    bits = edge.group(edge.shapes, index).exact().rounded().view(np.uint16)
+    assert np.count_nonzero(bits & 0x7FFF) > bits.size // 2
+
+
+def test_edge_comes_round_the_ring_of_a_pipeline() -> None:
+    """Some tile has more k-tiles of 256 than the 228 KiB of an SM's shared memory hold."""
+    edge = FAMILIES["edge"]
+    assert edge.shapes is not None
+    stage = 2 * 128 * 256 // 2  # A and B of a tile of 128 x 128 x 256
+    assert max(group.k for group in edge.shapes.groups) // 256 > 228 * 1024 // stage
+
+
 def test_nan_pad_surrounds_everything_with_nan() -> None:
     inputs = FAMILIES["nan_pad"].group(Problem("p", (Group(72, 128, 256),)), 0)
     mask = scale_layout.padding_mask(rows=72, blocks=16)

@@ -49,6 +49,9 @@ GPUMODE_MISSES = GPUMODE_NEVER_SEES | {
     "cleared_by_product",
     "sf_beyond_k",
     "sf_padding_added",
+    # No group of one row, and three k-tiles at most.
+    "lone_row_zero",
+    "ring_not_flipped",
 }
 
 

@@ -23,6 +23,10 @@ def _truncated(values: Float64, *, mantissa_bits: int) -> Float64:
     return np.asarray(np.ldexp(np.trunc(np.ldexp(fraction, mantissa_bits + 1)), exponent - mantissa_bits - 1))
 
 
+_RING = 8
+"""Stages of a deep pipeline."""
+
+
 def _in_half(values: Float64) -> Float64:
     return fp16.round_nearest(values).astype(np.float64)
 
@@ -51,6 +55,13 @@ def _stale_stage(a: Float64, b: Float64) -> Float32:
     else:
         a[:, TILE_K // 2 : TILE_K] = a[:, : TILE_K // 2]
     return model.product(a, b)
+
+
+def _ring_not_flipped(a: Float64, b: Float64) -> Float32:
+    """Stages are not waited for in the second turn of the ring: each k-tile of A from there on is the one before."""
+    turned = a.copy()
+    turned[:, _RING * TILE_K :] = a[:, : max(0, a.shape[1] - _RING * TILE_K)]
+    return model.product(turned, b)
 
 
 def _early_warp(a: Float64, b: Float64) -> Float32:
@@ -87,6 +98,7 @@ _ACCUMULATE: tuple[tuple[str, str, model.Product], ...] = (
     ("last_k_tile_dropped", "last 256 elements of k left out", _shortened(TILE_K)),
     ("first_k_tile_twice", "first k-tile accumulated twice", _repeated_stage),
     ("stale_stage", "a pipeline stage of A read before its copy arrived", _stale_stage),
+    ("ring_not_flipped", "a pipeline of 8 stages whose phase is not flipped after its first turn", _ring_not_flipped),
     ("early_warp", "one epilogue warp reads its accumulators before the last k-tile", _early_warp),
 )
 

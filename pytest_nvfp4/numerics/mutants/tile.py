@@ -47,6 +47,12 @@ def _last_column_tile_missed(buffer: HalfBits, _out: HalfBits, inputs: GroupInpu
     inputs.split_c(buffer)[1][:, inputs.group.n // 256 * 256 :] = inputs.guard.poison
 
 
+def _lone_row_zero(buffer: HalfBits, out: HalfBits, inputs: GroupInput) -> None:
+    """M = 1 counted as no row tile, over a C that was cleared before."""
+    if len(out) == 1:
+        inputs.split_c(buffer)[1][:] = 0
+
+
 def _transposed_tiles(buffer: HalfBits, out: HalfBits, inputs: GroupInput) -> None:
     c = inputs.split_c(buffer)[1]
     for rows, columns in _tiles_of(inputs):
@@ -146,6 +152,7 @@ def _first_groups_operand(problem: ProblemInput, index: int) -> HalfBits:
 _TILES: tuple[tuple[str, str, Kernel], ...] = (
     ("rows_unwritten", "rows of the ragged last row tile not stored", _stored(_rows_missing)),
     ("tile_missed", "the last tile of a group not computed", _stored(_tile_missed)),
+    ("lone_row_zero", "the only row of a group not computed, in a C cleared before", _stored(_lone_row_zero)),
     ("column_tile_missed", "columns past the last multiple of 256 not computed", _stored(_last_column_tile_missed)),
     ("tile_twice", "the last tile of a group computed twice, accumulating", _tile_twice),
     ("not_cleared", "accumulators not cleared between tiles", _not_cleared),
