@@ -244,7 +244,10 @@ class Remote(Protocol):
         """Make a container ready, and wait until it is."""
 
     def stop(self) -> None:
-        """Give everything back that costs anything. May be called more than once; does not raise."""
+        """Give everything back that costs anything. May be called more than once; does not raise.
+
+        May be called by another thread while ``submit`` or ``warm`` waits, which then ends soon, with a RemoteError.
+        """
 
     def cost(self) -> Cost:
         """What this object has cost so far. Contacts nothing."""

@@ -23,6 +23,8 @@ _AGAIN: frozenset[Trouble] = frozenset({"lost"})
 """Troubles after which a batch is sent once more, and only once."""
 _QUICK_S, _SLOW_S = 0.004, 0.1
 _STOP_S = 30.0
+_OWN_S = 3.0
+"""Seconds in which the session's thread may end by itself; after them it is taken to wait for the remote."""
 
 
 class Ticket:
@@ -174,7 +176,10 @@ class RemoteSession:
             thread = self._thread
         self._wake.set()
         if thread is not None:
-            thread.join(timeout_s)
+            thread.join(min(_OWN_S, timeout_s))
+            if thread.is_alive():  # an image is being built, or a server does not answer: the remote alone can end that
+                self._remote.stop()
+                thread.join(max(0.0, timeout_s - _OWN_S))
 
     @property
     def cost(self) -> Cost:

@@ -109,6 +109,16 @@ def explain(error: BaseException, *, doing: str, secrets: Iterable[str] = ()) ->
     return RemoteError("far", f"{name} (while {doing}){said}", "look at the app's log on modal.com")
 
 
+def is_damaged(error: BaseException) -> bool:
+    """Whether an answer came that cannot be read, or came in part; it may be whole when it is asked for again."""
+    if isinstance(error, RemoteError):
+        return error.trouble == "lost"
+    if type(error).__name__ == "PickledAnswerError":
+        return False
+    module = type(error).__module__.split(".")[0]
+    return type(error).__name__.startswith("CBOR") or module in ("cbor2", "aiohttp") or "Get from url" in str(error)
+
+
 def silent(seconds: float, *, doing: str) -> RemoteError:
     """A server that does not answer."""
     return RemoteError(

@@ -52,6 +52,7 @@ class Loopback:
         answering: Clients get answers; without, they wait for them.
         connected: Clients have a network; without, connections end as soon as something is said over them.
         headers: What came beside the requests of clients. Modal's token is there, and nowhere else.
+        idempotency_keys: By what the client names one request that it may send several times.
 
     Args:
         backend: What clients that are started with ``environ()`` ask for as the container's device.
@@ -66,6 +67,7 @@ class Loopback:
         self.received: list[bytes] = []
         self.worker_received: list[bytes] = []
         self.headers: list[bytes] = []
+        self.idempotency_keys: list[str] = []
         self.answering = self.connected = True
         self.backend = backend
         self.folder = Path(tempfile.mkdtemp(prefix="loopback-"))
@@ -110,7 +112,8 @@ class Loopback:
         """Forget what was said, and let everything go well again."""
         self.faults.clear()
         self.answering = self.connected = True
-        for said in (self.calls, self.worker_calls, self.received, self.worker_received, self.headers):
+        client = (self.calls, self.received, self.headers, self.idempotency_keys)
+        for said in (*client, self.worker_calls, self.worker_received):
             said.clear()
 
     def count(self, rpc: str) -> int:
@@ -192,6 +195,7 @@ class Loopback:
             if task is None:
                 self.received.append(request.SerializeToString())
                 self.headers.append(repr(dict(stream.metadata or {})).encode())
+                self.idempotency_keys.append(str((stream.metadata or {}).get("x-idempotency-key", "")))
                 self._login(stream)
             else:
                 self.worker_received.append(request.SerializeToString())

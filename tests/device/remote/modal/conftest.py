@@ -11,7 +11,7 @@ pytest.importorskip("modal", reason="modal is not installed: pip install 'pytest
 pytest.importorskip("grpclib")
 
 from pytest_nvfp4.device.remote.base import RemoteOptions
-from pytest_nvfp4.device.remote.modal import client
+from pytest_nvfp4.device.remote.modal import patience
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
 
 from ..loopback import Loopback
@@ -80,7 +80,7 @@ def remote() -> Iterator[Callable[..., ModalRemote]]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Notice silence after fractions of a second."""
-    monkeypatch.setattr(client, "_QUIET_S", 0.4)
-    monkeypatch.setattr(client, "_SIGN_S", 0.5)
-    monkeypatch.setattr(client, "_STOP_S", 2.0)
-    monkeypatch.setattr(client, "_STATUS_S", 1.0)
+    monkeypatch.setattr(patience, "QUIET_S", 0.4)
+    monkeypatch.setattr(patience, "SIGN_S", 0.5)
+    monkeypatch.setattr(patience, "STOP_S", 2.0)
+    monkeypatch.setattr(patience, "STATUS_S", 1.0)

@@ -14,7 +14,7 @@ from grpclib import Status
 from modal_proto import api_pb2
 
 from pytest_nvfp4.device.remote.base import RemoteError
-from pytest_nvfp4.device.remote.modal import client
+from pytest_nvfp4.device.remote.modal import patience
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
 from pytest_nvfp4.device.remote.session import RemoteSession
 
@@ -75,7 +75,7 @@ def test_nothing_listens(remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient", "server")
 def test_a_server_that_accepts_and_never_answers(remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_CONNECT_S", 1.0)
+    monkeypatch.setattr(patience, "CONNECT_S", 1.0)
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         one.listen(8)
@@ -188,17 +188,20 @@ def test_refusals(server: Loopback, remote: Make) -> None:
         assert message in str(caught.value)
 
 
-def test_a_lost_result_is_asked_for_again(server: Loopback, remote: Make) -> None:
+@pytest.mark.parametrize(("times", "asked", "sent"), [(1, 2, 1), pytest.param(3, 4, 2, marks=pytest.mark.slow)])
+def test_a_damaged_result_is_asked_for_again_and_run_again_only_at_last(
+    server: Loopback, remote: Make, times: int, asked: int, sent: int
+) -> None:
     def damage(answer: Any) -> Any:
         answer.outputs[0].result.data = answer.outputs[0].result.data[:-8]
         return answer
 
-    server.faults.add(Fault("FunctionGetOutputs", "answer", change=damage, times=1))
+    server.faults.add(Fault("FunctionGetOutputs", "answer", change=damage, times=times))
     session = RemoteSession(remote())
     (ticket,) = session.add([batch()])
     try:
         assert ticket.wait().results
-        assert server.count("FunctionMap") == 2
+        assert (server.count("FunctionGetOutputs"), server.count("FunctionMap")) == (asked, sent)
     finally:
         session.close()
 

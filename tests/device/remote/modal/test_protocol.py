@@ -14,7 +14,8 @@ from typing import Any
 import modal
 import pytest
 
-from pytest_nvfp4.device.remote.base import Answer, Batch, Execution, Handle, RemoteError
+from pytest_nvfp4.device.remote.base import Answer, Batch, Execution, RemoteError
+from pytest_nvfp4.device.remote.modal.answers import read
 from pytest_nvfp4.device.remote.modal.build import _left_out
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
 from pytest_nvfp4.device.remote.session import RemoteSession
@@ -130,9 +131,8 @@ def test_no_simulator_passes_as_a_gpu(monkeypatch: pytest.MonkeyPatch, remote: M
     for backend, status in (("cuda", "unsupported"), ("sim", "passed")):
         monkeypatch.setenv("NVFP4_MODAL_BACKEND", backend)
         one = remote()
-        read = one._read(Handle(asked, "fc-1"), data).answer
-        assert read is not None
-        assert read.results[0].status == status
+        taken = read(data, options=one.options, settings=one.settings)
+        assert taken.results[0].status == status
         assert (one.kept_as == "") == (backend == "cuda"), "nor is a kept one"
     real = answer.model_copy(
         update={
@@ -140,9 +140,9 @@ def test_no_simulator_passes_as_a_gpu(monkeypatch: pytest.MonkeyPatch, remote: M
         }
     )
     monkeypatch.setenv("NVFP4_MODAL_BACKEND", "cuda")
-    read = remote()._read(Handle(asked, "fc-1"), squeeze(pack_answer(real))).answer
-    assert read is not None
-    assert read.results[0].status == "passed"
+    one = remote()
+    taken = read(squeeze(pack_answer(real)), options=one.options, settings=one.settings)
+    assert taken.results[0].status == "passed"
 
 
 @pytest.mark.parametrize("backend", ["sim", "cuda"])
