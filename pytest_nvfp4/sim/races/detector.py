@@ -47,7 +47,7 @@ class Detector(SyncHooks, MemoryHooks, CopyHooks, TensorHooks):
         """Make the launch's part before processes fork."""
         races = grid.unit(LaunchRaces)
         before, self._last[stream] = self._last.get(stream), races
-        if not early or before is None or not before.memory.accesses:
+        if not early or before is None or not before.memory.sets.accesses:
             return False
         races.overlap = Overlap(before, races)
         return True

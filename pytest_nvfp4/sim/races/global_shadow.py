@@ -1,13 +1,13 @@
-"""What happened last to each byte of global memory that a launch may write.
+"""What may still race on each byte of global memory that a launch may write.
 
-Arrays of access numbers, one item a *unit* of a region: the largest power of two (16 at most) that every access so far
-was a multiple of, so that units are never touched in part. Per unit: the last write, the first read since, and the last
-read since by another agent; a write that conflicts with none of the two reads but with one in between is not seen.
-Two strong accesses never race, so that a strong write may come after others that it does not know, and hides none of
-them: reads stay, and the last weak write and the first of the strong ones since (``weak``, ``strong``) are kept beside
-the last write, until the next weak write. Of more than two strong writes those in between are not seen.
-What is read of a region that nobody has written yet is kept as it was read, since inputs are read by many and written
-by none: of each place the first readers only.
+Two arrays of numbers of sets of accesses (``access_sets``), one item a *unit* of a region: the largest power of two (16
+at most) that every access so far was a multiple of, so that units are never touched in part. Per unit: the writes that
+later accesses are compared with, and the reads that later writes are.
+
+A weak write ends what was before it: it happened after that, or was reported. Two strong accesses never race, so that
+a strong write may come after others that it does not know, and hides none of them: it joins the writes, one of each
+agent, and the reads stay. What is read of a region that nobody has written yet is kept as it was read, since inputs are
+read by many and written by none: of each place the first readers only.
 
 Processes that share a large launch each have their own shadow, so that only CTAs of one process are compared; what two
 CTAs write is found by ``memory.coverage`` whichever ran them.
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
+from pytest_nvfp4.sim.races.access_sets import AccessSets
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, BEFORE, Clock
 
 if TYPE_CHECKING:
@@ -38,24 +39,21 @@ Offsets = NDArray[np.intp]
 _LARGEST = 16
 _READERS = 4
 """Readers that are kept of one place before the first write."""
-_COVERED = ("weak", "strong")
-_WRITES = ("writes", *_COVERED)
-_READS = ("first", "last")
+_NAMES = ("writes", "reads")
+_SETS = 1 << 17
+"""Sets of accesses from which on those that no unit has any more are given up."""
 
 
 class RegionShadow:
     """The history of one region."""
 
-    __slots__ = ("boxes", "first", "last", "region", "strong", "unit", "weak", "writes", "written")
+    __slots__ = ("boxes", "reads", "region", "unit", "writes", "written")
 
     def __init__(self, region: Region) -> None:
         self.region = region
         self.unit = _LARGEST
         self.writes: NDArray[np.int32] | None = None
-        self.first: NDArray[np.int32] | None = None
-        self.last: NDArray[np.int32] | None = None
-        self.weak: NDArray[np.int32] | None = None
-        self.strong: NDArray[np.int32] | None = None
+        self.reads: NDArray[np.int32] | None = None
         self.boxes: dict[object, tuple[Callable[[], tuple[Offsets, int]], dict[tuple[int, int], int]]] = {}
         """What was read before the first write: its rows, and the number of the access by cluster and agent."""
         self.written = False
@@ -64,7 +62,7 @@ class RegionShadow:
         """Take smaller units."""
         factor = self.unit // unit
         self.unit = unit
-        for name in (*_WRITES, *_READS):
+        for name in _NAMES:
             array = getattr(self, name)
             if array is not None:
                 setattr(self, name, np.repeat(array, factor))
@@ -76,6 +74,11 @@ class RegionShadow:
             array = np.zeros(-(-self.region.size // _LARGEST) * (_LARGEST // self.unit), np.int32)
             setattr(self, name, array)
         return array
+
+    def byte(self, units: NDArray[np.intp] | slice, chosen: NDArray[np.bool_]) -> int:
+        """The offset of the first chosen unit of some."""
+        place = int(np.argmax(chosen))
+        return (units.start + place if isinstance(units, slice) else int(units[place])) * self.unit
 
     def units(self, offsets: Offsets, size: int) -> NDArray[np.intp] | slice:
         """The units of items of ``size`` bytes at offsets."""
@@ -123,28 +126,19 @@ def _relative(where: Pattern, unit: int) -> NDArray[np.intp]:
 
 
 class GlobalShadow:
-    """The regions of a launch, and the accesses that their arrays number."""
+    """The regions of a launch, and the sets of accesses that their arrays number."""
 
     def __init__(self, conflict: GlobalConflict) -> None:
         self.conflict = conflict
         self.regions: dict[int, RegionShadow] = {}
-        self.accesses: list[Access] = []
-        self._numbers: dict[tuple[int, int, int, int, int], int] = {}
+        self.sets = AccessSets()
+        self._most = _SETS
 
     def shadow(self, region: Region) -> RegionShadow:
         """The history of a region."""
         found = self.regions.get(region.start)
         if found is None or found.region is not region:
             found = self.regions[region.start] = RegionShadow(region)
-        return found
-
-    def number(self, access: Access) -> int:
-        """The number of an access, from 1; the same for one that differs in nothing that matters."""
-        key = (access.who.cluster, access[0], access[1], access[2], access[3])
-        found = self._numbers.get(key)
-        if found is None:
-            self.accesses.append(access)
-            found = self._numbers[key] = len(self.accesses)
         return found
 
     def read_box(self, shadow: RegionShadow, key: object, rows: Callable[[], tuple[Offsets, int]], access: Access,
@@ -159,7 +153,7 @@ class GlobalShadow:
         readers = known[1]
         reader = (access.who.cluster, access.agent)
         if len(readers) < _READERS or reader in readers:
-            readers[reader] = self.number(access)
+            readers[reader] = self.sets.number(access)
 
     def wants(self, shadow: RegionShadow, offset: int, where: Pattern | int, cluster: int, agent: int) -> bool:
         """Whether a read of a region that nobody has written is one of those that are kept."""
@@ -174,7 +168,7 @@ class GlobalShadow:
         readers = known[1]
         reader = (access[4].cluster, access[0])
         if len(readers) < _READERS or reader in readers:
-            readers[reader] = self.number(access)
+            readers[reader] = self.sets.number(access)
 
     def read(self, shadow: RegionShadow, offsets: Offsets, size: int, access: Access, clock: Clock) -> None:
         """Items of ``size`` bytes are read."""
@@ -187,21 +181,46 @@ class GlobalShadow:
     def _read(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
         if shadow.writes is not None:
             self._check(shadow, shadow.writes[units], units, access, clock, earlier=True, later=False)
-            if shadow.strong is not None:
-                self._check_covered(shadow, units, access, clock, later=False)
-        number = self.number(access)
-        self._note_read(shadow, units, number)
+        self._join(shadow.array("reads"), units, self.sets.number(access), clock)
 
-    def _note_read(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, number: int) -> None:
-        first = shadow.array("first")
-        here = first[units]
+    def _join(
+        self, array: NDArray[np.int32], units: NDArray[np.intp] | slice, number: int, clock: Clock | None
+    ) -> None:
+        """An access beside those that are there."""
+        sets = self.sets
+        here = array[units]
         if not here.any():
-            first[units] = number
+            array[units] = sets.alone(number)
             return
-        first[units] = np.where(here == 0, number, here)
-        if (here[here != 0] != number).any():
-            last = shadow.array("last")
-            last[units] = np.where((here != 0) & (here != number), number, last[units])
+        if len(sets) > self._most:
+            self._forget()
+            here = array[units]
+
+        def covers(old: Access) -> bool:
+            return clock is not None and _covers(sets.access(number), old, clock)
+
+        different = set(here.tolist())
+        if len(different) == 1:
+            array[units] = sets.joined(different.pop(), number, covers)
+            return
+        new = here.copy()
+        for one in different:
+            new[here == one] = sets.joined(one, number, covers)
+        array[units] = new
+
+    def _forget(self) -> None:
+        """Give up the sets that no unit has."""
+        arrays = [
+            array for shadow in self.regions.values() for array in (shadow.writes, shadow.reads) if array is not None
+        ]
+        used = sorted({int(one) for array in arrays for one in np.unique(array)})
+        now = self.sets.keep(used)
+        table = np.zeros(max(used, default=0) + 1, np.int32)
+        for old, new in now.items():
+            table[old] = new
+        for array in arrays:
+            array[:] = table[array]
+        self._most = max(_SETS, 2 * len(self.sets))
 
     def write(self, shadow: RegionShadow, offsets: Offsets, size: int, access: Access, clock: Clock) -> None:
         """Items of ``size`` bytes are written."""
@@ -217,42 +236,16 @@ class GlobalShadow:
 
     def _write(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
         writes = shadow.array("writes")
-        strong = access[2] & STRONG
         self._check(shadow, writes[units], units, access, clock, earlier=True, later=True)
-        if shadow.strong is not None:
-            self._check_covered(shadow, units, access, clock, later=True)
-        for name in _READS:
-            reads: NDArray[np.int32] | None = getattr(shadow, name)
-            if reads is not None:
-                self._check(shadow, reads[units], units, access, clock, earlier=False, later=True)
-                if not strong:
-                    reads[units] = 0
-        if strong:
-            self._cover(shadow, writes[units], units)
-        elif shadow.strong is not None:
-            shadow.strong[units] = 0
-            shadow.array("weak")[units] = 0
-        writes[units] = self.number(access)
-
-    def _cover(self, shadow: RegionShadow, numbers: NDArray[np.int32], units: NDArray[np.intp] | slice) -> None:
-        """Keep the writes that a strong write comes after."""
-        if not numbers.any():
+        reads = shadow.reads
+        if reads is not None:
+            self._check(shadow, reads[units], units, access, clock, earlier=False, later=True)
+        if access[2] & STRONG:
+            self._join(writes, units, self.sets.number(access), clock)
             return
-        strong, weak = shadow.array("strong"), shadow.array("weak")
-        for number in set(numbers.tolist()):
-            if not number:
-                continue
-            if self.accesses[number - 1][2] & STRONG:
-                here = strong[units]
-                strong[units] = np.where((numbers == number) & (here == 0), number, here)
-            else:
-                weak[units] = np.where(numbers == number, number, weak[units])
-
-    def _check_covered(
-        self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock, *, later: bool
-    ) -> None:
-        for name in _COVERED:
-            self._check(shadow, shadow.array(name)[units], units, access, clock, earlier=True, later=later)
+        if reads is not None:
+            reads[units] = 0
+        writes[units] = self.sets.alone(self.sets.number(access))
 
     def _settle(self, shadow: RegionShadow) -> None:
         """What was read before the first write goes to the arrays."""
@@ -262,7 +255,8 @@ class GlobalShadow:
             for rows, readers in boxes.values():
                 places, wide = rows()
                 for number in readers.values():
-                    self._note_read(shadow, shadow.units(places, wide), number)
+                    units = shadow.units(places, wide)
+                    self._join(shadow.array("reads"), units, number, None)
 
     def meets(
         self, region: Region, rows: Callable[[], tuple[Offsets, int]], access: Access, *, writes: bool
@@ -273,17 +267,15 @@ class GlobalShadow:
             return None
         self._settle(shadow)
         units = shadow.units(*rows())
-        for name in (*_WRITES, *_READS) if writes else _WRITES:
+        for name in _NAMES if writes else ("writes",):
             array: NDArray[np.int32] | None = getattr(shadow, name)
             if array is None:
                 continue
             numbers = array[units]
             for number in dict.fromkeys(numbers[numbers != 0].tolist()):
-                old = self.accesses[number - 1]
-                if not old[2] & access[2] & STRONG:
-                    place = int(np.argmax(numbers == number))
-                    unit = units.start + place if isinstance(units, slice) else int(units[place])
-                    return old, name in _WRITES, unit * shadow.unit
+                for old in map(self.sets.access, self.sets.members(number)):
+                    if not old[2] & access[2] & STRONG:
+                        return old, name == "writes", shadow.byte(units, numbers == number)
         return None
 
     def _check(
@@ -292,25 +284,33 @@ class GlobalShadow:
     ) -> None:  # fmt: skip
         if not numbers.any():
             return
-        mine = access.who.cluster
+        sets = self.sets
         for number in set(numbers.tolist()):
-            if not number:
-                continue
-            old = self.accesses[number - 1]
-            if old[2] & access[2] & STRONG:
-                continue
-            theirs = old.who.cluster
-            ticks = clock.ticks if theirs == mine else (clock.foreign or {}).get(theirs)
-            known = ticks is not None and old[0] < ticks.shape[1]
-            ordered = known and ticks[BEFORE, old[0]] >= old[1]  # type: ignore[index]
-            fenced = True
-            if ordered and earlier and access[2] & ASYNC and not old[2] & ASYNC:
-                fenced = bool(ticks[ASYNC_GLOBAL, old[0]] >= old[1])  # type: ignore[index]
-            if ordered and fenced:
-                continue
-            place = int(np.argmax(numbers == number))
-            unit = units.start + place if isinstance(units, slice) else int(units[place])
-            self.conflict(shadow, unit * shadow.unit, old, earlier, access, later, bool(ordered), clock)
+            for one in sets.members(number):
+                old = sets.accesses[one - 1]
+                if old[2] & access[2] & STRONG:
+                    continue
+                ordered = _ordered(old, access, clock)
+                if ordered and not (earlier and access[2] & ASYNC and not old[2] & ASYNC):
+                    continue
+                if ordered and _ordered(old, access, clock, ASYNC_GLOBAL):
+                    continue
+                byte = shadow.byte(units, numbers == number)
+                self.conflict(shadow, byte, old, earlier, access, later, ordered, clock)
+
+
+def _covers(new: Access, old: Access, clock: Clock) -> bool:
+    """Whether all that races with an earlier access of the same kind, reads or writes, races with a new one too."""
+    if new[2] & STRONG and not old[2] & STRONG:
+        return False
+    return old[2] & ASYNC == new[2] & ASYNC and _ordered(old, new, clock)
+
+
+def _ordered(old: Access, new: Access, clock: Clock, row: int = BEFORE) -> bool:
+    """Whether an access happened before what a clock is of; or is visible there to the async proxy, by another row."""
+    theirs = old[4].cluster
+    ticks = clock.ticks if theirs == new[4].cluster else (clock.foreign or {}).get(theirs)
+    return ticks is not None and old[0] < ticks.shape[1] and bool(ticks[row, old[0]] >= old[1])
 
 
 def item_rows(offset: int, where: Pattern | int) -> tuple[Offsets, int]:

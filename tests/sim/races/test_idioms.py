@@ -360,6 +360,15 @@ def test_an_atomic_in_global_memory_hides_no_plain_access_before_it():
     assert found(first + begun + each_waits, block=(96, 1, 1)) == []
 
 
+@pytest.mark.parametrize("left_out", [None, 0, 1, 2, 3])
+def test_who_reads_has_waited_for_each_that_adds(left_out):
+    lane, add = "setp.eq.u32 %p4, %r2, 0; @%p4 ", "red.global.add.u32 [%rd100], 1;"
+    adds = [lane + add + ("" if warp == left_out else f"bar.arrive {warp + 1}, 64;") for warp in range(4)]
+    waits = "".join(f"bar.sync {warp + 1}, 64;" for warp in range(4) if warp != left_out)
+    kinds = found(by_warp(*adds, waits + "ld.global.b32 %r20, [%rd100];"), block=(160, 1, 1))
+    assert kinds == ([] if left_out is None else ["race"])
+
+
 def counted(release, acquire):
     """Each thread writes and makes a fence, one counts; who counts last reads, each thread behind its own fence."""
     return (

@@ -1,0 +1,88 @@
+"""The shadow of global memory against happens-before computed from the definition, on random programs of few agents."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+
+import numpy as np
+from hypothesis import example, given, settings
+
+from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.races.access import STRONG, Access
+from pytest_nvfp4.sim.races.access_sets import AccessSets
+from pytest_nvfp4.sim.races.clocks import Agent, Clocks
+from pytest_nvfp4.sim.races.global_shadow import GlobalShadow
+from tests.sim.races.test_oracle import AGENTS, OBJECTS, SIZE, programs, racy_by_definition
+
+WHO = SimpleNamespace(cluster=0)
+
+
+def racy_by_shadow(program, *, sets=1 << 17):
+    """The index of the first access that races, and those that it races with."""
+    clocks = Clocks(0)
+    agents = [Agent(clocks, f"agent {i}") for i in range(AGENTS)]
+    objects = [clocks.clock() for _ in range(OBJECTS)]
+    found: list[int] = []
+    memory = GlobalShadow(lambda _s, _b, old, _ow, _new, _nw, _proxy, _clock: found.append(old.at))
+    memory._most = sets
+    kept = ctypes.create_string_buffer(SIZE)
+    region = memory.shadow(Region("x", ctypes.addressof(kept), SIZE))
+    for index, step in enumerate(program):
+        agent = agents[step[1]]
+        if step[0] == "release":
+            agent.release(objects[step[2]])
+        elif step[0] == "acquire":
+            agent.acquire(objects[step[2]])
+        elif step[0] == "fence":
+            agent.fence_proxy(everywhere=True)
+        else:
+            _, _, touched, writes, flags = step
+            access = Access(agent.number, agent.epoch(), flags, index, WHO)  # type: ignore[arg-type]
+            call = memory.write if writes else memory.read
+            call(region, np.array(touched, np.intp), 1, access, agent.clock)
+            if found:
+                return index, set(found)
+    return None
+
+
+ADDS = [("access", agent, (0,), True, STRONG) for agent in range(3)]
+MIDDLE = [
+    *ADDS,
+    ("release", 0, 0),
+    ("release", 2, 1),
+    ("acquire", 3, 0),
+    ("acquire", 3, 1),
+    ("access", 3, (0,), False, 0),
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(programs)
+@example(MIDDLE)
+def test_the_first_race_is_the_one_of_the_definition(program):
+    want, got = racy_by_definition(program), racy_by_shadow(program)
+    assert (got is None) == (want is None), (want, got)
+    if want is not None and got is not None:
+        assert got[0] == want[0]
+        assert got[1] <= want[1]
+    assert racy_by_shadow(program, sets=1) == got, "sets that nothing has any more are given up, and no others"
+
+
+def test_an_atomic_between_others_is_not_lost():
+    assert racy_by_shadow(MIDDLE) == (7, {1})
+    waits = [*MIDDLE[:-1], ("release", 1, 2), ("acquire", 3, 2), MIDDLE[-1]]
+    assert racy_by_shadow(waits) is None
+
+
+def test_a_set_is_no_larger_than_what_may_race():
+    sets = AccessSets()
+    number = 0
+    for tick in range(1, 40):
+        for agent in range(3):
+            number = sets.joined(number, sets.number(Access(agent, tick, STRONG, 0, WHO)), lambda _: False)
+    assert sorted(sets.access(one).agent for one in sets.members(number)) == [0, 1, 2]
+    assert {sets.access(one).tick for one in sets.members(number)} == {39}
+    for agent in range(3, 40):
+        number = sets.joined(number, sets.number(Access(agent, 1, STRONG, 0, WHO)), lambda _: True)
+    assert len(list(sets.members(number))) < 33
