@@ -99,18 +99,21 @@ def raster_obligations(z3: Z3, *, swapped: bool = False) -> list[Obligation]:
     ]
 
 
-def cover_obligations(z3: Z3, *, monotone: bool = True) -> list[Obligation]:
-    """Every tile's number is in the grid: ``P(g) + place < P(g+1) <= P(G)``."""
+def cover_obligations(z3: Z3, *, monotone: bool = True, short: int = 0) -> list[Obligation]:
+    """Every tile's number is in the grid: ``P(g) + place < P(g+1) <= P(G)``.
+
+    Wrong without ``monotone`` (groups behind may take tiles away), or with sums that are ``short`` of a group's tiles.
+    """
     first, following, total, place, count = z3.Ints("P(g) P(g+1) P(G) place T(g)")
     hypotheses = {
         "P(0) <= P(g)": first >= 0,
-        "P(g+1) = P(g) + T(g)": following == first + count,
+        "P(g+1) = P(g) + T(g)": following == first + count - short,
         "0 <= place": place >= 0,
         "place < T(g)": place < count,
     }
     if monotone:
         hypotheses["P(g+1) <= P(G)"] = following <= total
-    shown = {"P(g)": first, "P(G)": total, "place": place}
+    shown = {"P(g)": first, "T(g)": count, "P(g+1)": following, "P(G)": total, "place": place}
     b = first + place
     return [
         Obligation("the tile's number is in the grid", hypotheses, z3.And(b >= 0, b < total), shown),
@@ -139,8 +142,28 @@ def _cover() -> Claim:
                     or ""
                 ),
             ),
+            Control(
+                "prefix sums that are one tile short: P(g+1) = P(g) + T(g) - 1",
+                Questions(lambda z3: cover_obligations(z3, short=1)),
+                lambda: cta_map.small_failure(_short_sums)[0] or "",
+            ),
+            Control(
+                "P may fall behind group g, as a negative tile count makes it",
+                Questions(lambda z3: cover_obligations(z3, monotone=False)),
+                lambda: "counts T = 3, -2: P(G) = 1, and tiles 1 and 2 of group 0 have no CTA",
+            ),
         ),
     )
+
+
+def _short_sums(counts: cta_map.Counts) -> list[cta_map.Tile]:
+    """The tiles of a grid whose prefix sums count one tile of each group too few."""
+    first = cta_map.prefix_sums([max(0, m * n - 1) for m, n in counts])
+    done = []
+    for b in range(first[-1]):
+        group = cta_map.binary(first, b, cta_map.decide)
+        done.append((group, *cta_map.m_major(b - first[group], counts[group])))
+    return done
 
 
 # --- given numbers of groups, every count symbolic ----------------------------------------------------------------

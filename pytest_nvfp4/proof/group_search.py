@@ -85,7 +85,7 @@ def _scan() -> Claim:
         formulas=("g = 0; while b >= P(g+1): g += 1", f"0 <= b < P(G)  =>  {GROUP_FOUND} at the end, 0 <= g < G"),
         method=Method.Z3,
         check=Questions(scan_obligations),
-        preconditions=("0 <= b < P(G)", "M_g, N_g >= 0 for every group"),
+        preconditions=("0 <= b < P(G)",),
         controls=(
             Control(
                 "'b > P(g+1)' in place of 'b >= P(g+1)'",
@@ -102,41 +102,43 @@ def subtracting_obligations(z3: Z3, *, skips_empty: bool = True) -> list[Obligat
     Wrong without ``skips_empty``: ``rest > T(g)``.
     """
     g, b, rest, first, count, following = z3.Ints("g b rest P(g) T(g) P(g+1)")
-    shown = {"b": b, "rest": rest, "P(g)": first, "T(g)": count}
+    groups, total = z3.Ints("G P(G)")
+    shown = {"g": g, "b": b, "G": groups, "rest": rest, "P(g)": first, "T(g)": count}
     again = rest >= count if skips_empty else rest > count
-    state = {"rest = b - P(g)": rest == b - first, "rest >= 0": rest >= 0}
-    sums = {"P(g+1) = P(g) + T(g)": following == first + count}
+    in_grid = {"b < P(G)": b < total}
+    state = {"rest = b - P(g)": rest == b - first, "rest >= 0": rest >= 0, "0 <= g": g >= 0, "g < G": g < groups}
+    sums = {
+        "P(g+1) = P(g) + T(g)": following == first + count,
+        "P(g+1) is P(G) if g+1 is G": z3.Implies(g + 1 == groups, following == total),
+    }
     return [
         Obligation(
             "the invariant holds at the start",
-            {"b >= 0": b >= 0, "P(0) = 0": first == 0, "rest = b": rest == b},
-            z3.And(rest == b - first, rest >= 0),
+            in_grid
+            | {
+                "0 <= b": b >= 0,
+                "G >= 0": groups >= 0,
+                "no group, no tile": z3.Implies(groups == 0, total == 0),
+                "P(0) = 0": first == 0,
+                "g = 0": g == 0,
+                "rest = b": rest == b,
+            },
+            z3.And(rest == b - first, rest >= 0, g >= 0, g < groups),
             shown,
         ),
         Obligation(
             "a turn keeps the invariant",
-            state | sums | {"the loop goes on": again},
-            z3.And(rest - count == b - following, rest - count >= 0),
+            state | sums | in_grid | {"the loop goes on": again},
+            z3.And(rest - count == b - following, rest - count >= 0, g + 1 >= 0, g + 1 < groups),
             shown,
+        ),
+        Obligation(
+            "the loop ends", {"g < G": g < groups}, z3.And(groups - (g + 1) < groups - g, groups - (g + 1) >= 0), shown
         ),
         Obligation(
             "at the end the group is found",
             state | sums | {"the loop ends": z3.Not(again)},
             z3.And(first <= b, b < following, rest == b - first),
-            shown,
-        ),
-        Obligation(
-            "it does not pass the last group",
-            state
-            | sums
-            | {
-                "g >= 0": g >= 0,
-                "the loop goes on": again,
-                "b < P(G)": b < z3.Int("P(G)"),
-                "P(g+1) is P(G) if g+1 is G": z3.Implies(g + 1 == z3.Int("G"), following == z3.Int("P(G)")),
-                "g < G": g < z3.Int("G"),
-            },
-            g + 1 < z3.Int("G"),
             shown,
         ),
     ]
@@ -152,15 +154,15 @@ def _subtracting_scan() -> Claim:
 
     return Claim(
         name="cta-indexing.subtracting-scan",
-        words="The scan that subtracts each group's tiles, as GPU MODE's template does, ends at the same group and "
-        "leaves the place inside it.",
+        words="For any number of groups and any tile counts, the scan that subtracts each group's tiles, as GPU MODE's "
+        "template does, ends at the group of tile b, reads no T behind the last, and leaves the place inside it.",
         formulas=(
             "g = 0; rest = b; while rest >= T(g): rest -= T(g); g += 1",
             f"0 <= b < P(G)  =>  {GROUP_FOUND} and rest = b - P(g) at the end",
         ),
         method=Method.Z3,
         check=Questions(subtracting_obligations),
-        preconditions=("0 <= b < P(G)", "M_g, N_g >= 0 for every group"),
+        preconditions=("0 <= b < P(G)",),
         controls=(
             Control(
                 "'rest > T(g)' in place of 'rest >= T(g)'",
@@ -241,7 +243,7 @@ def _binary() -> Claim:
         ),
         method=Method.Z3,
         check=Questions(binary_obligations),
-        preconditions=("0 <= b < P(G)", "M_g, N_g >= 0 for every group"),
+        preconditions=("0 <= b < P(G)",),
         controls=(
             Control(
                 "'P(middle) < b' in place of 'P(middle) <= b'",

@@ -42,7 +42,7 @@ def range_obligations(z3: Z3, *, slack: int = 0) -> list[Obligation]:
     sizes_divided = z3.And(m + size - 1 == count * size + rest, rest >= 0, rest < size)
     grid = {"P(G) <= 2^31 - 1": total <= LARGEST + slack, "b < P(G)": b < total}
     group = {"0 <= P(g)": first >= 0, "P(g) <= b": first <= b}
-    row = z3.Int("row")
+    row, group_at = z3.Ints("row g")
     return [
         Obligation(
             "the sum before the division by the tile",
@@ -77,6 +77,12 @@ def range_obligations(z3: Z3, *, slack: int = 0) -> list[Obligation]:
             },
             _fits(z3, low + high, high - low),
             {"G": groups, "low": low, "high": high, "low + high": low + high},
+        ),
+        Obligation(
+            "the linear scan",
+            {"0 <= g": group_at >= 0, "g < G": group_at < groups, "G <= 2^31 - 1": groups <= LARGEST + slack},
+            _fits(z3, group_at, group_at + 1),
+            {"G": groups, "g": group_at, "g + 1": group_at + 1},
         ),
         Obligation("the place in the group", grid | group, _fits(z3, b, b - first), {"b": b, "P(G)": total}),
         Obligation(
@@ -145,6 +151,7 @@ def _range() -> Claim:
                 _only("the binary search", slack=1),
                 lambda: "2^30 + 1 groups, b in the last one: low + high = 2147483648 wraps to a negative middle",
             ),
+            Control("G <= 2^31 for a linear scan", _only("the linear scan", slack=1)),
             Control("P(G) <= 2^31", _only("prefix sums", slack=1)),
             Control("P(G) + C <= 2^31 + 1", _only("a persistent grid's step", slack=1)),
         ),

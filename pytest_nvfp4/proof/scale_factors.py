@@ -127,12 +127,16 @@ def _equal(vector: int) -> Claim:
 # --- one place a factor, one factor a place -----------------------------------------------------------------------
 
 
-def bijective_obligations(z3: Z3, *, rest_k_short: bool = False) -> list[Obligation]:
-    """Injective, and onto [0, 512 rest_m R); with ``rest_k_short``, wrongly, j may reach past the R tiles of k."""
+def bijective_obligations(z3: Z3, *, rest_k_short: bool = False, rest_m_short: bool = False) -> list[Obligation]:
+    """Injective, and onto [0, 512 rest_m R).
+
+    Wrong with ``rest_k_short`` (j may reach past the R tiles of k) or ``rest_m_short`` (r past the rest_m of rows).
+    """
     row, block, other_row, other_block, rest_m, rest_k = z3.Ints("r j r' j' rest_m R")
     facts, mine = cublas_digits(z3, row, block)
     more, theirs = cublas_digits(z3, other_row, other_block, suffix="'")
     limit = rest_k + 1 if rest_k_short else rest_k
+    past = 1 if rest_m_short else 0
     bounds = {
         "j//4 < R": z3.And(mine[3] >= 0, mine[3] < limit),
         "j'//4 < R": z3.And(theirs[3] >= 0, theirs[3] < limit),
@@ -184,8 +188,9 @@ def bijective_obligations(z3: Z3, *, rest_k_short: bool = False) -> list[Obligat
         ),
         Obligation(
             "no factor lies past the end",
-            facts | {"j//4 < R": bounds["j//4 < R"], "0 <= r//128 < rest_m": z3.And(mine[0] >= 0, mine[0] < rest_m)},
-            z3.And(cublas(mine, rest_k) >= 0, mine[0] * rest_k + mine[3] < rest_m * rest_k),
+            facts
+            | {"j//4 < R": bounds["j//4 < R"], "0 <= r//128 < rest_m": z3.And(mine[0] >= 0, mine[0] < past + rest_m)},
+            z3.And(cublas(mine, rest_k) >= 0, cublas(mine, rest_k) < 512 * rest_m * rest_k),
             shown | {"rest_m": rest_m},
         ),
     ]
@@ -205,6 +210,11 @@ def _bijective() -> Claim:
                 "R one too small for the blocks of a row",
                 Questions(lambda z3: bijective_obligations(z3, rest_k_short=True)),
                 lambda: "k = 320 with R = 4 instead of 5: (r, j) = (0, 16) and (128, 0) share byte 2048",
+            ),
+            Control(
+                "the rows are not padded: rest_m = m // 128, rounded down",
+                Questions(lambda z3: bijective_obligations(z3, rest_m_short=True)),
+                lambda: "m = 129 with rest_m = 1 instead of 2, R = 4: (r, j) = (128, 0) is at byte 2048 of 2048",
             ),
         ),
     )

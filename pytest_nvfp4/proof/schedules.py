@@ -41,6 +41,8 @@ def tile_obligations(z3: Z3, *, up: bool = True) -> list[Obligation]:
             shown,
         ),
         Obligation("no row is in two", {"t >= 1": size >= 1} | holds | also, x == other, shown),
+        Obligation("there are no fewer than no tiles", given, count >= 0, shown),
+        Obligation("no row, no tile", given | {"m = 0": m == 0}, count == 0, shown),
         Obligation("no tile is empty", given | {"0 <= x": x >= 0, "x < M": x < count}, x * size < m, shown),
     ]
 
@@ -50,7 +52,7 @@ def _tiles() -> Claim:
         name="cta-indexing.tiles",
         words="With any tile size t, a group of m rows has ceil(m / t) tiles: each row is in exactly one of them and "
         "none is empty. A group without rows has no tiles.",
-        formulas=("M = (m + t - 1) // t", "0 <= row < m  =>  row // t < M", "0 <= x < M  =>  x t < m"),
+        formulas=("M = (m + t - 1) // t >= 0", "0 <= row < m  =>  row // t < M", "0 <= x < M  =>  x t < m"),
         method=Method.Z3,
         check=Questions(tile_obligations),
         preconditions=("m >= 0", "t >= 1"),
