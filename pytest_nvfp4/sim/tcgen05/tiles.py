@@ -100,7 +100,8 @@ class TileCache:
         raw = [part.view(np.uint64) for part in together]
         first = together[0]
         sample = first[:: max(1, first.size // _SAMPLES)].tobytes()
-        key = (operand, count, ids if operand.vector != 4 else (), sample, words[:256], words[-256:])
+        ids_key = ids if operand.vector != 4 else ()
+        key = (operand, len(parts), count, ids_key, sample, words[:256], words[-256:])
         found = self._tiles.get(key)
         if found is not None and found[1] == words and _same(found[0], raw):
             self._tiles.move_to_end(key)

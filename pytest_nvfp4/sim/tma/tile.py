@@ -21,6 +21,8 @@ Rules, and where they come from:
   capability 9.0, reductions included, which are stores that were not tried. No B200 was asked: for other
   architectures it is reported as ``unaligned-box``, which is worth a word and no error, and the box is copied.
   Prefetches were not tried, and are not judged.
+- Addresses are taken modulo 2**64: coordinate times stride may run round, so that a dimension with a made-up extent
+  ends where one of several sequences does. Rests on Triton's ``ragged_tma`` and on kernels that do the same.
 - Packed 4-bit elements (``.b4x16``) are copied as they lie, two a byte (PTX ISA, "Padding and alignment of the
   sub-byte types"); coordinates count elements, and a first coordinate in the middle of a byte is unsupported.
 - A ``tf32`` map rounds fp32 to the nearest-even tf32 on its way to shared memory (PTX ISA, "Tensor Dimension, size
@@ -65,6 +67,7 @@ _CHUNK_BITS = 128
 _MEASURED = (9, 0)
 """Its compute capability."""
 _NAN_FILL = np.uint16(0x7FF7)
+_ADDRESSES = (1 << 64) - 1
 _MAP_BYTES = 64
 """Bytes of a tensor map that carry meaning."""
 
@@ -209,6 +212,7 @@ class Tile:
                     break
                 address += coordinate * strides[dimension - 1]
         if inside:
+            address &= _ADDRESSES
             region = _region(memory, address, self.span, self, write=write, what=what)
             box = Box(self, region, address - region.start, None)
             if region.initialised is not None and not write:
@@ -236,6 +240,7 @@ class Tile:
         cut = tuple(parts)
         if any(part.start >= part.stop for part in cut):
             return Box(self, None, 0, cut)
+        address &= _ADDRESSES
         region = _region(memory, address, span, self, write=write, what=what)
         box = Box(self, region, address - region.start, cut)
         if region.initialised is not None and not write:

@@ -229,6 +229,18 @@ def test_tiles_are_shared_by_their_bytes_and_by_nothing_less() -> None:
         assert tile.values.tobytes() == want.values.tobytes()
 
 
+def test_one_cta_s_rows_are_not_those_of_two_that_begin_alike() -> None:
+    cache = TileCache()
+    operand = Operand("f16", False, False, False, 128, 16, "", 0)
+    rows = np.random.default_rng(0).integers(0, 1 << 14, 2048, dtype=np.uint16).view(np.complex128).reshape(1, -1)
+    one = cache.get(operand, [rows], b"", (0,))
+    two = cache.get(operand, [rows, rows], b"", (0,))
+    assert (one.values.shape, two.values.shape) == ((128, 16), (256, 16))
+    assert (two.values[128:] == one.values).all()
+    assert cache.get(operand, [rows.copy()], b"", (0,)) is one
+    assert cache.get(operand, [rows, rows], b"", (0,)) is two
+
+
 def test_what_a_tile_was_made_of_is_not_the_memory_that_is_recorded_into() -> None:
     cache = TileCache()
     operand = Operand("e2m1", True, False, False, 128, 64, "ue4m3", 4)

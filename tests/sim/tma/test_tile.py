@@ -13,6 +13,8 @@ from pytest_nvfp4.toolchain.tensormap import ElementType
 from tests.sim.tma.maps import BITS, Geometry, loaded, stored
 
 SHARED = 1 << 17
+MANY = 0x7FFF_0000
+"""An extent that ends nothing."""
 
 
 class Device:
@@ -318,3 +320,37 @@ def test_an_odd_first_coordinate_of_fp4_is_unsupported():
     device = Device(Geometry(ElementType.FP4_PACKED, (256, 4), (128,), (256, 4), (), 3))
     with pytest.raises(Unsupported, match="middle of a byte"):
         device.load((1, 0), RESERVED)
+
+
+@pytest.mark.parametrize(("rows", "first"), [(16, 8), (5, 8), (5, 31)])
+@pytest.mark.parametrize("write", [False, True])
+def test_addresses_run_round_so_that_a_box_ends_with_one_of_several_sequences(rows, first, write):
+    extent, row, tall = 1 << 30, 128, 1 << 34
+    tensor = Device(Geometry(ElementType.U8, (row, 64), (row,), (row, 16), (), 3))
+    ragged = Geometry(ElementType.U8, (row, extent, MANY, MANY), (row, tall - row, row), (row, 16, 1, 1), (), 3)
+    tile = tile_of(ragged.encode(tensor.address), what="test")
+    # row r of the box: r + (extent - rows) * row + extent * (tall - row) + (first + rows) * row, modulo 2**64
+    box = tile.box((0, extent - rows, extent, first + rows), tensor.memory, write=write, what="test")
+    address = tensor.shared.base + 1024
+    if write:
+        kept = tensor.tensor.copy()
+        view = box.view()
+        view[...] = 0xEE
+        changed = np.flatnonzero(kept[: 64 * row] != tensor.tensor[: 64 * row]) // row
+        assert changed.min() == first
+        assert changed.max() == first + rows - 1
+        return
+    box.load(tile.plan(address), tensor.shared, address - tensor.shared.base)
+    expected = loaded(tensor.geometry, tensor.tensor, (0, first), address)
+    got = {place: int(tensor.shared.data[place - tensor.shared.base]) for place in expected}
+    oracle = {place: value for place, value in expected.items() if (place - address) // row < rows}
+    assert {place: got[place] for place in oracle} == oracle
+    assert {value for place, value in got.items() if place not in oracle} <= {0}
+
+
+def test_a_row_too_far_round_is_outside_of_every_tensor():
+    tensor = Device(Geometry(ElementType.U8, (128, 64), (128,), (128, 16), (), 3))
+    ragged = Geometry(ElementType.U8, (128, 1 << 30, MANY), (128, (1 << 33) - 128), (128, 16, 1), (), 3)
+    tile = tile_of(ragged.encode(tensor.address), what="test")
+    with pytest.raises(Fault, match="outside every tensor"):
+        tile.box((0, (1 << 30) - 5, 1 << 30), tensor.memory, write=False, what="test")
