@@ -20,6 +20,7 @@ from pytest_nvfp4.layout.notation import Layout
 from pytest_nvfp4.layout.offsets import domain_size
 from pytest_nvfp4.layout.tree import Dynamic, Leaf, is_static, leaves
 from pytest_nvfp4.proof.scale_copies import (
+    BLOCK,
     LANES,
     MMA_K,
     Operand,
@@ -69,7 +70,7 @@ def find(records: Sequence[Record]) -> Found:
         and _vector_of_atom(info.layout)
         and (info.space == "gmem" or info.space is None)
     )
-    unseen = () if gmem else ("no layout of scale factors in global memory is bound to a name",)
+    unseen = _unseen([name.lower() for name, _ in gmem])
     if any(mma.k != MMA_K for mma in mmas):
         return Found((), gmem, (*unseen, f"an MMA of K = {mmas[0].k}; only K = {MMA_K} (4-bit operands) is followed"))
     if any(mma.rows_m != LANES for mma in mmas):
@@ -91,6 +92,19 @@ def find(records: Sequence[Record]) -> Found:
         else:
             missing.append(found)
     return Found(tuple(operands), gmem, tuple(missing))
+
+
+def _unseen(names: Sequence[str]) -> tuple[str, ...]:
+    """What is missing in global memory; names may say of neither operand that it is theirs, as ``operands[2]`` does."""
+    if not names:
+        return ("no layout of scale factors in global memory is bound to a name",)
+    seen = {letter for letter in "ab" if any(f"sf{letter}" in name for name in names)}
+    return tuple(
+        f"SF{letter.upper()}: no layout of blocks of 128 rows by 4 factors in global memory has 'sf{letter}' in its "
+        "name, and the other operand's has"
+        for letter in "ab"
+        if len(seen) == 1 and letter not in seen
+    )
 
 
 def _info(record: Record) -> TypeInfo | None:
@@ -198,13 +212,19 @@ def _vector_of_atom(layout: Layout) -> int | None:
 
 
 def compare_gmem(layout: Layout) -> str | None:
-    """How a layout differs from the explicit one, by canonical form, with every ``?`` alike; None if it does not."""
+    """How a layout differs from the explicit one, by canonical form, with every ``?`` alike; None if it does not.
+
+    Raises:
+        LayoutError: the distance of its tiles of rows is a ``?`` that need not be whole blocks.
+    """
     vector = _vector_of_atom(layout)
     if vector is None:
         return f"{layout} is not made of blocks of 128 rows by 4 factors"
     parts = modes(layout)
     rest_m, rest_k = leaves(parts[0].shape)[2], leaves(parts[1].shape)[2]
     own = leaves(parts[0].stride)[2]
+    if isinstance(own, Dynamic) and own.div % BLOCK and rest_m != 1:
+        raise LayoutError(f"{layout}: tiles of rows are {own} bytes apart, which need not be whole blocks of {BLOCK}")
     # A '?' stride is taken for 512 R, as the claim's precondition says; that of a single tile does not matter.
     row_tile = own if isinstance(own, Dynamic) or rest_m == 1 else _times(512, rest_k)
     if row_tile is None:

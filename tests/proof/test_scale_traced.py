@@ -98,6 +98,25 @@ def test_wrong_global_memory_is_refuted(records, name, old, new):
     assert name in judged["gmem"].counterexample
 
 
+def test_tiles_of_rows_an_unknown_distance_apart_are_unknown(records):
+    judged, _ = verdicts(edited(records, "operands[3]", "?{div=512}),((0,1),512)", "?{div=16}),((0,1),512)"))
+    assert judged["gmem"].status is Status.UNKNOWN
+    assert "need not be whole blocks of 512" in judged["gmem"].reason
+
+
+def test_an_operand_of_another_form_in_global_memory_is_missed(records):
+    plain = [
+        Record(record.name, record.raw.replace("((32,4),?),((16,4),?)", "((4,32),?),((16,4),?)"))
+        if "sfb" in record.name or "operands[3]" in record.name
+        else record
+        for record in records
+    ]
+    (said,) = scale_traced.find(plain).missing
+    assert said.startswith("SFB: no layout of blocks")
+    unnamed = [record for record in records if "sf" not in record.name.lower() or SCOPE in record.name]
+    assert scale_traced.find(unnamed).missing == (), "operands[2] and [3] say of neither that it is theirs"
+
+
 def test_static_global_memory_is_compared_with_numbers(records):
     good = edited(records, "operands[3]", "((16,4),?),(1,1)):(((16,4),?{div=512})", "((16,4),8),(1,1)):(((16,4),4096)")
     assert verdicts(good)[0]["gmem"].status is Status.PROVED
