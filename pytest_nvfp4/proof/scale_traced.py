@@ -54,6 +54,7 @@ class _Mma:
     rows_n: int
     k: int
     vector: int
+    ctas: int
 
 
 def find(records: Sequence[Record]) -> Found:
@@ -62,7 +63,9 @@ def find(records: Sequence[Record]) -> Found:
     named = [(record.name.lower(), mma) for record, _ in known if (mma := _mma(record.raw)) is not None]
     # CUTLASS's kernels have a second tiled MMA that only partitions SFB; no instruction is made from it.
     own = [found for found in named if "sfb" not in found[0]] or named
-    mmas = sorted({mma for _, mma in own}, key=repr)
+    # All tcgen05 instructions of a kernel have one .cta_group: beside an MMA of a pair, one of one CTA only partitions.
+    pairs = [found for found in own if found[1].ctas == 2]
+    mmas = sorted({mma for _, mma in pairs or own}, key=repr)
     gmem = tuple(
         (record.name, info.layout)
         for record, info in known
@@ -119,7 +122,7 @@ def _mma(raw: str) -> _Mma | None:
     if found is None:
         return None
     m, n, k, ctas, vector = map(int, found.groups())
-    return _Mma(m // ctas, n, k, vector)
+    return _Mma(m // ctas, n, k, vector, ctas)
 
 
 Known = Sequence["tuple[Record, TypeInfo]"]

@@ -208,6 +208,8 @@ def _tile(values: Sequence[tuple[str, TypeInfo]], tensors: Sequence[Tensor]) -> 
         for name, info in values
         if "sfb" not in base_name(name) and (found := _MMA.search(str(info))) is not None
     }
+    # All tcgen05 instructions of a kernel have one .cta_group, so beside a pair's MMA none of one CTA is executed.
+    atoms = {atom for atom in atoms if atom[4] == "2"} or atoms
     if len(atoms) != 1:
         return None, "no MMA is among its values" if not atoms else "several MMAs are among its values"
     scaled, m, n, k, ctas, vector = next(iter(atoms))

@@ -223,6 +223,14 @@ def test_an_mma_over_a_pair_of_ctas_has_the_same_claims(records):
     assert "SFB: shared memory has 128 rows, and the MMA reads 256" in wide["smem"].counterexample
 
 
+def test_beside_a_pairs_mma_one_of_one_cta_only_partitions(records):
+    mma = next(record for record in records if record.name.endswith(".tiled_mma"))
+    wide = Record("k.mmas[1]", mma.raw.replace("128x128x64, num_cta = 1", "128x256x64, num_cta = 1"))
+    judged, found = verdicts([*with_mma(records, "256x128x64, num_cta = 2"), wide])
+    assert found.missing == ()
+    assert judged["copy"].status is Status.PROVED
+
+
 def test_a_pair_with_64_rows_each_is_not_followed_and_said(records):
     found = scale_traced.find(with_mma(records, "128x128x64, num_cta = 2"))
     assert found.operands == ()

@@ -182,6 +182,14 @@ def test_a_kernels_tensors_are_counted_once_each() -> None:
     assert not found.disagreements()
 
 
+def test_beside_a_pairs_mma_one_of_one_cta_only_partitions() -> None:
+    pair = ("k.mmas[0]", MMA.format(m=256, n=128, ctas=2))
+    found = usage([*values(), pair])
+    assert found.tile == Tile(256, 128, 256, 2)
+    two = usage([*values(), ("k.other", MMA.format(m=128, n=64, ctas=1))])
+    assert (two.tile, two.why_no_tile) == (None, "several MMAs are among its values")
+
+
 def test_accumulators_that_overlap_count_what_they_cover() -> None:
     found = usage(values(n=256, stages=2, step=208, sfb=SFB_WIDE))
     assert found.of("acc") == 464
