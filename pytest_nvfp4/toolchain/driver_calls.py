@@ -1,17 +1,14 @@
 """Stand-ins for ``cuda.bindings.driver`` and ``cuda.bindings.runtime`` where no driver is installed.
 
-Device memory is host memory, every stream runs its work at once and in issue order, and no event knows a time: an
-elapsed time is NaN, never a number. A function without a stand-in raises :class:`HostSideError` with its name.
+Device memory is host memory, every stream runs its work at once and in issue order (``work_calls``), and no event knows
+a time: an elapsed time is NaN, never a number. What has no stand-in raises :class:`HostSideError` with its name.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import importlib
 import inspect
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Final
@@ -20,6 +17,8 @@ from pytest_nvfp4.toolchain import cubin
 from pytest_nvfp4.toolchain.device_memory import DeviceMemory
 from pytest_nvfp4.toolchain.device_model import DeviceModel
 from pytest_nvfp4.toolchain.launches import HostSideError
+from pytest_nvfp4.toolchain.streams import Streams
+from pytest_nvfp4.toolchain.work_calls import WorkCalls, address_of
 
 __all__ = ["DriverCalls"]
 
@@ -29,24 +28,15 @@ _FIRST_HANDLE: Final = 0x5A0000000001  # not a mapped address: a handle used as 
 _REAL: Final = frozenset({"cudaGetErrorName", "cudaGetErrorString", "cudaRuntimeGetVersion", "getLocalRuntimeVersion"})
 
 
-def _address(pointer: Any) -> int:
-    """Address of what the bindings accept as a pointer: an int, a CUdeviceptr, or an object with a buffer."""
-    with contextlib.suppress(TypeError, ValueError):
-        return int(pointer)
-    with contextlib.suppress(TypeError, BufferError):
-        return ctypes.addressof(ctypes.c_char.from_buffer(pointer))
-    raise HostSideError(f"a memory copy got {type(pointer).__name__}: pass an address or a writable buffer")
-
-
 class DriverCalls:
-    """Installs and removes the stand-ins. ``memory`` is shared with the compiled host code's own calls."""
+    """Installs and removes the stand-ins. ``memory`` and ``streams`` are the compiled host code's too."""
 
-    def __init__(self, device: DeviceModel, memory: DeviceMemory) -> None:
+    def __init__(self, device: DeviceModel, memory: DeviceMemory, streams: Streams) -> None:
         self._device = device
-        self._memory = memory
         self._driver = importlib.import_module("cuda.bindings.driver")
         self._runtime = importlib.import_module("cuda.bindings.runtime")
         self._handles = itertools.count(_FIRST_HANDLE)
+        self._work = WorkCalls(memory, streams, self._handles)
         self._libraries: dict[int, dict[str, int]] = {}
         self._kernel_attributes: dict[tuple[int, int], int] = {}
         self._saved: list[tuple[ModuleType, str, Any]] = []
@@ -105,7 +95,7 @@ class DriverCalls:
             "cuCtxPushCurrent": self._set_current,
             "cuCtxPopCurrent": lambda: self._cu(d.CUcontext(self._context)),
             "cuCtxGetDevice": lambda *_: self._cu(d.CUdevice(0)),
-            "cuCtxSynchronize": self._cu,
+            "cuCtxSynchronize": lambda: self._cu(*self._work.synchronize_device()),
             "cuLibraryLoadData": lambda code, *_: self._load_library(code),
             "cuLibraryUnload": self._unload_library,
             "cuLibraryGetKernel": self._library_kernel,
@@ -128,30 +118,13 @@ class DriverCalls:
                 self._blocks_per_sm(threads, smem)
             ),
             "cuOccupancyMaxActiveClusters": self._max_active_clusters,
-            "cuStreamCreate": lambda _flags: self._cu(d.CUstream(next(self._handles))),
-            "cuStreamCreateWithPriority": lambda _flags, _priority: self._cu(d.CUstream(next(self._handles))),
-            "cuStreamDestroy": lambda _stream: self._cu(),
-            "cuStreamSynchronize": lambda _stream: self._cu(),
-            "cuStreamQuery": lambda _stream: self._cu(),
-            "cuStreamWaitEvent": lambda *_: self._cu(),
-            "cuEventCreate": lambda _flags: self._cu(d.CUevent(next(self._handles))),
-            "cuEventDestroy": lambda _event: self._cu(),
-            "cuEventRecord": lambda *_: self._cu(),
-            "cuEventQuery": lambda _event: self._cu(),
-            "cuEventSynchronize": lambda _event: self._cu(),
-            "cuEventElapsedTime": lambda _start, _end: self._cu(math.nan),
-            "cuMemAlloc": lambda size: self._cu(d.CUdeviceptr(self._memory.allocate(size))),
-            "cuMemAllocAsync": lambda size, _stream: self._cu(d.CUdeviceptr(self._memory.allocate(size))),
-            "cuMemFree": lambda pointer: self._cu(*self._free(pointer)),
-            "cuMemFreeAsync": lambda pointer, _stream: self._cu(*self._free(pointer)),
+            "cuMemAlloc": lambda size: self._cu(d.CUdeviceptr(self._work.allocate(size))),
+            "cuMemAllocAsync": lambda size, stream: self._cu(d.CUdeviceptr(self._work.allocate(size, stream))),
+            "cuMemFree": lambda pointer: self._cu(*self._work.free(pointer)),
+            "cuMemFreeAsync": lambda pointer, stream: self._cu(*self._work.free(pointer, stream)),
             "cuMemGetInfo": lambda: self._cu(self._device.memory_bytes, self._device.memory_bytes),
         }
-        for bits, kind in ((8, ctypes.c_uint8), (16, ctypes.c_uint16), (32, ctypes.c_uint32)):
-            table[f"cuMemsetD{bits}"] = self._memset(kind)
-            table[f"cuMemsetD{bits}Async"] = self._memset(kind)
-        for suffix in ("", "HtoD", "DtoH", "DtoD"):
-            table[f"cuMemcpy{suffix}"] = self._cu_copy
-            table[f"cuMemcpy{suffix}Async"] = self._cu_copy
+        table |= self._work.driver(d, self._cu)
         return table
 
     def _runtime_table(self) -> dict[str, Callable[..., Any]]:
@@ -162,30 +135,15 @@ class DriverCalls:
             "cudaSetDevice": self._set_device,
             "cudaDriverGetVersion": lambda: self._rt(self._device.driver_version),
             "cudaDeviceGetAttribute": lambda attribute, device: self._rt(self._device_attribute(attribute, device)[1]),
-            "cudaDeviceSynchronize": self._rt,
+            "cudaDeviceSynchronize": lambda: self._rt(*self._work.synchronize_device()),
             "cudaGetLastError": self._rt,
             "cudaPeekAtLastError": self._rt,
             "cudaLibraryUnload": lambda _library: self._rt(),
-            "cudaStreamCreate": lambda: self._rt(r.cudaStream_t(next(self._handles))),
-            "cudaStreamCreateWithFlags": lambda _flags: self._rt(r.cudaStream_t(next(self._handles))),
-            "cudaStreamDestroy": lambda _stream: self._rt(),
-            "cudaStreamSynchronize": lambda _stream: self._rt(),
-            "cudaStreamQuery": lambda _stream: self._rt(),
-            "cudaStreamWaitEvent": lambda *_: self._rt(),
-            "cudaEventCreate": lambda: self._rt(r.cudaEvent_t(next(self._handles))),
-            "cudaEventCreateWithFlags": lambda _flags: self._rt(r.cudaEvent_t(next(self._handles))),
-            "cudaEventDestroy": lambda _event: self._rt(),
-            "cudaEventRecord": lambda *_: self._rt(),
-            "cudaEventSynchronize": lambda _event: self._rt(),
-            "cudaEventElapsedTime": lambda _start, _end: self._rt(math.nan),
-            "cudaMalloc": lambda size: self._rt(self._memory.allocate(size)),
-            "cudaMallocAsync": lambda size, _stream: self._rt(self._memory.allocate(size)),
-            "cudaFree": lambda pointer: self._rt(*self._free(pointer)),
-            "cudaFreeAsync": lambda pointer, _stream: self._rt(*self._free(pointer)),
-            "cudaMemcpy": lambda to, source, size, _kind: self._rt(*self._copy(to, source, size)),
-            "cudaMemcpyAsync": lambda to, source, size, _kind, _stream: self._rt(*self._copy(to, source, size)),
-            "cudaMemset": lambda to, value, size: self._rt(*self._fill(to, value, size)),
-            "cudaMemsetAsync": lambda to, value, size, _stream: self._rt(*self._fill(to, value, size)),
+            "cudaMalloc": lambda size: self._rt(self._work.allocate(size)),
+            "cudaMallocAsync": lambda size, stream: self._rt(self._work.allocate(size, stream)),
+            "cudaFree": lambda pointer: self._rt(*self._work.free(pointer)),
+            "cudaFreeAsync": lambda pointer, stream: self._rt(*self._work.free(pointer, stream)),
+            **self._work.runtime(r, self._rt),
         }
 
     # ---- devices, contexts -------------------------------------------------------------------------------------
@@ -217,7 +175,7 @@ class DriverCalls:
     # ---- code --------------------------------------------------------------------------------------------------
 
     def _load_library(self, code: Any) -> tuple[Any, ...]:
-        image = bytes(code) if isinstance(code, bytes | bytearray) else cubin.image_at(_address(code))
+        image = bytes(code) if isinstance(code, bytes | bytearray) else cubin.image_at(address_of(code))
         handle = next(self._handles)
         self._libraries[handle] = {name: next(self._handles) for name in cubin.parse(image)}
         return self._cu(self._driver.CUlibrary(handle))
@@ -257,32 +215,6 @@ class DriverCalls:
         if size > self._device.max_cluster_ctas:
             return self._cu(0)
         return self._cu(self._device.clusters(size))
-
-    # ---- memory ------------------------------------------------------------------------------------------------
-
-    def _free(self, pointer: Any) -> tuple[()]:
-        self._memory.free(int(pointer))
-        return ()
-
-    def _copy(self, to: Any, source: Any, size: int) -> tuple[()]:
-        at = ctypes.c_char_p(bytes(source)) if isinstance(source, bytes) else _address(source)
-        ctypes.memmove(_address(to), at, size)
-        return ()
-
-    def _cu_copy(self, to: Any, source: Any, size: int, *_stream: Any) -> tuple[Any, ...]:
-        return self._cu(*self._copy(to, source, size))
-
-    def _fill(self, to: Any, value: int, size: int) -> tuple[()]:
-        ctypes.memset(_address(to), value, size)
-        return ()
-
-    def _memset(self, kind: type[Any]) -> Callable[..., tuple[Any, ...]]:
-        def memset(to: Any, value: int, count: int, *_stream: Any) -> tuple[Any, ...]:
-            pattern = bytes(kind(value))
-            ctypes.memmove(_address(to), pattern * count, len(pattern) * count)
-            return self._cu()
-
-        return memset
 
 
 def _unmodelled(module: str, name: str) -> Callable[..., Any]:

@@ -7,31 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from pytest_nvfp4.toolchain.launches import HostSideError, Launch
+from pytest_nvfp4.toolchain.streams import Streams
 
-__all__ = ["Graph", "LaunchQueue"]
+__all__ = ["Captured", "Graph", "LaunchQueue"]
+
+Captured: TypeAlias = tuple[Callable[[], None], ...]
+"""What happens at each replay of a graph."""
 
 
 class LaunchQueue:
-    """Hands launches on as they are issued, or keeps them while a capture is open."""
+    """Hands launches on as they are issued, or keeps them while a capture is open, with what ``streams`` hears then."""
 
-    def __init__(self, on_launch: Callable[[Launch], None]) -> None:
+    def __init__(self, on_launch: Callable[[Launch], None], streams: Streams | None = None) -> None:
         self._on_launch = on_launch
-        self._captured: list[Launch] | None = None
+        self.streams = streams or Streams()
 
     @property
     def capturing(self) -> bool:
         """Whether a capture is open."""
-        return self._captured is not None
+        return self.streams.captured is not None
 
     def __call__(self, launch: Launch) -> None:
         """Issue a launch, or keep it."""
-        if self._captured is None:
+        if self.streams.captured is None:
             self._on_launch(launch)
         else:
-            self._captured.append(launch)
+            self.streams.captured.append(partial(self, launch))
 
     def begin(self) -> None:
         """Open a capture.
@@ -39,19 +44,19 @@ class LaunchQueue:
         Raises:
             HostSideError: one is open already.
         """
-        if self._captured is not None:
+        if self.streams.captured is not None:
             raise HostSideError("a CUDA graph is being captured already: end that capture first")
-        self._captured = []
+        self.streams.captured = []
 
-    def end(self) -> tuple[Launch, ...]:
-        """Close the capture and return its launches.
+    def end(self) -> Captured:
+        """Close the capture and return what it kept.
 
         Raises:
             HostSideError: none is open.
         """
-        if self._captured is None:
+        if self.streams.captured is None:
             raise HostSideError("no CUDA graph is being captured")
-        captured, self._captured = tuple(self._captured), None
+        captured, self.streams.captured = tuple(self.streams.captured), None
         return captured
 
 
@@ -60,7 +65,7 @@ class Graph:
 
     def __init__(self, queue: LaunchQueue) -> None:
         self._queue = queue
-        self._launches: tuple[Launch, ...] | None = None
+        self._captured: Captured | None = None
 
     def capture_begin(self, *_: Any, **__: Any) -> None:
         """Start to keep launches instead of issuing them."""
@@ -68,7 +73,7 @@ class Graph:
 
     def capture_end(self) -> None:
         """Stop to keep launches."""
-        self._launches = self._queue.end()
+        self._captured = self._queue.end()
 
     def instantiate(self) -> None:
         """Nothing: there is no graph object to make."""
@@ -79,14 +84,15 @@ class Graph:
         Raises:
             RuntimeError: nothing was captured, as torch has it.
         """
-        if self._launches is None:
+        if self._captured is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-        for launch in self._launches:
-            self._queue(launch)
+        with self._queue.streams.replay():
+            for act in self._captured:
+                act()
 
     def reset(self) -> None:
         """Forget what was captured."""
-        self._launches = None
+        self._captured = None
 
     def pool(self) -> tuple[int, int]:
         """A handle that stands for its memory pool."""

@@ -26,6 +26,8 @@ from pytest_nvfp4.toolchain.launches import (
     LaunchRejectedError,
     ModuleImage,
 )
+from pytest_nvfp4.toolchain.streams import Streams
+from pytest_nvfp4.toolchain.work_calls import WorkCalls
 
 __all__ = ["HostCalls"]
 
@@ -99,11 +101,14 @@ class _Library:
 class HostCalls:
     """State behind the callbacks: loaded modules, device memory, and the exception on its way out."""
 
-    def __init__(self, on_launch: Callable[[Launch], None], *, device: DeviceModel, memory: DeviceMemory) -> None:
+    def __init__(
+        self, on_launch: Callable[[Launch], None], *, device: DeviceModel, memory: DeviceMemory, streams: Streams
+    ) -> None:
         self._on_launch = on_launch
         self._device = device
-        self._memory = memory
+        self._streams = streams
         self._handles = itertools.count(_FIRST_HANDLE)
+        self._work = WorkCalls(memory, streams, self._handles)
         self._libraries: dict[int, _Library] = {}
         self._kernels: dict[int, _Kernel] = {}
         self._launched = 0
@@ -146,6 +151,7 @@ class HostCalls:
         return self._prototype(call)
 
     def _handler(self, name: str) -> Callable[..., int | None]:
+        work = self._work
         table: dict[str, Callable[..., int | None]] = {
             "_cudaLibraryLoadData": self._load_data,
             "_cudaLibraryGetKernel": self._get_kernel,
@@ -157,16 +163,22 @@ class HostCalls:
             "_cudaKernelSetAttributeForDevice": self._set_kernel_attribute,
             "_cudaFuncSetAttribute": self._set_kernel_attribute,
             "_cudaLaunchKernelEx": self._launch,
-            "_cudaDeviceSynchronize": lambda *_: None,
-            "_cudaStreamSynchronize": lambda *_: None,
-            "_cudaMalloc": lambda out, size, *_: _store_pointer(out, self._memory.allocate(size)),
-            "_cudaMallocAsync": lambda out, size, *_: _store_pointer(out, self._memory.allocate(size)),
-            "_cudaFree": lambda pointer, *_: self._memory.free(pointer),
-            "_cudaFreeAsync": lambda pointer, *_: self._memory.free(pointer),
-            "_cudaMemcpy": lambda to, source, size, *_: _discard(ctypes.memmove(to, source, size)),
-            "_cudaMemcpyAsync": lambda to, source, size, *_: _discard(ctypes.memmove(to, source, size)),
-            "_cudaMemset": lambda to, value, size, *_: _discard(ctypes.memset(to, value & 0xFF, size)),
-            "_cudaMemsetAsync": lambda to, value, size, *_: _discard(ctypes.memset(to, value & 0xFF, size)),
+            "_cudaDeviceSynchronize": lambda *_: self._streams.synchronize_device(),
+            "_cudaStreamSynchronize": lambda stream, *_: self._streams.synchronize(stream),
+            "_cudaMalloc": lambda out, size, *_: _store_pointer(out, work.allocate(size)),
+            "_cudaMallocAsync": lambda out, size, stream, *_: _store_pointer(out, work.allocate(size, stream)),
+            "_cudaFree": lambda pointer, *_: _discard(work.free(pointer)),
+            "_cudaFreeAsync": lambda pointer, stream, *_: _discard(work.free(pointer, stream)),
+            "_cudaMemcpy": lambda to, source, size, *_: _discard(work.copy(to, source, size, what="cudaMemcpy")),
+            "_cudaMemcpyAsync": lambda to, source, size, _kind, stream, *_: _discard(
+                work.copy(to, source, size, what="cudaMemcpyAsync", stream=stream, waits=False)
+            ),
+            "_cudaMemset": lambda to, value, size, *_: _discard(
+                work.fill(to, bytes([value & 0xFF]), size, what="cudaMemset")
+            ),
+            "_cudaMemsetAsync": lambda to, value, size, stream, *_: _discard(
+                work.fill(to, bytes([value & 0xFF]), size, what="cudaMemsetAsync", stream=stream)
+            ),
         }
         return table.get(name) or functools.partial(_refuse_call, name)
 

@@ -20,6 +20,8 @@ from pytest_nvfp4.toolchain.device_memory import DeviceMemory, HostBlocks
 from pytest_nvfp4.toolchain.half_product import half_product, is_half_product
 from pytest_nvfp4.toolchain.launches import HostSideError
 from pytest_nvfp4.toolchain.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
+from pytest_nvfp4.toolchain.streams import Streams
+from pytest_nvfp4.toolchain.torch_work import extent, tell
 
 __all__ = ["HostCudaTensor", "check_index", "dispatch"]
 
@@ -50,6 +52,8 @@ class HostCudaTensor(torch.Tensor):
     host: torch.Tensor
     memory: ClassVar[DeviceMemory] = HostBlocks()
     """Where the elements of new device tensors live; the installed redirection may put another in its place."""
+    streams: ClassVar[Streams] = Streams()
+    """Who hears of the work of operators; the same."""
 
     @staticmethod
     def __new__(cls: type[Self], host: torch.Tensor) -> Self:
@@ -94,7 +98,8 @@ class HostCudaTensor(torch.Tensor):
         return _DL_CUDA, 0
 
     def record_stream(self, s: Any) -> None:
-        """Nothing: memory is not given to another stream. (C++ would not take a stream that is not its own.)"""
+        """The memory is used on another stream too. (C++ would not take a stream that is not its own.)"""
+        HostCudaTensor.streams.lent(self.host.data_ptr(), int(s.cuda_stream))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickling would lose the device.
@@ -104,7 +109,13 @@ class HostCudaTensor(torch.Tensor):
         raise HostSideError("a cuda tensor cannot be pickled without a GPU: call .cpu() first")
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"{repr(self.host)[:-1]}, device='cuda:0')"
+        return f"{repr(_read(self))[:-1]}, device='cuda:0')"
+
+
+def _read(tensor: Any) -> torch.Tensor:
+    """What the host gets of a tensor, for which it waits."""
+    HostCudaTensor.streams.work("a read by the host", reads=[extent(tensor.host)], waits=True)
+    return tensor.host  # type: ignore[no-any-return]
 
 
 def _numpy(_tensor: torch.Tensor, **_kwargs: Any) -> Any:
@@ -130,7 +141,7 @@ def _pinned(*_args: Any, **_kwargs: Any) -> Any:
 
 _ANSWERS: Final[dict[Any, Callable[..., Any]]] = {
     torch.Tensor.data_ptr: lambda tensor: tensor.host.data_ptr(),
-    torch.Tensor.tolist: lambda tensor: tensor.host.tolist(),
+    torch.Tensor.tolist: lambda tensor: _read(tensor).tolist(),
     torch.Tensor.numpy: _numpy,
     torch.Tensor.__array__: _array,
     torch.Tensor.pin_memory: _pinned,
@@ -140,7 +151,7 @@ _ANSWERS: Final[dict[Any, Callable[..., Any]]] = {
     torch.Tensor.storage: _storage_refused("storage"),
     torch.Tensor.share_memory_: _storage_refused("share_memory_"),
     torch.Tensor.__format__: lambda tensor, spec: (
-        format(tensor.host.item(), spec) if tensor.dim() == 0 else object.__format__(tensor, spec)
+        format(_read(tensor).item(), spec) if tensor.dim() == 0 else object.__format__(tensor, spec)
     ),
     torch.Tensor.__repr__: lambda tensor, **_: HostCudaTensor.__repr__(tensor),
     torch.Tensor.__deepcopy__: lambda tensor, memo: memo.setdefault(id(tensor), tensor.clone()),
@@ -202,6 +213,8 @@ def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generato
     own = {id(leaf.host if isinstance(leaf, HostCudaTensor) else leaf): leaf for leaf in leaves}
     viewed = {tensor.host.untyped_storage().data_ptr() for tensor in on_device}
 
+    fresh: list[torch.Tensor] = []
+
     def wrap(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) in own:
             found: torch.Tensor = own[id(tensor)]
@@ -210,9 +223,13 @@ def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generato
             return tensor
         if tensor.untyped_storage().data_ptr() in viewed:
             return HostCudaTensor(tensor)
-        return HostCudaTensor(_device_block(tensor, initialised=name not in _UNINITIALISED))
+        fresh.append(_device_block(tensor, initialised=name not in _UNINITIALISED))
+        return HostCudaTensor(fresh[-1])
 
-    return tree_map_only(torch.Tensor, wrap, result)
+    wrapped = tree_map_only(torch.Tensor, wrap, result)
+    if HostCudaTensor.streams.watcher is not None:
+        tell(HostCudaTensor.streams, func, args, kwargs, fresh=fresh if name not in _UNINITIALISED else [])
+    return wrapped
 
 
 def _stand_in(name: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
@@ -232,14 +249,20 @@ def _device_block(tensor: torch.Tensor, *, initialised: bool) -> torch.Tensor:
     size = storage.nbytes()
     if not size:
         return tensor
-    memory = HostCudaTensor.memory
+    memory, streams = HostCudaTensor.memory, HostCudaTensor.streams
     address = memory.allocate(size)
     held = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(held, memory.free, address).atexit = False
+    weakref.finalize(held, _give_back, memory, streams, address).atexit = False
+    streams.allocated(address, size, pooled=True)
     block = torch.frombuffer(held, dtype=torch.uint8)
     if initialised:
         ctypes.memmove(address, storage.data_ptr(), size)
     return block.view(tensor.dtype).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def _give_back(memory: DeviceMemory, streams: Streams, address: int) -> None:
+    streams.freed(address, pooled=True)
+    memory.free(address)
 
 
 def _check_one_device(name: str, operands: Sequence[Any]) -> None:

@@ -33,6 +33,7 @@ from pytest_nvfp4.toolchain.driver_calls import DriverCalls
 from pytest_nvfp4.toolchain.graphs import LaunchQueue
 from pytest_nvfp4.toolchain.host_calls import HostCalls
 from pytest_nvfp4.toolchain.launches import HostSideError, Launch, LaunchRejectedError
+from pytest_nvfp4.toolchain.streams import Streams
 from pytest_nvfp4.toolchain.tvm_ffi import PlainCalls, in_place_of
 
 __all__ = ["DSL_PREFIXES", "HostSide", "environment", "install"]
@@ -102,10 +103,12 @@ class HostSide:
         compiled: CompiledModules | None,
     ) -> None:
         self._compiled = compiled
-        self._driver = DriverCalls(device, memory)
-        self.launches = LaunchQueue(on_launch)
+        self.streams = Streams()
+        """What the host code orders; give it a watcher, and give it to ``torch_cuda.install``, for it to be kept."""
+        self._driver = DriverCalls(device, memory, self.streams)
+        self.launches = LaunchQueue(on_launch, self.streams)
         """Where launches go; ``torch_cuda.install(launches=...)`` lets CUDA graphs keep them there."""
-        self._host = HostCalls(self.launches, device=device, memory=memory)
+        self._host = HostCalls(self.launches, device=device, memory=memory, streams=self.streams)
         self._plain = PlainCalls()
         self._saved: list[tuple[Any, str, Any]] = []
         self._seen_ptx: dict[Path, tuple[int, int, int]] = {}

@@ -20,9 +20,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import SimpleNamespace, TracebackType
 from typing import Any, Final, Self
@@ -31,17 +29,17 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_nvfp4.toolchain import graphs
+from pytest_nvfp4.toolchain import graphs, torch_streams
 from pytest_nvfp4.toolchain.device_memory import DeviceMemory
 from pytest_nvfp4.toolchain.device_model import B200, DeviceModel
 from pytest_nvfp4.toolchain.graphs import LaunchQueue
 from pytest_nvfp4.toolchain.host_tensor import HostCudaTensor, check_index, dispatch
 from pytest_nvfp4.toolchain.launches import HostSideError
+from pytest_nvfp4.toolchain.streams import Streams
 
 __all__ = ["HostCudaTensor", "TorchCuda", "install"]
 
 _CPU: Final = torch.device("cpu")
-_FIRST_STREAM: Final = 0x5C0000000001
 
 
 class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -120,69 +118,11 @@ class _Generator(torch.Generator, metaclass=_AnyGenerator):
         return self._device
 
 
-class _Event:
-    """``torch.cuda.Event``: every event has happened, none knows when."""
-
-    def __init__(self, *_: Any, interprocess: bool = False, **__: Any) -> None:
-        if interprocess:
-            raise HostSideError("torch.cuda.Event(interprocess=True) has no stand-in without a GPU")
-        self.cuda_event = 0
-
-    def record(self, stream: Any = None) -> None: ...
-
-    def wait(self, stream: Any = None) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, _end_event: Any) -> float:
-        return math.nan
-
-
-class _Stream:
-    """``torch.cuda.Stream``: work runs when it is issued. ``cuda_stream`` is 0 for the default stream."""
-
-    _numbers = itertools.count(_FIRST_STREAM)
-
-    def __init__(self, _device: Any = None, priority: int = 0, *, stream_ptr: int | None = None, **_: Any) -> None:
-        self.cuda_stream = next(self._numbers) if stream_ptr is None else stream_ptr
-        self.stream_id = self.cuda_stream
-        self.priority = priority
-        self.device = torch.device("cuda", 0)
-        self.device_index = 0
-        self.device_type = 1
-
-    def synchronize(self) -> None: ...
-
-    def wait_stream(self, stream: Any) -> None: ...
-
-    def wait_event(self, event: Any) -> None: ...
-
-    def record_event(self, event: Any = None) -> Any:
-        return _Event() if event is None else event
-
-    def query(self) -> bool:
-        return True
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.cuda_stream
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Stream) and other.cuda_stream == self.cuda_stream
-
-    def __hash__(self) -> int:
-        return hash(self.cuda_stream)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-
 def install(
-    *, device: DeviceModel = B200, launches: LaunchQueue | None = None, memory: DeviceMemory | None = None
+    *,
+    device: DeviceModel = B200,
+    launches: LaunchQueue | None = None,
+    memory: DeviceMemory | None = None,
 ) -> TorchCuda:
     """Redirect ``device="cuda"`` from now on; the result is a context manager that undoes it.
 
@@ -204,9 +144,8 @@ class TorchCuda:
         self._device = device
         self._memory = memory
         self._launches = launches
+        self._work = torch_streams.TorchStreams(launches.streams if launches is not None else Streams())
         self._stack = contextlib.ExitStack()
-        self._default_stream = _Stream(stream_ptr=0)
-        self._stream = self._default_stream
         self._generator = torch.Generator()
 
     def __enter__(self) -> Self:
@@ -227,6 +166,7 @@ class TorchCuda:
         torch._C._ensureCUDADeviceGuardSet()
         for name, value in self._cuda_table().items():
             self._patch(torch.cuda, name, value)
+        self._patch(HostCudaTensor, "streams", self._work.streams)
         if self._memory is not None:
             self._patch(HostCudaTensor, "memory", self._memory)
         self._patch(torch, "Generator", _Generator)
@@ -290,21 +230,13 @@ class TorchCuda:
             "get_device_name": lambda *_: model.name,
             "get_device_properties": lambda *_: properties,
             "get_arch_list": lambda: [f"sm_{model.capability[0]}{model.capability[1]}"],
-            "synchronize": nothing,
             "empty_cache": nothing,
             "ipc_collect": nothing,
             "mem_get_info": lambda *_: (model.memory_bytes, model.memory_bytes),
             "reset_peak_memory_stats": nothing,
             "manual_seed": self._seed,
             "manual_seed_all": self._seed,
-            "Stream": _Stream,
-            "ExternalStream": _external_stream,
-            "Event": _Event,
-            "current_stream": lambda *_: self._stream,
-            "default_stream": lambda *_: self._default_stream,
-            "stream": self._stream_context,
-            "StreamContext": self._stream_context,
-            "set_stream": self._set_stream,
+            **self._work.table(),
             "initial_seed": self._generator.initial_seed,
             "get_rng_state": lambda *_: self._generator.get_state(),
             "set_rng_state": lambda state, *_: self._generator.set_state(state),
@@ -316,7 +248,7 @@ class TorchCuda:
         ):
             table[name] = _no_stand_in(f"torch.cuda.{name}")
         if self._launches is not None:
-            table |= graphs.torch_table(self._launches, self._stream_context)
+            table |= graphs.torch_table(self._launches, self._work.within)
         return table
 
     def _seed(self, seed: int) -> None:
@@ -330,19 +262,6 @@ class TorchCuda:
             self._set_device(device)
         return contextlib.nullcontext()
 
-    def _set_stream(self, stream: _Stream | None) -> None:
-        if stream is not None:
-            self._stream = stream
-
-    @contextlib.contextmanager
-    def _stream_context(self, stream: _Stream | None) -> Iterator[None]:
-        before = self._stream
-        self._set_stream(stream)
-        try:
-            yield
-        finally:
-            self._stream = before
-
 
 def _register_with_dsl() -> None:
     """Let device tensors be passed to DSL functions as they are: 4.4 looks an argument's exact type up."""
@@ -351,10 +270,6 @@ def _register_with_dsl() -> None:
     registry = importlib.import_module("cutlass.base_dsl.runtime.jit_arg_adapters").JitArgAdapterRegistry
     adapter = importlib.import_module("cutlass.cute.runtime").TensorAdapter
     registry.jit_arg_adapter_registry[HostCudaTensor] = adapter
-
-
-def _external_stream(stream_ptr: int, *_: Any, **__: Any) -> _Stream:
-    return _Stream(stream_ptr=stream_ptr)
 
 
 def _no_stand_in(name: str) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ With ``--enable-tvm-ffi`` the DSL links the host code against a runtime whose ca
 kernel itself does not depend on it: layouts, PTX and launches are the same without. What differs is the calling
 convention, so the arguments of a call are brought into the form the executor takes, by the arguments it was compiled
 for: a tensor becomes ``{address, dynamic extents, dynamic strides}``, an integer for a pointer becomes one, and the
-stream of the environment, which such calls leave out, is the default one. ``tvm_ffi`` itself need not be installed.
+stream of the environment, which such calls leave out, is torch's current one. ``tvm_ffi`` itself need not be installed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import ctypes
 import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -113,6 +114,7 @@ def arguments(
         kwargs: Its named arguments.
     """
     left = list(args)
+    environment = _current_stream([*args, *kwargs.values()])
     full = len(left) + len(kwargs) >= len(names)
     found: dict[str, Any] = {}
     for name in names:
@@ -120,7 +122,7 @@ def arguments(
         if name in kwargs:
             found[name] = converted(made_for, kwargs[name])
         elif getattr(made_for, "use_tvm_ffi_env_stream", False) and not full:
-            found[name] = _stream(0)
+            found[name] = _stream(environment)
         elif left:
             found[name] = converted(made_for, left.pop(0))
     if left:
@@ -173,6 +175,14 @@ def _dynamic(values: Sequence[int], mask: Sequence[int], symbols: Any, width: in
         for value, dynamic, size in zip(values, mask, bits, strict=True)
         if dynamic
     ]
+
+
+def _current_stream(values: Sequence[Any]) -> int:
+    """The stream of the environment: torch's current one where a tensor of torch's is passed, else the default."""
+    torch = sys.modules.get("torch")
+    if torch is None or not any(isinstance(value, torch.Tensor) and value.is_cuda for value in values):
+        return 0
+    return int(torch.cuda.current_stream().cuda_stream)
 
 
 def _stream(value: int) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
+from pytest_nvfp4.toolchain.streams import Extent
 
 
 @dataclass(slots=True)
@@ -120,6 +121,15 @@ class CallBuffers:
         """Write the inputs and poison every C."""
         for buffers, group in zip(self.groups, inputs.groups, strict=True):
             buffers.fill(memory, group)
+
+    def extents(self) -> list[Extent]:
+        """The bytes of all buffers."""
+        return [
+            Extent(region.address, region.size)
+            for group in self.groups
+            for region in (group.a, group.b, group.sfa, group.sfb, group.c)
+            if region.size
+        ]
 
     def data(self, sizes: list[tuple[int, int, int, int]]) -> tuple[Any, list[Any]]:
         """What ``custom_kernel`` is called with, and the list of C."""

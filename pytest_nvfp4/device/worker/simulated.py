@@ -21,6 +21,9 @@ from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.session import Session, simulate
 from pytest_nvfp4.sim.run.source import statement
 from pytest_nvfp4.toolchain.compiled import CompiledModules
+from pytest_nvfp4.toolchain.host_tensor import HostCudaTensor
+from pytest_nvfp4.toolchain.streams import Extent
+from pytest_nvfp4.toolchain.torch_work import extent
 from pytest_nvfp4.toolchain.worker.findings import Finding
 
 __all__ = ["Simulation"]
@@ -61,6 +64,7 @@ class Simulation:
             )
         )
         self._outputs: list[tuple[int, Region, int]] = []
+        self._results: list[Extent] = []
         self._counted = None if simulating is None else Counted(self.session, folder, simulating)
 
     def close(self) -> None:
@@ -74,8 +78,23 @@ class Simulation:
         A fault ends the call here, whatever the kernel's own code made of the exception.
         """
         self._name(slot, inputs)
-        with self._watched(found):
+        with self._watched(found), self._called(slot):
             yield
+
+    @contextmanager
+    def _called(self, slot: CallBuffers) -> Iterator[None]:
+        """The call as seen from outside: its tensors were filled before, and C and what it returns is read after it."""
+        self._results = [Extent(region.start, region.size) for _, region, _ in self._outputs]
+        if self.session.order is None:
+            yield
+            return
+        with self.session.order.called(slot.extents(), self._results):
+            yield
+
+    def returned(self, value: Any) -> None:
+        """What the call returned, which is read like C."""
+        several = value if isinstance(value, list | tuple) else [value]
+        self._results += [extent(one.host) for one in several if isinstance(one, HostCudaTensor)]
 
     @contextmanager
     def exercise(self, found: list[Finding]) -> Iterator[None]:
@@ -87,6 +106,8 @@ class Simulation:
     @contextmanager
     def _watched(self, found: list[Finding]) -> Iterator[None]:
         before = len(self.session.launches)
+        between = self.session.order.findings if self.session.order is not None else []
+        told = len(between)
         if self._counted is not None:
             self._counted.begin(self._outputs)
         self.session.faults.clear()
@@ -100,6 +121,7 @@ class Simulation:
             found.append(_told(fault.finding()))
         for record in self.session.launches[before:]:
             found.extend(_told(finding) for finding in _by_line(record.findings))
+        found.extend(map(_told, between[told:]))
         if raised is not None and not faults:
             raise raised
         if not faults and len(self.session.launches) > before:

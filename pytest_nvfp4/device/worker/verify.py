@@ -103,6 +103,8 @@ class Verifier:
         returned = _NOTHING
         with watch:
             returned = custom_kernel(data)
+            if self._simulation is not None:
+                self._simulation.returned(returned)
         self._memory.synchronize()
         if self._simulation is not None and (told := self._simulation.told(position, call.case)) is not None:
             self._events.send("simulated", **told)

@@ -49,6 +49,8 @@ class Region:
     """Who wrote what twice, for a watched output; made by ``watch``."""
     initialised: NDArray[np.bool_] | None = field(default=None, repr=False)
     """By byte, whether it was ever written; None where that is not tracked."""
+    read_at: int = field(default=-1, repr=False)
+    """Of a region that kernels do not write, while somebody watches: an instruction of the launch that reads it."""
     raw: memoryview = field(init=False, repr=False)
     """The same bytes for ``struct``."""
 

@@ -82,7 +82,10 @@ class CopyHooks(Hooks):
         agent: WarpAgent | None = None
         for box in boxes:
             region = box.region
-            if region is None or not region.writable:
+            if region is None:
+                continue
+            if not region.writable:
+                region.read_at = at
                 continue
             if agent is None:
                 agent = w.units.get(WarpAgent) or self._warp(w)
@@ -98,6 +101,7 @@ class CopyHooks(Hooks):
     def global_read_in(self, w: Warp, at: int, barrier: Mbarrier, region: Region, offset: int, size: int) -> None:
         """A bulk copy reads global memory."""
         if not region.writable:
+            region.read_at = at
             return
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch

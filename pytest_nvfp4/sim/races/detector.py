@@ -12,6 +12,7 @@ Rules, with where they come from:
 - The async proxy sees a generic write only behind a ``fence.proxy.async`` ("Proxies"). A generic read before an
   asynchronous write needs none, and neither does an asynchronous write that was waited for: no kernel of NVIDIA's has
   one there.
+- Work of different streams is ordered by what the host does (``host_order``).
 - What a launch that may overlap the one before it touches is ordered by ``griddepcontrol.wait`` (``overlap``).
 - ``mbarrier.init`` happens before every other use of the barrier.
 - Not errors, because official kernels do without: ``tcgen05.wait::ld``, tcgen05's fences around the synchronisation of
@@ -37,15 +38,21 @@ class Detector(SyncHooks, MemoryHooks, CopyHooks, TensorHooks):
 
     Args:
         warnings: Tell also what official kernels leave out.
+
+    Attributes:
+        followed: Whether somebody compares launches of different streams (``host_order``).
     """
 
     def __init__(self, *, warnings: bool = False) -> None:
         super().__init__(warnings=warnings)
+        self.followed = False
         self._last: dict[int, LaunchRaces] = {}
 
     def launched(self, grid: Grid, *, stream: int = 0, early: bool = False) -> bool:
         """Make the launch's part before processes fork."""
         races = grid.unit(LaunchRaces)
+        for region in grid.machine.memory:
+            region.read_at = -1
         before, self._last[stream] = self._last.get(stream), races
         if not early or before is None or not before.memory.sets.accesses:
             return False

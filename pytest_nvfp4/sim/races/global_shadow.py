@@ -15,7 +15,7 @@ CTAs write is found by ``memory.coverage`` whichever ran them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.access_sets import AccessSets
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, BEFORE, Clock
+from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, STRONG_WRITE, WRITE
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
@@ -277,6 +278,26 @@ class GlobalShadow:
                     if not old[2] & access[2] & STRONG:
                         return old, name == "writes", shadow.byte(units, numbers == number)
         return None
+
+    def touched(self) -> Iterator[tuple[Region, int, NDArray[np.uint8], NDArray[np.int32]]]:
+        """By region, in units of so many bytes: how each is touched (``touched``), and the instruction, and one."""
+        for shadow in list(self.regions.values()):
+            self._settle(shadow)
+            size = len(self.sets)
+            count = -(-shadow.region.size // _LARGEST) * (_LARGEST // shadow.unit)
+            kinds, at = np.zeros(count, np.uint8), np.zeros(count, np.int32)
+            for name, weak, strong in (("reads", READ, STRONG_READ), ("writes", WRITE, STRONG_WRITE)):
+                array: NDArray[np.int32] | None = getattr(shadow, name)
+                if array is None:
+                    continue
+                kind, place = np.zeros(size, np.uint8), np.zeros(size, np.int32)
+                for number in np.unique(array).tolist():
+                    for one in map(self.sets.access, self.sets.members(number)):
+                        kind[number] |= strong if one[2] & STRONG else weak
+                        place[number] = one[3] + 1
+                kinds |= kind[array]
+                at = np.where(array, place[array], at)
+            yield shadow.region, shadow.unit, kinds, at
 
     def _check(
         self, shadow: RegionShadow, numbers: NDArray[np.int32], units: NDArray[np.intp] | slice, access: Access,

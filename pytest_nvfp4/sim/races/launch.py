@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Finding
 from pytest_nvfp4.sim.races.access import Access, Who
@@ -20,9 +21,12 @@ from pytest_nvfp4.sim.races.partition import Partition
 from pytest_nvfp4.sim.races.shadow import Shadow
 from pytest_nvfp4.sim.races.sync_variables import SyncVariables
 from pytest_nvfp4.sim.races.tensor_order import TensorShadow, ordered_by_fences
+from pytest_nvfp4.sim.races.touched import READ, ExtentTouched, RegionTouched, Touched
 from pytest_nvfp4.sim.races.warp_lanes import Touch, matrix_of
+from pytest_nvfp4.toolchain.streams import Extent
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.sim.memory.globals import Region
     from pytest_nvfp4.sim.races.agents import WarpAgent
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.grid import Grid
@@ -38,6 +42,12 @@ _UNITS_A_COLUMN = 128 // LANES_A_UNIT
 
 Parts = tuple[Sequence[int], Sequence[int], Sequence[int]]
 """What an operation of the tensor core touches, in parts: of shared memory, of TMEM that it reads, that it writes."""
+
+
+Seen = tuple[int, int, NDArray[np.uint8], NDArray[np.int32]]
+"""Where a region starts, the bytes of its units, how each is touched, and by which instruction, and one."""
+Part = tuple[dict[tuple[object, ...], Finding], list[Seen], list[tuple[int, int]]]
+"""What a forked process tells: findings; what it touched; which regions it read that are never written, and where."""
 
 
 class CtaMemory:
@@ -71,11 +81,13 @@ class LaunchRaces:
 
     Attributes:
         warnings: Whether what official kernels leave out is told.
+        followed: Whether somebody wants to know what the launch touches.
     """
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self.warnings = bool(getattr(grid.machine.monitor, "warnings", False))
+        self.followed = bool(getattr(grid.machine.monitor, "followed", False))
         self.shared = Partition(max(1, grid.shared_bytes))
         self.tmem = Partition(_COLUMNS * _UNITS_A_COLUMN)
         self.memory = GlobalShadow(self.global_conflict)
@@ -95,6 +107,8 @@ class LaunchRaces:
         self._matrices: dict[int, int] = {}
         self._early: dict[int, int] | None = None
         self._told_early: set[str] = set()
+        self._elsewhere: list[Seen] = []
+        """What other processes have touched."""
 
     def order(self, at: int) -> Order:
         """The memory order of an instruction."""
@@ -125,13 +139,43 @@ class LaunchRaces:
             found = self._matrices[at] = matrix_of(self.grid.kernel.instructions[at])
         return found
 
-    def part(self) -> dict[tuple[object, ...], Finding]:
-        """What a forked process tells."""
-        return self.reporter.part()
+    def touched(self) -> list[Touched]:
+        """What the launch has touched of global memory, in all of its processes."""
+        found = {
+            region.start: self._touched(region, unit, kinds, at) for region, unit, kinds, at in self.memory.touched()
+        }
+        regions = {region.start: region for region in self.grid.machine.memory}
+        for start, unit, kinds, at in self._elsewhere:
+            if start in found:
+                found[start].add(unit, kinds, at)
+            elif start in regions:
+                found[start] = self._touched(regions[start], unit, kinds, at)
+        read = [
+            ExtentTouched(Extent(region.start, region.size), READ, self.grid.say(region.read_at))
+            for region in regions.values()
+            if region.read_at >= 0 and not region.writable
+        ]
+        return [*found.values(), *read]
 
-    def absorb(self, told: dict[tuple[object, ...], Finding]) -> None:
+    def _touched(self, region: Region, unit: int, kinds: NDArray[np.uint8], at: NDArray[np.int32]) -> RegionTouched:
+        return RegionTouched(region, unit, kinds, at, self.grid.say)
+
+    def part(self) -> Part:
+        """What a forked process tells."""
+        if not self.followed:
+            return self.reporter.part(), [], []
+        seen = [(region.start, unit, kinds, at) for region, unit, kinds, at in self.memory.touched() if kinds.any()]
+        read = [(one.start, one.read_at) for one in self.grid.machine.memory if one.read_at >= 0]
+        return self.reporter.part(), seen, read
+
+    def absorb(self, part: Part) -> None:
         """Add what another process told."""
+        told, seen, read = part
         self.reporter.absorb(told)
+        self._elsewhere += seen
+        regions = {region.start: region for region in self.grid.machine.memory}
+        for start, at in read:
+            regions[start].read_at = at
 
     # ---- pairs ---------------------------------------------------------------------------------------------------
 

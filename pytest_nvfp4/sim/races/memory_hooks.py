@@ -97,6 +97,7 @@ class MemoryHooks(Hooks):
     def global_accessed(self, w: Warp, at: int, region: Region, offset: int, where: Pattern | int, kind: int) -> None:
         """A warp accesses global memory."""
         if not region.writable:
+            region.read_at = at
             return
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
@@ -145,6 +146,8 @@ class MemoryHooks(Hooks):
                 else:
                     offsets, size = where.offsets + offset, where.size  # type: ignore[union-attr]
                 launch.memory.read(launch.memory.shadow(region), offsets, size, access, agent.clock)
+            else:
+                region.read_at = at
 
     def async_committed(self, w: Warp) -> None:
         """A group of ``cp.async``."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from pytest_nvfp4.sim.fault import Fault, Finding, Where
 from pytest_nvfp4.sim.races.detector import Detector
+from pytest_nvfp4.sim.races.host_order import HostOrder
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous
 from pytest_nvfp4.sim.run.asynchronous import schedule as make_schedule
 from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
@@ -51,6 +52,7 @@ class Session:
         launches: What was run, in order.
         faults: What stopped a kernel: kept here too, because the code around a launch may swallow an exception.
         prepare: Called with each grid before it runs (to watch outputs, to count, to trace).
+        order: What compares the work of different streams, where races are looked for.
     """
 
     machine: Machine
@@ -60,11 +62,13 @@ class Session:
     launches: list[LaunchRecord] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     prepare: Callable[[Grid], None] | None = None
+    order: HostOrder | None = None
 
     @property
     def findings(self) -> list[Finding]:
         """All findings that did not stop a kernel."""
-        return [finding for record in self.launches for finding in record.findings]
+        between = self.order.findings if self.order is not None else []
+        return [*(finding for record in self.launches for finding in record.findings), *between]
 
     @property
     def output(self) -> str:
@@ -109,6 +113,8 @@ class Session:
             # Which process runs which CTA depends on the time, so that a seed would not repeat a run of several.
             alone = trace is not None or self.machine.asynchronous.shuffles
             run_grid(grid, processes=1 if alone else self.processes)
+            if self.order is not None:
+                self.order.launched(launch, grid)
             if not judged:
                 self._check_dependence(launch, grid)
         except Fault as fault:
@@ -169,7 +175,7 @@ def simulate(
         processes: Processes that may share a large launch.
         asynchronous: The schedule, if not that of the next argument.
         schedule: ``eager``, ``lazy``, or the seed of a random one.
-        races: Look for races, by happens-before.
+        races: Look for races, by happens-before: inside launches, and between the work of different streams.
         race_warnings: Tell also of what official kernels leave out (``races.tensor_order``, ``fence.mbarrier_init``).
         compiled: Modules that need not be compiled again.
 
@@ -180,12 +186,13 @@ def simulate(
     from pytest_nvfp4.toolchain import hostside, torch_cuda
 
     machine = Machine(model=model or for_arch(arch), asynchronous=asynchronous or make_schedule(schedule))
-    if races or race_warnings:
-        machine.monitor = Detector(warnings=race_warnings)
+    detector = Detector(warnings=race_warnings) if races or race_warnings else None
+    machine.monitor = detector
     memory = SimulatedMemory(machine.memory)
     session = Session(machine, memory, processes=processes)
-    with (
-        hostside.install(session.launch, device=machine.model, memory=memory, compiled=compiled) as side,
-        torch_cuda.install(device=machine.model, launches=side.launches, memory=memory),
-    ):
-        yield session
+    with hostside.install(session.launch, device=machine.model, memory=memory, compiled=compiled) as side:
+        if detector is not None:
+            detector.followed = True
+            session.order = HostOrder(side.streams, machine.memory)
+        with torch_cuda.install(device=machine.model, launches=side.launches, memory=memory):
+            yield session
