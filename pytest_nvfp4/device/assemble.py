@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,12 @@ class _Said:
         self.simulated: list[SimulatedCall] = []
         self.stage = "start"
         self.ended = False
+        self.undisturbed = True
 
     def take(self, event: dict[str, Any]) -> None:
         match event.pop("event"):
+            case "begin":
+                pass
             case "stage":
                 self.stage = str(event["name"])
             case "finding":
@@ -65,9 +69,14 @@ def assemble(job: Job, outcome: Outcome, *, source_names: dict[str, str] | None 
         source_names: The user's own file for each of the worker's copies, so that findings name what the user knows.
     """
     said = _Said()
-    for line in (outcome.result or b"").splitlines():
+    heard = hashlib.sha256()
+    for line in (outcome.result or b"").splitlines(keepends=True):
         try:
-            said.take(json.loads(line))
+            event = json.loads(line)
+            if said.ended or (event["event"] == "end" and event.get("said") != heard.hexdigest()):
+                said.undisturbed = False
+            heard.update(line)
+            said.take(event)
         except (ValueError, KeyError, TypeError, ValidationError) as error:
             said.findings.append(Finding(kind="internal", message=f"the worker's answer is damaged: {error}"))
             said.status = "error"
@@ -79,6 +88,11 @@ def assemble(job: Job, outcome: Outcome, *, source_names: dict[str, str] | None 
     elif not said.ended or outcome.returncode != 0:
         status = "crashed"
         said.findings.append(_ending("crash", f"the process {outcome.describe_end()}", said.stage, outcome))
+    elif not said.undisturbed:
+        status = "cheated"
+        said.findings.append(
+            Finding(kind="cheat", message="the worker's answer holds what it did not say: the kernel wrote to its pipe")
+        )
     cases = [
         report.model_copy(update={"findings": tuple(_renamed(f, source_names or {}) for f in report.findings)})
         for report in said.cases

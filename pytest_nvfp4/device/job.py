@@ -211,6 +211,7 @@ class Job(_Model):
         kernel: The kernel; None for ``probe``.
         cases: The calls, in the order in which results are returned. The worker makes them in an order of its own.
         order_seed: Seed of that order, so that a run can be repeated.
+        row_key: Decides which row of A changes between calls, see ``rotation``; the kernel is not shown it.
         timing: How to measure, for ``benchmark``.
         simulating: What to return, for ``simulate``.
         deadline_s: Seconds after which the job is stopped.
@@ -223,6 +224,7 @@ class Job(_Model):
     kernel: KernelSpec | None = None
     cases: tuple[Case, ...] = ()
     order_seed: int = 0
+    row_key: int = Field(default=0, ge=0)
     timing: Timing = Timing()
     simulating: Simulating = Simulating()
     deadline_s: float = Field(default=300.0, gt=0)

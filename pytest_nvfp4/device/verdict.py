@@ -79,11 +79,20 @@ class Judge:
         A job that did not come to its end gives its status and findings to every case.
         """
         return [
-            self._case(case, [output for output in result.outputs if output.case == index], index, result, folder)
+            self._case(
+                case,
+                [output for output in result.outputs if output.case == index],
+                index,
+                result,
+                folder=folder,
+                key=job.row_key,
+            )
             for index, case in enumerate(job.cases)
         ]
 
-    def _case(self, case: Case, outputs: list[Output], index: int, result: Result, folder: Path) -> CaseVerdict:
+    def _case(
+        self, case: Case, outputs: list[Output], index: int, result: Result, *, folder: Path, key: int
+    ) -> CaseVerdict:
         if result.status != "passed":
             return CaseVerdict(case, result.status, list(result.findings))
         verdict = CaseVerdict(case, "passed")
@@ -91,7 +100,7 @@ class Judge:
         for output in sorted(outputs, key=lambda output: (output.call, output.group)):
             calls.setdefault(output.call, []).append(output)
         for call, made in calls.items():
-            expected = self._for_call(case, made)
+            expected = self._for_call(case, made, key=key)
             if [output.group for output in made] != list(range(len(expected.inputs.groups))):
                 verdict.findings.append(_error("internal", f"call {call} did not return an output for every group"))
                 continue
@@ -121,11 +130,11 @@ class Judge:
             verdict.status = "cheated" if "cheat" in kinds else "crashed" if kinds == {"internal"} else "failed"
         return verdict
 
-    def _for_call(self, case: Case, outputs: list[Output]) -> _Expected:
+    def _for_call(self, case: Case, outputs: list[Output], *, key: int) -> _Expected:
         where = outputs[0].inputs
         if where is None:
             return self._expected(case)
-        return _Expected.of(rotation.inputs_at(case, index=where[0], visit=where[1]))
+        return _Expected.of(rotation.inputs_at(case, index=where[0], visit=where[1], key=key))
 
     def _output(self, verdict: CaseVerdict, output: Output, expected: _Expected, folder: Path) -> None:
         where = f"group {output.group}, call {output.call}"

@@ -100,12 +100,14 @@ def verify_job(kernel: KernelSpec, cases: Sequence[Case], *, deadline_s: float, 
         deadline_s: Seconds it may take.
         seed: Seed of the order of calls; drawn where None, so that a kernel cannot know it.
     """
+    seed = secrets.randbits(32) if seed is None else seed
     return Job(
         id=f"job-{uuid.uuid4().hex[:12]}",
         action="verify",
         kernel=kernel,
         cases=tuple(cases),
-        order_seed=secrets.randbits(32) if seed is None else seed,
+        order_seed=seed,
+        row_key=seed,
         deadline_s=deadline_s,
     )
 
@@ -118,6 +120,7 @@ def benchmark_job(kernel: KernelSpec, cases: Sequence[Case], *, rounds: int, dea
         kernel=kernel,
         cases=tuple(cases),
         order_seed=secrets.randbits(32),
+        row_key=secrets.randbits(32),
         timing=Timing(rounds=rounds, repeats=max(5, rounds // 4)),
         deadline_s=deadline_s,
     )

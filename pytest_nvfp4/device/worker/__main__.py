@@ -18,7 +18,9 @@ from pytest_nvfp4.device.worker import describe
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import CudaMemory, DeviceMemory, DriverError, HostMemory
 from pytest_nvfp4.device.worker.tamper import TamperCheck, reaches_into
+from pytest_nvfp4.device.worker.watch import Watch, trap_oracle
 from pytest_nvfp4.isolation.limits import apply as apply_limits
+from pytest_nvfp4.toolchain.cache import default_root
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.findings import Finding, from_exception
 from pytest_nvfp4.toolchain.worker.loading import load
@@ -89,7 +91,8 @@ class _Worker:
         # Everything the worker relies on is loaded and noted before the kernel's first line runs.
         act = self._action(torch)
         end_imports()
-        tamper = TamperCheck(torch)
+        watch = self._watch()
+        tamper = TamperCheck(torch, own=self._own)
         custom, prepare = self._import_kernel(self._job.kernel)
         raised: BaseException | None = None
         try:
@@ -97,7 +100,7 @@ class _Worker:
         except BaseException as error:
             raised = error
         if not self._exercises:  # whose own function says what is right
-            self._check_tampering(tamper)
+            self._check_tampering(tamper, watch)
         if isinstance(raised, DriverError):
             self._finish("error", Finding("cuda", f"the device is in an error state after the kernel: {raised}"))
         if raised is not None:
@@ -214,10 +217,25 @@ class _Worker:
             return custom, None
         return custom, lambda sizes: contract.prepare(prepare, sizes)
 
-    def _check_tampering(self, tamper: TamperCheck) -> None:
+    def _watch(self) -> Watch:
+        watch = Watch(
+            own=self._own,
+            folder=self._folder,
+            open_to_it=(self._sources, self._folder / "scratch", self._folder / "ptx"),
+            kept=(Path(__file__).resolve().parents[2], default_root()),
+        )
+        trap_oracle(watch)
+        watch.start()
+        return watch
+
+    def _check_tampering(self, tamper: TamperCheck, watch: Watch) -> None:
+        said = []
         if replaced := tamper.replaced():
             names = ", ".join(replaced[:5]) + (f" and {len(replaced) - 5} more" if len(replaced) > 5 else "")
-            self._finish("cheated", Finding("cheat", f"the kernel replaced {names}"))
+            said.append(f"the kernel replaced {names}")
+        said += watch.noted[:5]
+        if said:
+            self._finish("cheated", *(Finding("cheat", message) for message in said))
 
 
 def main() -> None:
@@ -227,8 +245,11 @@ def main() -> None:
     apply_limits(dict(os.environ))
     flush = [stream.flush for stream in (sys.stdout, sys.stderr)]
     try:
-        job = Job.model_validate_json(Path(sys.argv[1]).read_bytes())
-        _Worker(job, Path(sys.argv[2]), events, backend=sys.argv[3] if len(sys.argv) > 3 else "cuda").run()
+        _, file, folder, backend = [*sys.argv, "cuda"][:4]
+        job = Job.model_validate_json(Path(file).read_bytes())
+        Path(file).unlink()  # a kernel that reads it knows which of its calls are looked at, and what they are given
+        del sys.argv[1:]
+        _Worker(job, Path(folder), events, backend=backend).run()
     except _StopError:
         pass
     except BaseException as error:
@@ -236,7 +257,7 @@ def main() -> None:
             "finding", **from_exception("internal", "the worker itself failed", error, lambda _: False).to_dict()
         )
         events.send("status", status="error")
-    events.send("end")
+    events.end()
     for one in flush:
         with contextlib.suppress(Exception):
             one()

@@ -76,7 +76,7 @@ class Benchmark:
             number = draw.randrange(len(buffers))
             visit = visits[number]
             visits[number] += 1
-            self._change(buffers[number], inputs[number], number, visit)
+            self._change(buffers[number], inputs[number], number, visit, key=job.row_key)
             data, given = buffers[number].data(inputs[number].problem.sizes)
             return data, given, buffers[number], (number, visit)
 
@@ -137,8 +137,8 @@ class Benchmark:
             clocks_mhz=[clock for clock in clocks if clock is not None],
         )
 
-    def _change(self, slot: CallBuffers, inputs: Any, number: int, visit: int) -> None:
-        for change in rotation.changes(inputs, index=number, visit=visit):
+    def _change(self, slot: CallBuffers, inputs: Any, number: int, visit: int, *, key: int) -> None:
+        for change in rotation.changes(inputs, index=number, visit=visit, key=key):
             if change.row >= 0:
                 region = slot.groups[change.group].a
                 self._memory.write(region.address + change.row * len(change.data), change.data)

@@ -26,14 +26,14 @@ def describe(torch: Any, returned: Any, given: list[Any]) -> list[tuple[str, Any
 def _one(torch: Any, value: Any, c: Any) -> tuple[str, Any]:
     if value is c:
         return "c", None
-    if type(value) is not type(c) or type(value) not in (torch.Tensor, type(c)):
+    if type(value) is torch.Tensor and value.device.type != "cuda":
+        return f"an output is on {value.device}, not on the device", None
+    if type(value) is not type(c):
         return f"an output is a {type(value).__module__}.{type(value).__name__}, not a tensor", None
     if tuple(value.shape) != tuple(c.shape):
         return f"an output has shape {tuple(value.shape)}, not {tuple(c.shape)}", None
     if value.dtype != torch.float16:
         return f"an output is {value.dtype}, not torch.float16", None
-    if value.device.type != "cuda":
-        return f"an output is on {value.device}, not on the device", None
     if value.data_ptr() == c.data_ptr() and tuple(value.stride()) == tuple(c.stride()):
         return "c", None
     return "other", value

@@ -65,7 +65,10 @@ class Verifier:
         prepared: set[tuple[tuple[int, int, int, int], ...]] = set()
         for position, call in enumerate(plan):
             case = job.cases[call.case]
-            inputs = rotation.inputs_at(case, index=0, visit=call.visit) if call.visit is not None else inputs_of(case)
+            if call.visit is None:
+                inputs = inputs_of(case)
+            else:
+                inputs = rotation.inputs_at(case, index=0, visit=call.visit, key=job.row_key)
             if call.reuse is not None:
                 buffers[position] = buffers[call.reuse]
             else:

@@ -48,7 +48,11 @@ def run(job: Job, folder: Path) -> Result:
         job=job.id,
         status="passed",
         device=device,
-        outputs=tuple(output for index, case in enumerate(job.cases) for output in _outputs(index, case, wrong=wrong)),
+        outputs=tuple(
+            output
+            for index, case in enumerate(job.cases)
+            for output in _outputs(index, case, wrong=wrong, key=job.row_key)
+        ),
         measurements=tuple(_times(index, takes, job.timing.rounds, draw) for index in range(len(job.cases))),
     )
 
@@ -67,8 +71,8 @@ def _times(case: int, takes: float, rounds: int, draw: random.Random) -> Measure
     )
 
 
-def _outputs(index: int, case: Case, *, wrong: bool) -> list[Output]:
-    inputs = rotation.inputs_at(case, index=0, visit=0)
+def _outputs(index: int, case: Case, *, wrong: bool, key: int) -> list[Output]:
+    inputs = rotation.inputs_at(case, index=0, visit=0, key=key)
     made = []
     for number, group in enumerate(inputs.groups):
         buffer = group.c_buffer()
