@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from pytest_nvfp4.device.process import PACKAGE
+from pytest_nvfp4.toolchain.launcher import PACKAGE
 
 _NEAR_ONLY = ("plugin", "cli", "report", "bench", "loop", "profile", "strategies.py")
 """What no job needs: tests, tables and commands belong to the near side."""

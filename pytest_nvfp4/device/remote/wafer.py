@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from pytest_nvfp4.device.process import PACKAGE
 from pytest_nvfp4.device.remote.base import (
     Answer,
     Arrival,
@@ -40,6 +39,7 @@ from pytest_nvfp4.device.remote.program import pack_program
 from pytest_nvfp4.device.remote.tool import Said, Tool, last_words
 from pytest_nvfp4.device.remote.wire import pack_batch, unpack_answer
 from pytest_nvfp4.isolation import OnOutput
+from pytest_nvfp4.toolchain.launcher import PACKAGE
 
 _GET = "install or update it: uv tool install wafer-ai"
 _NEEDED = ("--target", "--sync", "--cd", "--timeout-sec")

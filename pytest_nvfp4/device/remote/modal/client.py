@@ -17,6 +17,7 @@ from pytest_nvfp4.device.remote.base import (
     Cost,
     Execution,
     Handle,
+    Place,
     RemoteError,
     RemoteOptions,
     RemoteStatus,
@@ -27,6 +28,7 @@ from pytest_nvfp4.device.remote.modal.answers import read
 from pytest_nvfp4.device.remote.modal.connection import Connection
 from pytest_nvfp4.device.remote.modal.cost import Meter, price
 from pytest_nvfp4.device.remote.modal.errors import is_damaged, silent
+from pytest_nvfp4.device.remote.modal.loop import abandon
 from pytest_nvfp4.device.remote.modal.settings import ModalSettings
 from pytest_nvfp4.device.remote.wire import pack_batch, squeeze
 
@@ -113,7 +115,7 @@ class ModalRemote:
             if (watcher := self._watchers.pop(handle.call, None)) is not None:
                 watcher.cancel()
             self._meter.ended(handle.call)
-        begun = set(self._connection.begun.open())
+        begun = set(self._connection.overheard.open())
         if names := [handle.call for handle in handles if handle.call in begun]:
             with contextlib.suppress(Exception, concurrent.futures.CancelledError):
                 self._connection.run(self._connection.cancel(names), timeout_s=patience.CANCEL_S)
@@ -198,8 +200,8 @@ class ModalRemote:
                 self._cancel_execution(running)
             future.cancel()
             self._meter.ended(call)
-            for name in self._connection.begun.open(method=_EXECUTE) if status is not None else ():
-                self._connection.begun.ended(name)
+            for name in self._connection.overheard.open(method=_EXECUTE) if status is not None else ():
+                self._connection.overheard.ended(name)
 
     def _watch_over(self, until: float) -> None:
         """While a program runs: is it too late, or too expensive? Raises RemoteError."""
@@ -213,8 +215,8 @@ class ModalRemote:
         """Cancel the program's call, by the name that was heard when it was sent or that its first piece told."""
 
         async def cancel() -> None:
-            await self._connection.begun.sent(timeout_s=patience.SENT_S)
-            heard = self._connection.begun.open(method=_EXECUTE)
+            await self._connection.overheard.sent(timeout_s=patience.SENT_S)
+            heard = self._connection.overheard.open(method=_EXECUTE)
             await self._connection.cancel(heard or [running] if heard or running else [])
 
         with contextlib.suppress(Exception, concurrent.futures.CancelledError):
@@ -240,7 +242,7 @@ class ModalRemote:
         except Exception as error:
             raise self._connection.explained(error, doing) from error
         finally:
-            sending.cancel()
+            abandon(sending)
 
     async def _watch(self, handle: Handle, call: Any) -> None:
         """Wait for a call's end and say what it was."""
@@ -254,13 +256,18 @@ class ModalRemote:
         except BaseException as error:  # SystemExit of the far side arrives as such
             arrival = Arrival(handle, error=self._connection.explained(error, doing))
         finally:
-            getting.cancel()
-        if arrival.answer is None:
-            self._meter.ended(handle.call)
+            abandon(getting)
+        # With the connection or the token gone, the call goes on: it stays among what is to be cancelled at the end.
+        goes_on = arrival.error is not None and arrival.error.trouble in ("network", "login")
+        ran = None if goes_on else self._connection.overheard.ended(handle.call)
+        if (answer := arrival.answer) is not None:
+            self._meter.ended(handle.call, place=answer.place, busy_s=answer.busy_s)
         else:
-            self._meter.ended(handle.call, place=arrival.answer.place, busy_s=arrival.answer.busy_s)
-        if arrival.error is None or arrival.error.trouble not in ("network", "login"):
-            self._connection.begun.ended(handle.call)
+            self._meter.ended(
+                handle.call,
+                place=None if ran is None else Place(container=ran.container),
+                busy_s=ran.seconds if ran else 0.0,
+            )
         self._watchers.pop(handle.call, None)
         self._arrivals.put(arrival)
 
@@ -269,8 +276,12 @@ class ModalRemote:
         until, damaged = None, 0
         while True:
             try:
-                return read(await call.get.aio(), options=self.options, settings=self.settings)
+                data = await call.get.aio(timeout=patience.POLL_S)
+                return read(data, options=self.options, settings=self.settings)
             except Exception as error:
+                if type(error).__name__ == "TimeoutError":  # there is none yet
+                    until = None
+                    continue
                 said, now = self._connection.explained(error, doing), time.monotonic()
                 until = until or now + patience.OUTAGE_S
                 damaged += is_damaged(error)

@@ -18,12 +18,13 @@ from typing import Any, TypeVar
 
 from pytest_nvfp4.device.remote.base import RemoteError, RemoteOptions
 from pytest_nvfp4.device.remote.modal import patience
-from pytest_nvfp4.device.remote.modal.begun import Begun, keep_to_calls
-from pytest_nvfp4.device.remote.modal.errors import DEPLOY, explain, silent
+from pytest_nvfp4.device.remote.modal.errors import DEPLOY, explain, gone, silent
 from pytest_nvfp4.device.remote.modal.login import Login, find_login, knock
-from pytest_nvfp4.device.remote.modal.loop import LoopThread
+from pytest_nvfp4.device.remote.modal.loop import LoopThread, abandon
 from pytest_nvfp4.device.remote.modal.no_pickle import refuse_pickles
+from pytest_nvfp4.device.remote.modal.overheard import Overheard, keep_to_calls
 from pytest_nvfp4.device.remote.modal.settings import ModalSettings
+from pytest_nvfp4.device.remote.modal.warned import only_warn
 
 T = TypeVar("T")
 _LOGGERS = ("modal-client", "modal-utils", "hpack", "hpack.hpack", "hpack.table")
@@ -42,12 +43,12 @@ class Connection:
 
     Attributes:
         runner: The app's class, once it is open.
-        begun: Calls that were begun and have not ended.
+        overheard: Calls that were begun and have not ended, and where others ran.
     """
 
     def __init__(self, options: RemoteOptions, settings: ModalSettings) -> None:
         self.runner: Any = None
-        self.begun = Begun()
+        self.overheard = Overheard(most_s=options.timeout_s)
         self._options = options
         self._settings = settings
         self._loop: LoopThread | None = None
@@ -82,9 +83,14 @@ class Connection:
 
     def explained(self, error: BaseException, doing: str) -> RemoteError:
         """An error in words, without secrets."""
-        if self._closed and isinstance(error, (asyncio.CancelledError, concurrent.futures.CancelledError)):
+        if self._closed:  # whatever it is, it came of that
             return _ended()
-        return explain(error, doing=doing, secrets=self._login.secrets if self._login is not None else ())
+        return explain(
+            error,
+            doing=doing,
+            secrets=self._login.secrets if self._login is not None else (),
+            deployed=self._options.deployed_app is not None,
+        )
 
     # opening
 
@@ -115,10 +121,11 @@ class Connection:
         async def connect() -> Any:
             import modal
 
+            only_warn()
             # An own client: the one of the environment is shared with whatever else uses Modal in this process.
             client = await modal.Client.from_credentials.aio(login.token_id, login.token_secret)
             refuse_pickles(client)
-            self.begun.listen(client)
+            self.overheard.listen(client)
             return client
 
         try:
@@ -222,7 +229,7 @@ class Connection:
                 await _bounded(asyncio.ensure_future(self._client.hello.aio()), max(0.1, until - time.monotonic()))
                 break
             except TimeoutError:
-                raise silent(patience.QUIET_S + patience.SIGN_S, doing=doing) from None
+                raise await asyncio.to_thread(self._gone_or_silent, doing) from None
             except (modal.exception.ConnectionError, OSError) as error:
                 if time.monotonic() >= until:
                     raise self.explained(error, doing) from None
@@ -233,6 +240,15 @@ class Connection:
             await asyncio.sleep(min(_TURN_S, max(0.0, until - time.monotonic())))
         self._heard = time.monotonic()
 
+    def _gone_or_silent(self, doing: str) -> RemoteError:
+        """Why nothing was heard: the client tries to connect for so long that its own error does not come in time."""
+        try:
+            if self._login is not None:
+                knock(self._login.server)
+        except RemoteError as error:
+            return gone(error.what, doing=doing)
+        return silent(patience.QUIET_S + patience.SIGN_S, doing=doing)
+
     # cancelling and closing
 
     async def cancel(self, names: list[str]) -> None:
@@ -241,7 +257,7 @@ class Connection:
 
         async def one(name: str) -> None:
             await modal.FunctionCall.from_id(name, client=self._client).cancel.aio()
-            self.begun.ended(name)
+            self.overheard.ended(name)
 
         await asyncio.gather(*map(one, names), return_exceptions=True)
 
@@ -279,8 +295,8 @@ class Connection:
             await _bounded(asyncio.ensure_future(close.aio()), patience.STOP_S / 4)
 
     async def _cancel_all(self) -> None:
-        await self.begun.sent(timeout_s=patience.SENT_S)
-        if names := self.begun.open():
+        await self.overheard.sent(timeout_s=patience.SENT_S)
+        if names := self.overheard.open():
             await self.cancel(names)
 
 
@@ -296,6 +312,6 @@ async def _bounded(future: asyncio.Future[Any], seconds: float) -> None:
     """
     done, _ = await asyncio.wait([future], timeout=seconds)
     if not done:
-        future.cancel()
+        abandon(future)
         raise TimeoutError
     await future

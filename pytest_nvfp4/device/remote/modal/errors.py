@@ -20,7 +20,11 @@ _MOST = 1500
 
 _BY_NAME: dict[str, tuple[Trouble, str, str]] = {
     "AuthError": ("login", "Modal refused the token", f"{LOGIN}; a token belongs to one workspace"),
-    "PermissionDeniedError": ("login", "Modal does not permit this with the token in use", LOGIN),
+    "PermissionDeniedError": (
+        "login",
+        "Modal does not permit this to the token's workspace",
+        f"ask for it there, or {LOGIN}",
+    ),
     "ConnectionError": ("network", "Modal cannot be reached", _NETWORK),
     "ServiceError": ("network", "Modal's servers have a problem", _NETWORK),
     "InternalError": ("network", "Modal's servers have a problem", _NETWORK),
@@ -29,14 +33,18 @@ _BY_NAME: dict[str, tuple[Trouble, str, str]] = {
     "ImageBuildError": (
         "image",
         "the container's image could not be built",
-        "the log above names the step; NVFP4_MODAL_IMAGE chooses another base image",
+        "its build log names the step (modal.com, or `modal image logs`); NVFP4_MODAL_IMAGE chooses another base image",
     ),
     "ResourceExhaustedError": (
         "capacity",
         "Modal has no more for this workspace (a limit on spending, containers or requests)",
         "look at modal.com/settings, or use fewer --nvfp4-remote-containers",
     ),
-    "NotFoundError": ("setup", "Modal does not know what was asked for", DEPLOY),
+    "NotFoundError": (
+        "setup",
+        "Modal does not know what was asked for",
+        "was the app stopped on modal.com? Run again with --nvfp4-resume: what has been answered is kept",
+    ),
     "InvalidError": ("setup", "Modal refused the request", "the text names the value"),
     "RequestSizeError": ("setup", "the job is too large to be sent", "verify fewer problems at once"),
     "FunctionTimeoutError": (
@@ -50,6 +58,30 @@ _BY_NAME: dict[str, tuple[Trouble, str, str]] = {
     "SerializationError": ("version", "the request cannot be sent", "use the same versions on both sides"),
 }
 _BY_TEXT: tuple[tuple[re.Pattern[str], Trouble, str, str], ...] = (
+    (
+        re.compile(r"\[INIT_FAILURE\]"),
+        "image",
+        "no container could be started",
+        "the app's log on modal.com says more; deploy the app again, or choose another base image (NVFP4_MODAL_IMAGE)",
+    ),
+    (
+        re.compile(r"\[(MEMORY_MANAGER_EVICTION|MEMORY_THRASHING_EVICTION|KERNEL_OOM_KILL)\]"),
+        "memory",
+        "the container ran out of host memory",
+        "use smaller problems a job, or fewer inputs at once",
+    ),
+    (
+        re.compile(r"was modified during build"),
+        "setup",
+        "a file of this package changed while it was being sent",
+        "run it again",
+    ),
+    (
+        re.compile(r"input queue seems to be full"),
+        "capacity",
+        "Modal takes no more jobs of this app now",
+        "use fewer --nvfp4-remote-containers, or try again later",
+    ),
     (
         re.compile(r"\b(oom|out of memory|memory limit|exit code:? 137)\b", re.IGNORECASE),
         "memory",
@@ -78,16 +110,20 @@ _BY_TEXT: tuple[tuple[re.Pattern[str], Trouble, str, str], ...] = (
 )
 
 
-def explain(error: BaseException, *, doing: str, secrets: Iterable[str] = ()) -> RemoteError:
+def explain(error: BaseException, *, doing: str, secrets: Iterable[str] = (), deployed: bool = False) -> RemoteError:
     """What an error of the client's means.
 
     Args:
         error: The error.
         doing: What was being done, as in "while DOING".
         secrets: Texts that must not appear in what is said.
+        deployed: A deployed app is used.
     """
     if isinstance(error, RemoteError):
         return error
+    last = getattr(error, "final_exception", None)  # of one that was tried again until its time was over
+    if isinstance(last, Exception):
+        return explain(last, doing=doing, secrets=secrets, deployed=deployed)
     text = clean(str(error), secrets)
     name = type(error).__name__
     said = f": {text}" if text else ""
@@ -100,6 +136,8 @@ def explain(error: BaseException, *, doing: str, secrets: Iterable[str] = ()) ->
     for kind in type(error).__mro__:
         if kind.__module__.split(".")[0] == "modal" and kind.__name__ in _BY_NAME:
             trouble, what, do = _BY_NAME[kind.__name__]
+            if kind.__name__ == "NotFoundError" and deployed:
+                do = DEPLOY
             return RemoteError(trouble, f"{what} (while {doing}){said}", do)
     if isinstance(error, (OSError, EOFError)) or name in ("StreamTerminatedError", "GRPCError"):
         return RemoteError("network", f"the connection to Modal broke (while {doing}){said or f': {name}'}", _NETWORK)
@@ -126,6 +164,11 @@ def silent(seconds: float, *, doing: str) -> RemoteError:
         f"Modal's server accepts connections but has not answered for {seconds:.0f} s (while {doing})",
         _NETWORK,
     )
+
+
+def gone(what: str, *, doing: str) -> RemoteError:
+    """A server that was there and cannot be reached any more."""
+    return RemoteError("network", f"{what} (while {doing})", _NETWORK)
 
 
 def clean(text: str, secrets: Iterable[str]) -> str:

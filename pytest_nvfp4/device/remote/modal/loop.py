@@ -11,6 +11,12 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+def abandon(future: asyncio.Future[Any]) -> None:
+    """Cancel what nobody waits for any more, and have nobody told how it ended (asyncio would log that)."""
+    future.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+    future.cancel()
+
+
 class LoopThread:
     """Runs coroutines for threads that block. The thread is a daemon: nothing that hangs keeps the process alive."""
 

@@ -8,6 +8,8 @@ SIGN_S = 10.0
 """It may take to give one; a connection that broke is tried again as long."""
 OUTAGE_S = 30.0
 """Results are asked for again and again while the server only says that it has a problem."""
+POLL_S = 20.0
+"""A request for a result waits for it; then it is asked for anew, and a result that is gone is noticed."""
 CONNECT_S = 15.0
 CANCEL_S = 5.0
 SENT_S = 3.0

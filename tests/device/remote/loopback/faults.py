@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from grpclib import GRPCError, Status
+from modal_proto import api_pb2
 
 Kind = Literal["error", "hang", "delay", "close", "answer"]
 
@@ -26,6 +27,7 @@ class Fault:
         seconds: For ``delay``.
         change: For ``answer``.
         worker: It hits calls of containers, not of clients.
+        retry_after_s: For ``error``: the client is asked to try again after so many seconds.
     """
 
     rpc: str
@@ -37,6 +39,7 @@ class Fault:
     seconds: float = 0.0
     change: Callable[[Any], Any] | None = None
     worker: bool = False
+    retry_after_s: float | None = None
     seen: int = field(default=0, init=False)
 
     def hits(self) -> bool:
@@ -44,7 +47,9 @@ class Fault:
         return self.after < self.seen <= self.after + self.times
 
     def error(self) -> GRPCError:
-        return GRPCError(self.status, self.message)
+        again = self.retry_after_s
+        details = None if again is None else [api_pb2.RPCRetryPolicy(retry_after_secs=again)]
+        return GRPCError(self.status, self.message, details)
 
 
 class Faults:

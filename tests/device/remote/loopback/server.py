@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from grpclib import GRPCError, Status
 from grpclib.server import Server, Stream
+from modal._utils.grpc_utils import SERVER_WARNING_HEADER, custom_detail_codec
 from modal_proto import api_grpc
 
 from .blobs import Blobs
@@ -49,6 +51,8 @@ class Loopback:
         faults: What goes wrong.
         calls: The RPCs of clients in order; those of containers are in ``worker_calls``.
         received: Every request of clients, as bytes; those of containers are in ``worker_received``.
+        token: What clients must show.
+        warning: What is said beside every answer to clients.
         answering: Clients get answers; without, they wait for them.
         connected: Clients have a network; without, connections end as soon as something is said over them.
         headers: What came beside the requests of clients. Modal's token is there, and nowhere else.
@@ -69,6 +73,7 @@ class Loopback:
         self.headers: list[bytes] = []
         self.idempotency_keys: list[str] = []
         self.answering = self.connected = True
+        self.token, self.warning = (TOKEN_ID, TOKEN_SECRET), ""
         self.backend = backend
         self.folder = Path(tempfile.mkdtemp(prefix="loopback-"))
         self.blobs = Blobs()
@@ -112,6 +117,7 @@ class Loopback:
         """Forget what was said, and let everything go well again."""
         self.faults.clear()
         self.answering = self.connected = True
+        self.token, self.warning = (TOKEN_ID, TOKEN_SECRET), ""
         client = (self.calls, self.received, self.headers, self.idempotency_keys)
         for said in (*client, self.worker_calls, self.worker_received):
             said.clear()
@@ -155,7 +161,7 @@ class Loopback:
 
     async def _start(self) -> None:
         await self.blobs.start()
-        self._server = _Server([self._api()])
+        self._server = _Server([self._api()], status_details_codec=custom_detail_codec)
         self._server.transports = []
         await self._server.start("127.0.0.1", 0)
         assert self._server._server is not None
@@ -213,12 +219,14 @@ class Loopback:
                 answer = fault.change(answer)
             await self._reachable(stream, worker=task is not None)
             await stream.send_message(answer)
+            if self.warning and task is None:
+                await stream.send_trailing_metadata(metadata={SERVER_WARNING_HEADER: quote(self.warning)})
 
         return method
 
     def _login(self, stream: Stream[Any, Any]) -> None:
         given = stream.metadata or {}
-        if (given.get("x-modal-token-id"), given.get("x-modal-token-secret")) != (TOKEN_ID, TOKEN_SECRET):
+        if (given.get("x-modal-token-id"), given.get("x-modal-token-secret")) != self.token:
             raise GRPCError(Status.UNAUTHENTICATED, "the token is not valid")
 
     async def _reachable(self, stream: Stream[Any, Any], *, worker: bool) -> None:

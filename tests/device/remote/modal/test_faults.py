@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_a_server_that_accepts_and_never_answers(remote: Make, monkeypatch: pyte
 def test_a_server_that_falls_silent(idle_server: Loopback, remote: Make, rpc: str) -> None:
     idle_server.faults.add(Fault(rpc, "hang"), Fault("ClientHello", "hang"))
     error = trouble(remote())
-    assert error.trouble == "network"
+    assert error.trouble == "network", error
     assert "has not answered" in str(error)
 
 
@@ -145,6 +146,34 @@ def test_the_image_cannot_be_built(own_server: Callable[..., Loopback], remote: 
     assert "torch==99" in str(error)
 
 
+def test_a_token_that_is_revoked_in_the_middle(idle_server: Loopback, remote: Make) -> None:
+    one = remote()
+    session = RemoteSession(one)
+    (ticket,) = session.add([batch()])
+    idle_server.wait_for(lambda: idle_server.count("FunctionGetOutputs"))
+    idle_server.token = ("ak-another", "as-another")
+    (second,) = session.add([batch(1)])
+    for waiting in (ticket, second):
+        with pytest.raises(RemoteError, match="Modal refused the token") as caught:
+            waiting.wait()
+        assert caught.value.trouble == "login"
+    session.close()
+
+
+def test_a_result_that_is_gone(idle_server: Loopback, remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has none, and nothing that would become one."""
+
+    def none_left(answer: Any) -> Any:
+        answer.num_unfinished_inputs = 0
+        return answer
+
+    monkeypatch.setattr(patience, "POLL_S", 0.1)
+    idle_server.faults.add(Fault("FunctionGetOutputs", "answer", change=none_left))
+    error = trouble(remote())
+    assert error.trouble == "lost"
+    assert "is gone" in str(error)
+
+
 NO_RESULT = [
     ("TIMEOUT", "", "timeout"),
     ("INTERNAL_FAILURE", "worker preempted", "lost"),
@@ -154,7 +183,7 @@ NO_RESULT = [
     ("TERMINATED", "the call was cancelled", "cancelled"),
     ("FAILURE", "SystemExit(3)", "far"),
     ("FAILURE", "ValueError('what?')", "far"),
-    ("INIT_FAILURE", "Container failed to start", "lost"),
+    ("INIT_FAILURE", "Container failed to start", "image"),
 ]
 
 
@@ -167,6 +196,27 @@ def test_results_that_are_none(server: Loopback, remote: Make) -> None:
         assert end.error is not None
         assert end.error.trouble == expected, (status, text)
         assert text.split("(")[0] in str(end.error)
+
+
+def test_a_failure_whose_exception_comes_as_a_pickle_is_told_in_its_words(
+    idle_server: Loopback, remote: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "POLL_S", 0.1)
+
+    def pickled(answer: Any) -> Any:
+        for item in answer.outputs:
+            item.result.data = b"\x80\x05pickled"
+        return answer
+
+    failure = status_fault(api_pb2.GenericResult.GENERIC_STATUS_INIT_FAILURE, "ImportError: no torch")
+    told = failure.change
+    assert told is not None
+    failure.change = lambda answer: pickled(told(answer))
+    idle_server.faults.add(failure)
+    error = trouble(remote())
+    assert error.trouble == "image"
+    assert "no container could be started" in str(error)
+    assert "ImportError: no torch" in str(error)
 
 
 REFUSALS = [
@@ -186,6 +236,33 @@ def test_refusals(server: Loopback, remote: Make) -> None:
             one.submit([batch()])
         assert caught.value.trouble == expected
         assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("times", [2, 1_000])
+def test_a_server_that_asks_for_patience(idle_server: Loopback, remote: Make, times: int) -> None:
+    """It is waited for as long as the user allows, and then its own reason is told."""
+    fault = Fault("FunctionMap", "error", times=times, status=Status.RESOURCE_EXHAUSTED, message="too many requests")
+    fault.retry_after_s = 0.1
+    idle_server.faults.add(fault)
+    one = remote(timeout_s=60.0 if times == 2 else 0.8)
+    if times == 2:
+        assert len(one.submit([batch()])) == 1
+        return
+    error = trouble(one)
+    assert error.trouble == "capacity"
+    assert "too many requests" in str(error)
+
+
+def test_warnings_of_the_server_are_no_errors(
+    idle_server: Loopback, remote: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where warnings are (``pytest -W error``): the client issues them in the middle of an answer."""
+    idle_server.warning = "the workspace is near its limit"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(remote().submit([batch()])) == 1
+    assert caplog.text.count("the workspace is near its limit") == 1
+    idle_server.warning = ""
 
 
 @pytest.mark.parametrize(("times", "asked", "sent"), [(1, 2, 1), pytest.param(3, 4, 2, marks=pytest.mark.slow)])

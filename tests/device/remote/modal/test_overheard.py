@@ -13,8 +13,8 @@ from grpclib import Status
 from modal_proto import api_pb2
 
 from pytest_nvfp4.device.remote.base import Execution, RemoteError
-from pytest_nvfp4.device.remote.modal.begun import Begun
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
+from pytest_nvfp4.device.remote.modal.overheard import Overheard
 from pytest_nvfp4.device.remote.session import RemoteSession
 
 from ..fakes import batch
@@ -168,7 +168,7 @@ def test_ctrl_c_in_pytest_before_a_container_has_started(full: Loopback, tmp_pat
 
 
 def test_a_client_with_another_inside_is_left_alone() -> None:
-    begun = Begun()
-    begun.listen(object())
-    assert begun.open() == []
-    assert asyncio.run(begun.sent(timeout_s=0.1))
+    heard = Overheard()
+    heard.listen(object())
+    assert heard.open() == []
+    assert asyncio.run(heard.sent(timeout_s=0.1))
