@@ -44,6 +44,8 @@ def tell(
         if argument.alias_info is not None and argument.alias_info.is_write:
             into = writes
         into += [extent(one.host) for one in tree_leaves(value) if hasattr(one, "host")]
+    if not reads and not writes:
+        return  # of the host alone
     waits = _waits(func, args, kwargs)
     if schema.name == _MOVE and not fresh:  # to the host
         waits = not kwargs.get("non_blocking")

@@ -131,6 +131,74 @@ with torch.cuda.device(0):
     pass
 said["wrong_device"] = refused(torch.cuda.set_device, 3)
 
+# streams, and what operators do on them
+import threading
+from pytest_nvfp4.toolchain.host_tensor import HostCudaTensor
+
+class Watcher:
+    def __init__(self):
+        self.works, self.blocks, self.lent_to = [], {}, []
+    def worked(self, work, reads, writes):
+        self.works.append((work, len(reads), len(writes)))
+    def allocated(self, address, size, stream, line, *, pooled):
+        self.blocks[address] = [size, stream, pooled, line.line]
+    def freed(self, address, line):
+        del self.blocks[address]
+    def lent(self, address, stream):
+        self.lent_to.append([address, stream])
+    def block(self, address):
+        return None
+
+s.__enter__()
+said["entered"] = torch.cuda.current_stream() == s
+others = []
+thread = threading.Thread(target=lambda: others.append(torch.cuda.current_stream().cuda_stream))
+thread.start(); thread.join()
+said["of_another_thread"] = others
+s.__exit__(None, None, None)
+said["left"] = torch.cuda.current_stream().cuda_stream
+said["classes"] = [isinstance(torch.cuda.current_stream(), torch.cuda.Stream), isinstance(s, torch.cuda.Stream),
+    isinstance(torch.cuda.ExternalStream(5), torch.cuda.Stream), isinstance(s.record_event(), torch.cuda.Event)]
+streams, watcher = HostCudaTensor.streams, Watcher()
+mask, where = torch.tensor([True, False], device="cuda"), torch.tensor([0, 1], device="cuda")
+scratch, there = torch.empty(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.int64, device="cuda")
+watched = {
+    "add": lambda: x + 1, "in place": lambda: there.add_(1), "out": lambda: torch.add(x, 1, out=there),
+    "fill": lambda: there.__setitem__(0, 3), "view": lambda: x.view(-1)[1:].permute(0), "shape": lambda: x.shape,
+    "unsafe view": lambda: torch.ops.aten._unsafe_view(x, [6]),
+    "empty": lambda: torch.empty(3, device="cuda"), "zeros": lambda: torch.zeros(3, device="cuda"),
+    "item": lambda: x[0, 0].item(), "bool": lambda: bool(x[0, 0]), "tolist": lambda: x.tolist(),
+    "repr": lambda: repr(x), "on the host": lambda: (h + 1).to(torch.int32).nonzero()[0, 0].item(),
+    "equal": lambda: torch.equal(x, there), "nonzero": lambda: x.nonzero(), "mask": lambda: x[mask],
+    "index": lambda: x[where], "index from host": lambda: x[torch.tensor([0])],
+    "matrix": lambda: x.float() @ x.float().t(),
+    "to host": lambda: x.cpu(), "to host later": lambda: x.to("cpu", non_blocking=True),
+    "to device": lambda: h.cuda(), "to device later": lambda: h.cuda(non_blocking=True),
+    "tensor": lambda: torch.tensor([1, 2], device="cuda"), "between": lambda: there.copy_(x),
+    "into host": lambda: scratch.copy_(x), "into host later": lambda: scratch.copy_(x, non_blocking=True),
+    "from host": lambda: there.copy_(scratch), "from host later": lambda: there.copy_(scratch, non_blocking=True),
+}
+streams.watcher = watcher
+said["work"] = {}
+for name, call in watched.items():
+    watcher.works.clear()
+    with torch.cuda.stream(s):
+        call()
+    assert all(work.stream == s.cuda_stream for work, _, _ in watcher.works)
+    said["work"][name] = [[reads, writes, streams.done(work)] for work, reads, writes in watcher.works]
+with torch.cuda.stream(s):
+    made = torch.empty(3, device="cuda")
+made.record_stream(torch.cuda.default_stream())
+address = made.data_ptr()
+said["block"] = [watcher.blocks[address][:3] == [12, s.cuda_stream, True], watcher.lent_to == [[address, 0]]]
+del made
+said["freed"] = address not in watcher.blocks
+work = watcher.works[-1][0]
+said["not_done"] = [streams.done(work)]
+there.add_(1); work = watcher.works[-1][0]; said["not_done"].append(streams.done(work))
+torch.cuda.current_stream().synchronize(); said["not_done"].append(streams.done(work))
+streams.watcher = None
+
 redirect.close()
 said["closed"] = [torch.cuda.is_available(), refused(torch.empty, 2, device="cuda") is not None, (h + 1).tolist()[0],
     x.sum().item()]
@@ -213,6 +281,40 @@ def test_torch_cuda_answers_for_the_modelled_device(said):
     assert said["cuda"] == [True, 1, 0, [10, 0], "NVIDIA B200", 148, 10]
     assert said["stream"] == [True, True, 0, 0]
     assert said["elapsed_nan"]
+
+
+def test_the_current_stream_is_that_of_a_thread(said):
+    assert said["entered"]
+    assert said["of_another_thread"] == [0]
+    assert said["left"] == 0
+    assert said["classes"] == [True] * 4
+
+
+READS, WRITES, BOTH, NOTHING = [1, 0], [0, 1], [1, 1], []
+WORK = {
+    # operator: tensors that it reads and writes, and whether the host waits for it
+    "add": [[*BOTH, False]], "in place": [[*WRITES, False]], "out": [[*BOTH, False]], "fill": [[*WRITES, False]],
+    "view": NOTHING, "on the host": NOTHING, "shape": NOTHING, "unsafe view": NOTHING, "empty": NOTHING,
+    "zeros": [[*WRITES, False]],
+    "item": [[*READS, True]], "bool": [[*READS, True]], "tolist": [[*READS, True]], "repr": [[*READS, True]],
+    "equal": [[2, 0, True]], "nonzero": [[*BOTH, True]], "mask": [[2, 1, True]], "index": [[2, 1, False]],
+    "index from host": [[*BOTH, True]], "matrix": [[*BOTH, False], [*BOTH, False], [2, 1, False]],
+    "to host": [[*READS, True]], "to host later": [[*READS, False]], "to device": [[*WRITES, True]],
+    "to device later": [[*WRITES, False]], "tensor": [[*WRITES, True]], "between": [[*BOTH, False]],
+    "into host": [[*READS, True]], "into host later": [[*READS, True]], "from host": [[*WRITES, True]],
+    "from host later": [[*WRITES, False]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_what_an_operator_does_on_its_stream(said, name):
+    assert said["work"][name] == WORK[name]
+
+
+def test_memory_comes_from_the_pool_of_the_current_stream(said):
+    assert said["block"] == [True, True]
+    assert said["freed"]
+    assert said["not_done"] == [False, False, True]
 
 
 def test_closing_restores_torch(said):

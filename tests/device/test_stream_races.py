@@ -1,0 +1,113 @@
+"""Kernels that work on streams of their own, as the races check runs them: who forks and joins is clean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.device.job import Case, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.sim import SimDevice
+from pytest_nvfp4.device.simulate import Simulated, simulate
+from pytest_nvfp4.problem import parse_shape
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
+KERNELS = Path(__file__).parent / "kernels"
+SIDES = """
+    abc, _, reordered, sizes = data
+    here = torch.cuda.current_stream()
+    for side, (a, b, c), (sfa, sfb), (m, n, k, _) in zip(SIDES, abc, reordered, sizes, strict=False):
+        side.wait_stream(here)
+        with torch.cuda.stream(side):
+            c[:, :, 0].copy_(compute(a, b, sfa, sfb, m, n, k))
+    for side in SIDES:
+        here.wait_stream(side)
+    return [c for _, _, c in abc]
+"""
+"""A body of ``custom_kernel``: one stream a group."""
+EVENTS = """
+    abc, _, reordered, sizes = data
+    start, ends = torch.cuda.Event(), []
+    start.record()
+    for side, (a, b, c), (sfa, sfb), (m, n, k, _) in zip(SIDES, abc, reordered, sizes, strict=False):
+        with torch.cuda.stream(side):
+            start.wait()
+            c[:, :, 0].copy_(compute(a, b, sfa, sfb, m, n, k))
+            ends.append(side.record_event())
+    for end in ends:
+        torch.cuda.current_stream().wait_event(end)
+    return [c for _, _, c in abc]
+"""
+ONE = """
+    abc, _, reordered, sizes = data
+    SIDES[0].wait_stream(torch.cuda.default_stream())
+    with SIDES[0]:
+        for (a, b, c), (sfa, sfb), (m, n, k, _) in zip(abc, reordered, sizes, strict=True):
+            c[:, :, 0].copy_(compute(a, b, sfa, sfb, m, n, k))
+    SIDES[0].synchronize()
+    return [c for _, _, c in abc]
+"""
+
+
+def raced(folder: Path, text: str) -> Simulated:
+    path = folder / "kernel.py"
+    path.write_text(text)
+    kernel, base = KernelSpec.from_files(path, arch="sm_100a")
+    case = Case(problem=ProblemSpec.of(parse_shape("40x128x256,7x128x256")), family="pow2_exact")
+    (one,) = simulate(SimDevice(), kernel, [case], folder=folder / "jobs", base=base, races=True)
+    return one
+
+
+def with_body(body: str) -> str:
+    honest, _, _ = (KERNELS / "honest.py").read_text().partition("def custom_kernel")
+    sides = "SIDES = [torch.cuda.Stream() for _ in range(2)]\n\n\n"
+    return f"{honest}{sides}def custom_kernel(data: input_t) -> output_t:{body}"
+
+
+@pytest.mark.parametrize("body", [SIDES, EVENTS, ONE], ids=["wait_stream", "events", "synchronize"])
+def test_who_forks_and_joins_is_clean(tmp_path: Path, body: str) -> None:
+    done = raced(tmp_path, with_body(body))
+    assert done.status == "passed", done.findings
+    assert not done.findings
+
+
+@pytest.mark.parametrize(
+    ("body", "old", "new", "said"),
+    [
+        (SIDES, "        side.wait_stream(here)\n", "", "the caller (before the call) on the default stream may still"),
+        (
+            SIDES,
+            "        here.wait_stream(side)\n",
+            "        pass\n",
+            "the caller (after the call) on the default stream",
+        ),
+        (EVENTS, "            start.wait()\n", "", "the caller (before the call) on the default stream may still"),
+        (
+            EVENTS,
+            "wait_event(end)",
+            "record_event(end)",
+            "the caller (after the call) on the default stream reads C of",
+        ),
+        (ONE, "    SIDES[0].synchronize()\n", "    SIDES[1].synchronize()\n", "the caller (after the call)"),
+    ],
+    ids=["no fork", "no join", "no fork event", "no join event", "the wrong stream"],
+)
+def test_each_edge_is_needed(tmp_path: Path, body: str, old: str, new: str, said: str) -> None:
+    assert old in body
+    done = raced(tmp_path, with_body(body.replace(old, new)))
+    assert done.status == "failed"
+    assert {finding.kind for finding in done.findings} == {"race"}
+    assert said in done.findings[0].message
+    assert "kernel.py:" in done.findings[0].message
+
+
+@pytest.mark.parametrize(("cheat", "told"), [("trailing_stream", ["after"]), ("other_stream", ["before", "after"])])
+def test_a_cheat_that_only_its_times_show_is_seen_without_them(tmp_path: Path, cheat: str, told: list[str]) -> None:
+    done = raced(tmp_path, (KERNELS / f"cheat_{cheat}.py").read_text())
+    assert done.status == "failed"
+    assert len(done.findings) == len(told)
+    for finding, when in zip(done.findings, told, strict=True):
+        assert f"the caller ({when} the call) on the default stream" in finding.message
+    assert "the benchmark check fails it" in done.findings[-1].message
