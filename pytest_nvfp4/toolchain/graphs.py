@@ -116,6 +116,7 @@ def torch_table(queue: LaunchQueue, stream_context: Callable[[Any], AbstractCont
 
     @contextmanager
     def graph(cuda_graph: Graph, pool: Any = None, stream: Any = None, **_: Any) -> Iterator[None]:  # noqa: ARG001
+        queue.streams.synchronize_device()
         with stream_context(stream):
             cuda_graph.capture_begin()
             try:

@@ -3,7 +3,8 @@
 ``toolchain.streams`` knows what orders work; here is what each piece of it touches, by block of memory, as far as later
 work may race with it: what the host knows to be complete is dropped, and what later work of the same kind covers. A
 launch is known byte by byte from what the detector saw of it; of memory that kernels must not write only that it was
-read.
+read. Launches that run side by side may also wait for each other by flags in memory: one whose strong read is of what
+another's strong write has set is counted as ordered behind it.
 
 A tensor that is freed while another stream still uses it goes back to the pool of the stream that it came from. Where
 that stream allocates again before it has waited, the new tensor may get the same bytes: a warning, since which block
@@ -24,7 +25,17 @@ from pytest_nvfp4.sim.fault import Finding, Where
 from pytest_nvfp4.sim.ptx.syntax import Location
 from pytest_nvfp4.sim.races.findings import RACE, WARNING
 from pytest_nvfp4.sim.races.launch import LaunchRaces
-from pytest_nvfp4.sim.races.touched import READ, STRONG_WRITE, WRITE, ExtentTouched, Touched, conflict, covers
+from pytest_nvfp4.sim.races.touched import (
+    READ,
+    STRONG_READ,
+    STRONG_WRITE,
+    WRITE,
+    ExtentTouched,
+    Touched,
+    conflict,
+    covers,
+    speak,
+)
 from pytest_nvfp4.toolchain.streams import Extent, Key, Streams, Work
 
 if TYPE_CHECKING:
@@ -191,6 +202,11 @@ class HostOrder:
     def _note(self, work: Work, touched: Sequence[Touched]) -> None:
         """Compare work with what is unordered before it, and keep it."""
         self._settle()
+        for what in touched:
+            block = self._find(what.low) if what.high > what.low and what.kinds & STRONG_READ else None
+            for old in block.touches if block is not None else ():
+                if not work.after(old.work) and speak(old.what, what):
+                    self._streams.order(work, old.work)
         for what in touched:
             block = self._find(what.low) if what.high > what.low else None
             if block is None:

@@ -21,7 +21,7 @@ from pytest_nvfp4.sim.races.partition import Partition
 from pytest_nvfp4.sim.races.shadow import Shadow
 from pytest_nvfp4.sim.races.sync_variables import SyncVariables
 from pytest_nvfp4.sim.races.tensor_order import TensorShadow, ordered_by_fences
-from pytest_nvfp4.sim.races.touched import READ, ExtentTouched, RegionTouched, Touched
+from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, ExtentTouched, RegionTouched, Touched
 from pytest_nvfp4.sim.races.warp_lanes import Touch, matrix_of
 from pytest_nvfp4.toolchain.streams import Extent
 
@@ -158,6 +158,11 @@ class LaunchRaces:
         return [*found.values(), *read]
 
     def _touched(self, region: Region, unit: int, kinds: NDArray[np.uint8], at: NDArray[np.int32]) -> RegionTouched:
+        """An ``atom`` reads what it updates; a ``red`` does not."""
+        known = {int(one) for one in np.unique(at)} - {0}
+        atoms = [one for one in known if self.grid.kernel.instructions[one - 1].root == "atom"]
+        if atoms:
+            kinds = np.where(np.isin(at, atoms), kinds | STRONG_READ, kinds).astype(np.uint8)
         return RegionTouched(region, unit, kinds, at, self.grid.say)
 
     def part(self) -> Part:

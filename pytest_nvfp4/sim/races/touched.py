@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "READ", "STRONG_READ", "STRONG_WRITE", "WRITE", "ExtentTouched", "RegionTouched", "Touched", "conflict", "covers",
+    "speak",
 ]  # fmt: skip
 
 READ, STRONG_READ, WRITE, STRONG_WRITE = 1, 2, 4, 8
@@ -127,6 +128,15 @@ def conflict(one: Touched, other: Touched) -> int | None:
         return None
     races = _races(one.bytes(low, high), other.bytes(low, high))
     return low + int(np.argmax(races)) if races.any() else None
+
+
+def speak(one: Touched, other: Touched) -> bool:
+    """Whether later work reads flags that earlier work sets: then it may wait for it, and all that is known is lost."""
+    low, high = max(one.low, other.low), min(one.high, other.high)
+    if low >= high or not (one.kinds & STRONG_WRITE and other.kinds & STRONG_READ):
+        return False
+    sets, waits = one.bytes(low, high) & STRONG_WRITE, other.bytes(low, high) & STRONG_READ
+    return bool((sets.astype(bool) & waits.astype(bool)).any())
 
 
 def covers(new: Touched, old: Touched) -> bool:

@@ -117,6 +117,23 @@ def test_atomics_of_two_launches(first, second, races):
     assert device.kinds == races
 
 
+SET, WAIT = "st.release.gpu.global.b32 [%rd100+512], 1;", "ld.acquire.gpu.global.b32 %r6, [%rd100+512];"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "races"),
+    [(WRITE + SET, WAIT + READ, []),
+     (WRITE + SET, "atom.acquire.gpu.global.cas.b32 %r6, [%rd100+512], 1, 2;" + READ, []),
+     (WRITE, WAIT + READ, ["race"]), (WRITE + SET, READ, ["race"]),
+     (WRITE + SET, "red.global.add.u32 [%rd100+512], 1;" + READ, ["race"])],
+)  # fmt: skip
+def test_launches_that_wait_for_each_other_by_a_flag(first, second, races):
+    device = Device()
+    device.launch(A, first, "x")
+    device.launch(B, second, "x")
+    assert device.kinds == races
+
+
 @pytest.mark.parametrize("forked", [True, False])
 def test_a_tensor_that_kernels_must_not_write(forked):
     device = Device()
