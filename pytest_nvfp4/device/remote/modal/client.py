@@ -56,8 +56,8 @@ class ModalRemote:
             )
         self.options = options
         self.settings = ModalSettings.of(options)
-        self._connection = Connection(options, self.settings)
         self._meter = Meter(options.gpu, options.containers)
+        self._connection = Connection(options, self.settings, none_up=self._meter.none_up)
         self._arrivals: queue.Queue[Arrival] = queue.Queue()
         self._watchers: dict[str, concurrent.futures.Future[None]] = {}
 
@@ -135,6 +135,8 @@ class ModalRemote:
         except Exception as error:
             words = str(self._connection.explained(error, "asking for its state"))
             return RemoteStatus(True, words, None, details)
+        if stats.num_total_runners == 0:
+            self._meter.none_up()
         words = f"{stats.num_total_runners} containers, {stats.backlog} jobs wait for one"
         return RemoteStatus(True, words, int(stats.num_total_runners), details)
 

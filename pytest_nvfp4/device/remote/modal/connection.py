@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 import warnings
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from pytest_nvfp4.device.remote.base import RemoteError, RemoteOptions
@@ -40,17 +40,19 @@ class Connection:
     Args:
         options: What the user asked for.
         settings: What an app of the session is made of.
+        none_up: Is called while something is waited for and the app has no container.
 
     Attributes:
         runner: The app's class, once it is open.
         overheard: Calls that were begun and have not ended, and where others ran.
     """
 
-    def __init__(self, options: RemoteOptions, settings: ModalSettings) -> None:
+    def __init__(self, options: RemoteOptions, settings: ModalSettings, *, none_up: Callable[[], None]) -> None:
         self.runner: Any = None
         self.overheard = Overheard(most_s=options.timeout_s)
         self._options = options
         self._settings = settings
+        self._none_up = none_up
         self._loop: LoopThread | None = None
         self._login: Login | None = None
         self._client: Any = None
@@ -215,14 +217,22 @@ class Connection:
             done, _ = await asyncio.wait([future], timeout=patience.QUIET_S)
             if done:
                 return
-            await self.sign_of_life(doing)
+            if time.monotonic() - self._heard >= patience.QUIET_S / 2:  # of many who wait, one asks
+                await self.sign_of_life(doing)
+                await self._look()
+
+    async def _look(self) -> None:
+        """Is there a container at all? One that is waited for costs nothing."""
+        with contextlib.suppress(Exception):
+            asking = asyncio.ensure_future(self.runner.batch.get_current_stats.aio())
+            await _bounded(asking, patience.STATUS_S)
+            if asking.result().num_total_runners == 0:
+                self._none_up()
 
     async def sign_of_life(self, doing: str) -> None:
         """Any answer will do, a refusal too; a connection that broke may be made again. Raises RemoteError."""
         import modal
 
-        if time.monotonic() - self._heard < patience.QUIET_S / 2:
-            return  # of many who wait, one asks
         until = time.monotonic() + patience.SIGN_S
         while True:
             try:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_nvfp4.device.remote.base import Cost, Place
+from pytest_nvfp4.device.remote.modal.settings import SCALEDOWN_S
 
 USD_PER_HOUR = {"B200": 6.25, "H200": 4.54, "H100": 3.95}
 """About what Modal asks for a GPU-hour, per its public price list (2025); CPU and memory come on top."""
@@ -31,18 +33,21 @@ class _Held:
 class Meter:
     """Counts the seconds that containers were held.
 
-    A container counts from its start to its last answer. As long as calls are open, those containers that could be
-    working count up to now, the time spent waiting for a container included: the estimate may be too high, so that a
-    limit on it is never passed unnoticed.
+    A container counts from its start to its last answer. A call that ended without word of where it ran (cancelled,
+    lost) counts as if a container had been at it. As long as calls are open, those containers that could be working
+    count up to now, the time spent waiting for a container included, unless it is known that none is up: the estimate
+    may be too high, so that a limit on it is never passed unnoticed.
 
     Args:
         gpu: The GPU of every container.
         containers: How many there may be at once.
+        clock: Seconds, from anywhere.
     """
 
-    def __init__(self, gpu: str, containers: int) -> None:
+    def __init__(self, gpu: str, containers: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._price = price(gpu)
         self._containers = containers
+        self._clock = clock
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}
         self._open: dict[str, float] = {}
@@ -50,12 +55,14 @@ class Meter:
     def sent(self, call: str) -> None:
         """A call went out."""
         with self._lock:
-            self._open[call] = time.monotonic()
+            self._open[call] = self._clock()
 
     def ended(self, call: str, *, place: Place | None = None, busy_s: float = 0.0) -> None:
         """A call came back, with word of where it ran or without."""
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
+            if place is None:
+                self._charge(call, now)
             sent = self._open.pop(call, None)
             if place is None:
                 return
@@ -63,15 +70,39 @@ class Meter:
             held = self._held.setdefault(place.container, _Held(start if sent is None else max(start, sent), now))
             held.last = now
 
+    def none_up(self) -> None:
+        """No container is up: what is open has cost nothing yet."""
+        now = self._clock()
+        with self._lock:
+            for call in self._open:
+                self._open[call] = now
+
     def cost(self) -> Cost:
         """The cost up to now."""
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
-            working = sorted(self._open.values())[: self._containers]
-            known = sorted(self._held.values(), key=lambda held: held.last, reverse=True)
-            seconds = sum(held.last - held.start for held in known)
-            # What is open runs on the containers that were heard of last; more of it on ones not heard of yet.
-            for index, sent in enumerate(working):
-                since = max(sent, known[index].last) if index < len(known) else sent
-                seconds += now - since
+            seconds = sum(held.last - held.start for held in self._held.values())
+            seconds += sum(now - since for _, since, _ in self._working())
         return Cost(seconds=seconds, usd_per_hour=self._price, note=_NOTE)
+
+    def _working(self) -> list[tuple[str, float, _Held | None]]:
+        """Open calls that a container may be at, each with since when, and on which container that is known.
+
+        What is open runs on the containers that were heard of last; more of it on ones not heard of yet.
+        """
+        working = sorted(self._open.items(), key=lambda item: item[1])[: self._containers]
+        known = sorted(self._held.values(), key=lambda held: held.last, reverse=True)
+        found = []
+        for index, (call, sent) in enumerate(working):
+            held = known[index] if index < len(known) else None
+            found.append((call, sent if held is None else max(sent, held.last), held))
+        return found
+
+    def _charge(self, call: str, now: float) -> None:
+        for name, since, held in self._working():
+            if name != call:
+                continue
+            if held is not None and since - held.last <= SCALEDOWN_S:  # it was up all the time
+                held.last = now
+            else:
+                self._held[f"unknown, of {call}"] = _Held(since, now)
