@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,8 +52,8 @@ def read_baseline(entry: Mapping[str, Any], *, nodeid: str, source: str) -> Base
         BaselineError: it was not measured on a device by this plugin, or has no rounds.
     """
     where = f"the baseline of {nodeid} in {source}"
-    timer = (entry.get("options") or {}).get("timer")
-    extra = (entry.get("extra_info") or {}).get(EXTRA_KEY)
+    timer = _within(entry, "options").get("timer")
+    extra = _within(entry, "extra_info").get(EXTRA_KEY)
     if timer != TIMER_NAME or extra is None:
         raise BaselineError(
             f"{where} is not a device time: its timer is {timer!r}, not {TIMER_NAME!r}. Save a new one with "
@@ -62,15 +63,30 @@ def read_baseline(entry: Mapping[str, Any], *, nodeid: str, source: str) -> Base
         provenance = Provenance.read(extra)
     except ProvenanceError as error:
         raise BaselineError(f"{where}: {error}. Save a new one with --benchmark-autosave") from error
-    data = (entry.get("stats") or {}).get("data")
+    data = _within(entry, "stats").get("data")
     if not isinstance(data, list) or not data:
         raise BaselineError(
             f"{where} holds statistics without rounds, and a verdict needs the rounds. Save a new one with "
             "--benchmark-autosave --benchmark-save-data"
         )
-    if any(isinstance(time, bool) or not isinstance(time, int | float) or not time > 0 for time in data):
+    if not all(map(_is_time, data)):
         raise BaselineError(f"{where} holds a round that is no time; the file is damaged. Save a new one")
     return Baseline(nodeid, source, tuple(time * 1e6 for time in data), provenance)
+
+
+def _within(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of what was stored; empty where it is missing, or no longer what it was."""
+    part = entry.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _is_time(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return value > 0 and math.isfinite(value * 1e6)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def baseline_rounds(config: pytest.Config, nodeid: str) -> Baseline | None:

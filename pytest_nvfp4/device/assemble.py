@@ -85,6 +85,15 @@ def assemble(job: Job, outcome: Outcome, *, source_names: dict[str, str] | None 
     if outcome.timed_out:
         status = "timeout"
         said.findings.append(_ending("timeout", f"it {outcome.describe_end()}", said.stage, outcome))
+    elif outcome.result_overflow:
+        status = "crashed"
+        said.findings.append(
+            Finding(
+                kind="crash",
+                message="more came over the worker's result pipe than any answer holds, so nothing of it was kept: the "
+                "kernel wrote to the pipe, or to a descriptor that is not its own",
+            )
+        )
     elif not said.ended or outcome.returncode != 0:
         status = "crashed"
         said.findings.append(_ending("crash", f"the process {outcome.describe_end()}", said.stage, outcome))

@@ -55,6 +55,14 @@ def test_what_was_stored_is_read():
         ({"stats": {"data": [1e-6, -1e-6]}}, "a round that is no time"),
         ({"stats": {"data": [1e-6, "x"]}}, "a round that is no time"),
         ({"stats": {"data": [1e-6, float("nan")]}}, "a round that is no time"),
+        ({"stats": {"data": [1e-6, float("inf")]}}, "a round that is no time"),
+        ({"stats": {"data": [1e-6, 1e305]}}, "a round that is no time"),
+        ({"stats": {"data": [1e-6, 10**400]}}, "a round that is no time"),
+        ({"stats": {"data": [1e-6, True]}}, "a round that is no time"),
+        ({"stats": [1]}, "statistics without rounds"),
+        ({"options": [1]}, "is not a device time"),
+        ({"extra_info": "text"}, "is not a device time"),
+        ({"extra_info": {EXTRA_KEY: "text"}}, "another version of this plugin, or edited"),
     ],
 )
 def test_what_cannot_serve_says_why_and_what_to_do(changes, words):

@@ -98,6 +98,7 @@ BESIDE = """
 import collections, dataclasses, enum, inspect, logging, os, sys, tempfile, traceback, warnings
 assert not os.path.exists("../job.json"), "it names the order of calls and the rounds whose outputs are looked at"
 assert len(sys.argv) < 2, sys.argv
+assert os.path.realpath(tempfile.gettempdir()).startswith(os.path.realpath("..")), "it goes with the job"
 Pair = collections.namedtuple("Pair", "a b")
 class Mode(enum.Enum):
     A = 1

@@ -54,6 +54,33 @@ def test_an_error_wrapped_by_the_dsl_is_at_the_line_that_raised_it() -> None:
     assert place(raised_in(KERNEL, source, compile_it=compile_it)) == (KERNEL, 3)
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_an_error_that_cannot_say_what_it_is_is_named() -> None:
+    assert described(Mute()) == "Mute: no words, because its __str__ raised RuntimeError"
+    finding = from_exception("run", "k.py failed", Mute(), lambda _: False)
+    assert finding.message.startswith("k.py failed: Mute: no words")
+    assert from_exception("run", "k.py failed", SystemExit(Mute()), lambda _: False).kind == "exit"
+
+
+def test_what_an_error_says_is_clipped() -> None:
+    finding = from_exception("run", "k.py failed", ValueError("m" * 5_000_000), lambda _: False)
+    assert "more characters]" in finding.message
+    assert len(finding.message) < 10_000
+    assert len(finding.detail) <= 20_000
+
+
+def test_what_an_error_says_does_not_steer_the_terminal_and_can_be_encoded() -> None:
+    error = ValueError("a\x1b[2J\x1b]0;title\x07\x00 \udc80 b\n\tc")
+    assert described(error) == "ValueError: a\\x1b]0;title\\x07\\x00 \\udc80 b\n\tc"
+    finding = from_exception("run", "k.py failed", error, lambda _: False)
+    assert not {"\x1b", "\x00", "\x07"} & set(finding.message + finding.detail)
+    (finding.message + finding.detail).encode()
+
+
 def test_an_error_in_a_handler_is_at_its_own_line() -> None:
     source = "try:\n    a\nexcept NameError:\n    b\n"
     assert place(raised_in(KERNEL, source)) == (KERNEL, 4)

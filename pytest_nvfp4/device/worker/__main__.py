@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -206,13 +207,15 @@ class _Worker:
             module = load(self._sources / source)
         except BaseException as error:
             self._finish("error", from_exception("import", f"{name} could not be imported", error, self._own))
-        custom = getattr(module, function, None)
+        try:
+            custom, prepare = getattr(module, function, None), getattr(module, "compile_kernel", None)
+        except Exception as error:  # a module may have a __getattr__ of its own
+            self._finish("error", from_exception("contract", f"{name} was asked for {function}", error, self._own))
         if not callable(custom):
             takes = "()" if kernel.entry else "(data)"
             self._finish("error", Finding("contract", f"{name} defines no {function}{takes}"))
         if kernel.entry:
             return custom, None
-        prepare = getattr(module, "compile_kernel", None)
         if not callable(prepare):
             return custom, None
         return custom, lambda sizes: contract.prepare(prepare, sizes)
@@ -238,6 +241,14 @@ class _Worker:
             self._finish("cheated", *(Finding("cheat", message) for message in said))
 
 
+def _keep_temporary_files(folder: Path) -> None:
+    """Let temporary files lie below the job's folder, which goes with the job: a kernel that crashes leaves some."""
+    temporary = folder / "scratch" / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    os.environ.update(dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary)))
+    tempfile.tempdir = None  # it may have been asked for before
+
+
 def main() -> None:
     """Do the job named on the command line, and leave without running any of the kernel's exit handlers."""
     events = Events(int(os.environ.pop(_RESULT_VARIABLE)))
@@ -249,6 +260,7 @@ def main() -> None:
         job = Job.model_validate_json(Path(file).read_bytes())
         Path(file).unlink()  # a kernel that reads it knows which of its calls are looked at, and what they are given
         del sys.argv[1:]
+        _keep_temporary_files(Path(folder))
         _Worker(job, Path(folder), events, backend=backend).run()
     except _StopError:
         pass

@@ -14,6 +14,9 @@ _EXECUTOR = re.compile(r"cutlass/(?:base_dsl|cutlass_dsl)/\w*jit_executor\.py$")
 # `--> FILE:LINE:COLUMN` in the DSL's messages from 4.8 on, `("FILE":LINE:COLUMN)` in MLIR's diagnostics
 _LOCATION = re.compile(r"""(?:-->\s+|\(")(?P<file>/[^"\n]*?)"?:(?P<line>\d+)(?::\d+)?""")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_MOST = 8000
+"""Characters of what an error says that are told; a kernel may raise megabytes."""
 
 
 @dataclass(slots=True)
@@ -66,7 +69,7 @@ def _place(error: BaseException, watched: Callable[[str], bool]) -> tuple[str | 
         if isinstance(file, str) and isinstance(line, int) and watched(file):
             return file, line  # the DSL's own errors about source code carry these
     for link in chain:
-        for match in _LOCATION.finditer(_plain(str(link))):
+        for match in _LOCATION.finditer(_said(link)):
             if watched(match["file"]):
                 return match["file"], int(match["line"])  # the compiler's own words for where it went wrong
     passed: list[tuple[str, int | None]] = []
@@ -81,12 +84,24 @@ def _place(error: BaseException, watched: Callable[[str], bool]) -> tuple[str | 
 
 def described(error: BaseException) -> str:
     """An exception in words: its class and what it says, without the colours that the DSL puts in for terminals."""
-    name, said = type(error).__name__, _plain(str(error)).strip() or "no message"
+    name, said = type(error).__name__, _said(error).strip() or "no message"
     return said if said.startswith(f"{name}:") else f"{name}: {said}"
 
 
+def _said(error: BaseException) -> str:
+    """What an error says, clipped; its own code says it, which may fail."""
+    try:
+        text = str(error)
+    except Exception as failed:
+        return f"no words, because its __str__ raised {type(failed).__name__}"
+    cut = len(text) - _MOST
+    return _plain(text) if cut <= 0 else f"{_plain(text[:_MOST])} [... {cut} more characters]"
+
+
 def _plain(text: str) -> str:
-    return _COLOUR.sub("", text)
+    """A text without colours, with escapes for what would steer a terminal or cannot be encoded."""
+    text = _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", _COLOUR.sub("", text))
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def in_compile(error: BaseException) -> bool:
@@ -109,10 +124,10 @@ def from_exception(
     if isinstance(error, MemoryError):
         kind = "memory"
     if isinstance(error, SystemExit):
-        kind, said = "exit", f"the kernel called sys.exit({error.code!r})"
+        kind, said = "exit", f"the kernel called sys.exit({_said(error)})"
         return Finding(kind, f"{what}: {said}", file=file, line=line, text=text or None)
-    detail = _plain("".join(traceback.format_exception(error)))
+    detail = _plain("".join(traceback.format_exception(error))[-20_000:])
     message = f"{what}: {'out of memory' if kind == 'memory' else described(error)}"
     if hint:
         message = f"{message}\n{hint}"
-    return Finding(kind, message, file=file, line=line, text=text or None, detail=detail[-20_000:])
+    return Finding(kind, message, file=file, line=line, text=text or None, detail=detail)
