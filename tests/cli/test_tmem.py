@@ -8,9 +8,11 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from pytest_nvfp4.cli.insights.copies import global_widths
 from tests.cli.helpers import ROOT, Result
 
 Cli = Callable[..., Result]
@@ -141,12 +143,43 @@ def test_a_kernels_own_epilogue_stands_in_the_ranking(cli: Cli) -> None:
     assert [way["rank"] for way in first] == [1, 2, 3]
     assert own["own"]
     assert own["rank"] == document["own"]["rank"] > 3
-    # Counted by the kernel's own layouts, it is what the same way counts in the ranking.
-    assert (own["sector_efficiency"], own["bytes_a_lane"], own["path"]) == (0.5, 16, "direct")
+    # Its stores are of 32 bytes (st.global.v4.b64), by its machine code.
+    assert (own["sector_efficiency"], own["bytes_a_lane"], own["path"]) == (1.0, 32, "direct")
     assert document["tile"] == {"columns": 128, "threads": 128, "bits": 16}
     shown = cli("epilogue", SHIPPED, "--top-k", "1").out
-    assert re.search(r"^> 32x32b\.x128 -> 16 B stores +\d+ +32 ", shown, re.MULTILINE)
-    assert "it moves 2 times the sectors of the best" in shown
+    assert re.search(r"^> 32x32b\.x128 -> 32 B stores +\d+ +32 ", shown, re.MULTILINE)
+    assert "it moves the sectors of the best, and touches 4 times its cache lines" in shown
+
+
+@pytest.mark.slow
+def test_a_kernels_own_epilogue_counts_what_the_simulator_counts(cli: Cli) -> None:
+    """One tile of 128 x 128 by four warps: requests and sectors of the stores, by layouts and by addresses seen."""
+    pytest.importorskip("torch")
+    (own,) = [way for way in json.loads(cli("epilogue", SHIPPED, "--json").out)["ranked"] if way["own"]]
+    (problem,) = json.loads(cli("cost", SHIPPED, "--problem", "128x128x256", "--json").out)["problems"]
+    (launch,) = problem["launches"]
+    seen = {name: launch["counters"][f"global.store.{name}"] for name in ("requests", "sectors", "sectors_least")}
+    assert seen == {
+        "requests": 4 * own["requests"],
+        "sectors": 4 * own["sectors"],
+        "sectors_least": 4 * own["ideal_sectors"],
+    }
+
+
+def test_widths_of_stores_are_read_from_the_machine_code(tmp_path: Path) -> None:
+    text = """
+    st.global.v4.b64 [%rd1], {%a, %b, %c, %d};
+    st.global.L1::no_allocate.v2.f32 [%rd1], {%a, %b};
+    st.weak.global.u16 [%rd1], %a;
+    st.shared.v4.b32 [%r1], {%a, %b, %c, %d};
+    ld.global.nc.v8.b32 {%a}, [%rd1];
+    """
+    (tmp_path / "0.ptx").write_text(text)
+    trace = SimpleNamespace(code=(), artifact_paths=lambda _: [tmp_path / "0.ptx", tmp_path / "gone.ptx"])
+    assert global_widths(trace, op="st") == {32, 8, 2}  # type: ignore[arg-type]
+    assert global_widths(trace, op="ld") == {32}  # type: ignore[arg-type]
+    ours = SimpleNamespace(code=(SimpleNamespace(library=True, symbol="st.weak"),), artifact_paths=trace.artifact_paths)
+    assert not global_widths(ours, op="st"), "the DSL's own kernels do not count"  # type: ignore[arg-type]
 
 
 def test_a_tile_is_ranked_for_its_threads_and_elements(cli: Cli) -> None:

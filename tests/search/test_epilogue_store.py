@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from pytest_nvfp4.layout.coordinates import tree_size
 from pytest_nvfp4.layout.offsets import values
+from pytest_nvfp4.layout.warp import bank_conflicts, coalescing
 from pytest_nvfp4.search.epilogue_store import (
+    STORE_BYTES,
     Counts,
     EpilogueError,
     EpilogueTile,
     Fragment,
     Way,
+    _requests,
+    buffers,
     fragments,
     rank,
     ways,
 )
+from pytest_nvfp4.sim.memory.pattern import pattern_of
 from pytest_nvfp4.sim.tcgen05.loadstore import movement
 
 TILE = EpilogueTile(128)
@@ -134,6 +140,29 @@ def test_more_threads_halve_the_columns_of_each() -> None:
 def test_tiles_that_no_way_fits_are_refused(arguments: tuple[int, ...]) -> None:
     with pytest.raises(EpilogueError):
         EpilogueTile(*arguments)
+
+
+@pytest.mark.parametrize("columns", [8, 32, 128])
+def test_sectors_and_passes_are_those_that_the_simulator_counts(columns: int) -> None:
+    """Every request of every fragment, by the simulator's own counting of the same addresses."""
+    looked = 0
+    for fragment in fragments(columns):
+        width = next(width for width in STORE_BYTES if width <= fragment.contiguous * 2)
+        for request in _requests(fragment, width // 2):
+            addresses = np.array([row * 4096 + column * 2 for row, column in request], np.uint64)
+            low, seen = pattern_of(addresses, (1 << 32) - 1, width)
+            mine = coalescing(addresses.tolist(), width=width)
+            assert (mine.sectors, mine.useful_bytes) == (seen.sectors(low + seen.low), seen.bytes_touched)
+            looked += 1
+        inner = min(width, 16)
+        for buffer in buffers(columns * 2):
+            for request in _requests(fragment, inner // 2):
+                places = np.array([buffer.address(row, column * 2) for row, column in request], np.uint64)
+                low, seen = pattern_of(places, (1 << 32) - 1, inner)
+                found = bank_conflicts(places.tolist(), width=inner)
+                assert (found.wavefronts, found.ideal) == seen.wavefronts(low + seen.low)
+                looked += 1
+    assert looked > 20
 
 
 def test_a_fragment_that_is_wrong_would_be_seen() -> None:

@@ -10,6 +10,7 @@ import click
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.epilogue.own import Own, own
 from pytest_nvfp4.cli.errors import Exit, InputError
+from pytest_nvfp4.cli.insights.copies import global_widths
 from pytest_nvfp4.cli.options import KernelOptions, json_option, kernel_options
 from pytest_nvfp4.cli.subject import resolve
 from pytest_nvfp4.cli.tmem.columns import table
@@ -105,7 +106,7 @@ def epilogue_command(
         traced = trace(resolve(kernel, how))
         traced.report_findings()
         compiled = traced.trace.ok
-        mine, why = own(traced.listing.records)
+        mine, why = own(traced.listing.records, stores=global_widths(traced.trace, op="st"))
         found = usage([(value.name, value.type) for value in traced.trace.values])
         columns = next((tensor.columns // tensor.stages for tensor in found.tensors if tensor.role == "acc"), None)
         if found.formula is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from pytest_nvfp4.cli.insights import copies
@@ -39,11 +39,12 @@ class Own:
     source: str
 
 
-def own(records: Sequence[Record]) -> tuple[Own | None, str]:
+def own(records: Sequence[Record], *, stores: Set[int] = frozenset()) -> tuple[Own | None, str]:
     """The way of a kernel, or why it is not known.
 
     Args:
         records: All named layouts of the trace.
+        stores: Bytes of a lane of the stores to global memory that the machine code has; empty where it is not known.
     """
     readable = [record for record in records if complaint(record) is None]
     load = next((found for record in readable if (found := _LOAD.search(record.raw)) is not None), None)
@@ -61,10 +62,16 @@ def own(records: Sequence[Record]) -> tuple[Own | None, str]:
     chosen = next(iter(to_global or to_shared), None)
     if chosen is None:
         return None, "no copy of its registers to C or to a tile in shared memory is among its values"
-    width, requests = copies.requests_of(chosen)
+    width, requests = _widest(chosen, stores if to_global else frozenset())
     bits = dtype_bits(chosen.tensor.info.dtype)
     if not requests or not width or not bits:
         return None, f"what {chosen.copy.name} moves at once is not known"
+    if to_global and stores and width not in stores:
+        seen = ", ".join(map(str, sorted(stores)))
+        return None, (
+            f"the layouts of {chosen.copy.name} over {chosen.tensor.name} give {width} B a lane, and the stores to "
+            f"global memory in its machine code have {seen}"
+        )
     datapaths, word, repeat = (int(text) for text in load.groups())
     threads = _threads(chosen)
     registers = datapaths * word * repeat // (32 * 32)
@@ -107,6 +114,15 @@ def own(records: Sequence[Record]) -> tuple[Own | None, str]:
     else:
         return None, f"how {chosen.tensor.name} goes from shared memory to C is not known"
     return Own(way, threads, bits, f"{chosen.copy.name} over {chosen.tensor.name}"), ""
+
+
+def _widest(walk: Walk, stores: Set[int]) -> tuple[int, list[tuple[int, ...]]]:
+    """The widest access that layouts allow and the machine code has; what the layouts allow if there is none."""
+    for most in sorted(stores, reverse=True):
+        width, requests = copies.requests_of(walk, most_bytes=most)
+        if width in stores:
+            return width, requests
+    return copies.requests_of(walk)
 
 
 def _threads(walk: Walk) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,9 +27,14 @@ from pytest_nvfp4.layout.notation import ComposedLayout, Layout, Tile
 from pytest_nvfp4.layout.offsets import domain_size
 from pytest_nvfp4.layout.tree import Dynamic, Leaf, Tree, is_static, leaves, map_leaves
 from pytest_nvfp4.report.text import plural
+from pytest_nvfp4.toolchain.trace import Trace
 
+PLAIN_BYTES = 16
+"""The widest access of a lane on every device; global memory has 32 on sm_100 and later (PTX ISA, "st")."""
 _LANES = 32
 _MOST_VALUES = 16384
+_ACCESS = re.compile(r"\b(?P<op>ld|st)\.(?P<rest>[\w:.]*\bglobal\b[\w:.]*)")
+_WORD = re.compile(r"[bsuf](\d+)")
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,26 @@ class Walk:
     part: Record
     info: TypeInfo
     substituted: str
+
+
+def global_widths(trace: Trace, *, op: str) -> frozenset[int]:
+    """Bytes of a lane of the ``ld`` or ``st`` of global memory in a trace's PTX; empty where there is none to read."""
+    found: set[int] = set()
+    library = {code.symbol for code in trace.code if code.library}
+    for path in trace.artifact_paths("ptx"):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError:
+            continue
+        if any(symbol in text for symbol in library):
+            continue
+        for access in _ACCESS.finditer(text):
+            parts = access["rest"].split(".")
+            word = _WORD.fullmatch(parts[-1])
+            if access["op"] == op and word is not None:
+                vector = next((int(part[1:]) for part in parts if re.fullmatch(r"v[248]", part)), 1)
+                found.add(vector * int(word[1]) // 8)
+    return frozenset(found)
 
 
 def scope_of(name: str) -> str:
@@ -265,18 +291,19 @@ def _confirms(part: TypeInfo, mine: list[Tree], tile: TypeInfo) -> bool:
         return False
 
 
-def insights(walk: Walk, *, alone: bool) -> Iterator[Insight]:
+def insights(walk: Walk, *, alone: bool, most_bytes: int = PLAIN_BYTES) -> Iterator[Insight]:
     """What the requests of a warp on this walk cost.
 
     Args:
         walk: The walk.
         alone: No other copy fits the same partition.
+        most_bytes: The widest access of global memory that the machine code has.
     """
     bits = dtype_bits(walk.tensor.info.dtype)
     if bits is None:
         return
     try:
-        width, requests = _requests(walk, bits)
+        width, requests = _requests(walk, bits, most_bytes)
     except LayoutError:
         return
     if not requests:
@@ -289,16 +316,19 @@ def insights(walk: Walk, *, alone: bool) -> Iterator[Insight]:
     yield found
 
 
-def requests_of(walk: Walk) -> tuple[int, list[tuple[int, ...]]]:
-    """The widest access of a thread in bytes (0: none), and for each of the first warp the address of each lane."""
+def requests_of(walk: Walk, *, most_bytes: int = PLAIN_BYTES) -> tuple[int, list[tuple[int, ...]]]:
+    """The widest access of a thread in bytes (0: none), and for each of the first warp the address of each lane.
+
+    ``most_bytes`` is the widest access of global memory that the machine code has; of shared memory it is 16.
+    """
     bits = dtype_bits(walk.tensor.info.dtype)
     try:
-        return _requests(walk, bits) if bits else (0, [])
+        return _requests(walk, bits, most_bytes) if bits else (0, [])
     except LayoutError:
         return 0, []
 
 
-def _requests(walk: Walk, bits: int) -> tuple[int, list[tuple[int, ...]]]:
+def _requests(walk: Walk, bits: int, most_bytes: int) -> tuple[int, list[tuple[int, ...]]]:
     """The widest access of a thread in bytes, and for each access of the first warp the address of each lane."""
     threads = walk.copy.thread_value.shape
     assert isinstance(threads, tuple)
@@ -309,8 +339,9 @@ def _requests(walk: Walk, bits: int) -> tuple[int, list[tuple[int, ...]]]:
         if coords is None:
             return 0, []
         per_lane.append(coords)
-    allowed = walk.copy.bits or signals.vector_width(walk.part.info).value.bits
-    elements = max(1, min(allowed, 128) // bits)
+    most = most_bytes if walk.tensor.info.space == "gmem" else PLAIN_BYTES
+    allowed = walk.copy.bits or signals.vector_width(walk.part.info, max_bytes=most).value.bits
+    elements = max(1, min(allowed, 8 * most) // bits)
     while elements >= 1:
         if elements * bits % 8 == 0 and len(per_lane[0]) % elements == 0:
             requests = _addresses(walk.info, per_lane, elements=elements, bits=bits)
