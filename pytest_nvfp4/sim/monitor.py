@@ -48,8 +48,10 @@ class MemoryMonitor(Protocol):
         ``mask`` is the lanes of an access to one item, 0 where it is not a lane's.
         """
 
-    def global_accessed(self, w: Warp, at: int, region: Region, offset: int, where: Pattern | int, kind: int) -> None:
-        """A warp reads, writes or updates global memory."""
+    def global_accessed(
+        self, w: Warp, at: int, region: Region, offset: int, where: Pattern | int, kind: int, mask: int = 0
+    ) -> None:
+        """A warp reads, writes or updates global memory; ``mask`` as for shared memory."""
 
     def async_copied(
         self, w: Warp, at: int, index: int, target: Pattern, sources: Sequence[tuple[Region, int, Pattern | int]]

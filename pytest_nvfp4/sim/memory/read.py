@@ -60,7 +60,7 @@ def read_global(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int
     key = access.load
     tally[key] = tally.get(key, 0) + 1
     if machine.monitor is not None:
-        machine.monitor.global_accessed(w, at, region, offset, size, READ)
+        machine.monitor.global_accessed(w, at, region, offset, size, READ, mask)
     found = access.unpack(region.raw, offset)
     if access.elements == 1 and not access.signed:
         return found[0]  # type: ignore[no-any-return]

@@ -73,7 +73,7 @@ def write_global(
     key = access.store
     tally[key] = tally.get(key, 0) + 1
     if machine.monitor is not None:
-        machine.monitor.global_accessed(w, at, region, offset, size, WRITE)
+        machine.monitor.global_accessed(w, at, region, offset, size, WRITE, mask)
     access.pack(region.raw, offset, *_one(w, mask, values, access, region.say, address))
     if region.initialised is not None:
         region.initialised[offset : offset + size] = True

@@ -133,6 +133,10 @@ class GlobalShadow:
         self.conflict = conflict
         self.regions: dict[int, RegionShadow] = {}
         self.sets = AccessSets()
+        self.met = 0
+        """Of the warp whose access is looked at: how often its lanes have met; 0: it is no access of a warp's lanes."""
+        self.again = False
+        """Whether that access, or one before it since this was last False, touched what the warp had since then."""
         self._most = _SETS
 
     def shadow(self, region: Region) -> RegionShadow:
@@ -154,7 +158,7 @@ class GlobalShadow:
         readers = known[1]
         reader = (access.who.cluster, access.agent)
         if len(readers) < _READERS or reader in readers:
-            readers[reader] = self.sets.number(access)
+            readers[reader] = self.sets.number(access, self.met)
 
     def wants(self, shadow: RegionShadow, offset: int, where: Pattern | int, cluster: int, agent: int) -> bool:
         """Whether a read of a region that nobody has written is one of those that are kept."""
@@ -169,7 +173,7 @@ class GlobalShadow:
         readers = known[1]
         reader = (access[4].cluster, access[0])
         if len(readers) < _READERS or reader in readers:
-            readers[reader] = self.sets.number(access)
+            readers[reader] = self.sets.number(access, self.met)
 
     def read(self, shadow: RegionShadow, offsets: Offsets, size: int, access: Access, clock: Clock) -> None:
         """Items of ``size`` bytes are read."""
@@ -182,7 +186,7 @@ class GlobalShadow:
     def _read(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
         if shadow.writes is not None:
             self._check(shadow, shadow.writes[units], units, access, clock, earlier=True, later=False)
-        self._join(shadow.array("reads"), units, self.sets.number(access), clock)
+        self._join(shadow.array("reads"), units, self.sets.number(access, self.met), clock)
 
     def _join(
         self, array: NDArray[np.int32], units: NDArray[np.intp] | slice, number: int, clock: Clock | None
@@ -242,11 +246,11 @@ class GlobalShadow:
         if reads is not None:
             self._check(shadow, reads[units], units, access, clock, earlier=False, later=True)
         if access[2] & STRONG:
-            self._join(writes, units, self.sets.number(access), clock)
+            self._join(writes, units, self.sets.number(access, self.met), clock)
             return
         if reads is not None:
             reads[units] = 0
-        writes[units] = self.sets.alone(self.sets.number(access))
+        writes[units] = self.sets.alone(self.sets.number(access, self.met))
 
     def _settle(self, shadow: RegionShadow) -> None:
         """What was read before the first write goes to the arrays."""
@@ -306,10 +310,14 @@ class GlobalShadow:
         if not numbers.any():
             return
         sets = self.sets
+        met = self.met or -1
         for number in set(numbers.tolist()):
             for one in sets.members(number):
                 old = sets.accesses[one - 1]
                 if old[2] & access[2] & STRONG:
+                    continue
+                if sets.met[one - 1] == met and old[0] == access[0] and old[4] is access[4]:
+                    self.again = True
                     continue
                 ordered = _ordered(old, access, clock)
                 if ordered and not (earlier and access[2] & ASYNC and not old[2] & ASYNC):

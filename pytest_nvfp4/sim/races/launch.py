@@ -22,7 +22,7 @@ from pytest_nvfp4.sim.races.shadow import Shadow
 from pytest_nvfp4.sim.races.sync_variables import SyncVariables
 from pytest_nvfp4.sim.races.tensor_order import TensorShadow, ordered_by_fences
 from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, ExtentTouched, RegionTouched, Touched
-from pytest_nvfp4.sim.races.warp_lanes import Touch, matrix_of
+from pytest_nvfp4.sim.races.warp_lanes import GlobalTouch, Touch, matrix_of
 from pytest_nvfp4.toolchain.streams import Extent
 
 if TYPE_CHECKING:
@@ -201,6 +201,15 @@ class LaunchRaces:
         place = f"shared memory bytes [{old.low}, {old.high})"
         before = Access(agent.number, new.tick, 0, old.at, agent.who)
         self.reporter.pair(Pair(RACE, place, before, new, (agent.owner, agent.owner), writes))
+
+    def lanes_conflict_there(
+        self, agent: WarpAgent, region: Region, found: tuple[GlobalTouch, int], touch: GlobalTouch, new: Access
+    ) -> None:
+        """Two lanes of one warp touch global memory, and nothing orders them."""
+        old, byte = found
+        before = Access(agent.number, new.tick, 0, old.at, agent.who)
+        place = f"global memory at {region.say(byte)}"
+        self.reporter.pair(Pair(RACE, place, before, new, (agent.owner, agent.owner), (old.writes, touch.writes)))
 
     def tmem_conflict(
         self, shadow: Shadow, part: int, old: Access, old_writes: bool, new: Access, new_writes: bool, _proxy: bool,

@@ -13,7 +13,7 @@ from pytest_nvfp4.sim.races.clocks import BEFORE
 from pytest_nvfp4.sim.races.findings import RACE
 from pytest_nvfp4.sim.races.global_shadow import item_rows
 from pytest_nvfp4.sim.races.sync_variables import known_by
-from pytest_nvfp4.sim.races.warp_lanes import Touch
+from pytest_nvfp4.sim.races.warp_lanes import GlobalTouch, Touch
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
@@ -94,7 +94,9 @@ class MemoryHooks(Hooks):
             old, wrote = found
             agent.launch.lanes_conflict(agent, old, access, (wrote, writes))
 
-    def global_accessed(self, w: Warp, at: int, region: Region, offset: int, where: Pattern | int, kind: int) -> None:
+    def global_accessed(
+        self, w: Warp, at: int, region: Region, offset: int, where: Pattern | int, kind: int, mask: int = 0
+    ) -> None:
         """A warp accesses global memory."""
         if not region.writable:
             region.read_at = at
@@ -112,13 +114,22 @@ class MemoryHooks(Hooks):
         access = make((agent.number, agent.epoch(), STRONG if order.strong else 0, at, agent.who, None, None))
         if launch.overlap is not None:
             launch.overlap.check(agent, region, partial(item_rows, offset, where), access, writes=kind != READ)
+        lanes = agent.lanes
+        memory.met, memory.again = lanes.met, False
         if early:
             memory.read_early(shadow, offset, where, access)
-            return
-        if kind == READ:
+        elif kind == READ:
             memory.read_items(shadow, offset, where, access, agent.clock)
         else:
             memory.write_items(shadow, offset, where, access, agent.clock)
+        memory.met = 0
+        if mask or where.__class__ is not int:
+            low = region.start + offset
+            high = low + (where if where.__class__ is int else where.span)  # type: ignore[union-attr]
+            touch = GlobalTouch(low, high, where, mask, order.strong, at, kind != READ)
+            found = lanes.touch(touch, again=memory.again)
+            if found is not None:
+                launch.lanes_conflict_there(agent, region, found, touch, access)
         if order.strong:
             if order.acquires:
                 agent.lanes.meet()

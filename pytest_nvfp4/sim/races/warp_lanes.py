@@ -1,4 +1,4 @@
-"""Lanes of one warp against each other, in shared memory: threads that nothing orders but ``bar.warp.sync``.
+"""Lanes of one warp against each other, in shared and global memory: threads that only ``bar.warp.sync`` orders.
 
 To the rest of the detector a warp is one agent, whose accesses follow each other. Its lanes are threads of their own
 (PTX ISA, "Independent Thread Scheduling" of sm_70 and on): what one lane writes is there for another only behind
@@ -8,6 +8,9 @@ its lanes touched since they last met, and a later access is compared with that,
 It never tells of what may be in order: whatever could order two lanes (a wait for an mbarrier that acquires, a fence,
 any barrier, even of a part of the lanes) counts as a meeting of all. And these are left out, as the warp's uniform
 code: a lane that reads what it wrote itself together with others, and writes of one word by the same lanes twice.
+
+In shared memory each access is compared with all since the lanes last met. In global memory the shadow says whether the
+warp has touched one of the bytes since (``GlobalShadow.again``), and only then are the accesses compared.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["Lanes", "Touch", "matrix_of"]
+__all__ = ["GlobalTouch", "Lanes", "Touch", "matrix_of"]
 
 _KEPT = 512
 """Accesses that are kept between two meetings; a warp that makes more of them forgets all."""
@@ -43,6 +46,18 @@ class Touch(NamedTuple):
     at: int
 
 
+class GlobalTouch(NamedTuple):
+    """One access to global memory: the first byte's and the last byte's address, and the rest as in ``Touch``."""
+
+    low: int
+    high: int
+    where: Pattern | int
+    mask: int
+    strong: int
+    at: int
+    writes: bool
+
+
 def matrix_of(instruction: Instruction) -> int:
     """How the lanes of an instruction hold what they touch."""
     if instruction.root not in ("ldmatrix", "stmatrix"):
@@ -53,16 +68,21 @@ def matrix_of(instruction: Instruction) -> int:
 
 
 class Lanes:
-    """What the lanes of a warp did in shared memory since they last met."""
+    """What the lanes of a warp did since they last met; ``met`` counts how often they have, from 1."""
 
-    __slots__ = ("reads", "writes")
+    __slots__ = ("met", "reads", "touched", "writes")
 
     def __init__(self) -> None:
         self.reads: list[Touch] = []
         self.writes: list[Touch] = []
+        self.touched: list[GlobalTouch] = []
+        self.met = 1
 
     def meet(self) -> None:
         """All that was done is ordered before what comes."""
+        if self.touched:
+            self.touched = []
+            self.met += 1
         if self.reads:
             self.reads = []
         if self.writes:
@@ -90,6 +110,62 @@ class Lanes:
         kept.append(new)
         return found
 
+    def touch(self, new: GlobalTouch, *, again: bool) -> tuple[GlobalTouch, int] | None:
+        """Note an access to global memory; the earlier one that nothing orders before it in another lane, and where.
+
+        ``again``: the warp has touched one of its bytes since its lanes last met.
+        """
+        found: tuple[GlobalTouch, int] | None = None
+        if again:
+            for old in self.touched:
+                if old.low < new.high and new.low < old.high and (byte := _race_there(old, new)) >= 0:
+                    found = old, old.low + byte
+                    break
+        if found is not None or len(self.touched) >= _KEPT:
+            self.meet()
+        self.touched.append(new)
+        return found
+
+
+def _race_there(old: GlobalTouch, new: GlobalTouch) -> int:
+    """The first byte, from the earlier access's lowest, in which two accesses of a warp race; -1: they do not."""
+    if old.strong & new.strong or not (old.writes or new.writes):
+        return -1
+    return _collide(old.where, old.mask, new.where, new.mask, new.low - old.low, old.writes, new.writes)
+
+
+@lru_cache(maxsize=8192)
+def _collide(
+    old: Pattern | int, old_mask: int, new: Pattern | int, new_mask: int, shift: int, old_writes: bool, new_writes: bool
+) -> int:
+    first, a = _holders(old, old_mask)
+    second, b = _holders(new, new_mask)
+    both, here, there = np.intersect1d(first, second + shift, assume_unique=True, return_indices=True)
+    races = ~_in_order(a[here], b[there], old_writes=old_writes, new_writes=new_writes)
+    return int(both[np.argmax(races)]) if races.any() else -1
+
+
+@lru_cache(maxsize=4096)
+def _holders(where: Pattern | int, mask: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    """The bytes that are touched, from the lowest, and the lanes that touch each, as bits."""
+    if isinstance(where, int):
+        return np.arange(where), np.full(where, mask, np.uint32)
+    places = (where.offsets[:, None] + np.arange(where.size)).ravel()
+    bits = np.repeat(np.left_shift(np.uint32(1), where.active.astype(np.uint32)), where.size)
+    different, index = np.unique(places, return_inverse=True)
+    lanes = np.zeros(different.size, np.uint32)
+    np.bitwise_or.at(lanes, index, bits)
+    return different, lanes
+
+
+def _in_order(a: NDArray[np.uint32], b: NDArray[np.uint32], *, old_writes: bool, new_writes: bool) -> NDArray[np.bool_]:
+    """Of bytes that lanes ``a`` touched and lanes ``b`` touch now: whether that is one lane, or uniform code."""
+    alone: NDArray[np.bool_] = (a == b) & (a & (a - np.uint32(1)) == 0)
+    if not old_writes:
+        return alone
+    same: NDArray[np.bool_] = a == b if new_writes else b & ~a == 0
+    return alone | same
+
 
 def _races(old: Touch, new: Touch, *, old_writes: bool, new_writes: bool) -> bool:
     if old.rank != new.rank or old.strong & new.strong:
@@ -107,14 +183,7 @@ def _meet(
     first, second = _owners(old, old_mask, old_matrix), _owners(new, new_mask, new_matrix)
     start, end = max(0, shift), min(first.size, second.size + shift)
     a, b = first[start:end], second[start - shift : end - shift]
-    alone = (a == b) & (a & (a - np.uint32(1)) == 0)
-    if not old_writes:
-        fine = alone
-    elif new_writes:
-        fine = a == b
-    else:
-        fine = alone | (b & ~a == 0)
-    return bool(((a != 0) & (b != 0) & ~fine).any())
+    return bool(((a != 0) & (b != 0) & ~_in_order(a, b, old_writes=old_writes, new_writes=new_writes)).any())
 
 
 @lru_cache(maxsize=4096)

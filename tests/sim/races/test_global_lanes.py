@@ -1,0 +1,112 @@
+"""Lanes of one warp against each other in global memory: with ``bar.warp.sync`` between them, and without."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytest_nvfp4.sim.races import warp_lanes
+from pytest_nvfp4.sim.races.detector import Detector
+from pytest_nvfp4.sim.run.machine import Machine
+from pytest_nvfp4.toolchain.device_model import for_arch
+from tests.sim.ptx_case import run_ptx
+from tests.sim.races.test_idioms import SMEM, found
+
+PLACES = (
+    "mul.wide.u32 %rd1, %r2, 4; add.u64 %rd2, %rd100, %rd1; xor.b32 %r7, %r2, 1; mul.wide.u32 %rd1, %r7, 4;"
+    "add.u64 %rd3, %rd100, %rd1; setp.eq.u32 %p3, %r2, 0; cvt.u64.u32 %rd1, %r2; add.u64 %rd4, %rd100, %rd1;"
+    "mul.wide.u32 %rd1, %r2, 512; add.u64 %rd5, %rd101, %rd1;"
+)
+"""%rd2 the lane's word, %rd3 its neighbour's, %rd4 the lane's byte of x; %rd5 its row of y; %p3 of lane 0."""
+STORE, OTHER, MEET = "st.global.b32 [%rd2], %r0;", "ld.global.b32 %r20, [%rd3];", "bar.warp.sync 0xffffffff;"
+ONE, ALL = "@%p3 st.global.b32 [%rd100], 7;", "ld.global.b32 %r20, [%rd100];"
+UNIFORM = "st.global.b32 [%rd100], 7;"
+
+
+def lanes(body, *, warps=1):
+    buffers = {"x": np.zeros(1024, np.uint32), "y": np.zeros(32 * 128, np.uint32)}
+    return found(PLACES + body, block=(32 * warps, 1, 1), buffers=buffers)
+
+
+@pytest.mark.parametrize(
+    "meet",
+    [MEET, "bar.sync 0;", "barrier.cluster.arrive; barrier.cluster.wait;", "membar.gl;", "fence.acq_rel.cta;",
+     "ld.acquire.gpu.global.b32 %r30, [%rd101];"],
+)  # fmt: skip
+def test_lanes_that_meet_are_ordered(meet):
+    assert lanes(STORE + meet + OTHER + meet + STORE) == []
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    ["", "shfl.sync.idx.b32 %r30, %r0, 0, 31, 0xffffffff;", "vote.sync.all.pred %p4, %p3, 0xffffffff;",
+     "ld.relaxed.gpu.global.b32 %r30, [%rd101];", "st.global.b32 [%rd5], 1;"],
+)  # fmt: skip
+def test_lanes_that_nothing_orders(nothing):
+    assert lanes(STORE + nothing + OTHER) == ["race"]
+    assert lanes(OTHER + nothing + STORE) == ["race"]
+    assert lanes(STORE + MEET + OTHER + nothing + STORE) == ["race"]
+    assert lanes(STORE + nothing + "st.global.b32 [%rd3], %r0;") == ["race"]
+
+
+@pytest.mark.parametrize(
+    ("body", "races"),
+    [(STORE + "ld.global.b32 %r20, [%rd2];" + STORE, 0), (UNIFORM + ALL, 0), (UNIFORM + UNIFORM, 0),
+     (UNIFORM + ALL + UNIFORM, 1), (ONE + ALL, 1), (ONE + MEET + ALL, 0), (ONE + "@%p3 " + ALL, 0), (ALL + ONE, 1),
+     (ALL + MEET + ONE, 0)],
+)  # fmt: skip
+def test_what_a_lane_wrote_itself_is_its_own(body, races):
+    assert lanes(body) == ["race"] * races
+
+
+def test_bytes_are_lanes_of_their_own():
+    put = "st.global.b8 [%rd4+1], %r0;"
+    assert lanes(put + "ld.global.b8 %r20, [%rd4+1];") == []
+    assert lanes(put + "ld.global.b8 %r20, [%rd4+2];") == ["race"]
+    assert lanes(put + "ld.global.b8 %r20, [%rd4+64];") == []
+    wide = "mul.wide.u32 %rd6, %r2, 16; add.u64 %rd6, %rd100, %rd6; st.global.v4.b32 [%rd6], {%r0, %r0, %r0, %r0};"
+    assert lanes(wide + "@%p3 ld.global.b32 %r20, [%rd6+12];") == []
+    assert lanes(wide + "@%p3 ld.global.b32 %r20, [%rd6+16];") == ["race"]
+
+
+def test_strong_accesses_of_lanes_do_not_race():
+    add, far = "red.global.add.u32 [%rd2], 1;", "red.global.add.u32 [%rd3], 1;"
+    assert lanes(STORE + MEET + add + far) == []
+    assert lanes(add + OTHER) == ["race"]
+    assert lanes("st.volatile.global.b32 [%rd2], %r0; ld.volatile.global.b32 %r20, [%rd3];") == []
+
+
+def test_rows_that_lie_far_apart():
+    row = "st.global.v4.b32 [%rd5], {%r0, %r0, %r0, %r0};"
+    rows = "".join(row.replace("%rd5", f"%rd5+{16 * i}") for i in range(8))
+    assert lanes(rows + rows) == []
+    assert lanes(rows + "ld.global.b32 %r20, [%rd5+64];") == []
+    assert lanes(rows + "@%p3 ld.global.b32 %r20, [%rd5+64+512];") == ["race"]
+    assert lanes(rows + MEET + "@%p3 ld.global.b32 %r20, [%rd5+64+512];") == []
+
+
+def test_warps_are_told_apart():
+    assert lanes(STORE.replace("%rd2", "%rd2+128") + MEET + OTHER, warps=1) == []
+    assert lanes("setp.gt.u32 %p5, %r0, 31; @%p5 bra END;" + STORE + MEET + OTHER + "END:", warps=2) == []
+
+
+def test_a_warp_that_touches_very_much_forgets(monkeypatch):
+    monkeypatch.setattr(warp_lanes, "_KEPT", 3)
+    far = "".join(f"st.global.b32 [%rd5+{4 * i}], 1;" for i in range(4))
+    assert lanes(STORE + far + OTHER) == []
+    assert lanes(STORE + far[: far.index(";") + 1] + OTHER) == ["race"]
+
+
+def test_lanes_are_told_with_what_they_touch():
+    machine = Machine(model=for_arch("sm_100a"))
+    machine.monitor = Detector()
+    buffers = {"x": np.zeros(32, np.uint32), "y": np.zeros(32, np.uint32)}
+    (finding,) = run_ptx(SMEM + PLACES + STORE + OTHER, machine=machine, buffers=buffers).grid.findings
+    assert "reads global memory at x at byte 0 while" in finding.message
+    assert "different lanes of the warp, and no bar.warp.sync orders them" in finding.message
+    assert "sync_warp" in finding.hint
+
+
+def test_one_store_of_two_values_to_one_address_is_found_where_it_is_made():
+    assert lanes("st.global.b32 [%rd100], %r0;") == ["lanes-race"]
+    assert lanes(UNIFORM) == []
