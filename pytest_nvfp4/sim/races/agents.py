@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.races.access import Who
+from pytest_nvfp4.sim.races.access import Access, Who
 from pytest_nvfp4.sim.races.clocks import BEFORE, ISSUED, TENSOR, Agent, Clock, Clocks
 from pytest_nvfp4.sim.races.sync_variables import Known, Thread
 from pytest_nvfp4.sim.races.warp_lanes import Lanes
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.races.launch import CtaMemory, LaunchRaces
+    from pytest_nvfp4.sim.races.map_hooks import MapReads
     from pytest_nvfp4.sim.races.tensor_order import TensorUse
     from pytest_nvfp4.sim.run.cta import Cluster
     from pytest_nvfp4.sim.run.warp import Warp
@@ -116,9 +117,10 @@ class BarrierState:
         init, at, who: The epoch of its ``mbarrier.init``, the instruction and the warp.
         fenced: Whether that was made visible to the async proxy, or a warning told that it was not.
         commits: What pipes and ``cp.async`` knew when their arrivals were ordered, until they arrive.
+        loose: What relaxed arrives came after (see ``leaving``).
     """
 
-    __slots__ = ("arrived", "at", "clocks", "commits", "complete", "fenced", "init", "joined", "number", "who")
+    __slots__ = ("arrived", "at", "clocks", "commits", "complete", "fenced", "init", "joined", "loose", "number", "who")
 
     def __init__(self, clocks: Clocks, barrier: Mbarrier) -> None:
         self.clocks = clocks
@@ -126,6 +128,7 @@ class BarrierState:
         self.number = clocks.agent(Owner("mbarrier", barrier.name))
         self.arrived = clocks.clock()
         self.complete: Clock | None = None
+        self.loose: Clock | None = None
         self.commits: deque[Known] = deque()
         self.init: tuple[int, int] | None = None
         self.at = -1
@@ -150,11 +153,12 @@ class BarrierState:
 class Round:
     """What a named barrier or the cluster's orders. Rounds are one chain: who leaves one knows the earlier ones."""
 
-    __slots__ = ("arrived", "complete")
+    __slots__ = ("arrived", "complete", "loose")
 
     def __init__(self, clocks: Clocks) -> None:
         self.arrived = clocks.clock()
         self.complete = clocks.clock()
+        self.loose: Clock | None = None
 
     def finish(self) -> None:
         """The round is complete."""
@@ -208,6 +212,10 @@ class ClusterAgents:
         self.bulk: dict[tuple[int, int], BulkThread] = {}
         self.copies: dict[int, Copies] = {}
         self.warpgroups: dict[object, int] = {}
+        self.map_reads: dict[int, MapReads] = {}
+        """By warp, what its tensor stores read of tensor maps."""
+        self.maps: dict[int, dict[int, Access]] = {}
+        """By address of a tensor map, the last store that uses it, by agent."""
 
     def dissolve(self) -> None:
         """The cluster has ended. What its agents are called stays with the launch."""
@@ -215,8 +223,9 @@ class ClusterAgents:
             if isinstance(agent, WarpAgent):
                 agent.uses.clear()
         self.clocks.dissolve()
-        for kept in (self.barriers, self.rounds, self.pipes, self.bulk, self.copies, self.warpgroups):
+        for kept in (self.barriers, self.rounds, self.pipes, self.bulk, self.copies, self.warpgroups, self.maps):
             kept.clear()
+        self.map_reads.clear()
 
     @cached_property
     def earlier_grids(self) -> int:

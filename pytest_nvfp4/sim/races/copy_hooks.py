@@ -55,6 +55,8 @@ class CopyHooks(Hooks):
             access = make((state.number, barrier.phase + 1, flags, at, agent.who, box, None))
             memory = cta.units.get(CtaMemory) or cta.unit(CtaMemory)
             memory.shared.write(footprint.parts, access, ticks)
+            if barrier.cta is not cta:
+                memory.visits.last[state.number] = access
             ticks = agent.clock.ticks
 
     def copy_read(self, w: Warp, at: int, barrier: Mbarrier, index: int, size: int) -> None:
@@ -156,6 +158,8 @@ class CopyHooks(Hooks):
                 agent.learn(thread.read, done)
                 if not read:
                     agent.learn(thread.write, done)
-
-    def map_changed(self, w: Warp, at: int, address: int, shared: bool) -> None:
-        """A tensor map in global memory: who uses it is checked by ``sync.fences``."""
+        maps = agent.agents.map_reads.get(agent.number)
+        if maps is not None:
+            done = maps.done(allowed)
+            if done:
+                agent.learn(maps.number, done)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from pytest_nvfp4.sim.races.copy_hooks import CopyHooks
 from pytest_nvfp4.sim.races.launch import LaunchRaces
-from pytest_nvfp4.sim.races.memory_hooks import MemoryHooks
+from pytest_nvfp4.sim.races.map_hooks import MapHooks
 from pytest_nvfp4.sim.races.overlap import Overlap
 from pytest_nvfp4.sim.races.sync_hooks import SyncHooks
 from pytest_nvfp4.sim.races.tensor_hooks import TensorHooks
@@ -33,7 +33,7 @@ from pytest_nvfp4.sim.run.grid import Grid
 __all__ = ["Detector"]
 
 
-class Detector(SyncHooks, MemoryHooks, CopyHooks, TensorHooks):
+class Detector(SyncHooks, MapHooks, CopyHooks, TensorHooks):
     """The monitor (``sim.monitor.Monitor``). What it knows lies with the launch, its clusters, CTAs and warps.
 
     Args:

@@ -1,13 +1,15 @@
 """What is told of a pair of accesses that nothing orders: one finding a defect, in words that say what is missing.
 
 A missing edge shows in many pairs: every operand of every MMA after it, and all that follows. So a pair of instructions
-is told once; pairs with the same earlier or the same later line of the user's, pairs of the same two lines, and pairs
-of the same two engines of the same two warps in the same direction, become notes of one finding; and what was told
-counts as ordered from then on, so that its consequences are not told at all.
+is told once; pairs with the same earlier or the same later line of the user's, pairs of the same two lines, pairs of
+the same two engines of the same two warps in the same direction, and pairs for which the same mbarrier should have been
+waited for, become notes of one finding; and what was told counts as ordered from then on, so that its consequences are
+not told at all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -104,24 +106,40 @@ class Reporter:
             (what, memory, "earlier", self._line(old.at)),
             (what, memory, "later", self._line(new.at)),
         )  # fmt: skip
-        known = next((self._groups[key] for key in keys if key in self._groups), None)
-        findings = self.grid.findings
-        if known is not None and known < len(findings):
-            finding = findings[known]
-            if len(finding.notes) < _NOTES:
-                note = f"the same between {self._said(old)} and {self._said(new)}: {pair.place}"
-                findings[known] = replace(finding, notes=(*finding.notes, note))
+        if pair.owners[0].kind == "mbarrier" and not pair.foreign:
+            keys += ((what, memory, "waits for", pair.owners[0].name),)
+        if self._noted(keys, lambda: f"the same between {self._said(old)} and {self._said(new)}: {pair.place}"):
             return
-        for key in keys:
-            self._groups[key] = len(findings)
-        findings.append(self._finding(pair))
+        self.grid.findings.append(self._finding(pair))
 
-    def other(self, kind: str, message: str, hint: str, *, who: Who, at: int) -> None:
-        """Tell of something that is not a pair of data accesses, once an instruction."""
+    def other(
+        self, kind: str, message: str, hint: str, *, who: Who, at: int, group: tuple[object, ...] = (), note: str = ""
+    ) -> None:  # fmt: skip
+        """Tell of something that is not a pair of data accesses, once an instruction.
+
+        What has the same ``group`` as a finding before it becomes a note of that: ``note``, if it is not empty.
+        """
         if (kind, at, at) in self._pairs:
             return
         self._pairs.add((kind, at, at))
+        if group and self._noted(((kind, *group),), lambda: note):
+            return
         self.grid.findings.append(Finding(kind, message, hint, self._where(who, at)))
+
+    def _noted(self, keys: tuple[tuple[object, ...], ...], note: Callable[[], str]) -> bool:
+        """Whether there is a finding with one of these keys, which now has the note; else the next one has the keys."""
+        findings = self.grid.findings
+        known = next((self._groups[key] for key in keys if key in self._groups), None)
+        if known is None or known >= len(findings):
+            for key in keys:
+                self._groups[key] = len(findings)
+            return False
+        finding = findings[known]
+        if len(finding.notes) < _NOTES:
+            said = note()
+            if said:
+                findings[known] = replace(finding, notes=(*finding.notes, said))
+        return True
 
     def part(self) -> dict[tuple[object, ...], Finding]:
         """What a forked process tells."""
@@ -221,6 +239,13 @@ class Reporter:
             return (
                 f"no cp.async.bulk.wait_group.read of {name} is ordered between them",
                 f"cp.async.bulk.commit_group and wait_group.read in the thread that stored, and a barrier{then}",
+            )
+        if kind == "map-read":
+            return (
+                f"no cp.async.bulk.wait_group of the {name} is ordered between them, which would say that they have "
+                "read the map",
+                f"cp.async.bulk.commit_group and wait_group.read 0 in the warp that stored{then} (the tensor map "
+                "manager's update_tensormap has them)",
             )
         if kind == "bulk-write":
             return (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
     from pytest_nvfp4.sim.tcgen05.monitor import Box
 
-__all__ = ["ONE", "Hooks", "box_footprint", "bytes_of", "make", "shared_footprint", "units_footprint"]
+__all__ = ["ONE", "Hooks", "box_footprint", "bytes_of", "make", "order_after", "shared_footprint", "units_footprint"]
 
 ONE = np.zeros(1, np.intp)
 make = partial(tuple.__new__, Access)
@@ -69,7 +69,10 @@ class Hooks:
             "a barrier of the CTA (or of the cluster, for a peer's) between mbarrier.init and the first use",
             who=agent.who,
             at=at,
+            group=("init", state.who.warp if state.who is not None else -1, barrier.cta is agent.memory.cta),
+            note=f"the same for {grid.say(at)} in {agent.who} and the {barrier.name}",
         )
+        order_after(agent, state.init[0])
 
     def _use_beside(self, agent: WarpAgent, state: BarrierState, barrier: Mbarrier, at: int) -> None:
         """The async proxy, or another CTA, uses a barrier."""
@@ -92,6 +95,14 @@ class Hooks:
     @staticmethod
     def _launch_of(barrier: Mbarrier) -> LaunchRaces:
         return barrier.cta.launch.unit(LaunchRaces)
+
+
+def order_after(agent: WarpAgent, number: int) -> None:
+    """Count all that another agent has done as ordered: that it is not was told, and consequences are not."""
+    earlier = agent.clocks.agents.get(number)
+    if earlier is not None:
+        agent.acquire(earlier.clock)
+        earlier.advance()
 
 
 def shared_footprint(launch: LaunchRaces, index: int, where: Pattern | int) -> Footprint:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pytest_nvfp4.sim.races.access import Access
 from pytest_nvfp4.sim.races.agents import BarrierState, ClusterAgents, WarpAgent
 from pytest_nvfp4.sim.races.clocks import INITS, ISSUED, TENSOR, Clock
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_of, is_sc
@@ -91,10 +92,14 @@ class SyncHooks(Hooks):
         state = agent.agents.barrier(barrier)
         if state.number not in agent.met:
             self._use(agent, state, barrier, at)
+        if barrier.cta is not w.cta:
+            visit = Access(agent.number, agent.epoch(), 0, at, agent.who)
+            self._memory(barrier.cta).visits.last[agent.number] = visit
         if state.commits and w.cta.launch.kernel.instructions[at].opcode.startswith("cp.async"):
             _arrive_known(state, state.commits.popleft())
         elif agent.launch.relaxed(at):
             _release_relaxed(agent, state.arrived)
+            state.loose = _performed(agent, state.loose)
         else:
             state.join(agent)
 
@@ -125,20 +130,24 @@ class SyncHooks(Hooks):
                 agent.thread.seen[id(known)] = (CTA if barrier.cta is w.cta else CLUSTER, known)
                 _tensor_work(agent.clock, complete)
                 agent.version += 1
+                agent.memory.visits.performed(complete)
             else:
                 agent.acquire(complete)
                 agent.lanes.meet()
+            if state.loose is not None:
+                agent.memory.visits.performed(state.loose)
 
     # ---- other barriers ------------------------------------------------------------------------------------------
 
     def barrier_arrived(self, w: Warp, mask: int, barrier: Any, at: int) -> None:
         """A release into the round."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        arrived = agent.agents.round(barrier).arrived
+        round_ = agent.agents.round(barrier)
         if agent.launch.relaxed(at):
-            _release_relaxed(agent, arrived)
+            _release_relaxed(agent, round_.arrived)
+            round_.loose = _performed(agent, round_.loose)
         else:
-            agent.release(arrived)
+            agent.release(round_.arrived)
 
     def barrier_completed(self, barrier: Any) -> None:
         """What was released so far is there for whoever leaves."""
@@ -148,8 +157,10 @@ class SyncHooks(Hooks):
     def barrier_passed(self, w: Warp, mask: int, barrier: Any, at: int) -> None:
         """An acquire of the round."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        agent.acquire(agent.agents.round(barrier).complete)
+        round_ = agent.agents.round(barrier)
+        agent.acquire(round_.complete)
         agent.lanes.meet()
+        agent.memory.visits.performed(round_.loose)
         if hasattr(barrier, "cluster"):
             agent.memory.gathered.setdefault(agent.number, agent.epoch())
 
@@ -166,6 +177,15 @@ def _release_relaxed(agent: WarpAgent, clock: Clock) -> None:
     row = clock.ticks[INITS]
     np.maximum(row, agent.clock.ticks[INITS], out=row)
     _tensor_work(clock, agent.clock)
+
+
+def _performed(agent: WarpAgent, loose: Clock | None) -> Clock:
+    """What a relaxed arrive comes after, for those who only need to know that it has been performed."""
+    if loose is None:
+        loose = agent.clocks.clock()
+    loose.join(agent.clock)
+    agent.advance()
+    return loose
 
 
 def _tensor_work(clock: Clock, known: Clock) -> None:

@@ -75,6 +75,8 @@ class TensorHooks(Hooks):
                 memory.tmem.read(reads, tensor, ticks)
             if writes:
                 memory.tmem.write(writes, tensor, ticks)
+            if cta is not w.cta:
+                memory.visits.last[number] = tensor
 
     def tensor_committed(self, w: Warp, at: int, queue: object, barriers: tuple[Mbarrier, ...]) -> None:
         """The barriers will know all that the pipe has been given."""
@@ -90,6 +92,9 @@ class TensorHooks(Hooks):
             state = agents.barrier(barrier)
             self._use_beside(agent, state, barrier, at)
             state.commits.append(known)
+            if barrier.cta is not w.cta:
+                visit = Access(pipe.number, pipe.tick, 0, at, agent.who)
+                self._memory(barrier.cta).visits.last[pipe.number] = visit
         pipe.next_tick()
         agent.advance()
 

@@ -149,6 +149,7 @@ def _issue(w: Warp, lane: int, at: int, form: Store, where: int, address: int, c
     if machine.monitor is not None:
         machine.monitor.copy_out(w, at, lane, index, plan.footprint)
         machine.monitor.global_copied_out(w, at, lane, boxes, bool(form.operation))
+        machine.monitor.map_used(w, at, lane, where)
     depart(Departure(cta.unit(BulkGroups).thread(w, lane), at, read, write, what=what))
 
 

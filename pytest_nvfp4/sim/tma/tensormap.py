@@ -255,7 +255,7 @@ def replace_field(w: Warp, mask: int, at: int, form: Replace, address: Bits, val
     else:
         pairs = list(dict.fromkeys((_at(address, lane), _at(value, lane)) for lane in lanes(mask)))
     for one, new in pairs:
-        _replace(w, at, form, one, new)
+        _replace(w, mask, at, form, one, new)
 
 
 def _at(value: Bits, lane: int) -> int:
@@ -269,7 +269,7 @@ def _in_shared(memory: SharedMemory, address: int, *, what: str) -> tuple[int, b
     return index, memory.data[index : index + BYTES].tobytes()
 
 
-def _replace(w: Warp, at: int, form: Replace, address: int, value: int) -> None:
+def _replace(w: Warp, mask: int, at: int, form: Replace, address: int, value: int) -> None:
     what = form.opcode
     launch = w.cta.launch
     shared = form.space == "shared::cta"
@@ -291,7 +291,7 @@ def _replace(w: Warp, at: int, form: Replace, address: int, value: int) -> None:
     launch.machine.changes += 1
     launch.counters["tensormap.replaces"] += 1
     if launch.machine.monitor is not None:
-        launch.machine.monitor.map_changed(w, at, address, shared)
+        launch.machine.monitor.map_changed(w, mask, at, address, shared)
 
 
 # ---- tensormap.cp_fenceproxy -----------------------------------------------------------------------------------------
@@ -323,14 +323,14 @@ def copy_map(w: Warp, mask: int, at: int, what: str, scope: str, to: Bits, sourc
     if address % BYTES:
         raise Fault("misaligned", f"{what}: global address {address:#x} is not a multiple of {BYTES}")
     launch = w.cta.launch
-    _, data = _in_shared(w.cta.shared, start, what=what)
+    index, data = _in_shared(w.cta.shared, start, what=what)
     launch.machine.memory.write(address, np.frombuffer(data, np.uint8), what=what)
     launch.unit(TensormapWrites).modified(w, address, released=scope)
     launch.machine.changes += 1
     launch.counters["tensormap.copies"] += 1
     fence(w, mask, f"proxy.tensormap::generic.release.{scope}", at)
     if launch.machine.monitor is not None:
-        launch.machine.monitor.map_changed(w, at, address, False)
+        launch.machine.monitor.map_copied(w, mask, at, index, address)
 
 
 # ---- prefetch.tensormap ----------------------------------------------------------------------------------------------
