@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 from pytest_nvfp4.proof.statement import Limits, Status, Verdict
@@ -30,27 +29,32 @@ HOW_TO_GET = "z3 is not installed: pip install 'pytest-nvfp4[proof]' (or pip ins
 
 
 class SolverMissingError(Exception):
-    """z3 is not installed; the message says how to get it."""
-
-    def __init__(self) -> None:
-        super().__init__(HOW_TO_GET)
+    """z3 is not installed, or cannot be imported; the message says how to get it."""
 
 
 def load() -> Z3:
     """The module z3. Raises `SolverMissingError`."""
     try:
         return import_module("z3")
-    except ImportError as error:
-        raise SolverMissingError from error
+    except ModuleNotFoundError as error:
+        if error.name == "z3":
+            raise SolverMissingError(HOW_TO_GET) from error
+        raise SolverMissingError(_broken(error)) from error
+    except Exception as error:
+        # Without its library z3 raises an error of its own, which cannot be named without importing z3.
+        raise SolverMissingError(_broken(error)) from error
+
+
+def _broken(error: Exception) -> str:
+    said = " ".join(str(error).split()) or type(error).__name__
+    return f"z3 is installed and cannot be imported ({said}): pip install --force-reinstall z3-solver"
 
 
 def version() -> str:
     """``z3 4.13.0``, or an empty text without it."""
     try:
-        if find_spec("z3") is None:
-            return ""
         return f"z3 {load().get_version_string()}"
-    except (SolverMissingError, ValueError):
+    except SolverMissingError:
         return ""
 
 

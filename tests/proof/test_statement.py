@@ -99,6 +99,18 @@ def test_the_missing_solver_is_named():
         solver.load()
 
 
+@pytest.mark.parametrize("raises", ["Exception('libz3.so not found.')", "ModuleNotFoundError('no pkg', name='pkg')"])
+def test_a_solver_that_cannot_be_imported_is_unknown_and_says_why(monkeypatch, tmp_path, raises):
+    (tmp_path / "z3.py").write_text(f"raise {raises}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "z3")
+    assert solver.version() == ""
+    statement = judge(claim(Questions(cubes), method=Method.Z3))
+    assert statement.status is Status.UNKNOWN
+    assert statement.reason.startswith("z3 is installed and cannot be imported (")
+    assert "pip install --force-reinstall z3-solver" in statement.reason
+
+
 def test_the_package_does_not_import_the_solver_before_it_is_asked():
     source = (
         "import sys, pytest_nvfp4.proof.catalogue as c, pytest_nvfp4.proof.report\n"
