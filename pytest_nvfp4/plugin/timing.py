@@ -149,8 +149,7 @@ class Comparison:
         try:
             baseline = baseline_rounds(self._item.config, self._item.nodeid)
             if baseline is None:
-                compared = bool(getattr(self._item.config.option, "benchmark_compare", None))
-                return None, "no baseline of this check" if compared else ""
+                return None, self._no_baseline()
             pair = against(
                 baseline,
                 rounds_us=timed.measurement.device_us,
@@ -163,6 +162,15 @@ class Comparison:
         self._pairs.append(pair.rounds)
         (found,) = compare([pair.rounds], self._policy(verdicts=len(self._siblings) + (len(self._siblings) > 1))).shapes
         return found, "; ".join(pair.notes)
+
+    def _no_baseline(self) -> str:
+        """Why a check has nothing to be compared with; empty where nobody asked."""
+        if not getattr(self._item.config.option, "benchmark_compare", None):
+            return ""
+        session = self._item.config.pluginmanager.get_plugin("pytest-benchmark")
+        if not getattr(session, "compared_mapping", None):
+            return "no baseline: no stored file was found that could be read"
+        return "no baseline of this check"
 
     def geomean(self) -> ShapeVerdict | None:
         """The verdict on all problems of the kernel together, at the last of their checks; None elsewhere.

@@ -49,7 +49,8 @@ def test_what_was_stored_is_read():
     [
         ({"options": {"timer": "perf_counter"}}, "its timer is 'perf_counter'"),
         ({"options": None}, "is not a device time"),
-        ({"extra_info": {}}, "is not a device time"),
+        ({"extra_info": {}}, "does not say how it was measured"),
+        ({"extra_info": None}, "does not say how it was measured"),
         ({"extra_info": {EXTRA_KEY: {"schema_version": 9}}}, "another version of this plugin, or edited"),
         ({"stats": {"median": 1}}, "statistics without rounds.*--benchmark-save-data"),
         ({"stats": {"data": [1e-6, -1e-6]}}, "a round that is no time"),
@@ -57,11 +58,12 @@ def test_what_was_stored_is_read():
         ({"stats": {"data": [1e-6, float("nan")]}}, "a round that is no time"),
         ({"stats": {"data": [1e-6, float("inf")]}}, "a round that is no time"),
         ({"stats": {"data": [1e-6, 1e305]}}, "a round that is no time"),
+        ({"stats": {"data": [1e-6, 1e-300]}}, "a round that is no time"),
         ({"stats": {"data": [1e-6, 10**400]}}, "a round that is no time"),
         ({"stats": {"data": [1e-6, True]}}, "a round that is no time"),
         ({"stats": [1]}, "statistics without rounds"),
         ({"options": [1]}, "is not a device time"),
-        ({"extra_info": "text"}, "is not a device time"),
+        ({"extra_info": "text"}, "does not say how it was measured"),
         ({"extra_info": {EXTRA_KEY: "text"}}, "another version of this plugin, or edited"),
     ],
 )

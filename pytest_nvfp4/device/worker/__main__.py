@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_nvfp4.device.job import Job, KernelSpec
-from pytest_nvfp4.device.worker import describe
+from pytest_nvfp4.device.worker import describe, offspring
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import CudaMemory, DeviceMemory, DriverError, HostMemory
 from pytest_nvfp4.device.worker.tamper import TamperCheck, reaches_into
@@ -254,6 +254,8 @@ def main() -> None:
     events = Events(int(os.environ.pop(_RESULT_VARIABLE)))
     leave = os._exit
     apply_limits(dict(os.environ))
+    offspring.adopt()
+    end_all = offspring.end_all
     flush = [stream.flush for stream in (sys.stdout, sys.stderr)]
     try:
         _, file, folder, backend = [*sys.argv, "cuda"][:4]
@@ -273,6 +275,8 @@ def main() -> None:
     for one in flush:
         with contextlib.suppress(Exception):
             one()
+    with contextlib.suppress(Exception):
+        end_all()
     leave(0)
 
 
