@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from pytest_nvfp4.toolchain.device_memory import DeviceMemory, HostBlocks
 from pytest_nvfp4.toolchain.half_product import half_product, is_half_product
+from pytest_nvfp4.toolchain.host_storage import DeviceStorage
 from pytest_nvfp4.toolchain.launches import HostSideError
 from pytest_nvfp4.toolchain.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
 from pytest_nvfp4.toolchain.streams import Streams
@@ -128,6 +129,14 @@ def _array(_tensor: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
     return _numpy(_tensor)
 
 
+def _array_interface(tensor: Any, *_args: Any) -> dict[str, Any]:
+    """What torch says, with the address of the elements in place of the wrapper's, which is none."""
+    with torch._C.DisableTorchFunctionSubclass():
+        told: dict[str, Any] = dict(tensor.__cuda_array_interface__)
+    told["data"] = (tensor.host.data_ptr() if tensor.numel() else 0, False)
+    return told
+
+
 def _storage_refused(name: str) -> Callable[..., Any]:
     def call(*_args: Any, **_kwargs: Any) -> Any:
         raise HostSideError(f"torch.Tensor.{name} of a cuda tensor has no stand-in without a GPU: use data_ptr()")
@@ -147,12 +156,13 @@ _ANSWERS: Final[dict[Any, Callable[..., Any]]] = {
     torch.Tensor.pin_memory: _pinned,
     torch.Tensor.is_pinned: lambda _tensor, *_: False,
     torch.Tensor.get_device: lambda _tensor: 0,
-    torch.Tensor.untyped_storage: _storage_refused("untyped_storage"),
+    torch.Tensor.untyped_storage: lambda tensor: DeviceStorage(tensor.host.untyped_storage(), HostCudaTensor.streams),
     torch.Tensor.storage: _storage_refused("storage"),
     torch.Tensor.share_memory_: _storage_refused("share_memory_"),
     torch.Tensor.__format__: lambda tensor, spec: (
         format(_read(tensor).item(), spec) if tensor.dim() == 0 else object.__format__(tensor, spec)
     ),
+    torch.Tensor.__cuda_array_interface__.__get__: _array_interface,
     torch.Tensor.__repr__: lambda tensor, **_: HostCudaTensor.__repr__(tensor),
     torch.Tensor.__deepcopy__: lambda tensor, memo: memo.setdefault(id(tensor), tensor.clone()),
 }

@@ -20,7 +20,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import SimpleNamespace, TracebackType
 from typing import Any, Final, Self
@@ -29,7 +30,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_nvfp4.toolchain import graphs, torch_streams
+from pytest_nvfp4.toolchain import graphs, torch_beyond, torch_streams
 from pytest_nvfp4.toolchain.device_memory import DeviceMemory
 from pytest_nvfp4.toolchain.device_model import B200, DeviceModel
 from pytest_nvfp4.toolchain.graphs import LaunchQueue
@@ -166,6 +167,9 @@ class TorchCuda:
         torch._C._ensureCUDADeviceGuardSet()
         for name, value in self._cuda_table().items():
             self._patch(torch.cuda, name, value)
+        for owner, name, value in torch_beyond.overrides(self._work):
+            self._patch(owner, name, value)
+        self._stack.enter_context(_variables(torch_beyond.ENVIRONMENT))
         self._patch(HostCudaTensor, "streams", self._work.streams)
         if self._memory is not None:
             self._patch(HostCudaTensor, "memory", self._memory)
@@ -261,6 +265,18 @@ class TorchCuda:
         if device is not None:
             self._set_device(device)
         return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Variables of the environment that are not set yet."""
+    new = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            os.environ.pop(name, None)
 
 
 def _register_with_dsl() -> None:

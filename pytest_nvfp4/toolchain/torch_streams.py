@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final, Self
 
 import torch
@@ -92,6 +91,22 @@ class _Event:
         return math.nan
 
 
+class _StreamContext:
+    """``torch.cuda.StreamContext``: a stream is the current one inside the ``with`` block."""
+
+    def __init__(self, work: TorchStreams, stream: _Stream | None) -> None:
+        self._work = work
+        self.stream = stream
+        self._before: list[_Stream] = []
+
+    def __enter__(self) -> None:
+        self._before.append(self._work.current)
+        self._work.set(self.stream)
+
+    def __exit__(self, *_: object) -> None:
+        self._work.set(self._before.pop())
+
+
 class _OfThread(threading.local):
     """The current stream of a thread, and those to come back to."""
 
@@ -109,6 +124,7 @@ class TorchStreams:
         self._thread = _OfThread()
         self.stream_class = self._make_stream_class()
         self.event_class = self._make_event_class()
+        self.context_class = self._make_context_class()
         self.default = self.stream_class(stream_ptr=0)
 
     @property
@@ -127,15 +143,9 @@ class TorchStreams:
             self._thread.current = stream
             self.streams.current = stream.cuda_stream
 
-    @contextmanager
-    def within(self, stream: _Stream | None) -> Iterator[None]:
+    def within(self, stream: _Stream | None) -> _StreamContext:
         """``torch.cuda.stream``."""
-        before = self.current
-        self.set(stream)
-        try:
-            yield
-        finally:
-            self.set(before)
+        return self.context_class(stream)
 
     def table(self) -> dict[str, Any]:
         """What ``torch.cuda`` offers for streams, by name."""
@@ -146,7 +156,7 @@ class TorchStreams:
             "current_stream": lambda *_: self.current,
             "default_stream": lambda *_: self.default,
             "stream": self.within,
-            "StreamContext": self.within,
+            "StreamContext": self.context_class,
             "set_stream": self.set,
             "synchronize": lambda *_, **__: self.streams.synchronize_device(),
         }
@@ -166,6 +176,17 @@ class TorchStreams:
                 super().__init__(work, handle, priority)
 
         return Stream
+
+    def _make_context_class(self) -> Callable[..., _StreamContext]:
+        work = self
+
+        class StreamContext(_StreamContext):
+            """A context of these streams."""
+
+            def __init__(self, stream: _Stream | None) -> None:
+                super().__init__(work, stream)
+
+        return StreamContext
 
     def _make_event_class(self) -> Callable[..., _Event]:
         work = self

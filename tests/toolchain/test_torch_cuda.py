@@ -93,7 +93,7 @@ said["mixed_store"] = refused(torch.cat, [h, gpu])
 said["mixed_index_self"] = refused(lambda: h[torch.tensor([1], device="cuda")])
 said["numpy"] = refused(x.numpy)
 said["second_gpu"] = refused(torch.empty, 2, device="cuda:1")
-said["storage"] = refused(x.untyped_storage)
+said["storage"] = refused(lambda: x.untyped_storage().resize_(0))
 said["metadata_in_place"] = refused(x.t_)
 said["graph"] = refused(torch.cuda.CUDAGraph)
 said["allocated"] = refused(torch.cuda.memory_allocated)
@@ -107,6 +107,43 @@ said["equal"] = [torch.equal(x, x.clone()), torch.allclose(gpu, gpu), refused(to
 said["not_equal"] = refused(torch.testing.assert_close, gpu, gpu + 1)[0]
 said["dlpack"] = [[int(v) for v in x.__dlpack_device__()], "dltensor" in repr(x.__dlpack__(stream=-1))]
 said["cpu_dlpack"] = int(h.__dlpack_device__()[0])
+
+# storages and interfaces
+store, part = gpu.untyped_storage(), gpu[2:]
+host = store.cpu()
+host_is_apart = host.data_ptr() != store.data_ptr()
+host[0] = host[0] ^ 1
+said["storages"] = [store.data_ptr() == gpu.data_ptr(), store.nbytes(), len(store), str(store.device), store.is_cuda,
+    part.untyped_storage().data_ptr() == store.data_ptr(), host_is_apart, bytes(host) != bytes(store.cpu())]
+kept = store.cpu()
+store.copy_(torch.zeros(6).untyped_storage())
+said["storages"].append(gpu.tolist())
+store.copy_(torch.arange(6.0, device="cuda").untyped_storage())
+said["storages"] += [gpu.tolist(), hasattr(store, "no_such_thing")]
+store.copy_(kept)
+interface = gpu[2:].__cuda_array_interface__
+said["interface"] = [interface["data"] == (gpu.data_ptr() + 8, False), list(interface["shape"]), interface["typestr"]]
+
+# what does not go through torch.cuda
+raw = torch._C._cuda_getCurrentRawStream
+side = torch.cuda.Stream()
+with torch.cuda.stream(side) as nothing:
+    said["raw_stream"] = [raw(0) == side.cuda_stream, torch.accelerator.current_stream() == side, nothing]
+said["raw_stream"].append(raw(0))
+said["external"] = torch.cuda.get_stream_from_external(77, "cuda").cuda_stream
+said["accelerator"] = [torch.accelerator.is_available(), torch.accelerator.device_count(),
+    str(torch.accelerator.current_accelerator()), torch.accelerator.synchronize()]
+said["context_class"] = isinstance(torch.cuda.stream(side), torch.cuda.StreamContext)
+@torch.compile(fullgraph=True)
+def doubled(a):
+    return a * 2
+said["compiled"] = [doubled(x).tolist(), torch.compile(lambda a: a + 1)(x).tolist(),
+    type(torch.compile(module)).__name__]
+weight = torch.ones(3, device="cuda", requires_grad=True)
+said["backward"] = refused((weight * 2).sum().backward)
+hooked = torch.ones(3, requires_grad=True)
+hooked.register_hook(lambda grad: (_ for _ in ()).throw(RuntimeError("of a hook")))
+said["backward_of_others"] = refused((hooked * 2).sum().backward)
 
 # random numbers: reproducible, and the CPU stream is not disturbed
 torch.manual_seed(7); a = torch.randn(4, device="cuda"); b = torch.randn(4)
@@ -251,13 +288,71 @@ def test_mixing_devices_is_an_error_where_torch_says_so(said):
 def test_what_has_no_equivalent_is_an_error_with_its_name(said):
     assert said["numpy"][0] == "TypeError"
     assert "cuda:1" in said["second_gpu"][1]
-    assert "untyped_storage" in said["storage"][1]
+    assert "torch.UntypedStorage.resize_" in said["storage"][1]
     assert "aten::t_" in said["metadata_in_place"][1]
     assert "torch.cuda.CUDAGraph" in said["graph"][1]
     assert "memory_allocated" in said["allocated"][1]
     assert "pickled" in said["pickle"][1]
     assert "already installed" in said["twice"][1]
     assert "cuda:3" in said["wrong_device"][1]
+
+
+def test_a_storage_has_an_address_a_size_and_copies(said):
+    assert said["storages"] == [True, 24, 24, "cuda:0", True, True, True, True, [0.0] * 6, [0.0, 1, 2, 3, 4, 5], False]
+
+
+def test_the_array_interface_gives_the_address_of_the_elements(said):
+    assert said["interface"] == [True, [4], "<f4"]
+
+
+def test_what_does_not_go_through_torch_cuda(said):
+    assert said["raw_stream"] == [True, True, None, 0]
+    assert said["external"] == 77
+    assert said["accelerator"] == [True, 1, "cuda:0", None]
+    assert said["context_class"]
+
+
+def test_compiled_functions_run_as_they_are(said):
+    assert said["compiled"] == [[[0, 2, 4], [6, 8, 10]], [[1, 2, 3], [4, 5, 6]], "Sequential"]
+
+
+def test_a_backward_pass_is_refused_by_name_where_the_engine_asks_the_driver(said):
+    if said["backward"] is not None:  # a torch that was built without CUDA does not ask
+        assert said["backward"][0] == "HostSideError"
+        assert "backward pass" in said["backward"][1]
+    assert said["backward_of_others"] == ["RuntimeError", "of a hook"]
+
+
+TRITON = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def largest(x, out, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    tl.store(out + row, tl.max(tl.abs(tl.load(x + row * n + i, i < n, other=0.0)), 0))
+"""
+
+
+@pytest.mark.slow
+def test_triton_s_kernels_run_in_its_interpreter(tmp_path):
+    """Libraries quantise with them, and check against them."""
+    pytest.importorskip("triton")
+    (tmp_path / "of_triton.py").write_text(TRITON)
+    body = """
+import os
+said["wanted"] = os.environ["TRITON_INTERPRET"]
+from of_triton import largest
+rows = torch.randn(4, 50, device="cuda")
+out = torch.empty(5, device="cuda")[1:]
+largest[(4,)](rows, out, 50, BLOCK=64)
+said["largest"] = torch.equal(out.cpu(), rows.cpu().abs().amax(1))
+redirect.close()
+said["after"] = os.environ.get("TRITON_INTERPRET")
+"""
+    said = run_script(body, tmp_path, prelude=PRELUDE)
+    assert said == {"wanted": "1", "largest": True, "after": None}
 
 
 def test_values_print_and_compare(said):
