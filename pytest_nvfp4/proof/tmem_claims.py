@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pytest_nvfp4.layout.offsets import offset_array
 from pytest_nvfp4.proof.scale_copies import LANE, explicit_operand
@@ -33,17 +35,21 @@ def tiles() -> Iterator[Tile]:
 # --- columns ------------------------------------------------------------------------------------------------------
 
 
-def look_at_columns(*, ignore_k: bool = False) -> Look:
-    """Whether the formula's columns of scale factors are those that the layouts span; wrong with ``ignore_k``."""
+def look_at_columns(*, ignore_k: bool = False, ignore_vector: bool = False) -> Look:
+    """Whether the formula's columns of scale factors are those that the layouts span.
+
+    Wrong with ``ignore_k`` (as for 256 of k) or ``ignore_vector`` (as for 16 elements to a factor).
+    """
     looked = 0
-    for tile in tiles():
-        found = columns(Tile(tile.m, tile.n, 256, ctas=tile.ctas) if ignore_k else tile)
-        for name, rows, counted in (("SFA", tile.m // tile.ctas, found.sfa), ("SFB", tile.n, found.sfb)):
+    for ctas, n, k, vector in itertools.product((1, 2), (64, 128, 192, 256), (256, 512), (16, 32)):
+        tile = Tile(128 * ctas, n, k, ctas=ctas, sf_vector=vector)
+        found = columns(replace(tile, k=256 if ignore_k else k, sf_vector=16 if ignore_vector else vector))
+        for name, rows, counted in (("SFA", tile.m // ctas, found.sfa), ("SFB", n, found.sfb)):
             looked += 1
-            offsets = offset_array(explicit_operand(rows=rows, tile_k=tile.k).tmem)
+            offsets = offset_array(explicit_operand(rows=rows, tile_k=k, vector=vector).tmem)
             spanned = int((offsets % LANE).max()) // 4 + 1
             if spanned != counted:
-                return f"tile {tile}: the layout of {name} spans {spanned} columns, not {counted}", looked
+                return f"tile {tile}, V = {vector}: the layout of {name} spans {spanned} columns, not {counted}", looked
     return None, looked
 
 
@@ -51,12 +57,19 @@ def _columns() -> Claim:
     return Claim(
         name="tmem.columns",
         words="The columns that are counted for scale factors by formula are those that their TMEM layouts span, for "
-        "tiles of 64 to 256 columns, 256 and 512 of k, one and two CTAs.",
+        "tiles of 64 to 256 columns, 256 and 512 of k, 16 and 32 elements to a factor, one and two CTAs with 128 rows "
+        "each.",
         formulas=("rows / 32 * k / (4 V) columns for SFA, ceil(N / 128) * 4 * k / (4 V) for SFB",),
         method=Method.EXHAUSTIVE,
         check=Cases(look_at_columns, "layouts"),
-        preconditions=("V = 16; scale-factors.helpers proves the layouts to be those of the DSL",),
-        controls=(Control("the columns do not grow with k", Cases(lambda: look_at_columns(ignore_k=True), "layouts")),),
+        preconditions=("scale-factors.helpers proves the layouts to be those of the DSL",),
+        controls=(
+            Control("the columns do not grow with k", Cases(lambda: look_at_columns(ignore_k=True), "layouts")),
+            Control(
+                "the columns do not shrink with the elements to a factor",
+                Cases(lambda: look_at_columns(ignore_vector=True), "layouts"),
+            ),
+        ),
     )
 
 

@@ -51,6 +51,8 @@ class Placement:
             raise TmemError("a placement has at least one accumulator of at least one column, each with a read order")
         if not 1 <= self.subtile <= self.width:
             raise TmemError(f"a subtile of {self.subtile} columns: an accumulator has {self.width}")
+        if len({name for name, _ in self.others}) != len(self.others):
+            raise TmemError(f"segments {', '.join(name for name, _ in self.others)}: two have one name")
         if any(sorted(order) != list(range(self.subtiles)) for order in self.order):
             raise TmemError(f"read orders {self.order}: each names the {self.subtiles} subtiles once")
 

@@ -351,5 +351,7 @@ def test_placements_and_leads_that_mean_nothing_are_refused() -> None:
         Placement((0,), 8, 4, ())
     with pytest.raises(TmemError, match="names the 2 subtiles once"):
         Placement((0,), 8, 4, ((0, 0),))
+    with pytest.raises(TmemError, match="two have one name"):
+        placement((0,), width=8, subtile=4, others=(("S", (8, 12)), ("S", (10, 14))))
     with pytest.raises(TmemError, match="none negative"):
         prove_disjoint(placement((0,), width=8, subtile=4), (-1,))
