@@ -16,6 +16,7 @@ _UPGRADE = "upgrade the package modal"
 _OLD_CLIENT = re.compile(
     r"(client|version)[^.]*(too old|out of date|unsupported|not supported|no longer supported|upgrade)", re.IGNORECASE
 )
+_USER = re.compile(r"(?<=://)[^\s/]*@")
 _MOST = 1500
 
 _BY_NAME: dict[str, tuple[Trouble, str, str]] = {
@@ -176,5 +177,10 @@ def clean(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         if secret:
             text = text.replace(secret, "[hidden]")
-    text = text.strip()
+    text = without_password(text).strip()
     return text if len(text) <= _MOST else f"{text[: _MOST // 2]} [...] {text[-_MOST // 2 :]}"
+
+
+def without_password(text: str) -> str:
+    """A text whose addresses name no user and no password."""
+    return _USER.sub("[hidden]@", text)

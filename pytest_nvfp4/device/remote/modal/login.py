@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
+import re
 import socket
 import urllib.parse
+import urllib.request
 from dataclasses import dataclass, field
+from typing import Any
 
 from pytest_nvfp4.device.remote.base import RemoteError
-from pytest_nvfp4.device.remote.modal.errors import INSTALL, LOGIN
+from pytest_nvfp4.device.remote.modal.errors import INSTALL, LOGIN, without_password
 
 _LEAST = (1, 5)
 _MOST = (2, 0)
 _PREFLIGHT_S = 2.0
-_PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy")
+_OAUTH = ("oauth_refresh_token", "oauth_client_id")
+_QUOTED = re.compile(r"'[^']*'")
+_SHORT = 4
+"""A password of fewer characters is hidden in addresses only: it would be found in words that are none."""
+_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks4a": 1080, "socks5": 1080, "socks5h": 1080}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +35,10 @@ class Login:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not be shown."""
-        return (self.token_secret, self.token_id)
+        """What must not be shown: the token, and passwords of proxies."""
+        proxies = (urllib.parse.urlsplit(proxy).password or "" for proxy in urllib.request.getproxies().values())
+        passwords = [text for one in proxies if len(one) >= _SHORT for text in (one, urllib.parse.unquote(one))]
+        return (self.token_secret, self.token_id, *passwords)
 
 
 def check_client() -> str:
@@ -49,8 +59,11 @@ def find_login() -> Login:
     try:
         from modal.config import config
     except Exception as error:  # a damaged configuration file, or a damaged installation
-        raise RemoteError("setup", f"Modal's client cannot be loaded: {error}", INSTALL) from error
+        do = f"mend that file, or {LOGIN}" if type(error).__name__ == "InvalidError" else INSTALL
+        raise RemoteError("setup", f"Modal's client cannot be loaded: {_without_values(error)}", do) from None
     token_id, token_secret = config.get("token_id"), config.get("token_secret")
+    if not (token_id and token_secret) and any(_setting(config, name) for name in _OAUTH):
+        raise RemoteError("login", "Modal's OAuth credentials are not supported here, only tokens", LOGIN)
     if not token_id or not token_secret:
         missing = " and ".join(
             name for name, value in (("token_id", token_id), ("token_secret", token_secret)) if not value
@@ -59,17 +72,26 @@ def find_login() -> Login:
     return Login(token_id=str(token_id), token_secret=str(token_secret), server=str(config.get("server_url")))
 
 
-def knock(server: str) -> None:
-    """Open a connection to the server and close it again: the client itself would try for a minute.
+def _setting(config: Any, name: str) -> object:
+    """A setting that not every version of the client has."""
+    try:
+        return config.get(name)
+    except KeyError:
+        return None
 
-    Behind a proxy nothing is tried: names may not even resolve there.
+
+def _without_values(error: Exception) -> str:
+    """What an error says of a file, in one line; what it quotes of it may be a token without quotes."""
+    return _QUOTED.sub("'[hidden]'", " ".join(str(error).split()))
+
+
+def knock(server: str) -> None:
+    """Open a connection to the server, or to the proxy before it, and close it again: the client itself would try for
+    a minute.
 
     Raises:
-        RemoteError: it cannot be reached.
+        RemoteError: it cannot be reached, or Modal's client lacks what it needs for the proxy.
     """
-    direct = os.environ.get("MODAL_DISABLE_API_PROXY", "").lower() in ("1", "true", "yes")
-    if not direct and any(os.environ.get(name) for name in _PROXIES):
-        return
     last: OSError | None = None
     for url in server.split(","):
         parts = urllib.parse.urlsplit(url.strip())
@@ -78,15 +100,47 @@ def knock(server: str) -> None:
                 with socket.socket(socket.AF_UNIX) as one:
                     one.settimeout(_PREFLIGHT_S)
                     one.connect(parts.path)
+            elif proxy := _proxy(parts.hostname or "", parts.scheme):
+                _knock_at_proxy(proxy)
             else:
-                port = parts.port or (443 if parts.scheme == "https" else 80)
-                with socket.create_connection((parts.hostname or "", port), timeout=_PREFLIGHT_S):
-                    pass
+                _touch(parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 80))
             return
-        except OSError as error:
-            last = error
+        except (OSError, ValueError) as error:  # ValueError: a port that is none
+            last = error if isinstance(error, OSError) else OSError(str(error))
     raise RemoteError(
         "network",
-        f"Modal's server {server} cannot be reached: {last}",
+        f"Modal's server {without_password(server)} cannot be reached: {last}",
         "look at the connection and at a proxy (HTTPS_PROXY), or at MODAL_SERVER_URL",
     )
+
+
+def _touch(host: str, port: int) -> None:
+    with socket.create_connection((host, port), timeout=_PREFLIGHT_S):
+        pass
+
+
+def _proxy(host: str, scheme: str) -> str:
+    """The proxy by which Modal's client would reach a host; empty for none."""
+    direct = os.environ.get("MODAL_DISABLE_API_PROXY", "").lower() not in ("", "0", "false")
+    knows_proxies = importlib.util.find_spec("modal._utils.proxy_support") is not None
+    if direct or not knows_proxies or urllib.request.proxy_bypass(host):
+        return ""
+    proxies = urllib.request.getproxies()
+    return proxies.get(scheme) or proxies.get("all") or ""
+
+
+def _knock_at_proxy(proxy: str) -> None:
+    shown = without_password(proxy)
+    if importlib.util.find_spec("python_socks") is None:
+        raise RemoteError(
+            "setup",
+            f"a proxy is set ({shown}), and python-socks is not installed, without which Modal's client uses none",
+            "pip install 'modal[api-proxy-support]', or set NO_PROXY or MODAL_DISABLE_API_PROXY=1 to use no proxy",
+        )
+    parts = urllib.parse.urlsplit(proxy)
+    try:
+        _touch(parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 80))
+    except (OSError, ValueError) as error:
+        raise RemoteError(
+            "network", f"the proxy {shown} cannot be reached: {error}", "look at HTTPS_PROXY, ALL_PROXY and NO_PROXY"
+        ) from error

@@ -44,11 +44,12 @@ def user(host_server: Loopback, tmp_path: Path) -> User:
 
 
 LOUD = ("-vv", "-rA", "--tb=long", "-o", "log_cli=true", "--log-level=DEBUG", "--showlocals", "--full-trace")
+REPORTS = ("--junitxml=report.xml", "--nvfp4-html=report.html", "--nvfp4-md=report.md")
 DEBUG = {"MODAL_LOGLEVEL": "DEBUG", "MODAL_TRACEBACK": "1", "PYTHONFAULTHANDLER": "1"}
 
 
 def check(user: User, *args: str, **more: str) -> str:
-    return user.run("kernel.py", "-k", "verify", *SMALL, *LOUD, "--junitxml=report.xml", *args, **DEBUG, **more)
+    return user.run("kernel.py", "-k", "verify", *SMALL, *LOUD, *REPORTS, *args, **DEBUG, **more)
 
 
 @pytest.mark.slow
@@ -57,6 +58,7 @@ def test_a_kernel_that_tells_its_environment(user: User) -> None:
     assert "2 failed" in said, said
     assert "it failed with" in said, "it did run there"
     user.assert_no_secret(said)
+    assert all((user.folder / f"report.{kind}").stat().st_size for kind in ("xml", "html", "md"))
     again = check(user, "--nvfp4-resume")
     assert "2 failed" in again
     user.assert_no_secret(again)
@@ -80,6 +82,15 @@ def test_refusals_that_repeat_what_they_were_sent(user: User) -> None:
     assert "as-another-secret-5d1e" not in said
     for place, data in user.places(said).items():
         assert b"as-another-secret-5d1e" not in data, place
+
+
+@pytest.mark.slow
+def test_a_proxy_that_cannot_be_used_is_named_without_its_password(user: User) -> None:
+    said = check(user, MODAL_DISABLE_API_PROXY="0")
+    assert "2 failed" in said, said
+    assert "http://[hidden]@127.0.0.1:9" in said
+    assert user.server.calls == []
+    assert not [place for place, data in user.places(said).items() if b"planted-" in data]
 
 
 @pytest.mark.slow

@@ -21,6 +21,11 @@ MY_PASSWORD NVFP4_CANARY PYTEST_CANARY TORCH_CANARY CUDA_CANARY CUTE_DSL_CANARY 
 """
 PLANTED = {name: f"planted-{number:02d}-8d1f0c7a42e9" for number, name in enumerate(_NAMES.split())}
 """A secret for every kind of variable, each its own, so that one that is found names where it came from."""
+_ADDRESSES = """
+HTTPS_PROXY http_proxy ALL_PROXY PIP_INDEX_URL PIP_EXTRA_INDEX_URL UV_INDEX_URL UV_DEFAULT_INDEX NETRC_ENTRY GIT_REMOTE
+"""
+IN_ADDRESSES = {name: f"planted-at-{number:02d}-3c9b7d15f608" for number, name in enumerate(_ADDRESSES.split())}
+"""Passwords in addresses: of proxies, package indexes, of a host in ~/.netrc, and of the repository's remote."""
 
 
 class User:
@@ -37,6 +42,12 @@ class User:
         self.folder = folder
         self.cache = cache or folder / "cache"
         (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+        home, config = folder / "home", folder / ".git" / "config"
+        home.mkdir(exist_ok=True)
+        (home / ".netrc").write_text(f"machine example.org login me password {IN_ADDRESSES['NETRC_ENTRY']}\n")
+        config.parent.mkdir(exist_ok=True)
+        config.write_text(f'[remote "origin"]\n\turl = https://me:{IN_ADDRESSES["GIT_REMOTE"]}@example.org/x.git\n')
+        self._theirs = {home / ".netrc", config}
 
     def write(self, name: str, text: str) -> Path:
         """A file of theirs."""
@@ -48,7 +59,17 @@ class User:
     def environment(self, **more: str) -> dict[str, str]:
         """Their environment, secrets included."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("MODAL_", "PYTEST_"))}
-        return {**kept, **PLANTED, **self.server.environ(), "NVFP4_CACHE_DIR": str(self.cache), **more}
+        addresses = {
+            name: f"http://me:{secret}@127.0.0.1:9"
+            for name, secret in IN_ADDRESSES.items()
+            if name.endswith(("XY", "xy"))
+        } | {
+            name: f"https://me:{secret}@example.org/simple"
+            for name, secret in IN_ADDRESSES.items()
+            if name.startswith(("PIP", "UV"))
+        }
+        ours = {"NVFP4_CACHE_DIR": str(self.cache), "HOME": str(self.folder / "home")}
+        return {**kept, **PLANTED, **addresses, **self.server.environ(), **ours, **more}
 
     def command(self, *args: str, benchmark: bool = False) -> list[str]:
         """``pytest --nvfp4-remote=modal`` with arguments, without the plugins that it can do without."""
@@ -92,7 +113,7 @@ class User:
         }
         for folder in {self.folder, self.cache, server.folder}:
             for path in folder.rglob("*"):
-                if "site-packages" not in path.parts and path.is_file():
+                if "site-packages" not in path.parts and path not in self._theirs and path.is_file():
                     places[str(path)] = path.read_bytes()
         return places
 
@@ -100,7 +121,7 @@ class User:
         """No secret of the environment is in any of these places; beside requests is Modal's token alone."""
         places = {place: data for place, data in self.places(*said).items() if place not in but}
         headers = b"\0".join(self.server.headers)
-        wanted = {**PLANTED, "MODAL_TOKEN_ID": TOKEN_ID, "MODAL_TOKEN_SECRET": TOKEN_SECRET}
+        wanted = {**PLANTED, **IN_ADDRESSES, "MODAL_TOKEN_ID": TOKEN_ID, "MODAL_TOKEN_SECRET": TOKEN_SECRET}
         wanted |= {secret: secret for secret in secrets}
         found = [
             f"{variable} in {place}"
@@ -108,6 +129,7 @@ class User:
             for place, data in places.items()
             if secret.encode() in data
         ]
-        found += [f"{variable} in headers" for variable, secret in PLANTED.items() if secret.encode() in headers]
+        planted = PLANTED | IN_ADDRESSES
+        found += [f"{variable} in headers" for variable, secret in planted.items() if secret.encode() in headers]
         assert not found, found
         assert TOKEN_SECRET.encode() in headers, "the search would find what is there"
