@@ -180,6 +180,24 @@ def test_lanes_of_a_warp_are_told_as_that():
     assert "sync_warp" in finding.hint
 
 
+def test_barriers_that_are_used_before_their_initialisation_are_one_finding():
+    """One ``bar.sync`` is missing: one finding, whatever uses the barriers, and nothing of what else it would order."""
+    machine = Machine(model=for_arch("sm_100a"))
+    machine.monitor = Detector()
+    inits = "setp.ne.u32 %p8, %r0, 0; @%p8 bra MADE;" + "".join(
+        f"mbarrier.init.shared::cta.b64 [%r3+{8 * i}], 1;" for i in range(3)
+    )
+    uses = "".join(f"mbarrier.arrive.shared::cta.b64 _, [%r3+{8 * i}];" for i in range(3))
+    body = inits + "st.shared.b32 [%r3+512], %r0; MADE: setp.ne.u32 %p7, %r2, 0; @%p7 bra END;"
+    body += by_warp("", uses + "ld.shared.b32 %r20, [%r3+512];", uses) + "END:"
+    ran = run_ptx(SMEM + MINE + body, machine=machine, shared=8192, block=(96, 1, 1))
+    (finding,) = ran.grid.findings
+    assert finding.kind == "race"
+    assert "nothing orders it after the initialisation" in finding.message
+    assert "in warp 1" in finding.message
+    assert [("warp 2" in note) for note in finding.notes] == [True]
+
+
 # ---- pipelines ---------------------------------------------------------------------------------------------------
 
 

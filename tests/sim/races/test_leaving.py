@@ -1,0 +1,74 @@
+"""CTAs of a cluster that end while others may still use their shared memory or their barriers."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_nvfp4.sim.races.detector import Detector
+from pytest_nvfp4.sim.run.machine import Machine
+from pytest_nvfp4.toolchain.device_model import for_arch
+from tests.sim.ptx_case import run_ptx
+from tests.sim.races.test_idioms import GATHER, MINE, PEER, REACH, SMEM, STAY, found
+
+INIT = (
+    "setp.ne.u32 %p8, %r0, 0; @%p8 bra MADE; mbarrier.init.shared::cta.b64 [%r3], 64;"
+    "fence.mbarrier_init.release.cluster; MADE:"
+)
+ARRIVE = (
+    "xor.b32 %r10, %r4, 1; mapa.shared::cluster.u32 %r12, %r3, %r10;mbarrier.arrive{}.shared::cluster.b64 _, [%r12];"
+)
+ONLY = "setp.ne.u32 %p4, %r4, 0; @%p4 bra REACHED;{} REACHED:"
+"""What CTA 0 alone does: it runs first here, so that CTA 1 is still there when it is reached."""
+TAIL = "T: mbarrier.try_wait.parity{}.shared::cta.b64 %p1, [%r3], 0; @!%p1 bra T;"
+ONE_TAIL = "setp.ne.u32 %p8, %r0, 0; @%p8 bra OUT;" + TAIL.format("") + "OUT:"
+RELAXED = ".relaxed.cluster"
+LEAVE = "barrier.cluster.arrive.relaxed; barrier.cluster.wait;"
+
+
+def kinds(body, **kwargs):
+    return found(body, grid=(2, 1, 1), cluster=(2, 1, 1), **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [(STAY, []), (LEAVE, []), ("", ["race"]), ("bar.sync 0;", ["race"])],
+    ids=["a cluster barrier", "a relaxed one", "nothing", "a barrier of the CTA"],
+)
+def test_a_store_to_a_peer_comes_before_its_end(end, said):
+    assert kinds(PEER + GATHER + ONLY.format(REACH) + end) == said
+
+
+@pytest.mark.parametrize(
+    ("arrive", "end", "said"),
+    [("", TAIL.format(""), []), ("", ONE_TAIL, []), ("", "", ["race"]),
+     (RELAXED, TAIL.format(""), []), ("", TAIL.format(RELAXED), []), (RELAXED, TAIL.format(RELAXED), []),
+     (RELAXED, "", ["race"])],
+    ids=["a wait", "a wait of one thread", "no wait", "relaxed arrive", "relaxed wait", "both relaxed",
+         "relaxed arrive, no wait"],
+)  # fmt: skip
+def test_an_arrive_at_a_peer_comes_before_its_end(arrive, end, said):
+    reach = ONLY.format(ARRIVE.format(arrive) + "bra LEFT;")
+    assert kinds(INIT + GATHER + reach + end + "LEFT:") == said
+    assert kinds(INIT + GATHER + ONLY.format(ARRIVE.format(arrive)) + STAY) == []
+
+
+def test_in_another_order_the_cta_has_ended():
+    assert kinds(INIT + GATHER + ARRIVE.format("")) == ["race", "cluster"]
+
+
+def test_the_own_cta_need_not_wait_for_itself():
+    assert found(INIT + "bar.sync 0; mbarrier.arrive.shared::cta.b64 _, [%r3];") == []
+
+
+def test_what_is_told():
+    machine = Machine(model=for_arch("sm_100a"))
+    machine.monitor = Detector()
+    ran = run_ptx(
+        SMEM + MINE + INIT + GATHER + ONLY.format(ARRIVE.format("")), machine=machine, shared=8192, block=(64, 1, 1),
+        grid=(2, 1, 1), cluster=(2, 1, 1), processes=1,
+    )  # fmt: skip
+    (finding,) = ran.grid.findings
+    assert "CTA (1, 0, 0) (rank 1 of its cluster) may end before" in finding.message
+    assert "mbarrier.arrive" in finding.message
+    assert "of CTA (0, 0, 0)" in finding.message
+    assert "producer_tail" in finding.hint
