@@ -99,13 +99,8 @@ class Devices:
 
         With ``--nvfp4-device=auto`` the simulator takes the place of a GPU that cannot run the code.
         """
-        from pytest_nvfp4.device.base import DeviceUnavailableError
-
         device = self.any_arch()
-        try:
-            unsupported = device.unsupported(arch)
-        except DeviceUnavailableError as error:
-            unsupported = str(error)
+        unsupported = _unsupported(device, arch)
         if unsupported is not None and self.options.device == "auto" and device is not self.simulator:
             device, unsupported = self.simulator, self.simulator.unsupported(arch)
         if unsupported is not None:
@@ -115,7 +110,7 @@ class Devices:
     def no_clock(self, arch: str) -> str:
         """Why a kernel of an architecture that is simulated is not timed."""
         device = self.any_arch()
-        unsupported = None if device is self.simulator else device.unsupported(arch)
+        unsupported = None if device is self.simulator else _unsupported(device, arch)
         return f"{unsupported}, and the simulator has no clock" if unsupported else "the simulator has no clock"
 
     @cached_property
@@ -248,6 +243,16 @@ class Devices:
     def _must_simulate(self, kernel: KernelSpec) -> None:
         if (unsupported := self.simulator.unsupported(kernel.arch)) is not None:
             self.lack(unsupported)
+
+
+def _unsupported(device: Device, arch: str) -> str | None:
+    """Why a device cannot run code for an architecture, also where it cannot run anything; None where it can."""
+    from pytest_nvfp4.device.base import DeviceUnavailableError
+
+    try:
+        return device.unsupported(arch)
+    except DeviceUnavailableError as error:
+        return str(error)
 
 
 def _show_lines(terminal: Any, title: str, name: str) -> None:

@@ -161,7 +161,7 @@ class TorchCuda:
         """Install; see :func:`install`."""
         if getattr(torch.cuda, "_nvfp4_redirected", False):
             raise HostSideError("torch's cuda redirection is already installed in this process: close it first")
-        if torch.cuda.is_available():
+        if torch.cuda.is_available() and torch.cuda.device_count():  # the first alone may be true without a device
             raise HostSideError("torch sees a real GPU: run the kernel on it instead of simulating one beside it")
         # Without a device the CUDA guard of C++ fails; this puts a guard that does nothing in its place.
         torch._C._ensureCUDADeviceGuardSet()

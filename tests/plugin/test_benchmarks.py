@@ -123,3 +123,35 @@ def test_a_kernel_for_another_gpu_is_not_timed_and_says_why(project: pytest.Pyte
         ["not run: the kernel is for sm_100a, and Test stand-in is sm_90, and the simulator has no clock*"]
     )
     assert "Benchmark fixture was not used" not in result.stdout.str(), "its failure says so already"
+
+
+BROKEN = """
+from pytest_nvfp4.device import select
+from pytest_nvfp4.device.base import DeviceUnavailableError
+
+
+class Broken:
+    name = "local"
+
+    def describe(self):
+        raise DeviceUnavailableError("no local GPU can be used: there is no device behind it")
+
+    def unsupported(self, arch):
+        self.describe()
+
+
+select.select = lambda name, **more: Broken()
+"""
+
+
+@pytest.mark.slow
+def test_a_gpu_that_cannot_be_used_is_said_in_words(project: pytest.Pytester) -> None:
+    project.makepyfile(broken_device=BROKEN)
+    result = project.runpytest_subprocess(
+        "-p", "broken_device", "-p", "no:hypothesispytest", "-p", "no:cacheprovider", "kernel.py", "-k", "benchmark",
+        "--nvfp4-require-device", TWO[0],
+    )  # fmt: skip
+    assert result.parseoutcomes()["failed"] == 1
+    assert "Traceback" not in result.stdout.str()
+    assert "DeviceUnavailableError" not in result.stdout.str()
+    result.stdout.fnmatch_lines(["not run: *there is no device behind it, and the simulator has no clock*"])

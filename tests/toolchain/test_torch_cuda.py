@@ -239,6 +239,11 @@ streams.watcher = None
 redirect.close()
 said["closed"] = [torch.cuda.is_available(), refused(torch.empty, 2, device="cuda") is not None, (h + 1).tolist()[0],
     x.sum().item()]
+torch.cuda.is_available = lambda: True
+said["claims"] = []
+for count in (1, 0):
+    torch.cuda.device_count = lambda count=count: count
+    said["claims"].append(refused(torch_cuda.install))
 """
     return run_script(body, tmp_path_factory.mktemp("torch"), prelude=PRELUDE)
 
@@ -295,6 +300,12 @@ def test_what_has_no_equivalent_is_an_error_with_its_name(said):
     assert "pickled" in said["pickle"][1]
     assert "already installed" in said["twice"][1]
     assert "cuda:3" in said["wrong_device"][1]
+
+
+def test_a_real_gpu_is_not_hidden_but_a_claim_without_a_device_is(said):
+    real, claimed = said["claims"]
+    assert "torch sees a real GPU" in real[1]
+    assert claimed is None
 
 
 def test_a_storage_has_an_address_a_size_and_copies(said):
