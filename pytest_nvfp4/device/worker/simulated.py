@@ -28,7 +28,7 @@ from pytest_nvfp4.toolchain.worker.findings import Finding
 
 __all__ = ["Simulation"]
 
-_NOTES = frozenset({"exit-before-read", "race-warning", "unaligned-box", "written-twice"})
+_NOTES = frozenset({"exit-before-read", "own-quadrant", "race-warning", "unaligned-box", "written-twice"})
 """Kinds that are worth a word but are no error."""
 _ONE_A_LINE = frozenset({"out-of-bounds", "tmem", "uninitialised"})
 """Kinds that an unrolled statement has once for each of its instructions, and that are told once."""

@@ -124,6 +124,10 @@ class TensorHooks(Hooks):
                 launch.loaded(agent.who, at)
                 use = use._replace(lag=(agent.ld, agent.ld_issued))
             access = Access(agent.number, agent.epoch(), 0, at, agent.who, None, use)
+            if agent.st_known < agent.st_issued:
+                # So do its loads and its stores, in NVIDIA's kernels.
+                ticks = ticks.copy()
+                ticks[:, agent.st] = agent.st_issued
         for box in boxes:
             parts = (launch.tmem.find(box) or box_footprint(launch, box)).parts
             if write:

@@ -25,8 +25,8 @@ mma, cp        any         dealloc                             commit, wait     
 ld             same warp   all that write                      --                        wait::ld
 ld             other warp  mma, cp, st                         sync                      wait::ld, before, after
 ld             other warp  dealloc                             sync                      wait::ld, before
-st             same warp   ld, mma, cp, dealloc                wait::st                  --
-st             same warp   st                                  --                        wait::st
+st             same warp   mma, cp, dealloc                    wait::st                  --
+st             same warp   ld, st                              --                        wait::st
 st             other warp  all but dealloc                     sync, wait::st            before, after
 st             other warp  dealloc                             sync, wait::st            before
 tcgen05.ld     same warp   use of a register that it loads     --                        wait::ld
@@ -34,7 +34,8 @@ tcgen05.ld     same warp   use of a register that it loads     --               
 
 What is an error and what a warning: the ISA wants all of it, except for the last line, where it respects the true
 register dependency. In the last column is what NVIDIA's kernels leave out without harm known: fences around mbarriers
-and barriers, ``wait::ld``, and the wait between the MMAs that read scale factors and the ``cp`` that replaces them.
+and barriers, ``wait::ld``, the wait between the MMAs that read scale factors and the ``cp`` that replaces them, and
+``wait::st`` between a store and a load of one warp (which transpose through tensor memory).
 
 Left to others: operands in shared memory are ordered by the ordinary means (mbarriers, proxy fences). ``alloc`` begins
 the history of its columns; that its address must be ordered before its use is seen in shared memory. A warp is one

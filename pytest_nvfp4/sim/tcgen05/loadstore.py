@@ -15,7 +15,9 @@ reaches lanes 32 * (warp % 4) to + 31 only. For lane t of the warp, with the add
 columns 2 c and 2 c + 1 for column c above; ``.unpack::16b`` writes them, with the high halves 0.
 
 All lanes give the same address. That lane t of a .32x32b may give the address of the row that it reaches, t lanes above
-the warp's, rests on NVIDIA's kernels (a store through the partition of a load).
+the warp's, rests on NVIDIA's kernels (a store through the partition of a load). So does it, and on DeepGEMM, that an
+address without a quadrant (lanes 0 to 31) means the warp's own: the ISA leaves it open, and it is reported as
+``own-quadrant``, which is worth a word and no error. Any other quadrant is a fault.
 
 Results are there when the instruction is issued: registers may be used before ``tcgen05.wait::ld``, for the true
 dependency is respected (PTX ISA, "Register dependencies, same thread"); ``races`` can warn of such a use. ``.red`` is
@@ -177,6 +179,14 @@ def _origin(w: Warp, mask: int, address: Bits, move: Movement, what: str) -> tup
         raise Fault("tmem", f"{what}: the address differs between the lanes of the warp")
     lane, column = one >> 16, one & 0xFFFF
     low = 32 * (w.index % 4)
+    if lane < 32 <= low and lane + move.rows <= 32:
+        w.cta.launch.report(
+            "own-quadrant",
+            f"{what}: lane {lane} of TMEM by warp {w.index}, which reaches lanes [{low}, {low + 32}): taken for lane "
+            f"{low + lane}, as kernels that run on B200s rely on it; the PTX ISA leaves it open",
+            hint=f"adding {low} << 16, 32 lanes times warp index % 4, to the address says it",
+        )
+        lane += low
     if not low <= lane or lane + move.rows > low + 32:
         raise Fault(
             "lane-quadrant",

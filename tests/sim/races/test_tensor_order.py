@@ -227,7 +227,7 @@ def test_a_relaxed_barrier_without_fences_orders_nothing():
         (LD, WAIT_LD, CP, set(), []),
         (ST, "", ST, {"wait::st"}, []),
         (ST, WAIT_ST, ST, set(), []),
-        (ST, "", LD, set(), ["race"]),
+        (ST, "", LD, {"wait::st"}, []),
         (ST, WAIT_ST, LD, set(), []),
         (ST, "", A_READER, set(), ["race"]),
         (CP, "", A_READER, set(), []),

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.tcgen05.loadstore import load, movement, store
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.harness import FULL, make_ctas, own
@@ -124,7 +125,8 @@ def test_uniform_registers_are_stored_too() -> None:
 @pytest.mark.parametrize(
     ("warp", "address", "mask", "kind"),
     [
-        (1, 0, FULL, "lane-quadrant"),
+        (1, 16 << 16, FULL, "lane-quadrant"),
+        (1, 64 << 16, FULL, "lane-quadrant"),
         (0, 32 << 16, FULL, "lane-quadrant"),
         (4, 32 << 16, FULL, "lane-quadrant"),
         (0, 16 << 16, FULL, "lane-quadrant"),
@@ -142,6 +144,33 @@ def test_what_is_found(warp: int, address: int, mask: int, kind: str) -> None:
     with pytest.raises(Fault) as caught:
         load(cta.warps[warp], mask, address, move, "ld", 0)
     assert caught.value.kind == kind
+
+
+def reports(cta: Cta) -> list[tuple[str, str]]:
+    said: list[tuple[str, str]] = cta.launch.reports  # type: ignore[attr-defined]
+    return said
+
+
+@pytest.mark.parametrize("warp", [1, 2, 5])
+@pytest.mark.parametrize("shape", ["32x32b", "16x64b"])
+def test_an_address_without_a_quadrant_is_of_the_warp_s_own_and_worth_a_word(warp: int, shape: str) -> None:
+    [cta] = make_ctas()
+    tmem = own(cta)
+    tmem.wrote(0, 32)
+    tmem.data[:32] = np.arange(32 * 128, dtype=np.uint32).reshape(32, 128)
+    move = movement(shape, 8)
+    row = 16 if shape == "16x64b" else 0
+    quadrant = 32 * (warp % 4)
+    said = load(cta.warps[warp], FULL, quadrant + row << 16, move, "ld", 0)
+    assert reports(cta) == []
+    found = load(cta.warps[warp], FULL, row << 16, move, "ld", 0)
+    assert all((one == other).all() for one, other in zip(found, said, strict=True))
+    ((kind, message),) = reports(cta)
+    assert kind == "own-quadrant"
+    assert f"taken for lane {quadrant + row}" in message
+    store(cta.warps[warp], FULL, row << 16, tuple(range(8)), movement(shape, 8), "st", 0)
+    assert tmem.data[0, quadrant + row] == 0
+    assert tmem.data[0, row] == row
 
 
 def test_an_address_that_differs_between_lanes() -> None:

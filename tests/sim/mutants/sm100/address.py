@@ -120,7 +120,7 @@ mutant(
 mutant(
     "all warps read lane 0",
     lambda k: k.one("tcgen05.ld").compute(1, "and.b32 #, $, 65535;", kind="r"),
-    Found("lane-quadrant", "cute.copy(t2r"),
+    Found("own-quadrant", "cute.copy(t2r", ("taken for lane",)),
 )
 mutant(
     "the address of TMEM is read 4 bytes further",
