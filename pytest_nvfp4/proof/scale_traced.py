@@ -28,9 +28,13 @@ from pytest_nvfp4.proof.scale_copies import (
     explicit_smem,
     explicit_tmem,
 )
+from pytest_nvfp4.proof.scale_loads import Load, find_load, load_claim
 from pytest_nvfp4.proof.statement import Cases, Claim, Control, Method
 
 _MMA = re.compile(r"mma_bs<(\d+)x(\d+)x(\d+), num_cta = ([12])\b.*\bvec_size = (\d+)")
+
+
+Known = Sequence["tuple[Record, TypeInfo]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +45,13 @@ class Found:
         operands: Scale factors with shared memory and TMEM both seen.
         gmem: Layouts of scale factors in global memory, by name.
         missing: What was looked for and not seen, a sentence each.
+        loads: How TMA fills shared memory, of the operands for which that was seen.
     """
 
     operands: tuple[Operand, ...]
     gmem: tuple[tuple[str, Layout], ...]
     missing: tuple[str, ...]
+    loads: tuple[Load, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,14 @@ def find(records: Sequence[Record]) -> Found:
                 )
         else:
             missing.append(found)
-    return Found(tuple(operands), gmem, tuple(missing))
+    loads = [find_load(operand, _named(known, operand.name)) for operand in operands]
+    missing += [said for said in loads if isinstance(said, str)]
+    return Found(tuple(operands), gmem, tuple(missing), tuple(load for load in loads if isinstance(load, Load)))
+
+
+def _named(known: Known, name: str) -> list[tuple[str, TypeInfo]]:
+    """The types whose names have the operand's in them."""
+    return [(record.name, info) for record, info in known if name.lower() in record.name.lower()]
 
 
 def _unseen(names: Sequence[str]) -> tuple[str, ...]:
@@ -123,9 +136,6 @@ def _mma(raw: str) -> _Mma | None:
         return None
     m, n, k, ctas, vector = map(int, found.groups())
     return _Mma(m // ctas, n, k, vector, ctas)
-
-
-Known = Sequence["tuple[Record, TypeInfo]"]
 
 
 def _operand(known: Known, mma: _Mma, letter: str) -> Operand | str:
@@ -287,7 +297,11 @@ def claims_of(found: Found, *, topic: str = "scale-factors.kernel") -> tuple[Cla
     if found.operands:
         named = tuple(f"{operand.name} is {', '.join(operand.names)}" for operand in found.operands)
         padded = tuple(_padding(operand) for operand in found.operands if operand.rows % LANES)
-        claims += claims_for(found.operands, topic=topic, preconditions=(*named, *padded, NOT_FOLLOWED))
+        followed = {load.operand.name for load in found.loads} >= {operand.name for operand in found.operands}
+        given = (*named, *padded, *(() if followed else (NOT_FOLLOWED,)))
+        claims += claims_for(found.operands, topic=topic, preconditions=given)
+        if found.loads:
+            claims.append(load_claim(found.loads, topic=topic, preconditions=padded))
     return tuple(claims)
 
 
@@ -296,8 +310,8 @@ HALF_ROWS = (
     "0-63 and of the upper in lanes 64-127; only MMAs with 128 rows a CTA are followed"
 )
 NOT_FOLLOWED = (
-    "TMA fills shared memory as its layout says: which CTA of a cluster loads and multicasts which part is not "
-    "followed here (the simulator runs it)"
+    "shared memory is filled as its layout says: the load from global memory is not followed here (the simulator runs "
+    "it)"
 )
 
 

@@ -103,7 +103,7 @@ def test_scale_factors_of_the_repositorys_kernel(cli):
     data = json.loads(done.out)
     judged = {one["name"]: one for one in data["statements"]}
     assert data["missing"] == []
-    for part in ("gmem", "smem", "tmem", "copy"):
+    for part in ("gmem", "smem", "tmem", "copy", "load"):
         assert judged[f"scale-factors.kernel.{part}"]["status"] == "proved"
         assert judged[f"scale-factors.kernel.{part}"]["method"] != "z3"
 

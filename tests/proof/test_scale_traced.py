@@ -49,7 +49,7 @@ def test_the_repositorys_kernel(records):
     assert [operand.rows for operand in found.operands] == [128, 128]
     assert found.operands[0].names == tuple(f"{SCOPE}.{name}" for name in ("sSFA", "tCtSFA", "tSsSFA", "tStSFA"))
     assert {name: str(one.status) for name, one in judged.items()} == dict.fromkeys(
-        ("gmem", "smem", "tmem", "broadcast", "copy"), "proved"
+        ("gmem", "smem", "tmem", "broadcast", "copy", "load"), "proved"
     )
     # 2 operands, 3 stages, 128 rows, 4 MMAs of 4 factors, 4 quadrants.
     assert judged["copy"].checked == f"{2 * 3 * 128 * 16 * 4} factors"
@@ -218,9 +218,8 @@ def test_an_mma_over_a_pair_of_ctas_has_the_same_claims(records):
     assert found.missing == ()
     assert [operand.rows for operand in found.operands] == [128, 128]
     assert {one.status for one in judged.values()} == {Status.PROVED}
-    wide, _ = verdicts(with_mma(records, "256x256x64, num_cta = 2"))
-    assert wide["smem"].status is Status.REFUTED, "SFB of each CTA is of all N"
-    assert "SFB: shared memory has 128 rows, and the MMA reads 256" in wide["smem"].counterexample
+    _, sfb = scale_traced.find(with_mma(records, "256x256x64, num_cta = 2")).operands
+    assert "SFB: shared memory has 128 rows, and the MMA reads 256" in scale_copies.look_at_smem(sfb)[0]
 
 
 def test_beside_a_pairs_mma_one_of_one_cta_only_partitions(records):
@@ -237,13 +236,21 @@ def test_a_pair_with_64_rows_each_is_not_followed_and_said(records):
     assert found.missing == (scale_traced.HALF_ROWS,)
 
 
+def given(found, part):
+    (claim,) = [claim for claim in scale_traced.claims_of(found) if claim.name.endswith(f".{part}")]
+    return claim.preconditions
+
+
 def test_what_is_not_followed_is_a_precondition(records):
-    judged, _ = verdicts(records)
-    assert scale_traced.NOT_FOLLOWED in judged["smem"].preconditions
-    assert not [text for text in judged["copy"].preconditions if "first row on" in text]
-    narrow, _ = verdicts(with_mma(records, "128x64x64, num_cta = 1"))
-    assert narrow["copy"].status is Status.PROVED
-    (said,) = [text for text in narrow["copy"].preconditions if "first row on" in text]
+    found = scale_traced.find(records)
+    assert [load.operand.name for load in found.loads] == ["SFA", "SFB"]
+    assert scale_traced.NOT_FOLLOWED not in given(found, "smem")
+    assert not [text for text in given(found, "copy") if "first row on" in text]
+    unseen = scale_traced.find([record for record in records if "tBgSFB" not in record.name])
+    assert [load.operand.name for load in unseen.loads] == ["SFA"]
+    assert scale_traced.NOT_FOLLOWED in given(unseen, "smem")
+    narrow = scale_traced.find(with_mma(records, "128x64x64, num_cta = 1"))
+    (said,) = [text for text in given(narrow, "copy") if "first row on" in text]
     assert said.startswith("an MMA reads SFB from its first row on: 64 of the 128 rows that are laid out")
 
 

@@ -155,9 +155,9 @@ def scale_factors_command(
 ) -> None:
     """Prove that KERNEL's scale factors are where the MMA reads them.
 
-    Its layouts in global memory, shared memory and TMEM and its copies between the last two are taken from its trace;
-    every (row, k-block) of a tile is followed to the lane, column and byte that the MMA reads. With the statements on
-    cuBLAS's 128x4 layout, for all m and k.
+    Its layouts in global memory, shared memory and TMEM, its loads by TMA and its copies to TMEM are taken from its
+    trace; every (row, k-block) of a tile is followed to the lane, column and byte that the MMA reads. With the
+    statements on cuBLAS's 128x4 layout, for all m and k.
     """
     from pytest_nvfp4.cli.subject import resolve
     from pytest_nvfp4.cli.tracing import trace

@@ -1,0 +1,199 @@
+"""TMA's copies of scale factors from global to shared memory: what it brings is where shared memory's layout has it.
+
+``cpasync.tma_partition`` gives two tensors of equal size: index i of the one is a coordinate of the TMA tensor in
+global memory, (16-bit word of a block of 128 rows by 4 factors, tile of k, tile of rows), and index i of the other is
+where its byte goes in shared memory. The coordinate tensor that the MMA's partition has beside it says which coordinate
+is the factor of a (row, k). So a factor's byte is followed by way of its coordinate, and compared with the layout that
+`pytest_nvfp4.proof.scale_copies` starts from.
+
+A coordinate tensor begins at a tile that is known at run time only, so all coordinates are relative to it. Which CTA of
+a cluster loads and multicasts which part is not followed: the parts together are the whole that is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+from pytest_nvfp4.layout.algebra import modes
+from pytest_nvfp4.layout.canonical import canonical
+from pytest_nvfp4.layout.errors import LayoutError
+from pytest_nvfp4.layout.grammar import TypeInfo
+from pytest_nvfp4.layout.notation import ComposedLayout, Layout
+from pytest_nvfp4.layout.offsets import domain_size
+from pytest_nvfp4.layout.tree import ScaledBasis, Tree, is_static, leaves
+from pytest_nvfp4.proof.scale_copies import MMA_K, Operand
+from pytest_nvfp4.proof.statement import Cases, Claim, Control, Method
+
+Coordinate: TypeAlias = "tuple[int | Fraction, ...]"
+Look: TypeAlias = "tuple[str | None, int]"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How TMA fills the scale factors of one operand.
+
+    Attributes:
+        operand: Whose they are.
+        source: Index -> coordinate, the elements that share a factor left out.
+        target: Index -> byte of one stage of shared memory, likewise.
+        factors: ((row, k), 0, MMA of k) -> coordinate.
+        names: Which variables these are.
+    """
+
+    operand: Operand
+    source: Layout
+    target: Layout
+    factors: Layout
+    names: tuple[str, ...]
+
+
+def find_load(operand: Operand, mine: Sequence[tuple[str, TypeInfo]]) -> Load | str | None:
+    """The load of an operand among the named types that are its own.
+
+    None where it is not seen whole, and a sentence where there are several and they differ.
+    """
+    shared = [
+        (name, whole)
+        for name, info in mine
+        if info.space == "smem" and info.family == "memref" and isinstance(info.layout, Layout)
+        if len(modes(info.layout)) == 2 and (whole := _without_sharing(modes(info.layout)[0])) is not None
+    ]
+    coordinates = [(name, layout) for name, info in mine if (layout := _coordinates(info)) is not None]
+    sources = [
+        (name, whole)
+        for name, layout in coordinates
+        if (whole := _without_sharing(modes(layout)[0])) is not None and len(modes(modes(layout)[0])) <= 2
+    ]
+    size = [domain_size(part) for part in modes(operand.smem)[:3]]
+    factors = [
+        (name, Layout(tuple(part.shape for part in parts[:3]), tuple(part.stride for part in parts[:3])))
+        for name, layout in coordinates
+        if len(parts := modes(layout)) > 3 and _is_tile(parts[:3], size)
+    ]
+    sizes = {domain_size(target) for _, target in shared} & {domain_size(source) for _, source in sources}
+    if not sizes or not factors:
+        return None
+    whole = max(sizes)
+    chosen = [[one for one in candidates if domain_size(one[1]) == whole] for candidates in (sources, shared)] + [
+        factors
+    ]
+    for candidates in chosen:
+        if len({str(canonical(layout)) for _, layout in candidates}) > 1:
+            both = " and ".join(name for name, _ in candidates)
+            return f"{operand.name}: {both} are different layouts; which of them its load uses is not known"
+    (source_name, source), (target_name, target), (factors_name, found) = (candidates[0] for candidates in chosen)
+    return Load(operand, source, target, found, (source_name, target_name, factors_name))
+
+
+def _coordinates(info: TypeInfo) -> Layout | None:
+    """The layout of a coordinate tensor, without where it begins."""
+    layout = info.layout.outer if isinstance(info.layout, ComposedLayout) else info.layout
+    if info.family != "coord_tensor" or not isinstance(layout, Layout) or not isinstance(layout.shape, tuple):
+        return None
+    return layout
+
+
+def _is_tile(parts: Sequence[Layout], size: Sequence[int]) -> bool:
+    if not all(is_static(part.shape) and is_static(part.stride) for part in parts):
+        return False
+    return [domain_size(part) for part in parts] == list(size) and len(modes(parts[0])) == 2
+
+
+def _without_sharing(layout: Layout) -> Layout | None:
+    """A mode without a last leaf of stride 0, of the elements that share a factor; None where one lies elsewhere."""
+    pairs = [pair for pair in zip(leaves(layout.shape), leaves(layout.stride), strict=True) if pair[0] != 1]
+    while pairs and pairs[-1][1] == 0:
+        pairs.pop()
+    if not pairs or not all(isinstance(size, int) for size, _ in pairs):
+        return None
+    if any(stride == 0 or not isinstance(stride, int | ScaledBasis) for _, stride in pairs):
+        return None
+    return Layout(tuple(size for size, _ in pairs), tuple(stride for _, stride in pairs))
+
+
+# --- what is looked at --------------------------------------------------------------------------------------------
+
+
+def _coordinate(value: Tree) -> Coordinate:
+    found = leaves(value)
+    if not all(isinstance(part, int | Fraction) for part in found):
+        raise LayoutError(f"a coordinate of {value}, which is not made of numbers")
+    # (0,0,0) and 0 are the same coordinate: modes behind the last that is not 0 say nothing.
+    kept = [part for part in found if isinstance(part, int | Fraction)]
+    while kept and kept[-1] == 0:
+        kept.pop()
+    return tuple(kept)
+
+
+def look_at_load(load: Load, *, late: int = 0) -> Look:
+    """Whether TMA brings the byte of every factor to where shared memory has it; with ``late``, wrongly, so far on."""
+    moved: dict[Coordinate, int] = {}
+    for index in range(domain_size(load.target)):
+        byte = load.target(index)
+        if not isinstance(byte, int):
+            raise LayoutError(f"{load.target}: its values are no bytes")
+        at = _coordinate(load.source(index))
+        if moved.setdefault(at, byte + late) != byte + late:
+            return f"{load.operand.name}: TMA brings coordinate {_shown(at)} to bytes {moved[at]} and {byte}", index + 1
+    looked = 0
+    for row, k, mma in _factors_of(load.operand):
+        looked += 1
+        at = _coordinate(load.factors(((row, k), 0, mma)))
+        stage = (0,) if len(modes(load.operand.smem)) == 4 else ()
+        wanted = load.operand.smem(((row, k), 0, mma, *stage))
+        if moved.get(at) != wanted:
+            where = f"row {row}, k {mma * MMA_K + k}"
+            brought = f"to byte {moved[at]}" if at in moved else "nowhere"
+            return (
+                f"{load.operand.name}, {where}: TMA brings its coordinate {_shown(at)} {brought}, and shared memory "
+                f"has it at byte {wanted}"
+            ), looked
+    return None, looked
+
+
+def _factors_of(operand: Operand) -> Iterator[tuple[int, int, int]]:
+    """(row, first element of k, MMA of k) of every factor that the MMA reads."""
+    for mma in range(domain_size(modes(operand.smem)[2])):
+        for k in range(0, MMA_K, operand.vector):
+            for row in range(operand.rows):
+                yield row, k, mma
+
+
+def _shown(coordinate: Coordinate) -> str:
+    padded = (*coordinate, *(0,) * (3 - len(coordinate)))
+    return f"({', '.join(map(str, padded))})"
+
+
+PARTS = (
+    "cute.copy brings index i of its source to index i of its target, and the CTAs of a cluster that share a tile load "
+    "and multicast all of its parts: which loads which is not followed (the simulator runs it)"
+)
+
+
+def load_claim(loads: Sequence[Load], *, topic: str, preconditions: tuple[str, ...] = ()) -> Claim:
+    """The claim on the loads of a kernel."""
+
+    def look(*, late: int = 0) -> Look:
+        looked = 0
+        for load in loads:
+            wrong, count = look_at_load(load, late=late)
+            looked += count
+            if wrong is not None:
+                return wrong, looked
+        return None, looked
+
+    what = " and ".join(load.operand.name for load in loads)
+    names = tuple(f"{load.operand.name}'s load is {', '.join(load.names)}" for load in loads)
+    return Claim(
+        name=f"{topic}.load",
+        words=f"TMA brings the factor of every (row, k-block) of a tile of {what} to the byte of shared memory at "
+        "which its layout has it.",
+        formulas=("target(i) = smem(row, k) for the i with source(i) = coordinate(row, k)",),
+        method=Method.EXHAUSTIVE,
+        check=Cases(look, "factors"),
+        preconditions=(*preconditions, *names, PARTS),
+        controls=(Control("TMA writes one block of 512 bytes late", Cases(lambda: look(late=512), "factors")),),
+    )
