@@ -76,8 +76,8 @@ def find_load(operand: Operand, mine: Sequence[tuple[str, TypeInfo]]) -> Load | 
     sizes = {domain_size(target) for _, target in shared} & {domain_size(source) for _, source in sources}
     if not sizes or not factors:
         return None
-    whole = max(sizes)
-    chosen = [[one for one in candidates if domain_size(one[1]) == whole] for candidates in (sources, shared)] + [
+    most = max(sizes)
+    chosen = [[one for one in candidates if domain_size(one[1]) == most] for candidates in (sources, shared)] + [
         factors
     ]
     for candidates in chosen:
