@@ -8,11 +8,11 @@ import tempfile
 from collections.abc import Generator
 from pathlib import Path, PurePosixPath
 
-from pytest_nvfp4.device import blas
-from pytest_nvfp4.device.process import BOOTSTRAP, PACKAGE
 from pytest_nvfp4.device.remote.base import Execution, RemoteError
+from pytest_nvfp4.isolation import blas
 from pytest_nvfp4.isolation.environment import NO_GPU
 from pytest_nvfp4.isolation.stream import OnOutput, Piece, Streamed, hand_over, streamed
+from pytest_nvfp4.toolchain.launcher import worker
 
 _PROGRAM = "program.py"
 
@@ -79,7 +79,7 @@ def execution(
         arguments = [str(main), str(folder), backend, *program.arguments]
         return (
             yield from streamed(
-                [sys.executable, "-P", str(BOOTSTRAP), str(PACKAGE), "pytest_nvfp4.device.worker.program", *arguments],
+                worker("pytest_nvfp4.device.worker.program", *arguments).command,
                 cwd=work,
                 deadline_s=program.deadline_s,
                 environ={**variables, **(environ or {}), **program.environ},

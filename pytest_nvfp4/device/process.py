@@ -11,11 +11,20 @@ from pytest_nvfp4.device.assemble import assemble, source_names
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.isolation.environment import NO_GPU
+from pytest_nvfp4.toolchain.launcher import PRELOAD, worker
 
-PACKAGE = Path(__file__).resolve().parents[1]
-"""The folder of this package."""
-BOOTSTRAP = PACKAGE / "toolchain" / "worker" / "bootstrap.py"
-"""The script that starts a module of this package in any interpreter."""
+_WORKER = "pytest_nvfp4.device.worker.__main__"
+_PRELOAD = (
+    *PRELOAD,
+    "pytest_nvfp4.device.job",
+    "pytest_nvfp4.device.worker.describe",
+    "pytest_nvfp4.device.worker.offspring",
+    "pytest_nvfp4.device.worker.simulated",
+    "pytest_nvfp4.device.worker.tamper",
+    "pytest_nvfp4.device.worker.verify",
+    "pytest_nvfp4.device.worker.watch",
+)
+"""What a worker imports before its kernel. One for a GPU begins from nothing, as whatever CUDA does it does there."""
 
 
 def run_in_worker(
@@ -41,16 +50,7 @@ def run_in_worker(
         variables["CUTE_DSL_ARCH"] = job.kernel.arch
     site = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).exists())
     outcome = isolation.run(
-        [
-            sys.executable,
-            "-P",
-            str(BOOTSTRAP),
-            str(PACKAGE),
-            "pytest_nvfp4.device.worker.__main__",
-            str(path),
-            str(folder),
-            backend,
-        ],
+        worker(_WORKER, path, folder, backend, preload=_PRELOAD if backend != "cuda" else ()),
         cwd=scratch,
         deadline_s=job.deadline_s,
         environ={**variables, **(environ or {}), "PYTHONPATH": site},

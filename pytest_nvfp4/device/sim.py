@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pytest_nvfp4.device import blas
 from pytest_nvfp4.device.job import Job, KernelSpec
 from pytest_nvfp4.device.process import run_in_worker
 from pytest_nvfp4.device.result import DeviceInfo, Result
+from pytest_nvfp4.isolation import blas
 from pytest_nvfp4.toolchain.device_model import for_arch
 
 FindCompiled = Callable[[KernelSpec, Path], Sequence[Path]]

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 """On top of the environment of a process that stands in for a GPU, so that torch does not see one that is there."""
 
+TOKEN_VARIABLE = "NVFP4_PROCESS_TOKEN"
+"""Names the token by which a process is found that was left behind."""
+
 _LOCALE = (
     "LC_ALL LC_CTYPE LC_COLLATE LC_MESSAGES LC_MONETARY LC_NUMERIC LC_TIME LC_PAPER LC_NAME LC_ADDRESS LC_TELEPHONE "
     "LC_MEASUREMENT LC_IDENTIFICATION"

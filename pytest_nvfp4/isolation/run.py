@@ -13,16 +13,20 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_nvfp4.isolation import stopping
-from pytest_nvfp4.isolation.environment import scrubbed
+from pytest_nvfp4.isolation.environment import TOKEN_VARIABLE, scrubbed
 from pytest_nvfp4.isolation.limits import FILE_VARIABLE, MEMORY_VARIABLE, PARENT_VARIABLE
 from pytest_nvfp4.isolation.outcome import Captured, Outcome
+from pytest_nvfp4.isolation.worker import Worker
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.isolation.nursery import Forked
 
 RESULT_VARIABLE = "NVFP4_RESULT_FD"
 """Environment variable that names the descriptor on which the process returns its result."""
 
-_TOKEN_VARIABLE = "NVFP4_PROCESS_TOKEN"
 _DRAIN_S = 1.0
 _LOOK_S = 0.05
 
@@ -78,7 +82,7 @@ class _Result:
 
 def _marked(token: str) -> list[int]:
     """Processes that carry our token in their environment: children that left the process group included."""
-    needle = f"{_TOKEN_VARIABLE}={token}".encode()
+    needle = f"{TOKEN_VARIABLE}={token}".encode()
     found = []
     for entry in Path("/proc").iterdir() if sys.platform == "linux" else ():
         if entry.name.isdigit():
@@ -111,8 +115,8 @@ def kill_marked(token: str, own: int) -> int:
 
 @contextlib.contextmanager
 def started(
-    command: Sequence[str], *, cwd: Path, environ: Mapping[str, str], token: str, stdin: Path | None = None
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    command: Sequence[str] | Worker, *, cwd: Path, environ: Mapping[str, str], token: str, stdin: Path | None = None
+) -> Iterator[tuple[subprocess.Popen[bytes] | Forked, int]]:
     """The started process and the reading end of its result pipe; whatever happens, nothing of it is left.
 
     Its standard input is the file ``stdin``, or empty.
@@ -121,16 +125,7 @@ def started(
     try:
         try:
             with (stdin or Path(os.devnull)).open("rb") as given:
-                process = subprocess.Popen(
-                    command,
-                    cwd=cwd,
-                    env={**environ, RESULT_VARIABLE: str(write_end), _TOKEN_VARIABLE: token},
-                    stdin=given,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    pass_fds=(write_end,),
-                    start_new_session=True,
-                )
+                process = _start(command, cwd=cwd, environ=environ, token=token, stdin=given.fileno(), result=write_end)
         finally:
             os.close(write_end)
         try:
@@ -142,12 +137,40 @@ def started(
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
+            if not isinstance(process, subprocess.Popen):
+                process.close()
     finally:
         os.close(read_end)
 
 
+def _start(
+    command: Sequence[str] | Worker, *, cwd: Path, environ: Mapping[str, str], token: str, stdin: int, result: int
+) -> subprocess.Popen[bytes] | Forked:
+    """Have it forked where that can be, and start it from nothing otherwise."""
+    if isinstance(command, Worker):
+        from pytest_nvfp4.isolation.nursery import NURSERIES, Birth
+
+        birth = Birth(
+            cwd=cwd, environ=environ, token=token, stdin=stdin, result=result, result_variable=RESULT_VARIABLE
+        )
+        forked = NURSERIES.fork(command, birth)
+        if forked is not None:
+            return forked
+        command = command.command
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={**environ, RESULT_VARIABLE: str(result), TOKEN_VARIABLE: token},
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=(result,),
+        start_new_session=True,
+    )
+
+
 def run(
-    command: Sequence[str],
+    command: Sequence[str] | Worker,
     *,
     cwd: Path,
     deadline_s: float,
@@ -165,8 +188,9 @@ def run(
     token in the environment also children that left the group.
 
     Args:
-        command: Program and arguments. Memory and file limits take effect where the command calls
-            ``pytest_nvfp4.isolation.limits.apply`` on itself, as this project's workers do.
+        command: Program and arguments, or a worker, which may be forked (see ``isolation.nursery``). Memory and file
+            limits take effect where the command calls ``pytest_nvfp4.isolation.limits.apply`` on itself, as this
+            project's workers do.
         cwd: Its working directory.
         deadline_s: Seconds after which it is killed.
         environ: Variables on top of the scrubbed environment.
@@ -186,7 +210,6 @@ def run(
         settings[MEMORY_VARIABLE] = str(memory_bytes)
     if file_bytes is not None:
         settings[FILE_VARIABLE] = str(file_bytes)
-    start = time.monotonic()
     out, err, result = _Tail(output_bytes), _Tail(output_bytes), _Result(result_bytes)
     timed_out = False
     stragglers = 0
@@ -199,6 +222,7 @@ def run(
         for descriptor, sink in ((process.stdout.fileno(), out), (process.stderr.fileno(), err), (read_end, result)):
             os.set_blocking(descriptor, False)
             selector.register(descriptor, selectors.EVENT_READ, sink)
+        start = time.monotonic()  # what it waited for a nursery is no time of its own
         until = start + deadline_s
         ended = False
         while selector.get_map():

@@ -15,15 +15,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_nvfp4 import isolation
-from pytest_nvfp4.isolation import Outcome
+from pytest_nvfp4.isolation import Outcome, blas
 from pytest_nvfp4.isolation.environment import NO_GPU, scrubbed
 from pytest_nvfp4.toolchain import artifacts, bundle, compiled, hostside
 from pytest_nvfp4.toolchain.cache import TraceCache, content_key, file_hash
+from pytest_nvfp4.toolchain.launcher import PACKAGE, PRELOAD, worker
 from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION, TraceRequest
 from pytest_nvfp4.toolchain.source import KernelSource, read_source, syntax_problem
 from pytest_nvfp4.toolchain.trace import SCHEMA, Artifact, Code, Finding, LaunchFact, Trace, Value
+from pytest_nvfp4.toolchain.worker.contract import uses_torch
 
-_PACKAGE = Path(__file__).resolve().parents[1]
 _WORKER = "pytest_nvfp4.toolchain.worker.__main__"
 _MAX_LAUNCHES = 1000
 _DIAGNOSTIC = re.compile(r"^loc\(.*\): ((?:error|note): .*)$", re.MULTILINE)
@@ -86,7 +87,7 @@ def _own_hash() -> str:
     """Hash of the code that makes traces, so that a trace of another version of it is not used."""
     digest = hashlib.sha256()
     for folder in ("toolchain", "isolation"):
-        for path in sorted((_PACKAGE / folder).rglob("*.py")):
+        for path in sorted((PACKAGE / folder).rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -196,12 +197,13 @@ class Tracer:
                 **hostside.environment(folder, arch=request.arch),
                 **{f"{prefix}_KEEP_IR": "1" for prefix in hostside.DSL_PREFIXES},
                 **NO_GPU,
+                **blas.variables(),
                 "PYTHONFAULTHANDLER": "1",
                 "PYTHONUNBUFFERED": "1",
             }
-            bootstrap = _PACKAGE / "toolchain" / "worker" / "bootstrap.py"
+            preload = PRELOAD if uses_torch(request.kernel, request.entry.file if request.entry else None) else ()
             outcome = isolation.run(
-                [str(request.toolchain.python), "-P", str(bootstrap), str(_PACKAGE), _WORKER, str(job)],
+                worker(_WORKER, job, python=request.toolchain.python, preload=preload),
                 cwd=scratch,
                 deadline_s=self._limits.deadline_s,
                 environ=environ,
@@ -220,7 +222,7 @@ class Tracer:
             "arch": request.arch,
             "options": list(request.options),
             "roots": [str(root) for root in dict.fromkeys((self._root, *request.all_roots))],
-            "package": str(_PACKAGE),
+            "package": str(PACKAGE),
             "artifacts": str(folder),
             "compiled": str(compiled.folder_of(request.kernel, below=folder)),
             "capture": request.capture,

@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _measure(arguments: argparse.Namespace, folder: Path) -> None:
-    from pytest_nvfp4.device import blas
+    from pytest_nvfp4.isolation import blas
     from pytest_nvfp4.toolchain import hostside
 
     os.environ.update(hostside.environment(folder, arch=arguments.arch))

@@ -118,11 +118,6 @@ def _leave_alone(watched: Callable[[str], bool]) -> None:
     setattr(SourceFileLoader, write.__name__, set_data)
 
 
-def _mentions_torch(session: _Session) -> bool:
-    files = [session.kernel, *([session.entry[0]] if session.entry else [])]
-    return session.entry is None or any(b"torch" in file.read_bytes() for file in files if file.is_file())
-
-
 def _call_entry(session: _Session, module: ModuleType, name: str) -> object:
     function = getattr(module, name, None)
     if not callable(function):
@@ -238,7 +233,7 @@ def _work(session: _Session) -> None:
     with contextlib.ExitStack() as stack:
         modules = CompiledModules(keep=Path(job["compiled"])) if job.get("compiled") else None
         side = stack.enter_context(hostside.install(on_launch, device=device, compiled=modules))
-        if _mentions_torch(session):
+        if contract.uses_torch(session.kernel, session.entry[0] if session.entry else None):
             session.stage("import torch")
             from pytest_nvfp4.toolchain import torch_cuda
 

@@ -30,6 +30,11 @@ def provide_task(*, beside: Path) -> None:
     sys.modules["task"] = module
 
 
+def uses_torch(kernel: Path, entry: Path | None) -> bool:
+    """Whether a kernel is called with tensors of torch's, or by code that names it: importing torch takes its time."""
+    return entry is None or any(b"torch" in file.read_bytes() for file in (kernel, entry) if file.is_file())
+
+
 def make_data(sizes: Sizes) -> Any:
     """Inputs of the right shapes, strides and types under GPU MODE's contract; their values are zero.
 

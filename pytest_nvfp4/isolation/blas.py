@@ -1,10 +1,11 @@
-"""How a worker process that simulates multiplies matrices: what OpenBLAS must be told before numpy is imported.
+"""How a worker process multiplies matrices: what OpenBLAS must be told before numpy is imported.
 
-One thread: the CTAs of a large launch are shared between processes instead. And its AVX-512 kernels, where the CPU is
-AMD's and has them: OpenBLAS knows only the processors of its own time, and the one in numpy 2.4 takes newer AMD
-families for a Haswell. ``SKYLAKEX`` needs AVX512F, CD, BW, DQ and VL (OpenBLAS, ``dynamic.c``). Measured on an EPYC of
-family 26: 165 instead of 108 GFLOP/s on a product of 128 x 128 x 7,168. Simulated results do not depend on it, as no
-product that is provably exact does on the order of its sums (``sim.tcgen05.accumulate``).
+One thread: the CTAs of a large launch are shared between processes instead, and several kernels are compiled at once.
+And its AVX-512 kernels, where the CPU is AMD's and has them: OpenBLAS knows only the processors of its own time, and
+the one in numpy 2.4 takes newer AMD families for a Haswell. ``SKYLAKEX`` needs AVX512F, CD, BW, DQ and VL (OpenBLAS,
+``dynamic.c``). Measured on an EPYC of family 26: 165 instead of 108 GFLOP/s on a product of 128 x 128 x 7,168.
+Simulated results do not depend on it, as no product that is provably exact does on the order of its sums
+(``sim.tcgen05.accumulate``). A worker that only compiles is told the same, so that both come from one nursery.
 """
 
 from __future__ import annotations

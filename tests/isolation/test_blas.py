@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_nvfp4.device.blas import kernels, variables
+from pytest_nvfp4.isolation.blas import kernels, variables
 
 AVX512 = "avx512f avx512dq avx512cd avx512bw avx512vl"
 

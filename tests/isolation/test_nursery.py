@@ -1,0 +1,499 @@
+"""What a nursery forks is what a process from nothing is, ends as one does, and leaves as little behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.isolation import StoppedError, Worker, stopped_by
+from pytest_nvfp4.isolation.nursery import NURSERIES, SWITCH, client, forked
+from pytest_nvfp4.toolchain.launcher import PRELOAD as COMPILING
+from pytest_nvfp4.toolchain.launcher import worker
+
+from .conftest import PARENT, PRELOAD, Workers, parents
+from .test_run import alive, gone
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no nurseries elsewhere")
+
+WHAT_IT_IS = """
+import gc, json, os, resource, signal, sys, threading
+from pathlib import Path
+if __name__ == "__main__":
+    result = int(os.environ.pop("NVFP4_RESULT_FD"))
+    where = {int(one.name): os.readlink(one).split(":")[0] for one in Path("/proc/self/fd").iterdir() if one.exists()}
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    token = os.environ.pop("NVFP4_PROCESS_TOKEN")
+    parent = int(os.environ.pop("NVFP4_PARENT_PID"))
+    said = {
+        "arguments": sys.argv,
+        "originally": sys.orig_argv,
+        "path": sys.path,
+        "environ": dict(os.environ),
+        "cwd": os.getcwd(),
+        "leads": [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()],
+        "flags": str(sys.flags),
+        "streams": [(one.name, one.encoding, one.errors, one.line_buffering, one.write_through, one.seekable())
+                    for one in streams],
+        "stdin": sys.stdin.read(),
+        "descriptors": sorted(kind for number, kind in where.items() if number != result),
+        "result": [where[result], os.get_inheritable(result)],
+        "collects": gc.isenabled(),
+        "signals": {number.name: str(signal.getsignal(number)) for number in signal.Signals},
+        "masks": [status[name].split() for name in ("Umask", "SigBlk", "SigIgn", "SigCgt")],
+        "limits": [resource.getrlimit(kind) for kind in range(16)],
+        "main": [sys.modules["__main__"].__file__, __name__, globals().get("__file__")],
+        "threads": [len(list(Path("/proc/self/task").iterdir())), threading.current_thread().name],
+        "marked": f"NVFP4_PROCESS_TOKEN={token}".encode() in Path("/proc/self/environ").read_bytes().split(b"\\0"),
+        "bound": parent == os.getppid(),
+        "faults": __import__("faulthandler").is_enabled(),
+        "executable": os.readlink("/proc/self/exe"),
+    }
+    print("out")
+    print("err", file=sys.stderr)
+    os.write(result, json.dumps({**said, "ready": "colorsys" in sys.modules}).encode())
+"""
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "NVFP4_OWN": "a=b\udcff"}]
+)
+def test_it_is_what_a_process_from_nothing_is(workers: Workers, environ: dict[str, str]) -> None:
+    (workers.folder / "deeper").mkdir()
+    environ = {**environ, "PYTHONPATH": f"{workers.folder}{os.pathsep}deeper{os.pathsep}nowhere"}
+    leaking = os.open(os.devnull, os.O_RDONLY)
+    os.set_inheritable(leaking, True)
+    try:
+        told = []
+        for nursery in (False, True):
+            outcome = workers.run(WHAT_IT_IS, "a", "b c", nursery=nursery, environ=environ)
+            assert (outcome.returncode, outcome.stdout.text, outcome.stderr.text) == (0, "out\n", "err\n")
+            told.append(json.loads(outcome.result or b""))
+    finally:
+        os.close(leaking)
+    assert [one.pop("ready") for one in told] == [False, True]
+    assert told[0] == told[1]
+    assert told[0]["marked"]
+    assert told[0]["bound"]
+    assert told[0]["descriptors"] == ["/dev/null", "pipe", "pipe"]
+
+
+ENDS = {
+    "status": ("import sys; sys.exit(3)", 3),
+    "words": ("import sys; sys.exit('said')", 1),
+    "raises": ("raise ValueError('raised')", 1),
+    "at once": ("import os; os._exit(7)", 7),
+    "falls off its end": ("import atexit; atexit.register(print, 'at its exit')", 0),
+    "crash": ("import ctypes; ctypes.string_at(0)", -signal.SIGSEGV),
+    "killed": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+    "interrupted": ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_it_ends_as_one_does(workers: Workers, how: str) -> None:
+    source, returncode = ENDS[how]
+    ended = [workers.run(PARENT + source, nursery=nursery) for nursery in (False, True)]
+    assert [one.returncode for one in ended] == [returncode, returncode]
+    assert [parents(one) for one in ended] == [True, False]
+    (alone, told), (_, as_told) = ([one.stdout.text.split()[1:], one.stderr.text.splitlines()[-1:]] for one in ended)
+    assert (alone, told) == (ended[1].stdout.text.split()[1:], as_told)
+
+
+CHILDREN = """
+import os, subprocess, sys, time
+wait = "import time; time.sleep(60)"
+def forked(leaves):
+    pid = os.fork()
+    if pid == 0:
+        if leaves:
+            os.setsid()
+        time.sleep(60)
+    return pid
+pids = [
+    forked(False), forked(True),
+    subprocess.Popen([sys.executable, "-c", wait]).pid,
+    subprocess.Popen([sys.executable, "-c", wait], start_new_session=True).pid,
+    os.posix_spawn(sys.executable, [sys.executable, "-c", wait], os.environ, setsid=True),
+]
+print(*pids, flush=True)
+"""
+
+
+@pytest.mark.parametrize("nursery", [True, False], ids=["forked", "from nothing"])
+@pytest.mark.parametrize("hangs", [True, False], ids=["deadline", "end"])
+def test_its_children_go_with_it(workers: Workers, nursery: bool, hangs: bool) -> None:
+    source = CHILDREN + ("time.sleep(60)" if hangs else "os._exit(0)")
+    outcome = workers.run(source, nursery=nursery, deadline_s=1.0 if hangs else 30.0)
+    pids = list(map(int, outcome.stdout.text.split()))
+    assert len(pids) == 5
+    assert all(map(gone, pids))
+    assert outcome.timed_out == hangs
+    assert outcome.wall_s < 10
+    assert outcome.stragglers >= 3  # those that left its group, which alone was killed before they were counted
+
+
+LIMITED = """
+import os, signal
+from pytest_nvfp4.isolation.limits import apply
+apply(dict(os.environ))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+for what, act in (("memory", lambda: bytearray(300 << 20)), ("file", lambda: open("big", "wb").write(bytes(3 << 20)))):
+    try:
+        act()
+    except (MemoryError, OSError):
+        print(what, "bounded")
+"""
+
+
+def test_limits_bind_it(workers: Workers) -> None:
+    outcome = workers.run(LIMITED, memory_bytes=200 << 20, file_bytes=1 << 20)
+    assert outcome.stdout.text.splitlines() == ["memory bounded", "file bounded"], outcome
+    assert workers.run(LIMITED).stdout.text == ""
+
+
+def test_what_one_finds_at_random_no_other_does(workers: Workers) -> None:
+    source = "import os, random\nprint(random.random(), os.urandom(8).hex())\nimport multiprocessing.process as one\n"
+    source += "print(one.current_process().authkey.hex())"
+    said = [workers.run(source, preload=("random", "multiprocessing.process")).stdout.text.split() for _ in range(2)]
+    assert all(one != other for one, other in zip(*said, strict=True))
+
+
+def test_jobs_at_once_have_their_own(workers: Workers) -> None:
+    """Each has its own arguments, output and result; none has a descriptor of another's."""
+    module = """
+    import os, sys, time
+    from pathlib import Path
+    here = Path(sys.argv[1])
+    (here / f"met-{sys.argv[2]}").touch()
+    while len(list(here.glob("met-*"))) < 4:
+        time.sleep(0.01)
+    kept = [one for one in Path("/proc/self/fd").iterdir() if one.exists()]
+    print(sys.argv[2], len(kept))
+    os.write(int(os.environ["NVFP4_RESULT_FD"]), sys.argv[2].encode())
+    """
+    workers.run(PARENT)
+    workers.module(module)
+    said: dict[str, tuple[str, bytes | None]] = {}
+
+    def work(name: str) -> None:
+        one = worker("the_worker", workers.folder, name, preload=PRELOAD)
+        outcome = workers.run_module(one)
+        said[name] = (outcome.stdout.text, outcome.result)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(NURSERIES.pids) == 1
+    assert said == {name: (f"{name} 4\n", name.encode()) for name in "abcd"}
+
+
+def test_a_folder_that_is_not_there_is_an_error(workers: Workers) -> None:
+    for nursery in (True, False):
+        with pytest.raises(FileNotFoundError):
+            workers.run(PARENT, nursery=nursery, cwd=workers.folder / "nowhere")
+    assert not parents(workers.run(PARENT))
+
+
+# ---- which jobs a nursery has ------------------------------------------------------------------------------------
+
+
+def test_variables_that_may_be_read_early_have_a_nursery_of_their_own(workers: Workers) -> None:
+    said = [
+        workers.run(PARENT + f"print(os.environ.get({name!r}))", environ={} if value is None else {name: value})
+        for name, value in (
+            ("OMP_NUM_THREADS", None),
+            ("OMP_NUM_THREADS", "1"),
+            ("CUTE_DSL_ARCH", "sm_90a"),
+            ("NVFP4_COMPILED", "folder"),
+            ("LC_ALL", "C.UTF-8"),
+            ("PYTHONHASHSEED", "7"),
+        )
+    ]
+    by, values = zip(*(one.stdout.text.split() for one in said), strict=True)
+    assert values == ("None", "1", "sm_90a", "folder", "C.UTF-8", "7")
+    assert by[0] == by[2] == by[3]
+    assert len({by[0], by[1], by[4]}) == 3
+    assert parents(said[5])  # that is enough of them
+    assert sorted(map(int, {by[0], by[1], by[4]})) == sorted(NURSERIES.pids)
+
+
+def test_a_changed_mask_of_file_modes_is_that_of_the_job(workers: Workers) -> None:
+    workers.run(PARENT)
+    before = os.umask(0o027)
+    try:
+        outcome = workers.run("import os\nprint(oct(os.umask(0)))")
+    finally:
+        os.umask(before)
+    assert outcome.stdout.text == "0o27\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [("colorsys.py", True), ("colorsys/__init__.py", True), ("colorsys/other.py", False), ("colors.py", False)],
+)
+def test_a_module_that_hides_a_preloaded_one_is_found(workers: Workers, name: str, own: bool) -> None:
+    path = workers.folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("")
+    outcome = workers.run(PARENT + "import colorsys\nprint(colorsys.__file__)")
+    assert parents(outcome) == own
+    assert (str(workers.folder) in outcome.stdout.text) == own
+
+
+def test_what_cannot_be_preloaded_is_said_by_the_job(workers: Workers) -> None:
+    for _ in range(2):
+        outcome = workers.run(PARENT + "import no_such_module", preload=("no_such_module",))
+        assert parents(outcome)
+        assert "No module named 'no_such_module'" in outcome.stderr.text
+
+
+CHATTY = "import ctypes\nprint('python')\nctypes.CDLL(None).puts(b'c')\n"
+
+
+def test_what_a_nursery_has_not_written_yet_its_children_do_not_write(workers: Workers) -> None:
+    launcher = _with(workers, chatty=CHATTY)
+    workers.module("import pytest_nvfp4.chatty\nprint('done')")
+    module = Worker(launcher, "the_worker", (), ("pytest_nvfp4.chatty",))
+    said = [workers.run_module(module, nursery=nursery).stdout.text.split() for nursery in (True, True, False)]
+    assert said == [["done"], ["done"], ["python", "done", "c"]]
+
+
+STARTS_A_THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+
+
+def test_nothing_is_forked_beside_a_thread(workers: Workers) -> None:
+    """A module of the package is what a nursery can import; one that starts a thread must not be there."""
+    launcher = _with(workers, quiet="", threads=STARTS_A_THREAD)
+    workers.module(PARENT)
+    for name, forks in (("quiet", True), ("threads", False)):
+        NURSERIES.close()
+        one = Worker(launcher, "the_worker", (), (f"pytest_nvfp4.{name}",))
+        assert parents(workers.run_module(one)) is not forks
+
+
+def _with(workers: Workers, **modules: str) -> tuple[str, ...]:
+    """What starts modules of a copy of the package that has more of them: a nursery imports no others that are new."""
+    package = workers.folder / "copied" / "pytest_nvfp4"
+    *interpreter, folder = worker("the_worker").launcher
+    for file in [Path(folder, "__init__.py"), *Path(folder, "isolation").rglob("*.py")]:
+        target = package / file.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.read_bytes())
+    for name, source in modules.items():
+        (package / f"{name}.py").write_text(source)
+    return (*interpreter, str(package))
+
+
+@pytest.mark.parametrize("why", ["nothing to preload", "another interpreter", "switched off", "no way to watch"])
+def test_else_it_is_started_from_nothing(workers: Workers, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    module = workers.module(PARENT)
+    if why == "nothing to preload":
+        module = workers.module(PARENT, preload=())
+    elif why == "another interpreter":
+        link = workers.folder / "python"
+        link.symlink_to(sys.executable)
+        module = Worker((str(link), *module.launcher[1:]), module.module, (), module.preload)
+    elif why == "no way to watch":
+        monkeypatch.delattr(os, "pidfd_open")
+    assert parents(workers.run_module(module, nursery=why != "switched off"))
+    assert NURSERIES.pids == []
+
+
+def test_a_nursery_that_cannot_start_is_done_without(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_MODULE", "pytest_nvfp4.no_such_module")
+    assert [parents(workers.run(PARENT)) for _ in range(2)] == [True, True]
+    assert NURSERIES.pids == []
+
+
+def test_a_process_that_was_forked_does_not_use_its_parents(workers: Workers) -> None:
+    workers.run(PARENT)
+    (mine,) = NURSERIES.pids
+    read, write = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            os.write(write, workers.run(PARENT).stdout.text.encode())
+            NURSERIES.close()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write)
+    with os.fdopen(read) as said:
+        theirs = int(said.read())
+    assert theirs not in (mine, pid)
+    assert gone(theirs)
+    assert alive(mine)
+    assert not parents(workers.run(PARENT))
+
+
+# ---- when something ends that should not -------------------------------------------------------------------------
+
+HANGS = "import os, sys, time\nopen(sys.argv[1], 'w').write(f'{os.getpid()}\\n')\ntime.sleep(600)\n"
+
+
+def noted(note: Path) -> int:
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        if note.is_file() and (text := note.read_text()).endswith("\n"):
+            return int(text)
+        time.sleep(0.01)
+    raise AssertionError("the process did not start")
+
+
+def in_a_thread(act: object) -> threading.Thread:
+    thread = threading.Thread(target=act)  # type: ignore[arg-type]
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("unbound", [False, True], ids=["bound to it", "unbound"])
+def test_a_job_whose_nursery_dies_has_ended(workers: Workers, unbound: bool) -> None:
+    """Also one that no longer has the kernel end it with its parent."""
+    note = workers.folder / "note"
+    free = "import ctypes; ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\n" if unbound else ""
+    ended = []
+    thread = in_a_thread(lambda: ended.append(workers.run(free + HANGS, str(note))))
+    pid = noted(note)
+    (nursery,) = NURSERIES.pids
+    os.kill(nursery, signal.SIGKILL)
+    thread.join(20)
+    assert [one.returncode for one in ended] == [-signal.SIGKILL]
+    assert "ended by SIGKILL" in ended[0].describe_end()
+    assert gone(pid)
+    assert parents(workers.run(PARENT))
+
+
+def test_a_nursery_that_somebody_stopped_holds_nothing_up(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked, "_TELLING_S", 0.2)
+    monkeypatch.setattr(client, "_LONGEST_S", 0.5)
+    stops = "import os, signal, time\nos.kill(os.getppid(), signal.SIGSTOP)\nprint(os.getpid(), flush=True)\n"
+    outcome = workers.run(stops + "time.sleep(600)", deadline_s=1.0)
+    assert outcome.timed_out
+    assert outcome.wall_s < 10
+    assert gone(int(outcome.stdout.text))
+    (nursery,) = NURSERIES.pids
+    assert parents(workers.run(PARENT))
+    assert gone(nursery)
+
+
+def test_a_thread_that_waits_for_a_nursery_is_stopped(workers: Workers) -> None:
+    launcher = _with(workers, slow="import time\ntime.sleep(600)\n")
+    workers.module(PARENT)
+    module = Worker(launcher, "the_worker", (), ("pytest_nvfp4.slow",))
+    stop, raised = threading.Event(), []
+
+    def work() -> None:
+        with stopped_by(stop):
+            try:
+                workers.run_module(module)
+            except StoppedError as error:
+                raised.append(error)
+
+    thread = in_a_thread(work)
+    while not NURSERIES.pids:
+        time.sleep(0.01)
+    stop.set()
+    thread.join(20)
+    assert len(raised) == 1
+
+
+RUNS = """
+import os, sys, threading, time
+from pathlib import Path
+from pytest_nvfp4.isolation import Worker, run
+from pytest_nvfp4.isolation.nursery import NURSERIES
+folder, when, *launcher = Path(sys.argv[1]), sys.argv[2], *sys.argv[3:]
+environ = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+def note():
+    while not NURSERIES.pids:
+        time.sleep(0.01)
+    (folder / "nursery").write_text(f"{NURSERIES.pids[0]}\\n")
+threading.Thread(target=note, daemon=True).start()
+def work(module, *preload):
+    run(Worker(tuple(launcher), module, (str(folder / "note"),), preload), cwd=folder, deadline_s=60, environ=environ)
+if when == "has forked":
+    work("colorsys", "colorsys")
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+work("the_worker", "pytest_nvfp4.slow" if when == "the nursery imports" else "colorsys")
+"""
+SLOW = "import time\nfrom pathlib import Path\nPath({note!r}).write_text('0\\n')\ntime.sleep(60)\n"
+
+
+@pytest.mark.parametrize(
+    ("when", "number"),
+    [
+        ("it runs", signal.SIGKILL),
+        ("it runs", signal.SIGINT),
+        ("has forked", signal.SIGKILL),
+        ("the nursery imports", signal.SIGKILL),
+        ("the nursery imports", signal.SIGINT),
+    ],
+)
+def test_nothing_survives_the_parent(workers: Workers, when: str, number: signal.Signals) -> None:
+    """Ctrl-C goes to the whole group of the terminal. What the parent forked has all its descriptors and lives on."""
+    launcher = _with(workers, slow=SLOW.format(note=str(workers.folder / "note")))
+    workers.module(HANGS)
+    (workers.folder / "runs.py").write_text(RUNS)
+    root = str(Path(worker("x").launcher[-1]).parent)
+    command = [sys.executable, str(workers.folder / "runs.py"), str(workers.folder), when, *launcher]
+    environ = {**os.environ, "PYTHONPATH": root, SWITCH: "1"}
+    parent = subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        nursery, pid = noted(workers.folder / "nursery"), noted(workers.folder / "note")
+        assert alive(nursery)
+        assert not pid or alive(pid)
+        (os.kill if when == "has forked" else os.killpg)(parent.pid, number)
+        parent.wait(timeout=20)
+        assert gone(nursery)
+        assert not pid or gone(pid)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
+# ---- with what workers import ------------------------------------------------------------------------------------
+
+LOADED = """
+import os, sys
+from pathlib import Path
+import torch, numpy
+from pytest_nvfp4.isolation.limits import apply
+print(os.getppid(), torch.initial_seed(), numpy.random.rand(), numpy.random.default_rng().random())
+print("cutlass" in sys.modules, torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork(), torch.cuda.is_available(),
+      torch.get_num_threads())
+print(len(list(Path("/proc/self/task").iterdir())))
+product = torch.ones(300, 300) @ torch.ones(300, 300)
+print(float(product.sum()), float((numpy.ones((300, 300)) @ numpy.ones((300, 300))).sum()), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_what_workers_import_can_be_forked(workers: Workers, threads: str) -> None:
+    """No thread, no CUDA, none of the DSL; matrices are multiplied, and nobody draws the numbers of another."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    environ = {"CUDA_VISIBLE_DEVICES": "", **dict.fromkeys(names, threads)}
+    alone, *forks = (
+        workers.run(LOADED, preload=COMPILING, nursery=index > 0, environ=environ).stdout.text.splitlines()
+        for index in range(3)
+    )
+    assert alone[1:2] + alone[3:] == forks[0][1:2] + forks[0][3:] == forks[1][1:2] + forks[1][3:]
+    assert [one[2] for one in (alone, *forks)] == [threads, "1", "1"]  # OpenBLAS starts its own where they are needed
+    assert forks[0][1].split()[:5] == ["False", "False", "False", "False", threads]
+    drawn = [one[0].split() for one in (alone, *forks)]
+    assert drawn[1][0] == drawn[2][0] != drawn[0][0]
+    assert all(len(set(column)) == 3 for column in list(zip(*drawn, strict=True))[1:])
