@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.races import warp_lanes
 from pytest_nvfp4.sim.races.detector import Detector
@@ -110,3 +112,47 @@ def test_lanes_are_told_with_what_they_touch():
 def test_one_store_of_two_values_to_one_address_is_found_where_it_is_made():
     assert lanes("st.global.b32 [%rd100], %r0;") == ["lanes-race"]
     assert lanes(UNIFORM) == []
+
+
+# ---- against the definition --------------------------------------------------------------------------------------
+
+LANES, BYTES = 8, 12
+STEP = st.one_of(
+    st.tuples(st.sampled_from(["ld", "st"]), st.permutations(range(BYTES)), st.sampled_from([0xFF, 0x0F, 0x11, 0x7E])),
+    st.just(("meet", (), 0)),
+)
+
+
+def by_definition(program):
+    """Whether two lanes touch one byte, one of them to write it, and no meeting lies between."""
+    before: list[tuple[int, int, bool]] = []
+    for kind, places, mask in program:
+        if kind == "meet":
+            before = []
+            continue
+        now = [(lane, places[lane], kind == "st") for lane in range(LANES) if mask >> lane & 1]
+        if any(i != j and p == q and (v or w) for i, p, v in before for j, q, w in now):
+            return True
+        before += now
+    return False
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(st.lists(STEP, min_size=2, max_size=7))
+def test_lanes_race_where_the_definition_says(program):
+    table = np.full((len(program), 32), BYTES, np.uint32)
+    lines = ["cvt.u64.u32 %rd1, %r2; shl.b64 %rd1, %rd1, 2; add.u64 %rd6, %rd101, %rd1;"]
+    for number, (kind, places, mask) in enumerate(program):
+        if kind == "meet":
+            lines.append(MEET)
+            continue
+        table[number, :LANES] = places[:LANES]
+        does = "st.global.b8 [%rd7], %r0;" if kind == "st" else "ld.global.b8 %r20, [%rd7];"
+        lines.append(
+            f"ld.global.nc.b32 %r8, [%rd6+{128 * number}]; cvt.u64.u32 %rd7, %r8; add.u64 %rd7, %rd100, %rd7;"
+            f"mov.u32 %r9, {mask}; shr.u32 %r9, %r9, %r2; and.b32 %r9, %r9, 1; setp.eq.u32 %p5, %r9, 1; @%p5 {does}"
+        )
+    buffers = {"x": np.zeros(16, np.uint8), "table": table}
+    kinds = found("\n".join(lines), block=(32, 1, 1), buffers=buffers, read_only=["table"])
+    assert bool(kinds) == by_definition(program)
