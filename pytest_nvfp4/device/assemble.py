@@ -10,7 +10,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_nvfp4.device.job import Job
-from pytest_nvfp4.device.result import CaseReport, DeviceInfo, Measurement, Output, Result, SimulatedCall, Status
+from pytest_nvfp4.device.result import (
+    CaseReport,
+    DeviceInfo,
+    Measurement,
+    Output,
+    Result,
+    RoundSample,
+    SimulatedCall,
+    Status,
+)
 from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.toolchain.trace import Finding
 
@@ -27,6 +36,7 @@ class _Said:
         self.outputs: dict[tuple[int, int], dict[str, Any]] = {}
         self.cases: list[CaseReport] = []
         self.measurements: list[Measurement] = []
+        self.samples: list[RoundSample] = []
         self.simulated: list[SimulatedCall] = []
         self.stage = "start"
         self.ended = False
@@ -52,6 +62,8 @@ class _Said:
                 self.cases.append(CaseReport.model_validate(event))
             case "measurement":
                 self.measurements.append(Measurement.model_validate(event))
+            case "sample":
+                self.samples.append(RoundSample.model_validate(event))
             case "simulated":
                 self.simulated.append(SimulatedCall.model_validate(event))
             case "end":
@@ -119,6 +131,7 @@ def assemble(job: Job, outcome: Outcome, *, source_names: dict[str, str] | None 
         outputs=outputs,
         cases=tuple(cases),
         measurements=tuple(said.measurements),
+        samples=tuple(said.samples),
         simulated=tuple(_own_names(call, source_names or {}) for call in said.simulated),
         stdout=outcome.stdout.text[-_TAIL:],
         stderr=outcome.stderr.text[-_TAIL:],

@@ -150,6 +150,38 @@ class Output(_Model):
     inputs: tuple[int, int] | None = None
 
 
+class RowPart(_Model):
+    """A part of the row of a group's C that a round of a benchmark changed, as the call left it.
+
+    Attributes:
+        group: Index of the group.
+        row: The row of C whose row of A was changed before the call.
+        column: Its first column here, drawn anew for every round.
+        bits: fp16 bits, hexadecimal, in memory's order; empty where the kernel returned no such tensor.
+    """
+
+    group: int
+    row: int
+    column: int
+    bits: str
+
+
+class RoundSample(_Model):
+    """What is looked at of every round of a benchmark, also of those whose outputs do not come back whole.
+
+    Attributes:
+        case: Index of the case.
+        call: Index of the round.
+        inputs: Which of the rotating inputs at which visit, see ``device.rotation``.
+        parts: One for each group that has rows.
+    """
+
+    case: int
+    call: int
+    inputs: tuple[int, int]
+    parts: tuple[RowPart, ...]
+
+
 class CaseReport(_Model):
     """What the worker saw of one call besides its outputs.
 
@@ -309,6 +341,7 @@ class Result(_Model):
     outputs: tuple[Output, ...] = ()
     cases: tuple[CaseReport, ...] = ()
     measurements: tuple[Measurement, ...] = ()
+    samples: tuple[RoundSample, ...] = ()
     simulated: tuple[SimulatedCall, ...] = ()
     stdout: str = ""
     stderr: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,14 +10,18 @@ import numpy as np
 
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.job import Case, Job
-from pytest_nvfp4.device.result import Output, Result, Status
+from pytest_nvfp4.device.result import Output, Result, RoundSample, Status
 from pytest_nvfp4.numerics import fp16
 from pytest_nvfp4.numerics.arrays import HalfBits
 from pytest_nvfp4.numerics.diagnose import explain
 from pytest_nvfp4.numerics.families import family
 from pytest_nvfp4.numerics.inputs import ProblemInput
 from pytest_nvfp4.numerics.judge import GroupVerdict, Reference, judge
+from pytest_nvfp4.numerics.oracle import exact_product
 from pytest_nvfp4.toolchain.trace import Finding
+
+_SETS_JUDGED = 2
+"""Sets of inputs whose rounds are judged: making a set again takes as long as judging hundreds of its rounds."""
 
 
 @dataclass(slots=True)
@@ -59,6 +64,36 @@ def _explained(expected: _Expected, index: int, c: HalfBits) -> str:
         wrong = (c != reference.want) & ~(reference.nan & fp16.is_nan(c)) & ~((c | reference.want) == fp16.SIGN)
     found = explain(expected.inputs, index, c, wrong)
     return "".join(f"\n  it {explanation}" for explanation in found[:3])
+
+
+def _wrong_part(base: ProblemInput, sample: RoundSample, *, key: int) -> str:
+    """What is wrong with a round's part of the rows that changed; empty where nothing is."""
+    index, visit = sample.inputs
+    due = {one.group: one for one in rotation.changes(base, index=index, visit=visit, key=key) if one.row >= 0}
+    if sorted((part.group, part.row) for part in sample.parts) != sorted((one.group, one.row) for one in due.values()):
+        return "the rows that came back are not those that changed"
+    for part in sample.parts:
+        inputs = base.groups[part.group]
+        try:
+            bits = np.frombuffer(bytes.fromhex(part.bits), dtype=np.uint16)[None, :]
+        except ValueError:
+            return f"group {part.group}: the part that came back cannot be read"
+        columns = slice(part.column, part.column + bits.shape[1])
+        if bits.size == 0 or part.column < 0 or columns.stop > inputs.group.n:
+            return f"group {part.group}: no tensor of the right form came back"
+        exact = exact_product(
+            a=np.frombuffer(due[part.group].data, dtype=np.uint8)[None, :],
+            b=inputs.b[columns],
+            sfa=inputs.sfa[part.row : part.row + 1],
+            sfb=inputs.sfb[columns],
+        )
+        judged = judge(bits, exact, group=part.group, poison=inputs.guard.poison)
+        if not judged.ok:
+            return (
+                f"group {part.group}, row {part.row}, columns {columns.start}-{columns.stop - 1}: {judged.mismatches} "
+                f"of {bits.size} outputs wrong ({judged.unwritten} not written), after this row of A was changed"
+            )
+    return ""
 
 
 class Judge:
@@ -106,6 +141,7 @@ class Judge:
                 continue
             for output in made:
                 self._output(verdict, output, expected, folder)
+        self._samples(verdict, [sample for sample in result.samples if sample.case == index], key=key)
         found = [finding for report in result.cases if report.case == index for finding in report.findings]
         verdict.findings.extend(dict.fromkeys(found))
         if not calls and not found:
@@ -135,6 +171,15 @@ class Judge:
         if where is None:
             return self._expected(case)
         return _Expected.of(rotation.inputs_at(case, index=where[0], visit=where[1], key=key))
+
+    def _samples(self, verdict: CaseVerdict, samples: list[RoundSample], *, key: int) -> None:
+        """Judge parts of the rounds of some sets of inputs, drawn here, where no kernel can know it before."""
+        sets = sorted({sample.inputs[0] for sample in samples})
+        for index in random.SystemRandom().sample(sets, min(_SETS_JUDGED, len(sets))):
+            base = rotation.set_inputs(verdict.case, index)
+            for sample in samples:
+                if sample.inputs[0] == index and (wrong := _wrong_part(base, sample, key=key)):
+                    verdict.findings.append(_error("mismatch", f"call {sample.call}, while it was timed: {wrong}"))
 
     def _output(self, verdict: CaseVerdict, output: Output, expected: _Expected, folder: Path) -> None:
         where = f"group {output.group}, call {output.call}"

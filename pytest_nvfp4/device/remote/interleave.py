@@ -79,6 +79,11 @@ def merged(parts: Sequence[Result]) -> Result:
                 for number, part in enumerate(parts)
                 for report in part.cases
             ),
+            "samples": tuple(
+                sample.model_copy(update={"call": sample.call + number * _CALLS})
+                for number, part in enumerate(parts)
+                for sample in part.samples
+            ),
             "measurements": tuple(
                 _together([m for part in parts for m in part.measurements if m.case == case])
                 for case in sorted({m.case for m in first.measurements})

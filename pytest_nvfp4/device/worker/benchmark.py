@@ -16,12 +16,15 @@ from pytest_nvfp4.device.worker.clock import DeviceClock
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import CudaMemory
 from pytest_nvfp4.device.worker.nvml import Nvml
-from pytest_nvfp4.device.worker.returned import describe, with_values
+from pytest_nvfp4.device.worker.returned import describe, read_tensor, with_values
 
 _LEAST_SETS = 3
 _MOST_SETS = 8
 _HOST_SHARE = 4
 _LEAST_WARMUP = 4
+_CHECKED = 2
+"""Rounds whose outputs come back whole; of every round comes a part of the rows that changed."""
+SAMPLED_COLUMNS = 128
 METHOD = "driver events behind a gate, scattered, legacy default stream"
 
 
@@ -67,16 +70,17 @@ class Benchmark:
         buffers, inputs = self._sets(case)
         draw = random.Random(f"{job.order_seed}/{index}")
         visits = [0] * len(buffers)
-        checked = {draw.randrange(timing.rounds), timing.rounds - 1}
+        checked = set(draw.sample(range(timing.rounds), min(_CHECKED, timing.rounds)))
         device, host, clocks = [], [], []
         poison = inputs[0].groups[0].guard.poison.to_bytes(2, "little")
         late = repeated = 0
+        changed: list[list[rotation.RowChange]] = [[]]
 
         def prepare_call() -> tuple[Any, list[Any], CallBuffers, tuple[int, int]]:
             number = draw.randrange(len(buffers))
             visit = visits[number]
             visits[number] += 1
-            self._change(buffers[number], inputs[number], number, visit, key=job.row_key)
+            changed[:] = [self._change(buffers[number], inputs[number], number, visit, key=job.row_key)]
             data, given = buffers[number].data(inputs[number].problem.sizes)
             return data, given, buffers[number], (number, visit)
 
@@ -103,6 +107,9 @@ class Benchmark:
                 repeated += 1
             device.append(timed.device_us)
             late += timed.late
+            self._sample(
+                returned[0], given, slot=slot, call=position, case=index, at=where, changed=changed[0], draw=draw
+            )
             if position in checked:
                 self._output(returned[0], given, slot=slot, call=position, case=index, inputs=where)
             if position == timing.rounds // 2:
@@ -137,13 +144,47 @@ class Benchmark:
             clocks_mhz=[clock for clock in clocks if clock is not None],
         )
 
-    def _change(self, slot: CallBuffers, inputs: Any, number: int, visit: int, *, key: int) -> None:
-        for change in rotation.changes(inputs, index=number, visit=visit, key=key):
+    def _change(self, slot: CallBuffers, inputs: Any, number: int, visit: int, *, key: int) -> list[rotation.RowChange]:
+        changes = rotation.changes(inputs, index=number, visit=visit, key=key)
+        for change in changes:
             if change.row >= 0:
                 region = slot.groups[change.group].a
                 self._memory.write(region.address + change.row * len(change.data), change.data)
         for group in slot.groups:
             self._clock.fill16(group.c.address, inputs.groups[0].guard.poison, group.c.size // 2)
+        return changes
+
+    def _sample(
+        self,
+        returned: Any,
+        given: list[Any],
+        *,
+        slot: CallBuffers,
+        call: int,
+        case: int,
+        at: tuple[int, int],
+        changed: list[rotation.RowChange],
+        draw: random.Random,
+    ) -> None:
+        """Send a part of each row whose input changed: an answer kept from an earlier round is wrong there."""
+        described = describe(self._torch, returned, given)
+        parts = []
+        for change in changed:
+            if change.row < 0:
+                continue
+            word, tensor = described[change.group]
+            group = slot.groups[change.group]
+            width = min(SAMPLED_COLUMNS, group.columns)
+            column = draw.randrange(group.columns - width + 1)
+            if word == "c":
+                start = ((group.rows_before + change.row) * group.columns + column) * 2
+                bits = self._memory.read(group.c.address + start, width * 2)
+            elif word == "other":
+                bits = read_tensor(self._memory, tensor[change.row : change.row + 1, column : column + width])
+            else:
+                bits = b""
+            parts.append({"group": change.group, "row": change.row, "column": column, "bits": bits.hex()})
+        self._events.send("sample", case=case, call=call, inputs=list(at), parts=parts)
 
     def _output(
         self, returned: Any, given: list[Any], *, slot: CallBuffers, call: int, case: int, inputs: tuple[int, int]
