@@ -3,7 +3,7 @@
 A short kernel takes less time than its launch, so a pair of events around a call would time the launch. The stream is
 therefore held by a gate (a kernel that spins on ``%globaltimer``) while the host enqueues the start event, the call's
 work and the end event; when the gate opens, all of it runs back to back. Source: CUDA Driver API, "Event Management",
-"Stream Management"; PTX ISA, "Special Registers: %globaltimer".
+"Stream Management", "Context Management" (cuCtxResetPersistingL2Cache); PTX ISA, "Special Registers: %globaltimer".
 
 Some rounds take 0.8 to 1 us longer than others, and with the same commands in every round it is every second or every
 fourth (measured on an H200, with kernels of 20 to 32 us). A random number of event records before each round scatters
@@ -105,7 +105,12 @@ class DeviceClock:
         return value.value * 1e3
 
     def flush(self) -> None:
-        """Enqueue a write of three times the L2 cache, so that nothing of what was there is left."""
+        """Enqueue a write of three times the L2 cache, so that nothing of what was there is left.
+
+        Lines that a kernel had marked as persisting (an access policy window) would outlive that, so they are made
+        ordinary ones first; where the driver has no such lines it refuses, and there is nothing to do.
+        """
+        self._memory.driver_status("cuCtxResetPersistingL2Cache")
         self._call(
             "cuMemsetD32Async", self._scratch, ctypes.c_uint(0x5A5A5A5A), ctypes.c_size_t(self._flush_bytes // 4), None
         )
