@@ -128,12 +128,18 @@ class TensorHooks(Hooks):
                 # So do its loads and its stores, in NVIDIA's kernels.
                 ticks = ticks.copy()
                 ticks[:, agent.st] = agent.st_issued
+        loaded = 0
         for box in boxes:
             parts = (launch.tmem.find(box) or box_footprint(launch, box)).parts
             if write:
                 shadow.write(parts, access, ticks)
             else:
                 shadow.read(parts, access, ticks)
+                if agent.st_known < agent.st_issued:
+                    stored = [old.tick for part in parts if (old := shadow.writes[part]) and old.agent == agent.st]
+                    loaded = max(loaded, *stored, 0)
+        if loaded:
+            agent.learn(agent.st, loaded)  # what a load of the warp has seen is stored
 
     def tmem_allocated(self, w: Warp, at: int, column: int, count: int) -> None:
         """The columns have no history."""

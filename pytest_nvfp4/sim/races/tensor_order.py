@@ -35,7 +35,8 @@ tcgen05.ld     same warp   use of a register that it loads     --               
 What is an error and what a warning: the ISA wants all of it, except for the last line, where it respects the true
 register dependency. In the last column is what NVIDIA's kernels leave out without harm known: fences around mbarriers
 and barriers, ``wait::ld``, the wait between the MMAs that read scale factors and the ``cp`` that replaces them, and
-``wait::st`` between a store and a load of one warp (which transpose through tensor memory).
+``wait::st`` between a store and a load of one warp (which transpose through tensor memory); what the load has seen is
+stored, then, also for what others do after it.
 
 Left to others: operands in shared memory are ordered by the ordinary means (mbarriers, proxy fences). ``alloc`` begins
 the history of its columns; that its address must be ordered before its use is seen in shared memory. A warp is one

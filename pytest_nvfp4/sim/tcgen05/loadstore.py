@@ -43,6 +43,7 @@ from pytest_nvfp4.sim.tcgen05.monitor import Box
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.grid import Grid
     from pytest_nvfp4.sim.run.warp import Warp
 
 __all__ = ["LOWERINGS", "Movement", "load", "movement", "store"]
@@ -168,6 +169,13 @@ def _whole(w: Warp, mask: int, what: str) -> None:
         )
 
 
+class _Said:
+    """What has been said of a launch."""
+
+    def __init__(self, _launch: Grid) -> None:
+        self.own_quadrant = False
+
+
 def _origin(w: Warp, mask: int, address: Bits, move: Movement, what: str) -> tuple[int, int]:
     """Lane and column of the address, checked."""
     if mask != FULL:
@@ -180,12 +188,16 @@ def _origin(w: Warp, mask: int, address: Bits, move: Movement, what: str) -> tup
     lane, column = one >> 16, one & 0xFFFF
     low = 32 * (w.index % 4)
     if lane < 32 <= low and lane + move.rows <= 32:
-        w.cta.launch.report(
-            "own-quadrant",
-            f"{what}: lane {lane} of TMEM by warp {w.index}, which reaches lanes [{low}, {low + 32}): taken for lane "
-            f"{low + lane}, as kernels that run on B200s rely on it; the PTX ISA leaves it open",
-            hint=f"adding {low} << 16, 32 lanes times warp index % 4, to the address says it",
-        )
+        said = w.cta.launch.unit(_Said)
+        if not said.own_quadrant:
+            said.own_quadrant = True
+            w.cta.launch.report(
+                "own-quadrant",
+                f"{what}: lane {lane} of TMEM by warp {w.index}, which reaches lanes [{low}, {low + 32}): taken for "
+                f"lane {low + lane}, here and wherever else this launch leaves the quadrant out, as kernels that run "
+                "on B200s rely on it; the PTX ISA leaves it open",
+                hint=f"adding {low} << 16, 32 lanes times warp index % 4, to the address says it",
+            )
         lane += low
     if not low <= lane or lane + move.rows > low + 32:
         raise Fault(

@@ -190,6 +190,16 @@ def test_what_is_left_out_is_an_error(pair, without):
     assert judged(body)[1] == ["race"]
 
 
+def test_what_a_load_of_the_warp_has_seen_is_stored_and_nothing_else_is():
+    elsewhere = LD.replace("[%r7]", "[%r7+8]")
+    for between, errors in ((LD, []), (elsewhere, ["race"])):
+        body = kernel(ST, A_READER, last=between + WAIT_LD + BEFORE, after=AFTER)
+        found, others = judged(body)
+        assert others == errors
+        assert judged(body, warnings=False)[1] == errors
+        assert found == ({"wait::st", "before"} if between is LD else set())
+
+
 def test_a_fence_too_early_or_too_late_is_none():
     assert judged(kernel(BEFORE + LD, ST, last=WAIT_LD, after=AFTER)) == ({"before"}, [])
     early = kernel(LD, ST, last=WAIT_LD + BEFORE, meet=AFTER + "bar.sync 1, 64;")
