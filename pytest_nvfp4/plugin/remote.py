@@ -238,6 +238,10 @@ class RemoteRun:
         if self._ahead is not None:
             self._ahead.wait(item)
 
+    def pytest_keyboard_interrupt(self) -> None:
+        """Ctrl-C: cancel at once. Test processes of xdist that wait for answers would hold up the end of the run."""
+        self.close()
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Any:
         """The run is over, finished or interrupted: cancel what is open, and give everything back."""

@@ -23,7 +23,7 @@ _AGAIN: frozenset[Trouble] = frozenset({"lost"})
 """Troubles after which a batch is sent once more, and only once."""
 _QUICK_S, _SLOW_S = 0.004, 0.1
 _STOP_S = 30.0
-_OWN_S = 3.0
+_OWN_S = 1.5
 """Seconds in which the session's thread may end by itself; after them it is taken to wait for the remote."""
 
 
@@ -218,7 +218,8 @@ class RemoteSession:
                 self._drop_unwanted()
                 self._look()
         except RemoteError as error:
-            self._fatal = error
+            if not (self._closing and error.trouble == "cancelled"):  # it ended as it was told to
+                self._fatal = error
         except Exception as error:
             self._fatal = RemoteError("far", f"the remote failed in an unforeseen way: {type(error).__name__}: {error}")
         finally:

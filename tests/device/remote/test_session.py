@@ -178,6 +178,32 @@ def test_closing_cancels_what_is_open(session: Any) -> None:
     assert remote.stopped == 1
 
 
+def test_closing_ends_a_remote_that_waits_to_be_set_up(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while an image is built: the session's thread is in the remote, which alone can end that."""
+    from pytest_nvfp4.device.remote import session as module
+
+    monkeypatch.setattr(module, "_OWN_S", 0.05)
+    stopped = threading.Event()
+
+    class Building(FakeRemote):
+        def submit(self, _: Any) -> Any:
+            assert stopped.wait(10)
+            raise RemoteError("cancelled", "it was stopped")
+
+        def stop(self) -> None:
+            super().stop()
+            stopped.set()
+
+    one = session(Building())
+    (ticket,) = one.add([batch()])
+    until(lambda: one.progress.building)
+    one.close()
+    assert stopped.is_set()
+    assert wait_error(ticket).trouble == "cancelled"
+    assert one.trouble is None, "it was ended by who closed it, and by nothing that went wrong"
+    assert one.progress.cancelled == 1
+
+
 def test_the_limit_on_the_cost_ends_the_session(session: Any) -> None:
     remote = FakeRemote(NEVER, usd_per_hour=3600.0)
     one = session(remote, max_cost=5.0)

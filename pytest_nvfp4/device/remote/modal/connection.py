@@ -266,8 +266,13 @@ class Connection:
         import modal
 
         async def one(name: str) -> None:
-            await modal.FunctionCall.from_id(name, client=self._client).cancel.aio()
-            self.overheard.ended(name)
+            method = self.overheard.take(name)
+            try:
+                await modal.FunctionCall.from_id(name, client=self._client).cancel.aio()
+            except BaseException:
+                if method is not None:
+                    self.overheard.put_back(name, method)
+                raise
 
         await asyncio.gather(*map(one, names), return_exceptions=True)
 

@@ -56,6 +56,16 @@ class Overheard:
             self._open.pop(name, None)
             return self._ran.pop(name, None)
 
+    def take(self, name: str) -> str | None:
+        """Who cancels a call takes it first, so that nobody else does. Its method; None where it is not open."""
+        with self._lock:
+            return self._open.pop(name, None)
+
+    def put_back(self, name: str, method: str) -> None:
+        """It could not be cancelled."""
+        with self._lock:
+            self._open[name] = method
+
     async def sent(self, *, timeout_s: float) -> bool:
         """Wait until nothing is being sent any more; whether that came to pass."""
         until = time.monotonic() + timeout_s

@@ -12,7 +12,7 @@ POLL_S = 20.0
 """A request for a result waits for it; then it is asked for anew, and a result that is gone is noticed."""
 CONNECT_S = 15.0
 CANCEL_S = 5.0
-SENT_S = 3.0
+SENT_S = 2.0
 """What is just being sent may take to arrive, before it is cancelled by its name."""
 STOP_S = 10.0
 STATUS_S = 8.0

@@ -166,6 +166,33 @@ def test_an_interrupt_cancels_and_leaves_nothing(user: User) -> None:
     server.wait_for(lambda: not any(one.alive for one in server.service.containers.values()))
 
 
+def test_an_interrupt_cancels_before_anything_else_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test processes of xdist that wait for answers would be waited for, and then killed."""
+    from pytest_nvfp4.plugin.remote import RemoteRun
+
+    closed: list[str] = []
+    monkeypatch.setattr(RemoteRun, "close", lambda _: closed.append("closed"))
+    manager = pytest.PytestPluginManager()
+    manager.register(RemoteRun.__new__(RemoteRun))
+    manager.hook.pytest_keyboard_interrupt(excinfo=None)
+    assert closed == ["closed"]
+
+
+@pytest.mark.slow
+def test_an_interrupt_with_test_processes(user: User) -> None:
+    pytest.importorskip("xdist")
+    user.write("kernel.py", HANGS_THERE)
+    server = user.server
+    process = user.start("kernel.py", "-k", "verify", "-n2", *SMALL)
+    server.wait_for(lambda: server.count("FunctionMap"), seconds=60)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 2, said
+    assert server.count("FunctionCallCancel") == server.count("FunctionMap")
+    assert server.count("AppClientDisconnect") == 1
+    assert "INTERNALERROR" not in said
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
