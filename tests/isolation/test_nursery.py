@@ -64,12 +64,13 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.parametrize("path", ["deeper:nowhere", ":".join(filter(os.path.exists, sys.path))], ids=["some", "all"])
 @pytest.mark.parametrize(
     "environ", [{}, {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "NVFP4_OWN": "a=b\udcff"}]
 )
-def test_it_is_what_a_process_from_nothing_is(workers: Workers, environ: dict[str, str]) -> None:
+def test_it_is_what_a_process_from_nothing_is(workers: Workers, environ: dict[str, str], path: str) -> None:
     (workers.folder / "deeper").mkdir()
-    environ = {**environ, "PYTHONPATH": f"{workers.folder}{os.pathsep}deeper{os.pathsep}nowhere"}
+    environ = {**environ, "PYTHONPATH": f"{workers.folder}:{path}"}
     leaking = os.open(os.devnull, os.O_RDONLY)
     os.set_inheritable(leaking, True)
     try:

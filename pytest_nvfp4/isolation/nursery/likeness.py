@@ -7,7 +7,8 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 _LATE = ("NVFP4_", "CUTE_DSL_", "CUTE_EXPERIMENTAL_DSL_")
@@ -71,38 +72,61 @@ def _absolute(folder: str, cwd: str) -> str:
 def shadowed(path: Sequence[str], *, base: Sequence[str], own: str) -> str | None:
     """Why a process with ``path`` might import something else by a name that is loaded here; None where it would not.
 
+    Only folders can hide something that come before another one there, and not in this process.
+
     Args:
         path: Its ``sys.path``.
         base: That of this process.
         own: The name of the package that is loaded from its folder whatever the path says.
     """
-    there = {one: Path(one).exists() for one in (*path, *base)}
-    ours, theirs = ([one for one in dict.fromkeys(folders) if there[one]] for folders in (base, path))
-    if [one for one in theirs if one in ours] != ours:
-        return "the folders that both look for modules in come in another order"
-    loaded = set(_found_on_path(own))
-    suffixes = tuple(importlib.machinery.all_suffixes())
-    for folder in theirs:
-        if folder in ours:
-            continue
-        try:
-            names = os.listdir(folder)  # noqa: PTH208 - names alone
-        except OSError as error:
-            return f"{folder} cannot be listed: {error.strerror}"
-        for name in names:
-            if name.partition(".")[0] in loaded and (name.endswith(suffixes) or _is_package(Path(folder, name))):
-                return f"{folder} holds {name}"
+    ours, theirs = ([one for one in dict.fromkeys(folders) if Path(one).exists()] for folders in (base, path))
+    loaded = dict(_found_on_path(own))
+    before: set[str] = set()
+    for index, folder in enumerate(theirs):
+        earlier = ours[: ours.index(folder)] if folder in ours else ours
+        if any(one in earlier for one in theirs[index + 1 :]):
+            try:
+                names = os.listdir(folder)  # noqa: PTH208 - names alone
+            except OSError as error:
+                return f"{folder} cannot be listed: {error.strerror}"
+            for name in names:
+                found = loaded.get(name.partition(".")[0])
+                if found is not None and _hides(Path(folder, name), found, before):
+                    return f"{folder} holds {name}"
+        before.add(os.path.realpath(folder))
     return None
 
 
-def _is_package(folder: Path) -> bool:
-    """Whether a folder is a package: without such a file, a module that comes later on the path goes before it."""
-    return any(folder.joinpath(f"__init__{suffix}").is_file() for suffix in importlib.machinery.all_suffixes())
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Where a loaded module was found: one folder, or those that each have a part of a package without a file."""
+
+    folders: frozenset[str]
+    in_parts: bool
 
 
-def _found_on_path(own: str) -> Iterable[str]:
+def _found_on_path(own: str) -> Iterator[tuple[str, _Found]]:
     """Top-level modules that were looked for on the path: neither built in nor frozen, which come before it."""
     for name, module in list(sys.modules.items()):
-        origin = getattr(getattr(module, "__spec__", None), "origin", None)
-        if "." not in name and name not in (own, "__main__") and origin not in ("built-in", "frozen"):
-            yield name
+        spec = getattr(module, "__spec__", None)
+        if spec is None or "." in name or name in (own, "__main__") or spec.origin in ("built-in", "frozen"):
+            continue
+        parts = list(spec.submodule_search_locations or ())
+        places = parts if spec.origin is None or parts else [spec.origin]
+        yield name, _Found(frozenset(os.path.realpath(Path(one).parent) for one in places), spec.origin is None)
+
+
+def _hides(path: Path, found: _Found, before: set[str]) -> bool:
+    """Whether a file or folder would be imported in a loaded module's place, or as another part of it.
+
+    Args:
+        path: The file or folder, which has the module's name.
+        found: Where the module was found.
+        before: The folders that are looked into before that of ``path``.
+    """
+    if os.path.realpath(path.parent) in found.folders or (found.folders & before and not found.in_parts):
+        return False
+    if path.name.endswith(tuple(importlib.machinery.all_suffixes())):
+        return True
+    # A folder that is no package hides nothing: a module that comes later on the path goes before it.
+    return path.is_dir() and (found.in_parts or any(path.glob("__init__.*")))
