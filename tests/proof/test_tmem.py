@@ -104,22 +104,40 @@ def test_tiles_that_no_mma_has_are_refused_in_words(arguments: tuple[int, ...], 
         Tile(*arguments)
 
 
-def test_the_layouts_of_the_installed_dsl_agree_with_the_formula(tmp_path: Path) -> None:
+SOME_TILES = (
+    *(Tile(128, n, k) for n in (8, 40, 64, 128, 136, 192, 256, 512) for k in (64, 256, 512)),
+    *(Tile(256, n, 256, 2, stages) for n in (16, 64, 128, 256) for stages in (1, 2)),
+    *(Tile(128, n, 256, 1, 3) for n in (64, 128)),
+    *(Tile(128, n, k, sf_vector=32) for n in (64, 256) for k in (128, 512)),
+    Tile(256, 256, 256),
+    Tile(512, 64, 256, 2),
+    *(Tile(128, n, 256, 2, stages) for n in (16, 64, 192, 256) for stages in (1, 2)),
+)
+ALL_TILES = tuple(
+    Tile(m, n, k, ctas, 1, vector)  # type: ignore[arg-type]
+    for ctas, rows in ((1, (128, 256)), (2, (128, 256, 512)))
+    for m in rows
+    for n in (*range(8 * ctas, 257, 8 * ctas), 512)
+    for k in (64, 128, 256, 512)
+    for vector in (16, 32)
+)
+
+
+@pytest.mark.parametrize(
+    "tiles",
+    [
+        pytest.param(SOME_TILES, id="some"),
+        # A trace records no more than the first 64 members of a list.
+        *(pytest.param(ALL_TILES[at : at + 64], marks=pytest.mark.slow) for at in range(0, len(ALL_TILES), 64)),
+    ],
+)
+def test_the_layouts_of_the_installed_dsl_agree_with_the_formula(tmp_path: Path, tiles: tuple[Tile, ...]) -> None:
     pytest.importorskip("cutlass")
     from pytest_nvfp4.toolchain.cache import TraceCache
     from pytest_nvfp4.toolchain.request import Entry, TraceRequest
     from pytest_nvfp4.toolchain.tmem_probe import ENTRY, ProbeError, read_probe, write_probe
     from pytest_nvfp4.toolchain.tracer import Tracer
 
-    tiles = [
-        *(Tile(128, n, k) for n in (8, 40, 64, 128, 136, 192, 256, 512) for k in (64, 256, 512)),
-        *(Tile(256, n, 256, 2, stages) for n in (16, 64, 128, 256) for stages in (1, 2)),
-        *(Tile(128, n, 256, 1, 3) for n in (64, 128)),
-        *(Tile(128, n, k, sf_vector=32) for n in (64, 256) for k in (128, 512)),
-        Tile(256, 256, 256),
-        Tile(512, 64, 256, 2),
-        *(Tile(128, n, 256, 2, stages) for n in (16, 64, 192, 256) for stages in (1, 2)),
-    ]
     path = write_probe(tmp_path, tiles)
     request = TraceRequest(kernel=path, problem=_problem(), entry=Entry(path, ENTRY))
     trace = Tracer(root=tmp_path, cache=TraceCache(tmp_path / "cache")).trace(request)
