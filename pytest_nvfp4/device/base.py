@@ -43,4 +43,4 @@ class SendsAhead(Protocol):
     """A device to which jobs may have been sent before they are asked for."""
 
     def ahead(self, job: Job) -> Job:
-        """The job that was run in place of this one (it asks the same, with another seed), or this one."""
+        """The job that was run in place of this one (it asks the same, with other draws), or this one; it may wait."""

@@ -67,28 +67,30 @@ class Verifier:
             order_seed: Seed of the order of calls; drawn anew where None, so that a kernel cannot know it.
         """
         seed = secrets.randbits(32) if order_seed is None else order_seed
-        if order_seed is None and isinstance(self._device, SendsAhead):
-            seed = self._device.ahead(verify_job(kernel, cases, deadline_s=self._deadline_s, seed=seed)).order_seed
-        result, verdicts = self._run(kernel, cases, base=base, seed=seed)
+        drawn = order_seed is None
+        result, verdicts, seed = self._run(kernel, cases, base=base, seed=seed, drawn=drawn)
         problems = list(dict.fromkeys(case.problem for case in cases))
         if result.status in _ALONE and len(problems) > 1:
             by_case = dict(zip(cases, verdicts, strict=True))
             for problem in problems:
                 alone = [case for case in cases if case.problem == problem]
-                _, again = self._run(kernel, alone, base=base, seed=seed)
+                _, again, _ = self._run(kernel, alone, base=base, seed=seed, drawn=drawn)
                 by_case.update(zip(alone, again, strict=True))
             verdicts = [by_case[case] for case in cases]
         return Verification(tuple(verdicts), result.device, seed, result.stdout, result.stderr)
 
     def _run(
-        self, kernel: KernelSpec, cases: Sequence[Case], *, base: Path | None, seed: int
-    ) -> tuple[Result, list[CaseVerdict]]:
+        self, kernel: KernelSpec, cases: Sequence[Case], *, base: Path | None, seed: int, drawn: bool
+    ) -> tuple[Result, list[CaseVerdict], int]:
+        """One process, and with which seed it ran: of a drawn one, a device may have the answer with another."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._folder, prefix="job-") as name:
             folder = Path(name)
             job = verify_job(kernel, cases, deadline_s=self._deadline_s, seed=seed)
+            if drawn:
+                job = _as_run(self._device, job)
             result = self._device.run(job, folder=folder, base=base)
-            return result, self._judge.judge(job, result, folder=folder)
+            return result, self._judge.judge(job, result, folder=folder), job.order_seed
 
 
 def verify_job(kernel: KernelSpec, cases: Sequence[Case], *, deadline_s: float, seed: int | None = None) -> Job:
@@ -139,6 +141,14 @@ def measure(
     """Time every case on a device; the verdicts say whether the answers held while it was timed."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix="job-") as name:
-        job = benchmark_job(kernel, cases, rounds=rounds, deadline_s=deadline_s)
+        job = _as_run(device, benchmark_job(kernel, cases, rounds=rounds, deadline_s=deadline_s))
         result = device.run(job, folder=Path(name), base=base)
         return result, Judge().judge(job, result, folder=Path(name))
+
+
+def _as_run(device: Device, job: Job) -> Job:
+    """The job with the draws with which a device has run it, or will."""
+    if not isinstance(device, SendsAhead):
+        return job
+    ran = device.ahead(job)
+    return job.model_copy(update={"order_seed": ran.order_seed, "row_key": ran.row_key})

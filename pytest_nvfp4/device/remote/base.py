@@ -90,6 +90,8 @@ class Batch(BaseModel):
             (A B, B A, A B, ...), so that a clock or temperature that drifts meets all of them alike. The times of a
             job's blocks come back as one measurement.
         capability: Compute capability that the device must have; None where the jobs say all that matters.
+        exact: What was drawn for its jobs (``Job.order_seed``, ``Job.row_key``) is part of the question: an answer that
+            was made with other draws is none to it.
         backend: What the far side's device is: ``cuda``, or what takes a GPU's place there; see ``far.worker``. The
             near side takes no answer of another kind than it asked for.
     """
@@ -100,6 +102,7 @@ class Batch(BaseModel):
     jobs: tuple[Job, ...] = Field(min_length=1)
     blocks: int = Field(default=1, ge=1, le=64)
     capability: tuple[int, int] | None = None
+    exact: bool = False
     backend: str = "cuda"
 
     @property

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.device.remote.base import Answer, Arrival, Batch, Cost, Handle, RemoteError, RemoteStatus
-from pytest_nvfp4.device.remote.kept import question
+from pytest_nvfp4.device.remote.kept import Draws, draws_of, question
 from pytest_nvfp4.device.remote.session import RemoteSession, Ticket
 from pytest_nvfp4.device.remote.wire import pack_answer, pack_batch, unpack_answer, unpack_batch
 
@@ -79,7 +79,7 @@ class Broker:
             return
 
     def _ask(self, batch: Batch) -> _Asked:
-        key = json.dumps([[question(job) for job in batch.jobs], batch.blocks], sort_keys=True)
+        key = json.dumps([[question(job, batch) for job in batch.jobs], batch.blocks], sort_keys=True)
         with self._lock:
             asked = self._asked.get(key)
             if asked is None:
@@ -116,7 +116,7 @@ def _tell(connection: socket.socket, say: threading.Lock, batch: str, asked: _As
         answer = asked.answer()
         said = {
             "answer": pack_answer(answer.model_copy(update={"batch": batch})),
-            "seeds": [job.order_seed for job in asked.ticket.batch.jobs],
+            "draws": [draws_of(job) for job in asked.ticket.batch.jobs],
         }
     except RemoteError as error:
         said = {"trouble": error.trouble, "what": error.what, "do": error.do}
@@ -134,8 +134,8 @@ class BrokerRemote:
 
     def __init__(self, address: str, *, name: str) -> None:
         self.name = name
-        self.seeds: dict[str, tuple[int, ...]] = {}
-        """Seeds with which the jobs of a batch were run, by its id."""
+        self.draws: dict[str, tuple[Draws, ...]] = {}
+        """What was drawn for the jobs of a batch when they were run, by its id."""
         self._address = address
         self._connection: socket.socket | None = None
         self._arrivals: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
@@ -165,7 +165,7 @@ class BrokerRemote:
             if (handle := by_id.get(batch)) is None:
                 continue
             if "answer" in said:
-                self.seeds[batch] = tuple(said["seeds"])
+                self.draws[batch] = tuple((int(seed), int(key)) for seed, key in said["draws"])
                 yield Arrival(handle, answer=unpack_answer(said["answer"]))
             else:
                 yield Arrival(handle, error=RemoteError(said["trouble"], said["what"], said["do"]))

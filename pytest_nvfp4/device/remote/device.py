@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Batch, RemoteError
 from pytest_nvfp4.device.remote.far import SOURCE
-from pytest_nvfp4.device.remote.kept import question
+from pytest_nvfp4.device.remote.kept import draws_of, question
 from pytest_nvfp4.device.remote.session import RemoteSession, Ticket
 from pytest_nvfp4.device.result import DeviceInfo, Result, SimulatedCall
 from pytest_nvfp4.toolchain.device_model import for_arch
@@ -19,6 +20,8 @@ from pytest_nvfp4.toolchain.trace import Finding
 
 TROUBLE = "remote"
 """Kind of the finding that says why a remote gave no result."""
+_DRAWN = ("verify", "benchmark")
+"""Jobs whose outcome depends on what was drawn for them."""
 _ARCHS = {"B200": "sm_100a", "H200": "sm_90a", "H100": "sm_90a"}
 _CAPABILITIES = {"sm_100a": (10, 0), "sm_90a": (9, 0)}
 
@@ -89,15 +92,19 @@ class RemoteDevice:
                 self._sent[_key(job)] = _Sent(ticket, index)
 
     def ahead(self, job: Job) -> Job:
-        """The job that was sent in place of this one (it asks the same, with another seed); else this one is sent."""
+        """The job that was run in place of this one (it asks the same, with other draws); else this one is sent.
+
+        It waits for the answer: of one that was kept, or that another process asked for, only that tells the draws.
+        """
         with self._lock:
-            sent = self._sent.get(_key(job))
-        if sent is None:
-            sent = self._claimed(job)
+            sent = self._sent.get(_key(job)) or self._send(job, exact=False)
+        self.session.hurry(sent.ticket)
+        with contextlib.suppress(RemoteError):  # whoever runs the job is told
+            sent.ticket.wait_kept(on_wait=self._waiting)
         return sent.ticket.batch.jobs[sent.index]
 
     def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:  # noqa: ARG002
-        """Run a job there; see ``Device``. What was sent ahead is used once.
+        """Run a job there, with the draws that it has; see ``Device``. What was sent ahead is used once.
 
         An answer that was used is let go: those of a long run, outputs and all, are more than a machine may hold.
         """
@@ -112,23 +119,27 @@ class RemoteDevice:
         if result.device is not None:
             self._seen = result.device
         with self._lock:
-            self._sent.pop(_key(job), None)
+            if self._sent.get(_key(job)) is sent:
+                del self._sent[_key(job)]
         return at_home(result.model_copy(update={"job": job.id}), base)
 
     def _claimed(self, job: Job) -> _Sent:
-        """Where the job was sent, or is sent now."""
-        key = _key(job)
+        """Where the job was sent, with its own draws, or is sent now."""
         with self._lock:
-            sent = self._sent.get(key)
-            if sent is not None:
-                same = sent.ticket.batch.jobs[sent.index].order_seed == job.order_seed
-                if same or (job.action == "benchmark" and key not in self._used):
-                    self._used.add(key)
-                    return sent
-            (ticket,) = self.session.add([Batch(jobs=(job,), capability=self.capability)], urgent=True)
-            self._sent[key] = _Sent(ticket, 0)
-            self._used.add(key)
-            return self._sent[key]
+            sent = self._sent.get(_key(job))
+            if sent is not None and draws_of(sent.ticket.batch.jobs[sent.index]) == draws_of(job):
+                self._used.add(_key(job))
+                return sent
+            return self._send(job, exact=job.action in _DRAWN)
+
+    def _send(self, job: Job, *, exact: bool) -> _Sent:
+        """Send a job by itself; the lock is held."""
+        (ticket,) = self.session.add([Batch(jobs=(job,), capability=self.capability, exact=exact)], urgent=True)
+        self._used.add(_key(job))
+        sent = _Sent(ticket, 0)
+        if not exact:  # what was sent ahead stays for who takes any draws
+            self._sent[_key(job)] = sent
+        return sent
 
 
 def _key(job: Job) -> str:

@@ -27,6 +27,8 @@ _SETTLED = frozenset({"passed", "failed", "error", "cheated"})
 _PACKAGE = Path(__file__).resolve().parents[2]
 _PARTS = ("problem.py", "numerics", "isolation", "toolchain/worker", "device/worker", "device/job.py")
 _MOST_BYTES = 1 << 30
+Draws = tuple[int, int]
+"""``Job.order_seed`` and ``Job.row_key``."""
 _MOST_AGE_S = 7 * 24 * 3600.0
 
 
@@ -53,8 +55,8 @@ class KeptAnswers:
         return digest.hexdigest()
 
     def key(self, job: Job, batch: Batch) -> str:
-        """A name for what a job asks: its id, its seed and its deadline do not matter, and others of a batch do only
-        where their blocks run in turn with its own.
+        """A name for what a job asks: its id, its deadline and what was drawn for it do not matter (unless the batch
+        says so), and others of a batch do only where their blocks run in turn with its own.
         """
         return content_key({"remote": self._remote, "code": self._code, **question(job, batch)})
 
@@ -71,8 +73,8 @@ class KeptAnswers:
             found = self._read(self._path(job, batch))
             if found is None:
                 return None
-            seed, answer = found
-            jobs.append(job.model_copy(update={"order_seed": seed}))
+            draws, answer = found
+            jobs.append(with_draws(job, draws))
             results.append(answer.results[0].model_copy(update={"job": job.id}))
             place = answer.place
         return (
@@ -81,13 +83,14 @@ class KeptAnswers:
         )
 
     @staticmethod
-    def _read(path: Path) -> tuple[int, Answer] | None:
+    def _read(path: Path) -> tuple[Draws, Answer] | None:
         try:
             if time.time() - path.stat().st_mtime > _MOST_AGE_S:
                 return None
-            seed, _, text = path.read_text(encoding="utf-8").partition("\n")
+            drawn, _, text = path.read_text(encoding="utf-8").partition("\n")
+            seed, key = map(int, drawn.split())
             answer = unpack_answer(text)
-            return (int(seed), answer) if len(answer.results) == 1 else None
+            return ((seed, key), answer) if len(answer.results) == 1 else None
         except (OSError, ValueError, RemoteError):
             return None
 
@@ -97,7 +100,8 @@ class KeptAnswers:
             if result.status in _SETTLED:
                 one = Answer(batch=batch.id, results=(result,), place=answer.place)
                 with contextlib.suppress(OSError):
-                    self._write(self._path(job, batch), f"{job.order_seed}\n{pack_answer(one)}")
+                    drawn = " ".join(map(str, draws_of(job)))
+                    self._write(self._path(job, batch), f"{drawn}\n{pack_answer(one)}")
 
     @staticmethod
     def _write(path: Path, text: str) -> None:
@@ -126,14 +130,26 @@ class KeptAnswers:
                     path.unlink(missing_ok=True)
 
 
+def draws_of(job: Job) -> Draws:
+    """What was drawn for a job, so that a kernel cannot know it."""
+    return job.order_seed, job.row_key
+
+
+def with_draws(job: Job, draws: Draws) -> Job:
+    """The job with other draws."""
+    return job.model_copy(update={"order_seed": draws[0], "row_key": draws[1]})
+
+
 def question(job: Job, batch: Batch | None = None) -> dict[str, Any]:
     """What a job asks, without what does not change the answer."""
-    alone = job.model_dump(mode="json", exclude={"id", "order_seed", "deadline_s", "memory_bytes"})
+    alone = job.model_dump(mode="json", exclude={"id", "order_seed", "row_key", "deadline_s", "memory_bytes"})
     if job.kernel is not None:
         alone["kernel"] = [job.kernel.sha256, job.kernel.main, job.kernel.arch, list(job.kernel.compile_options)]
     asked: dict[str, Any] = {"job": alone}
     if batch is not None:
         asked["capability"] = batch.capability
+        if batch.exact:
+            asked["draws"] = draws_of(job)
         if batch.blocks > 1 and job.action == "benchmark":
             asked["with"] = sorted(json.dumps(question(other)) for other in batch.jobs if other is not job)
             asked["blocks"] = batch.blocks

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from pytest_nvfp4.device.remote.base import Answer, Arrival, Batch, Cost, Handle, Place, Remote, RemoteError, Trouble
-from pytest_nvfp4.device.remote.kept import KeptAnswers
+from pytest_nvfp4.device.remote.kept import KeptAnswers, with_draws
 from pytest_nvfp4.device.remote.progress import Progress
 from pytest_nvfp4.device.result import DeviceInfo
 
@@ -32,7 +32,7 @@ class Ticket:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        """The batch; for a kept answer, the one that was run then (its seeds differ)."""
+        """The batch; once there is an answer, the one that was run (its draws differ)."""
         self.kept = False
         self.answer: Answer | None = None
         self.error: RemoteError | None = None
@@ -401,11 +401,11 @@ class RemoteSession:
 
 
 def _as_run(batch: Batch, remote: Remote) -> Batch:
-    """The batch with the seeds that were used, where the remote knows of others (a broker, see there)."""
-    seeds = getattr(remote, "seeds", {}).get(batch.id)
-    if seeds is None:
+    """The batch with the draws that were used, where the remote knows of others (a broker, see there)."""
+    draws = getattr(remote, "draws", {}).get(batch.id)
+    if draws is None:
         return batch
-    jobs = [job.model_copy(update={"order_seed": seed}) for job, seed in zip(batch.jobs, seeds, strict=True)]
+    jobs = [with_draws(job, one) for job, one in zip(batch.jobs, draws, strict=True)]
     return batch.model_copy(update={"jobs": tuple(jobs)})
 
 

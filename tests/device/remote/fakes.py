@@ -19,6 +19,7 @@ def source(text: str = "def custom_kernel(data): ...\n") -> SourceFile:
 
 
 def job(number: int = 0, *, action: str = "verify", text: str = "x = 1\n", rounds: int = 50, seed: int = 0) -> Job:
+    """A job of problem ``number``; ``seed`` stands for all that is drawn for it."""
     problem = ProblemSpec(name=f"p{number}", sizes=((7, 128, 256, 1),), seed=number)
     return Job(
         id=f"job-{number}",
@@ -27,6 +28,7 @@ def job(number: int = 0, *, action: str = "verify", text: str = "x = 1\n", round
         cases=(Case(problem=problem, family="gpumode"),),
         timing=Timing(rounds=rounds),
         order_seed=seed,
+        row_key=seed + 1000,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_nvfp4.device.remote.base import Batch, RemoteError
 from pytest_nvfp4.device.remote.broker import Broker, BrokerRemote
+from pytest_nvfp4.device.remote.kept import draws_of
 from pytest_nvfp4.device.remote.session import RemoteSession
 
 from .fakes import FakeRemote, batch, job
@@ -40,9 +41,17 @@ def test_two_that_ask_the_same_get_one_answer(broker: Broker, remote: FakeRemote
     (second,) = two.add([Batch(jobs=(job(1, seed=2),))])
     assert second.wait().batch == second.batch.id
     assert len(remote.sent) == 1
-    assert second.batch.jobs[0].order_seed == remote.sent[0].jobs[0].order_seed == 1
+    assert draws_of(second.batch.jobs[0]) == draws_of(remote.sent[0].jobs[0]) == (1, 1001), "what it was made with"
     one.close()
     two.close()
+
+
+def test_who_wants_an_answer_with_given_draws_gets_no_other(broker: Broker, remote: FakeRemote) -> None:
+    one = asking(broker)
+    tickets = one.add([Batch(jobs=(job(1, seed=seed),), exact=True) for seed in (1, 2, 1)])
+    assert [draws_of(ticket.batch.jobs[0])[0] for ticket in tickets if ticket.wait()] == [1, 2, 1]
+    assert len(remote.sent) == 2
+    one.close()
 
 
 def test_the_end_of_one_leaves_what_it_asked_for_to_the_others(broker: Broker, remote: FakeRemote) -> None:

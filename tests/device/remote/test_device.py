@@ -11,8 +11,10 @@ import pytest
 
 from pytest_nvfp4.device.remote.base import Answer, Batch, Place, RemoteError
 from pytest_nvfp4.device.remote.device import RemoteDevice
+from pytest_nvfp4.device.remote.kept import KeptAnswers, draws_of, with_draws
 from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.result import Blob, DeviceInfo, Output, Result
+from pytest_nvfp4.device.verify import benchmark_job, verify_job
 
 from .fakes import FakeRemote, job
 
@@ -64,6 +66,45 @@ def test_what_was_sent_ahead_is_used_once_and_let_go(device: RemoteDevice, remot
     assert len(remote.sent) == 21, "nothing is sent ahead of what was there already"
     device.run(jobs[3], folder=tmp_path)
     assert len(remote.sent) == 22, "who asks again wants it anew"
+
+
+def test_what_was_drawn_is_no_part_of_the_question(device: RemoteDevice, remote: FakeRemote, tmp_path: Path) -> None:
+    """Else every check would be sent, and paid for, twice; and no answer of an earlier session would ever be used."""
+    kernel, case = job().kernel, job().cases[0]
+    assert kernel is not None
+    for make in (
+        lambda: verify_job(kernel, [case], deadline_s=60),
+        lambda: benchmark_job(kernel, [case], rounds=50, deadline_s=60),
+    ):
+        remote.sent.clear()
+        device.send_ahead([make()])
+        mine = make()
+        ran = device.ahead(mine)
+        assert draws_of(ran) == draws_of(remote.sent[0].jobs[0]) != draws_of(mine)
+        device.run(with_draws(mine, draws_of(ran)), folder=tmp_path)
+        assert len(remote.sent) == 1
+
+
+def test_who_asks_with_given_draws_gets_no_answer_of_others(
+    device: RemoteDevice, remote: FakeRemote, tmp_path: Path
+) -> None:
+    """The judge would expect what another run was to return."""
+    device.send_ahead([job(1, seed=1)])
+    device.run(job(1, seed=2), folder=tmp_path)
+    assert draws_of(device.ahead(job(1, seed=3))) == (1, 1001), "what was sent ahead is there still"
+    assert sorted((draws_of(one.jobs[0])[0], one.exact) for one in remote.sent) == [(1, False), (2, True)]
+
+
+def test_of_a_kept_answer_the_draws_are_told_with_which_it_was_made(remote: FakeRemote, tmp_path: Path) -> None:
+    for seed, sent in ((1, 1), (2, 0)):
+        remote.sent.clear()
+        session = RemoteSession(remote, kept=KeptAnswers(tmp_path, remote="fake B200"), reuse=True)
+        device = RemoteDevice(session, name="fake", gpu="B200")
+        ran = device.ahead(job(1, seed=seed))
+        assert draws_of(ran) == (1, 1001)
+        assert device.run(ran, folder=tmp_path).status == "passed"
+        assert len(remote.sent) == sent
+        session.close()
 
 
 def test_who_answered_is_said(device: RemoteDevice, tmp_path: Path) -> None:
