@@ -82,6 +82,8 @@ class Service:
         self.containers: dict[str, Container] = {}
         self.dead: list[Container] = []
         self.image_status = _SUCCESS
+        self.attempts = False
+        """Whether functions may be called by attempts too, which is offered and not there."""
         self._folder, self._packages, self.environ = folder, packages, environ
         self._blobs = blobs
         self._numbers = itertools.count(1)
@@ -209,6 +211,8 @@ class Service:
             made = metadata.method_handle_metadata[name]
             made.function_name, made.function_type = method.function_name, method.function_type
             made.is_method, made.use_method_name = True, name
+            if self.attempts:
+                made.input_plane_url, made.input_plane_region = self.url, "nowhere"
             made.supported_input_formats.extend(method.supported_input_formats)
             made.supported_output_formats.extend(method.supported_output_formats)
 

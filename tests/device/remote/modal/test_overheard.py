@@ -89,6 +89,25 @@ def test_a_program_that_waits_for_a_container(full: Loopback, remote: Make, slow
     assert calls(full) == set()
 
 
+def test_a_program_where_the_server_offers_attempts(idle_server: Loopback, remote: Make) -> None:
+    """An attempt has no name by which it could be cancelled: the program is a call there, too."""
+    idle_server.service.attempts = True
+    one = remote()
+
+    def run() -> None:
+        with pytest.raises(RemoteError, match="has ended"):
+            one.execute(Execution(source="print(1)"), on_output=lambda *_: None)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    idle_server.wait_for(lambda: idle_server.count("FunctionMap"))
+    one.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert idle_server.count("AttemptStart") == 0
+    assert len(cancelled(idle_server)) == 1
+
+
 def test_a_batch_that_is_just_being_sent(full: Loopback, remote: Make) -> None:
     full.faults.add(Fault("FunctionMap", "delay", seconds=0.4))
     session = RemoteSession(remote(deployed_app=APP), containers=2)
