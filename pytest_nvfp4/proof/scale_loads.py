@@ -12,23 +12,29 @@ a cluster loads and multicasts which part is not followed: the parts together ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_nvfp4.layout.algebra import modes
 from pytest_nvfp4.layout.canonical import canonical
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import TypeInfo
 from pytest_nvfp4.layout.notation import ComposedLayout, Layout
-from pytest_nvfp4.layout.offsets import domain_size
-from pytest_nvfp4.layout.tree import ScaledBasis, Tree, is_static, leaves
+from pytest_nvfp4.layout.offsets import domain_size, offset_array
+from pytest_nvfp4.layout.tree import Dynamic, Leaf, ScaledBasis, is_static, leaves, unflatten
 from pytest_nvfp4.proof.scale_copies import MMA_K, Operand
 from pytest_nvfp4.proof.statement import Cases, Claim, Control, Method
 
-Coordinate: TypeAlias = "tuple[int | Fraction, ...]"
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 Look: TypeAlias = "tuple[str | None, int]"
+
+_MODES = 4
+"""Modes of a TMA tensor of scale factors: a word of a block, tiles of k, tiles of rows, the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,54 +123,73 @@ def _without_sharing(layout: Layout) -> Layout | None:
 # --- what is looked at --------------------------------------------------------------------------------------------
 
 
-def _coordinate(value: Tree) -> Coordinate:
-    found = leaves(value)
-    if not all(isinstance(part, int | Fraction) for part in found):
-        raise LayoutError(f"a coordinate of {value}, which is not made of numbers")
-    # (0,0,0) and 0 are the same coordinate: modes behind the last that is not 0 say nothing.
-    kept = [part for part in found if isinstance(part, int | Fraction)]
-    while kept and kept[-1] == 0:
-        kept.pop()
-    return tuple(kept)
+def _axes(layout: Layout) -> NDArray[np.int64]:
+    """The coordinates of every index, ``[mode][index]``, in halves: words of 16 bits have halves for bytes.
+
+    Raises:
+        LayoutError: a stride that is no whole number of halves of one mode.
+    """
+    import numpy as np
+
+    found = []
+    for mode in range(_MODES):
+        steps = [_step(layout, stride, mode) for stride in leaves(layout.stride)]
+        found.append(offset_array(Layout(layout.shape, unflatten(steps, layout.shape))))
+    return np.stack(found)
+
+
+def _step(layout: Layout, stride: Leaf, mode: int) -> int:
+    """What a stride adds to one mode of the coordinate, in halves."""
+    if stride == 0:
+        return 0
+    if not isinstance(stride, ScaledBasis) or len(stride.modes) != 1 or stride.modes[0] >= _MODES:
+        raise LayoutError(f"{layout}: its values are no coordinates of {_MODES} modes")
+    if isinstance(stride.value, Dynamic) or (2 * stride.value) % 1:
+        raise LayoutError(f"{layout}: the step {stride} is no whole number of bytes of 16-bit words")
+    return int(2 * stride.value) if stride.modes[0] == mode else 0
 
 
 def look_at_load(load: Load, *, late: int = 0) -> Look:
     """Whether TMA brings the byte of every factor to where shared memory has it; with ``late``, wrongly, so far on."""
-    moved: dict[Coordinate, int] = {}
-    for index in range(domain_size(load.target)):
-        byte = load.target(index)
-        if not isinstance(byte, int):
-            raise LayoutError(f"{load.target}: its values are no bytes")
-        at = _coordinate(load.source(index))
-        if moved.setdefault(at, byte + late) != byte + late:
-            return f"{load.operand.name}: TMA brings coordinate {_shown(at)} to bytes {moved[at]} and {byte}", index + 1
-    looked = 0
-    for row, k, mma in _factors_of(load.operand):
-        looked += 1
-        at = _coordinate(load.factors(((row, k), 0, mma)))
-        stage = (0,) if len(modes(load.operand.smem)) == 4 else ()
-        wanted = load.operand.smem(((row, k), 0, mma, *stage))
-        if moved.get(at) != wanted:
-            where = f"row {row}, k {mma * MMA_K + k}"
-            brought = f"to byte {moved[at]}" if at in moved else "nowhere"
-            return (
-                f"{load.operand.name}, {where}: TMA brings its coordinate {_shown(at)} {brought}, and shared memory "
-                f"has it at byte {wanted}"
-            ), looked
-    return None, looked
+    import numpy as np
+
+    operand = load.operand
+    source, bytes_ = _axes(load.source), offset_array(load.target) + late
+    factors = _axes(load.factors)
+    # A number for each coordinate that occurs.
+    both = np.unique(np.concatenate((source, factors), axis=1), axis=1, return_inverse=True)[1].ravel()
+    keys, sought = both[: source.shape[1]], both[source.shape[1] :]
+    order = np.argsort(keys, kind="stable")
+    keys, bytes_ = keys[order], bytes_[order]
+    twice = np.flatnonzero((keys[1:] == keys[:-1]) & (bytes_[1:] != bytes_[:-1]))
+    if len(twice):
+        at = int(twice[0])
+        where = _shown(source[:, order[at]])
+        return f"{operand.name}: TMA brings coordinate {where} to bytes {bytes_[at]} and {bytes_[at + 1]}", at + 1
+    parts = modes(operand.smem)
+    wanted = offset_array(Layout(tuple(part.shape for part in parts[:3]), tuple(part.stride for part in parts[:3])))
+    # The first mode is ((row), (k)), and an index counts rows first.
+    rows, inner = domain_size(modes(parts[0])[0]), domain_size(parts[0])
+    index = np.arange(len(wanted))
+    row, k, mma = index % rows, index % inner // rows, index // inner
+    used = np.flatnonzero((row < operand.rows) & (k % operand.vector == 0))
+    asked = sought[used]
+    place = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+    there = keys[place] == asked
+    wrong = np.flatnonzero(~there | (bytes_[place] != wanted[used]))
+    if not len(wrong):
+        return None, len(used)
+    first = int(wrong[0])
+    at = int(used[first])
+    brought = f"to byte {bytes_[place[first]]}" if there[first] else "nowhere"
+    return (
+        f"{operand.name}, row {row[at]}, k {mma[at] * MMA_K + k[at]}: TMA brings its coordinate "
+        f"{_shown(factors[:, at])} {brought}, and shared memory has it at byte {wanted[at]}"
+    ), first + 1
 
 
-def _factors_of(operand: Operand) -> Iterator[tuple[int, int, int]]:
-    """(row, first element of k, MMA of k) of every factor that the MMA reads."""
-    for mma in range(domain_size(modes(operand.smem)[2])):
-        for k in range(0, MMA_K, operand.vector):
-            for row in range(operand.rows):
-                yield row, k, mma
-
-
-def _shown(coordinate: Coordinate) -> str:
-    padded = (*coordinate, *(0,) * (3 - len(coordinate)))
-    return f"({', '.join(map(str, padded))})"
+def _shown(halves: NDArray[np.int64]) -> str:
+    return f"({', '.join(str(Fraction(int(half), 2)) for half in halves)})"
 
 
 PARTS = (

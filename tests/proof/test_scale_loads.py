@@ -47,7 +47,7 @@ def test_a_load_by_blocks_is_proved(rows, vector):
     load = load_of(rows=rows, vector=vector)
     assert look_at_load(load) == (None, rows * 256 // vector)
     assert (
-        "TMA brings its coordinate (0, 0, 0) to byte 512, and shared memory has it at byte 0"
+        "TMA brings its coordinate (0, 0, 0, 0) to byte 512, and shared memory has it at byte 0"
         in look_at_load(load, late=512)[0]
     )
 
@@ -91,8 +91,12 @@ def test_one_coordinate_for_two_bytes_is_refuted():
 
 def test_what_is_no_byte_or_no_number_is_unknown():
     load = load_of(rows=128)
-    with pytest.raises(LayoutError, match="no bytes"):
+    with pytest.raises(LayoutError, match="1/2@0"):
         look_at_load(replace(load, target=load.source))
+    with pytest.raises(LayoutError, match="no coordinates"):
+        look_at_load(replace(load, source=load.target))
+    with pytest.raises(LayoutError, match="no whole number of bytes"):
+        look_at_load(replace(load, source=parse_layout("(512,4):(1/4@0,1@1)")))
     assert judge(load_claim([replace(load, target=load.source)], topic="t")).status is Status.UNKNOWN
 
 
@@ -126,7 +130,7 @@ def test_a_wrong_layout_of_a_kernel_is_refuted(records):
     (claim,) = [claim for claim in scale_traced.claims_of(found) if claim.name.endswith(".load")]
     statement = judge(claim)
     assert statement.status is Status.REFUTED
-    assert statement.counterexample.startswith("SFA, row 1, k 0: TMA brings its coordinate (2, 0, 0) to byte 4")
+    assert statement.counterexample.startswith("SFA, row 1, k 0: TMA brings its coordinate (2, 0, 0, 0) to byte 4")
 
 
 def test_of_layouts_that_differ_none_is_taken(records):
