@@ -109,8 +109,14 @@ class CopyMonitor(Protocol):
     def bulk_wait(self, w: Warp, mask: int, at: int, allowed: int, read: bool) -> None:
         """``cp.async.bulk.wait_group`` held."""
 
-    def map_changed(self, w: Warp, at: int, address: int, shared: bool) -> None:
-        """A tensor map was modified in place."""
+    def map_changed(self, w: Warp, mask: int, at: int, address: int, shared: bool) -> None:
+        """A field of a tensor map was replaced in place: in global memory, or in the own shared memory."""
+
+    def map_copied(self, w: Warp, mask: int, at: int, index: int, address: int) -> None:
+        """A tensor map was copied from the own shared memory to global memory."""
+
+    def map_used(self, w: Warp, at: int, lane: int, address: int) -> None:
+        """A tensor store of a thread, told of just before, uses the tensor map at an address."""
 
 
 class Monitor(SyncMonitor, TensorMonitor, WgmmaMonitor, MemoryMonitor, CopyMonitor, Protocol):

@@ -57,12 +57,13 @@ class WarpAgent(Agent):
         uses: By instruction, how it uses tensor memory.
         queue, pipe: The tcgen05 pipe that it issued to last.
         met: The barriers whose initialisation it knows to have happened before.
+        refused: By barrier, the last phase that it asked for and that was not complete: its number, instruction, lanes.
         started: The CTAs of the cluster, by rank, that it knows to have started.
     """
 
     __slots__ = (
         "__weakref__", "agents", "lanes", "launch", "ld", "ld_issued", "ld_known", "memory", "met", "pipe", "queue",
-        "seen", "seen_issued", "st", "st_issued", "st_known", "started", "thread", "uses", "who",
+        "refused", "seen", "seen_issued", "st", "st_issued", "st_known", "started", "thread", "uses", "who",
     )  # fmt: skip
     launch: LaunchRaces
     memory: CtaMemory
@@ -80,6 +81,7 @@ class WarpAgent(Agent):
         self.seen_issued: NDArray[np.int64] | None = None
         self.uses: dict[object, TensorUse] = {}
         self.met: set[int] = set()
+        self.refused: dict[int, tuple[int, int, int]] = {}
         self.started: set[int] = set()
         self.queue: object = None
         self.pipe: Agent | None = None

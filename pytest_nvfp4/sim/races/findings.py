@@ -9,7 +9,7 @@ not told at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,7 @@ class Pair:
         owners: What their agents are.
         writes: Whether each writes.
         foreign: Whether they are of different clusters.
+        knower: A warp that has waited for the earlier one, where that goes on beside the warps.
         missing: Of a warning: the instructions that should lie between them.
     """
 
@@ -51,6 +52,7 @@ class Pair:
     owners: tuple[Owner, Owner]
     writes: tuple[bool, bool]
     foreign: bool = False
+    knower: Who | None = None
     missing: tuple[str, ...] = ()
 
 
@@ -97,18 +99,30 @@ class Reporter:
             return
         self._pairs.add(instructions)
         memory = pair.place.split(" ")[0]
+        kinds = (pair.owners[0].kind, pair.owners[1].kind)
         keys: tuple[tuple[object, ...], ...] = (
-            (
-                what, pair.owners[0].kind, old.who.warp, pair.owners[1].kind, new.who.warp, pair.writes, memory,
-                pair.foreign,
-            ),
+            (what, kinds, *map(_runner, (old, new), kinds), pair.writes, memory, pair.foreign),
             (what, memory, tuple(sorted((self._line(old.at), self._line(new.at))))),
             (what, memory, "earlier", self._line(old.at)),
             (what, memory, "later", self._line(new.at)),
         )  # fmt: skip
-        if pair.owners[0].kind == "mbarrier" and not pair.foreign:
-            keys += ((what, memory, "waits for", pair.owners[0].name),)
-        if self._noted(keys, lambda: f"the same between {self._said(old)} and {self._said(new)}: {pair.place}"):
+        also, alike = [*keys], [*keys]
+        if kinds[0] == "mbarrier":
+            also.append((what, memory, "reverse", self._line(new.at)))
+            also.append((what, memory, "not waited for", old.who.warp))
+            if not pair.foreign:
+                also.append((what, memory, "waits for", pair.owners[0].name))
+                alike.append(also[-1])
+        if kinds[1] == "mbarrier" and pair.writes[1]:
+            # A reader that is out of step with copies has copies that are out of step with it; a producer that runs
+            # ahead of readers runs ahead of its own copies; and where no reader waits for copies, nobody does.
+            if kinds[0] == "mbarrier":
+                alike.append((what, memory, "not waited for", old.who.warp))
+            alike.append((what, memory, "reverse", self._line(old.at)))
+            alike.append((what, memory, "ahead", new.who.warp, kinds[0] != "mbarrier"))
+            also.append((what, memory, "ahead", new.who.warp, kinds[0] == "mbarrier"))
+        note = f"the same between {self._said(old)} and {self._said(new)}: {pair.place}"
+        if self._noted(alike, also, note):
             return
         self.grid.findings.append(self._finding(pair))
 
@@ -122,23 +136,21 @@ class Reporter:
         if (kind, at, at) in self._pairs:
             return
         self._pairs.add((kind, at, at))
-        if group and self._noted(((kind, *group),), lambda: note):
+        keys = ((kind, *group),) if group else ()
+        if self._noted(keys, keys, note):
             return
         self.grid.findings.append(Finding(kind, message, hint, self._where(who, at)))
 
-    def _noted(self, keys: tuple[tuple[object, ...], ...], note: Callable[[], str]) -> bool:
-        """Whether there is a finding with one of these keys, which now has the note; else the next one has the keys."""
+    def _noted(self, alike: Sequence[tuple[object, ...]], keys: Sequence[tuple[object, ...]], note: str) -> bool:
+        """Whether a finding has one of the keys ``alike``, and so the note now; else the next one has ``keys``."""
         findings = self.grid.findings
-        known = next((self._groups[key] for key in keys if key in self._groups), None)
+        known = next((self._groups[key] for key in alike if key in self._groups), None)
         if known is None or known >= len(findings):
-            for key in keys:
-                self._groups[key] = len(findings)
+            self._groups.update(dict.fromkeys(keys, len(findings)))
             return False
         finding = findings[known]
-        if len(finding.notes) < _NOTES:
-            said = note()
-            if said:
-                findings[known] = replace(finding, notes=(*finding.notes, said))
+        if note and len(finding.notes) < _NOTES:
+            findings[known] = replace(finding, notes=(*finding.notes, note))
         return True
 
     def part(self) -> dict[tuple[object, ...], Finding]:
@@ -224,6 +236,14 @@ class Reporter:
                 f"after {first}: a barrier of the CTA, then fence.acq_rel.gpu and an atomic (or st.release.gpu) on a "
                 f"flag; before {second}: ld.acquire.gpu of the flag until it is set, then a barrier",
             )
+        if pair.knower is not None:
+            knower = pair.knower
+            return (
+                f"{knower} has waited for it, and no barrier, and no arrive of {knower} after that which is waited for"
+                f"{then}, orders the two",
+                f"a wait{then} for the arrive (or the barrier) by which {knower} says that it is done, with acquire; "
+                "or that arrive, with release, after its own wait",
+            )
         if kind == "mbarrier":
             return (
                 f"nothing that is ordered before {second} waits for the {name}, where that copy completes",
@@ -294,6 +314,11 @@ class Reporter:
             kernel=self.grid.kernel.name, cta=who.cta, warp=who.warp, at=at, ptx_line=instruction.ptx_line,
             text=instruction.text, source=instruction.location,
         )  # fmt: skip
+
+
+def _runner(access: Access, kind: str) -> int:
+    """Whose access it is: the warp, or the first of the warpgroup, of which any warp may be the last to issue."""
+    return access.who.warp & ~3 if kind == "wgmma" else access.who.warp
 
 
 def _short(parts: tuple[str, ...]) -> str:

@@ -69,7 +69,7 @@ class Hooks:
             "a barrier of the CTA (or of the cluster, for a peer's) between mbarrier.init and the first use",
             who=agent.who,
             at=at,
-            group=("init", state.who.warp if state.who is not None else -1, barrier.cta is agent.memory.cta),
+            group=("init", state.who.warp if state.who is not None else -1),
             note=f"the same for {grid.say(at)} in {agent.who} and the {barrier.name}",
         )
         order_after(agent, state.init[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,11 +11,12 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Finding
 from pytest_nvfp4.sim.races.access import Access, Who
-from pytest_nvfp4.sim.races.agents import ClusterAgents, Owner
+from pytest_nvfp4.sim.races.agents import ClusterAgents, Owner, WarpAgent
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, Clock, Ticks
 from pytest_nvfp4.sim.races.early_use import early_uses
 from pytest_nvfp4.sim.races.findings import PROXY, RACE, WARNING, Pair, Reporter
 from pytest_nvfp4.sim.races.global_shadow import GlobalShadow, RegionShadow
+from pytest_nvfp4.sim.races.leaving import Visits
 from pytest_nvfp4.sim.races.orders import Order, order_of
 from pytest_nvfp4.sim.races.overlap import Overlap
 from pytest_nvfp4.sim.races.partition import Partition
@@ -27,7 +29,6 @@ from pytest_nvfp4.toolchain.streams import Extent
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
-    from pytest_nvfp4.sim.races.agents import WarpAgent
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.grid import Grid
     from pytest_nvfp4.sim.tcgen05.monitor import Touches
@@ -53,11 +54,13 @@ Part = tuple[dict[tuple[object, ...], Finding], list[Seen], list[tuple[int, int]
 class CtaMemory:
     """The shadows of a CTA's memories: ``cta.unit(CtaMemory)``."""
 
-    __slots__ = ("agents", "gathered", "launch", "shared", "tmem")
+    __slots__ = ("agents", "cta", "gathered", "launch", "shared", "tmem", "visits")
 
     def __init__(self, cta: Cta) -> None:
         launch = self.launch = cta.launch.unit(LaunchRaces)
+        self.cta: Cta | None = cta
         self.agents = cta.cluster.unit(ClusterAgents)
+        self.visits = Visits(self.agents.clocks)
         launch.owners[self.agents.clocks.number] = self.agents.clocks.owners
         who = f" of CTA rank {cta.rank}" if len(cta.cluster.ctas) > 1 else ""
         self.shared = Shadow(launch.shared, launch.shared_conflict, agents=self.agents, name=f"shared memory{who}")
@@ -69,8 +72,16 @@ class CtaMemory:
         self.gathered: dict[int, int] = {}
         """By warp that has left a cluster barrier, its tick then: all CTAs had started."""
 
+    def at_exit(self) -> None:
+        """The CTA has ended: nobody may use it any more."""
+        cta = self.cta
+        if cta is not None and self.visits.last:
+            numbers = [warp.units[WarpAgent].number for warp in cta.warps if WarpAgent in warp.units]
+            self.visits.check(cta, self.launch, numbers)
+
     def dissolve(self) -> None:
         """The cluster has ended: let go of what refers back to it."""
+        self.cta = None
         self.agents.dissolve()
         self.shared.dissolve()
         self.tmem.dissolve()
@@ -109,6 +120,11 @@ class LaunchRaces:
         self._told_early: set[str] = set()
         self._elsewhere: list[Seen] = []
         """What other processes have touched."""
+
+    @cached_property
+    def changes_maps(self) -> bool:
+        """Whether the kernel modifies tensor maps."""
+        return any(instruction.root == "tensormap" for instruction in self.grid.kernel.instructions)
 
     def order(self, at: int) -> Order:
         """The memory order of an instruction."""
@@ -223,6 +239,10 @@ class LaunchRaces:
         self._tell(agents, RACE, self._columns(shadow, part), old, new, (old_writes, new_writes))
         _heal(agents, ticks, old, None)
 
+    def map_conflict(self, agent: WarpAgent, place: str, old: Access, new: Access) -> None:
+        """A tensor map is overwritten that a store may still read."""
+        self._tell(agent.agents, RACE, place, old, new, (False, True))
+
     def tmem_omission(
         self, shadow: Shadow, part: int, old: Access, old_writes: bool, new: Access, new_writes: bool,
         missing: tuple[str, ...],
@@ -278,7 +298,21 @@ class LaunchRaces:
         missing: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         owners = agents.clocks.owners
-        self.reporter.pair(Pair(kind, place, old, new, (owners[old.agent], owners[new.agent]), writes, missing=missing))
+        knower = _knower(agents, old, new) if kind == RACE else None
+        both = owners[old.agent], owners[new.agent]
+        self.reporter.pair(Pair(kind, place, old, new, both, writes, knower=knower, missing=missing))
+
+
+def _knower(agents: ClusterAgents, old: Access, new: Access) -> Who | None:
+    """A warp that has waited for work beside the warps: whoever issued it, or else another but the later one's."""
+    if agents.clocks.owners[old.agent].kind == "warp":
+        return None
+    knowing = [
+        agent.who
+        for agent in agents.clocks.agents.values()
+        if isinstance(agent, WarpAgent) and agent.who is not new.who and agent.knows(old.agent, old.tick)
+    ]
+    return next((who for who in knowing if who is old.who), knowing[0] if knowing else None)
 
 
 def _heal(agents: ClusterAgents | None, ticks: Ticks, old: Access, row: int | None) -> None:

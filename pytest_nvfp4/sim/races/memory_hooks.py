@@ -51,8 +51,10 @@ class MemoryHooks(Hooks):
             memory.shared.read(footprint.parts, access, ticks)
         else:
             memory.shared.write(footprint.parts, access, ticks)
-        if cta is not w.cta and cta.rank not in agent.started:
-            self._reach(agent, cta, at)
+        if cta is not w.cta:
+            memory.visits.last[agent.number] = access
+            if cta.rank not in agent.started:
+                self._reach(agent, cta, at)
         if mask or where.__class__ is not int:
             self._lanes(agent, access, Touch(
                 index, index + (where if where.__class__ is int else where.span), shared.rank, where, mask,  # type: ignore[union-attr]

@@ -10,6 +10,7 @@ import numpy as np
 from pytest_nvfp4.sim.races.access import Access
 from pytest_nvfp4.sim.races.agents import BarrierState, ClusterAgents, WarpAgent
 from pytest_nvfp4.sim.races.clocks import INITS, ISSUED, TENSOR, Clock
+from pytest_nvfp4.sim.races.findings import RACE
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_of, is_sc
 from pytest_nvfp4.sim.races.sync_variables import Known
 
@@ -123,6 +124,8 @@ class SyncHooks(Hooks):
         state = agent.agents.barrier(barrier)
         if state.number not in agent.met:
             self._use(agent, state, barrier, at)
+        if agent.refused:
+            self._contented(agent, mask, state, barrier, at)
         complete = state.complete
         if complete is not None:
             if agent.launch.relaxed(at):
@@ -136,6 +139,32 @@ class SyncHooks(Hooks):
                 agent.lanes.meet()
             if state.loose is not None:
                 agent.memory.visits.performed(state.loose)
+
+    def mbarrier_refused(self, w: Warp, mask: int, barrier: Mbarrier, at: int) -> None:
+        """A test for the phase that goes on did not hold."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        agent.refused[agent.agents.barrier(barrier).number] = (barrier.phase, at, mask)
+
+    @staticmethod
+    def _contented(agent: WarpAgent, mask: int, state: BarrierState, barrier: Mbarrier, at: int) -> None:
+        """Who asked for a phase and is then content with the one before asked for the wrong parity.
+
+        Nobody goes on by that test here. Where the barrier is one phase behind, as it is when the thread comes early,
+        the same test holds for the phase before, and is no wait at all.
+        """
+        phase, first, lanes = agent.refused.pop(state.number, (-1, -1, 0))
+        if phase != barrier.phase or not lanes & mask:
+            return
+        grid = barrier.cta.launch
+        agent.launch.reporter.other(
+            RACE,
+            f"{grid.say(first)} in {agent.who} asks for parity {phase & 1} of the {barrier.name}, whose phase {phase} "
+            f"is under way, and {grid.say(at)} is then content with the phase before: where the warp comes before that "
+            "one is complete, the test holds for the phase before it, and what it guards goes on too early",
+            f"the parity that {grid.say(at)} waits for; look at the phase of the pipeline's state and where it starts",
+            who=agent.who,
+            at=first,
+        )
 
     # ---- other barriers ------------------------------------------------------------------------------------------
 

@@ -196,6 +196,8 @@ def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: Form) -> 
                 w.cta.launch.machine.monitor.mbarrier_waited(w, mask, barrier, form.at)
             return True
         if w.current.forced or _gives_up(w, form):
+            if w.cta.launch.machine.monitor is not None:
+                w.cta.launch.machine.monitor.mbarrier_refused(w, mask, barrier, form.at)
             return False
         w.wait_for(barrier)
         return None

@@ -45,6 +45,9 @@ class SyncMonitor(Protocol):
     def mbarrier_waited(self, w: Warp, mask: int, barrier: Mbarrier, at: int) -> None:
         """Lanes saw that the phase before ``barrier.phase`` is complete (none is while that is 0)."""
 
+    def mbarrier_refused(self, w: Warp, mask: int, barrier: Mbarrier, at: int) -> None:
+        """Lanes asked whether the phase ``barrier.phase`` is complete, and go on although it is not."""
+
     def barrier_arrived(self, w: Warp, mask: int, barrier: NamedBarrier | ClusterBarrier, at: int) -> None:
         """Lanes arrive at a named barrier or at the cluster's; its round may complete right after."""
 

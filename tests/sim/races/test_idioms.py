@@ -244,6 +244,23 @@ def test_pipelines(stages):
     assert found(pipeline(stages, drop="barrier"))[0] in ("race", "mbarrier")
 
 
+def peeked(peek, wait):
+    """A warp tests a barrier at which another arrives, and waits for it where the test did not hold."""
+    init = "setp.ne.u32 %p8, %r0, 0; @%p8 bra MADE; mbarrier.init.shared::cta.b64 [%r3], 32; MADE: bar.sync 0;"
+    test = f"mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r3], {peek}; @%p1 bra SEEN;"
+    block = f"T: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r3], {wait}; @!%p1 bra T; SEEN:"
+    arrive = "mbarrier.arrive.shared::cta.b64 _, [%r3];"
+    return init + by_warp("st.shared.b32 [%r6+512], %r0;" + arrive, test + block + "ld.shared.b32 %r20, [%r6+512];")
+
+
+def test_a_test_for_the_wrong_parity_is_found_where_it_does_not_hold():
+    """The data are there, and the wait behind it holds; a warp that comes earlier goes on without either."""
+    assert found(peeked(0, 0), asynchronous=Late([1])) == []
+    assert found(peeked(1, 0), asynchronous=Late([1])) == ["race"]
+    assert found(peeked(0, 0), asynchronous=Late([0])) == []
+    assert "race" in found(peeked(1, 0), asynchronous=Late([0]))  # what it is about: no edge at all
+
+
 # ---- bulk stores and the async proxy -----------------------------------------------------------------------------
 
 
