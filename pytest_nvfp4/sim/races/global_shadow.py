@@ -295,7 +295,7 @@ class GlobalShadow:
                 if array is None:
                     continue
                 kind, place = np.zeros(size, np.uint8), np.zeros(size, np.int32)
-                for number in np.unique(array).tolist():
+                for number in np.flatnonzero(np.bincount(array)).tolist():
                     for one in map(self.sets.access, self.sets.members(number)):
                         kind[number] |= strong if one[2] & STRONG else weak
                         place[number] = one[3] + 1

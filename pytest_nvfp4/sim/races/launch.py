@@ -175,8 +175,8 @@ class LaunchRaces:
 
     def _touched(self, region: Region, unit: int, kinds: NDArray[np.uint8], at: NDArray[np.int32]) -> RegionTouched:
         """An ``atom`` reads what it updates; a ``red`` does not."""
-        known = {int(one) for one in np.unique(at)} - {0}
-        atoms = [one for one in known if self.grid.kernel.instructions[one - 1].root == "atom"]
+        known = np.flatnonzero(np.bincount(at)).tolist()
+        atoms = [one for one in known if one and self.grid.kernel.instructions[one - 1].root == "atom"]
         if atoms:
             kinds = np.where(np.isin(at, atoms), kinds | STRONG_READ, kinds).astype(np.uint8)
         return RegionTouched(region, unit, kinds, at, self.grid.say)

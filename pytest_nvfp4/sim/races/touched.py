@@ -110,6 +110,14 @@ class RegionTouched:
         self.kinds = int(np.bitwise_or.reduce(self.units)) if self.units.size else 0
 
 
+def _alike(one: Touched, other: Touched, low: int, high: int) -> tuple[Kinds, Kinds, int]:
+    """What two do to each byte of a range, or to each unit of so many bytes where both have the same."""
+    both = isinstance(one, RegionTouched) and isinstance(other, RegionTouched)
+    if both and (one.low, one.high, one.unit) == (other.low, other.high, other.unit):  # type: ignore[attr-defined]
+        return one.units, other.units, one.unit  # type: ignore[attr-defined]
+    return one.bytes(low, high), other.bytes(low, high), 1
+
+
 def _races(one: Kinds, other: Kinds) -> NDArray[np.bool_]:
     """By byte, whether two kinds race without an order: one of them writes, and not both are strong."""
     write, strong, read = WRITE, STRONG_WRITE, READ
@@ -126,8 +134,9 @@ def conflict(one: Touched, other: Touched) -> int | None:
     low, high = max(one.low, other.low), min(one.high, other.high)
     if low >= high or not (one.kinds | other.kinds) & (WRITE | STRONG_WRITE):
         return None
-    races = _races(one.bytes(low, high), other.bytes(low, high))
-    return low + int(np.argmax(races)) if races.any() else None
+    first, second, unit = _alike(one, other, low, high)
+    races = _races(first, second)
+    return low + unit * int(np.argmax(races)) if races.any() else None
 
 
 def speak(one: Touched, other: Touched) -> bool:
@@ -143,5 +152,5 @@ def covers(new: Touched, old: Touched) -> bool:
     """Whether whatever races with earlier work also races with new work."""
     if old.low < new.low or old.high > new.high:
         return False
-    before, now = old.bytes(old.low, old.high), new.bytes(old.low, old.high)
+    before, now, _ = _alike(old, new, old.low, old.high)
     return bool(((before == 0) | (now & WRITE != 0) | (before == now)).all())
