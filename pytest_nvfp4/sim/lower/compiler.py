@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.lower.layout import SharedLayout
 from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.liveness import Liveness
-from pytest_nvfp4.sim.ptx.roles import results
+from pytest_nvfp4.sim.ptx.roles import results, sources
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Label, Module
 from pytest_nvfp4.sim.wgmma.operands import accumulators, unfenced
 
@@ -87,6 +88,11 @@ class Program:
                 self._waits.add(instruction.index)
             if meets(instruction):
                 self._meetings.add(instruction.index)
+
+    @cached_property
+    def _read_slots(self) -> frozenset[int]:
+        """What some instruction reads."""
+        return frozenset(register.slot for ins in self.kernel.instructions for register in sources(ins))
 
     def block(self, place: int) -> Block:
         """The block at a place, for a group that is alone in its warp."""
@@ -173,6 +179,7 @@ class Program:
             parameter=self._parameter,
             deferred=self.deferred,
             notes=self._notes,
+            used=lambda slot: slot in self._read_slots,
         )
         for name, value in registers.LANES.items():
             emitter.globals[f"lane_{name}"] = value

@@ -33,6 +33,7 @@ class Emitter(Operands):
     Args:
         special, symbol, parameter, deferred: Those of ``Operands``.
         notes: By place, a note for the lowering of the instruction there from whoever looked at the whole kernel.
+        used: Whether any instruction of the kernel reads a slot.
     """
 
     def __init__(
@@ -43,9 +44,11 @@ class Emitter(Operands):
         parameter: Callable[[str], int | None],
         deferred: DeferredSlots = NOTHING_DEFERRED,
         notes: Mapping[int, str] = _NO_NOTES,
+        used: Callable[[int], bool] = lambda _slot: True,
     ) -> None:
         super().__init__(special=special, symbol=symbol, parameter=parameter, deferred=deferred)
         self.notes = notes
+        self.used = used
         self._guarded = False
         self._outer = "m"
         self._masks = 0

@@ -17,8 +17,9 @@ from pytest_nvfp4.sim.lanes import Bits, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.access import Access, Values
 from pytest_nvfp4.sim.memory.forms import Form
+from pytest_nvfp4.sim.memory.partly import SPACES, read_partly
 from pytest_nvfp4.sim.memory.read import READERS
-from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Symbol, Vector
+from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register, Symbol, Vector
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
@@ -91,6 +92,14 @@ def _lower(ins: Instruction, e: Emitter, form: Form, *, uniformly: bool) -> None
     access = Access(
         ins.opcode, space, form.bits, form.count, signed=form.kind == "s", register=register, read_only=form.nc
     )
+    parts = () if uniformly or form.order != "weak" else _parts(ins, e, access, target)
+    if parts:
+        text = e.call(
+            read_partly, "w", e.mask, e.address(source), e.constant(access, "access"), e.constant(parts, "parts"),
+            str(e.at),
+        )  # fmt: skip
+        e.assign_all(target, text, register)
+        return
     reader = load_uniform if uniformly else READERS[space]
     text = e.call(reader, "w", e.mask, e.address(source), e.constant(access, "access"), str(e.at))
     if isinstance(target, Vector):
@@ -99,6 +108,20 @@ def _lower(ins: Instruction, e: Emitter, form: Form, *, uniformly: bool) -> None
         e.assign_all(target, text, register)
     else:
         e.assign(target, text, register)
+
+
+def _parts(ins: Instruction, e: Emitter, access: Access, target: Operand) -> tuple[tuple[int, Access], ...]:
+    """The elements of a vector that go to registers which something reads; none if that is all of them or none."""
+    if not isinstance(target, Vector) or access.space not in SPACES or access.bits == 128:
+        return ()
+    used = [not isinstance(item, Register) or e.used(item.slot) for item in target.items]
+    if all(used) or not any(used):
+        return ()
+    one = Access(
+        ins.opcode, access.space, access.bits, signed=access.signed, register=access.register,
+        read_only=access.read_only,
+    )  # fmt: skip
+    return tuple((number, one) for number, use in enumerate(used) if use)
 
 
 def _parameter(ins: Instruction, e: Emitter, form: Form, offset: int, register: int) -> None:
