@@ -111,3 +111,66 @@ def test_a_cheat_that_only_its_times_show_is_seen_without_them(tmp_path: Path, c
     for finding, when in zip(done.findings, told, strict=True):
         assert f"the caller ({when} the call) on the default stream" in finding.message
     assert "the benchmark check fails it" in done.findings[-1].message
+
+
+LAUNCHES = """
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import torch
+from cutlass.cute.runtime import make_ptr
+
+SIDE = torch.cuda.Stream()
+
+
+@cute.kernel
+def fill(c: cute.Tensor, a: cute.Tensor):
+    column, _, _ = cute.arch.thread_idx()
+    row, _, _ = cute.arch.block_idx()
+    c[row, column] = a[row, column].to(cutlass.Float16)
+
+
+@cute.jit
+def go(start: cute.Pointer, source: cute.Pointer, stream: cuda.CUstream):
+    c = cute.make_tensor(start, cute.make_layout((40, 128), stride=(128, 1)))
+    a = cute.make_tensor(source, cute.make_layout((40, 128), stride=(128, 1)))
+    fill(c, a).launch(grid=(40, 1, 1), block=(128, 1, 1), stream=stream)
+
+
+def pointer(kind, tensor):
+    return make_ptr(kind, tensor.data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
+
+
+def custom_kernel(data):
+    a, _, c = data[0][0]
+    here = torch.cuda.current_stream()
+    SIDE.wait_stream(here)
+    go(pointer(cutlass.Float16, c), pointer(cutlass.Int8, a), cuda.CUstream(SIDE.cuda_stream))
+    here.wait_stream(SIDE)
+    return [c]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "said"),
+    [
+        (None, ""),
+        ("    SIDE.wait_stream(here)\n", "while the caller (before the call) on the default stream may still write it"),
+        (
+            "    here.wait_stream(SIDE)\n",
+            "while kernel fill launched at kernel.py:33 on stream 1 (made at kernel.py:8)",
+        ),
+    ],
+    ids=["forks and joins", "no fork", "no join"],
+)
+def test_a_launch_on_a_side_stream(tmp_path: Path, old: str | None, said: str) -> None:
+    pytest.importorskip("cutlass")
+    case = Case(problem=ProblemSpec.of(parse_shape("40x128x256")), family="pow2_exact")
+    path = tmp_path / "kernel.py"
+    path.write_text(LAUNCHES.replace(old, "    pass\n") if old else LAUNCHES)
+    kernel, base = KernelSpec.from_files(path, arch="sm_100a")
+    (done,) = simulate(SimDevice(), kernel, [case], folder=tmp_path / "jobs", base=base, races=True)
+    assert [finding.kind for finding in done.findings] == (["race"] if old else []), done
+    assert all(said in finding.message for finding in done.findings)
+    assert all("kernel.py:15 (" in finding.message for finding in done.findings)
+    assert done.status == ("failed" if old else "passed")

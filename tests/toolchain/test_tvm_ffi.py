@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +114,21 @@ def test_the_stream_of_the_environment_is_filled_in(
     compiled_for = {"a": None, "stream": SimpleNamespace(use_tvm_ffi_env_stream=True), "b": None}
     found = tvm_ffi.arguments(["a", "stream", "b"], compiled_for, args, kwargs)
     assert found == {"stream": ("stream", 0), **expected}
+
+
+@pytest.mark.parametrize(("cuda", "stream"), [(True, 77), (False, 0), (None, 0)])
+def test_the_stream_of_the_environment_is_the_one_that_torch_works_on(
+    cuda: bool | None, stream: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = SimpleNamespace(
+        Tensor=SimpleNamespace, cuda=SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=77))
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
+    monkeypatch.setattr(tvm_ffi, "_stream", lambda value: ("stream", value))
+    compiled_for = {"a": None, "stream": SimpleNamespace(use_tvm_ffi_env_stream=True)}
+    argument = 1 if cuda is None else SimpleNamespace(is_cuda=cuda)
+    found = tvm_ffi.arguments(["a", "stream"], compiled_for, (argument,), {})
+    assert found["stream"] == ("stream", stream)
 
 
 def test_too_many_arguments_are_refused() -> None:
