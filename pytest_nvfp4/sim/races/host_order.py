@@ -49,6 +49,8 @@ __all__ = ["HostOrder"]
 _SMALL = 1 << 20
 """Torch's allocator has one pool for blocks of up to so many bytes and one for larger ones."""
 _STEP = 512
+_REMEMBERED = 256
+"""Blocks that went back to their pools in use and are looked for in new ones."""
 _PREFIX = "kernel_cutlass_"
 _ARGUMENTS = re.compile(r"_+(?:tensorptr|tensor0|main__|ptr[bfiu]|Tiled|CopyAtom|Ptrgmem|0$|[A-Za-z0-9]*_object_at)")
 _LONGEST = 60
@@ -172,7 +174,7 @@ class HostOrder:
                 self._tell_reused(gone, users[-1], new)
             else:
                 kept.append(gone)
-        self._gone = kept
+        self._gone = kept[-_REMEMBERED:]
 
     # ---- work ----------------------------------------------------------------------------------------------------
 
