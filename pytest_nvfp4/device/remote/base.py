@@ -199,6 +199,11 @@ class Cost:
         return f"{self.seconds:.0f} s{money}"
 
 
+def dollars(usd: float) -> str:
+    """US dollars in words; small amounts to three digits, so that a limit and what reached it can be told apart."""
+    return f"${usd:.2f}" if usd >= 1 else f"${usd:.3g}"
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteStatus:
     """How a remote stands.

@@ -12,7 +12,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from pytest_nvfp4.device.remote.base import Answer, Arrival, Batch, Cost, Handle, Place, Remote, RemoteError, Trouble
+from pytest_nvfp4.device.remote.base import (
+    Answer,
+    Arrival,
+    Batch,
+    Cost,
+    Handle,
+    Place,
+    Remote,
+    RemoteError,
+    Trouble,
+    dollars,
+)
 from pytest_nvfp4.device.remote.kept import KeptAnswers, with_draws
 from pytest_nvfp4.device.remote.progress import Progress
 from pytest_nvfp4.device.result import DeviceInfo
@@ -310,7 +321,7 @@ class RemoteSession:
         if self._max_cost is not None and usd is not None and usd >= self._max_cost:
             raise RemoteError(
                 "cost",
-                f"the session has cost about ${usd:.2f}, and --nvfp4-remote-max-cost is ${self._max_cost:.2f}: "
+                f"the session has cost about {dollars(usd)}, and --nvfp4-remote-max-cost is {dollars(self._max_cost)}: "
                 "what was open has been cancelled",
                 "raise the limit and run again with --nvfp4-resume; what has been answered is kept",
             )

@@ -211,7 +211,7 @@ def test_the_limit_on_the_cost_ends_the_session(session: Any) -> None:
     remote.seconds = 6.0
     error = wait_error(ticket)
     assert error.trouble == "cost"
-    assert "--nvfp4-remote-max-cost" in str(error)
+    assert "--nvfp4-remote-max-cost is $5.00" in str(error)
     until(lambda: remote.stopped == 1)
 
 

@@ -21,6 +21,7 @@ from pytest_nvfp4.device.remote.base import (
     RemoteError,
     RemoteOptions,
     RemoteStatus,
+    dollars,
 )
 from pytest_nvfp4.device.remote.far import WORKERS
 from pytest_nvfp4.device.remote.modal import patience
@@ -91,6 +92,7 @@ class ModalRemote:
         handles = []
         for batch, call in zip(batches, calls, strict=True):
             handle = Handle(batch, call.object_id)
+            self._connection.overheard.begin(handle.call, "batch")  # it may have been heard already
             self._meter.sent(handle.call)
             self._watchers[handle.call] = self._connection.start(self._watch(handle, call))
             handles.append(handle)
@@ -182,10 +184,10 @@ class ModalRemote:
         until = time.monotonic() + self.options.timeout_s + program.deadline_s
         try:
             while status is None:
+                self._watch_over(until)
                 try:
                     part = parts.get(timeout=max(0.0, min(_TURN_S, until - time.monotonic())))
                 except queue.Empty:
-                    self._watch_over(until)
                     continue
                 if part is None:
                     raise RemoteError("lost", "the program's end was not reported", "run it again")
@@ -211,7 +213,7 @@ class ModalRemote:
             raise silent(self.options.timeout_s, doing="running a program") from None
         most, usd = self.options.max_cost, self._meter.cost().usd
         if most is not None and usd is not None and usd >= most:
-            raise RemoteError("cost", f"the program was stopped: it has cost about ${usd:.2f}", "raise --max-cost")
+            raise RemoteError("cost", f"the program was stopped: it has cost about {dollars(usd)}", "raise --max-cost")
 
     def _cancel_execution(self, running: str) -> None:
         """Cancel the program's call, by the name that was heard when it was sent or that its first piece told."""

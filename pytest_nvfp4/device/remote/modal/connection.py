@@ -271,7 +271,7 @@ class Connection:
                 await modal.FunctionCall.from_id(name, client=self._client).cancel.aio()
             except BaseException:
                 if method is not None:
-                    self.overheard.put_back(name, method)
+                    self.overheard.begin(name, method)
                 raise
 
         await asyncio.gather(*map(one, names), return_exceptions=True)

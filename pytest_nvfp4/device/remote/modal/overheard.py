@@ -50,6 +50,11 @@ class Overheard:
         with self._lock:
             return [name for name, of in self._open.items() if method in (None, of)]
 
+    def begin(self, name: str, method: str) -> None:
+        """A call was begun."""
+        with self._lock:
+            self._open[name] = method
+
     def ended(self, name: str) -> Ran | None:
         """A call has ended, or was cancelled. Where it ran, if the server said so."""
         with self._lock:
@@ -60,11 +65,6 @@ class Overheard:
         """Who cancels a call takes it first, so that nobody else does. Its method; None where it is not open."""
         with self._lock:
             return self._open.pop(name, None)
-
-    def put_back(self, name: str, method: str) -> None:
-        """It could not be cancelled."""
-        with self._lock:
-            self._open[name] = method
 
     async def sent(self, *, timeout_s: float) -> bool:
         """Wait until nothing is being sent any more; whether that came to pass."""

@@ -108,6 +108,15 @@ def test_a_program_where_the_server_offers_attempts(idle_server: Loopback, remot
     assert len(cancelled(idle_server)) == 1
 
 
+def test_a_program_that_has_cost_enough(full: Loopback, remote: Make) -> None:
+    one = remote(deployed_app=APP, max_cost=1e-9)
+    with pytest.raises(RemoteError, match="the program was stopped") as caught:
+        one.execute(Execution(source="print(1)"), on_output=lambda *_: None)
+    assert caught.value.trouble == "cost"
+    assert len(cancelled(full)) == full.count("FunctionMap")
+    assert calls(full) == set()
+
+
 def test_a_batch_that_is_just_being_sent(full: Loopback, remote: Make) -> None:
     full.faults.add(Fault("FunctionMap", "delay", seconds=0.4))
     session = RemoteSession(remote(deployed_app=APP), containers=2)
@@ -184,6 +193,19 @@ def test_ctrl_c_in_pytest_before_a_container_has_started(full: Loopback, tmp_pat
     assert process.returncode == 2, said
     assert len(cancelled(full)) == full.count("FunctionMap")
     assert calls(full) == set()
+
+
+def test_batches_are_cancelled_also_where_nothing_is_overheard(
+    full: Loopback, remote: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a client whose inside is another."""
+    monkeypatch.setattr(Overheard, "listen", lambda *_: None)
+    one = remote(deployed_app=APP)
+    handles = one.submit([batch(1), batch(2), batch(3)])
+    one.cancel(handles[:1])
+    assert cancelled(full) == [handles[0].call]
+    one.stop()
+    assert sorted(cancelled(full)) == sorted(handle.call for handle in handles)
 
 
 def test_a_client_with_another_inside_is_left_alone() -> None:
