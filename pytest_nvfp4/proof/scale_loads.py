@@ -47,6 +47,9 @@ class Load:
         target: Index -> byte of one stage of shared memory, likewise.
         factors: ((row, k), 0, MMA of k) -> coordinate.
         names: Which variables these are.
+        stages: Stage -> byte of the target; None where it has one stage.
+        tiles: Strides from tile to tile, of the source and of the factors.
+        begins: Where the source's coordinates begin and where the factors'; a run-time ``?`` is a part of a tile.
     """
 
     operand: Operand
@@ -54,6 +57,9 @@ class Load:
     target: Layout
     factors: Layout
     names: tuple[str, ...]
+    stages: Layout | None = None
+    tiles: tuple[tuple[Leaf, ...], tuple[Leaf, ...]] = ((), ())
+    begins: tuple[tuple[Leaf, ...], tuple[Leaf, ...]] = ((), ())
 
 
 def find_load(operand: Operand, mine: Sequence[tuple[str, TypeInfo]]) -> Load | str | None:
@@ -91,7 +97,32 @@ def find_load(operand: Operand, mine: Sequence[tuple[str, TypeInfo]]) -> Load | 
             both = " and ".join(name for name, _ in candidates)
             return f"{operand.name}: {both} are different layouts; which of them its load uses is not known"
     (source_name, source), (target_name, target), (factors_name, found) = (candidates[0] for candidates in chosen)
-    return Load(operand, source, target, found, (source_name, target_name, factors_name))
+    infos = dict(mine)
+    wholes = dict(coordinates)
+    shared_layout = infos[target_name].layout
+    return Load(
+        operand,
+        source,
+        target,
+        found,
+        (source_name, target_name, factors_name),
+        modes(shared_layout)[1] if isinstance(shared_layout, Layout) else None,
+        (_steps(wholes[source_name], 1), _steps(wholes[factors_name], 3)),
+        (_begin(infos[source_name]), _begin(infos[factors_name])),
+    )
+
+
+def _steps(layout: Layout, first: int) -> tuple[Leaf, ...]:
+    """The strides of the modes from one on that are not 1 long."""
+    pairs = [
+        pair for part in modes(layout)[first:] for pair in zip(leaves(part.shape), leaves(part.stride), strict=True)
+    ]
+    return tuple(stride for size, stride in pairs if size != 1)
+
+
+def _begin(info: TypeInfo) -> tuple[Leaf, ...]:
+    """The coordinate that a coordinate tensor begins at."""
+    return leaves(info.layout.offset) if isinstance(info.layout, ComposedLayout) else ()
 
 
 def _coordinates(info: TypeInfo) -> Layout | None:
@@ -149,11 +180,35 @@ def _step(layout: Layout, stride: Leaf, mode: int) -> int:
     return int(2 * stride.value) if stride.modes[0] == mode else 0
 
 
+def _misplaced(load: Load) -> str | None:
+    """Tiles or stages that are other distances apart for TMA than for the MMA, or begin elsewhere; None if none do."""
+    operand = load.operand
+    parts = modes(operand.smem)
+    stages = (load.stages, parts[3]) if load.stages is not None and len(parts) == 4 else ()
+    if len({tuple(offset_array(each).tolist()) for each in stages}) > 1:
+        return f"{operand.name}: TMA's stages are {load.stages}, and shared memory's {parts[3]}"
+    # A slice has fewer modes than what it was taken from, and those in the same order.
+    left = iter(load.tiles[1])
+    if not all(step in left for step in load.tiles[0]):
+        mine, theirs = (", ".join(map(str, steps)) for steps in load.tiles)
+        return f"{operand.name}: TMA steps from tile to tile by {mine}, and the tiles are {theirs} apart"
+    ktiles = domain_size(parts[2]) * MMA_K // (4 * operand.vector)
+    for step in load.tiles[0]:
+        if isinstance(step, ScaledBasis) and step.modes == (1,) and step.value != ktiles:
+            return f"{operand.name}: TMA steps along k by {step}, and a tile has {ktiles} blocks of k"
+    words = [begin[0] for begin in load.begins if begin and isinstance(begin[0], int)]
+    if len(set(words)) > 1:
+        return f"{operand.name}: TMA begins at word {words[0]} of a block, and the tile at word {words[1]}"
+    return None
+
+
 def look_at_load(load: Load, *, late: int = 0) -> Look:
     """Whether TMA brings the byte of every factor to where shared memory has it; with ``late``, wrongly, so far on."""
     import numpy as np
 
     operand = load.operand
+    if (misplaced := _misplaced(load)) is not None:
+        return misplaced, 1
     source, bytes_ = _axes(load.source), offset_array(load.target) + late
     factors = _axes(load.factors)
     # A number for each coordinate that occurs.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pytest_nvfp4.layout.algebra import modes
 from pytest_nvfp4.layout.canonical import canonical, coalesced_modes
 from pytest_nvfp4.layout.errors import LayoutError
-from pytest_nvfp4.layout.grammar import TypeInfo, parse_layout
+from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits, parse_layout
 from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.layout.notation import Layout
 from pytest_nvfp4.layout.offsets import domain_size
@@ -76,8 +76,10 @@ def find(records: Sequence[Record]) -> Found:
         (record.name, info.layout)
         for record, info in known
         if isinstance(info.layout, Layout)
-        and _vector_of_atom(info.layout)
-        and (info.space == "gmem" or info.space is None)
+        and (
+            (info.space == "gmem" and _is_in_blocks(info))
+            or (info.space is None and _vector_of_atom(info.layout) is not None)
+        )
     )
     unseen = _unseen([name.lower() for name, _ in gmem])
     if any(mma.k != MMA_K for mma in mmas):
@@ -171,12 +173,6 @@ def _operand(known: Known, mma: _Mma, letter: str) -> Operand | str:
     )
 
 
-def _first(layout: Layout) -> tuple[tuple[Leaf, Leaf], ...]:
-    """The leaves of the first mode."""
-    part = modes(layout)[0]
-    return tuple(zip(leaves(part.shape), leaves(part.stride), strict=True))
-
-
 def _is_static_of(layout: Layout, ranks: tuple[int, ...]) -> bool:
     return len(modes(layout)) in ranks and is_static(layout.shape) and is_static(layout.stride)
 
@@ -199,7 +195,10 @@ def _is_tmem(layout: Layout, vector: int) -> bool:
 
 def _is_lines(layout: Layout) -> bool:
     """32 lines that go to 4 quadrants: a descriptor view of the copy's source."""
-    return _is_static_of(layout, (2, 3, 4, 5)) and _first(layout)[0][0] == 32 and (4, 0) in _first(layout)
+    if not _is_static_of(layout, (2, 3, 4, 5)):
+        return False
+    found = coalesced_modes(modes(layout)[0])
+    return [size for size, _ in found] == [32, 4] and found[1][1] == 0
 
 
 def _is_copied(layout: Layout) -> bool:
@@ -210,6 +209,18 @@ def _is_copied(layout: Layout) -> bool:
 
 
 # --- global memory ------------------------------------------------------------------------------------------------
+
+
+def _is_in_blocks(info: TypeInfo) -> bool:
+    """Whether factors lie in blocks of some rows by some of k, right or wrong: ``((32,4),?)`` and ``((16,4),?)``."""
+    parts = modes(info.layout) if isinstance(info.layout, Layout) else ()
+    if dtype_bits(info.dtype) != 8 or len(parts) not in (2, 3):
+        return False
+    for part in parts[:2]:
+        inner = part.shape[0] if isinstance(part.shape, tuple) and len(part.shape) == 2 else None
+        if not isinstance(inner, tuple) or len(inner) != 2 or not is_static(inner):
+            return False
+    return True
 
 
 def _vector_of_atom(layout: Layout) -> int | None:
@@ -224,8 +235,10 @@ def _vector_of_atom(layout: Layout) -> int | None:
     return k[0] if isinstance(k[0], int) else None
 
 
-def compare_gmem(layout: Layout) -> str | None:
+def compare_gmem(layout: Layout, *, expected: int | None = None) -> str | None:
     """How a layout differs from the explicit one, by canonical form, with every ``?`` alike; None if it does not.
+
+    ``expected`` are the elements that share a factor by what the MMA says; any, if it says nothing.
 
     Raises:
         LayoutError: the distance of its tiles of rows is a ``?`` that need not be whole blocks.
@@ -233,6 +246,8 @@ def compare_gmem(layout: Layout) -> str | None:
     vector = _vector_of_atom(layout)
     if vector is None:
         return f"{layout} is not made of blocks of 128 rows by 4 factors"
+    if expected is not None and vector != expected:
+        return f"{layout} has {vector} elements to a factor, and the MMA {expected}"
     parts = modes(layout)
     rest_m, rest_k = leaves(parts[0].shape)[2], leaves(parts[1].shape)[2]
     own = leaves(parts[0].stride)[2]
@@ -256,12 +271,15 @@ def _times(count: int, leaf: Leaf) -> int | None:
     return count * leaf if isinstance(leaf, int) else None
 
 
-def gmem_claim(layouts: Sequence[tuple[str, Layout]], *, topic: str) -> Claim:
-    """The claim that scale factors in global memory are laid out as cuBLAS has them."""
+def gmem_claim(layouts: Sequence[tuple[str, Layout]], *, topic: str, vector: int | None = None) -> Claim:
+    """The claim that scale factors in global memory are laid out as cuBLAS has them.
+
+    ``vector`` are the elements to a factor; None where layouts with 16 and with 32 stand side by side.
+    """
 
     def look() -> tuple[str | None, int]:
         for at, (name, layout) in enumerate(layouts, 1):
-            wrong = compare_gmem(layout)
+            wrong = compare_gmem(layout, expected=vector)
             if wrong is not None:
                 return f"{name}: {wrong}", at
         return None, len(layouts)
@@ -293,7 +311,8 @@ def claims_of(found: Found, *, topic: str = "scale-factors.kernel") -> tuple[Cla
     """What is claimed of a traced kernel."""
     claims: list[Claim] = []
     if found.gmem:
-        claims.append(gmem_claim(found.gmem, topic=topic))
+        vectors = {operand.vector for operand in found.operands}
+        claims.append(gmem_claim(found.gmem, topic=topic, vector=max(vectors) if len(vectors) == 1 else None))
     if found.operands:
         named = tuple(f"{operand.name} is {', '.join(operand.names)}" for operand in found.operands)
         padded = tuple(_padding(operand) for operand in found.operands if operand.rows % LANES)

@@ -133,6 +133,33 @@ def test_a_wrong_layout_of_a_kernel_is_refuted(records):
     assert statement.counterexample.startswith("SFA, row 1, k 0: TMA brings its coordinate (2, 0, 0, 0) to byte 4")
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new", "says"),
+    [
+        ("tBsSFB", ":((1,0),2048)", ":((1,0),4096)", "TMA's stages are 3:4096, and shared memory's 3:2048"),
+        ("tBgSFB", "1@2,4@1", "1@2,8@1", "TMA steps from tile to tile by 1@2, 8@1, and the tiles are 1@2, 4@1 apart"),
+        ("tBgSFB", "1@2,4@1", "2@2,4@1", "TMA steps from tile to tile by 2@2, 4@1, and the tiles are 1@2, 4@1 apart"),
+        ("tBgSFB", '"(0,0,0)"', '"(1,0,0)"', "TMA begins at word 1 of a block, and the tile at word 0"),
+    ],
+)
+def test_tiles_and_stages_that_lie_elsewhere_are_refuted(records, name, old, new, says):
+    _, load = scale_traced.find(edited(records, name, old, new)).loads
+    assert look_at_load(load)[0] == f"SFB: {says}"
+
+
+def test_a_step_along_k_that_is_not_the_tiles_is_refuted(records):
+    changed = edited(edited(records, "tBgSFB", "1@2,4@1", "1@2,8@1"), "tCgSFB", "1@2,4@1", "1@2,8@1")
+    _, load = scale_traced.find(changed).loads
+    assert look_at_load(load)[0] == "SFB: TMA steps along k by 8@1, and a tile has 4 blocks of k"
+
+
+def test_a_slice_of_the_tiles_is_no_other_tile(records):
+    _, load = scale_traced.find(records).loads
+    assert load.tiles[0] == load.tiles[1]
+    assert look_at_load(replace(load, tiles=(load.tiles[0][1:], load.tiles[1])))[0] is None
+    assert look_at_load(replace(load, tiles=(load.tiles[0][::-1], load.tiles[1])))[0] is not None
+
+
 def test_of_layouts_that_differ_none_is_taken(records):
     found = scale_traced.find(edited(records, "tBgSFB", "((1/2@0,1@1),0)", "((1/2@0,2@1),0)"))
     assert [load.operand.name for load in found.loads] == ["SFA"]

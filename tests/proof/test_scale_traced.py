@@ -104,17 +104,28 @@ def test_tiles_of_rows_an_unknown_distance_apart_are_unknown(records):
     assert "need not be whole blocks of 512" in judged["gmem"].reason
 
 
-def test_an_operand_of_another_form_in_global_memory_is_missed(records):
-    plain = [
-        Record(record.name, record.raw.replace("((32,4),?),((16,4),?)", "((4,32),?),((16,4),?)"))
-        if "sfb" in record.name or "operands[3]" in record.name
-        else record
-        for record in records
-    ]
-    (said,) = scale_traced.find(plain).missing
+def test_an_operand_that_is_not_seen_in_global_memory_is_missed(records):
+    gone = [record for record in records if "sfb" not in record.name or SCOPE in record.name]
+    (said,) = scale_traced.find([record for record in gone if "operands[3]" not in record.name]).missing
     assert said.startswith("SFB: no layout of blocks")
     unnamed = [record for record in records if "sf" not in record.name.lower() or SCOPE in record.name]
     assert scale_traced.find(unnamed).missing == (), "operands[2] and [3] say of neither that it is theirs"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("((32,4),?),((16,4),?)", "((4,32),?),((16,4),?)", "not made of blocks of 128 rows by 4 factors"),
+        ("((32,4),?),((16,4),?)", "((64,4),?),((16,4),?)", "not made of blocks of 128 rows by 4 factors"),
+        ("((0,1),512),(0,0))", "((1,16),512),(0,0))", "not made of blocks of 128 rows by 4 factors"),
+        ("((32,4),?),((16,4),?)", "((32,4),?),((32,4),?)", "has 32 elements to a factor, and the MMA 16"),
+    ],
+)
+def test_blocks_of_another_form_in_global_memory_are_refuted(records, old, new, says):
+    found = scale_traced.find(edited(records, "operands[3]", old, new))
+    statement = judge(scale_traced.claims_of(found)[0])
+    assert statement.status is Status.REFUTED
+    assert says in statement.counterexample
 
 
 def test_static_global_memory_is_compared_with_numbers(records):
@@ -193,6 +204,12 @@ def test_of_two_views_the_whole_one_is_taken(records):
     judged, found = verdicts([Record(f"{SCOPE}.a_sfa_stage", stage), *records])
     assert found.operands[0].names[2] == f"{SCOPE}.tSsSFA"
     assert judged["copy"].status is Status.PROVED
+
+
+def test_an_instruction_of_more_than_32_lines_is_not_taken_for_the_copy(records):
+    old = "((((32,1,1),4),1),1,1,4,3):((((1,1,1),0),0),0,0,32,128)"
+    found = scale_traced.find(edited(records, "tSsSFB", old, old.replace("(32,1,1)", "(32,2,1)")))
+    assert "SFB: the source descriptors of its copy" in " ".join(found.missing)
 
 
 def test_a_copy_that_cannot_be_paired_is_unknown(records):
