@@ -172,6 +172,8 @@ def _places(layout: Layout, *, copies: int) -> _Places:
         raise LayoutError(f"{layout}: not of the form ((rows, k), 1, MMAs of k[, stages])")
     row_mode, k_mode = modes(parts[0])
     sizes = [domain_size(part) for part in parts]
+    if 0 in sizes:
+        raise LayoutError(f"{layout}: it is empty")
     if domain_size(k_mode) != MMA_K or sizes[1] != 1:
         raise LayoutError(
             f"{layout}: an MMA takes 64 elements of k and all rows; here it is {domain_size(k_mode)} elements, and "
@@ -300,7 +302,10 @@ def look_at_copy(operand: Operand, *, line_units: int = 1, source_units: int = 0
 def _starts(layout: Layout, *, stages: int) -> list[list[int]]:
     """Where each instruction starts, by stage: the values of all modes but the first, which is one instruction's."""
     inner = domain_size(modes(layout)[0])
-    return offset_array(layout)[::inner].reshape(stages, -1).tolist()
+    found = offset_array(layout)[::inner] if inner else offset_array(layout)
+    if not stages or len(found) % stages:
+        raise LayoutError(f"{layout}: {len(found)} instructions are no whole number for each of {stages} stages")
+    return found.reshape(stages, -1).tolist()
 
 
 # --- claims -------------------------------------------------------------------------------------------------------

@@ -104,6 +104,12 @@ def find(records: Sequence[Record]) -> Found:
             missing.append(found)
     loads = [find_load(operand, _named(known, operand.name)) for operand in operands]
     missing += [said for said in loads if isinstance(said, str)]
+    if any(load is not None for load in loads):
+        missing += [
+            f"{operand.name}: its load from global memory is not bound to names, and the other operand's is"
+            for operand, load in zip(operands, loads, strict=True)
+            if load is None
+        ]
     return Found(tuple(operands), gmem, tuple(missing), tuple(load for load in loads if isinstance(load, Load)))
 
 

@@ -219,6 +219,21 @@ def test_a_copy_that_cannot_be_paired_is_unknown(records):
     assert "do not pair" in judged["copy"].reason
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new", "says"),
+    [
+        ("tSsSFA", ",1,1,4,3):", ",1,1,4,4):", "16 instructions are no whole number for each of 3 stages"),
+        ("sSFA", ",1,4,3):", ",1,4,0):", "12 instructions are no whole number for each of 0 stages"),
+        ("tCtSFA", ",1,4):", ",1,0):", "it is empty"),
+    ],
+)
+def test_sizes_that_mean_nothing_are_unknown(records, name, old, new, says):
+    operand, _ = scale_traced.find(edited(records, name, old, new)).operands
+    assert judge(scale_copies.claims_for([operand])[-1]).status is Status.UNKNOWN
+    with pytest.raises(LayoutError, match=says):
+        scale_copies.look_at_copy(operand)
+
+
 def test_another_k_is_not_followed(records):
     changed = [Record(record.name, record.raw.replace("128x128x64", "128x128x32")) for record in records]
     found = scale_traced.find(changed)
@@ -265,6 +280,7 @@ def test_what_is_not_followed_is_a_precondition(records):
     assert not [text for text in given(found, "copy") if "first row on" in text]
     unseen = scale_traced.find([record for record in records if "tBgSFB" not in record.name])
     assert [load.operand.name for load in unseen.loads] == ["SFA"]
+    assert unseen.missing == ("SFB: its load from global memory is not bound to names, and the other operand's is",)
     assert scale_traced.NOT_FOLLOWED in given(unseen, "smem")
     narrow = scale_traced.find(with_mma(records, "128x64x64, num_cta = 1"))
     (said,) = [text for text in given(narrow, "copy") if "first row on" in text]
