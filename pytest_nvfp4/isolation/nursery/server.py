@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_nvfp4.isolation.nursery import channel, likeness
+from pytest_nvfp4.isolation.nursery import channel, likeness, orphans
 from pytest_nvfp4.isolation.nursery.newborn import Newborn
 
 _THREADS = Path("/proc/self/task")
@@ -66,6 +66,7 @@ class Server:
         self._parent = os.pidfd_open(parent)
         if os.getppid() != parent:
             self._leave()
+        orphans.adopt()
 
     def serve(self) -> Newborn:
         """Serve to the end of this process. In a child, the child comes back from here."""
@@ -198,6 +199,7 @@ class Server:
         os.close(child.handle)
         child.asker.close()
         self._children.remove(child)
+        orphans.end(known=[one.pid for one in self._children])
 
     def _leave(self) -> NoReturn:
         for child in self._children:
