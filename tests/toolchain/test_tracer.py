@@ -427,6 +427,7 @@ class TestFailures:
             ("import ctypes; ctypes.string_at(0)", "crash", "SIGSEGV"),
             ("import os; os.abort()", "crash", "SIGABRT"),
             ("raise KeyboardInterrupt", "import", "KeyboardInterrupt"),
+            ("raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})", "import", "Mute: no words"),
         ],
     )
     def test_ends_of_the_process(self, trace_it: TraceIt, statement: str, kind: str, words: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from pytest_nvfp4.isolation.limits import apply as apply_limits
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.capture import Capture
-from pytest_nvfp4.toolchain.worker.findings import Finding, from_exception, in_compile
+from pytest_nvfp4.toolchain.worker.findings import Finding, described, from_exception, in_compile
 from pytest_nvfp4.toolchain.worker.loading import load
 from pytest_nvfp4.toolchain.worker.startup import begin_imports, end_imports
 
@@ -86,12 +86,13 @@ class _Session:
         self.report(from_exception(kind, what, error, self.watched, hint=self._hint(kind, error)))
 
     def _hint(self, kind: str, error: BaseException) -> str:
-        if "expects arch to be" in str(error):
+        said = described(error)  # a kernel's own error may not be able to say anything
+        if "expects arch to be" in said:
             return (
                 f"it was compiled for {self.job['arch']}: name another architecture with --nvfp4-arch, "
                 "or `arch` in [tool.pytest_nvfp4]"
             )
-        if not self.entry and isinstance(error, ValueError) and "values to unpack" in str(error):
+        if not self.entry and isinstance(error, ValueError) and "values to unpack" in said:
             return (
                 "custom_kernel is given the data of nvfp4_group_gemm: (abc, scales, reordered scales, sizes); a kernel "
                 "of another task is checked through --nvfp4-entry"
