@@ -57,7 +57,7 @@ MIDDLE = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(programs)
 @example(MIDDLE)
 def test_the_first_race_is_the_one_of_the_definition(program):

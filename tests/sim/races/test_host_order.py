@@ -485,7 +485,7 @@ def by_order(program):
     return None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(STEPS, min_size=2, max_size=25))
 def test_the_first_race_is_the_one_of_the_definition(program):
     assert by_order(program) == by_definition(program)
