@@ -8,7 +8,7 @@ can see its effect. The tracer hears of turns and phases. Where there is none of
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,12 @@ class MemoryMonitor(Protocol):
         self, w: Warp, at: int, region: Region, offset: int, where: Pattern | int, kind: int, mask: int = 0
     ) -> None:
         """A warp reads, writes or updates global memory; ``mask`` as for shared memory."""
+
+    doubts: list[Any]
+    """What the monitor wants to decide once the bytes of the store that it was just told of are written."""
+
+    def global_written(self) -> None:
+        """They are; called where there are doubts."""
 
     def async_copied(
         self, w: Warp, at: int, index: int, target: Pattern, sources: Sequence[tuple[Region, int, Pattern | int]]

@@ -75,6 +75,8 @@ def write_global(
     if machine.monitor is not None:
         machine.monitor.global_accessed(w, at, region, offset, size, WRITE, mask)
     access.pack(region.raw, offset, *_one(w, mask, values, access, region.say, address))
+    if machine.monitor is not None and machine.monitor.doubts:
+        machine.monitor.global_written()
     if region.initialised is not None:
         region.initialised[offset : offset + size] = True
     if region.owner is not None:
@@ -182,6 +184,8 @@ def _write_global_lanes(
         monitor.global_accessed(w, at, region, offset, pattern, WRITE)
     rows = _rows(mask, values, access)
     scatter(region.data, offset, pattern, rows, access)
+    if monitor is not None and monitor.doubts:
+        monitor.global_written()
     if pattern.distinct != pattern.index.size:
         _check_lanes(w, region.data, offset, pattern, rows, access, region.say, low)
     note_store(region, offset, pattern, access, cta.linear, at)

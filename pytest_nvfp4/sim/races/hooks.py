@@ -12,7 +12,7 @@ from pytest_nvfp4.sim.races.access import Access
 from pytest_nvfp4.sim.races.agents import BarrierState, WarpAgent
 from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, INITS
 from pytest_nvfp4.sim.races.findings import RACE, WARNING
-from pytest_nvfp4.sim.races.launch import LANES_A_UNIT, CtaMemory, LaunchRaces
+from pytest_nvfp4.sim.races.launch import LANES_A_UNIT, CtaMemory, Doubts, LaunchRaces
 from pytest_nvfp4.sim.races.partition import Footprint
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ make = partial(tuple.__new__, Access)
 """An ``Access`` of a tuple of all its fields, in half the time."""
 
 
-class Hooks:
+class Hooks(Doubts):
     """A part of the detector.
 
     Args:
@@ -37,6 +37,7 @@ class Hooks:
     """
 
     def __init__(self, *, warnings: bool = False) -> None:
+        super().__init__()
         self.warnings = warnings
 
     # ---- where things are ----------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
     from pytest_nvfp4.sim.tcgen05.monitor import Touches
 
-__all__ = ["LANES_A_UNIT", "CtaMemory", "LaunchRaces", "Parts"]
+__all__ = ["LANES_A_UNIT", "CtaMemory", "Doubts", "LaunchRaces", "Parts"]
 
 LANES_A_UNIT = 16
 """Lanes of TMEM that are one unit: every shape of every instruction has a multiple of them, or is alone in its 32."""
@@ -49,6 +49,25 @@ Seen = tuple[int, int, NDArray[np.uint8], NDArray[np.int32]]
 """Where a region starts, the bytes of its units, how each is touched, and by which instruction, and one."""
 Part = tuple[dict[tuple[object, ...], Finding], list[Seen], list[tuple[int, int]]]
 """What a forked process tells: findings; what it touched; which regions it read that are never written, and where."""
+
+
+class Doubts:
+    """Findings that depend on what a store is about to write.
+
+    Attributes:
+        storing: Whether a warp's store to global memory is being told of.
+        doubts: What decides, once the store is done.
+    """
+
+    def __init__(self) -> None:
+        self.storing = False
+        self.doubts: list[Callable[[], None]] = []
+
+    def global_written(self) -> None:
+        """The store is done."""
+        doubts, self.doubts = self.doubts, []
+        for decide in doubts:
+            decide()
 
 
 class CtaMemory:
@@ -282,14 +301,23 @@ class LaunchRaces:
         self, shadow: RegionShadow, offset: int, old: Access, old_writes: bool, new: Access, new_writes: bool,
         proxy: bool, clock: Clock,
     ) -> None:  # fmt: skip
-        """Two accesses to global memory are not ordered."""
+        """Two accesses to global memory are not ordered.
+
+        Two warps that store the same values by the same statement do no harm: the bytes are the same in any order
+        (PTX ISA, "Memory Consistency Model": a race of accesses of one size is not undefined). NVIDIA's kernels do so.
+        """
         region = shadow.region
         foreign = old.who.cluster != new.who.cluster
         owners = (self.owners[old.who.cluster][old.agent], self.owners[new.who.cluster][new.agent])
         place = f"global memory at {region.say(region.start + offset)}"
-        self.reporter.pair(
-            Pair(PROXY if proxy else RACE, place, old, new, owners, (old_writes, new_writes), foreign=foreign)
-        )
+        pair = Pair(PROXY if proxy else RACE, place, old, new, owners, (old_writes, new_writes), foreign=foreign)
+        monitor = self.grid.machine.monitor
+        alike = old_writes and not old.flags and self.grid.say(old.at) == self.grid.say(new.at)
+        if alike and isinstance(monitor, Doubts) and monitor.storing:
+            before = region.data.copy()
+            monitor.doubts.append(lambda: None if (region.data == before).all() else self.reporter.pair(pair))
+            return
+        self.reporter.pair(pair)
         if not foreign:
             _heal(None, clock.ticks, old, ASYNC_GLOBAL if proxy else None)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.sim.monitor import READ
+from pytest_nvfp4.sim.monitor import READ, WRITE
 from pytest_nvfp4.sim.races.access import STRONG, Access
 from pytest_nvfp4.sim.races.agents import WarpAgent
 from pytest_nvfp4.sim.races.clocks import BEFORE
@@ -123,7 +123,9 @@ class MemoryHooks(Hooks):
         elif kind == READ:
             memory.read_items(shadow, offset, where, access, agent.clock)
         else:
+            self.storing = kind == WRITE
             memory.write_items(shadow, offset, where, access, agent.clock)
+            self.storing = False
         memory.met = 0
         if mask or where.__class__ is not int:
             low = region.start + offset

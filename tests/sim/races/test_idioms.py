@@ -355,6 +355,18 @@ def test_clusters_that_do_not_speak():
     assert found(place + other, grid=(2, 1, 1), block=(32, 1, 1)) == ["race"]
 
 
+@pytest.mark.parametrize(
+    ("value", "kinds"), [("7", []), ("%r1", ["race"]), ("%r4", ["race"])], ids=["equal", "by warp", "by CTA"]
+)
+def test_warps_that_store_the_same_value_do_no_harm(value, kinds):
+    """By one instruction, so that it is the same in any order; another instruction, or a reader, is another matter."""
+    store = f"mov.u32 %r30, {value}; st.global.b32 [%rd100+64], %r30;"
+    assert found(store, grid=(2, 1, 1)) == kinds
+    assert found(by_warp(store, store)) == ["race"]
+    third = "setp.eq.u32 %p9, %r1, 2; @%p9 bra THIRD;" + store + "bra END; THIRD: ld.global.b32 %r31, [%rd100+64]; END:"
+    assert found(third, block=(96, 1, 1))[:1] == ["race"]
+
+
 def test_atomics_do_not_race_with_each_other():
     assert found("red.global.add.u32 [%rd100], 1;", grid=(4, 1, 1)) == []
     assert found("red.global.add.u32 [%rd100], 1; ld.global.b32 %r20, [%rd100];", grid=(2, 1, 1)) == ["race"]
