@@ -54,6 +54,11 @@ class Datapath:
             return (2, self.n // 2, 64)
         return (self.n, 128)
 
+    @property
+    def halves(self) -> bool:
+        """Whether lanes 0-63 hold the lower half of N and lanes 64-127 the upper."""
+        return self.layout == "B"
+
     def boxes(self, column: int, columns: int) -> tuple[Box, ...]:
         """The rectangles of TMEM of so many columns."""
         if self.layout == "F":

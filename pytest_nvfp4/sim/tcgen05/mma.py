@@ -149,8 +149,8 @@ class _Side:
         self.b_chunks: Chunks
         self.b_geometry: Geometry
         self.b_table: NDArray[np.intp]
-        self.sfa: NDArray[np.uint32]
-        self.sfb: NDArray[np.uint32]
+        self.sfa: scales.Words
+        self.sfb: scales.Words
 
 
 class Plan:
@@ -255,7 +255,7 @@ def _touches(
         reads.extend(path.boxes(a_column, 8))
     if ins.vector:
         reads.append((sfa_column, scales.columns(ins.rows), 0, LANES))
-        reads.append((sfb_column, scales.columns(ins.n), 0, LANES))
+        reads.append((sfb_column, scales.columns(ins.n, halves=path.halves), 0, LANES))
     return Touches(np.unique(np.concatenate(shared)), tuple(reads), boxes)
 
 
@@ -288,13 +288,15 @@ def _plan(
             )  # fmt: skip
         if ins.vector:
             columns_a = scales.check(tmem, sfa, ins.rows, ins.a_id, name="SFA", what=what)
-            columns_b = scales.check(tmem, sfb, ins.n, ins.b_id, name="SFB", what=what)
-            _disjoint(column, path.columns, columns_a, ins.rows, columns_b, ins.n, what)
+            columns_b = scales.check(tmem, sfb, ins.n, ins.b_id, name="SFB", what=what, halves=path.halves)
+            count_a, count_b = scales.columns(ins.rows), scales.columns(ins.n, halves=path.halves)
+            for name, start, count in (("SFA", columns_a, count_a), ("SFB", columns_b, count_b)):
+                _disjoint(column, path.columns, name, start, count, what)
             side.sfa_column, side.sfb_column = columns_a, columns_b
-            steady &= tmem.is_replicated(columns_a, scales.columns(ins.rows))
-            steady &= tmem.is_replicated(columns_b, scales.columns(ins.n))
+            steady &= tmem.is_replicated(columns_a, count_a)
+            steady &= not path.halves and tmem.is_replicated(columns_b, count_b)
             side.sfa = scales.words(tmem, columns_a, ins.rows)
-            side.sfb = scales.words(tmem, columns_b, ins.n)
+            side.sfb = scales.words(tmem, columns_b, ins.n, halves=path.halves)
         if form.a_in_tmem:
             side.a_path, side.a_column = _tmem_a(one, a, work.family, path, what)
         else:
@@ -326,16 +328,15 @@ def _tmem_a(core: TensorCore, address: int, ins: Instruction, path: Datapath, wh
     return lane_path, column
 
 
-def _disjoint(d: int, columns: int, a: int, rows: int, b: int, n: int, what: str) -> None:
+def _disjoint(d: int, columns: int, name: str, start: int, count: int, what: str) -> None:
     """Check that scale factors do not lie in the accumulator."""
-    for name, start, count in (("SFA", a, scales.columns(rows)), ("SFB", b, scales.columns(n))):
-        if start < d + columns and d < start + count:
-            raise Fault(
-                "tmem",
-                f"{what}: {name} in TMEM columns [{start}, {start + count}) overlaps the accumulator in "
-                f"[{d}, {d + columns})",
-                hint="look at the column offsets of the accumulator and the scale factors",
-            )
+    if start < d + columns and d < start + count:
+        raise Fault(
+            "tmem",
+            f"{what}: {name} in TMEM columns [{start}, {start + count}) overlaps the accumulator in "
+            f"[{d}, {d + columns})",
+            hint="look at the column offsets of the accumulator and the scale factors",
+        )
 
 
 def _enabled(words: Sequence[Bits], path: Datapath, form: Form) -> NDArray[np.bool_] | None:

@@ -81,12 +81,12 @@ def put(cta: Any, start: int, data: np.ndarray, *, swizzle: int, mn: bool) -> in
     return matrix_bits(start, leading=leading, stride=stride, swizzle=swizzle)
 
 
-def scale_words(tmem: Tmem, column: int, codes: np.ndarray, *, first: int) -> None:
+def scale_words(tmem: Tmem, column: int, codes: np.ndarray, *, first: int, quadrants: Any = range(4)) -> None:
     """Put scale factors ``[row][vector]`` at byte ``first`` of the words, in all quadrants."""
     rows, vector = codes.shape
     for r in range(rows):
         for j in range(vector):
-            for q in range(4):
+            for q in quadrants:
                 lane, col, byte = 32 * q + r % 32, column + r // 32, first + j
                 word = int(tmem.data[col, lane]) & ~(0xFF << 8 * byte) | int(codes[r, j]) << 8 * byte
                 tmem.data[col, lane] = word
@@ -142,7 +142,11 @@ def run(
                     cb = rng.integers(low, high, (n, vector), dtype=np.uint8)
                 table = E4M3 if scale == "ue4m3" else np.array([2.0 ** (c - 127) for c in range(256)])
                 scale_words(cta.unit(Tmem), SFA, ca, first=ids[0])
-                scale_words(cta.unit(Tmem), SFB, cb, first=ids[1])
+                if (m, group) == (128, 2):  # each half of N for the lanes that hold it
+                    scale_words(cta.unit(Tmem), SFB, cb[: n // 2], first=ids[1], quadrants=(0, 1))
+                    scale_words(cta.unit(Tmem), SFB, cb[n // 2 :], first=ids[1], quadrants=(2, 3))
+                else:
+                    scale_words(cta.unit(Tmem), SFB, cb, first=ids[1])
                 va = va * np.repeat(table[ca], k // vector, axis=1)
                 sb = np.repeat(table[cb], k // vector, axis=1)
             full_a.append(va * (-1 if negate[0] else 1))
@@ -399,6 +403,35 @@ def test_scale_factors_that_were_stored_are_compared_each_time() -> None:
     store(ctas[0].warps[2], 0xFFFF_FFFF, 2 << 21 | SFA, (*words[:3], words[3] + 1), move, "st", 0)
     with pytest.raises(Fault, match="SFA of row 96: lane 0 of column 259"):
         issue(ctas[0].warps[0], 1, 0, desc_a, desc_b, bits, True, (), SFA, SFB, form, 0)
+
+
+def test_a_pair_of_64_rows_a_cta_reads_the_factors_of_each_half_of_n_from_its_own_lanes() -> None:
+    how = {"vector": 4, "scale": "ue4m3", "m": 128, "group": 2, "n": 64, "count": 1}
+    _, _, ctas = run("mxf4nvf4", "e2m1", "e2m1", **how)
+    desc_a, desc_b = next(iter(ctas[0].unit(TensorCore).plans))[1:3]
+    form = Form("mxf4nvf4", 2, 4, False, 0, "test")
+    arguments = (desc_a, desc_b, idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64), False, (), SFA, SFB, form, 0)
+    tmems = [cta.unit(Tmem) for cta in ctas]
+
+    def accumulator() -> list[np.ndarray]:
+        issue(ctas[0].warps[0], 1, 0, *arguments)
+        for tmem in tmems:
+            tmem.settle(0, 512)
+        return [tmem.data[:32].copy() for tmem in tmems]
+
+    before = accumulator()
+    assert all(tmem.data[SFB, 0] != tmem.data[SFB, 64] for tmem in tmems)  # the halves are not the same
+    for tmem in tmems:  # all factors of column 33, both copies, become zero: that column alone changes
+        tmem.data[SFB, [65, 97]] = 0
+    after = accumulator()
+    for old, new in zip(before, after, strict=True):
+        assert (np.argwhere((old != new).any(axis=1)) == [[1]]).all()
+        assert not new[1, 64:].view(np.float32).any()
+        assert (old[1, :64] == new[1, :64]).all()
+    tmems[1].data[SFB, 96] ^= 1
+    with pytest.raises(Fault, match=r"SFB of row 32: lane 64 of column \d+ holds .* lane 96 holds") as caught:
+        accumulator()
+    assert "warpx2::01_23" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("change", ["freed", "moved"])
