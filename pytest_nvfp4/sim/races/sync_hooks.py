@@ -150,10 +150,10 @@ class SyncHooks(Hooks):
         """Who asked for a phase and is then content with the one before asked for the wrong parity.
 
         Nobody goes on by that test here. Where the barrier is one phase behind, as it is when the thread comes early,
-        the same test holds for the phase before, and is no wait at all.
+        the same test holds for the phase before, and is no wait at all; in its first phase it cannot be behind.
         """
         phase, first, lanes = agent.refused.pop(state.number, (-1, -1, 0))
-        if phase != barrier.phase or not lanes & mask:
+        if phase != barrier.phase or not phase or not lanes & mask:
             return
         grid = barrier.cta.launch
         agent.launch.reporter.other(
