@@ -81,10 +81,9 @@ def test_a_benchmark_that_is_asked_for_twice_is_measured_twice(tmp_path: Path) -
     remote = FakeRemote()
     one = device(remote)
     one.send_ahead([job(1, action="benchmark", seed=1)])
-    one.run(job(1, action="benchmark", seed=2), folder=tmp_path)
-    assert len(remote.sent) == 1
-    one.run(job(1, action="benchmark", seed=3), folder=tmp_path)
-    assert len(remote.sent) == 2
+    for seed, sent in ((2, 1), (3, 2)):
+        one.run(one.ahead(job(1, action="benchmark", seed=seed)), folder=tmp_path)
+        assert len(remote.sent) == sent
 
 
 def test_trouble_is_a_result_and_names_itself(tmp_path: Path) -> None:

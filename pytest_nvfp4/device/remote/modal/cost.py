@@ -36,7 +36,7 @@ class Meter:
     A container counts from its start to its last answer. A call that ended without word of where it ran (cancelled,
     lost) counts as if a container had been at it. As long as calls are open, those containers that could be working
     count up to now, the time spent waiting for a container included, unless it is known that none is up: the estimate
-    may be too high, so that a limit on it is never passed unnoticed.
+    may be too high, so that a limit on it is never passed unnoticed, but never more than all containers could cost.
 
     Args:
         gpu: The GPU of every container.
@@ -51,16 +51,22 @@ class Meter:
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}
         self._open: dict[str, float] = {}
+        self._unplaced = 0.0
+        self._first: float | None = None
+        self._until = 0.0
+        """When the first call was sent, and when the last one ended."""
 
     def sent(self, call: str) -> None:
         """A call went out."""
         with self._lock:
-            self._open[call] = self._clock()
+            now = self._clock()
+            self._first = now if self._first is None else self._first
+            self._open[call] = now
 
     def ended(self, call: str, *, place: Place | None = None, busy_s: float = 0.0) -> None:
         """A call came back, with word of where it ran or without."""
-        now = self._clock()
         with self._lock:
+            now = self._until = self._clock()
             if place is None:
                 self._charge(call, now)
             sent = self._open.pop(call, None)
@@ -72,37 +78,41 @@ class Meter:
 
     def none_up(self) -> None:
         """No container is up: what is open has cost nothing yet."""
-        now = self._clock()
         with self._lock:
+            now = self._clock()
             for call in self._open:
                 self._open[call] = now
 
     def cost(self) -> Cost:
         """The cost up to now."""
-        now = self._clock()
         with self._lock:
-            seconds = sum(held.last - held.start for held in self._held.values())
+            now = self._clock()
+            seconds = self._unplaced + sum(held.last - held.start for held in self._held.values())
             seconds += sum(now - since for _, since, _ in self._working())
+            if self._first is not None:
+                seconds = min(seconds, self._containers * ((now if self._open else self._until) - self._first))
         return Cost(seconds=seconds, usd_per_hour=self._price, note=_NOTE)
 
     def _working(self) -> list[tuple[str, float, _Held | None]]:
         """Open calls that a container may be at, each with since when, and on which container that is known.
 
-        What is open runs on the containers that were heard of last; more of it on ones not heard of yet.
+        The oldest are taken to run on containers that were not heard of yet, the others on those that answered last.
         """
         working = sorted(self._open.items(), key=lambda item: item[1])[: self._containers]
-        known = sorted(self._held.values(), key=lambda held: held.last, reverse=True)
+        known = sorted(self._held.values(), key=lambda held: held.last)[-self._containers :]
+        unheard = self._containers - len(known)
         found = []
         for index, (call, sent) in enumerate(working):
-            held = known[index] if index < len(known) else None
+            held = known[index - unheard] if index >= unheard else None
             found.append((call, sent if held is None else max(sent, held.last), held))
         return found
 
     def _charge(self, call: str, now: float) -> None:
+        """A call ended and nobody says where it ran."""
         for name, since, held in self._working():
             if name != call:
                 continue
             if held is not None and since - held.last <= SCALEDOWN_S:  # it was up all the time
                 held.last = now
             else:
-                self._held[f"unknown, of {call}"] = _Held(since, now)
+                self._unplaced += now - since

@@ -93,6 +93,16 @@ def test_a_container_that_was_away_for_long_was_not_held_meanwhile(clock: Clock,
     assert one.cost().seconds == 4
 
 
+def test_who_answers_says_nothing_of_what_another_runs(clock: Clock, meter: Callable[[int], Meter]) -> None:
+    one = meter(2)
+    one.sent("long")
+    for _ in range(5):
+        one.sent("short")
+        clock.now += 10
+        one.ended("short", place=Place(container="c1"), busy_s=10.0)
+    assert one.cost().seconds == 100
+
+
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(["sent", "lost", "done"]), st.integers(0, 9), st.integers(0, 5)), max_size=40
