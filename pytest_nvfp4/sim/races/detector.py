@@ -9,7 +9,8 @@ Rules, with where they come from:
   named barriers and the cluster barrier; the ``wait_group`` of ``cp.async``, of bulk stores (``.read``: of their reads)
   and of ``wgmma``; ``tcgen05.wait::st``; release and acquire patterns through memory (``sync_variables``).
 - What one warp does is in program order; lanes that race inside one instruction are found by ``memory``.
-- The async proxy sees a generic write only behind a ``fence.proxy.async`` ("Proxies"). A generic read before an
+- The async proxy sees a generic write only behind a ``fence.proxy.async`` ("Proxies"); that it lacks behind a
+  ``cp.async`` is a warning, because official kernels do without. A generic read before an
   asynchronous write needs none, and neither does an asynchronous write that was waited for: no kernel of NVIDIA's has
   one there.
 - Work of different streams is ordered by what the host does (``host_order``).

@@ -56,7 +56,16 @@ class Pair:
     missing: tuple[str, ...] = ()
 
 
+COPY_FENCE = "copy-fence"
+"""A proxy fence behind ``cp.async``: the ISA wants it, and NVIDIA's gathering grouped GEMMs leave it out."""
+
 _OMISSIONS = {
+    COPY_FENCE: (
+        "no fence.proxy.async lies between {first}, a cp.async, which writes through the generic proxy, and the read "
+        "through the async proxy",
+        "fence.proxy.async (cute.arch.fence_proxy, fence_view_async_shared) behind the wait for {first}, "
+        "before {second}",
+    ),
     WAIT_LD: (
         "no tcgen05.wait::ld of {old} follows {first}",
         "tcgen05.wait::ld (cute.arch.fence_view_async_tmem_load) in {old} after {first}",

@@ -14,7 +14,7 @@ from pytest_nvfp4.sim.races.access import Access, Who
 from pytest_nvfp4.sim.races.agents import ClusterAgents, Owner, WarpAgent
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, Clock, Ticks
 from pytest_nvfp4.sim.races.early_use import early_uses
-from pytest_nvfp4.sim.races.findings import PROXY, RACE, WARNING, Pair, Reporter
+from pytest_nvfp4.sim.races.findings import COPY_FENCE, PROXY, RACE, WARNING, Pair, Reporter
 from pytest_nvfp4.sim.races.global_shadow import GlobalShadow, RegionShadow
 from pytest_nvfp4.sim.races.leaving import Visits
 from pytest_nvfp4.sim.races.orders import Order, order_of
@@ -228,7 +228,10 @@ class LaunchRaces:
         assert agents is not None
         low, high, size = self.shared.extent(part)
         place = f"{name} bytes [{low}, {high})" + ("" if size == high - low else f" ({size} bytes of them)")
-        self._tell(agents, PROXY if proxy else RACE, place, old, new, (old_writes, new_writes))
+        if proxy and agents.clocks.owners[old.agent].kind == "cp.async":
+            self._tell(agents, WARNING, place, old, new, (old_writes, new_writes), (COPY_FENCE,))
+        else:
+            self._tell(agents, PROXY if proxy else RACE, place, old, new, (old_writes, new_writes))
         _heal(agents, ticks, old, ASYNC_SHARED if proxy else None)
 
     def lanes_conflict(self, agent: WarpAgent, old: Touch, new: Access, writes: tuple[bool, bool]) -> None:

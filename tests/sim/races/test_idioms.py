@@ -288,6 +288,30 @@ def test_bulk_stores(without, kind):
     assert kinds == ([kind] if kind else [])
 
 
+def gathered(write, wait, fence):
+    """Both warps fill shared memory, and one stores it all by a bulk copy."""
+    return (
+        "shl.b32 %r5, %r0, 2; add.u32 %r7, %r3, %r5; cvt.u64.u32 %rd5, %r5; add.u64 %rd6, %rd100, %rd5;"
+        f"{write} {wait} {fence} bar.sync 0; setp.ne.u32 %p8, %r0, 0; @%p8 bra SENT; add.u32 %r11, %r3, 1024;"
+        "cp.async.bulk.global.shared::cta.bulk_group [%rd101], [%r11], 256; cp.async.bulk.commit_group;"
+        "cp.async.bulk.wait_group 0; SENT:"
+    )
+
+
+@pytest.mark.parametrize(
+    ("write", "wait", "fence", "kinds"),
+    [
+        ("cp.async.ca.shared.global [%r7+1024], [%rd6], 4;", "cp.async.wait_all;", "", ["race-warning"]),
+        ("cp.async.ca.shared.global [%r7+1024], [%rd6], 4;", "cp.async.wait_all;", "fence.proxy.async;", []),
+        ("cp.async.ca.shared.global [%r7+1024], [%rd6], 4;", "", "fence.proxy.async;", ["race"]),
+        ("st.shared.b32 [%r7+1024], %r0;", "", "", ["proxy"]),
+        ("st.shared.b32 [%r7+1024], %r0;", "", "fence.proxy.async;", []),
+    ],
+)
+def test_official_kernels_leave_out_the_proxy_fence_behind_cp_async_alone(write, wait, fence, kinds):
+    assert found(gathered(write, wait, fence)) == kinds
+
+
 # ---- flags between CTAs ------------------------------------------------------------------------------------------
 
 
