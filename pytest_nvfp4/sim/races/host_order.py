@@ -209,17 +209,21 @@ class HostOrder:
             for old in block.touches if block is not None else ():
                 if not work.after(old.work) and speak(old.what, what):
                     self._streams.order(work, old.work)
+        # By stream the last one: a wait for that is the edge that is missing, and orders all before it too.
+        last: dict[Key, tuple[_Touch, _Touch, int]] = {}
         for what in touched:
             block = self._find(what.low) if what.high > what.low else None
-            if block is None:
-                continue
-            for old in reversed(block.touches):
-                if old.work is work or work.after(old.work):
+            for old in block.touches if block is not None else ():
+                known = last.get(old.work.stream)
+                if work.after(old.work) or (known is not None and known[0].work.tick >= old.work.tick):
                     continue
                 place = conflict(old.what, what)
                 if place is not None:
-                    self._tell(old, _Touch(work, what), place)
-                    self._streams.order(work, old.work)
+                    last[old.work.stream] = (old, _Touch(work, what), place)
+        for old, new, place in sorted(last.values(), key=lambda found: found[0].work.tick, reverse=True):
+            if not work.after(old.work):
+                self._tell(old, new, place)
+                self._streams.order(work, old.work)
         for what in touched:
             block = self._find(what.low) if what.high > what.low else None
             if block is not None:

@@ -310,6 +310,19 @@ def test_a_defect_in_a_loop_is_told_once():
     assert len(host.order.findings) == 2, "a read too early, and an overwriting too early"
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_one_wait_that_is_missing_is_told_once_however_many_tensors_it_would_order(waits):
+    host = Host()
+    for tensor in (host.x, host.y, host.z):
+        host.write(MAIN, tensor)
+    if waits:
+        host.after(host.a, MAIN)
+    both = [Extent(host.x, SIZE), Extent(host.y, SIZE)]
+    host.streams.work("a kernel", stream=host.a, reads=both, writes=[Extent(host.z, SIZE)])
+    assert host.kinds == ([] if waits else ["race"])
+    assert waits or "writes z" in host.order.findings[0].message, "what was written last: a wait for it orders all"
+
+
 # ---- who calls ---------------------------------------------------------------------------------------------------
 
 
