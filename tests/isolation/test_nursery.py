@@ -230,6 +230,45 @@ def test_variables_that_may_be_read_early_have_a_nursery_of_their_own(workers: W
     assert sorted(map(int, {by[0], by[1], by[4]})) == sorted(NURSERIES.pids)
 
 
+def test_where_there_are_enough_one_without_children_makes_way_for_what_is_asked_for_again(workers: Workers) -> None:
+    def nursery(threads: int) -> int:
+        return int(workers.run(PARENT, environ={"OMP_NUM_THREADS": str(threads)}).stdout.text.split()[0])
+
+    first, second, third = nursery(1), nursery(2), nursery(3)
+    assert nursery(1) == first  # so that another is the one that was asked longest ago
+    assert nursery(4) == os.getpid(), "asked for once"
+    fourth = nursery(4)
+    assert len({first, second, third, fourth, os.getpid()}) == 5
+    assert sorted(NURSERIES.pids) == sorted((first, third, fourth))
+    assert gone(second)
+
+
+def test_one_with_a_child_makes_way_for_nobody(workers: Workers) -> None:
+    waits = PARENT + "import time\nfrom pathlib import Path\nwhile not Path('go').exists(): time.sleep(0.01)\n"
+    module = workers.module(waits)
+    ended = []
+
+    def stay(threads: int) -> None:
+        ended.append(workers.run_module(module, environ={"OMP_NUM_THREADS": str(threads)}))
+
+    staying = [threading.Thread(target=stay, args=(threads,)) for threads in (1, 2, 3)]
+    for one in staying:
+        one.start()
+    while len(NURSERIES.pids) < 3:
+        time.sleep(0.01)
+    (workers.folder / "again").mkdir()
+    for _ in range(3):
+        (workers.folder / "again" / "go").touch()
+        outcome = workers.run_module(module, environ={"OMP_NUM_THREADS": "4"}, cwd=workers.folder / "again")
+        assert parents(outcome)
+    (workers.folder / "go").touch()
+    for one in staying:
+        one.join()
+    assert [outcome.returncode for outcome in ended] == [0, 0, 0]
+    assert workers.run_module(module, environ={"OMP_NUM_THREADS": "4"}).returncode == 0
+    assert len(NURSERIES.pids) == 3
+
+
 def test_a_changed_mask_of_file_modes_is_that_of_the_job(workers: Workers) -> None:
     workers.run(PARENT)
     before = os.umask(0o027)

@@ -201,5 +201,5 @@ def is_alive(pid: int) -> bool:
     """Whether a process still runs; one that only waits to be reaped does not."""
     try:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it ended before it was opened, or before it was read
         return False

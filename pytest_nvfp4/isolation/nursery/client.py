@@ -10,6 +10,7 @@ import socket
 import subprocess
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,8 @@ class Nursery:
 
     def __init__(self, launcher: tuple[str, ...], environ: Mapping[str, str]) -> None:
         self._turn = threading.Lock()
+        self._children: weakref.WeakSet[Forked] = weakref.WeakSet()
+        self._asking = 0
         self._control, theirs = socket.socketpair()
         package = __name__.partition(".")[0]
         with theirs:
@@ -122,7 +125,25 @@ class Nursery:
                 return None
             forked = Forked(pid, asker, stdout=out.ours, stderr=err.ours)
             stack.pop_all()
+            with self._turn:
+                self._children.add(forked)
             return forked
+
+    def asked(self) -> None:
+        """Somebody is going to ask for a child."""
+        with self._turn:
+            self._asking += 1
+
+    def answered(self) -> None:
+        """Who was going to ask for a child has it, or will not ask."""
+        with self._turn:
+            self._asking -= 1
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody asks for a child, and all children have ended."""
+        with self._turn:
+            return not self._asking and all(child.returncode is not None for child in self._children)
 
     def close(self) -> None:
         """End it; what it has forked ends with it."""

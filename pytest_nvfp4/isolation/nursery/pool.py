@@ -18,7 +18,10 @@ from pytest_nvfp4.isolation.worker import Worker
 SWITCH: Final = "NVFP4_NURSERY"
 """Environment variable that does without nurseries where it is 0."""
 _MOST: Final = 3
-"""A nursery takes the memory of what it imported, so whoever has many environments has most of them without."""
+"""A nursery takes the memory of what it imported. Where there are as many, one that has no child makes way for another
+kind of environment, when that is asked for again: to start a nursery for one child takes longer than to start it."""
+_REMEMBERED: Final = 32
+"""Kinds of environment of which it is known that they were asked for before."""
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +32,8 @@ class Nurseries:
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._turn = threading.Lock()
-        self._known: dict[object, Nursery | None] = {}
+        self._known: dict[object, Nursery | None] = {}  # the one that was asked last comes last
+        self._asked: dict[object, None] = {}
         self._registered = False
 
     def fork(self, worker: Worker, birth: Birth) -> Forked | None:
@@ -46,7 +50,12 @@ class Nurseries:
         try:
             key = (worker.launcher, frozenset(kept.items()), likeness.inherited())
             nursery = self._find(key, worker, kept)
-            return None if nursery is None else nursery.fork(worker, birth)
+            if nursery is None:
+                return None
+            try:
+                return nursery.fork(worker, birth)
+            finally:
+                nursery.answered()
         except (LostError, OSError, ValueError) as error:
             _log.debug("no nursery: %s", error)
             self._drop(key)
@@ -78,14 +87,39 @@ class Nurseries:
         )
 
     def _find(self, key: object, worker: Worker, kept: Mapping[str, str]) -> Nursery | None:
+        """The nursery to ask, which stays until it is told that it has answered."""
         with self._turn:
-            if key not in self._known and len(self._known) < _MOST:
+            if key in self._known:
+                self._known[key] = nursery = self._known.pop(key)
+            elif self._has_room(key):
                 self._known[key] = None  # where starting it fails, it stays so
-                self._known[key] = Nursery(worker.launcher, kept)
+                self._known[key] = nursery = Nursery(worker.launcher, kept)
                 if not self._registered:
                     atexit.register(self.close)
                     self._registered = True
-            return self._known.get(key)
+            else:
+                return None
+            if nursery is not None:
+                nursery.asked()
+            return nursery
+
+    def _has_room(self, key: object) -> bool:
+        """Whether there may be one more; one without children is ended for it, if this is not asked for once only."""
+        there = [(known, nursery) for known, nursery in self._known.items() if nursery is not None]
+        if len(there) < _MOST:
+            return True
+        if key not in self._asked:
+            self._asked[key] = None
+            while len(self._asked) > _REMEMBERED:
+                del self._asked[next(iter(self._asked))]
+            return False
+        oldest = next(((known, nursery) for known, nursery in there if nursery.idle), None)
+        if oldest is None:
+            return False
+        known, nursery = oldest
+        del self._known[known]
+        nursery.close()
+        return True
 
     def _drop(self, key: object) -> None:
         """One that has ended was ended by somebody, and would be again."""
