@@ -83,12 +83,14 @@ def test_a_hang_times_out(tmp_path: Path) -> None:
     assert code == 114
 
 
+@pytest.mark.slow
 def test_without_a_descriptor_lines_go_to_standard_output(tmp_path: Path) -> None:
     code, lines, _ = evaluate(tmp_path, str(HONEST), "--device", "cpu", "--problem", "3x128x256", fd=False)
     assert code == 0
     assert lines["check"] == "pass"
 
 
+@pytest.mark.slow
 def test_json_has_the_same_lines(tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(PLUGIN + "\nfrom pytest_nvfp4.cli import main\nmain()\n")
@@ -103,6 +105,7 @@ def test_json_has_the_same_lines(tmp_path: Path) -> None:
     assert (found["exit_code"], found["lines"]["check"], found["mode"]) == (0, "pass", "test")
 
 
+@pytest.mark.slow
 def test_times_of_a_cpu_are_no_benchmark(tmp_path: Path) -> None:
     code, lines, _ = evaluate(tmp_path, str(HONEST), "--device", "cpu", "--mode", "benchmark", "--problem", "3x128x256")
     assert code == 110

@@ -116,9 +116,10 @@ VERDICTS = ("verify", "coverage", "cost", "races")
 
 @pytest.mark.parametrize(
     "how",
-    [("--nvfp4-jobs=2",), *(pytest.param(one, marks=pytest.mark.slow) for one in [("--nvfp4-jobs=1",), ("-n2",)])],
+    [("--nvfp4-jobs=2",), ("--nvfp4-jobs=1",), ("-n2",)],
     ids=" ".join,
 )
+@pytest.mark.slow
 def test_verdicts(project: Project, how: tuple[str, ...]) -> None:
     """FILL fills C with ones: it covers C, and its results are wrong, which the races check leaves to verify."""
     project.kernel(source=FILL, problems=(PROBLEM,))
@@ -147,7 +148,7 @@ class Elsewhere:
         return f"no {arch} here"
 
 
-@pytest.mark.parametrize("device", ["sim", "elsewhere"])
+@pytest.mark.parametrize("device", [pytest.param("sim", marks=pytest.mark.slow), "elsewhere"])
 def test_a_device_of_this_machine_has_it_to_itself(
     project: Project, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:

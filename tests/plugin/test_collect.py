@@ -282,16 +282,16 @@ class TestTheCache:
         assert list((project.path / "mine/traces").rglob("trace.json"))
 
 
-def test_a_kernel_is_never_imported_into_a_process_of_pytests(project: Project, workers: tuple[str, ...]) -> None:
+def test_a_kernel_is_never_imported_into_a_process_of_pytests(project: Project, more_workers: tuple[str, ...]) -> None:
     log = project.path / "pids.txt"
     stamp = f"import os\nopen({str(log)!r}, 'a').write(f'{{os.getpid()}} {{os.getppid()}}\\n')\n"
     project.file("k.py", stamp + ENTRY)
     project.file("test_a.py", "import os\n\n\ndef test_a():\n    print('pid', os.getpid())\n")
-    ran = project.run("k.py", "test_a.py", "-s", "--nvfp4-entry=k.py::build", "--snapshot-update", *workers)
+    ran = project.run("k.py", "test_a.py", "-s", "--nvfp4-entry=k.py::build", "--snapshot-update", *more_workers)
     ran.outcomes(passed=5)
     ((own, parent),) = (line.split() for line in log.read_text().splitlines())
     assert int(own) != os.getpid()
-    if not workers:
+    if not more_workers:
         assert int(parent) == os.getpid()
 
 

@@ -56,6 +56,7 @@ def test_a_wrong_kernel_fails_with_what_is_wrong(project: pytest.Pytester) -> No
     assert "Traceback" not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_raises_names_its_own_line(project: pytest.Pytester) -> None:
     (project.path / "kernel.py").write_text(
         "import torch\n\n\ndef custom_kernel(data):\n    raise ValueError('here')\n"
@@ -65,6 +66,7 @@ def test_a_kernel_that_raises_names_its_own_line(project: pytest.Pytester) -> No
     result.stdout.fnmatch_lines(["*kernel.py:5:*ValueError: here*"])
 
 
+@pytest.mark.slow
 def test_the_default_families_and_their_own_shapes(project: pytest.Pytester) -> None:
     result = run(project, "kernel.py", "-k", "gpumode-0 or own-shapes", "--co", "-q")
     result.stdout.fnmatch_lines(["kernel.py::verify?gpumode-0?", "kernel.py::verify?own-shapes?"])
@@ -114,6 +116,7 @@ def test_a_required_device_that_is_missing_fails(project: pytest.Pytester, monke
     result.stdout.fnmatch_lines(["*not run: this machine has no NVIDIA GPU*--nvfp4-require-device*"])
 
 
+@pytest.mark.slow
 def test_another_architecture_is_unsupported(project: pytest.Pytester) -> None:
     result = run(project, "kernel.py", "-k", "verify", "--nvfp4-arch=sm_90a", "-rs", *SMALL)
     assert result.parseoutcomes()["skipped"] == 1

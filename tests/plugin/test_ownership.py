@@ -93,6 +93,7 @@ class TestARunThatSelects:
         recorded.record("test_y.py")
         unharmed(recorded, node)
 
+    @pytest.mark.slow
     def test_harms_nothing_in_test_processes(self, recorded: Project) -> None:
         unharmed(recorded, "-n2", "-k", "test_a or codegen")
 
@@ -180,9 +181,9 @@ class TestTrueOrphans:
         assert project.snapshots() == {file: text for file, text in before.items() if file not in expected}
         assert project.run(*args).code == 0
 
-    def test_a_name_that_a_test_no_longer_uses(self, recorded: Project, workers: tuple[str, ...]) -> None:
+    def test_a_name_that_a_test_no_longer_uses(self, recorded: Project, more_workers: tuple[str, ...]) -> None:
         recorded.file("test_x.py", TESTS.replace('    layout_snapshot(trace, name="two")\n', ""))
-        self.gone(recorded, ["test_x/test_b[two].txt"], "test_x.py", *workers)
+        self.gone(recorded, ["test_x/test_b[two].txt"], "test_x.py", *more_workers)
 
     def test_a_test_that_is_gone(self, recorded: Project) -> None:
         recorded.file("test_x.py", TESTS[: TESTS.index("@pytest.mark.second")])

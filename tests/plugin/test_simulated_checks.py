@@ -100,6 +100,7 @@ class TestCoverage:
         said = messages(ran, "coverage")
         assert "written-by-two: C of group 0: 1024 elements were written by two CTAs; CTAs 0 and 5" in said
 
+    @pytest.mark.slow
     def test_what_one_cta_wrote_twice_is_a_warning(self, project: Project) -> None:
         ran = written(project, TWICE).run(*SIMULATED, "-k", "coverage")
         assert ran.code == 0, ran.text
@@ -107,11 +108,13 @@ class TestCoverage:
         assert "written twice by one CTA" in ran.text
         assert "640 of them written more than once by one CTA" in ran.section(r"nvfp4: coverage")
 
+    @pytest.mark.slow
     def test_ctas_without_work_are_counted(self, project: Project) -> None:
         ran = written(project, IDLE).run(*SIMULATED, "-k", "coverage")
         assert "7 CTAs, 1 wave on 148 SMs" in ran.section("nvfp4: coverage")
         assert "2 CTAs wrote no output" in ran.section("nvfp4: coverage")
 
+    @pytest.mark.slow
     def test_a_kernel_that_does_not_end_well_fails_once(self, project: Project) -> None:
         ran = written(project, OUTSIDE).run(*SIMULATED)
         outcomes(ran, failed=1, skipped=1)
@@ -129,7 +132,7 @@ class TestCoverage:
 
 
 class TestCost:
-    def test_the_same_passes_and_is_not_simulated_again(self, project: Project, workers: tuple[str, ...]) -> None:
+    def test_the_same_passes_and_is_not_simulated_again(self, project: Project, more_workers: tuple[str, ...]) -> None:
         recorded(project, FILL)
         text = project.snapshots()[f"k/cost[{PROBLEM}].txt"]
         assert text.startswith("# nvfp4-cost 1\n# kernel   k.py\n# problem  40x128x256\n")
@@ -137,9 +140,9 @@ class TestCost:
         assert "launch.0.kernel  fill" in text
         assert "launch.0.global.store.bytes  10240\n" in text
         assert "launch.0.instructions.warps0-3  " in text
-        ran = project.run(*SIMULATED, *workers)
+        ran = project.run(*SIMULATED, *more_workers)
         assert ran.code == 0, ran.text
-        assert "known to pass in the simulator" in ran.text or workers
+        assert "known to pass in the simulator" in ran.text or more_workers
         fresh = project.run(*SIMULATED, "--nvfp4-fresh")
         assert fresh.code == 0, fresh.text
         assert "known to pass" not in fresh.text

@@ -150,10 +150,10 @@ class TestDamage:
 
 
 class TestWhatCannotBeWritten:
-    def test_a_file_where_the_folder_should_be(self, project: Project, workers: tuple[str, ...]) -> None:
+    def test_a_file_where_the_folder_should_be(self, project: Project, more_workers: tuple[str, ...]) -> None:
         project.kernel()
         project.file("snapshots", "a file of the user's")
-        ran = project.run("k.py", "--snapshot-update", *workers)
+        ran = project.run("k.py", "--snapshot-update", *more_workers)
         ran.outcomes(passed=1, failed=3)
         text = ran.failures()["layouts[gpumode-0]"]
         assert f"the snapshot snapshots/{LAYOUTS} could not be written" in text
@@ -197,10 +197,10 @@ class TestTheGate:
         assert ran.code == 0
 
     def test_a_severe_change_fails_and_shows_no_more_than_itself(
-        self, recorded: Project, workers: tuple[str, ...]
+        self, recorded: Project, more_workers: tuple[str, ...]
     ) -> None:
         recorded.kernel(source=SEVERE)
-        ran = recorded.run("k.py", *workers)
+        ran = recorded.run("k.py", *more_workers)
         ran.outcomes(passed=3, failed=1)
         text = ran.failures()["layouts[gpumode-0]"]
         assert "1 layout change of k.py at or above the gate (permuted)" in text

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("cutlass")
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 COPY, MMA = "cute.copy(s2t_sfa", "cute.gemm(tiled_mma, tCtAcc, tCrA[None, None, k_block"
 LOAD, USE, FREE = "cute.copy(t2r, tDtAcc", "tDrC.store(tDrAcc.load()", "cute.arch.dealloc_tmem"
