@@ -22,6 +22,7 @@ from pytest_nvfp4.cli.errors import Exit, InputError
 from pytest_nvfp4.cli.options import arch_of, json_option
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.device.job import Simulating
     from pytest_nvfp4.device.remote.base import Execution, RemoteOptions
     from pytest_nvfp4.isolation import OnOutput
 
@@ -62,6 +63,9 @@ class Where:
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable; may be repeated.")
 @click.option("--stdin", "with_stdin", is_flag=True, help="Give it what comes on standard input.")
 @click.option("--arch", callback=arch_of, metavar="ARCH", help="What the simulator models (default: sm_100a).")
+@click.option("--races", is_flag=True, help="Simulate, look for races too, and fail where an error is found.")
+@click.option("--race-warnings", is_flag=True, help="The same, and warn of what official kernels leave out.")
+@click.option("--schedule", metavar="SCHEDULE", help="Simulate under this schedule: eager, lazy, late-WARP or a seed.")
 @click.option("--gpu", default="B200", show_default=True, metavar="GPU", help="The remote's GPU.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds it may take.")
 @click.option("--max-cost", type=click.FloatRange(min=0, min_open=True), metavar="USD", help="Most it may cost.")
@@ -79,6 +83,9 @@ def exec_command(
     variables: tuple[str, ...],
     with_stdin: bool,
     arch: str | None,
+    races: bool,
+    race_warnings: bool,
+    schedule: str | None,
     gpu: str,
     timeout: float,
     max_cost: float | None,
@@ -89,9 +96,11 @@ def exec_command(
 
     Its output comes as it is written, its exit status is this command's, and Ctrl-C ends it there too. It gets a
     scrubbed environment and a new working folder. On sim, device="cuda" and the launches of CuTe DSL kernels are
-    simulated on the CPU; 124 is the status of a program that was stopped after --timeout. With --json its output and
-    status come as JSON once it has ended; this command's status is the same.
+    simulated on the CPU; 124 is the status of a program that was stopped after --timeout. What the simulator finds is
+    told on standard error once it has ended; with --races, an error among it makes the status 1. With --json its output
+    and status come as JSON once it has ended; this command's status is the same.
     """
+    simulating = _simulating(device, races=races or race_warnings, race_warnings=race_warnings, schedule=schedule)
     source = _source(program, with_stdin=with_stdin)
     files: dict[str, bytes] = {}
     if mounted:
@@ -122,7 +131,10 @@ def exec_command(
     try:
         here = device in _HERE
         with _ending_when_interrupted():
-            status = _here(execution, device, pass_on) if here else _there(execution, device, where, pass_on)
+            if here:
+                status = _here(execution, device, pass_on, simulating)
+            else:
+                status = _there(execution, device, where, pass_on)
     except RemoteError as error:
         raise InputError(f"{device}: {error}") from error
     if as_json:
@@ -187,7 +199,26 @@ def _pass_on(stream: Literal["stdout", "stderr"], piece: bytes) -> None:
     to.flush()
 
 
-def _here(program: Execution, device: str, pass_on: OnOutput) -> int:
+def _simulating(device: str, *, races: bool, race_warnings: bool, schedule: str | None) -> Simulating | None:
+    """How the simulator runs; None where nothing is said of it. Raises InputError."""
+    if not races and schedule is None:
+        return None
+    if device not in ("auto", "sim"):
+        given = "--races" if races else "--schedule"
+        raise InputError(f"{given} is for the simulator, and --device is {device}: give --device sim")
+    from pydantic import ValidationError
+
+    from pytest_nvfp4.device.job import Simulating
+
+    try:
+        return Simulating(races=races, race_warnings=race_warnings, schedule=schedule or "eager")
+    except ValidationError as error:
+        raise InputError(
+            f"--schedule {schedule!r} must be eager, lazy, late-WARP or a seed (a whole number)"
+        ) from error
+
+
+def _here(program: Execution, device: str, pass_on: OnOutput, simulating: Simulating | None) -> int:
     """Run it on this machine. Raises InputError."""
     from pytest_nvfp4.device.base import DeviceUnavailableError
     from pytest_nvfp4.device.execute import execute
@@ -196,11 +227,11 @@ def _here(program: Execution, device: str, pass_on: OnOutput) -> int:
 
     try:
         with tempfile.TemporaryDirectory(prefix="nvfp4-exec-") as folder:
-            chosen = select(device, folder=Path(folder))
+            chosen = select("sim" if simulating is not None else device, folder=Path(folder))
     except DeviceUnavailableError as error:
         raise InputError(str(error)) from error
     if chosen.name == "sim":
-        return execute(program, backend="sim", on_output=pass_on).exit_status
+        return execute(program, backend="sim", on_output=pass_on, simulating=simulating).exit_status
     return execute(program, backend="cuda", visible=visible_gpus()[0], on_output=pass_on).exit_status
 
 

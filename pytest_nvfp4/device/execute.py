@@ -8,7 +8,9 @@ import tempfile
 from collections.abc import Generator
 from pathlib import Path, PurePosixPath
 
+from pytest_nvfp4.device.job import Simulating
 from pytest_nvfp4.device.remote.base import Execution, RemoteError
+from pytest_nvfp4.device.worker.program import SIMULATING_VARIABLE
 from pytest_nvfp4.isolation import blas
 from pytest_nvfp4.isolation.environment import NO_GPU
 from pytest_nvfp4.isolation.stream import OnOutput, Piece, Streamed, hand_over, streamed
@@ -34,7 +36,13 @@ def place_files(program: Execution, folder: Path) -> None:
 
 
 def execute(
-    program: Execution, *, backend: str, on_output: OnOutput, environ: dict[str, str] | None = None, visible: str = ""
+    program: Execution,
+    *,
+    backend: str,
+    on_output: OnOutput,
+    environ: dict[str, str] | None = None,
+    visible: str = "",
+    simulating: Simulating | None = None,
 ) -> Streamed:
     """Run a program, and pass its output on as it comes.
 
@@ -47,11 +55,15 @@ def execute(
         on_output: Gets each piece of output; what it raises ends the program.
         environ: Further variables.
         visible: ``CUDA_VISIBLE_DEVICES``; as it is where empty.
+        simulating: How the simulator runs: its schedule, and whether races are looked for. An error among what it
+            finds then is the exit status 1 of a program that itself ended well.
 
     Raises:
         RemoteError: a file's path leaves the folder.
         OSError: there is no room for its files, or it cannot be started.
     """
+    if simulating is not None:
+        environ = {**(environ or {}), SIMULATING_VARIABLE: simulating.model_dump_json()}
     return hand_over(execution(program, backend=backend, environ=environ, visible=visible), on_output)
 
 

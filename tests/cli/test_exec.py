@@ -67,6 +67,26 @@ def test_a_kernel_is_launched_in_the_simulator(tmp_path: Path) -> None:
     assert (done.code, done.out) == (3, "NVIDIA B200 992\n"), done.err
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "races", "status", "found"),
+    [
+        (["--races"], True, 1, ["simulated, race: ", "program.py:", "look at: "]),
+        (["--races", "--schedule", "7"], False, 0, []),
+        (["--schedule", "lazy"], True, 0, []),
+    ],
+)
+def test_races_of_a_program(tmp_path: Path, options: list[str], races: bool, status: int, found: list[str]) -> None:
+    """Two warps write the same elements, or each its own."""
+    program = tmp_path / "program.py"
+    text = LAUNCHES.replace("block=(32", "block=(64").replace("torch.zeros(32", "torch.zeros(64")
+    program.write_text(text.replace("mC[thread]", "mC[thread % 32]" if races else "mC[thread]").replace("(32)", "(64)"))
+    done = run("--device", "sim", *options, program, "0")
+    assert done.code == status, done.err
+    assert all(word in done.err for word in found)
+    assert ("race" in done.err) is bool(found)
+
+
 def test_code_as_an_argument_and_on_standard_input() -> None:
     show = "import os, sys; print(sys.argv[1:], 'as-planted' in str(os.environ), os.environ.get('MINE'))"
     done = run("--device", "sim", "--env", "MINE=1", "-", "a", "--b", stdin=show.encode(), SECRET="as-planted")
@@ -94,6 +114,8 @@ def test_as_json() -> None:
         (["--mount-dir", ".:../x", "1"], "must lie below"),
         (["--mount-dir", ".:/x", "1"], "must lie below"),
         (["--stdin", "-"], "put one into a file"),
+        (["--races", "--device", "ssh:b200", "1"], "--races is for the simulator"),
+        (["--schedule", "soon", "1"], "must be eager, lazy, late-WARP or a seed"),
     ],
 )
 def test_wrong_usage(arguments: list[str], said: str, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Run a Python program: ``python -m pytest_nvfp4.device.worker.program FILE FOLDER cuda|host|sim [ARGUMENT ...]``.
 
 With ``sim``, ``device="cuda"`` and the launches of CuTe DSL kernels land in the simulator, whose model is that of
-``CUTE_DSL_ARCH``; with ``host``, plain torch operations on ``device="cuda"`` are computed on the CPU.
+``CUTE_DSL_ARCH``; with ``host``, plain torch operations on ``device="cuda"`` are computed on the CPU. How the simulator
+runs is said by ``NVFP4_SIMULATING`` (a ``device.job.Simulating`` as JSON), which the program does not see.
 """
 
 from __future__ import annotations
@@ -16,14 +17,27 @@ from types import ModuleType
 
 from pytest_nvfp4.isolation.limits import apply as apply_limits
 
+SIMULATING_VARIABLE = "NVFP4_SIMULATING"
+"""Environment variable that says how the simulator runs."""
 _DEFAULT_ARCH = "sm_100a"
 _MOST_FINDINGS = 50
 
 
+class _Judged:
+    """Whether what was found makes the program a failure: not where nothing was to be looked for."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+
 @contextmanager
-def _simulated(folder: Path) -> Iterator[None]:
+def _simulated(folder: Path, judged: _Judged) -> Iterator[None]:
+    from pytest_nvfp4.device.job import Simulating
+    from pytest_nvfp4.device.worker.telling import by_line, told_of
     from pytest_nvfp4.sim.run.session import LaunchRecord, simulate
     from pytest_nvfp4.toolchain import hostside
+
+    how = Simulating.model_validate_json(os.environ.pop(SIMULATING_VARIABLE, "{}"))
 
     class Launches(list[LaunchRecord]):
         """Tells what each launch printed as soon as it has ended."""
@@ -39,23 +53,27 @@ def _simulated(folder: Path) -> Iterator[None]:
     dump.mkdir(exist_ok=True)
     os.environ.update(hostside.environment(dump, arch=arch))
     processes = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1))
-    with simulate(arch=arch, processes=processes) as session:
+    with simulate(
+        arch=arch, processes=processes, schedule=how.schedule, races=how.races, race_warnings=how.race_warnings
+    ) as session:
         session.launches = Launches()
         try:
             yield
         finally:
             sys.stdout.flush()
-            findings = session.findings
+            findings = [told_of(finding) for finding in by_line(session.findings)]
             for finding in findings[:_MOST_FINDINGS]:
-                sys.stderr.write(f"simulated, {finding.kind}: {finding.message}\n")
+                place = f"{Path(finding.file).name}:{finding.line}: " if finding.file is not None else ""
+                sys.stderr.write(f"{place}{finding.message}\n")
             if len(findings) > _MOST_FINDINGS:
                 sys.stderr.write(f"simulated: {len(findings) - _MOST_FINDINGS} more findings\n")
+            judged.failed = how.races and any(finding.severity == "error" for finding in findings)
 
 
 @contextmanager
-def _device(backend: str, folder: Path) -> Iterator[None]:
+def _device(backend: str, folder: Path, judged: _Judged) -> Iterator[None]:
     if backend == "sim":
-        with _simulated(folder):
+        with _simulated(folder, judged):
             yield
         return
     if backend == "host":
@@ -91,9 +109,10 @@ def main() -> None:
     apply_limits(dict(os.environ))
     file, folder, backend, *arguments = sys.argv[1:]
     sys.path.insert(0, str(Path.cwd()))
-    with _device(backend, Path(folder)):
+    judged = _Judged()
+    with _device(backend, Path(folder), judged):
         status = _run(Path(file), arguments)
-    sys.exit(status & 0xFF)
+    sys.exit(status & 0xFF or int(judged.failed))
 
 
 if __name__ == "__main__":

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.device.job import Simulating
 from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers
 from pytest_nvfp4.device.worker.counted import Counted
+from pytest_nvfp4.device.worker.telling import by_line, told_of
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
-from pytest_nvfp4.sim.fault import Finding as SimFinding
-from pytest_nvfp4.sim.fault import Where
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.session import Session, simulate
-from pytest_nvfp4.sim.run.source import statement
 from pytest_nvfp4.toolchain.compiled import CompiledModules
 from pytest_nvfp4.toolchain.host_tensor import HostCudaTensor
 from pytest_nvfp4.toolchain.streams import Extent
@@ -27,14 +23,6 @@ from pytest_nvfp4.toolchain.torch_work import extent
 from pytest_nvfp4.toolchain.worker.findings import Finding
 
 __all__ = ["Simulation"]
-
-_NOTES = frozenset({"exit-before-read", "own-quadrant", "race-warning", "unaligned-box", "written-twice"})
-"""Kinds that are worth a word but are no error."""
-_ONE_A_LINE = frozenset({"out-of-bounds", "tmem", "uninitialised"})
-"""Kinds that an unrolled statement has once for each of its instructions, and that are told once."""
-
-_PTX = 200
-"""Characters of an instruction that are shown: a load of 128 registers names them all."""
 
 
 class Simulation:
@@ -118,14 +106,14 @@ class Simulation:
             raised = error
         faults = list(self.session.faults)
         for fault in faults:
-            found.append(_told(fault.finding()))
+            found.append(told_of(fault.finding()))
         for record in self.session.launches[before:]:
-            found.extend(_told(finding) for finding in _by_line(record.findings))
-        found.extend(map(_told, between[told:]))
+            found.extend(told_of(finding) for finding in by_line(record.findings))
+        found.extend(map(told_of, between[told:]))
         if raised is not None and not faults:
             raise raised
         if not faults and len(self.session.launches) > before:
-            found.extend(_told(finding) for finding in coverage_findings(region for _, region, _ in self._outputs))
+            found.extend(told_of(finding) for finding in coverage_findings(region for _, region, _ in self._outputs))
 
     @property
     def stopped(self) -> bool:
@@ -134,7 +122,7 @@ class Simulation:
 
     def told(self, call: int, case: int) -> dict[str, Any] | None:
         """What the last call did, for a job that wants to know."""
-        return None if self._counted is None else self._counted.told(call, case, _told)
+        return None if self._counted is None else self._counted.told(call, case, told_of)
 
     def _name(self, slot: CallBuffers, inputs: ProblemInput) -> None:
         self._outputs = []
@@ -194,55 +182,3 @@ def _matrix(name: str, columns: int) -> Callable[[int], str]:
         return f"{name}, row {row}, column {column}"
 
     return say
-
-
-def _by_line(findings: Iterable[SimFinding]) -> list[SimFinding]:
-    """The findings, with those of one kind at one statement as one."""
-    kept: dict[object, SimFinding] = {}
-    more: Counter[object] = Counter()
-    for finding in findings:
-        source = finding.where.source if finding.where is not None else None
-        folds = finding.kind in _ONE_A_LINE and source is not None
-        key: object = (finding.kind, source.file, source.line) if folds and source is not None else id(finding)
-        more[key] += key in kept
-        kept.setdefault(key, finding)
-    return [
-        replace(finding, notes=(*finding.notes, f"and the same at {more[key]} further instructions of this statement"))
-        if more[key]
-        else finding
-        for key, finding in kept.items()
-    ]
-
-
-def _told(finding: SimFinding) -> Finding:
-    where = finding.where
-    lines = [finding.message]
-    if where is not None and (place := _place(where)):
-        lines.append(f"  {place}")
-    lines += [f"  {note}" for note in finding.notes]
-    if finding.hint:
-        lines.append(f"  look at: {finding.hint.removeprefix('look at ')}")
-    source = where.source if where is not None else None
-    text = statement(source.file, source.line) if source is not None else None
-    return Finding(
-        kind=finding.kind,
-        message=f"simulated, {finding.kind}: " + "\n".join(lines),
-        severity="warning" if finding.kind in _NOTES else "error",
-        file=source.file if source is not None else None,
-        line=source.line if source is not None else None,
-        text=text or None,
-    )
-
-
-def _place(where: Where) -> str:
-    words = []
-    if where.cta is not None:
-        words.append(f"CTA {where.cta}")
-    if where.warp is not None:
-        words.append(f"warp {where.warp}")
-    if where.lanes:
-        words.append("lane " + ", ".join(map(str, where.lanes[:4])) + (" ..." if len(where.lanes) > 4 else ""))
-    if where.ptx_line is not None:
-        text = where.text if len(where.text) <= _PTX else f"{where.text[: _PTX - 4]} ..."
-        words.append(f"PTX line {where.ptx_line}: {text}")
-    return ", ".join(words)

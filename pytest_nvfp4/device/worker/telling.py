@@ -1,0 +1,73 @@
+"""What the simulator found, in the words of a worker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pytest_nvfp4.sim.fault import Finding as SimFinding
+from pytest_nvfp4.sim.fault import Where
+from pytest_nvfp4.sim.run.source import statement
+from pytest_nvfp4.toolchain.worker.findings import Finding
+
+_NOTES = frozenset({"exit-before-read", "own-quadrant", "race-warning", "unaligned-box", "written-twice"})
+"""Kinds that are worth a word but are no error."""
+_ONE_A_LINE = frozenset({"out-of-bounds", "tmem", "uninitialised"})
+"""Kinds that an unrolled statement has once for each of its instructions, and that are told once."""
+
+_PTX = 200
+"""Characters of an instruction that are shown: a load of 128 registers names them all."""
+
+
+def by_line(findings: Iterable[SimFinding]) -> list[SimFinding]:
+    """The findings, with those of one kind at one statement as one."""
+    kept: dict[object, SimFinding] = {}
+    more: Counter[object] = Counter()
+    for finding in findings:
+        source = finding.where.source if finding.where is not None else None
+        folds = finding.kind in _ONE_A_LINE and source is not None
+        key: object = (finding.kind, source.file, source.line) if folds and source is not None else id(finding)
+        more[key] += key in kept
+        kept.setdefault(key, finding)
+    return [
+        replace(finding, notes=(*finding.notes, f"and the same at {more[key]} further instructions of this statement"))
+        if more[key]
+        else finding
+        for key, finding in kept.items()
+    ]
+
+
+def told_of(finding: SimFinding) -> Finding:
+    """A finding of the simulator as a worker says it: with its place, its notes, and what to look at."""
+    where = finding.where
+    lines = [finding.message]
+    if where is not None and (place := _place(where)):
+        lines.append(f"  {place}")
+    lines += [f"  {note}" for note in finding.notes]
+    if finding.hint:
+        lines.append(f"  look at: {finding.hint.removeprefix('look at ')}")
+    source = where.source if where is not None else None
+    text = statement(source.file, source.line) if source is not None else None
+    return Finding(
+        kind=finding.kind,
+        message=f"simulated, {finding.kind}: " + "\n".join(lines),
+        severity="warning" if finding.kind in _NOTES else "error",
+        file=source.file if source is not None else None,
+        line=source.line if source is not None else None,
+        text=text or None,
+    )
+
+
+def _place(where: Where) -> str:
+    words = []
+    if where.cta is not None:
+        words.append(f"CTA {where.cta}")
+    if where.warp is not None:
+        words.append(f"warp {where.warp}")
+    if where.lanes:
+        words.append("lane " + ", ".join(map(str, where.lanes[:4])) + (" ..." if len(where.lanes) > 4 else ""))
+    if where.ptx_line is not None:
+        text = where.text if len(where.text) <= _PTX else f"{where.text[: _PTX - 4]} ..."
+        words.append(f"PTX line {where.ptx_line}: {text}")
+    return ", ".join(words)
