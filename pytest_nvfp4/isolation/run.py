@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.isolation import stopping
+from pytest_nvfp4.isolation.descent import descendants
 from pytest_nvfp4.isolation.environment import TOKEN_VARIABLE, scrubbed
 from pytest_nvfp4.isolation.limits import FILE_VARIABLE, MEMORY_VARIABLE, PARENT_VARIABLE
 from pytest_nvfp4.isolation.outcome import Captured, Outcome
@@ -98,6 +99,30 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def kill_family(pid: int) -> int:
+    """Kill the group of a process that was not waited for, and what left the group but descends from it.
+
+    A worker is the parent of all orphans among its descendants (``device.worker.offspring``), so that while it lives
+    they are found, whatever they did to hide.
+
+    Returns:
+        How many had left the group.
+    """
+    away = [one for one in descendants(pid) if _left(one, group=pid)]
+    kill_group(pid)
+    for one in away:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(one, signal.SIGKILL)
+    return len(away)
+
+
+def _left(pid: int, *, group: int) -> bool:
+    try:
+        return os.getpgid(pid) != group
+    except (ProcessLookupError, PermissionError):
+        return False
+
+
 def kill_marked(token: str, own: int) -> int:
     """Kill what is left, until a look finds nothing more (a fork bomb may outrun one look)."""
     killed: set[int] = set()
@@ -131,7 +156,10 @@ def started(
         try:
             yield process, read_end
         finally:
-            kill_group(process.pid)
+            if process.poll() is None:
+                kill_family(process.pid)
+            else:
+                kill_group(process.pid)
             process.wait()
             kill_marked(token, os.getpid())
             for stream in (process.stdout, process.stderr):
@@ -232,7 +260,7 @@ def run(
                 if ended:
                     break  # a straggler holds a pipe open: it is killed below, what it has to say does not count
                 timed_out = True
-                kill_group(process.pid)
+                stragglers += kill_family(process.pid)
                 ended, until = True, time.monotonic() + _DRAIN_S
                 continue
             for key, _ in selector.select(timeout=min(left, _LOOK_S)):
@@ -255,7 +283,7 @@ def run(
             except subprocess.TimeoutExpired:
                 if time.monotonic() >= until:
                     ended = timed_out = True
-                    kill_group(process.pid)
+                    stragglers += kill_family(process.pid)
         wall = time.monotonic() - start
         returncode = process.wait()
         stragglers += kill_marked(token, os.getpid())

@@ -15,7 +15,7 @@ from typing import Literal
 
 from pytest_nvfp4.isolation.environment import scrubbed
 from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
-from pytest_nvfp4.isolation.run import kill_group, kill_marked, started
+from pytest_nvfp4.isolation.run import kill_family, kill_group, kill_marked, started
 
 Piece = tuple[Literal["stdout", "stderr"], bytes]
 """Something that one of the two streams said."""
@@ -113,7 +113,7 @@ def streamed(
                 if ended:
                     break  # a straggler holds a pipe open: it is killed below
                 timed_out = ended = True
-                kill_group(process.pid)
+                kill_family(process.pid)
                 until = time.monotonic() + _DRAIN_S
                 continue
             for key, _ in selector.select(timeout=min(left, 0.05)):
@@ -135,6 +135,6 @@ def streamed(
                 process.wait(timeout=max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 timed_out = True
-                kill_group(process.pid)
+                kill_family(process.pid)
         returncode = process.wait()
     return Streamed(returncode, timed_out, time.monotonic() - start)

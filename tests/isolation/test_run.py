@@ -202,3 +202,30 @@ def test_nothing_survives_the_parent(tmp_path: Path, number: signal.Signals) -> 
 def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         run(["/nonexistent/program"], cwd=tmp_path, deadline_s=1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descent is read from /proc")
+@pytest.mark.parametrize("adopts", [True, False])
+def test_what_hides_is_ended_with_a_worker_that_hangs_and_has_adopted_it(tmp_path: Path, adopts: bool) -> None:
+    text = """
+import subprocess, time
+from pytest_nvfp4.device.worker import offspring
+if ADOPTS:
+    offspring.adopt()
+away = subprocess.Popen(
+    ["env", "-i", "setsid", "--fork", "sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"],
+    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+)
+print(away.stdout.readline(), flush=True)
+away.wait()
+time.sleep(60)
+"""
+    program = [sys.executable, "-c", text.replace("ADOPTS", str(adopts))]
+    outcome = run(program, cwd=tmp_path, deadline_s=2, environ={"PYTHONPATH": os.pathsep.join(sys.path)})
+    hidden = int(outcome.stdout.text)
+    assert outcome.timed_out
+    try:
+        assert gone(hidden) if adopts else alive(hidden)
+    finally:
+        if alive(hidden):
+            os.kill(hidden, signal.SIGKILL)

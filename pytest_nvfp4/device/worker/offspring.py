@@ -13,7 +13,8 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
+
+from pytest_nvfp4.isolation.descent import descendants
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOKS = 50
@@ -38,21 +39,3 @@ def end_all() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.002)
-
-
-def descendants(of: int) -> list[int]:
-    """The processes below one, those that have ended but were not waited for left out."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if state not in "ZX":
-                children.setdefault(int(parent), []).append(int(entry.name))
-    found, todo = [], [of]
-    while todo:
-        below = children.get(todo.pop(), [])
-        found += below
-        todo += below
-    return found
