@@ -283,10 +283,15 @@ mutant(
 mutant(
     "no warp barrier before the map is published",
     lambda k: [s.drop() for s in k.all("bar.warp.sync")[2::3]],
-    Equivalent(
+    Hidden(
         "tensormap.cp_fenceproxy is .sync.aligned: it waits for all lanes of the warp, the elected one behind its "
-        "replacements among them."
+        "replacements among them; but the ISA gives an order of memory to bar.warp.sync alone."
     ),
+    Hidden(
+        "tensormap.cp_fenceproxy is .sync.aligned: it waits for all lanes of the warp, the elected one behind its "
+        "replacements among them; but the ISA gives an order of memory to bar.warp.sync alone."
+    ),
+    race=Found("race", "cpasync.cp_fence_tma_desc_release"),
 )
 mutant("the map of A is not published", lambda k: published(k, "A").drop(), Found("tensor map", "cute.copy(tma_atom_a"))
 mutant(
