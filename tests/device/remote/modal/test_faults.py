@@ -101,7 +101,7 @@ def test_a_server_that_falls_silent(idle_server: Loopback, remote: Make, rpc: st
 def test_a_server_that_lives_but_gives_no_result(idle_server: Loopback, remote: Make) -> None:
     """As when a job hangs: signs of life alone are not enough."""
     idle_server.faults.add(Fault("FunctionGetOutputs", "hang"))
-    assert trouble(remote(timeout_s=2.0)).trouble in ("timeout", "capacity")
+    assert trouble(remote(timeout_s=6.0)).trouble in ("timeout", "capacity")
 
 
 @pytest.mark.usefixtures("impatient")
@@ -133,7 +133,7 @@ def test_the_server_dies_in_the_middle(own_server: Callable[..., Loopback], remo
 
 def test_no_capacity(own_server: Callable[..., Loopback], remote: Make) -> None:
     own_server(capacity=0)
-    error = trouble(remote(timeout_s=1.5))
+    error = trouble(remote(timeout_s=8.0))
     assert error.trouble == "capacity"
     assert "--nvfp4-gpu" in error.do
 
@@ -244,7 +244,7 @@ def test_a_server_that_asks_for_patience(idle_server: Loopback, remote: Make, ti
     fault = Fault("FunctionMap", "error", times=times, status=Status.RESOURCE_EXHAUSTED, message="too many requests")
     fault.retry_after_s = 0.1
     idle_server.faults.add(fault)
-    one = remote(timeout_s=60.0 if times == 2 else 0.8)
+    one = remote(timeout_s=60.0 if times == 2 else 5.0)
     if times == 2:
         assert len(one.submit([batch()])) == 1
         return
