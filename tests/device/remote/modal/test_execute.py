@@ -73,7 +73,8 @@ def test_a_file_with_what_is_mounted_and_nothing_else(user: User) -> None:
 def test_code_on_standard_input_and_as_an_argument(user: User) -> None:
     status, out, error = run(user, "-", "x", stdin=b"import sys; print(sys.argv[1:]); raise ValueError('no')")
     assert (status, out) == (1, "['x']\n")
-    told = [line for line in error.splitlines() if not line.startswith("nvfp4: modal: ")]  # what it cost comes at the end
+    # What it cost comes at the end.
+    told = [line for line in error.splitlines() if not line.startswith("nvfp4: modal: ")]
     assert told[-1] == "ValueError: no", error
 
 
