@@ -15,6 +15,7 @@ from pytest_nvfp4.cli.cost import cost_lines
 from pytest_nvfp4.cli.errors import Exit, InputError
 from pytest_nvfp4.cli.options import arch_of, json_option
 from pytest_nvfp4.cli.simulation import Runnable, runnable
+from pytest_nvfp4.schedules import WORDS, is_schedule
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.base import Device
@@ -67,7 +68,8 @@ class _How:
     default="eager",
     show_default=True,
     metavar="NAME",
-    help="When the simulator does asynchronous work: eager (when it is issued), lazy (when all warps wait), or a seed.",
+    help="When the simulator does asynchronous work: eager (when it is issued), lazy (when all warps wait), late-WARP "
+    "(that warp runs when no other can), or a seed.",
 )
 @click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds it may take.")
 @json_option
@@ -93,8 +95,8 @@ def run_command(
     """
     how = _How(families or (_FAMILY,), device, trace, trace_ctas, schedule, timeout)
     _check_families(how.families)
-    if schedule not in ("eager", "lazy") and not schedule.isdecimal():
-        raise InputError(f"--schedule {schedule!r} must be eager, lazy or a seed (a whole number)")
+    if not is_schedule(schedule):
+        raise InputError(f"--schedule {schedule!r} must be {WORDS}")
     if schedule != "eager" and device == "local":
         raise InputError("--schedule is for the simulator: a GPU has its own")
     subject = runnable(kernel, names, arch=arch, configuration=configuration, simulated=False)

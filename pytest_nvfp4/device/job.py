@@ -11,6 +11,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from pytest_nvfp4 import schedules
 from pytest_nvfp4.problem import Group, Problem
 
 SCHEMA: Literal[1] = 1
@@ -197,7 +198,7 @@ class Simulating(_Model):
     trace_ctas: int = Field(default=0, ge=0, le=9999)
     races: bool = False
     race_warnings: bool = False
-    schedule: str = Field(default="eager", pattern=r"^(eager|lazy|late(-\d{1,2})+|\d{1,18})$")
+    schedule: str = Field(default="eager", pattern=f"^({schedules.PATTERN})$")
 
 
 class Job(_Model):

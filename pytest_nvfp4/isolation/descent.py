@@ -1,10 +1,19 @@
-"""The processes that descend from one, as ``/proc`` tells."""
+"""The processes that descend from one, as ``/proc`` tells, orphans among them where they are adopted."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
 from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt() -> None:
+    """Become the parent, instead of init, of every orphan among the descendants of this process (prctl(2))."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants(of: int) -> list[int]:

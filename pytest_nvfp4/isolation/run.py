@@ -102,7 +102,7 @@ def kill_group(pid: int) -> None:
 def kill_family(pid: int) -> int:
     """Kill the group of a process that was not waited for, and what left the group but descends from it.
 
-    A worker is the parent of all orphans among its descendants (``device.worker.offspring``), so that while it lives
+    A worker is the parent of all orphans among its descendants (``descent.adopt``), so that while it lives
     they are found, whatever they did to hide.
 
     Returns:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_nvfp4.plugin import remote
+from pytest_nvfp4.schedules import WORDS, is_schedule
 
 if TYPE_CHECKING:
     from pytest_nvfp4.plugin.remote import RemoteRequest
@@ -178,10 +178,8 @@ def read(config: pytest.Config) -> DeviceOptions:
     if not 0 <= config.getoption("--nvfp4-schedules") <= 10_000:
         raise pytest.UsageError("--nvfp4-schedules must be 0 to 10000")
     schedule = config.getoption("--nvfp4-schedule")
-    if schedule is not None and not re.fullmatch(r"eager|lazy|late(-\d{1,2})+|\d{1,18}", schedule):
-        raise pytest.UsageError(
-            f"--nvfp4-schedule {schedule!r} must be eager, lazy, late-WARP or a seed (a whole number)"
-        )
+    if schedule is not None and not is_schedule(schedule):
+        raise pytest.UsageError(f"--nvfp4-schedule {schedule!r} must be {WORDS}")
     families = tuple(config.getoption("--nvfp4-family"))
     if families:
         from pytest_nvfp4.numerics.families import FAMILIES

@@ -12,8 +12,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descent is read
 HIDES = """
 import os, subprocess, sys, time
 from pytest_nvfp4.device.worker import offspring
+from pytest_nvfp4.isolation import descent
 if sys.argv[1] == "adopts":
-    offspring.adopt()
+    descent.adopt()
 away = subprocess.Popen(
     ["env", "-i", "setsid", "--fork", "sh", "-c", "sleep 60 >/dev/null & echo $!"],
     stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -22,7 +23,7 @@ hidden = int(away.stdout.readline())
 away.wait()
 plain = subprocess.Popen(["sleep", "60"]).pid
 if sys.argv[1] == "adopts":
-    assert {plain, hidden} <= set(offspring.descendants(os.getpid()))
+    assert {plain, hidden} <= set(descent.descendants(os.getpid()))
 offspring.end_all()
 print(plain, hidden, flush=True)
 """

@@ -209,9 +209,9 @@ def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
 def test_what_hides_is_ended_with_a_worker_that_hangs_and_has_adopted_it(tmp_path: Path, adopts: bool) -> None:
     text = """
 import subprocess, time
-from pytest_nvfp4.device.worker import offspring
+from pytest_nvfp4.isolation import descent
 if ADOPTS:
-    offspring.adopt()
+    descent.adopt()
 away = subprocess.Popen(
     ["env", "-i", "setsid", "--fork", "sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"],
     stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

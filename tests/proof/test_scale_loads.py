@@ -5,25 +5,17 @@ The layouts are those of the repository's kernel, from its reviewed snapshot: no
 
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import parse_layout
-from pytest_nvfp4.layout.listing import Listing, Record
 from pytest_nvfp4.proof import scale_traced
 from pytest_nvfp4.proof.scale_copies import explicit_operand
 from pytest_nvfp4.proof.scale_loads import Load, load_claim, look_at_load
 from pytest_nvfp4.proof.statement import Status, judge
 
-SNAPSHOT = Path(__file__).parents[2] / "snapshots/kernels/nvfp4_group_gemm/sm100/layouts[gpumode-0].txt"
-SCOPE = "group_gemm_kernel"
-
-
-@pytest.fixture(scope="module")
-def records():
-    return Listing.parse(SNAPSHOT.read_text()).records
+from .shipped import SCOPE, edited
 
 
 def load_of(*, rows, vector=16):
@@ -98,17 +90,6 @@ def test_what_is_no_byte_or_no_number_is_unknown():
     with pytest.raises(LayoutError, match="no whole number of bytes"):
         look_at_load(replace(load, source=parse_layout("(512,4):(1/4@0,1@1)")))
     assert judge(load_claim([replace(load, target=load.source)], topic="t")).status is Status.UNKNOWN
-
-
-def edited(records, name, old, new):
-    changed = []
-    for record in records:
-        if record.name == f"{SCOPE}.{name}":
-            assert old in record.raw, record.raw
-            changed.append(Record(record.name, record.raw.replace(old, new)))
-        else:
-            changed.append(record)
-    return changed
 
 
 def test_the_kernels_own_layouts_are_found_by_their_form(records):

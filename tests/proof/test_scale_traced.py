@@ -4,42 +4,23 @@ The layouts are those of the repository's kernel, from its reviewed snapshot: no
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import parse_layout
-from pytest_nvfp4.layout.listing import Listing, Record
+from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.proof import scale_copies, scale_traced
 from pytest_nvfp4.proof.scale_copies import explicit_operand
 from pytest_nvfp4.proof.statement import Status, judge
 
-SNAPSHOT = Path(__file__).parents[2] / "snapshots/kernels/nvfp4_group_gemm/sm100/layouts[gpumode-0].txt"
-SCOPE = "group_gemm_kernel"
-
-
-@pytest.fixture(scope="module")
-def records():
-    return Listing.parse(SNAPSHOT.read_text()).records
+from .shipped import SCOPE, edited
 
 
 def verdicts(records):
     found = scale_traced.find(records)
     return {claim.name.rpartition(".")[2]: judge(claim) for claim in scale_traced.claims_of(found)}, found
-
-
-def edited(records, name, old, new):
-    """The records with one layout's type changed."""
-    changed = []
-    for record in records:
-        if record.name == f"{SCOPE}.{name}":
-            assert old in record.raw, record.raw
-            changed.append(Record(record.name, record.raw.replace(old, new)))
-        else:
-            changed.append(record)
-    return changed
 
 
 def test_the_repositorys_kernel(records):

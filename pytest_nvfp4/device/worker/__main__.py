@@ -20,6 +20,7 @@ from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import CudaMemory, DeviceMemory, DriverError, HostMemory
 from pytest_nvfp4.device.worker.tamper import TamperCheck, reaches_into
 from pytest_nvfp4.device.worker.watch import Watch, trap_oracle
+from pytest_nvfp4.isolation.descent import adopt
 from pytest_nvfp4.isolation.limits import apply as apply_limits
 from pytest_nvfp4.toolchain.cache import default_root
 from pytest_nvfp4.toolchain.worker import contract, options
@@ -254,7 +255,7 @@ def main() -> None:
     events = Events(int(os.environ.pop(_RESULT_VARIABLE)))
     leave = os._exit
     apply_limits(dict(os.environ))
-    offspring.adopt()
+    adopt()
     end_all = offspring.end_all
     flush = [stream.flush for stream in (sys.stdout, sys.stderr)]
     try:

@@ -8,27 +8,18 @@ child of the worker instead of init's, so that the worker can find it by descent
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
-import sys
 import time
 
 from pytest_nvfp4.isolation.descent import descendants
 
-_PR_SET_CHILD_SUBREAPER = 36
 _LOOKS = 50
-
-
-def adopt() -> None:
-    """Become the parent of every orphan among this process's descendants."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_all() -> None:
     """Kill every descendant of this process, until there is none: what is killed may just have started another."""
-    for _ in range(_LOOKS if sys.platform == "linux" else 0):
+    for _ in range(_LOOKS):
         left = descendants(os.getpid())
         if not left:
             return

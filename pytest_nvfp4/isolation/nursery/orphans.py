@@ -8,7 +8,6 @@ process that started it ends. What still carries a mark is left to whoever looks
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 from collections.abc import Collection
@@ -16,13 +15,7 @@ from pathlib import Path
 
 from pytest_nvfp4.isolation.environment import TOKEN_VARIABLE
 
-_PR_SET_CHILD_SUBREAPER = 36
 _LOOKS = 50
-
-
-def adopt() -> None:
-    """Become the parent of every orphan among the descendants of this process."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end(*, known: Collection[int]) -> None:

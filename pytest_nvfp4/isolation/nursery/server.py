@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pytest_nvfp4.isolation.descent import adopt
 from pytest_nvfp4.isolation.nursery import channel, likeness, orphans
 from pytest_nvfp4.isolation.nursery.newborn import Newborn
 
@@ -66,7 +67,7 @@ class Server:
         self._parent = os.pidfd_open(parent)
         if os.getppid() != parent:
             self._leave()
-        orphans.adopt()
+        adopt()
 
     def serve(self) -> Newborn:
         """Serve to the end of this process. In a child, the child comes back from here."""
