@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _HERE = ("auto", "local", "sim")
 _GRACE_S = 20.0
+_SLACK_S = 60.0
+"""A remote ends a container so much later than the program, which has its own deadline."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Where:
 
     gpu: str
     timeout_s: float
+    wait_s: float
     max_cost: float | None
     deployed_app: str | None
 
@@ -45,7 +48,11 @@ class Where:
         from pytest_nvfp4.device.remote.base import RemoteOptions
 
         return RemoteOptions(
-            gpu=self.gpu, timeout_s=self.timeout_s, max_cost=self.max_cost, deployed_app=self.deployed_app
+            gpu=self.gpu,
+            timeout_s=self.wait_s,
+            longest_s=self.timeout_s + _SLACK_S,
+            max_cost=self.max_cost,
+            deployed_app=self.deployed_app,
         )
 
 
@@ -69,6 +76,13 @@ class Where:
 @click.option("--schedule", metavar="SCHEDULE", help="Simulate under this schedule: eager, lazy, late-WARP or a seed.")
 @click.option("--gpu", default="B200", show_default=True, metavar="GPU", help="The remote's GPU.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds it may take.")
+@click.option(
+    "--remote-timeout",
+    type=click.FloatRange(min=1),
+    default=900.0,
+    show_default=True,
+    help="Seconds to wait for a machine before that.",
+)
 @click.option("--max-cost", type=click.FloatRange(min=0, min_open=True), metavar="USD", help="Most it may cost.")
 @click.option("--deployed-app", metavar="NAME", help="Use this deployed app (modal).")
 @json_option
@@ -89,6 +103,7 @@ def exec_command(
     schedule: str | None,
     gpu: str,
     timeout: float,
+    remote_timeout: float,
     max_cost: float | None,
     deployed_app: str | None,
     as_json: bool,
@@ -122,7 +137,7 @@ def exec_command(
         stdin=sys.stdin.buffer.read() if with_stdin else b"",
         deadline_s=timeout,
     )
-    where = Where(gpu, timeout, max_cost, deployed_app)
+    where = Where(gpu, timeout, remote_timeout, max_cost, deployed_app)
     said: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
 
     def keep(stream: Literal["stdout", "stderr"], piece: bytes) -> None:

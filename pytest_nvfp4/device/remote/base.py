@@ -69,6 +69,7 @@ class RemoteOptions:
         containers: Machines (containers) to use at once.
         deployed_app: Name of an app that is deployed already; None to start one for the session.
         single_use: Every batch gets a container that no other batch has seen.
+        longest_s: Seconds that a batch or program may run there, where it is to be ended; ``timeout_s`` where None.
     """
 
     target: str = ""
@@ -78,6 +79,7 @@ class RemoteOptions:
     containers: int = 1
     deployed_app: str | None = None
     single_use: bool = False
+    longest_s: float | None = None
 
 
 class Batch(BaseModel):

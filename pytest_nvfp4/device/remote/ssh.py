@@ -207,7 +207,7 @@ class SshRemote:
                     if state == "waiting":
                         on_output("stderr", b"nvfp4: another session uses the GPU; waiting for it\n")
 
-                return line.execute(program, on_output=on_output, on_state=tell)
+                return line.execute(program, on_output=on_output, on_state=tell, wait_s=self._options.timeout_s)
         finally:
             self._extra_s += time.monotonic() - start
 

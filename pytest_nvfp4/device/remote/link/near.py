@@ -31,7 +31,7 @@ _NOISE = 1 << 16
 _KEPT_ERRORS = 1 << 14
 _END_S = 8.0
 _SLACK_S = 60.0
-_QUEUE_S = 3600.0
+_WAIT_S = 900.0
 _UNSTARTED_S = 0.5
 
 START = (
@@ -180,8 +180,13 @@ class Line:
             if message.kind == "state":
                 on_state(str(message.header["state"]))
 
-    def execute(self, program: Execution, *, on_output: OnOutput, on_state: Callable[[str], None]) -> int:
-        """Run a program and pass its output on; its exit status. Whatever interrupts this ends the program."""
+    def execute(
+        self, program: Execution, *, on_output: OnOutput, on_state: Callable[[str], None], wait_s: float = _WAIT_S
+    ) -> int:
+        """Run a program and pass its output on; its exit status. Whatever interrupts this ends the program.
+
+        ``wait_s`` seconds may pass in which another session has the GPU. Raises RemoteError.
+        """
         request = uuid.uuid4().hex
         header = {
             "id": request,
@@ -192,12 +197,12 @@ class Line:
             "files": [[name, len(data)] for name, data in program.files.items()],
         }
         self._send(Message("execute", header, b"".join(program.files.values()) + program.stdin))
-        ended = False
+        ended, awaited = False, "the program"
         # The far side keeps the deadline; this one only sees to it that a line which says nothing does not hang.
         until = time.monotonic() + program.deadline_s + _SLACK_S
         try:
             while True:
-                message = self._of(request, until, "the program")
+                message = self._of(request, until, awaited)
                 if message.kind == "exit":
                     ended = True
                     if message.header["timed_out"]:
@@ -207,7 +212,8 @@ class Line:
                     on_output("stdout" if message.header["stream"] == "stdout" else "stderr", message.payload)
                 elif message.kind == "state":
                     waits = message.header["state"] == "waiting"  # for a GPU that somebody else uses
-                    until = time.monotonic() + (_QUEUE_S if waits else program.deadline_s + _SLACK_S)
+                    awaited = "a free GPU" if waits else "the program"
+                    until = time.monotonic() + (wait_s if waits else program.deadline_s + _SLACK_S)
                     on_state(str(message.header["state"]))
         finally:
             if not ended:

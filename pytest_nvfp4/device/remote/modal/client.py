@@ -181,10 +181,10 @@ class ModalRemote:
         call, running, status = f"{_EXECUTE}-{time.monotonic_ns()}", "", None
         self._meter.sent(call)
         future = self._connection.start(self._stream(pack_program(program, backend=self._program_backend()), parts))
-        until = time.monotonic() + self.options.timeout_s + program.deadline_s
+        until, begun = time.monotonic() + self.options.timeout_s, False
         try:
             while status is None:
-                self._watch_over(until)
+                self._watch_over(until, begun=begun)
                 try:
                     part = parts.get(timeout=max(0.0, min(_TURN_S, until - time.monotonic())))
                 except queue.Empty:
@@ -194,6 +194,8 @@ class ModalRemote:
                 if isinstance(part, BaseException):
                     raise self._connection.explained(part, "running a program")
                 said = unpack_output(part)
+                if not begun:  # its first piece comes when it begins; until then it has waited for a container
+                    until, begun = time.monotonic() + program.deadline_s + patience.PROGRAM_S, True
                 running = running or said.call
                 status = said.status
                 if status is None:
@@ -207,10 +209,13 @@ class ModalRemote:
             for name in self._connection.overheard.open(method=_EXECUTE) if status is not None else ():
                 self._connection.overheard.ended(name)
 
-    def _watch_over(self, until: float) -> None:
-        """While a program runs: is it too late, or too expensive? Raises RemoteError."""
+    def _watch_over(self, until: float, *, begun: bool) -> None:
+        """While a program runs, or waits to: is it too late, or too expensive? Raises RemoteError."""
+        if time.monotonic() >= until and begun:
+            raise RemoteError("lost", "the program's end was not reported within its time", "run it again")
         if time.monotonic() >= until:
-            raise silent(self.options.timeout_s, doing="running a program") from None
+            words = f"the program did not begin within {self.options.timeout_s:.0f} s ({self.status().words})"
+            raise RemoteError("capacity", words, "allow more with --remote-timeout, or try later")
         most, usd = self.options.max_cost, self._meter.cost().usd
         if most is not None and usd is not None and usd >= most:
             raise RemoteError("cost", f"the program was stopped: it has cost about {dollars(usd)}", "raise --max-cost")
@@ -295,9 +300,17 @@ class ModalRemote:
             await asyncio.sleep(_TURN_S)
 
     async def _stream(self, text: str, parts: queue.Queue[str | BaseException | None]) -> None:
+        pieces = aiter(self._connection.stream_of(text))
         try:
-            async for part in self._connection.stream_of(text):
-                parts.put(part)
+            while True:
+                getting = asyncio.ensure_future(anext(pieces))
+                try:
+                    await self._connection.while_silent(getting, "running a program")
+                    parts.put(await getting)
+                except StopAsyncIteration:
+                    break
+                finally:
+                    abandon(getting)
             parts.put(None)
         except BaseException as error:
             parts.put(error)

@@ -51,7 +51,8 @@ _BY_NAME: dict[str, tuple[Trouble, str, str]] = {
     "FunctionTimeoutError": (
         "timeout",
         "the container was stopped at its time limit",
-        "allow more with --nvfp4-remote-timeout, or look for a kernel that hangs",
+        "allow more with --nvfp4-remote-timeout (of a deployed app, NVFP4_MODAL_TIMEOUT when it is deployed), "
+        "or look for a kernel that hangs",
     ),
     "OutputExpiredError": ("lost", "the result was not fetched in time and is gone", _RESUME),
     "InternalFailure": ("lost", "the container was lost (preempted, or its machine failed)", _RESUME),

@@ -16,3 +16,5 @@ SENT_S = 2.0
 """What is just being sent may take to arrive, before it is cancelled by its name."""
 STOP_S = 10.0
 STATUS_S = 8.0
+PROGRAM_S = 60.0
+"""The end of a program may come so much later than its deadline; the container keeps the deadline itself."""

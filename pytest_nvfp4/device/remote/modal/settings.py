@@ -81,7 +81,7 @@ class ModalSettings:
         return cls(
             gpu=options.gpu,
             containers=options.containers,
-            timeout_s=options.timeout_s,
+            timeout_s=options.timeout_s if options.longest_s is None else options.longest_s,
             single_use=options.single_use,
             image=environ.get("NVFP4_MODAL_IMAGE", BASE_IMAGE),
             backend=environ.get(BACKEND_VARIABLE, "cuda"),

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.helpers import ROOT, git
 
 from ..far_side import SLEEPS, alive, read_pids, until
-from ..loopback import Loopback
+from ..loopback import Fault, Loopback
 from .user import User
 
 LAUNCHES = """
@@ -132,9 +132,33 @@ def test_ctrl_c_with_a_deployed_app_leaves_its_container_for_the_next(user: User
 @pytest.mark.slow
 def test_deadlines_and_crashes_keep_their_status(user: User) -> None:
     status, out, error = run(user, "--timeout", "2", "print('up', flush=True); import time; time.sleep(60)")
-    assert (status, out) == (124, "up\n")
+    assert (status, out) == (124, "up\n"), error
     assert "stopped after 2 s" in error
     assert run(user, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")[0] == 137
+
+
+@pytest.mark.slow
+def test_a_deadline_begins_when_the_program_does(user: User) -> None:
+    """A container that takes longer to come than the program may run."""
+    user.server.faults.add(Fault("ContainerHello", "delay", seconds=4.0, worker=True))
+    status, out, error = run(user, "--timeout", "1", "print('up')")
+    assert (status, out) == (0, "up\n"), error
+    status, out, error = run(user, "--timeout", "1", "print('up', flush=True); import time; time.sleep(60)")
+    assert (status, out) == (124, "up\n"), error
+
+
+@pytest.mark.slow
+def test_no_machine_comes_within_the_wait(user: User) -> None:
+    capacity, user.server.service.capacity = user.server.service.capacity, 0
+    try:
+        status, out, error = run(user, "--remote-timeout", "6", "--timeout", "60", "print('up')")
+    finally:
+        user.server.service.capacity = capacity
+    assert (status, out) == (2, "")
+    assert "did not begin within 6 s" in error
+    assert "--remote-timeout" in error
+    assert "Traceback" not in error
+    assert user.server.count("FunctionCallCancel") == 1
 
 
 @pytest.mark.slow

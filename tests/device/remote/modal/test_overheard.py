@@ -117,6 +117,22 @@ def test_a_program_that_has_cost_enough(full: Loopback, remote: Make) -> None:
     assert calls(full) == set()
 
 
+@pytest.mark.usefixtures("impatient")
+def test_a_server_that_falls_silent_while_a_program_waits(full: Loopback, remote: Make) -> None:
+    full.faults.add(Fault("FunctionGetOutputs", "hang"), Fault("ClientHello", "hang"))
+    with pytest.raises(RemoteError, match="has not answered") as caught:
+        remote(deployed_app=APP).execute(Execution(source="print(1)"), on_output=lambda *_: None)
+    assert caught.value.trouble == "network"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_program_that_says_nothing_for_long(server: Loopback, remote: Make) -> None:
+    """The control: silence of the program is none of the server."""
+    source = "import time; time.sleep(2); print(1)"
+    assert remote().execute(Execution(source=source), on_output=lambda *_: None) == 0
+    assert server.count("ClientHello") > 2
+
+
 def test_a_batch_that_is_just_being_sent(full: Loopback, remote: Make) -> None:
     full.faults.add(Fault("FunctionMap", "delay", seconds=0.4))
     session = RemoteSession(remote(deployed_app=APP), containers=2)
