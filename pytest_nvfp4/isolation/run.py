@@ -5,31 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import selectors
-import signal
-import subprocess
-import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pytest_nvfp4.isolation import stopping
-from pytest_nvfp4.isolation.descent import descendants
-from pytest_nvfp4.isolation.environment import TOKEN_VARIABLE, scrubbed
+from pytest_nvfp4.isolation.environment import scrubbed
+from pytest_nvfp4.isolation.killing import kill_marked
 from pytest_nvfp4.isolation.limits import FILE_VARIABLE, MEMORY_VARIABLE, PARENT_VARIABLE
 from pytest_nvfp4.isolation.outcome import Captured, Outcome
+from pytest_nvfp4.isolation.start import started
+from pytest_nvfp4.isolation.watch import Pipe, Watch
 from pytest_nvfp4.isolation.worker import Worker
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.isolation.nursery import Forked
-
-RESULT_VARIABLE = "NVFP4_RESULT_FD"
-"""Environment variable that names the descriptor on which the process returns its result."""
-
-_DRAIN_S = 1.0
-_LOOK_S = 0.05
 
 
 class _Tail:
@@ -81,122 +68,6 @@ class _Result:
         return bytes(self._data) if self._data and not self.overflow else None
 
 
-def _marked(token: str) -> list[int]:
-    """Processes that carry our token in their environment: children that left the process group included."""
-    needle = f"{TOKEN_VARIABLE}={token}".encode()
-    found = []
-    for entry in Path("/proc").iterdir() if sys.platform == "linux" else ():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if needle in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
-
-
-def kill_group(pid: int) -> None:
-    """Kill a process group; it may be gone already."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def kill_family(pid: int) -> int:
-    """Kill the group of a process that was not waited for, and what left the group but descends from it.
-
-    A worker is the parent of all orphans among its descendants (``descent.adopt``), so that while it lives
-    they are found, whatever they did to hide.
-
-    Returns:
-        How many had left the group.
-    """
-    away = [one for one in descendants(pid) if _left(one, group=pid)]
-    kill_group(pid)
-    for one in away:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(one, signal.SIGKILL)
-    return len(away)
-
-
-def _left(pid: int, *, group: int) -> bool:
-    try:
-        return os.getpgid(pid) != group
-    except (ProcessLookupError, PermissionError):
-        return False
-
-
-def kill_marked(token: str, own: int) -> int:
-    """Kill what is left, until a look finds nothing more (a fork bomb may outrun one look)."""
-    killed: set[int] = set()
-    for _ in range(20):
-        left = [pid for pid in _marked(token) if pid != own]
-        if not left:
-            break
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-                killed.add(pid)
-        time.sleep(0.005)
-    return len(killed)
-
-
-@contextlib.contextmanager
-def started(
-    command: Sequence[str] | Worker, *, cwd: Path, environ: Mapping[str, str], token: str, stdin: Path | None = None
-) -> Iterator[tuple[subprocess.Popen[bytes] | Forked, int]]:
-    """The started process and the reading end of its result pipe; whatever happens, nothing of it is left.
-
-    Its standard input is the file ``stdin``, or empty.
-    """
-    read_end, write_end = os.pipe()
-    try:
-        try:
-            with (stdin or Path(os.devnull)).open("rb") as given:
-                process = _start(command, cwd=cwd, environ=environ, token=token, stdin=given.fileno(), result=write_end)
-        finally:
-            os.close(write_end)
-        try:
-            yield process, read_end
-        finally:
-            if process.poll() is None:
-                kill_family(process.pid)
-            else:
-                kill_group(process.pid)
-            process.wait()
-            kill_marked(token, os.getpid())
-            for stream in (process.stdout, process.stderr):
-                if stream is not None:
-                    stream.close()
-            if not isinstance(process, subprocess.Popen):
-                process.close()
-    finally:
-        os.close(read_end)
-
-
-def _start(
-    command: Sequence[str] | Worker, *, cwd: Path, environ: Mapping[str, str], token: str, stdin: int, result: int
-) -> subprocess.Popen[bytes] | Forked:
-    """Have it forked where that can be, and start it from nothing otherwise."""
-    if isinstance(command, Worker):
-        from pytest_nvfp4.isolation.nursery import NURSERIES, Birth
-
-        birth = Birth(
-            cwd=cwd, environ=environ, token=token, stdin=stdin, result=result, result_variable=RESULT_VARIABLE
-        )
-        forked = NURSERIES.fork(command, birth)
-        if forked is not None:
-            return forked
-        command = command.command
-    return subprocess.Popen(
-        command,
-        cwd=cwd,
-        env={**environ, RESULT_VARIABLE: str(result), TOKEN_VARIABLE: token},
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        pass_fds=(result,),
-        start_new_session=True,
-    )
-
-
 def run(
     command: Sequence[str] | Worker,
     *,
@@ -239,57 +110,19 @@ def run(
     if file_bytes is not None:
         settings[FILE_VARIABLE] = str(file_bytes)
     out, err, result = _Tail(output_bytes), _Tail(output_bytes), _Result(result_bytes)
-    timed_out = False
-    stragglers = 0
-    with (
-        started(command, cwd=cwd, environ=scrubbed(os.environ, settings), token=token) as (process, read_end),
-        selectors.DefaultSelector() as selector,
-    ):
-        assert process.stdout is not None
-        assert process.stderr is not None
-        for descriptor, sink in ((process.stdout.fileno(), out), (process.stderr.fileno(), err), (read_end, result)):
-            os.set_blocking(descriptor, False)
-            selector.register(descriptor, selectors.EVENT_READ, sink)
+    sinks: dict[Pipe, _Tail | _Result] = {"stdout": out, "stderr": err, "result": result}
+    with started(command, cwd=cwd, environ=scrubbed(os.environ, settings), token=token) as (process, read_end):
         start = time.monotonic()  # what it waited for a nursery is no time of its own
-        until = start + deadline_s
-        ended = False
-        while selector.get_map():
-            stopping.check()
-            left = until - time.monotonic()
-            if left <= 0:
-                if ended:
-                    break  # a straggler holds a pipe open: it is killed below, what it has to say does not count
-                timed_out = True
-                stragglers += kill_family(process.pid)
-                ended, until = True, time.monotonic() + _DRAIN_S
-                continue
-            for key, _ in selector.select(timeout=min(left, _LOOK_S)):
-                try:
-                    chunk = os.read(key.fd, 1 << 16)
-                except BlockingIOError:
-                    continue
-                if chunk:
-                    key.data.feed(chunk)
-                else:
-                    selector.unregister(key.fd)
-            if not ended and process.poll() is not None:
-                kill_group(process.pid)
-                stragglers += kill_marked(token, os.getpid())  # they may hold a pipe open
-                ended, until = True, min(until, time.monotonic() + _DRAIN_S)
-        while not ended and process.poll() is None:  # it closed its pipes and runs on
-            stopping.check()
-            try:
-                process.wait(timeout=min(_LOOK_S, max(0.0, until - time.monotonic())))
-            except subprocess.TimeoutExpired:
-                if time.monotonic() >= until:
-                    ended = timed_out = True
-                    stragglers += kill_family(process.pid)
+        watch = Watch(process, read_end, token=token, until=start + deadline_s)
+        with contextlib.closing(watch.output()) as output:
+            for pipe, chunk in output:
+                sinks[pipe].feed(chunk)
         wall = time.monotonic() - start
         returncode = process.wait()
-        stragglers += kill_marked(token, os.getpid())
+        stragglers = watch.stragglers + kill_marked(token, os.getpid())
     return Outcome(
         returncode=returncode,
-        timed_out=timed_out,
+        timed_out=watch.timed_out,
         result=result.value(),
         result_overflow=result.overflow,
         stdout=out.captured(),

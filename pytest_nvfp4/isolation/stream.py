@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import selectors
-import subprocess
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,15 +13,13 @@ from typing import Literal
 
 from pytest_nvfp4.isolation.environment import scrubbed
 from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
-from pytest_nvfp4.isolation.run import kill_family, kill_group, kill_marked, started
+from pytest_nvfp4.isolation.start import started
+from pytest_nvfp4.isolation.watch import Watch
 
 Piece = tuple[Literal["stdout", "stderr"], bytes]
 """Something that one of the two streams said."""
 OnOutput = Callable[[Literal["stdout", "stderr"], bytes], None]
 """Takes a piece of one of the two streams."""
-
-_DRAIN_S = 1.0
-_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +59,7 @@ def run_streamed(
 
     Raises:
         OSError: the command could not be started.
+        StoppedError: this thread was to stop meanwhile (see ``stopped_by``).
     """
     pieces = streamed(command, cwd=cwd, deadline_s=deadline_s, environ=environ, stdin=stdin)
     return hand_over(pieces, on_output)
@@ -92,49 +89,11 @@ def streamed(
     token = secrets.token_hex(16)
     start = time.monotonic()
     settings = scrubbed(os.environ, {PARENT_VARIABLE: str(os.getpid()), **(environ or {})})
-    with (
-        started(command, cwd=cwd, environ=settings, token=token, stdin=stdin) as (process, result),
-        selectors.DefaultSelector() as selector,
-    ):
-        assert process.stdout is not None
-        assert process.stderr is not None
-        sinks: dict[int, Literal["stdout", "stderr"] | None] = {
-            process.stdout.fileno(): "stdout",
-            process.stderr.fileno(): "stderr",
-            result: None,  # a program returns nothing on the pipe of results: what it writes there is dropped
-        }
-        for descriptor in sinks:
-            os.set_blocking(descriptor, False)
-            selector.register(descriptor, selectors.EVENT_READ)
-        until, ended, timed_out = start + deadline_s, False, False
-        while selector.get_map():
-            left = until - time.monotonic()
-            if left <= 0:
-                if ended:
-                    break  # a straggler holds a pipe open: it is killed below
-                timed_out = ended = True
-                kill_family(process.pid)
-                until = time.monotonic() + _DRAIN_S
-                continue
-            for key, _ in selector.select(timeout=min(left, 0.05)):
-                try:
-                    chunk = os.read(key.fd, _CHUNK)
-                except BlockingIOError:
-                    continue
-                name = sinks[key.fd]
-                if not chunk:
-                    selector.unregister(key.fd)
-                elif name is not None:
-                    yield name, chunk
-            if not ended and process.poll() is not None:
-                kill_group(process.pid)
-                kill_marked(token, os.getpid())
-                ended, until = True, min(until, time.monotonic() + _DRAIN_S)
-        if not ended:
-            try:
-                process.wait(timeout=max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                timed_out = True
-                kill_family(process.pid)
+    with started(command, cwd=cwd, environ=settings, token=token, stdin=stdin) as (process, result):
+        watch = Watch(process, result, token=token, until=start + deadline_s)
+        with contextlib.closing(watch.output()) as output:
+            for pipe, chunk in output:
+                if pipe != "result":  # a program returns nothing there: what it writes is dropped
+                    yield pipe, chunk
         returncode = process.wait()
-    return Streamed(returncode, timed_out, time.monotonic() - start)
+    return Streamed(returncode, watch.timed_out, time.monotonic() - start)
