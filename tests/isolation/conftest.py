@@ -12,6 +12,7 @@ import pytest
 from pytest_nvfp4.isolation import Outcome, Worker, run
 from pytest_nvfp4.isolation.nursery import NURSERIES, SWITCH
 from pytest_nvfp4.toolchain.launcher import worker
+from tests.waiting import LONGEST_S
 
 PRELOAD = ("colorsys",)
 """A small module that nothing else here imports."""
@@ -38,7 +39,7 @@ class Workers:
     def run_module(self, module: Worker, *, nursery: bool = True, **options: object) -> Outcome:
         self._monkeypatch.setenv(SWITCH, str(int(nursery)))
         environ = {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1", **options.pop("environ", {})}  # type: ignore[dict-item]
-        options = {"cwd": self.folder, "deadline_s": 30.0, "environ": environ, **options}
+        options = {"cwd": self.folder, "deadline_s": LONGEST_S, "environ": environ, **options}
         return run(module, **options)  # type: ignore[arg-type]
 
 

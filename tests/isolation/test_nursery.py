@@ -9,18 +9,17 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.isolation import StoppedError, Worker, stopped_by
+from pytest_nvfp4.isolation import Outcome, StoppedError, Worker, stopped_by
 from pytest_nvfp4.isolation.nursery import NURSERIES, SWITCH, client, forked
 from pytest_nvfp4.toolchain.launcher import PRELOAD as COMPILING
 from pytest_nvfp4.toolchain.launcher import worker
+from tests.waiting import LONGEST_S, alive, far_enough, gone, noted, until
 
 from .conftest import PARENT, PRELOAD, Workers, parents
-from .test_run import alive, gone
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no nurseries elsewhere")
 
@@ -110,15 +109,19 @@ def test_it_ends_as_one_does(workers: Workers, how: str) -> None:
     assert (alone, told) == (ended[1].stdout.text.split()[1:], as_told)
 
 
+def said(outcome: Outcome) -> str:
+    return outcome.stdout.text
+
+
 CHILDREN = """
 import os, subprocess, sys, time
-wait = "import time; time.sleep(60)"
+wait = "import time; time.sleep(600)"
 def forked(leaves):
     pid = os.fork()
     if pid == 0:
         if leaves:
             os.setsid()
-        time.sleep(60)
+        time.sleep(600)
     return pid
 pids = [
     forked(False), forked(True),
@@ -133,13 +136,17 @@ print(*pids, flush=True)
 @pytest.mark.parametrize("nursery", [True, False], ids=["forked", "from nothing"])
 @pytest.mark.parametrize("hangs", [True, False], ids=["deadline", "end"])
 def test_its_children_go_with_it(workers: Workers, nursery: bool, hangs: bool) -> None:
-    source = CHILDREN + ("time.sleep(60)" if hangs else "os._exit(0)")
-    outcome = workers.run(source, nursery=nursery, deadline_s=1.0 if hangs else 30.0)
+    source = CHILDREN + ("time.sleep(600)" if hangs else "os._exit(0)")
+    outcome = (
+        far_enough(lambda deadline_s: workers.run(source, nursery=nursery, deadline_s=deadline_s), said)
+        if hangs
+        else workers.run(source, nursery=nursery)
+    )
     pids = list(map(int, outcome.stdout.text.split()))
     assert len(pids) == 5
     assert all(map(gone, pids))
     assert outcome.timed_out == hangs
-    assert outcome.wall_s < 10
+    assert outcome.wall_s < 600
     assert outcome.stragglers >= 3  # those that left its group, which alone was killed before they were counted
 
 
@@ -195,7 +202,7 @@ def test_jobs_at_once_have_their_own(workers: Workers) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(LONGEST_S)
     assert len(NURSERIES.pids) == 1
     assert said == {name: (f"{name} 4\n", name.encode()) for name in "abcd"}
 
@@ -254,8 +261,7 @@ def test_one_with_a_child_makes_way_for_nobody(workers: Workers) -> None:
     staying = [threading.Thread(target=stay, args=(threads,)) for threads in (1, 2, 3)]
     for one in staying:
         one.start()
-    while len(NURSERIES.pids) < 3:
-        time.sleep(0.01)
+    assert until(lambda: len(NURSERIES.pids) == 3)
     (workers.folder / "again").mkdir()
     for _ in range(3):
         (workers.folder / "again" / "go").touch()
@@ -382,15 +388,6 @@ def test_a_process_that_was_forked_does_not_use_its_parents(workers: Workers) ->
 HANGS = "import os, sys, time\nopen(sys.argv[1], 'w').write(f'{os.getpid()}\\n')\ntime.sleep(600)\n"
 
 
-def noted(note: Path) -> int:
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        if note.is_file() and (text := note.read_text()).endswith("\n"):
-            return int(text)
-        time.sleep(0.01)
-    raise AssertionError("the process did not start")
-
-
 def in_a_thread(act: object) -> threading.Thread:
     thread = threading.Thread(target=act)  # type: ignore[arg-type]
     thread.start()
@@ -407,7 +404,7 @@ def test_a_job_whose_nursery_dies_has_ended(workers: Workers, unbound: bool) -> 
     pid = noted(note)
     (nursery,) = NURSERIES.pids
     os.kill(nursery, signal.SIGKILL)
-    thread.join(20)
+    thread.join(LONGEST_S)
     assert [one.returncode for one in ended] == [-signal.SIGKILL]
     assert "ended by SIGKILL" in ended[0].describe_end()
     assert gone(pid)
@@ -415,14 +412,22 @@ def test_a_job_whose_nursery_dies_has_ended(workers: Workers, unbound: bool) -> 
 
 
 def test_a_nursery_that_somebody_stopped_holds_nothing_up(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forked, "_TELLING_S", 0.2)
-    monkeypatch.setattr(client, "_LONGEST_S", 0.5)
-    stops = "import os, signal, time\nos.kill(os.getppid(), signal.SIGSTOP)\nprint(os.getpid(), flush=True)\n"
-    outcome = workers.run(stops + "time.sleep(600)", deadline_s=1.0)
-    assert outcome.timed_out
-    assert outcome.wall_s < 10
-    assert gone(int(outcome.stdout.text))
+    workers.run(PARENT)
     (nursery,) = NURSERIES.pids
+    monkeypatch.setattr(forked, "_TELLING_S", 0.2)
+    # It is named, so that it is not this process that is stopped, should something else have started the job.
+    stops = "import os, signal, sys, time\nos.kill(int(sys.argv[1]), signal.SIGSTOP)\nprint(os.getpid(), flush=True)\n"
+
+    def job(deadline_s: float) -> Outcome:
+        os.kill(nursery, signal.SIGCONT)
+        return workers.run(stops + "time.sleep(600)", str(nursery), deadline_s=deadline_s)
+
+    outcome = far_enough(job, said)
+    assert outcome.timed_out
+    assert outcome.wall_s < 600
+    assert gone(int(outcome.stdout.text))
+    assert NURSERIES.pids == [nursery]
+    monkeypatch.setattr(client, "_LONGEST_S", 0.5)
     assert parents(workers.run(PARENT))
     assert gone(nursery)
 
@@ -441,10 +446,9 @@ def test_a_thread_that_waits_for_a_nursery_is_stopped(workers: Workers) -> None:
                 raised.append(error)
 
     thread = in_a_thread(work)
-    while not NURSERIES.pids:
-        time.sleep(0.01)
+    assert until(lambda: NURSERIES.pids)
     stop.set()
-    thread.join(20)
+    thread.join(LONGEST_S)
     assert len(raised) == 1
 
 
@@ -461,15 +465,15 @@ def note():
     (folder / "nursery").write_text(f"{NURSERIES.pids[0]}\\n")
 threading.Thread(target=note, daemon=True).start()
 def work(module, *preload):
-    run(Worker(tuple(launcher), module, (str(folder / "note"),), preload), cwd=folder, deadline_s=60, environ=environ)
+    run(Worker(tuple(launcher), module, (str(folder / "note"),), preload), cwd=folder, deadline_s=600, environ=environ)
 if when == "has forked":
     work("colorsys", "colorsys")
     if os.fork() == 0:
-        time.sleep(60)
+        time.sleep(600)
         os._exit(0)
 work("the_worker", "pytest_nvfp4.slow" if when == "the nursery imports" else "colorsys")
 """
-SLOW = "import time\nfrom pathlib import Path\nPath({note!r}).write_text('0\\n')\ntime.sleep(60)\n"
+SLOW = "import time\nfrom pathlib import Path\nPath({note!r}).write_text('0\\n')\ntime.sleep(600)\n"
 
 
 @pytest.mark.parametrize(
@@ -496,7 +500,7 @@ def test_nothing_survives_the_parent(workers: Workers, when: str, number: signal
         assert alive(nursery)
         assert not pid or alive(pid)
         (os.kill if when == "has forked" else os.killpg)(parent.pid, number)
-        parent.wait(timeout=20)
+        parent.wait(timeout=LONGEST_S)
         assert gone(nursery)
         assert not pid or gone(pid)
     finally:

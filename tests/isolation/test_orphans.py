@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from tests.waiting import alive, far_enough, gone
+
 from .conftest import Workers
-from .test_run import alive, gone
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no nurseries elsewhere")
 
@@ -17,19 +18,26 @@ import os, subprocess, sys, time
 if __name__ == "__main__":
     os.environ.pop("NVFP4_RESULT_FD")
     away = subprocess.Popen(
-        ["env", "-i", "setsid", "--fork", "sh", "-c", "sleep 60 >/dev/null & echo $!"],
+        ["env", "-i", "setsid", "--fork", "sh", "-c", "sleep 600 >/dev/null & echo $!"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )
     print(int(away.stdout.readline()), flush=True)
     away.wait()
     {end}
 """
-ENDS = {"ends": "pass", "crashes": "os.abort()", "hangs": "time.sleep(60)"}
+ENDS = {"ends": "pass", "crashes": "os.abort()", "hangs": "time.sleep(600)"}
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_it_is_ended(workers: Workers, end: str) -> None:
-    outcome = workers.run(HIDES.replace("{end}", ENDS[end]), nursery=True, deadline_s=3.0 if end == "hangs" else 30.0)
+    source = HIDES.replace("{end}", ENDS[end])
+    if end == "hangs":
+        outcome = far_enough(
+            lambda deadline_s: workers.run(source, nursery=True, deadline_s=deadline_s), lambda it: it.stdout.text
+        )
+        assert outcome.timed_out
+    else:
+        outcome = workers.run(source, nursery=True)
     (pid,) = map(int, outcome.stdout.text.split())
     assert gone(pid)
 

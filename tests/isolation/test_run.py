@@ -5,33 +5,23 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 
 from pytest_nvfp4.isolation import Outcome, run
+from tests.waiting import LONGEST_S, alive, far_enough, gone, noted
 
 
 def execute(tmp_path: Path, source: str, **options: object) -> Outcome:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(source))
-    options = {"deadline_s": 20.0, **options}
+    options = {"deadline_s": LONGEST_S, **options}
     return run([sys.executable, "-B", str(script)], cwd=tmp_path, **options)  # type: ignore[arg-type]
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):  # it ended before it was opened, or before it was read
-        return False
-
-
-def gone(pid: int) -> bool:
-    until = time.monotonic() + 5
-    while alive(pid) and time.monotonic() < until:
-        time.sleep(0.02)
-    return not alive(pid)
+def said(outcome: Outcome) -> str:
+    return outcome.stdout.text
 
 
 def test_result_comes_over_its_own_pipe_and_output_is_kept(tmp_path: Path) -> None:
@@ -61,22 +51,20 @@ def test_a_crash_is_named_by_its_signal(tmp_path: Path) -> None:
 
 
 def test_a_hang_ends_at_the_deadline_with_its_children(tmp_path: Path) -> None:
-    outcome = execute(
-        tmp_path,
-        """
+    source = """
         import subprocess, sys, time
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-        away = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        away = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
         print(child.pid, away.pid, flush=True)
-        time.sleep(60)
-        """,
-        deadline_s=1.0,
-    )
+        time.sleep(600)
+        """
+    outcome = far_enough(lambda deadline_s: execute(tmp_path, source, deadline_s=deadline_s), said)
     assert outcome.timed_out
-    assert outcome.wall_s < 10
+    assert outcome.wall_s < 600
     assert "deadline" in outcome.describe_end()
-    for pid in map(int, outcome.stdout.text.split()):
-        assert gone(pid)
+    child, away = map(int, outcome.stdout.text.split())
+    assert gone(child)
+    assert gone(away)
 
 
 def test_children_left_behind_do_not_hold_up_the_result(tmp_path: Path) -> None:
@@ -84,7 +72,7 @@ def test_children_left_behind_do_not_hold_up_the_result(tmp_path: Path) -> None:
         tmp_path,
         """
         import os, subprocess, sys
-        away = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True,
+        away = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True,
                                 close_fds=False, pass_fds=(int(os.environ["NVFP4_RESULT_FD"]),))
         print(away.pid, flush=True)
         os.write(int(os.environ["NVFP4_RESULT_FD"]), b"done")
@@ -92,7 +80,7 @@ def test_children_left_behind_do_not_hold_up_the_result(tmp_path: Path) -> None:
     )
     assert outcome.result == b"done"
     assert not outcome.timed_out
-    assert outcome.wall_s < 10
+    assert outcome.wall_s < LONGEST_S
     assert outcome.stragglers == 1
     assert gone(int(outcome.stdout.text))
 
@@ -173,14 +161,14 @@ def test_nothing_survives_the_parent(tmp_path: Path, number: signal.Signals) -> 
     script.write_text(
         "import os, sys, time; sys.path.insert(0, sys.argv[1])\n"
         "from pytest_nvfp4.isolation.limits import apply; apply(dict(os.environ))\n"
-        "open('pid', 'w').write(str(os.getpid())); time.sleep(60)\n"
+        "print(os.getpid(), file=open('pid', 'w'), flush=True); time.sleep(600)\n"
     )
     parent = subprocess.Popen(
         [
             sys.executable,
             "-c",
             "import sys; from pathlib import Path; from pytest_nvfp4.isolation import run\n"
-            "run([sys.executable, sys.argv[1], sys.argv[2]], cwd=Path(sys.argv[3]), deadline_s=60)",
+            "run([sys.executable, sys.argv[1], sys.argv[2]], cwd=Path(sys.argv[3]), deadline_s=600)",
             str(script),
             str(root),
             str(tmp_path),
@@ -188,14 +176,10 @@ def test_nothing_survives_the_parent(tmp_path: Path, number: signal.Signals) -> 
         cwd=root,
         stderr=subprocess.DEVNULL,
     )
-    until = time.monotonic() + 15
-    pid_file = tmp_path / "pid"
-    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < until:
-        time.sleep(0.02)
-    pid = int(pid_file.read_text())
+    pid = noted(tmp_path / "pid")
     assert alive(pid)
     os.kill(parent.pid, number)
-    parent.wait(timeout=15)
+    parent.wait(timeout=LONGEST_S)
     assert gone(pid)
 
 
@@ -213,15 +197,16 @@ from pytest_nvfp4.isolation import descent
 if ADOPTS:
     descent.adopt()
 away = subprocess.Popen(
-    ["env", "-i", "setsid", "--fork", "sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"],
+    ["env", "-i", "setsid", "--fork", "sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"],
     stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
 )
 print(away.stdout.readline(), flush=True)
 away.wait()
-time.sleep(60)
+time.sleep(600)
 """
     program = [sys.executable, "-c", text.replace("ADOPTS", str(adopts))]
-    outcome = run(program, cwd=tmp_path, deadline_s=2, environ={"PYTHONPATH": os.pathsep.join(sys.path)})
+    environ = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    outcome = far_enough(lambda deadline_s: run(program, cwd=tmp_path, deadline_s=deadline_s, environ=environ), said)
     hidden = int(outcome.stdout.text)
     assert outcome.timed_out
     try:

@@ -5,30 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from pytest_nvfp4.isolation import Outcome, StoppedError, run, stopped_by
-
-from .test_run import gone
+from tests.waiting import LONGEST_S, gone, noted
 
 HANGS = "import os, sys, time\nopen(sys.argv[1], 'w').write(f'{os.getpid()}\\n')\ntime.sleep(600)\n"
 CLOSES = HANGS.replace("time.sleep", "os.closerange(0, 3); os.close(int(os.environ['NVFP4_RESULT_FD']))\ntime.sleep")
 
 
-def started(note: Path) -> int:
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        if note.is_file() and note.read_text().endswith("\n"):
-            return int(note.read_text())
-        time.sleep(0.02)
-    raise AssertionError("the process did not start")
-
-
 def execute(source: str, note: Path) -> Outcome:
-    return run([sys.executable, "-c", source, str(note)], cwd=note.parent, deadline_s=60)
+    return run([sys.executable, "-c", source, str(note)], cwd=note.parent, deadline_s=600)
 
 
 @pytest.mark.parametrize("source", [HANGS, CLOSES], ids=["hangs", "closes its pipes"])
@@ -44,9 +33,9 @@ def test_a_thread_is_stopped_and_its_process_is_gone(tmp_path: Path, source: str
 
     thread = threading.Thread(target=work)
     thread.start()
-    pid = started(note)
+    pid = noted(note)
     stop.set()
-    thread.join(20)
+    thread.join(LONGEST_S)
     assert not thread.is_alive()
     assert len(raised) == 1
     assert gone(pid)
@@ -62,6 +51,6 @@ def test_other_threads_and_what_comes_after_are_not_stopped(tmp_path: Path) -> N
             execute(HANGS, tmp_path / "note")
         thread = threading.Thread(target=lambda: done.append(execute("pass", tmp_path / "note")))
         thread.start()
-        thread.join(20)
+        thread.join(LONGEST_S)
     assert [outcome.returncode for outcome in done] == [0]
     assert execute("pass", tmp_path / "note").returncode == 0
