@@ -33,7 +33,7 @@ class _Said:
         self.findings: list[Finding] = []
         self.status: Status | None = None
         self.device: DeviceInfo | None = None
-        self.outputs: dict[tuple[int, int], dict[str, Any]] = {}
+        self.outputs: dict[tuple[int, int, int], dict[str, Any]] = {}
         self.cases: list[CaseReport] = []
         self.measurements: list[Measurement] = []
         self.samples: list[RoundSample] = []
@@ -55,9 +55,9 @@ class _Said:
             case "device":
                 self.device = DeviceInfo.model_validate(event)
             case "output":
-                self.outputs[int(event["call"]), int(event["group"])] = {**event, "late_sha256": None}
+                self.outputs[_which(event)] = {**event, "late_sha256": None}
             case "late":
-                self.outputs[int(event["call"]), int(event["group"])]["late_sha256"] = str(event["sha256"])
+                self.outputs[_which(event)]["late_sha256"] = str(event["sha256"])
             case "case":
                 self.cases.append(CaseReport.model_validate(event))
             case "measurement":
@@ -70,6 +70,11 @@ class _Said:
                 self.ended = True
             case other:
                 raise ValueError(f"unknown event {other!r}")
+
+
+def _which(event: dict[str, Any]) -> tuple[int, int, int]:
+    """Which output an event is of. A benchmark numbers the calls of each case from 0."""
+    return int(event["case"]), int(event["call"]), int(event["group"])
 
 
 def assemble(job: Job, outcome: Outcome, *, source_names: dict[str, str] | None = None) -> Result:

@@ -12,9 +12,8 @@ from pathlib import Path
 from pytest_nvfp4.device.base import Device, SendsAhead
 from pytest_nvfp4.device.job import Case, Job, KernelSpec, Timing
 from pytest_nvfp4.device.result import DeviceInfo, Result
+from pytest_nvfp4.device.together import ALONE, Ran, run_together
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
-
-_ALONE = frozenset({"error", "timeout", "crashed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Verifier:
         drawn = order_seed is None
         result, verdicts, seed = self._run(kernel, cases, base=base, seed=seed, drawn=drawn)
         problems = list(dict.fromkeys(case.problem for case in cases))
-        if result.status in _ALONE and len(problems) > 1:
+        if result.status in ALONE and len(problems) > 1:
             by_case = dict(zip(cases, verdicts, strict=True))
             for problem in problems:
                 alone = [case for case in cases if case.problem == problem]
@@ -114,15 +113,17 @@ def verify_job(kernel: KernelSpec, cases: Sequence[Case], *, deadline_s: float, 
     )
 
 
-def benchmark_job(kernel: KernelSpec, cases: Sequence[Case], *, rounds: int, deadline_s: float) -> Job:
-    """The job that times a kernel on some cases."""
+def benchmark_job(
+    kernel: KernelSpec, cases: Sequence[Case], *, rounds: int, deadline_s: float, row_key: int | None = None
+) -> Job:
+    """The job that times a kernel on some cases; those that may share a process have the same ``row_key``."""
     return Job(
         id=f"job-{uuid.uuid4().hex[:12]}",
         action="benchmark",
         kernel=kernel,
         cases=tuple(cases),
         order_seed=secrets.randbits(32),
-        row_key=secrets.randbits(32),
+        row_key=secrets.randbits(32) if row_key is None else row_key,
         timing=Timing(rounds=rounds, repeats=max(5, rounds // 4)),
         deadline_s=deadline_s,
     )
@@ -144,6 +145,46 @@ def measure(
         job = _as_run(device, benchmark_job(kernel, cases, rounds=rounds, deadline_s=deadline_s))
         result = device.run(job, folder=Path(name), base=base)
         return result, Judge().judge(job, result, folder=Path(name))
+
+
+def measure_each(
+    device: Device,
+    kernel: KernelSpec,
+    cases: Sequence[Case],
+    *,
+    folder: Path,
+    rounds: int,
+    base: Path | None = None,
+    deadline_s: float = 600.0,
+) -> list[tuple[Result, CaseVerdict]]:
+    """Time every case on a device of this machine, each as if by itself: in one process where that goes well.
+
+    Args:
+        device: The device.
+        kernel: The kernel.
+        cases: The cases.
+        folder: Folder for the files of jobs.
+        rounds: Timed rounds of each case.
+        base: The folder of the user's that the kernel's files are relative to.
+        deadline_s: Seconds that a process may take.
+
+    Returns:
+        For each case its result, without outputs, and its verdict.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    key = secrets.randbits(32)
+    jobs = [benchmark_job(kernel, [case], rounds=rounds, deadline_s=deadline_s, row_key=key) for case in cases]
+    with tempfile.TemporaryDirectory(dir=folder, prefix="job-") as name:
+
+        def run(job: Job) -> Ran:
+            place = Path(tempfile.mkdtemp(dir=name))
+            return device.run(job, folder=place, base=base), place
+
+        found = []
+        for job, (result, place) in zip(jobs, run_together(jobs, run), strict=True):
+            (verdict,) = Judge().judge(job, result, folder=place)
+            found.append((result.model_copy(update={"outputs": (), "samples": ()}), verdict))
+        return found
 
 
 def _as_run(device: Device, job: Job) -> Job:

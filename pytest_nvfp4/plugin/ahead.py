@@ -7,6 +7,7 @@ needs too), packs the jobs and sends them; an item finds its job sent, or being 
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -129,7 +130,7 @@ class Ahead:
             device.send_ahead([verify_job(spec, chunk, deadline_s=devices.options.timeout_s)])
 
     def _send_benchmarks(self, items: list[pytest.Item]) -> None:
-        """The benchmarks of a file in one container; several configurations of it on a problem in turn."""
+        """The benchmarks of a file in one container, those of a kernel together; several configurations in turn."""
         from pytest_nvfp4.device.job import Job
         from pytest_nvfp4.plugin import timing
 
@@ -139,6 +140,7 @@ class Ahead:
             return
         device, run, options = devices.remote.device, self._config.stash[RUN], devices.options
         jobs: dict[str, list[Job]] = {}
+        row_key = secrets.randbits(32)
         for item in items:
             case: DeviceCase = item.case  # type: ignore[attr-defined]
             if device.unsupported(case.settings.arch) is not None:
@@ -147,10 +149,8 @@ class Ahead:
                 spec, _ = KernelOnDevice(item, run, case).spec()
             except BaseException:  # as above: another configuration may do
                 continue
-            job = timing.job_of(spec, case.problem, rounds=options.rounds, timeout_s=options.timeout_s)
-            jobs.setdefault(case.problem.name, []).append(job)
-        if any(len(several) > 1 for several in jobs.values()):
-            for several in jobs.values():
-                device.send_ahead(several, blocks=_BLOCKS if len(several) > 1 else 1)
-        elif jobs:
-            device.send_ahead([job for several in jobs.values() for job in several])
+            job = timing.job_of(spec, case.problem, rounds=options.rounds, timeout_s=options.timeout_s, row_key=row_key)
+            jobs.setdefault(case.settings.name, []).append(job)
+        if jobs:
+            several = [job for of_one in jobs.values() for job in of_one]
+            device.send_ahead(several, blocks=_BLOCKS if len(jobs) > 1 else 1)

@@ -36,6 +36,11 @@ class CheckItem(pytest.Function):
         if check is BENCHMARK:  # one that is not run says so itself
             self.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
 
+    @property
+    def may_be_skipped(self) -> bool:
+        """Whether a marker may skip it before it asks for anything."""
+        return any(self.iter_markers("skip")) or any(self.iter_markers("skipif"))
+
     def setup(self) -> None:
         """Set up the fixtures; that of pytest-benchmark reads its clock from a marker when it is made."""
         if self.check is BENCHMARK:

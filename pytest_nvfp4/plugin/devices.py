@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.simulate import Simulated
     from pytest_nvfp4.device.verify import Verification, Verifier
     from pytest_nvfp4.plugin.remote import RemoteRun
+    from pytest_nvfp4.plugin.timing import Stopwatch
 
 
 NOT_RUN = "not run: "
@@ -62,6 +63,13 @@ class Devices:
         folder = Path(tempfile.mkdtemp(prefix="pytest-nvfp4-"))
         self._config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         return folder
+
+    @cached_property
+    def stopwatch(self) -> Stopwatch:
+        """What times kernels."""
+        from pytest_nvfp4.plugin.timing import Stopwatch
+
+        return Stopwatch(folder=self.folder / "jobs", rounds=self.options.rounds, timeout_s=self.options.timeout_s)
 
     @cached_property
     def device(self) -> Device | str:

@@ -33,7 +33,7 @@ class Plan:
         self._traces: dict[object, tuple[int, Task]] = {}
         self._runs: dict[object, tuple[int, Task]] = {}
         self.needs: dict[pytest.Item, list[Task]] = {}
-        mine = [item for item in items if isinstance(item, CheckItem) and _is_run(item)]
+        mine = [item for item in items if isinstance(item, CheckItem) and not item.may_be_skipped]
         if not self._measures(mine):
             for item in mine:
                 self.needs[item] = self._of(item)
@@ -81,11 +81,6 @@ class Plan:
             task = Task(f"trace of {case.path.name}", lambda: self._run.trace(case))
             self._traces[key] = (_size(case.path), task)
         return self._traces[key][1]
-
-
-def _is_run(item: pytest.Item) -> bool:
-    """Whether an item is not known to be skipped before it asks for anything."""
-    return not any(item.iter_markers("skip")) and not any(item.iter_markers("skipif"))
 
 
 def _size(path: Path) -> int:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device import job
     from pytest_nvfp4.device.verdict import CaseVerdict
     from pytest_nvfp4.device.verify import Verification
+    from pytest_nvfp4.plugin.collector import CheckItem
     from pytest_nvfp4.problem import Problem
     from pytest_nvfp4.toolchain.request import Entry
     from pytest_nvfp4.toolchain.trace import Trace
@@ -148,21 +149,19 @@ class KernelOnDevice:
         options = self._devices.options
         if self._devices.remote is not None:
             self._devices.remote.wait_ahead(self._item)
-        timed = timing.time_kernel(
-            device,
-            spec,
-            self._case.problem,
-            folder=self._devices.folder / "jobs",
-            base=base,
-            rounds=options.rounds,
-            timeout_s=options.timeout_s,
+        problem, siblings = self._case.problem, self._timed_with()
+        others = [one.case.problem for one in siblings if isinstance(one.case, DeviceCase) and not one.may_be_skipped]
+        timed = timing.checked(
+            *self._devices.stopwatch.time(device, spec, problem, others=others, base=base),
+            problem,
+            device=device,
             file=self._case.path,
         )
         self._devices.hooks.note(timed.device)
         for warning in timed.warnings:
             self._item.warn(timing.TimingWarning(warning))
         provenance = timing.replay(fixture, timed, self._case.problem, spec)
-        comparison = timing.Comparison(self._item, siblings=self._timed_with(), threshold=options.threshold)
+        comparison = timing.Comparison(self._item, siblings=siblings, threshold=options.threshold)
         verdict, note = comparison.verdict(timed, provenance, self._case.problem.name)
         name = self._run.relative(self._case.path)
         self._devices.rows.append(timing.row(name, self._case.problem, timed, verdict, note))
@@ -187,7 +186,7 @@ class KernelOnDevice:
                 timing.TimingWarning(f"baseline outdated: {verdict}; save a new one (--benchmark-autosave)")
             )
 
-    def _timed_with(self) -> list[pytest.Item]:
+    def _timed_with(self) -> list[CheckItem]:
         """The benchmark checks of this kernel and configuration in this run, this one among them."""
         from pytest_nvfp4.plugin.checks import BENCHMARK
         from pytest_nvfp4.plugin.collector import CheckItem

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pytest_nvfp4.bench.table import Row
     from pytest_nvfp4.device.base import Device
     from pytest_nvfp4.device.job import Case, Job, KernelSpec
-    from pytest_nvfp4.device.result import DeviceInfo, Measurement
+    from pytest_nvfp4.device.result import DeviceInfo, Measurement, Result
+    from pytest_nvfp4.device.verdict import CaseVerdict
     from pytest_nvfp4.problem import Problem
 
 THRESHOLD_MARK = "nvfp4_threshold"
@@ -39,28 +40,60 @@ class Timed:
     warnings: tuple[str, ...]
 
 
-def time_kernel(
-    device: Device,
-    kernel: KernelSpec,
-    problem: Problem,
-    *,
-    folder: Path,
-    base: Path,
-    rounds: int,
-    timeout_s: float,
-    file: Path,
-) -> Timed:
-    """Time a kernel on one problem.
+class Stopwatch:
+    """Times kernels. On a device of this machine, all problems of a kernel that the run asks for share a process.
+
+    Args:
+        folder: Folder for the files of jobs.
+        rounds: Timed rounds of each problem.
+        timeout_s: Seconds that one process may take.
+    """
+
+    def __init__(self, *, folder: Path, rounds: int, timeout_s: float) -> None:
+        self._folder = folder
+        self._rounds = rounds
+        self._timeout_s = timeout_s
+        self._asked: set[tuple[KernelSpec, Problem]] = set()
+        self._measured: dict[tuple[KernelSpec, Problem], tuple[Result, CaseVerdict]] = {}
+
+    def time(
+        self, device: Device, kernel: KernelSpec, problem: Problem, *, others: Sequence[Problem], base: Path
+    ) -> tuple[Result, CaseVerdict]:
+        """The times of a kernel on one problem, and whether its answers held. A second question measures again.
+
+        Args:
+            device: The device.
+            kernel: The kernel.
+            problem: The problem.
+            others: Problems that will be asked for later, this one among them or not; none for a remote, which has
+                been sent them all.
+            base: The folder of the user's that the kernel's files are relative to.
+        """
+        from pytest_nvfp4.device.base import SendsAhead
+        from pytest_nvfp4.device.verify import measure, measure_each
+
+        more: dict[str, Any] = {"rounds": self._rounds, "base": base, "deadline_s": self._timeout_s}
+        if isinstance(device, SendsAhead):
+            result, (verdict,) = measure(device, kernel, [_case(problem)], folder=self._folder, **more)
+            return result, verdict
+        if (kernel, problem) not in self._measured:
+            wanted = [problem, *(one for one in dict.fromkeys(others) if (kernel, one) not in self._asked)]
+            wanted = list(dict.fromkeys(wanted))
+            self._asked |= {(kernel, one) for one in wanted}
+            found = measure_each(device, kernel, [_case(one) for one in wanted], folder=self._folder, **more)
+            self._measured |= {(kernel, one): result for one, result in zip(wanted, found, strict=True)}
+        return self._measured.pop((kernel, problem))
+
+
+def checked(result: Result, verdict: CaseVerdict, problem: Problem, *, device: Device, file: Path) -> Timed:
+    """The times, if they hold.
 
     Raises:
         CheckFailure: an answer was wrong, the kernel did not run to its end, or the times cannot be true.
     """
     from pytest_nvfp4.bench.judge import timing_findings
-    from pytest_nvfp4.device.verify import measure
     from pytest_nvfp4.plugin.remote import remote_trouble
 
-    cases = [_case(problem)]
-    result, (verdict,) = measure(device, kernel, cases, folder=folder, rounds=rounds, base=base, deadline_s=timeout_s)
     if (trouble := remote_trouble(result)) is not None:
         raise CheckFailure(f"not run on {device.name}: {trouble}", file=str(file))
     if verdict.status == "unavailable":
@@ -83,11 +116,11 @@ def time_kernel(
     return Timed(measurement, result.device, tuple(one.message for one in findings))
 
 
-def job_of(kernel: KernelSpec, problem: Problem, *, rounds: int, timeout_s: float) -> Job:
-    """The job that ``time_kernel`` asks a device to do."""
+def job_of(kernel: KernelSpec, problem: Problem, *, rounds: int, timeout_s: float, row_key: int) -> Job:
+    """The job that ``Stopwatch`` asks a remote to do; those with the same ``row_key`` may share a process there."""
     from pytest_nvfp4.device.verify import benchmark_job
 
-    return benchmark_job(kernel, [_case(problem)], rounds=rounds, deadline_s=timeout_s)
+    return benchmark_job(kernel, [_case(problem)], rounds=rounds, deadline_s=timeout_s, row_key=row_key)
 
 
 def _case(problem: Problem) -> Case:

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_nvfp4.device.assemble import assemble
 from pytest_nvfp4.device.job import Job
-from pytest_nvfp4.device.result import Result
+from pytest_nvfp4.device.result import Blob, Result
 from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.isolation.outcome import Captured
 
@@ -44,6 +44,16 @@ def test_an_answer_that_is_whole_passes() -> None:
     assert found.status == "passed"
     assert found.device is not None
     assert found.device.name == "NVIDIA B200"
+
+
+def test_calls_of_two_cases_with_one_number_are_two() -> None:
+    """A benchmark numbers the calls of each case from 0, and which of them come back whole is drawn."""
+    empty = Blob.inlined(b"")
+    about = {"call": 4, "group": 0, "rows": 1, "columns": 1, "returned": "c", "data": empty.model_dump()}
+    said = [line(event="output", case=case, **about) for case in (0, 1)]
+    late = line(event="late", call=4, case=1, group=0, sha256="later")
+    outputs = result(answer(*said, late)).outputs
+    assert [(one.case, one.late_sha256) for one in outputs] == [(0, None), (1, "later")]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,22 @@ def test_slower_by_less_than_the_marker_of_a_problem_is_passed(project: pytest.P
     run(project, *TWO, "--benchmark-autosave")
     takes(project, 20.8)
     assert run(project, *TWO, "--benchmark-compare", "--nvfp4-threshold=10").parseoutcomes()["passed"] == 2
+
+
+def processes(project: pytest.Pytester) -> list[list[str]]:
+    """The problems of each process that timed some, in order."""
+    return [json.loads(line)[2] for line in (project.path / "log").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_the_problems_of_a_kernel_share_a_process(project: pytest.Pytester) -> None:
+    """It is compiled once; and what is not asked for is not timed."""
+    project.path.joinpath("other.py").write_text(project.path.joinpath("kernel.py").read_text())
+    assert run(project, *TWO, "other.py").parseoutcomes()["passed"] == 4
+    assert processes(project) == [["7x128x256", "9x128x256"]] * 2
+    project.path.joinpath("log").unlink()
+    assert run(project, *TWO, "--deselect=kernel.py::benchmark[7x128x256]").parseoutcomes()["passed"] == 1
+    assert processes(project) == [["9x128x256"]]
 
 
 HOPPER = """

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Batch
 from pytest_nvfp4.device.result import Measurement, Result
+from pytest_nvfp4.device.together import fit_together
 
 _LEAST_ROUNDS = 3
 _CALLS = 1_000_000
@@ -41,6 +42,18 @@ def steps(batch: Batch) -> list[Step]:
         turn = [Step(index, block, blocks[block]) for index, blocks in cut.items() if block < len(blocks)]
         turns += turn if block % 2 == 0 else turn[::-1]
     return whole + turns
+
+
+def together(steps: Sequence[Step]) -> list[list[Step]]:
+    """The steps in their order, those that may share a process side by side (see ``device.together``)."""
+    found: list[list[Step]] = []
+    for step in steps:
+        last = found[-1][-1] if found else None
+        if last is not None and last.block == step.block and fit_together(found[-1][0].job, step.job):
+            found[-1].append(step)
+        else:
+            found.append([step])
+    return found
 
 
 def _blocks(job: Job, blocks: int) -> list[Job]:

@@ -151,6 +151,7 @@ def question(job: Job, batch: Batch | None = None) -> dict[str, Any]:
         if batch.exact:
             asked["draws"] = draws_of(job)
         if batch.blocks > 1 and job.action == "benchmark":
-            asked["with"] = sorted(json.dumps(question(other)) for other in batch.jobs if other is not job)
+            rivals = [other for other in batch.jobs if other is not job and other.cases == job.cases]
+            asked["with"] = sorted(json.dumps(question(other)) for other in rivals)
             asked["blocks"] = batch.blocks
     return asked

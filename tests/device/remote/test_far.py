@@ -44,11 +44,41 @@ def test_a_block_that_went_wrong_ends_its_job_alone() -> None:
         ran.append(one.id)
         return Result(job=one.id, status="error" if one.id == "job-1" else "passed")
 
-    jobs = (job(1, action="benchmark"), job(2, action="benchmark"))
+    jobs = (job(1, action="benchmark", text="a"), job(2, action="benchmark", text="b"))
     answer = do_batch(Batch(jobs=jobs, blocks=3), run=run, place=Place())
     assert [result.status for result in answer.results] == ["error", "passed"]
     assert ran.count("job-1") == 1
     assert ran.count("job-2") == 3
+
+
+def test_problems_of_a_kernel_share_a_process_and_each_gets_its_own_times() -> None:
+    ran: list[list[int]] = []
+
+    def run(one: Job, folder: Path) -> Result:
+        seeds = [case.problem.seed for case in one.cases]
+        ran.append(seeds)
+        (folder / "x.bin").write_bytes(b"bytes")
+        if 3 in seeds:
+            return Result(job=one.id, status="crashed")
+        blob = Blob(sha256=Blob.inlined(b"bytes").sha256, size=5, file="x.bin")
+        outputs = tuple(
+            Output(call=0, case=case, group=seed, rows=1, columns=1, data=blob, late_sha256=None, returned="c")
+            for case, seed in enumerate(seeds)
+        )
+        return Result(job=one.id, status="passed", outputs=outputs)
+
+    def batch(*numbers: int) -> Batch:
+        jobs = [job(number, action="benchmark").model_copy(update={"row_key": 5}) for number in numbers]
+        return Batch(jobs=tuple(jobs))
+
+    answer = do_batch(batch(1, 2), run=run, place=Place())
+    assert ran == [[1, 2]]
+    assert [(one.job, one.outputs[0].group) for one in answer.results] == [("job-1", 1), ("job-2", 2)]
+    assert {one.outputs[0].data.read(None) for one in answer.results} == {b"bytes"}
+    ran.clear()
+    answer = do_batch(batch(1, 3), run=run, place=Place())
+    assert ran == [[1, 3], [1], [3]], "each by itself, so that it is known whose crash it was"
+    assert [one.status for one in answer.results] == ["passed", "crashed"]
 
 
 def device(remote: FakeRemote) -> RemoteDevice:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Batch
-from pytest_nvfp4.device.remote.interleave import merged, steps
+from pytest_nvfp4.device.remote.interleave import merged, steps, together
 from pytest_nvfp4.device.result import Measurement, Result
 
 from .fakes import job
@@ -40,6 +41,18 @@ def test_no_round_is_lost_and_no_block_is_too_small(rounds: int, blocks: int) ->
     assert sum(made) == rounds
     assert len(made) <= blocks
     assert len(made) == 1 or min(made) >= 3
+
+
+def test_a_turn_of_a_kernel_is_one_process_and_blocks_are_not() -> None:
+    def of(text: str, number: int) -> Job:
+        return job(number, action="benchmark", text=text).model_copy(update={"row_key": 5})
+
+    jobs = (of("a", 1), of("a", 2), of("b", 1), of("b", 2))
+    order = [[step.index for step in several] for several in together(steps(Batch(jobs=jobs, blocks=3)))]
+    assert order == [[0, 1], [2, 3], [3, 2], [1, 0], [0, 1], [2, 3]]
+    apart = tuple(one.model_copy(update={"row_key": number}) for number, one in enumerate(jobs))
+    assert all(len(several) == 1 for several in together(steps(Batch(jobs=apart, blocks=3))))
+    assert [len(several) for several in together(steps(Batch(jobs=(job(1), job(2)))))] == [1, 1]
 
 
 def test_blocks_draw_other_inputs() -> None:
