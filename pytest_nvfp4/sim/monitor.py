@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
+    from pytest_nvfp4.sim.tma.box import Box
     from pytest_nvfp4.sim.tma.issue import Target
-    from pytest_nvfp4.sim.tma.tile import Box
 
 __all__ = ["ATOMIC", "READ", "WRITE", "CopyMonitor", "MemoryMonitor", "Monitor", "Tracer"]
 

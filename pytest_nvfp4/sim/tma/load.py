@@ -1,6 +1,6 @@
 """Tensor copies into shared memory: ``cp.async.bulk.tensor.*.shared::{cta,cluster}.global``.
 
-Rules (PTX ISA, "cp.async.bulk.tensor"; the box and its swizzle are ``tile``'s):
+Rules (PTX ISA, "cp.async.bulk.tensor"; the box is ``tile``'s, its order in shared memory ``plan``'s):
 
 - Modes ``tile`` (the default) and ``tile::gather4``: four rows of one tensor of rank 2, coordinates ``{c0, r0, r1,
   r2, r3}``, laid out as a box of four rows; the map's box must have one row. ``im2col`` modes are unsupported.
@@ -29,11 +29,13 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Instruction, TensorAddress
+from pytest_nvfp4.sim.tma.box import Box, gather4
+from pytest_nvfp4.sim.tma.checks import ALIGN, aligned
 from pytest_nvfp4.sim.tma.issue import Arrival, by_lane, deliver, targets
 from pytest_nvfp4.sim.tma.route import Route, Routes
 from pytest_nvfp4.sim.tma.spelling import Parts
 from pytest_nvfp4.sim.tma.tensormap import use as use_map
-from pytest_nvfp4.sim.tma.tile import ALIGN, Box, Tile, aligned, gather4
+from pytest_nvfp4.sim.tma.tile import Tile
 from pytest_nvfp4.sim.tma.traffic import Sectors
 
 if TYPE_CHECKING:

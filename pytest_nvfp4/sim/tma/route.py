@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.tma.issue import Target
+from pytest_nvfp4.sim.tma.plan import Plan
 from pytest_nvfp4.sim.tma.tensormap import DescriptorUse
-from pytest_nvfp4.sim.tma.tile import Plan, Tile
+from pytest_nvfp4.sim.tma.tile import Tile
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta

@@ -1,6 +1,7 @@
 """Tensor copies out of shared memory: ``cp.async.bulk.tensor.*.global`` and the reductions ``cp.reduce``.
 
-Rules (PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"; the box and its swizzle are ``tile``'s):
+Rules (PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"; the box is ``tile``'s, its order in shared
+memory ``plan``'s):
 
 - Modes ``tile`` (the default) and ``tile::scatter4``; ``im2col`` modes are unsupported. The source is the executing
   CTA's own shared memory at a multiple of 128 bytes.
@@ -30,13 +31,16 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.coverage import note_reduce, note_rows
 from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.tma.box import Box, gathered
+from pytest_nvfp4.sim.tma.checks import ALIGN, aligned
 from pytest_nvfp4.sim.tma.groups import BulkGroups, Departure, depart
 from pytest_nvfp4.sim.tma.issue import by_lane, signed
 from pytest_nvfp4.sim.tma.load import boxes_of_rows, checked, tensor_coordinates, tensor_mode
+from pytest_nvfp4.sim.tma.plan import Plan
 from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, WIDTHS, reduce
 from pytest_nvfp4.sim.tma.spelling import Parts
 from pytest_nvfp4.sim.tma.tensormap import descriptor
-from pytest_nvfp4.sim.tma.tile import ALIGN, Box, Plan, Tile, aligned, gathered
+from pytest_nvfp4.sim.tma.tile import Tile
 from pytest_nvfp4.toolchain.tensormap import ElementType
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.memory.globals import Region
-from pytest_nvfp4.sim.tma.tile import Box, Tile
+from pytest_nvfp4.sim.tma.box import Box
+from pytest_nvfp4.sim.tma.tile import Tile
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
