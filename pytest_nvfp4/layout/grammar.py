@@ -41,6 +41,7 @@ __all__ = [
     "Wildcard",
     "dtype_bits",
     "parse_layout",
+    "parse_plain_layout",
     "parse_term",
     "parse_type",
     "render",
@@ -247,6 +248,17 @@ def parse_layout(text: str) -> AnyLayout:
     """
     scanner = _Scanner(text)
     return scanner.whole(scanner.outer)
+
+
+def parse_plain_layout(text: str) -> Layout:
+    """A layout alone that has neither a swizzle nor an inner layout.
+
+    Raises `LayoutError`, as `parse_layout` does, or for one that has.
+    """
+    found = parse_layout(text)
+    if not isinstance(found, Layout):
+        raise LayoutError(f"{text}: composed, and only a plain layout has a meaning here")
+    return found
 
 
 @lru_cache(maxsize=65536)

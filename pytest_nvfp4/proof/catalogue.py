@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pytest_nvfp4.proof import cta_indexing, integer_range, scale_copies, scale_factors, schedules, tmem_claims
+from pytest_nvfp4.proof import cta_indexing, integer_range, scale_factors, scale_on_chip, schedules, tmem_claims
 from pytest_nvfp4.proof.statement import Claim, Limits, Statement, judge
 
 
@@ -15,7 +15,7 @@ def cta_claims(groups: Sequence[int] = cta_indexing.DEFAULT_GROUPS) -> tuple[Cla
 
 def scale_claims() -> tuple[Claim, ...]:
     """The claims on scale factors that need no kernel."""
-    return (*scale_factors.claims(), *scale_copies.claims())
+    return (*scale_factors.claims(), *scale_on_chip.claims())
 
 
 def pure_claims() -> tuple[Claim, ...]:

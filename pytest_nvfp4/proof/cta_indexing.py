@@ -16,7 +16,7 @@ from typing import Any
 from pytest_nvfp4.proof import cta_map, group_search
 from pytest_nvfp4.proof.group_search import GROUP_FOUND, shown_example
 from pytest_nvfp4.proof.solver import Z3, Obligation, Questions, Term
-from pytest_nvfp4.proof.statement import Cases, Claim, Control, Method
+from pytest_nvfp4.proof.statement import Cases, Claim, Control, Look, Method
 
 DEFAULT_GROUPS = (1, 2, 3, 4, 5, 8, 16, 32)
 """Numbers of groups for which the searches are compared with every count symbolic."""
@@ -230,7 +230,7 @@ def given_groups(groups: Sequence[int]) -> Claim:
 
 
 def _small() -> Claim:
-    def both() -> tuple[str | None, int]:
+    def both() -> Look:
         total = 0
         for search in (cta_map.scan, cta_map.binary):
             for raster in (cta_map.m_major, cta_map.n_major):
@@ -273,11 +273,11 @@ def on_problem(name: str, sizes: Sequence[tuple[int, int]], *, tile_m: int = 128
     if total > MOST_TILES:
         raise ValueError(f"problem {name}: {total} tiles are more than the {MOST_TILES} that are enumerated")
 
-    def look(work: cta_map.Work) -> tuple[str | None, int]:
+    def look(work: cta_map.Work) -> Look:
         wrong, _ = cta_map.small_failure(work, iter([counts]))
         return (None if wrong is None else wrong.partition(": ")[2]), total
 
-    def both() -> tuple[str | None, int]:
+    def both() -> Look:
         rasters = (cta_map.m_major, cta_map.n_major)
         found = (
             look(cta_map.launched(search, raster)) for search in (cta_map.scan, cta_map.binary) for raster in rasters

@@ -6,18 +6,17 @@ cuBLAS ("1D Block Scaling Factors Layout"): the factor of row r and k-block j is
 
 CuTe: ``tile_atom_to_shape_SF`` tiles the atom ``((32,4),(V,4)):((16,4),(0,1))`` over m and k, the tiles of k faster:
 ``(((32,4),?),((V,4),?)):(((16,4),512 R),((0,1),512))``, V = 16 or 32 elements of k to a factor, stride 0 among them.
-What a traced kernel does with them in shared memory and TMEM is in `pytest_nvfp4.proof.scale_copies`.
+What a traced kernel does with them in shared memory and TMEM is in `pytest_nvfp4.proof.scale_on_chip`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_nvfp4.layout.grammar import parse_layout
-from pytest_nvfp4.layout.notation import Layout
+from pytest_nvfp4.layout.grammar import parse_plain_layout
 from pytest_nvfp4.layout.offsets import values
 from pytest_nvfp4.proof.solver import Z3, Formula, Obligation, Questions, Term
-from pytest_nvfp4.proof.statement import Cases, Claim, Control, Method
+from pytest_nvfp4.proof.statement import Cases, Claim, Control, Look, Method
 from pytest_nvfp4.proof.symbolic import evaluate
 
 VECTORS = (16, 32)
@@ -34,12 +33,6 @@ def explicit(vector: int) -> str:
 def claims() -> tuple[Claim, ...]:
     """The claims on global memory."""
     return (*(_equal(vector) for vector in VECTORS), _bijective(), *(_broadcast(vector) for vector in VECTORS), _tile())
-
-
-def _layout(text: str) -> Layout:
-    found = parse_layout(text)
-    assert isinstance(found, Layout)
-    return found
 
 
 # --- the same function --------------------------------------------------------------------------------------------
@@ -74,7 +67,7 @@ def in_tile(tile: Term, digits: Sequence[Term]) -> Term:
 def equal_obligations(z3: Z3, vector: int, text: str | None = None, *, tile_stride: int = 512) -> list[Obligation]:
     """The layout (``text``, or the explicit one) is the formula; ``tile_stride`` R is its second ``?`` stride."""
     row, k, block, element, rest_m, rest_k = z3.Ints("r k j e rest_m R")
-    layout = _layout(text or explicit(vector))
+    layout = parse_plain_layout(text or explicit(vector))
     found = evaluate(z3, layout, (row, k), unknowns=(rest_m, rest_k, tile_stride * rest_k))
     facts, digits = cublas_digits(z3, row, block)
     facts[f"k = {vector} j + e, 0 <= e < {vector}"] = z3.And(
@@ -227,7 +220,7 @@ def broadcast_obligations(z3: Z3, vector: int, *, claimed: int | None = None) ->
     """Two k of one row share a byte exactly if they are in one run of ``claimed`` (V) elements."""
     k, other, rest_m, rest_k, row = z3.Ints("k k' rest_m R r")
     claimed = claimed or vector
-    layout = _layout(explicit(vector))
+    layout = parse_plain_layout(explicit(vector))
     one = evaluate(z3, layout, (row, k), unknowns=(rest_m, rest_k, 512 * rest_k), prefix="d")
     two = evaluate(z3, layout, (row, other), unknowns=(rest_m, rest_k, 512 * rest_k), prefix="e")
     block, rest, other_block, other_rest = z3.Ints("j e j' e'")
@@ -282,9 +275,9 @@ def formula(row: int, block: int, *, rest_k: int) -> int:
     return (row // 128 * rest_k + block // 4) * 512 + row % 32 * 16 + row % 128 // 32 * 4 + block % 4
 
 
-def compare_tile(text: str, *, vector: int, rest_m: int = 2, rest_k: int = 3) -> tuple[str | None, int]:
+def compare_tile(text: str, *, vector: int, rest_m: int = 2, rest_k: int = 3) -> Look:
     """The first (r, k) of ``rest_m x rest_k`` tiles at which a static layout is not the formula."""
-    layout = _layout(text)
+    layout = parse_plain_layout(text)
     rows, columns = 128 * rest_m, 4 * vector * rest_k
     wanted = [formula(row, k // vector, rest_k=rest_k) for k in range(columns) for row in range(rows)]
     got = values(layout)
@@ -302,7 +295,7 @@ def static(vector: int, *, rest_m: int = 2, rest_k: int = 3) -> str:
 
 
 def _tile() -> Claim:
-    def both() -> tuple[str | None, int]:
+    def both() -> Look:
         looked = 0
         for vector in VECTORS:
             wrong, count = compare_tile(static(vector, rest_m=1, rest_k=2), vector=vector, rest_m=1, rest_k=2)

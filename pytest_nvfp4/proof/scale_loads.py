@@ -4,7 +4,7 @@
 global memory, (16-bit word of a block of 128 rows by 4 factors, tile of k, tile of rows), and index i of the other is
 where its byte goes in shared memory. The coordinate tensor that the MMA's partition has beside it says which coordinate
 is the factor of a (row, k). So a factor's byte is followed by way of its coordinate, and compared with the layout that
-`pytest_nvfp4.proof.scale_copies` starts from.
+`pytest_nvfp4.proof.scale_places` starts from.
 
 A coordinate tensor begins at a tile that is known at run time only, so all coordinates are relative to it. Which CTA of
 a cluster loads and multicasts which part is not followed: the parts together are the whole that is looked at.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from pytest_nvfp4.layout.algebra import modes
 from pytest_nvfp4.layout.canonical import canonical
@@ -24,14 +24,12 @@ from pytest_nvfp4.layout.grammar import TypeInfo
 from pytest_nvfp4.layout.notation import ComposedLayout, Layout
 from pytest_nvfp4.layout.offsets import domain_size, offset_array
 from pytest_nvfp4.layout.tree import Dynamic, Leaf, ScaledBasis, is_static, leaves, unflatten
-from pytest_nvfp4.proof.scale_copies import MMA_K, Operand
-from pytest_nvfp4.proof.statement import Cases, Claim, Control, Method
+from pytest_nvfp4.proof.scale_operand import MMA_K, Operand
+from pytest_nvfp4.proof.statement import Cases, Claim, Control, Look, Method
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-Look: TypeAlias = "tuple[str | None, int]"
 
 _MODES = 4
 """Modes of a TMA tensor of scale factors: a word of a block, tiles of k, tiles of rows, the batch."""

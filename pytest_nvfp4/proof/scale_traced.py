@@ -14,22 +14,15 @@ from dataclasses import dataclass
 from pytest_nvfp4.layout.algebra import modes
 from pytest_nvfp4.layout.canonical import canonical, coalesced_modes
 from pytest_nvfp4.layout.errors import LayoutError
-from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits, parse_layout
+from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits, parse_layout, parse_plain_layout
 from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.layout.notation import Layout
 from pytest_nvfp4.layout.offsets import domain_size
 from pytest_nvfp4.layout.tree import Dynamic, Leaf, is_static, leaves
-from pytest_nvfp4.proof.scale_copies import (
-    BLOCK,
-    LANES,
-    MMA_K,
-    Operand,
-    claims_for,
-    explicit_smem,
-    explicit_tmem,
-)
 from pytest_nvfp4.proof.scale_loads import Load, find_load, load_claim
-from pytest_nvfp4.proof.statement import Cases, Claim, Control, Method
+from pytest_nvfp4.proof.scale_on_chip import claims_for
+from pytest_nvfp4.proof.scale_operand import BLOCK, LANES, MMA_K, Operand, explicit_smem, explicit_tmem
+from pytest_nvfp4.proof.statement import Cases, Claim, Control, Look, Method
 
 _MMA = re.compile(r"mma_bs<(\d+)x(\d+)x(\d+), num_cta = ([12])\b.*\bvec_size = (\d+)")
 
@@ -283,18 +276,17 @@ def gmem_claim(layouts: Sequence[tuple[str, Layout]], *, topic: str, vector: int
     ``vector`` are the elements to a factor; None where layouts with 16 and with 32 stand side by side.
     """
 
-    def look() -> tuple[str | None, int]:
+    def look() -> Look:
         for at, (name, layout) in enumerate(layouts, 1):
             wrong = compare_gmem(layout, expected=vector)
             if wrong is not None:
                 return f"{name}: {wrong}", at
         return None, len(layouts)
 
-    def tampered() -> tuple[str | None, int]:
+    def tampered() -> Look:
         name, layout = layouts[0]
         shape, _, stride = str(layout).partition(":")
-        found = parse_layout(f"{shape}:{stride.replace('(16,4)', '(4,128)', 1)}")
-        assert isinstance(found, Layout)
+        found = parse_plain_layout(f"{shape}:{stride.replace('(16,4)', '(4,128)', 1)}")
         return (f"{name}: {wrong}" if (wrong := compare_gmem(found)) else None), 1
 
     names = ", ".join(name for name, _ in layouts)
@@ -372,7 +364,7 @@ def helper_claim(records: Sequence[Record], *, dsl: str) -> Claim:
     """The claim that the installed DSL's helpers build the explicit layouts."""
     pairs = list(helper_pairs(records))
 
-    def look(*, tampered: bool = False) -> tuple[str | None, int]:
+    def look(*, tampered: bool = False) -> Look:
         for at, (name, text, traced) in enumerate(pairs, 1):
             wanted = parse_layout(text.replace("(0,1)", "(1,0)", 1) if tampered else text)
             if canonical(wanted) != canonical(traced):

@@ -20,6 +20,9 @@ from typing import Any, Protocol
 
 from pytest_nvfp4.layout.errors import LayoutError
 
+Look = tuple[str | None, int]
+"""A counterexample, or None, and how many cases were looked at."""
+
 
 class Status(StrEnum):
     """What came of a check."""
@@ -89,9 +92,9 @@ class Check(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """A check without a solver: ``look`` returns a counterexample or None, and how many cases it looked at."""
+    """A check without a solver."""
 
-    look: Callable[[], tuple[str | None, int]]
+    look: Callable[[], Look]
     unit: str = "cases"
 
     def run(self, limits: Limits) -> Verdict:

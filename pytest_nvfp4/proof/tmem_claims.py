@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_nvfp4.layout.offsets import offset_array
-from pytest_nvfp4.proof.scale_copies import LANE, explicit_operand
-from pytest_nvfp4.proof.statement import Cases, Claim, Control, Method
+from pytest_nvfp4.proof.scale_operand import LANE, explicit_operand
+from pytest_nvfp4.proof.statement import Cases, Claim, Control, Look, Method
 from pytest_nvfp4.proof.tmem import COLUMNS, Tile, columns, most_stages
 from pytest_nvfp4.proof.tmem_phases import Placement, best_leads, best_order, prove_disjoint
 
 SUBTILE = 32
 """Columns that an epilogue reads at once in the pipelines that are looked at."""
-Look = tuple["str | None", int]
 
 
 def claims() -> tuple[Claim, ...]:

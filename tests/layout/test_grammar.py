@@ -22,6 +22,7 @@ from pytest_nvfp4.layout.grammar import (
     Wildcard,
     dtype_bits,
     parse_layout,
+    parse_plain_layout,
     parse_term,
     parse_type,
     render,
@@ -236,6 +237,12 @@ def test_a_poisoned_layout_is_an_error_of_its_own(text: str) -> None:
         parse_type(text)
     assert not isinstance(error.value, LayoutSyntaxError)
     assert text[error.value.column - 1] == "x"
+
+
+def test_a_plain_layout_is_not_composed() -> None:
+    assert parse_plain_layout("(8,64):(64,1)") == parse_layout("(8,64):(64,1)")
+    with pytest.raises(LayoutError, match="S<3,4,3> o 0 o .* composed"):
+        parse_plain_layout("S<3,4,3> o 0 o (8,64):(64,1)")
 
 
 def test_a_layout_nests_as_its_shape() -> None:

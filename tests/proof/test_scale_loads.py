@@ -11,8 +11,8 @@ import pytest
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import parse_layout
 from pytest_nvfp4.proof import scale_traced
-from pytest_nvfp4.proof.scale_copies import explicit_operand
 from pytest_nvfp4.proof.scale_loads import Load, load_claim, look_at_load
+from pytest_nvfp4.proof.scale_operand import explicit_operand
 from pytest_nvfp4.proof.statement import Status, judge
 
 from .shipped import SCOPE, edited

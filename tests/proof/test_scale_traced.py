@@ -11,8 +11,8 @@ import pytest
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import parse_layout
 from pytest_nvfp4.layout.listing import Record
-from pytest_nvfp4.proof import scale_copies, scale_traced
-from pytest_nvfp4.proof.scale_copies import explicit_operand
+from pytest_nvfp4.proof import scale_copies, scale_on_chip, scale_places, scale_traced
+from pytest_nvfp4.proof.scale_operand import explicit_operand
 from pytest_nvfp4.proof.statement import Status, judge
 
 from .shipped import SCOPE, edited
@@ -161,14 +161,14 @@ def test_damaged_types_are_passed_over(records):
     ],
 )
 def test_broadcast_is_the_stride_0_modes_and_nothing_else(text, says):
-    wrong = scale_copies.look_at_broadcast(parse_layout(text), 16)
+    wrong = scale_on_chip.look_at_broadcast(parse_layout(text), 16)
     assert wrong is None if says is None else says in wrong
 
 
 def test_rows_that_are_missing_are_a_counterexample():
     """128 rows of SFB for an MMA of N = 256: what is there is right, and half is not there."""
     operand = replace(explicit_operand(rows=128), rows=256)
-    for look in (scale_copies.look_at_smem, scale_copies.look_at_tmem, scale_copies.look_at_copy):
+    for look in (scale_places.look_at_smem, scale_places.look_at_tmem, scale_copies.look_at_copy):
         assert "has 128 rows, and the MMA reads 256" in look(operand)[0]
 
 
@@ -210,7 +210,7 @@ def test_a_copy_that_cannot_be_paired_is_unknown(records):
 )
 def test_sizes_that_mean_nothing_are_unknown(records, name, old, new, says):
     operand, _ = scale_traced.find(edited(records, name, old, new)).operands
-    assert judge(scale_copies.claims_for([operand])[-1]).status is Status.UNKNOWN
+    assert judge(scale_on_chip.claims_for([operand])[-1]).status is Status.UNKNOWN
     with pytest.raises(LayoutError, match=says):
         scale_copies.look_at_copy(operand)
 
@@ -232,7 +232,7 @@ def test_an_mma_over_a_pair_of_ctas_has_the_same_claims(records):
     assert [operand.rows for operand in found.operands] == [128, 128]
     assert {one.status for one in judged.values()} == {Status.PROVED}
     _, sfb = scale_traced.find(with_mma(records, "256x256x64, num_cta = 2")).operands
-    assert "SFB: shared memory has 128 rows, and the MMA reads 256" in scale_copies.look_at_smem(sfb)[0]
+    assert "SFB: shared memory has 128 rows, and the MMA reads 256" in scale_places.look_at_smem(sfb)[0]
 
 
 def test_beside_a_pairs_mma_one_of_one_cta_only_partitions(records):
@@ -317,7 +317,7 @@ def test_the_copy_again_by_a_plain_loop(rows, vector):
                 for quadrant in range(4):
                     read = tmem[row % 32 + 32 * quadrant, column + row // 32, byte + factor]
                     assert read == 1000 * row + mma * factors + factor
-    for look in (scale_copies.look_at_smem, scale_copies.look_at_tmem, scale_copies.look_at_copy):
+    for look in (scale_places.look_at_smem, scale_places.look_at_tmem, scale_copies.look_at_copy):
         assert look(operand)[0] is None
 
 
@@ -325,9 +325,9 @@ def test_operands_of_another_form_are_refused():
     operand = explicit_operand(rows=128)
     short = replace(operand, smem=parse_layout("((((32,4),1),(16,2)),1,4,2):((((16,4),0),(0,1)),0,512,2048)"))
     with pytest.raises(LayoutError, match="64 elements of k"):
-        scale_copies.look_at_smem(short)
+        scale_places.look_at_smem(short)
     with pytest.raises(LayoutError, match="not of the form"):
-        scale_copies.look_at_smem(replace(operand, smem=parse_layout("(128,4):(4,1)")))
+        scale_places.look_at_smem(replace(operand, smem=parse_layout("(128,4):(4,1)")))
     target = parse_layout("(((32,16,4),1),1,2):(((262144,1,8388608),0),0,16)")
     with pytest.raises(LayoutError, match="do not pair"):
         scale_copies.look_at_copy(replace(operand, target=target))
