@@ -37,11 +37,6 @@ class Work:
         """All bytes that move."""
         return self.read_bytes + self.written_bytes
 
-    @property
-    def intensity(self) -> float:
-        """Operations a byte."""
-        return self.flops / self.bytes if self.bytes else 0.0
-
 
 def work_of(problem: Problem) -> Work:
     """The work of a problem."""

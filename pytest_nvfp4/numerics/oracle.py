@@ -44,8 +44,6 @@ from pytest_nvfp4.numerics.quantise import BLOCK
 
 UNIT_BITS = 20
 """C is an integer times 2^-20."""
-OPERAND_BITS = 10
-"""An operand, element times scale factor, is an integer times 2^-10."""
 LARGEST_OPERAND = e2m1.LARGEST_HALVES * e4m3.LARGEST_UNITS
 """2752512: the largest operand (6 * 448) in units of 2^-10."""
 MAX_K = (2**63 - 1) // LARGEST_OPERAND**2

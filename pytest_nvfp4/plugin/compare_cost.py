@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from pytest_nvfp4.bench.cost import COUNTS, CostChange, cost_changes, cost_facts
-from pytest_nvfp4.plugin.comparison import Comparison, Pending, header
+from pytest_nvfp4.bench.cost import COUNTS, cost_changes, cost_facts
+from pytest_nvfp4.plugin.comparison import Comparison, Pending, header, listed
 from pytest_nvfp4.plugin.failure import CheckFailure
-from pytest_nvfp4.toolchain.sheet import Sheet, SheetError
+from pytest_nvfp4.toolchain.sheet import Sheet
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.result import SimulatedCall
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.toolchain.trace import Trace
 
 _KIND: Literal["cost"] = "cost"
-_SHOWN = 40
 
 
 class CostSnapshot(Comparison):
@@ -62,15 +61,8 @@ class CostSnapshot(Comparison):
         received = Sheet(_KIND, head, cost_facts(call, problem, names))
         text = received.render()
         pending.record(_KIND, text)
-        if pending.stored is None:
-            pending.settle_new(text)
-            return
-        try:
-            stored = Sheet.parse(pending.stored, kind=_KIND)
-        except SheetError as error:
-            if not pending.updating:
-                raise pending.damaged(text, error) from error
-            pending.settle(text, passes=False)
+        stored = pending.stored_sheet(received)
+        if stored is None:
             return
         changes = cost_changes(
             stored.facts,
@@ -84,16 +76,7 @@ class CostSnapshot(Comparison):
             return
         raise pending.failure(
             f"{len(gated)} cost{' of' if len(gated) == 1 else 's of'} {pending.kernel} on {problem.name} changed for "
-            f"the worse against {pending.shown}:\n{_listed(gated, others=len(changes) - len(gated))}\n"
+            f"the worse against {pending.shown}:\n{listed(gated, others=len(changes) - len(gated))}\n"
             "these are counts of what one call does, simulated on a model of the device; none is a time\n"
             f"if the change is meant: {pending.update_command()}, and commit the snapshot"
         )
-
-
-def _listed(gated: Sequence[CostChange], *, others: int) -> str:
-    lines = [change.text() for change in gated[:_SHOWN]]
-    if len(gated) > _SHOWN:
-        lines.append(f"... and {len(gated) - _SHOWN} more; --nvfp4-html FILE writes all of them")
-    if others:
-        lines.append(f"({others} further change{'' if others == 1 else 's'} that alone would not fail)")
-    return "\n".join(f"  {line}" for line in lines)

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pytest_nvfp4.layout.launch_facts import FactChange, diff_facts
-from pytest_nvfp4.plugin.comparison import Comparison, Pending, header
+from pytest_nvfp4.plugin.comparison import Comparison, Pending, header, listed
 from pytest_nvfp4.plugin.failure import CheckFailure
-from pytest_nvfp4.toolchain.sheet import Sheet, SheetError, codegen_facts, launch_facts
+from pytest_nvfp4.toolchain.sheet import Sheet, codegen_facts, launch_facts
 
 if TYPE_CHECKING:
     from pytest_nvfp4.toolchain.trace import Trace
 
 _GROWING = ("spill_stores", "spill_loads", "local_bytes", "stack_bytes")
-_SHOWN = 40
 
 
 class FactSnapshot(Comparison):
@@ -46,15 +45,8 @@ class FactSnapshot(Comparison):
         )
         text = received.render()
         pending.record(kind, text)
-        if pending.stored is None:
-            pending.settle_new(text)
-            return
-        try:
-            stored = Sheet.parse(pending.stored, kind=kind)
-        except SheetError as error:
-            if not pending.updating:
-                raise pending.damaged(text, error) from error
-            pending.settle(text, passes=False)
+        stored = pending.stored_sheet(received)
+        if stored is None:
             return
         changes = diff_facts(stored.facts, received.facts)
         gated = gated_facts(changes, kind=kind, same_dsl=stored.header.get("dsl") == trace.dsl_version)
@@ -62,18 +54,9 @@ class FactSnapshot(Comparison):
             return
         raise pending.failure(
             f"{len(gated)} {kind} fact{'' if len(gated) == 1 else 's'} of {pending.kernel} changed against "
-            f"{pending.shown}:\n{_listed(gated, others=len(changes) - len(gated))}\n"
+            f"{pending.shown}:\n{listed(gated, others=len(changes) - len(gated))}\n"
             f"if the change is meant: {pending.update_command()}, and commit the snapshot"
         )
-
-
-def _listed(gated: Sequence[FactChange], *, others: int) -> str:
-    lines = [change.text() for change in gated[:_SHOWN]]
-    if len(gated) > _SHOWN:
-        lines.append(f"... and {len(gated) - _SHOWN} more; --nvfp4-html FILE writes all of them")
-    if others:
-        lines.append(f"({others} further change{'' if others == 1 else 's'} that alone would not fail)")
-    return "\n".join(f"  {line}" for line in lines)
 
 
 def gated_facts(changes: Sequence[FactChange], *, kind: str, same_dsl: bool) -> list[FactChange]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
@@ -13,9 +14,29 @@ from pytest_nvfp4.plugin.kernel import not_compiled
 from pytest_nvfp4.plugin.record import RECORDS, CheckRecord, Kind
 from pytest_nvfp4.plugin.snapshots import TextSnapshots, recall
 from pytest_nvfp4.plugin.state import Case, Run
+from pytest_nvfp4.toolchain.sheet import Sheet, SheetError
 
 if TYPE_CHECKING:
     from pytest_nvfp4.toolchain.trace import Trace
+
+_SHOWN = 40
+
+
+class Change(Protocol):
+    """Something that a snapshot has otherwise."""
+
+    def text(self) -> str:
+        """The change in one line."""
+
+
+def listed(gated: Sequence[Change], *, others: int) -> str:
+    """The first of the changes for which a check fails, and how many others there are of either kind."""
+    lines = [change.text() for change in gated[:_SHOWN]]
+    if len(gated) > _SHOWN:
+        lines.append(f"... and {len(gated) - _SHOWN} more; --nvfp4-html FILE writes all of them")
+    if others:
+        lines.append(f"({others} further change{'' if others == 1 else 's'} that alone would not fail)")
+    return "\n".join(f"  {line}" for line in lines)
 
 
 def header(trace: Trace, run: Run) -> dict[str, str]:
@@ -126,6 +147,24 @@ class Pending:
                 f"there is no snapshot of the {self._what} yet ({self.shown})\n"
                 f"record it with: {self.update_command()}, look at it, and commit it"
             )
+
+    def stored_sheet(self, received: Sheet) -> Sheet | None:
+        """The sheet to compare with; None where there was none, or a damaged one, and this one was written.
+
+        Raises:
+            CheckFailure: there is none that can be understood, and the command line does not ask to write one.
+        """
+        text = received.render()
+        if self.stored is None:
+            self.settle_new(text)
+            return None
+        try:
+            return Sheet.parse(self.stored, kind=received.kind)
+        except SheetError as error:
+            if not self.updating:
+                raise self.damaged(text, error) from error
+            self.settle(text, passes=False)
+            return None
 
     def damaged(self, text: str, error: Exception) -> CheckFailure:
         """The failure of a snapshot that cannot be understood; it is left as it is."""

@@ -20,7 +20,6 @@ the DSL lay tensors out so is checked by tracing (`pytest_nvfp4.proof.tmem_trace
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from pytest_nvfp4.layout.measures import TMEM_COLUMNS
 
@@ -42,8 +41,6 @@ HALVED_SFA = (
     "MMA reads half of the first, so lay SFA out by hand"
 )
 """Why the DSL's layout of SFA is twice the formula's for a `Tile.halved`."""
-
-SfVector = Literal[16, 32]
 
 
 class TmemError(ValueError):

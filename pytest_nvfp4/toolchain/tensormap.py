@@ -28,7 +28,6 @@ __all__ = [
 
 TENSOR_MAP_BYTES = 128
 MAX_RANK = 5
-MAX_BOX = 256
 _FORMAT_TAGS = (0, 2)
 """Bits 0-3 of word 1: 0 in every map that the driver writes for an H200 (measured, CUDA 13.0), 2 in the DSL's."""
 
@@ -105,11 +104,6 @@ class Swizzle(IntEnum):
         """Bytes of one swizzled row; 0 without swizzle."""
         return 0 if self is Swizzle.NONE else 16 << self.value
 
-    @property
-    def xor_mask(self) -> int:
-        """Mask of ``a ^ ((a >> 3) & mask)`` on the *absolute* shared address (measured on H200)."""
-        return self.span_bytes - 16 if self is not Swizzle.NONE else 0
-
 
 class SwizzleAtomicity(IntEnum):
     """Bytes that a swizzle moves as one (bits 19-20)."""
@@ -175,12 +169,6 @@ class TensorMap:
     def box_bytes(self) -> int:
         """Bytes that one load counts towards its mbarrier; out-of-bounds elements count too."""
         return self.box_elements * self.element_type.bits // 8
-
-    @property
-    def extent_bytes(self) -> int:
-        """Bytes from ``address`` to the end of the last element of the tensor."""
-        last = (self.dims[0] * self.element_type.bits + 7) // 8
-        return last + sum((dim - 1) * stride for dim, stride in zip(self.dims[1:], self.strides, strict=True))
 
     def describe(self) -> str:
         """One line for a person: type, shape, strides, box, swizzle and where it starts."""

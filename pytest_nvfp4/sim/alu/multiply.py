@@ -35,9 +35,6 @@ def number(text: str, bits: int) -> str:
     return str((value ^ sign) - sign) if value is not None else f"(({text} ^ {sign}) - {sign})"
 
 
-_WIDER: dict[str, Any] = {"u16": np.uint32, "u32": np.uint64, "s16": np.int32, "s32": np.int64}
-
-
 def _typed(value: Array, kind: str) -> Array:
     return signed(value) if kind[0] == "s" else value
 

@@ -41,13 +41,6 @@ class Liveness:
             self._at[index] = found
         return found
 
-    def live_after(self, index: int) -> frozenset[int]:
-        """Slots that may be read after an instruction."""
-        found: frozenset[int] = frozenset()
-        for successor in self.flow.successors(index):
-            found |= self.live_before(successor)
-        return found
-
     def _inside(self, block: Block, index: int) -> frozenset[int]:
         instructions = self.flow.kernel.instructions
         kept = self._kept.get(block.number)

@@ -19,7 +19,6 @@ __all__ = ["Locations", "beyond_the_end", "has_no_line"]
 
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"([^"\n]*)"', re.MULTILINE)
 _STRINGS = re.compile(r"\.section\s+\.debug_str\s*\{([^}]*)\}")
-_STRING = re.compile(r"([A-Za-z_$][\w$]*):((?:\s*\.b8[^:\n]*)*)")
 _COLUMN_0 = re.compile(r"\.loc\s+\d+\s+\d+\s+0+(?!\S)")
 _LOC = re.compile(
     r"\.loc\s+(\d+)\s+(\d+)(?:\s+(\d+))?\s*"

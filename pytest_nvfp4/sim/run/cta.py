@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SharedMemory
+from pytest_nvfp4.sim.run.units import HasUnits
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
@@ -14,27 +15,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Cluster", "Cta"]
 
-_Unit = TypeVar("_Unit")
 Dim3 = tuple[int, int, int]
 
 
-class Cluster:
+class Cluster(HasUnits):
     """The CTAs that are scheduled together. ``index`` is ``%clusterid``, ``shape`` ``%cluster_nctaid``."""
 
     def __init__(self, launch: Grid, index: Dim3, shape: Dim3) -> None:
+        super().__init__()
         self.launch = launch
         self.index = index
         self.shape = shape
         self.ctas: list[Cta] = []
         """By rank (``%cluster_ctarank``: x fastest)."""
-        self.units: dict[type, Any] = {}
-
-    def unit(self, kind: type[_Unit]) -> _Unit:
-        """The cluster's part of a hardware unit, made on first use by ``kind(cluster)``."""
-        found: _Unit | None = self.units.get(kind)
-        if found is None:
-            found = self.units[kind] = kind(self)  # type: ignore[call-arg]
-        return found
 
     def dissolve(self) -> None:
         """Cut the ties between the parts of an ended cluster, so that its memory is free at once.
@@ -58,8 +51,8 @@ class Cluster:
         self.ctas.clear()
 
 
-class Cta:
-    """One CTA.
+class Cta(HasUnits):
+    """One CTA. A unit of its own with a method ``at_exit()`` has it called when its last warp has ended.
 
     Attributes:
         launch: The grid it belongs to; ``launch.machine`` is the device.
@@ -72,6 +65,7 @@ class Cta:
     def __init__(
         self, cluster: Cluster, rank: int, index: Dim3, *, place: Dim3, shared_bytes: int, scheduler: Scheduler
     ) -> None:
+        super().__init__()
         self.launch = cluster.launch
         self.cluster = cluster
         self.rank = rank
@@ -80,7 +74,6 @@ class Cta:
         self.scheduler = scheduler
         self.shared = SharedMemory(shared_bytes, rank=rank)
         self.warps: list[Warp] = []
-        self.units: dict[type, Any] = {}
         self.exited = 0
         """Warps that have ended."""
 
@@ -89,16 +82,6 @@ class Cta:
         """Number in the grid, x fastest."""
         x, y, _ = self.launch.shape
         return self.index[0] + x * (self.index[1] + y * self.index[2])
-
-    def unit(self, kind: type[_Unit]) -> _Unit:
-        """The CTA's part of a hardware unit, made on first use by ``kind(cta)``.
-
-        A unit with a method ``at_exit()`` has it called when the CTA's last warp has ended.
-        """
-        found: _Unit | None = self.units.get(kind)
-        if found is None:
-            found = self.units[kind] = kind(self)  # type: ignore[call-arg]
-        return found
 
     def peer(self, rank: int, *, what: str) -> Cta:
         """The CTA of a rank in the cluster. Raises Fault if there is none, or if it has exited."""

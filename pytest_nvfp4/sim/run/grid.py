@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from pytest_nvfp4.sim.memory.coverage import merge
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.cta import Cluster, Cta, Dim3
 from pytest_nvfp4.sim.run.source import place_of
+from pytest_nvfp4.sim.run.units import HasUnits
 from pytest_nvfp4.sim.run.warp import Warp
 
 if TYPE_CHECKING:
@@ -27,10 +28,8 @@ __all__ = ["PRINTED_MOST", "Grid"]
 PRINTED_MOST = 1 << 20
 """Characters that are kept of what a launch prints, in each of its processes."""
 
-_Unit = TypeVar("_Unit")
 
-
-class Grid:
+class Grid(HasUnits):
     """A launch on a machine.
 
     Args:
@@ -59,6 +58,7 @@ class Grid:
         parameters: tuple[bytes, ...] = (),
         ordinal: int = 0,
     ) -> None:
+        super().__init__()
         self.machine = machine
         self.program = program
         self.kernel = program.kernel
@@ -74,7 +74,6 @@ class Grid:
         self._printed = 0
         self.symbols: dict[str, int] = {}
         self.registers_per_thread: int | None = None
-        self.units: dict[type, Any] = {}
         self.counting = False
         self._check(parameters)
         self.shared_bytes = program.shared.static + dynamic_shared
@@ -154,13 +153,6 @@ class Grid:
             return 1
         x, y, z = self.cluster_shape
         return max(1, min(self.capacity // (x * y * z), -(-self._left // 2)))
-
-    def unit(self, kind: type[_Unit]) -> _Unit:
-        """The launch's part of a hardware unit, made on first use by ``kind(grid)``."""
-        found: _Unit | None = self.units.get(kind)
-        if found is None:
-            found = self.units[kind] = kind(self)  # type: ignore[call-arg]
-        return found
 
     def sm_of(self, cta: Cta) -> int:
         """``%smid``: any answer is legal; the linear CTA modulo the number of SMs."""

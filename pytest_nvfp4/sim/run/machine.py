@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.memory.globals import GlobalMemory
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Eager
+from pytest_nvfp4.sim.run.units import HasUnits
 from pytest_nvfp4.toolchain.device_model import B200, DeviceModel
 
 if TYPE_CHECKING:
@@ -13,11 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Machine"]
 
-_Unit = TypeVar("_Unit")
 
-
-class Machine:
-    """One device of one process.
+class Machine(HasUnits):
+    """One device of one process. Its own units outlive launches.
 
     Attributes:
         memory: Global memory.
@@ -32,6 +31,7 @@ class Machine:
     def __init__(
         self, *, model: DeviceModel = B200, asynchronous: Asynchronous | None = None, memory: GlobalMemory | None = None
     ) -> None:
+        super().__init__()
         self.memory = memory or GlobalMemory()
         self.model = model
         self.asynchronous = asynchronous or Eager()
@@ -39,15 +39,7 @@ class Machine:
         self.monitor: Monitor | None = None
         self.trace: Tracer | None = None
         self.elected_lane: int | None = self.asynchronous.elected_lane
-        self.units: dict[type, Any] = {}
         self._ticks = 0
-
-    def unit(self, kind: type[_Unit]) -> _Unit:
-        """The machine's part of a hardware unit, made on first use by ``kind(machine)``; it outlives launches."""
-        found: _Unit | None = self.units.get(kind)
-        if found is None:
-            found = self.units[kind] = kind(self)  # type: ignore[call-arg]
-        return found
 
     def tick(self) -> int:
         """A number that grows with each call: what ``%clock64`` gives instead of a time."""

@@ -8,19 +8,18 @@ lowest place first lets them meet soonest.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pytest_nvfp4.sim import lanes
+from pytest_nvfp4.sim.run.units import HasUnits
 from pytest_nvfp4.sim.run.waiting import Waitable
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
 
 __all__ = ["Group", "Warp"]
-
-_Unit = TypeVar("_Unit")
 
 
 class Group:
@@ -70,7 +69,7 @@ def _threads(block: tuple[int, int, int], index: int) -> tuple[int, tuple[lanes.
     return lanes.bits_of(linear < x * y * z), (first, second, third)
 
 
-class Warp:
+class Warp(HasUnits):
     """32 lanes of a CTA.
 
     Attributes:
@@ -85,10 +84,10 @@ class Warp:
 
     __slots__ = (
         "cta", "current", "elected", "executed", "groups", "index", "live", "meeting", "queued", "registers", "tid",
-        "units",
     )  # fmt: skip
 
     def __init__(self, cta: Cta, index: int, *, registers: list[Any]) -> None:
+        super().__init__()
         self.cta = cta
         self.index = index
         self.live, self.tid = _threads(cta.launch.block, index)
@@ -100,14 +99,6 @@ class Warp:
         self.elected: tuple[int, lanes.Predicate] = lane, lanes.ONE_HOT[lane]
         self.executed = 0
         self.meeting = Meeting()
-        self.units: dict[type, Any] = {}
-
-    def unit(self, kind: type[_Unit]) -> _Unit:
-        """The warp's part of a hardware unit, made on first use by ``kind(warp)``."""
-        found: _Unit | None = self.units.get(kind)
-        if found is None:
-            found = self.units[kind] = kind(self)  # type: ignore[call-arg]
-        return found
 
     def wait_for(self, what: Waitable) -> None:
         """The running group waits; its blocking instruction runs again when ``what`` wakes it."""
