@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
+from pytest_nvfp4.cores import cores
 from pytest_nvfp4.numerics.arrays import Float64
 
 _SIDE, _DEPTH = 48, 112
 """Pieces of 48 x 48 outputs and 112 products: just below 2^18 multiply-adds, up to which OpenBLAS uses one thread."""
+_LARGE = 1 << 24
+"""Multiply-adds from which threads of our own are worth their start."""
+_MOST_THREADS = 8
 
 
 def product(a: Float64, b: Float64) -> Float64:
@@ -15,15 +21,27 @@ def product(a: Float64, b: Float64) -> Float64:
 
     A product handed to numpy whole is spread over the BLAS's threads, and then waits for the slowest of them. With as
     many test processes as cores (xdist) that wait dominates: a product of 0.1 ms was seen to take 25 ms, and the
-    largest benchmark problem 36 s instead of 5. Pieces that stay on the calling thread cost the same however busy the
-    machine is.
+    largest benchmark problem 36 s instead of 5. Pieces that stay on one thread cost the same however busy the machine
+    is; strips of them are shared out over a few threads of our own, which wait for each other once, at the end. Which
+    thread does a strip changes nothing in its sums.
     """
     (m, k), n = a.shape, b.shape[0]
     out = np.zeros((m, n))
-    for top in range(0, m, _SIDE):
+
+    def strip(top: int) -> None:
+        rows = slice(top, top + _SIDE)
         for left in range(0, n, _SIDE):
-            piece = out[top : top + _SIDE, left : left + _SIDE]
+            piece = out[rows, left : left + _SIDE]
             for start in range(0, k, _DEPTH):
                 span = slice(start, start + _DEPTH)
-                piece += a[top : top + _SIDE, span] @ b[left : left + _SIDE, span].T
+                piece += a[rows, span] @ b[left : left + _SIDE, span].T
+
+    strips = range(0, m, _SIDE)
+    threads = min(_MOST_THREADS, len(strips), cores()) if m * n * k >= _LARGE else 1
+    if threads > 1:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(strip, strips))
+    else:
+        for top in strips:
+            strip(top)
     return out

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_nvfp4.cores import cores
 from pytest_nvfp4.isolation import stopped_by
 
 _JOB_BYTES = 4 << 30
@@ -19,8 +19,7 @@ _TURN_S = 0.2
 
 def fitting() -> int:
     """How many compiles or simulations this machine has the cores and the memory for; at least one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, _free_bytes() // _JOB_BYTES, _MOST))
+    return max(1, min(cores(), _free_bytes() // _JOB_BYTES, _MOST))
 
 
 def _free_bytes() -> int:

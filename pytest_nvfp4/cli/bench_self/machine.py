@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pytest_nvfp4.cli.doctor.packages import version_of
+from pytest_nvfp4.cores import cores
 from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION
 
 
@@ -40,10 +41,9 @@ class Machine:
             load: float | None = round(os.getloadavg()[0], 2)
         except OSError:
             load = None
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return cls(
             cpu=_cpu(),
-            cores=cores,
+            cores=cores(),
             load=load,
             system=f"{platform.system()} {platform.release()} {platform.machine()}",
             python=platform.python_version(),

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from pytest_nvfp4.cores import cores
 from pytest_nvfp4.isolation.limits import apply as apply_limits
 
 SIMULATING_VARIABLE = "NVFP4_SIMULATING"
@@ -52,7 +53,7 @@ def _simulated(folder: Path, judged: _Judged) -> Iterator[None]:
     dump = folder / "ptx"
     dump.mkdir(exist_ok=True)
     os.environ.update(hostside.environment(dump, arch=arch))
-    processes = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1))
+    processes = min(4, cores())
     with simulate(
         arch=arch, processes=processes, schedule=how.schedule, races=how.races, race_warnings=how.race_warnings
     ) as session:

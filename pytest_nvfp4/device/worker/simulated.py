@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from pytest_nvfp4.cores import cores
 from pytest_nvfp4.device.job import Simulating
 from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers
 from pytest_nvfp4.device.worker.counted import Counted
@@ -39,7 +39,7 @@ class Simulation:
         self, arch: str, *, folder: Path, simulating: Simulating | None = None, compiled: Sequence[Path] = ()
     ) -> None:
         self._stack = ExitStack()
-        processes = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1))
+        processes = min(4, cores())
         how = simulating or Simulating()
         self.session: Session = self._stack.enter_context(
             simulate(

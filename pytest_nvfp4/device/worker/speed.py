@@ -42,13 +42,14 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> None:
     from pytest_nvfp4.device.worker.buffers import CallBuffers
     from pytest_nvfp4.device.worker.memory import HostMemory
     from pytest_nvfp4.numerics.families import family
+    from pytest_nvfp4.cores import cores
     from pytest_nvfp4.problem import GPUMODE, GPUMODE_BENCH
     from pytest_nvfp4.sim.run.session import simulate
     from pytest_nvfp4.toolchain.worker import contract
     from pytest_nvfp4.toolchain.worker.loading import load
 
     known = {problem.name: problem for problem in (*GPUMODE, *GPUMODE_BENCH)}
-    processes = arguments.processes or len(os.sched_getaffinity(0))
+    processes = arguments.processes or cores()
     with simulate(arch=arguments.arch, processes=processes) as session:
         import torch
 

@@ -1,0 +1,50 @@
+"""Products in pieces: exact, whoever sums them."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_nvfp4.numerics import matmul
+
+
+@given(m=st.integers(0, 100), n=st.integers(0, 100), k=st.integers(0, 230), seed=st.integers(0, 9))
+def test_it_is_the_product(m: int, n: int, k: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    a, b = draw.integers(-9999, 9999, (m, k)), draw.integers(-9999, 9999, (n, k))
+    assert np.array_equal(matmul.product(a.astype(np.float64), b.astype(np.float64)), a @ b.T)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 16])
+def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    """Of real numbers too, whose sums depend on their order."""
+    draw = np.random.default_rng(3)
+    a, b = draw.standard_normal((130, 260)), draw.standard_normal((70, 260))
+    monkeypatch.setattr(matmul, "_LARGE", 1 << 60)
+    want = matmul.product(a, b)
+    monkeypatch.setattr(matmul, "_LARGE", 0)
+    monkeypatch.setattr(matmul, "cores", lambda: cores)
+    assert matmul.product(a, b).tobytes() == want.tobytes()
+    assert want.tobytes() != (a[:, ::-1] @ b[:, ::-1].T).tobytes(), "another order gives other bits"
+
+
+def test_a_large_one_is_shared_out_and_a_small_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    pool = matmul.ThreadPoolExecutor
+
+    def counted(threads: int) -> matmul.ThreadPoolExecutor:
+        seen.append(threads)
+        return pool(threads)
+
+    monkeypatch.setattr(matmul, "ThreadPoolExecutor", counted)
+    monkeypatch.setattr(matmul, "cores", lambda: 3)
+    before = threading.active_count()
+    matmul.product(np.ones((200, 100)), np.ones((10, 100)))
+    assert seen == []
+    assert (matmul.product(np.ones((300, 300)), np.ones((300, 300))) == 300).all()
+    assert seen == [3]
+    assert threading.active_count() == before
