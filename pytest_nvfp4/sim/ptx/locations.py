@@ -4,12 +4,16 @@ Column 0 marks an operation without a line of its own: CuTe DSL then writes a li
 behind the kernel, observed with 4.4 and 4.8). Such an instruction has the place of the one before it, which is near:
 inline assembly in a helper function that is not compiled itself gets the line that computes its operands.
 
+In the name of a file the compiler writes what is no printable ASCII as its UTF-8 bytes in octal, ``\\303\\274`` for a
+u with two dots, and a quote and a backslash behind a backslash (observed with 4.4 and 4.8).
+
 Source: PTX ISA, "Debugging Directives: .file, .loc, .section".
 """
 
 from __future__ import annotations
 
 import linecache
+import os
 import re
 
 from pytest_nvfp4.sim.ptx.lexer import PtxError, Token
@@ -17,7 +21,8 @@ from pytest_nvfp4.sim.ptx.syntax import Location
 
 __all__ = ["Locations", "beyond_the_end", "has_no_line"]
 
-_FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"([^"\n]*)"', re.MULTILINE)
+_FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
+_ESCAPED = re.compile(rb"\\([0-7]{3}|[^0-7])")
 _STRINGS = re.compile(r"\.section\s+\.debug_str\s*\{([^}]*)\}")
 _COLUMN_0 = re.compile(r"\.loc\s+\d+\s+\d+\s+0+(?!\S)")
 _LOC = re.compile(
@@ -38,11 +43,22 @@ def beyond_the_end(location: Location) -> bool:
     return bool(lines) and location.line > len(lines)
 
 
+def _unescaped(name: str) -> str:
+    """The name of a file as the file system has it."""
+    if "\\" not in name:
+        return name
+
+    def byte(found: re.Match[bytes]) -> bytes:
+        return bytes([int(found[1], 8) & 0xFF]) if len(found[1]) == 3 else found[1]
+
+    return os.fsdecode(_ESCAPED.sub(byte, os.fsencode(name)))
+
+
 class Locations:
     """Reads ``.loc`` directives of one module; ``.file`` may stand after them."""
 
     def __init__(self, text: str) -> None:
-        self._files = {int(found[1]): found[2] for found in _FILE.finditer(text)} if ".file" in text else {}
+        self._files = {int(found[1]): _unescaped(found[2]) for found in _FILE.finditer(text)} if ".file" in text else {}
         self._strings: dict[str, bytes] = {}
         self._section = b""
         if ".debug_str" in text:

@@ -141,6 +141,21 @@ def test_source_lines():
     ]
 
 
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        (r"/a b/pr\303\274j/k.py", "/a b/prüj/k.py"),
+        (r"/\346\227\245/k.py", "/日/k.py"),
+        (r"/a\\b/k.py", r"/a\b/k.py"),
+        (r"/a\\101.py", r"/a\101.py"),  # a backslash and digits, no letter in octal
+        (r"/say \"it\".py", '/say "it".py'),
+    ],
+)
+def test_the_name_of_a_file_is_that_of_the_file_system(written, name):
+    text = module_text(".loc 1 12 3\nret;") + f'.file 1 "{written}"'
+    assert parse(text).kernels["k"].instructions[0].location == Location(name, 12, 3)
+
+
 def test_lines_inside_inline_assembly_are_not_the_users():
     text = module_text(
         ".loc 1 12 3\nmov.b32 %r1, 1;\n// begin inline asm\n{\n.loc 1 14 3\nmov.b32 %r1, 2;\n"
