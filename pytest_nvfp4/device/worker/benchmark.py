@@ -6,26 +6,132 @@ import hashlib
 import random
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.device import rotation
-from pytest_nvfp4.device.job import Case, Job
+from pytest_nvfp4.device.job import Case, Job, Timing
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.clock import DeviceClock
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import CudaMemory
 from pytest_nvfp4.device.worker.nvml import Nvml
 from pytest_nvfp4.device.worker.returned import describe, read_tensor, with_values
+from pytest_nvfp4.numerics.inputs import ProblemInput
 
 _LEAST_SETS = 3
 _MOST_SETS = 8
 _HOST_SHARE = 4
 _LEAST_WARMUP = 4
+_LEAST_HOST = 5
 _CHECKED = 2
 """Rounds whose outputs come back whole; of every round comes a part of the rows that changed."""
 SAMPLED_COLUMNS = 128
 METHOD = "driver events behind a gate, scattered, legacy default stream"
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What one call is given.
+
+    Attributes:
+        data, given: The kernel's argument, and the tensors of C in it.
+        slot: The buffers behind it.
+        at: Which set of inputs, and its how many-th visit.
+        changed: The rows of A that differ from the visit before.
+    """
+
+    data: Any
+    given: list[Any]
+    slot: CallBuffers
+    at: tuple[int, int]
+    changed: list[rotation.RowChange]
+
+
+class _Calls:
+    """Prepares calls: each takes a set of inputs that is drawn, with other rows than at the set's last visit.
+
+    Args:
+        buffers, inputs: The sets.
+        draw: Where the order comes from.
+        change: Changes a set for a visit: ``(its buffers, its inputs, its number, the visit)``.
+
+    Attributes:
+        poison: What every element of C holds before a call.
+    """
+
+    def __init__(
+        self,
+        buffers: list[CallBuffers],
+        inputs: list[ProblemInput],
+        *,
+        draw: random.Random,
+        change: Callable[[CallBuffers, ProblemInput, int, int], list[rotation.RowChange]],
+    ) -> None:
+        self._buffers = buffers
+        self._inputs = inputs
+        self._draw = draw
+        self._change = change
+        self._visits = [0] * len(buffers)
+        self.poison = inputs[0].groups[0].guard.poison.to_bytes(2, "little")
+
+    def prepare(self) -> _Call:
+        """The next call."""
+        number = self._draw.randrange(len(self._buffers))
+        visit = self._visits[number]
+        self._visits[number] += 1
+        slot, inputs = self._buffers[number], self._inputs[number]
+        changed = self._change(slot, inputs, number, visit)
+        data, given = slot.data(inputs.problem.sizes)
+        return _Call(data, given, slot, (number, visit), changed)
+
+
+class _DeviceRounds:
+    """Times calls on the device; one that came late is done again, as often as the job allows for all of them.
+
+    Attributes:
+        device_us: Microseconds of each round.
+        late: Rounds that count though they were late.
+        repeated: Late ones that were done again.
+    """
+
+    def __init__(
+        self,
+        clock: DeviceClock,
+        calls: _Calls,
+        custom_kernel: Callable[[Any], Any],
+        *,
+        timing: Timing,
+        expected_us: float,
+    ) -> None:
+        self._clock = clock
+        self._calls = calls
+        self._custom_kernel = custom_kernel
+        self._timing = timing
+        self._expected_us = expected_us
+        self.device_us: list[float] = []
+        self.late = 0
+        self.repeated = 0
+
+    def time_one(self) -> tuple[_Call, Any]:
+        """Time one round: the call, and what the kernel returned."""
+        custom_kernel = self._custom_kernel
+        while True:
+            call = self._calls.prepare()
+            returned: list[Any] = []
+
+            def work(data: Any = call.data, returned: list[Any] = returned) -> None:
+                returned.append(custom_kernel(data))
+
+            timed = self._clock.device_round(work, cold=self._timing.cold_l2, expected_call_us=self._expected_us)
+            if not timed.late or self.repeated >= self._timing.repeats:
+                break
+            self.repeated += 1
+        self.device_us.append(timed.device_us)
+        self.late += timed.late
+        return call, returned[0]
 
 
 class Benchmark:
@@ -53,7 +159,7 @@ class Benchmark:
                 prepare([tuple(size) for size in case.problem.sizes])
             self._case(job, index, case, custom_kernel)
 
-    def _sets(self, case: Case) -> tuple[list[CallBuffers], list[Any]]:
+    def _sets(self, case: Case) -> tuple[list[CallBuffers], list[ProblemInput]]:
         first = rotation.set_inputs(case, 0)
         size = sum(group.a.nbytes + group.b.nbytes for group in first.groups) or 1
         count = max(_LEAST_SETS, min(_MOST_SETS, -(-2 * self._l2 // size)))
@@ -67,76 +173,40 @@ class Benchmark:
 
     def _case(self, job: Job, index: int, case: Case, custom_kernel: Callable[[Any], Any]) -> None:
         timing = job.timing
-        buffers, inputs = self._sets(case)
         draw = random.Random(f"{job.order_seed}/{index}")
-        visits = [0] * len(buffers)
+        buffers, inputs = self._sets(case)
         checked = set(draw.sample(range(timing.rounds), min(_CHECKED, timing.rounds)))
-        device, host, clocks = [], [], []
-        poison = inputs[0].groups[0].guard.poison.to_bytes(2, "little")
-        late = repeated = 0
-        changed: list[list[rotation.RowChange]] = [[]]
-
-        def prepare_call() -> tuple[Any, list[Any], CallBuffers, tuple[int, int]]:
-            number = draw.randrange(len(buffers))
-            visit = visits[number]
-            visits[number] += 1
-            changed[:] = [self._change(buffers[number], inputs[number], number, visit, key=job.row_key)]
-            data, given = buffers[number].data(inputs[number].problem.sizes)
-            return data, given, buffers[number], (number, visit)
+        calls = _Calls(buffers, inputs, draw=draw, change=partial(self._change, key=job.row_key))
 
         def host_round() -> tuple[float, float]:
-            data, *_ = prepare_call()
+            data = calls.prepare().data
             return self._clock.host_round(lambda: custom_kernel(data), cold=timing.cold_l2)
 
         self._events.stage(f"warm up {case.problem.name}")
         warm = [host_round() for _ in range(max(_LEAST_WARMUP, timing.warmup))]
         expected_us = statistics.median(until_return for _, until_return in warm[len(warm) // 2 :])
         self._events.stage(f"time {case.problem.name}")
-        clocks.append(self._nvml.sm_clock_mhz())
+        clocks = [self._nvml.sm_clock_mhz()]
+        rounds = _DeviceRounds(self._clock, calls, custom_kernel, timing=timing, expected_us=expected_us)
         for position in range(timing.rounds):
-            while True:
-                data, given, slot, where = prepare_call()
-                returned: list[Any] = []
-
-                def call(data: Any = data, returned: list[Any] = returned) -> None:
-                    returned.append(custom_kernel(data))
-
-                timed = self._clock.device_round(call, cold=timing.cold_l2, expected_call_us=expected_us)
-                if not timed.late or repeated >= timing.repeats:
-                    break
-                repeated += 1
-            device.append(timed.device_us)
-            late += timed.late
-            self._sample(
-                returned[0], given, slot=slot, call=position, case=index, at=where, changed=changed[0], draw=draw
-            )
+            call, returned = rounds.time_one()
+            self._sample(returned, call, position=position, case=index, draw=draw)
             if position in checked:
-                self._output(returned[0], given, slot=slot, call=position, case=index, inputs=where)
+                self._output(returned, call, position=position, case=index)
             if position == timing.rounds // 2:
                 clocks.append(self._nvml.sm_clock_mhz())
-        host += [host_round() for _ in range(max(5, timing.rounds // _HOST_SHARE))]
+        host = [host_round() for _ in range(max(_LEAST_HOST, timing.rounds // _HOST_SHARE))]
         clocks.append(self._nvml.sm_clock_mhz())
         host_us = statistics.median(until_end for until_end, _ in host)
-        data, _, slot, _ = prepare_call()
-        watched = [
-            (group.c.address + group.rows_before * group.columns * 2, poison * group.columns)
-            for group in slot.groups
-            if group.has_rows
-        ]
-        outside = self._clock.ran_outside(lambda: custom_kernel(data), watched=watched, host_us=host_us)
-        if not outside:
-            data, _, slot, _ = prepare_call()
-            outputs = [(group.c.address, group.c.size) for group in slot.groups if group.has_rows]
-            after = self._clock.ran_after(lambda: custom_kernel(data), outputs=outputs, host_us=host_us)
-            outside = True if after else outside
+        outside = self._worked_outside(calls, custom_kernel, host_us=host_us)
         self._events.send(
             "measurement",
             case=index,
-            device_us=device,
+            device_us=rounds.device_us,
             host_us=[until_end for until_end, _ in host],
             call_us=statistics.median(until_return for _, until_return in host),
-            late_rounds=late,
-            repeated_rounds=repeated,
+            late_rounds=rounds.late,
+            repeated_rounds=rounds.repeated,
             outside_stream=outside,
             method=METHOD,
             l2="cold" if timing.cold_l2 else "warm",
@@ -144,7 +214,27 @@ class Benchmark:
             clocks_mhz=[clock for clock in clocks if clock is not None],
         )
 
-    def _change(self, slot: CallBuffers, inputs: Any, number: int, visit: int, *, key: int) -> list[rotation.RowChange]:
+    def _worked_outside(self, calls: _Calls, custom_kernel: Callable[[Any], Any], *, host_us: float) -> bool | None:
+        """Whether the kernel writes C from elsewhere than the stream that is timed, or after it; None if not known."""
+        call = calls.prepare()
+        data = call.data
+        written = [group for group in call.slot.groups if group.has_rows]
+        watched = [
+            (group.c.address + group.rows_before * group.columns * 2, calls.poison * group.columns) for group in written
+        ]
+        outside = self._clock.ran_outside(lambda: custom_kernel(data), watched=watched, host_us=host_us)
+        if outside:
+            return True
+        later = calls.prepare()
+        data = later.data
+        outputs = [(group.c.address, group.c.size) for group in later.slot.groups if group.has_rows]
+        after = self._clock.ran_after(lambda: custom_kernel(data), outputs=outputs, host_us=host_us)
+        return True if after else outside
+
+    def _change(
+        self, slot: CallBuffers, inputs: ProblemInput, number: int, visit: int, *, key: int
+    ) -> list[rotation.RowChange]:
+        """Bring a set of inputs to its next visit, and poison its outputs; which rows are others now."""
         changes = rotation.changes(inputs, index=number, visit=visit, key=key)
         for change in changes:
             if change.row >= 0:
@@ -154,26 +244,15 @@ class Benchmark:
             self._clock.fill16(group.c.address, inputs.groups[0].guard.poison, group.c.size // 2)
         return changes
 
-    def _sample(
-        self,
-        returned: Any,
-        given: list[Any],
-        *,
-        slot: CallBuffers,
-        call: int,
-        case: int,
-        at: tuple[int, int],
-        changed: list[rotation.RowChange],
-        draw: random.Random,
-    ) -> None:
+    def _sample(self, returned: Any, call: _Call, *, position: int, case: int, draw: random.Random) -> None:
         """Send a part of each row whose input changed: an answer kept from an earlier round is wrong there."""
-        described = describe(self._torch, returned, given)
+        described = describe(self._torch, returned, call.given)
         parts = []
-        for change in changed:
+        for change in call.changed:
             if change.row < 0:
                 continue
             word, tensor = described[change.group]
-            group = slot.groups[change.group]
+            group = call.slot.groups[change.group]
             width = min(SAMPLED_COLUMNS, group.columns)
             column = draw.randrange(group.columns - width + 1)
             if word == "c":
@@ -184,25 +263,24 @@ class Benchmark:
             else:
                 bits = b""
             parts.append({"group": change.group, "row": change.row, "column": column, "bits": bits.hex()})
-        self._events.send("sample", case=case, call=call, inputs=list(at), parts=parts)
+        self._events.send("sample", case=case, call=position, inputs=list(call.at), parts=parts)
 
-    def _output(
-        self, returned: Any, given: list[Any], *, slot: CallBuffers, call: int, case: int, inputs: tuple[int, int]
-    ) -> None:
-        for group, (word, tensor) in enumerate(describe(self._torch, returned, given)):
-            buffers = slot.groups[group]
+    def _output(self, returned: Any, call: _Call, *, position: int, case: int) -> None:
+        """Send the outputs of a round whole."""
+        for group, (word, tensor) in enumerate(describe(self._torch, returned, call.given)):
+            buffers = call.slot.groups[group]
             bits = with_values(self._memory, buffers, tensor)
             digest = hashlib.sha256(bits).hexdigest()
-            name = f"b{case}-{call}-{group}.bin"
+            name = f"b{case}-{position}-{group}.bin"
             (self._folder / name).write_bytes(bits)
             self._events.send(
                 "output",
-                call=call,
+                call=position,
                 case=case,
                 group=group,
                 rows=buffers.rows,
                 columns=buffers.columns,
                 data={"sha256": digest, "size": len(bits), "file": name},
                 returned=word,
-                inputs=list(inputs),
+                inputs=list(call.at),
             )
