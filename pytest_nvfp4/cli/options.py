@@ -94,16 +94,19 @@ def json_option(function: Function) -> Function:
     return click.option("--json", "as_json", is_flag=True, help="Write JSON.")(function)
 
 
+_SEVERITIES = ", ".join(item.name.lower().replace("_", "-") for item in Severity if item)
+
+
 def _severity(ctx: click.Context, param: click.Parameter, value: str) -> Severity:
     try:
         return Severity.parse(value)
     except ValueError as error:
-        raise click.BadParameter(str(error), ctx=ctx, param=param) from error
+        message = f"{value!r} is no severity; use one of {_SEVERITIES}"
+        raise click.BadParameter(message, ctx=ctx, param=param) from error
 
 
 def gate_options(function: Function) -> Function:
     """Add ``--fail-on`` and ``--protected``."""
-    names = ", ".join(item.name.lower().replace("_", "-") for item in Severity if item)
     function = click.option(
         "--protected",
         multiple=True,
@@ -116,5 +119,5 @@ def gate_options(function: Function) -> Function:
         default="permuted",
         show_default=True,
         metavar="SEVERITY",
-        help=f"Exit with 1 for a change of this severity or worse: {names}.",
+        help=f"Exit with 1 for a change of this severity or worse: {_SEVERITIES}.",
     )(function)

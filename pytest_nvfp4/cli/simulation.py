@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.subject import check_kernel_file
+from pytest_nvfp4.cli.subject import check_kernel_file, configured
 from pytest_nvfp4.problem import GPUMODE, Problem
-from pytest_nvfp4.settings import KernelSettings, find_root, load
+from pytest_nvfp4.settings import find_root, load
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import Case, KernelSpec
@@ -76,7 +76,7 @@ def runnable(
     check_kernel_file(kernel, label=label, has_entry=True)
     path = kernel.resolve()
     settings = load(find_root(path))
-    own = _chosen(settings.for_kernel(path), configuration, label)
+    own = configured(settings, path, name=configuration, label=label)
     if own.entry is not None:
         raise InputError(f"{label}: has an entry in its settings; only a kernel with custom_kernel(data) can be run")
     check_kernel_file(path, label=label, has_entry=False)
@@ -86,13 +86,3 @@ def runnable(
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         raise InputError(f"{label}: cannot be read: {error}") from error
     return Runnable(label, spec, base, settings.resolve_problems(names) if names else default[:1], settings.root)
-
-
-def _chosen(found: Sequence[KernelSettings], name: str | None, label: str) -> KernelSettings:
-    for one in found:
-        if name == one.name or (name is None and len(found) == 1):
-            return one
-    names = ", ".join(repr(one.name) for one in found)
-    if name is None:
-        raise InputError(f"{label}: has {len(found)} configurations: {names}; choose with --config")
-    raise InputError(f"{label}: no configuration is called {name!r}; there are {names}")

@@ -91,17 +91,24 @@ def check_kernel_file(path: Path, *, label: str, has_entry: bool) -> None:
         )
 
 
-def _configuration(settings: Settings, path: Path, *, name: str | None, label: str) -> KernelSettings:
+def configured(settings: Settings, path: Path, *, name: str | None, label: str) -> KernelSettings:
+    """The configuration of a kernel that ``--config`` names, or its only one.
+
+    Raises:
+        InputError: none is called so, or there are several and none is named.
+        SettingsError: the settings of the kernel contradict each other.
+    """
     found = settings.for_kernel(path)
     if name is None and len(found) == 1:
         return found[0]
-    names = ", ".join(repr(one.name) for one in found)
-    if name is None:
-        raise InputError(f"{label}: has {len(found)} configurations in {settings.file}: {names}; choose with --config")
     for one in found:
         if one.name == name:
             return one
-    raise InputError(f"{label}: no configuration is called {name!r}; there are {names}")
+    names = ", ".join(repr(one.name) for one in found)
+    if name is None:
+        raise InputError(f"{label}: has {len(found)} configurations in {settings.file}: {names}; choose with --config")
+    known = f"there are {names}" if any(one.name for one in found) else "it has one, without a name: leave out --config"
+    raise InputError(f"{label}: no configuration is called {name!r}; {known}")
 
 
 def choose_problem(settings: Settings, own: KernelSettings, how: KernelOptions) -> Problem:
@@ -168,7 +175,7 @@ def resolve(
     if within is not None and not root.is_relative_to(within.resolve()):
         root = within.resolve()
     settings = load(root)
-    own = _configuration(settings, path, name=how.configuration, label=label)
+    own = configured(settings, path, name=how.configuration, label=label)
     entry_text = how.entry or own.entry
     check_kernel_file(path, label=label, has_entry=entry_text is not None)
     entry = None

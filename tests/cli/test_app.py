@@ -82,6 +82,7 @@ def test_usage_errors_end_with_2(cli) -> None:
         shown = cli(*arguments)
         assert shown.code == Exit.USAGE, arguments
         assert "Traceback" not in shown.err
+    assert "'z' is no severity; use one of cosmetic, renested, same-function, permuted, different" in shown.err
 
 
 def test_unknown_exceptions_are_not_hidden() -> None:

@@ -149,7 +149,7 @@ def test_control_characters_of_a_name_do_not_reach_the_terminal(tmp_path, cli) -
         (["--entry", "row_major.py"], "is not FILE::FUNCTION"),
         (["--entry", "row_major.py::"], "is not FILE::FUNCTION"),
         (["--entry", "none.py::build"], "does not exist"),
-        (["--config", "2cta"], "no configuration is called '2cta'"),
+        (["--config", "2cta"], "no configuration is called '2cta'; it has one, without a name: leave out --config"),
     ],
 )
 @pytest.mark.usefixtures("in_project")
@@ -166,10 +166,19 @@ def test_an_architecture_that_is_none(cli) -> None:
 
 
 @pytest.mark.usefixtures("in_project")
+def test_an_architecture_that_the_dsl_does_not_know(cli) -> None:
+    result = cli("compile", "row_major.py", "--arch", "sm_12")
+    assert result.code == 1
+    assert "CuTe DSL knows no architecture 'sm_12'" in result.err
+    assert "a B200 is sm_100a" in result.err
+
+
+@pytest.mark.usefixtures("in_project")
 def test_a_compile_option_that_the_dsl_does_not_know(cli) -> None:
     result = cli("compile", "row_major.py", "--compile-option", "--nonsense 3")
     assert result.code == 1
     assert "--nonsense" in result.err
+    assert "options.py" not in result.err, "a line of this package is no place to look at"
     assert "x1b" not in result.err, "the DSL's colours are dropped, not spelled out"
 
 

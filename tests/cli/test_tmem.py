@@ -85,7 +85,9 @@ def test_too_little_is_an_error_and_too_much_a_note(cli: Cli, copies: Path) -> N
         (("tmem", "--tile", "100,128,256"), "multiple of 128"),
         (("tmem", "--tile", "128,128,256", "--json", "--csv"), "cannot be had together"),
         (("tmem-pack",), "one of them"),
-        (("tmem-pack", "--accumulator", "acc"), "NAME:COLUMNS"),
+        (("tmem-pack", "--accumulator", "acc"), "--accumulator 'acc' is not NAME:COLUMNS"),
+        (("tmem-pack", "--accumulator", "a:8", "--segment", "b"), "--segment 'b' is not NAME:COLUMNS"),
+        (("tmem-pack", "--accumulator", "a:8", "--accumulator", "b:8"), "their number by --stages"),
         (("tmem-pack", "--accumulator", "acc:600"), "1 to 512"),
         (("tmem-pack", "--accumulator", "a:8", "--segment", "a:8"), "one name"),
         (("epilogue",), "one of them"),
@@ -107,6 +109,15 @@ def test_the_best_packing_is_shown_with_its_proof(cli: Cli) -> None:
     )
     assert "proved (exhaustive, 44 phases): no two live segments overlap in any phase" in done.out
     assert "192..447  acc1" in done.out
+
+
+def test_a_lead_is_told_of_all_subtiles_that_could_be_unread(cli: Cli) -> None:
+    """Four accumulators of four subtiles: those of three earlier tiles, as many as ``leads`` has without an overlap."""
+    rows = [line.split() for line in cli("tmem-pack", "--tile", "128,128,256", "--stages", "4").out.splitlines()]
+    assert {row[0]: row[5] for row in rows if row and row[0] in ("0,0,0", "0,0,32")} == {
+        "0,0,0": "12/12",
+        "0,0,32": "7/12",
+    }
 
 
 def test_packings_as_json_say_what_was_tried(cli: Cli) -> None:

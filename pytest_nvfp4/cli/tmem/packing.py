@@ -18,15 +18,15 @@ from pytest_nvfp4.search.tmem_packing import SCALES_ALIGN, Packing, Request, Sea
 _TITLES = ("overlap", "stages", "used", "slack", "allocate", "lead", "fits")
 
 
-def segment_of(text: str) -> Segment:
-    """``NAME:COLUMNS`` or ``NAME:COLUMNS:ALIGN``.
+def segment_of(text: str, *, option: str) -> Segment:
+    """``NAME:COLUMNS`` or ``NAME:COLUMNS:ALIGN``, as ``option`` has it.
 
     Raises:
         InputError: it is something else.
     """
     name, *numbers = text.split(":")
     if not name or not 1 <= len(numbers) <= 2 or not all(part.isascii() and part.isdigit() for part in numbers):
-        raise InputError(f"--segment {text!r} is not NAME:COLUMNS or NAME:COLUMNS:ALIGN, such as SFA:16:4")
+        raise InputError(f"{option} {text!r} is not NAME:COLUMNS or NAME:COLUMNS:ALIGN, such as SFA:16:4")
     return Segment(name, *(int(part) for part in numbers))
 
 
@@ -65,7 +65,7 @@ def _row(packing: Packing) -> tuple[str, ...]:
         str(packing.used),
         str(packing.slack),
         "-" if needed is None else str(needed),
-        f"{packing.lead}/{packing.placement.subtiles}",
+        f"{packing.lead}/{(packing.request.stages - 1) * packing.placement.subtiles}",
         "yes" if packing.fits else "no",
     )
 
@@ -118,7 +118,13 @@ def _best_lines(packing: Packing) -> Iterator[str]:
 
 @click.command("tmem-pack")
 @tile_options
-@click.option("--accumulator", metavar="NAME:COLUMNS[:ALIGN]", help="One accumulator, instead of --tile.")
+@click.option(
+    "--accumulator",
+    "accumulators",
+    multiple=True,
+    metavar="NAME:COLUMNS[:ALIGN]",
+    help="One accumulator, instead of --tile; --stages says how many there are.",
+)
 @click.option(
     "--segment", "segments", multiple=True, metavar="NAME:COLUMNS[:ALIGN]", help="More that is live at all times."
 )
@@ -148,7 +154,7 @@ def tmem_pack_command(
     stages: tuple[int, ...],
     ctas: int,
     sf_vector: int,
-    accumulator: str | None,
+    accumulators: tuple[str, ...],
     segments: tuple[str, ...],
     subtile: int,
     capacity: int,
@@ -162,16 +168,18 @@ def tmem_pack_command(
     subtiles the epilogue may still have to read when an MMA starts, and the best packing that fits has the largest.
     For it, proved: no two live segments overlap in any phase of the pipeline. Exit code 1 if nothing fits.
     """
-    if (tile is None) == (accumulator is None):
+    if (tile is None) == (not accumulators):
         raise click.UsageError("give --tile M,N,K or --accumulator NAME:COLUMNS, one of them")
+    if len(accumulators) > 1:
+        raise click.UsageError("accumulators are alike: give --accumulator once, and their number by --stages")
     one = None if tile is None else tile_of(tile, ctas=ctas, stages=1, sf_vector=sf_vector)
     counts = sorted(set(stages)) or [1, 2, 3, 4]
     try:
         requests = _requests(
             one,
             counts,
-            accumulator=None if accumulator is None else segment_of(accumulator),
-            others=[segment_of(text) for text in segments],
+            accumulator=segment_of(accumulators[0], option="--accumulator") if accumulators else None,
+            others=[segment_of(text, option="--segment") for text in segments],
             subtile=subtile,
             capacity=capacity,
             align=align,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.isolation.limits import apply as apply_limits
 from pytest_nvfp4.toolchain.worker import contract, options
@@ -23,7 +23,12 @@ from pytest_nvfp4.toolchain.worker.findings import Finding, described, from_exce
 from pytest_nvfp4.toolchain.worker.loading import load
 from pytest_nvfp4.toolchain.worker.startup import begin_imports, end_imports
 
+if TYPE_CHECKING:
+    from pytest_nvfp4.toolchain import hostside
+
 _RESULT_VARIABLE = "NVFP4_RESULT_FD"
+_CAPTURE_ERRORS = 5
+"""How many of the values that could not be captured are reported."""
 _WITHOUT_TVM_FFI = (
     "it asks for TVM-FFI and was compiled without, since its calls cannot be followed on a machine without a GPU; "
     "layouts, code and launches are the same"
@@ -91,6 +96,12 @@ class _Session:
             return (
                 f"it was compiled for {self.job['arch']}: name another architecture with --nvfp4-arch, "
                 "or `arch` in [tool.pytest_nvfp4]"
+            )
+        unknown = isinstance(error, KeyError) and error.args == (self.job["arch"],)
+        if unknown or "invalid arguments for Arch" in said:  # 4.8, 4.4
+            return (
+                f"CuTe DSL knows no architecture {self.job['arch']!r}: name another with --nvfp4-arch (nvfp4: --arch), "
+                "or `arch` in [tool.pytest_nvfp4]; a B200 is sm_100a"
             )
         if not self.entry and isinstance(error, ValueError) and "values to unpack" in said:
             return (
@@ -207,38 +218,28 @@ def _launch_record(launch: Any, problem: str) -> dict[str, Any]:
     }
 
 
+class _Launches:
+    """Counts launches, and reports the first of them."""
+
+    def __init__(self, session: _Session) -> None:
+        self._session = session
+        self.count = 0
+
+    def note(self, launch: Any) -> None:
+        self.count += 1
+        job = self._session.job
+        if self.count <= job["max_launches"]:
+            self._session.reporter.send("launch", **_launch_record(launch, job["problem"]["name"]))
+
+
 def _work(session: _Session) -> None:
     job = session.job
     begin_imports()
-    session.stage("import cutlass")
-    try:
-        import cutlass
-        import cutlass.cute
-    except Exception as error:
-        session.fail("environment", "nvidia-cutlass-dsl cannot be imported", error)
+    if not _import_dsl(session):
         return
-    folder = str(Path(cutlass.__file__ or "").parent)
-    session.reporter.send("dsl", version=getattr(cutlass, "__version__", "unknown"), folder=folder)
-    launches = 0
-
-    def on_launch(launch: Any) -> None:
-        nonlocal launches
-        launches += 1
-        if launches <= job["max_launches"]:
-            session.reporter.send("launch", **_launch_record(launch, job["problem"]["name"]))
-
-    from pytest_nvfp4.toolchain import device_model, hostside
-    from pytest_nvfp4.toolchain.compiled import CompiledModules
-
-    device = device_model.for_arch(job["arch"])
+    launches = _Launches(session)
     with contextlib.ExitStack() as stack:
-        modules = CompiledModules(keep=Path(job["compiled"])) if job.get("compiled") else None
-        side = stack.enter_context(hostside.install(on_launch, device=device, compiled=modules))
-        if contract.uses_torch(session.kernel, session.entry[0] if session.entry else None):
-            session.stage("import torch")
-            from pytest_nvfp4.toolchain import torch_cuda
-
-            stack.enter_context(torch_cuda.install(device=device, launches=side.launches))
+        side = _stand_in(session, launches, stack)
         try:
             options.install(job["options"], dump_dir=Path(job["artifacts"]))
         except options.OptionError as error:
@@ -249,41 +250,84 @@ def _work(session: _Session) -> None:
         contract.provide_task(beside=session.kernel.parent)
         if job["capture"]:
             session.capture.start()
-        # Objects of the DSL must not be touched, not even destroyed, once their compile is over: kept until the exit.
-        kept = session.kept
         try:
-            session.stage("import kernel")
-            first = session.entry[0] if session.entry else session.kernel
-            try:
-                module = load(first, beside=(session.kernel.parent, *session.roots))
-            except BaseException as error:
-                session.fail("import", f"{first.name} could not be imported", error)
-                return
-            session.stage("compile")
-            try:
-                kept.append(
-                    _call_entry(session, module, session.entry[1]) if session.entry else _call_contract(session, module)
-                )
-            except BaseException as error:
-                compiled = launches > 0 or any(Path(job["artifacts"]).glob("*.ptx"))
-                if compiled and not in_compile(error):
-                    session.fail("run", f"{session.kernel.name}: its host code failed after a compile", error)
-                else:
-                    session.fail("compile", f"{session.kernel.name} did not compile", error)
+            imported = _import_and_compile(session, launches)
         finally:
-            session.capture.stop()
-            session.reporter.send(
-                "values",
-                values=[[v.name, v.type, v.file, v.line] for v in session.capture.values()],
-                launches=launches,
-            )
-            for (file, line), message in list(session.capture.errors.items())[:5]:
-                session.report(Finding("capture", message, severity="warning", file=file, line=line))
+            _report_capture(session, launches)
+        if not imported:
+            return
         if job["capture"] and not session.failed and not session.capture.entered(session.kernel):
             session.report(_untouched(session))
         if side.without_tvm_ffi:
             session.report(Finding("environment", _WITHOUT_TVM_FFI, severity="warning", file=str(session.kernel)))
         session.stage("done")
+
+
+def _import_dsl(session: _Session) -> bool:
+    """Import it and say which it is; whether that went well."""
+    session.stage("import cutlass")
+    try:
+        import cutlass
+        import cutlass.cute
+    except Exception as error:
+        session.fail("environment", "nvidia-cutlass-dsl cannot be imported", error)
+        return False
+    folder = str(Path(cutlass.__file__ or "").parent)
+    session.reporter.send("dsl", version=getattr(cutlass, "__version__", "unknown"), folder=folder)
+    return True
+
+
+def _stand_in(session: _Session, launches: _Launches, stack: contextlib.ExitStack) -> hostside.HostSide:
+    """Put a device that is not there behind the driver, and behind torch where the kernel uses it."""
+    from pytest_nvfp4.toolchain import device_model, hostside
+    from pytest_nvfp4.toolchain.compiled import CompiledModules
+
+    job = session.job
+    device = device_model.for_arch(job["arch"])
+    modules = CompiledModules(keep=Path(job["compiled"])) if job.get("compiled") else None
+    side = stack.enter_context(hostside.install(launches.note, device=device, compiled=modules))
+    if contract.uses_torch(session.kernel, session.entry[0] if session.entry else None):
+        session.stage("import torch")
+        from pytest_nvfp4.toolchain import torch_cuda
+
+        stack.enter_context(torch_cuda.install(device=device, launches=side.launches))
+    return side
+
+
+def _import_and_compile(session: _Session, launches: _Launches) -> bool:
+    """Import the kernel, or what is configured in its place, and have it compile; False where it is not imported."""
+    session.stage("import kernel")
+    first = session.entry[0] if session.entry else session.kernel
+    try:
+        module = load(first, beside=(session.kernel.parent, *session.roots))
+    except BaseException as error:
+        session.fail("import", f"{first.name} could not be imported", error)
+        return False
+    session.stage("compile")
+    # Objects of the DSL must not be touched, not even destroyed, once their compile is over: kept until the exit.
+    session.kept.append(module)
+    try:
+        session.kept.append(
+            _call_entry(session, module, session.entry[1]) if session.entry else _call_contract(session, module)
+        )
+    except BaseException as error:
+        compiled = launches.count > 0 or any(Path(session.job["artifacts"]).glob("*.ptx"))
+        if compiled and not in_compile(error):
+            session.fail("run", f"{session.kernel.name}: its host code failed after a compile", error)
+        else:
+            session.fail("compile", f"{session.kernel.name} did not compile", error)
+    return True
+
+
+def _report_capture(session: _Session, launches: _Launches) -> None:
+    session.capture.stop()
+    session.reporter.send(
+        "values",
+        values=[[v.name, v.type, v.file, v.line] for v in session.capture.values()],
+        launches=launches.count,
+    )
+    for (file, line), message in list(session.capture.errors.items())[:_CAPTURE_ERRORS]:
+        session.report(Finding("capture", message, severity="warning", file=file, line=line))
 
 
 def _dependencies(session: _Session) -> list[str]:

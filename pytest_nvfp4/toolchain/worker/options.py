@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,10 @@ _OURS = {
 
 class OptionError(ValueError):
     """A compile option that the installed DSL does not know or that is not for the user to set."""
+
+
+_SHOWN_CODE = re.compile(r"\n(?:\s|\x1b\[[\d;]*m)*-->")
+"""Where DSL 4.8 goes on to show the lines of this package that called it."""
 
 
 def _class_of(dest: str, known: dict[Any, Any]) -> Any:
@@ -45,7 +50,8 @@ def install(extra: Sequence[str], *, dump_dir: Path) -> None:
         try:
             parsed = compiler._parse_compile_options_from_str(text)
         except BaseException as error:  # argparse ends in SystemExit, the DSL in classes that differ by version
-            raise OptionError(f"the DSL does not accept the compile options {text!r}: {error}") from error
+            said = _SHOWN_CODE.split(str(error))[0].strip()
+            raise OptionError(f"the DSL does not accept the compile options {text!r}: {said}") from error
         for token in shlex.split(text):
             if token.startswith("--"):
                 dest = token[2:].partition("=")[0].replace("-", "_")
