@@ -171,6 +171,7 @@ def test_an_architecture_that_the_dsl_does_not_know(cli) -> None:
     assert result.code == 1
     assert "CuTe DSL knows no architecture 'sm_12'" in result.err
     assert "a B200 is sm_100a" in result.err
+    assert "sm_90a, sm_100, " in result.err, "what it knows"
 
 
 @pytest.mark.usefixtures("in_project")

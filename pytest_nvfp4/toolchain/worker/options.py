@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import re
 import shlex
 from collections.abc import Sequence
@@ -30,6 +32,27 @@ def _class_of(dest: str, known: dict[Any, Any]) -> Any:
         if cls.__name__.lower() == wanted:
             return cls
     return None
+
+
+def check_arch(arch: str) -> None:
+    """Refuse an architecture that the installed DSL does not know.
+
+    It would say so itself only where a kernel asks for the architecture, as an error of the kernel's.
+
+    Raises:
+        OptionError: it does not know it.
+    """
+    known: Any = None
+    for name in ("cutlass.base_dsl.enums", "cutlass.base_dsl.arch"):  # the first is 4.8's
+        with contextlib.suppress(ImportError):
+            known = getattr(importlib.import_module(name), "Arch", None)
+            break
+    names = list(getattr(known, "__members__", ()))
+    if names and arch not in names:
+        raise OptionError(
+            f"CuTe DSL knows no architecture {arch!r}, which --nvfp4-arch or `arch` in [tool.pytest_nvfp4] names: "
+            f"a B200 is sm_100a, a Hopper GPU sm_90a; it knows {', '.join(names)}"
+        )
 
 
 def install(extra: Sequence[str], *, dump_dir: Path) -> None:
