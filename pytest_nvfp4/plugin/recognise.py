@@ -126,3 +126,17 @@ def overlooked(paths: list[Path]) -> list[Path]:
         if source is not None and source.defines_contract:
             found.append(path)
     return found
+
+
+def named_without_kernel(config: pytest.Config) -> list[Path]:
+    """The files named on the command line in which there is nothing of a kernel, and which are no test modules."""
+    paths = [config.invocation_params.dir / str(argument).partition("::")[0] for argument in config.args]
+    return [
+        path
+        for path in dict.fromkeys(paths)
+        if path.suffix == ".py"
+        and path.is_file()
+        and path.name not in ("conftest.py", "__init__.py")
+        and not _is_test_module(path, config)
+        and read_source(path) is None
+    ]

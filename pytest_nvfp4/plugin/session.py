@@ -12,7 +12,7 @@ import pytest
 from pytest_nvfp4.plugin import ownership
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.ownership import Ledger
-from pytest_nvfp4.plugin.recognise import overlooked
+from pytest_nvfp4.plugin.recognise import named_without_kernel, overlooked
 from pytest_nvfp4.plugin.record import RECORDS, CheckRecord
 from pytest_nvfp4.plugin.state import RUN, Case
 from pytest_nvfp4.plugin.summary import Entry, Summary
@@ -174,9 +174,9 @@ class SessionHooks:
     def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
         """Say what changed without failing, what is unused, and what was written."""
         if not is_worker(self._config):
-            self._summary.show(
-                self._entries, terminalreporter, nothing_ran=exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED
-            )
+            nothing_ran = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED
+            self._summary.no_kernels = named_without_kernel(self._config) if nothing_ran else []
+            self._summary.show(self._entries, terminalreporter, nothing_ran=nothing_ran)
 
 
 def _fail(session: pytest.Session) -> None:

@@ -89,6 +89,7 @@ class Summary:
         unused: Snapshot files that nothing uses.
         removed: Those that were removed.
         not_removed: Those that could not be, and why.
+        no_kernels: Files that were named, though there is nothing of a kernel in them, where nothing else ran.
         lines: What writing the reports has to say: the text, and whether it is bad news.
         commands: Workflow commands for GitHub.
     """
@@ -97,6 +98,7 @@ class Summary:
     unused: list[Path] = field(default_factory=list)
     removed: list[Path] = field(default_factory=list)
     not_removed: dict[Path, OSError] = field(default_factory=dict)
+    no_kernels: list[Path] = field(default_factory=list)
     lines: list[tuple[str, bool]] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
 
@@ -237,7 +239,15 @@ class Summary:
             terminal.write_line(f"nvfp4: {self.run.relative(file)} could not be removed: {error}", red=True)
 
     def _show_overlooked(self, terminal: Any) -> None:
-        """Nothing was collected: say so if there were kernels that nobody was asked to check."""
+        """Nothing was collected: say what was named and is no kernel, or what kernels nobody was asked to check."""
+        for file in self.no_kernels:
+            terminal.write_line(
+                f"nvfp4: {self.run.relative(file)} defines no custom_kernel(data) and imports no cutlass, so there is "
+                "no kernel to check; where a function of yours compiles one with it: --nvfp4-entry FILE::FUNCTION",
+                yellow=True,
+            )
+        if self.no_kernels:
+            return
         kernels = overlooked(self.run.passed_over)
         if not kernels:
             return

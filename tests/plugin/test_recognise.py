@@ -92,6 +92,18 @@ class TestAFolder:
         assert "nvfp4: 1 file(s) define custom_kernel(data), such as kernels/k.py" in ran.text
         assert "nvfp4_kernels" in ran.text
 
+    def test_a_named_file_without_a_kernel_is_told(self, project: Project, more_workers: tuple[str, ...]) -> None:
+        project.file("kernels/k.py", KERNEL)
+        project.file("kernels/plain.py", "x = 1\n")
+        ran = project.run("kernels/plain.py", *more_workers)
+        assert ran.code == pytest.ExitCode.NO_TESTS_COLLECTED
+        assert "nvfp4: kernels/plain.py defines no custom_kernel(data) and imports no cutlass" in ran.text
+        assert "kernels/k.py" not in ran.text, "nobody asked for it"
+
+    def test_a_named_module_of_tests_without_a_test_is_pytests_own(self, project: Project) -> None:
+        project.file("test_plain.py", "x = 1\n")
+        assert "no kernel to check" not in project.run("test_plain.py").text
+
     def test_that_hint_is_for_kernels_only(self, project: Project) -> None:
         project.file("kernels/plain.py", "x = 1\n")
         assert "nvfp4:" not in project.run("kernels").text
