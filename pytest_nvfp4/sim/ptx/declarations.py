@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_nvfp4.sim.ptx.lexer import PtxError, Token
@@ -28,6 +29,7 @@ TYPE_BITS = {
 
 _FLOATS = {"f16", "bf16", "f32", "f64"}
 _VECTOR = {"v2": 2, "v4": 4}
+_OPAQUE = {"texref", "samplerref", "surfref"}
 _HEAD = re.compile(r"\s*\.([a-z]\w*)(?:\s+(\d+)(?=\s))?")
 _NAME = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*")
 _RANGE = re.compile(r"([A-Za-z_$%][\w$]*)\s*(?:<\s*(\d+)\s*>)?\Z")
@@ -74,12 +76,50 @@ def registers(token: Token) -> RegisterNames:
     return RegisterNames(names, bits, length)
 
 
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What the variables of one declaration share.
+
+    Attributes:
+        space, kind: State space and type.
+        align: Its ``.align``; 0 without one.
+        length: Elements of the vector, or 1.
+        external: It is ``.extern``.
+        refused: Why it cannot be modelled; empty if it can.
+    """
+
+    space: str
+    kind: str
+    align: int
+    length: int
+    external: bool
+    refused: str
+
+    @property
+    def element(self) -> int:
+        """Bytes of one variable that is no array."""
+        return TYPE_BITS[self.kind] // 8 * self.length
+
+
 def variables(token: Token) -> tuple[list[Variable], dict[str, str]]:
     """The variables of one declaration, and those that cannot be modelled with the reason.
 
     Raises:
         PtxError: it is not a declaration of a variable.
     """
+    common, rest = _common(token)
+    found: list[Variable] = []
+    reasons: dict[str, str] = {}
+    for name, extents, initial in _declarators(token, rest):
+        variable, reason = _variable(token, common, name, extents, initial)
+        found.append(variable)
+        if reason:
+            reasons[name] = f"{name} is {reason}, which is not modelled"
+    return found, reasons
+
+
+def _common(token: Token) -> tuple[_Common, str]:
+    """What stands before the names of a declaration, and the rest."""
     heads, rest = _heads(token.text)
     space = ""
     kind = ""
@@ -98,7 +138,7 @@ def variables(token: Token) -> tuple[list[Variable], dict[str, str]]:
             length = _VECTOR[word]
         elif word in TYPE_BITS and not kind:
             kind = word
-        elif word in ("texref", "samplerref", "surfref"):
+        elif word in _OPAQUE:
             kind, refused = "u64", f"a .{word} variable"
         elif word == "tex":
             space, refused = "global", "a variable of the .tex space"
@@ -106,37 +146,37 @@ def variables(token: Token) -> tuple[list[Variable], dict[str, str]]:
             refused = "a variable with .attribute"
             rest = re.sub(r"\A\s*\([^)]*\)", "", rest)
             more, rest = _heads(rest)
-            heads.extend(more)
+            heads.extend(more)  # the loop goes on with what stands after the attribute
         else:
             raise _error(token, f".{word}: expected a state space, .align, a vector length or a type")
     if not space or not kind or kind == "pred":
         raise _error(token, "expected a declaration with a state space (.shared, .global, .const, .local) and a type")
     if align & (align - 1):
         raise _error(token, f".align {align}: expected a power of two")
-    element = TYPE_BITS[kind] // 8 * length
-    found: list[Variable] = []
-    reasons: dict[str, str] = {}
-    for name, dimensions, initial in _declarators(token, rest):
-        extents = dimensions
-        if initial is not None and space not in ("global", "const"):
-            raise _error(token, f"{name} lies in .{space} and has an initial value: only .global and .const may")
-        data = b""
-        if initial is not None and not refused:
-            try:
-                extents, data = _initial(token, (name, kind, length), initial, dimensions)
-            except _UnmodelledError as error:
-                reasons[name] = f"{name} is initialised with {error}, which is not modelled"
-        if any(not size for size in extents) and not external:
-            raise _error(token, f"{name} has no size: expected one, or .extern, or an initial value")
-        size = element
-        for extent in extents:
-            size *= 0 if extent is None else extent
-        if refused:
-            reasons[name] = f"{name} is {refused}, which is not modelled"
-        if space in ("global", "const") and not external:
-            data = data.ljust(size, b"\0")
-        found.append(Variable(name, space, size, align or element, data, external))
-    return found, reasons
+    return _Common(space, kind, align, length, external, refused), rest
+
+
+def _variable(
+    token: Token, common: _Common, name: str, extents: list[int | None], initial: str | None
+) -> tuple[Variable, str]:
+    """One variable, and why it cannot be modelled; empty if it can."""
+    initialisable = common.space in ("global", "const")
+    if initial is not None and not initialisable:
+        raise _error(token, f"{name} lies in .{common.space} and has an initial value: only .global and .const may")
+    data, reason = b"", common.refused
+    if initial is not None and not reason:
+        try:
+            extents, data = _initial(token, (name, common.kind, common.length), initial, extents)
+        except _UnmodelledError as error:
+            reason = f"initialised with {error}"
+    if any(not size for size in extents) and not common.external:
+        raise _error(token, f"{name} has no size: expected one, or .extern, or an initial value")
+    size = common.element
+    for extent in extents:
+        size *= 0 if extent is None else extent
+    if initialisable and not common.external:
+        data = data.ljust(size, b"\0")
+    return Variable(name, common.space, size, common.align or common.element, data, common.external), reason
 
 
 def parameters(text: str, token: Token) -> tuple[Parameter, ...]:
@@ -155,23 +195,7 @@ def parameters(text: str, token: Token) -> tuple[Parameter, ...]:
         heads, rest = _heads(piece)
         if not heads or heads[0][0] != "param":
             raise _error(token, f"{piece.strip()!r}: expected .param")
-        kind = ""
-        align = 0
-        pointer = False
-        for word, number in heads[1:]:
-            if word == "align" and number is not None:
-                # After .ptr it is the alignment of what the parameter points to.
-                align = align if pointer else int(number)
-            elif word == "ptr":
-                pointer = True
-            elif pointer and word in ("global", "shared", "const", "local"):
-                continue
-            elif word in TYPE_BITS and not kind:
-                kind = word
-            elif word in ("texref", "samplerref", "surfref") and not kind:
-                kind = "u64"
-            else:
-                raise _error(token, f".{word} of a parameter: expected .align, a type or .ptr")
+        kind, align = _parameter_type(token, heads[1:])
         if not kind:
             raise _error(token, f"{piece.strip()!r}: expected a type")
         declared = list(_declarators(token, rest))
@@ -188,6 +212,28 @@ def parameters(text: str, token: Token) -> tuple[Parameter, ...]:
         found.append(Parameter(name, size, align, offset))
         offset += size
     return tuple(found)
+
+
+def _parameter_type(token: Token, heads: list[tuple[str, str | None]]) -> tuple[str, int]:
+    """The type of a parameter, empty if it has none, and its ``.align``, 0 without one."""
+    kind = ""
+    align = 0
+    pointer = False
+    for word, number in heads:
+        if word == "align" and number is not None:
+            # After .ptr it is the alignment of what the parameter points to.
+            align = align if pointer else int(number)
+        elif word == "ptr":
+            pointer = True
+        elif pointer and word in ("global", "shared", "const", "local"):
+            continue
+        elif word in TYPE_BITS and not kind:
+            kind = word
+        elif word in _OPAQUE and not kind:
+            kind = "u64"
+        else:
+            raise _error(token, f".{word} of a parameter: expected .align, a type or .ptr")
+    return kind, align
 
 
 class _UnmodelledError(Exception):

@@ -169,6 +169,8 @@ class Instruction:
 
 
 _TYPES = {0: "f16", 1: "f32", 2: "s32"}
+_Refuse = Callable[..., Fault]
+"""Makes the fault of an instruction descriptor, of a reason and a hint."""
 
 
 @lru_cache(maxsize=4096)
@@ -190,46 +192,13 @@ def instruction(value: int, kind_name: str, group: int, vector: int, what: str) 
 
     if value >> 2 & 1:
         raise Unsupported(f"{what}: sparse A (bit 2 of instruction descriptor {value:#010x})")
-    d = "f32"
-    saturate = False
-    scale = ""
-    a_id = b_id = 0
-    if kind.scaled:
-        m = (value >> 27 & 3) << 7
-        reserved = 0x0700_004B
-        if kind.k == 64:
-            reserved |= 0x1000
-            if value >> 31:
-                raise refuse("K = 96 (bit 31), which sm_103a has and sm_100a has not")
-        else:
-            reserved |= 1 << 31
-        scale = "ue8m0" if value >> 23 & 1 else "ue4m3"
-        a_id, b_id = value >> 29 & 3, value >> 4 & 3
-        if vector not in kind.scales.get(scale, ()):
-            legal = "; ".join(f"{s} with {' or '.join(map(str, v))} a row" for s, v in kind.scales.items())
-            raise refuse(
-                f"scale type {scale} (bit 23) with {vector} scale factors a row and instruction; legal: {legal}",
-                "look at sf_dtype and sf_vec_size of the MMA",
-            )
-        for name, sf_id in (("SFA", a_id), ("SFB", b_id)):
-            if sf_id % vector:
-                legal = "0" if vector == 4 else "0 or 2"
-                raise refuse(f"{name} id {sf_id} with {vector} scale factors a row; it must be {legal}")
-    else:
-        m = (value >> 24 & 31) << 4
-        reserved = 0x2080_0043 | 3 << 30
-        if value >> 4 & 3 not in kind.outputs:
-            raise refuse(f"D type {value >> 4 & 3} (0 f16, 1 f32, 2 s32), which this kind has not")
-        d = _TYPES[value >> 4 & 3]
-        saturate = bool(value >> 3 & 1)
-        if saturate and kind.name != "i8":
-            raise refuse("saturation (bit 3) is for .kind::i8 only")
-    if value & reserved:
-        raise refuse(f"reserved bits {value & reserved:#010x} are set")
+    own = _scaled(value, kind, vector, refuse) if kind.scaled else _plain(value, kind, refuse)
+    if value & own.reserved:
+        raise refuse(f"reserved bits {value & own.reserved:#010x} are set")
     a, b = kind.formats.get(value >> 7 & 7), kind.formats.get(value >> 10 & 7)
     if a is None or b is None:
         raise refuse(f"A type {value >> 7 & 7}, B type {value >> 10 & 7}; this kind has {kind.formats}")
-    if kind.name == "f16" and d == "f16" and "bf16" in (a, b):
+    if kind.name == "f16" and own.d == "f16" and "bf16" in (a, b):
         raise refuse("an f16 accumulator takes f16 operands only")
     negate_a, negate_b = bool(value >> 13 & 1), bool(value >> 14 & 1)
     if (negate_a or negate_b) and not kind.negatable:
@@ -241,13 +210,59 @@ def instruction(value: int, kind_name: str, group: int, vector: int, what: str) 
         if mn and form in ("e2m3", "e3m2", "e2m1"):
             raise refuse(f"MN-major {name} of {form}; only 8-, 16- and 32-bit elements can be MN-major")
     n = (value >> 17 & 63) << 3
-    _check_shape(kind, group, m, n, b_mn, refuse)
+    _check_shape(kind, group, own.m, n, b_mn, refuse)
     return Instruction(
-        kind, group, m, n, a, b, d, negate_a, negate_b, a_mn, b_mn, saturate, scale, vector, a_id, b_id
+        kind, group, own.m, n, a, b, own.d, negate_a, negate_b, a_mn, b_mn, own.saturate, own.scale, vector, own.a_id,
+        own.b_id,
     )  # fmt: skip
 
 
-def _check_shape(kind: Kind, group: int, m: int, n: int, b_mn: bool, refuse: Callable[[str], Fault]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """The fields that block-scaled kinds have otherwise than the others, and the bits that neither may set."""
+
+    m: int
+    reserved: int
+    d: str = "f32"
+    saturate: bool = False
+    scale: str = ""
+    a_id: int = 0
+    b_id: int = 0
+
+
+def _scaled(value: int, kind: Kind, vector: int, refuse: _Refuse) -> _Own:
+    reserved = 0x0700_004B
+    if kind.k == 64:
+        reserved |= 0x1000
+        if value >> 31:
+            raise refuse("K = 96 (bit 31), which sm_103a has and sm_100a has not")
+    else:
+        reserved |= 1 << 31
+    scale = "ue8m0" if value >> 23 & 1 else "ue4m3"
+    a_id, b_id = value >> 29 & 3, value >> 4 & 3
+    if vector not in kind.scales.get(scale, ()):
+        legal = "; ".join(f"{s} with {' or '.join(map(str, v))} a row" for s, v in kind.scales.items())
+        raise refuse(
+            f"scale type {scale} (bit 23) with {vector} scale factors a row and instruction; legal: {legal}",
+            "look at sf_dtype and sf_vec_size of the MMA",
+        )
+    for name, sf_id in (("SFA", a_id), ("SFB", b_id)):
+        if sf_id % vector:
+            legal = "0" if vector == 4 else "0 or 2"
+            raise refuse(f"{name} id {sf_id} with {vector} scale factors a row; it must be {legal}")
+    return _Own((value >> 27 & 3) << 7, reserved, scale=scale, a_id=a_id, b_id=b_id)
+
+
+def _plain(value: int, kind: Kind, refuse: _Refuse) -> _Own:
+    if value >> 4 & 3 not in kind.outputs:
+        raise refuse(f"D type {value >> 4 & 3} (0 f16, 1 f32, 2 s32), which this kind has not")
+    saturate = bool(value >> 3 & 1)
+    if saturate and kind.name != "i8":
+        raise refuse("saturation (bit 3) is for .kind::i8 only")
+    return _Own((value >> 24 & 31) << 4, 0x2080_0043 | 3 << 30, d=_TYPES[value >> 4 & 3], saturate=saturate)
+
+
+def _check_shape(kind: Kind, group: int, m: int, n: int, b_mn: bool, refuse: _Refuse) -> None:
     legal_m = (128, 256) if group == 2 else (128,) if kind.scaled else (64, 128)
     if m not in legal_m:
         raise refuse(f"M = {m}; it must be {' or '.join(map(str, legal_m))}")
