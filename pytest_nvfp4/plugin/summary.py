@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +112,8 @@ class Summary:
         if not wanted:
             return True
         try:
-            report = self._report(entries)
+            absolute = self._report(entries)
+            report = self._portable(absolute)
         except Exception as error:
             return self._broken("the reports", error)
         written = []
@@ -127,7 +128,7 @@ class Summary:
         if entries and step:
             written.append(self._write_step(report, environ))
         if entries and actions:
-            written.append(self._annotate(report, environ))
+            written.append(self._annotate(absolute, environ))
         return all(written)
 
     def _report(self, entries: Sequence[Entry]) -> Report:
@@ -145,6 +146,14 @@ class Summary:
             },
             threshold=Severity.parse(self.run.options.fail_on),
         )
+
+    def _portable(self, report: Report) -> Report:
+        """The report with files as the user names them: it is read on other machines, where this root is nothing."""
+        checks = [
+            check if check.file is None else replace(check, file=self.run.relative(Path(check.file)))
+            for check in report.checks
+        ]
+        return replace(report, checks=checks)
 
     def _write(self, path: Path, render: Callable[[], str], what: str) -> bool:
         try:

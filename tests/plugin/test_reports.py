@@ -38,7 +38,8 @@ def test_html_and_markdown_hold_every_check(changed: Project, workers: tuple[str
     assert markdown.count("go.stages") == 1
     assert "1 layout change of severe.py at or above the gate (permuted)" in markdown
     assert "if the change is meant: pytest severe.py --snapshot-update" in markdown
-    assert f":{LINE_OF_STAGES}`" in markdown
+    assert f"At `severe.py:{LINE_OF_STAGES}`" in markdown
+    assert str(changed.path) not in markdown + page.read_text(), "the folder of this machine is nothing elsewhere"
 
 
 def test_a_kernel_that_did_not_compile_is_in_them(project: Project) -> None:
