@@ -242,8 +242,12 @@ def _here(program: Execution, device: str, pass_on: OnOutput, simulating: Simula
     except DeviceUnavailableError as error:
         raise InputError(str(error)) from error
     if chosen.name == "sim":
-        return execute(program, backend="sim", on_output=pass_on, simulating=simulating).exit_status
-    return execute(program, backend="cuda", visible=visible_gpus()[0], on_output=pass_on).exit_status
+        done = execute(program, backend="sim", on_output=pass_on, simulating=simulating)
+    else:
+        done = execute(program, backend="cuda", visible=visible_gpus()[0], on_output=pass_on)
+    if done.timed_out:
+        output.note(f"the program was stopped after {program.deadline_s:g} s; raise --timeout if it needs more")
+    return done.exit_status
 
 
 def _there(program: Execution, device: str, where: Where, pass_on: OnOutput) -> int:
