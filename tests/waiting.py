@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LONGEST_S = 120.0
+LONGEST_S = 180.0
 """Only what would never come true is waited for so long; processes of tests that are to be ended sleep longer."""
 
 

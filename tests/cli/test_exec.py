@@ -13,8 +13,9 @@ import pytest
 
 from pytest_nvfp4.cli import mounts
 from tests.cli.helpers import ROOT, Result, git, run_process
-from tests.device.remote.far_side import SLEEPS, alive, read_pids, until
+from tests.device.remote.far_side import SLEEPS, read_pids
 from tests.device.remote.ssh.conftest import Sshd, sshd
+from tests.waiting import LONGEST_S, alive, until
 
 __all__ = ["sshd"]
 
@@ -54,7 +55,7 @@ def run(*arguments: object, cwd: Path | None = None, stdin: bytes = b"", **envir
         env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
         input=stdin,
         capture_output=True,
-        timeout=120,
+        timeout=LONGEST_S,
         check=False,
     )
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
@@ -189,7 +190,7 @@ def test_ctrl_c_ends_it_there_too(sshd: Sshd, tmp_path: Path) -> None:
         assert ours.stdout is not None
         assert ours.stdout.readline() == b"up\n", "output comes while it runs"
         ours.send_signal(signal.SIGINT)
-        assert ours.wait(timeout=40) == 130
+        assert ours.wait(timeout=LONGEST_S) == 130
     finally:
         ours.kill()
         ours.communicate()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from pytest_nvfp4.device.job import Case, Job, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.remote.base import Batch
 from pytest_nvfp4.problem import parse_shape
+from tests.waiting import until
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 HONEST = KERNELS / "honest.py"
@@ -32,24 +31,6 @@ def batch_of(kernel: Path, *, deadline_s: float = 120.0, action: str = "verify",
     case = Case(problem=ProblemSpec.of(parse_shape("40x128x256")), family="gpumode")
     job = Job(id=identity, action=action, kernel=spec, cases=(case,), deadline_s=deadline_s)  # type: ignore[arg-type]
     return Batch(jobs=(job,))
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits for its parent does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def until(true: Callable[[], bool], *, within_s: float = 30.0) -> bool:
-    """Whether something comes true in time."""
-    end = time.monotonic() + within_s
-    while not true():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def read_pids(file: Path) -> list[int]:

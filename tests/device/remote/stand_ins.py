@@ -80,7 +80,8 @@ if "--help" in args:
 given = dict(zip(args[1:], args[2:]))
 answer = home / "answer"
 if (home / "sleep").exists():
-    (home / "started").write_text(str(os.getpid()))
+    (home / "starting").write_text(str(os.getpid()))
+    (home / "starting").rename(home / "started")
     time.sleep(600)
 if not answer.exists():
     print((home / "error").read_text(), file=sys.stderr)

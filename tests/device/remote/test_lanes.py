@@ -10,7 +10,7 @@ import pytest
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Answer, Batch, RemoteError
 from pytest_nvfp4.device.remote.lanes import Lanes, OpeningError, Work
-from tests.device.remote.far_side import until
+from tests.waiting import LONGEST_S, until
 
 
 def probe(name: str) -> Batch:
@@ -27,7 +27,7 @@ class Doing:
     def __call__(self, work: Work) -> Answer:
         self.seen.append((work.lane, work.batch.jobs[0].id))
         work.on_stop = self.go.set
-        assert self.go.wait(20)
+        assert self.go.wait(LONGEST_S)
         if work.stopped.is_set():
             raise RemoteError("lost", "it was killed")
         return Answer(batch=work.batch.id, results=())
@@ -48,10 +48,10 @@ def test_as_many_as_there_are_lanes_run_in_order(doing: Doing) -> None:
     assert {lane for lane, _ in doing.seen} == {0, 1}
     assert list(lanes.collect(handles, timeout_s=0)) == [], "none has ended"
     doing.go.set()
-    ends = list(lanes.collect(handles, timeout_s=20))
+    ends = list(lanes.collect(handles, timeout_s=LONGEST_S))
     assert {end.handle.batch.id for end in ends} == {handle.batch.id for handle in handles}
     assert all(end.answer is not None for end in ends)
-    assert list(lanes.collect(handles, timeout_s=20)) == [], "each is given once, and nothing is waited for"
+    assert list(lanes.collect(handles, timeout_s=LONGEST_S)) == [], "each is given once, and nothing is waited for"
     assert lanes.busy_s > 0
     lanes.close(wait_s=5)
 
@@ -61,11 +61,11 @@ def test_what_is_cancelled_ends_as_cancelled(doing: Doing) -> None:
     handles = lanes.submit([probe(name) for name in "ab"])
     assert until(lambda: lanes.counts == (1, 1))
     lanes.cancel(handles)
-    ends = list(lanes.collect(handles, timeout_s=20))
+    ends = list(lanes.collect(handles, timeout_s=LONGEST_S))
     assert [end.error and end.error.trouble for end in ends] == ["cancelled"] * 2
     assert [name for _, name in doing.seen] == ["a"], "the other never ran"
     (again,) = lanes.submit([probe("c")])
-    (end,) = lanes.collect([again], timeout_s=20)
+    (end,) = lanes.collect([again], timeout_s=LONGEST_S)
     assert end.answer is not None
     lanes.close(wait_s=5)
     with pytest.raises(RemoteError, match="was stopped"):
@@ -81,7 +81,7 @@ def test_trouble_that_all_would_meet_ends_all_but_once_tried() -> None:
 
     lanes = Lanes(1, work)
     handles = lanes.submit([probe(str(index)) for index in range(50)])
-    ends = list(lanes.collect(handles, timeout_s=20))
+    ends = list(lanes.collect(handles, timeout_s=LONGEST_S))
     assert len(ends) == 50
     assert {str(end.error) for end in ends} == {"no key"}
     assert len(tried) == 1
@@ -96,5 +96,5 @@ def test_trouble_of_one_is_its_own() -> None:
         return Answer(batch=work.batch.id, results=())
 
     lanes = Lanes(1, work)
-    ends = list(lanes.collect(lanes.submit([probe("bad"), probe("good")]), timeout_s=20))
+    ends = list(lanes.collect(lanes.submit([probe("bad"), probe("good")]), timeout_s=LONGEST_S))
     assert [end.error and (end.error.trouble, str(end.error)) for end in ends] == [("far", "ValueError: odd"), None]

@@ -15,7 +15,8 @@ from pytest_nvfp4.device.remote.popcorn import PopcornRemote, PopcornTarget
 from pytest_nvfp4.device.remote.popcorn_output import parse
 from pytest_nvfp4.device.result import Result
 from tests.device.remote import stand_ins
-from tests.device.remote.far_side import HONEST, alive, batch_of, until
+from tests.device.remote.far_side import HONEST, batch_of
+from tests.waiting import LONGEST_S, alive, far_enough, until
 
 
 @pytest.fixture
@@ -30,13 +31,13 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def remote() -> Iterator[PopcornRemote]:
-    made = PopcornRemote(RemoteOptions(timeout_s=30))
+    made = PopcornRemote(RemoteOptions(timeout_s=LONGEST_S))
     yield made
     made.stop()
 
 
 def end(remote: PopcornRemote, batch: Batch) -> Result | RemoteError:
-    (arrival,) = remote.collect(remote.submit([batch]), timeout_s=60)
+    (arrival,) = remote.collect(remote.submit([batch]), timeout_s=10 * LONGEST_S)
     if arrival.error is not None:
         return arrival.error
     assert arrival.answer is not None
@@ -181,17 +182,19 @@ def test_what_is_missing_is_named(there: Path, remote: PopcornRemote, monkeypatc
 
 def test_it_is_not_waited_for_without_end(there: Path) -> None:
     (there / "sleep").touch()
-    impatient = PopcornRemote(RemoteOptions(timeout_s=1))
-    found = end(impatient, batch_of(HONEST))
+    found = far_enough(
+        lambda timeout_s: end(PopcornRemote(RemoteOptions(timeout_s=timeout_s)), batch_of(HONEST)),
+        lambda _: (there / "started").exists(),
+    )
     assert isinstance(found, RemoteError)
     assert found.trouble == "timeout"
     remote = PopcornRemote(RemoteOptions())
     (there / "started").unlink()
     handles = remote.submit([batch_of(HONEST)])
     assert until((there / "started").exists)
-    pid = int((there / "started").read_text() or 0)
+    pid = int((there / "started").read_text())
     threading.Timer(0.1, remote.cancel, [handles]).start()
-    (arrival,) = remote.collect(handles, timeout_s=20)
+    (arrival,) = remote.collect(handles, timeout_s=LONGEST_S)
     assert arrival.error is not None
     assert arrival.error.trouble == "cancelled"
     assert until(lambda: not alive(pid))

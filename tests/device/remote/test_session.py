@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +13,8 @@ import pytest
 from pytest_nvfp4.device.remote.base import Answer, Batch, RemoteError
 from pytest_nvfp4.device.remote.kept import KeptAnswers
 from pytest_nvfp4.device.remote.session import RemoteSession, Ticket
+from tests import waiting
+from tests.waiting import LONGEST_S
 
 from .fakes import FakeRemote, batch, job, passed
 
@@ -26,10 +28,7 @@ def wait_error(ticket: Ticket) -> RemoteError:
 
 
 def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+    assert waiting.until(condition)
 
 
 @pytest.fixture
@@ -65,15 +64,13 @@ def test_one_that_is_waited_for_goes_out_next(session: Any) -> None:
     release = threading.Event()
 
     def slow(sent: Batch) -> Answer:
-        release.wait(10)
+        release.wait(LONGEST_S)
         return passed(sent)
 
     remote = FakeRemote(slow)
     one = session(remote)
     tickets = one.add([batch(number) for number in range(10)])
-    until = time.monotonic() + 10
-    while not remote.sent and time.monotonic() < until:
-        time.sleep(0.001)  # what may be out at once is out; the rest still waits here
+    until(lambda: remote.sent)  # what may be out at once is out; the rest still waits here
     one.hurry(tickets[9])
     (urgent,) = one.add([batch(99)], urgent=True)
     release.set()
@@ -95,16 +92,20 @@ def test_what_has_no_answer_in_time_is_given_up(session: Any, containers: int | 
     assert first.batch.id in remote.cancelled
 
 
-def test_answers_keep_the_others_alive(session: Any) -> None:
+def test_answers_keep_the_others_alive(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that moves is not late, however long its last batch has waited."""
+    from pytest_nvfp4.device.remote import session as module
+
+    clock = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     done: list[int] = []
 
     def slow(sent: Batch) -> Answer:
-        time.sleep(0.1)
+        clock[0] += 100.0
         done.append(1)
         return passed(sent)
 
-    tickets = session(FakeRemote(slow), timeout_s=0.5).add([batch(number) for number in range(12)])
+    tickets = session(FakeRemote(slow), timeout_s=500.0).add([batch(number) for number in range(12)])
     for ticket in tickets:
         ticket.wait()
     assert len(done) == 12
@@ -187,7 +188,7 @@ def test_closing_ends_a_remote_that_waits_to_be_set_up(session: Any, monkeypatch
 
     class Building(FakeRemote):
         def submit(self, _: Any) -> Any:
-            assert stopped.wait(10)
+            assert stopped.wait(LONGEST_S)
             raise RemoteError("cancelled", "it was stopped")
 
         def stop(self) -> None:

@@ -13,7 +13,8 @@ import pytest
 from pytest_nvfp4.device.remote.base import Answer, Executes, Execution, RemoteError, RemoteOptions
 from pytest_nvfp4.device.remote.wafer import WaferRemote, WaferTarget
 from tests.device.remote import stand_ins
-from tests.device.remote.far_side import HONEST, alive, batch_of, until
+from tests.device.remote.far_side import HONEST, batch_of
+from tests.waiting import LONGEST_S, alive, until
 
 Make = Callable[[str], WaferRemote]
 
@@ -32,7 +33,7 @@ def remote() -> Iterator[Make]:
     made: list[WaferRemote] = []
 
     def make(target: str) -> WaferRemote:
-        made.append(WaferRemote(RemoteOptions(target=target, timeout_s=120)))
+        made.append(WaferRemote(RemoteOptions(target=target, timeout_s=LONGEST_S)))
         return made[-1]
 
     yield make
@@ -41,7 +42,7 @@ def remote() -> Iterator[Make]:
 
 
 def end(remote: WaferRemote) -> Answer | RemoteError:
-    (arrival,) = remote.collect(remote.submit([batch_of(HONEST)]), timeout_s=120)
+    (arrival,) = remote.collect(remote.submit([batch_of(HONEST)]), timeout_s=LONGEST_S)
     found = arrival.answer or arrival.error
     assert found is not None
     return found
@@ -129,7 +130,7 @@ def test_what_is_cancelled_ends_and_its_sandbox_goes(there: Path, remote: Make) 
     assert until((there / "started").exists)
     pid = int((there / "started").read_text())
     one.cancel(handles)
-    ends = list(one.collect(handles, timeout_s=20))
+    ends = list(one.collect(handles, timeout_s=LONGEST_S))
     assert [end.error and end.error.trouble for end in ends] == ["cancelled", "cancelled"]
     assert until(lambda: not alive(pid))
     one.stop()
@@ -143,7 +144,7 @@ def test_a_cancel_leaves_the_users_own_sandbox(there: Path, remote: Make) -> Non
     handles = one.submit([batch_of(HONEST)])
     assert until((there / "started").exists)
     one.cancel(handles)
-    (end,) = one.collect(handles, timeout_s=20)
+    (end,) = one.collect(handles, timeout_s=LONGEST_S)
     assert end.error is not None
     assert end.error.trouble == "cancelled"
     one.stop()

@@ -30,6 +30,8 @@ _PING_S = 15.0
 _NOISE = 1 << 16
 _KEPT_ERRORS = 1 << 14
 _END_S = 8.0
+_WORDS_S = 5.0
+"""What a command wrote before it ended may take to be read; something else may hold its error output open."""
 _SLACK_S = 60.0
 _WAIT_S = 900.0
 _UNSTARTED_S = 0.5
@@ -267,7 +269,7 @@ class Line:
             return RemoteError("cancelled", f"the line to {self._settings.where} was closed")
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_END_S)
-        self._readers[0].join(timeout=1)
+        self._readers[0].join(timeout=_WORDS_S)
         error = self._explain(self._process.poll(), b"".join(self._errors).decode("utf-8", "replace").strip())
         if self.about is None:
             return error

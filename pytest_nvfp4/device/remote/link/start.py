@@ -45,16 +45,20 @@ def clear(parent: Path) -> None:
 @contextmanager
 def own_folder(parent: Path) -> Iterator[Path]:
     """A new folder, readable by its owner alone, and removed at the end."""
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-    try:
-        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield folder
+            descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if os.fstat(descriptor).st_nlink == 0:  # another agent had the lock first, and cleared it away
+                    continue
+                yield folder
+                return
+            finally:
+                os.close(descriptor)
         finally:
-            os.close(descriptor)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def unpack(data: bytes, folder: Path) -> None:

@@ -156,7 +156,10 @@ class Connection:
                             f"the app was not ready within {self._options.timeout_s:.0f} s (--nvfp4-remote-timeout)",
                             "an image is built once and kept: allow more time, or deploy the app ahead of the session",
                         ) from None
-                    loop.run(self.sign_of_life(doing), timeout_s=2 * patience.SIGN_S + 1)
+                    try:
+                        loop.run(self.sign_of_life(doing), timeout_s=2 * patience.SIGN_S + 1)
+                    except concurrent.futures.TimeoutError:
+                        raise silent(patience.QUIET_S + 2 * patience.SIGN_S, doing=doing) from None
         except RemoteError:
             raise
         except BaseException as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.device.remote.link.gpu_lock import gpu_to_itself
+from tests.waiting import LONGEST_S
 
 HOLDS = """
 import sys
@@ -36,14 +37,14 @@ def test_another_waits_and_gets_it_when_the_first_is_killed(tmp_path: Path) -> N
 
         thread = threading.Thread(target=want)
         thread.start()
-        assert said.wait(20), "that it waits is said"
+        assert said.wait(LONGEST_S), "that it waits is said"
         assert not got.is_set()
         with gpu_to_itself("1", waiting=lambda: pytest.fail("another GPU is free"), folder=tmp_path):
             pass
     finally:
         holder.kill()
         holder.communicate()
-    assert got.wait(20)
+    assert got.wait(LONGEST_S)
     thread.join()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import signal
@@ -9,7 +10,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,9 +17,10 @@ import pytest
 
 from pytest_nvfp4.device.remote.base import Execution, RemoteError
 from pytest_nvfp4.device.remote.bundle import bundle
-from pytest_nvfp4.device.remote.link import near
+from pytest_nvfp4.device.remote.link import near, start
 from pytest_nvfp4.device.remote.link.near import START, Line, Settings
-from tests.device.remote.far_side import HONEST, SLEEPS, alive, batch_of, children, read_pids, script, until
+from tests.device.remote.far_side import HONEST, SLEEPS, batch_of, children, read_pids, script
+from tests.waiting import LONGEST_S, alive, until
 
 Open = Callable[..., Line]
 
@@ -37,12 +38,13 @@ def far(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def line(far: Path) -> Iterator[Open]:
-    """Makes lines, and closes them."""
+def line(far: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Makes lines, and closes them; the far end may take its time to put away what it has."""
+    monkeypatch.setattr(near, "_END_S", LONGEST_S)
     made: list[Line] = []
 
     def make(*command: str, **settings: object) -> Line:
-        settings = {"folder": str(far), "hello_s": 20, "ready_s": 60, **settings}
+        settings = {"folder": str(far), "hello_s": LONGEST_S, "ready_s": LONGEST_S, **settings}
         one = Line(
             list(command) or [sys.executable, "-c", START],
             environ=os.environ,
@@ -96,16 +98,26 @@ def test_a_program_runs_there_and_nothing_is_left(line: Open, far: Path) -> None
     assert list(far.iterdir()) == []
 
 
-def test_output_comes_as_it_is_written(line: Open) -> None:
+def test_output_comes_as_it_is_written(line: Open, tmp_path: Path) -> None:
+    """The program goes on only when its last line has come."""
     one = line()
     one.open()
-    seen: list[tuple[float, bytes]] = []
-    source = "import time\nfor i in range(3):\n    print(i)\n    time.sleep(0.3)\n"
-    one.execute(
-        Execution(source), on_output=lambda _, piece: seen.append((time.monotonic(), piece)), on_state=lambda _: None
+    seen: list[bytes] = []
+
+    def take(_stream: str, piece: bytes) -> None:
+        seen.append(piece)
+        (tmp_path / str(b"".join(seen).count(b"\n"))).touch()
+
+    source = (
+        "import os, sys, time\n"
+        "for i in range(3):\n"
+        "    print(i)\n"
+        "    while not os.path.exists(os.path.join(sys.argv[1], str(i + 1))):\n"
+        "        time.sleep(0.01)\n"
     )
-    assert b"".join(piece for _, piece in seen) == b"0\n1\n2\n"
-    assert len(seen) >= 3, "each line by itself"
+    program = Execution(source, arguments=(str(tmp_path),), deadline_s=LONGEST_S)
+    assert one.execute(program, on_output=take, on_state=lambda _: None) == 0
+    assert b"".join(seen) == b"0\n1\n2\n"
 
 
 def test_a_batch_is_done_there(line: Open) -> None:
@@ -115,7 +127,7 @@ def test_a_batch_is_done_there(line: Open) -> None:
     one.open()
     batch = batch_of(HONEST)
     states: list[str] = []
-    answer = one.do_batch(batch, timeout_s=120, on_state=states.append)
+    answer = one.do_batch(batch, timeout_s=LONGEST_S, on_state=states.append)
     assert states == ["running"]
     assert answer.batch == batch.id
     (result,) = answer.results
@@ -128,7 +140,7 @@ def test_a_batch_is_done_there(line: Open) -> None:
 def test_the_deadline_of_a_program_is_kept_there(line: Open) -> None:
     one = line()
     one.open()
-    status, _, err = run(one, "import time; time.sleep(60)", deadline_s=0.5)
+    status, _, err = run(one, "import time; time.sleep(600)", deadline_s=0.5)
     assert status == 124
     assert "stopped after 0.5 s" in err
 
@@ -161,7 +173,7 @@ def test_what_runs_ends_with_whoever_wanted_it(line: Open, far: Path, tmp_path: 
     elif end == "cut":
         (cat,) = (pid for pid in children(one._process.pid) if Path(f"/proc/{pid}/comm").read_text() == "cat\n")
         os.kill(cat, signal.SIGKILL)  # as when ssh goes
-    thread.join(timeout=30)
+    thread.join(timeout=LONGEST_S)
     assert until(lambda: not any(map(alive, pids))), "the program and its child are gone"
     (error,) = raised
     if end == "cancel":
@@ -186,6 +198,27 @@ def test_what_a_killed_agent_left_is_removed_by_the_next(line: Open, far: Path) 
     third = line()
     third.open()
     assert len(list(far.iterdir())) == 2, "that of the killed one is gone, those in use are not"
+
+
+def test_a_folder_that_another_agent_clears_before_it_is_locked_is_made_anew(
+    far: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that begin at once: the lock is there, and nobody holds it yet."""
+    lock, looked = fcntl.flock, []
+
+    def late(descriptor: int, operation: int) -> None:
+        if operation == fcntl.LOCK_EX and not looked:
+            looked.extend(far.iterdir())
+            start.clear(far)
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with start.own_folder(far) as folder:
+        assert looked
+        assert looked[0] != folder
+        start.clear(far)
+        assert list(far.iterdir()) == [folder], "one in use is left alone"
+    assert list(far.iterdir()) == []
 
 
 def test_it_ends_when_we_are_killed(far: Path, tmp_path: Path) -> None:
@@ -219,7 +252,7 @@ def test_an_end_that_says_nothing_counts_as_gone(tmp_path: Path) -> None:
     )
     process = subprocess.Popen([sys.executable, str(quiet)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
-        assert process.wait(timeout=30) == 0, "its standard input is open still, but nothing comes"
+        assert process.wait(timeout=LONGEST_S) == 0, "its standard input is open still, but nothing comes"
     finally:
         process.kill()
         process.communicate()
@@ -320,7 +353,7 @@ def test_one_that_ends_at_once(line: Open, tmp_path: Path) -> None:
 
 
 def test_one_that_never_answers(line: Open, tmp_path: Path) -> None:
-    error = trouble(line(str(script(tmp_path / "python", "exec sleep 60")), "-c", START, hello_s=0.3))
+    error = trouble(line(str(script(tmp_path / "python", "exec sleep 600")), "-c", START, hello_s=0.3))
     assert error.trouble == "timeout"
 
 

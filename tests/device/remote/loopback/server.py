@@ -18,6 +18,8 @@ from grpclib.server import Server, Stream
 from modal._utils.grpc_utils import SERVER_WARNING_HEADER, custom_detail_codec
 from modal_proto import api_grpc
 
+from tests.waiting import LONGEST_S
+
 from .blobs import Blobs
 from .environment import make_site
 from .faults import Fault, Faults
@@ -127,7 +129,7 @@ class Loopback:
         """How often clients called an RPC."""
         return Counter(self.calls)[rpc]
 
-    def wait_for(self, condition: Callable[[], object], *, seconds: float = 20.0) -> None:
+    def wait_for(self, condition: Callable[[], object], *, seconds: float = LONGEST_S) -> None:
         """Wait until something is so."""
         until = time.monotonic() + seconds
         while not condition():
@@ -158,7 +160,7 @@ class Loopback:
         async def run() -> Any:
             return await what
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(LONGEST_S)
 
     async def _start(self) -> None:
         await self.blobs.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,8 +14,9 @@ pytest.importorskip("grpclib")
 from pytest_nvfp4.device.remote.base import RemoteOptions
 from pytest_nvfp4.device.remote.modal import patience
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
+from tests.waiting import LONGEST_S
 
-from ..loopback import Loopback
+from ..loopback import Fault, Loopback
 
 
 def _aim(server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +71,7 @@ def remote() -> Iterator[Callable[..., ModalRemote]]:
     made: list[ModalRemote] = []
 
     def make(**more: Any) -> ModalRemote:
-        made.append(ModalRemote(RemoteOptions(**{"timeout_s": 60.0, **more})))
+        made.append(ModalRemote(RemoteOptions(**{"timeout_s": 10 * LONGEST_S, **more})))
         return made[-1]
 
     yield make
@@ -77,10 +79,48 @@ def remote() -> Iterator[Callable[..., ModalRemote]]:
         one.stop()
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is well is waited for, however slow this machine is."""
+    for name in ("CONNECT_S", "SIGN_S", "SENT_S", "CANCEL_S", "STOP_S", "STATUS_S"):
+        monkeypatch.setattr(patience, name, LONGEST_S)
+
+
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Notice silence after fractions of a second."""
+def curious(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for a sign of life after fractions of a second of silence, and wait for it."""
     monkeypatch.setattr(patience, "QUIET_S", 0.4)
-    monkeypatch.setattr(patience, "SIGN_S", 0.5)
-    monkeypatch.setattr(patience, "STOP_S", 2.0)
-    monkeypatch.setattr(patience, "STATUS_S", 1.0)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """As ``curious``. Once called: wait a fraction of a second for it, and not for long at the end."""
+    monkeypatch.setattr(patience, "QUIET_S", 0.4)
+
+    def lose_patience() -> None:
+        shorter = {"CONNECT_S": 1.0, "SIGN_S": 0.5, "SENT_S": 0.5, "CANCEL_S": 2.0, "STOP_S": 2.0, "STATUS_S": 1.0}
+        for name, seconds in shorter.items():
+            monkeypatch.setattr(patience, name, seconds)
+
+    return lose_patience
+
+
+@pytest.fixture
+def falls_silent(impatient: Callable[[], None]) -> Iterator[Callable[[Loopback, str], None]]:
+    """Has a server say nothing any more as soon as it was asked something."""
+    threads: list[threading.Thread] = []
+
+    def make(server: Loopback, rpc: str) -> None:
+        server.faults.add(Fault(rpc, "hang"))
+
+        def hush() -> None:
+            server.wait_for(lambda: server.count(rpc))
+            impatient()
+            server.faults.add(Fault("ClientHello", "hang"))
+
+        threads.append(threading.Thread(target=hush))
+        threads[-1].start()
+
+    yield make
+    for thread in threads:
+        thread.join()

@@ -18,6 +18,7 @@ from pytest_nvfp4.device.remote.base import RemoteError
 from pytest_nvfp4.device.remote.modal import patience
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
 from pytest_nvfp4.device.remote.session import RemoteSession
+from tests.waiting import LONGEST_S, far_enough
 
 from ..fakes import batch
 from ..loopback import Fault, Loopback
@@ -25,9 +26,9 @@ from ..loopback import Fault, Loopback
 Make = Callable[..., ModalRemote]
 
 
-def trouble(remote: ModalRemote, *, within: float = 15.0, **more: Any) -> RemoteError:
+def trouble(remote: ModalRemote, *, within: float = LONGEST_S) -> RemoteError:
     """The error of one batch in a session."""
-    session = RemoteSession(remote, **{"timeout_s": remote.options.timeout_s, **more})
+    session = RemoteSession(remote, timeout_s=remote.options.timeout_s)
     start = time.monotonic()
     (ticket,) = session.add([batch()])
     with pytest.raises(RemoteError) as caught:
@@ -69,14 +70,16 @@ def test_nothing_listens(remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         monkeypatch.setenv("MODAL_SERVER_URL", f"http://127.0.0.1:{one.getsockname()[1]}")
-        error = trouble(remote(), within=5)
+        error = trouble(remote())
     assert error.trouble == "network"
     assert "MODAL_SERVER_URL" in error.do
 
 
-@pytest.mark.usefixtures("impatient", "server")
-def test_a_server_that_accepts_and_never_answers(remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "CONNECT_S", 1.0)
+@pytest.mark.usefixtures("server")
+def test_a_server_that_accepts_and_never_answers(
+    remote: Make, monkeypatch: pytest.MonkeyPatch, impatient: Callable[[], None]
+) -> None:
+    impatient()
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         one.listen(8)
@@ -86,25 +89,32 @@ def test_a_server_that_accepts_and_never_answers(remote: Make, monkeypatch: pyte
     assert "has not answered" in str(error)
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     "rpc", ["AppCreate", pytest.param("ImageGetOrCreate", marks=pytest.mark.slow), "FunctionMap", "FunctionGetOutputs"]
 )
-def test_a_server_that_falls_silent(idle_server: Loopback, remote: Make, rpc: str) -> None:
-    idle_server.faults.add(Fault(rpc, "hang"), Fault("ClientHello", "hang"))
+def test_a_server_that_falls_silent(
+    idle_server: Loopback, remote: Make, falls_silent: Callable[[Loopback, str], None], rpc: str
+) -> None:
+    falls_silent(idle_server, rpc)
     error = trouble(remote())
     assert error.trouble == "network", error
     assert "has not answered" in str(error)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("curious")
 def test_a_server_that_lives_but_gives_no_result(idle_server: Loopback, remote: Make) -> None:
     """As when a job hangs: signs of life alone are not enough."""
     idle_server.faults.add(Fault("FunctionGetOutputs", "hang"))
-    assert trouble(remote(timeout_s=6.0)).trouble in ("timeout", "capacity")
+    error = far_enough(
+        lambda timeout_s: trouble(remote(timeout_s=timeout_s), within=timeout_s + LONGEST_S),
+        lambda _: idle_server.count("FunctionGetOutputs"),
+        first_s=2.0,
+    )
+    assert error.trouble in ("timeout", "capacity")
+    assert idle_server.count("ClientHello")
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("curious")
 def test_a_server_without_hello_is_alive_all_the_same(server: Loopback, remote: Make) -> None:
     server.faults.add(
         Fault("ClientHello", "error", status=Status.UNIMPLEMENTED),
@@ -113,27 +123,34 @@ def test_a_server_without_hello_is_alive_all_the_same(server: Loopback, remote: 
     session = RemoteSession(remote())
     assert session.add([batch()])[0].wait().results
     session.close()
+    assert server.count("ClientHello")
 
 
-@pytest.mark.usefixtures("impatient")
-def test_the_server_dies_in_the_middle(own_server: Callable[..., Loopback], remote: Make) -> None:
+def test_the_server_dies_in_the_middle(
+    own_server: Callable[..., Loopback], remote: Make, impatient: Callable[[], None]
+) -> None:
     server = own_server(capacity=0)
     server.faults.add(Fault("FunctionGetOutputs", "hang"))
     session = RemoteSession(remote())
     (ticket,) = session.add([batch()])
     server.wait_for(lambda: server.count("FunctionGetOutputs"))
     start = time.monotonic()
+    impatient()
     server.die()
     with pytest.raises(RemoteError) as caught:
         ticket.wait()
     session.close()
     assert caught.value.trouble == "network"
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < LONGEST_S
 
 
 def test_no_capacity(own_server: Callable[..., Loopback], remote: Make) -> None:
-    own_server(capacity=0)
-    error = trouble(remote(timeout_s=8.0))
+    server = own_server(capacity=0)
+    error = far_enough(
+        lambda timeout_s: trouble(remote(timeout_s=timeout_s), within=timeout_s + LONGEST_S),
+        lambda _: server.count("FunctionMap"),
+        first_s=2.0,
+    )
     assert error.trouble == "capacity"
     assert "--nvfp4-gpu" in error.do
 
@@ -192,7 +209,7 @@ def test_results_that_are_none(server: Loopback, remote: Make) -> None:
     for status, text, expected in NO_RESULT:
         server.faults.clear()
         server.faults.add(status_fault(getattr(api_pb2.GenericResult, f"GENERIC_STATUS_{status}"), text))
-        (end,) = one.collect(one.submit([batch()]), timeout_s=20)
+        (end,) = one.collect(one.submit([batch()]), timeout_s=LONGEST_S)
         assert end.error is not None
         assert end.error.trouble == expected, (status, text)
         assert text.split("(")[0] in str(end.error)
@@ -244,11 +261,16 @@ def test_a_server_that_asks_for_patience(idle_server: Loopback, remote: Make, ti
     fault = Fault("FunctionMap", "error", times=times, status=Status.RESOURCE_EXHAUSTED, message="too many requests")
     fault.retry_after_s = 0.1
     idle_server.faults.add(fault)
-    one = remote(timeout_s=60.0 if times == 2 else 5.0)
     if times == 2:
-        assert len(one.submit([batch()])) == 1
+        assert len(remote().submit([batch()])) == 1
         return
-    error = trouble(one)
+
+    def ask(timeout_s: float) -> RemoteError:
+        fault.retry_after_s = 0.6 * timeout_s  # asked for a second time, it is clear that a third time is too late
+        idle_server.calls.clear()
+        return trouble(remote(timeout_s=timeout_s), within=timeout_s + LONGEST_S)
+
+    error = far_enough(ask, lambda _: idle_server.count("FunctionMap") > 1, first_s=5.0)
     assert error.trouble == "capacity"
     assert "too many requests" in str(error)
 
@@ -382,6 +404,6 @@ def test_a_killed_session_leaves_no_container(own_server: Callable[..., Loopback
         "RemoteSession(ModalRemote(RemoteOptions())).add([batch()])[0].wait()\n"
         "print('answered', flush=True)\nos.kill(os.getpid(), 9)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LONGEST_S, check=False)
     assert done.stdout == "answered\n", done.stderr
     assert done.returncode == -9

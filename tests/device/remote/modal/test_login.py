@@ -17,6 +17,7 @@ from pytest_nvfp4.device.remote.base import RemoteError
 from pytest_nvfp4.device.remote.modal import login
 from pytest_nvfp4.device.remote.modal.errors import clean, without_password
 from pytest_nvfp4.device.remote.modal.login import Login, knock
+from tests.waiting import LONGEST_S
 
 PASSWORD = "planted-in-a-proxy-5f21"
 
@@ -122,7 +123,7 @@ def test_a_damaged_file_of_tokens_is_named_and_not_told(tmp_path: Path, line: st
         env={**environ, "MODAL_CONFIG_PATH": str(file)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LONGEST_S,
         check=False,
     )
     assert str(file) in done.stdout

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import LONGEST_S
+
 from ..loopback import Fault, Loopback
 from .user import User
 
@@ -94,7 +96,8 @@ def test_five_hundred_checks(
     assert Counter((kernel, problem) for _, kernel, names in done for problem in names) == {
         (f"k{kernel}.py", f"p{number}"): 1 for kernel in range(5) for number in range(100)
     }, "every case was done once, and none twice"
-    assert 2 <= len({process for process, *_ in done}) <= 4
+    assert len({process for process, *_ in done}) <= 4
+    assert {one.definition.autoscaler_settings.max_containers for one in exact.service.functions.values()} == {4}
     assert exact.count("FunctionMap") == len(done)
     assert f"{len(done)} done; " in said
     assert exact.count("AppCreate") == exact.count("AppClientDisconnect") == 1
@@ -164,8 +167,7 @@ def test_what_came_before_the_server_went_is_not_paid_for_again(
     user = twenty(small, tmp_path, log, tmp_path / "cache")
     user.write(
         "conftest.py",
-        "from pytest_nvfp4.device.remote.modal import patience as p\n"
-        "p.QUIET_S, p.SIGN_S, p.STATUS_S, p.STOP_S = 4.0, 2.0, 2.0, 2.0\n",
+        "from pytest_nvfp4.device.remote.modal import patience as p\np.QUIET_S, p.STATUS_S, p.STOP_S = 4.0, 2.0, 2.0\n",
     )
     results = 0
 
@@ -177,13 +179,13 @@ def test_what_came_before_the_server_went_is_not_paid_for_again(
         return answer
 
     small.faults.add(Fault("FunctionGetOutputs", "answer", change=eight))
-    first = user.run("kernel.py", *CHECKS, "--nvfp4-remote-containers=20", "--nvfp4-remote-timeout=20")
+    first = user.run("kernel.py", *CHECKS, "--nvfp4-remote-containers=20", "--nvfp4-remote-timeout=100")
     found = re.search(r"(\d+) failed, (\d+) passed.* in ([\d.]+)s", first)
     assert found, first
     lost, kept = int(found[1]), int(found[2])
     assert (lost + kept, kept >= 8) == (20, True), first
     assert "not run on modal" in first
-    assert float(found[3]) < 60, "in bounded time"
+    assert float(found[3]) < LONGEST_S, "in bounded time"
     small.end_apps()
     small.forget()
     done = len(jobs(log))

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pytest_nvfp4.device.remote.base import Execution, RemoteError
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
 from pytest_nvfp4.device.remote.modal.overheard import Overheard
 from pytest_nvfp4.device.remote.session import RemoteSession
+from tests.waiting import LONGEST_S
 
 from ..fakes import batch
 from ..loopback import Fault, Loopback
@@ -82,7 +84,7 @@ def test_a_program_that_waits_for_a_container(full: Loopback, remote: Make, slow
     thread.start()
     full.wait_for(lambda: full.count("FunctionMap"))
     one.stop()
-    thread.join(10)
+    thread.join(LONGEST_S)
     assert ends == ["cancelled"]
     assert full.count("FunctionMap") == 1
     assert len(cancelled(full)) == 1
@@ -102,7 +104,7 @@ def test_a_program_where_the_server_offers_attempts(idle_server: Loopback, remot
     thread.start()
     idle_server.wait_for(lambda: idle_server.count("FunctionMap"))
     one.stop()
-    thread.join(10)
+    thread.join(LONGEST_S)
     assert not thread.is_alive()
     assert idle_server.count("AttemptStart") == 0
     assert len(cancelled(idle_server)) == 1
@@ -117,20 +119,31 @@ def test_a_program_that_has_cost_enough(full: Loopback, remote: Make) -> None:
     assert calls(full) == set()
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_server_that_falls_silent_while_a_program_waits(full: Loopback, remote: Make) -> None:
-    full.faults.add(Fault("FunctionGetOutputs", "hang"), Fault("ClientHello", "hang"))
+def test_a_server_that_falls_silent_while_a_program_waits(
+    full: Loopback, remote: Make, falls_silent: Callable[[Loopback, str], None]
+) -> None:
+    falls_silent(full, "FunctionGetOutputs")
     with pytest.raises(RemoteError, match="has not answered") as caught:
         remote(deployed_app=APP).execute(Execution(source="print(1)"), on_output=lambda *_: None)
     assert caught.value.trouble == "network"
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_program_that_says_nothing_for_long(server: Loopback, remote: Make) -> None:
+@pytest.mark.usefixtures("curious")
+def test_a_program_that_says_nothing_for_long(server: Loopback, remote: Make, tmp_path: Path) -> None:
     """The control: silence of the program is none of the server."""
-    source = "import time; time.sleep(2); print(1)"
-    assert remote().execute(Execution(source=source), on_output=lambda *_: None) == 0
-    assert server.count("ClientHello") > 2
+    enough = tmp_path / "enough"
+    source = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]):\n    time.sleep(0.01)\nprint(1)\n"
+    program = Execution(source=source, arguments=(str(enough),), deadline_s=10 * LONGEST_S)
+
+    def ask_no_more() -> None:
+        server.wait_for(lambda: server.count("ClientHello") > 2)
+        enough.touch()
+
+    thread = threading.Thread(target=ask_no_more)
+    thread.start()
+    assert remote().execute(program, on_output=lambda *_: None) == 0
+    thread.join()
+    assert enough.exists()
 
 
 def test_a_batch_that_is_just_being_sent(full: Loopback, remote: Make) -> None:
@@ -184,9 +197,9 @@ def test_ctrl_c_before_a_container_has_started(full: Loopback, tmp_path: Any) ->
     user = User(full, tmp_path)
     process = start(user, "--deployed-app", APP, "print(1)")
     try:
-        full.wait_for(lambda: full.count("FunctionMap"), seconds=60)
+        full.wait_for(lambda: full.count("FunctionMap"))
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 130
+        assert process.wait(timeout=LONGEST_S) == 130
     finally:
         process.kill()
         process.communicate()
@@ -201,9 +214,9 @@ def test_ctrl_c_in_pytest_before_a_container_has_started(full: Loopback, tmp_pat
     more = ("--nvfp4-problem=7x128x256", "--nvfp4-problem=3x128x256", "--nvfp4-deployed-app", APP)
     process = user.start("kernel.py", "-k", "verify", *more)
     try:
-        full.wait_for(lambda: full.count("FunctionMap"), seconds=60)
+        full.wait_for(lambda: full.count("FunctionMap"))
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=30)
+        said, _ = process.communicate(timeout=LONGEST_S)
     finally:
         process.kill()
     assert process.returncode == 2, said

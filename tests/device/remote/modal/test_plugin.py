@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import LONGEST_S
 
 from ..loopback import Loopback
 from .user import KERNELS, SM100, SMALL, User
@@ -154,12 +155,10 @@ def test_an_interrupt_cancels_and_leaves_nothing(user: User) -> None:
     user.write("kernel.py", HANGS_THERE)
     server = user.server
     process = user.start("kernel.py", "-k", "verify", *SMALL)
-    server.wait_for(lambda: server.count("FunctionMap"), seconds=60)
-    start = time.monotonic()
+    server.wait_for(lambda: server.count("FunctionMap"))
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=40)
+    said, _ = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 2, said
-    assert time.monotonic() - start < 30
     assert server.count("FunctionCallCancel") == 1
     assert server.count("AppClientDisconnect") == 1
     assert "KeyboardInterrupt" in said
@@ -184,9 +183,9 @@ def test_an_interrupt_with_test_processes(user: User) -> None:
     user.write("kernel.py", HANGS_THERE)
     server = user.server
     process = user.start("kernel.py", "-k", "verify", "-n2", *SMALL)
-    server.wait_for(lambda: server.count("FunctionMap"), seconds=60)
+    server.wait_for(lambda: server.count("FunctionMap"))
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 2, said
     assert server.count("FunctionCallCancel") == server.count("FunctionMap")
     assert server.count("AppClientDisconnect") == 1

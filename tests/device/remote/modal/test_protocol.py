@@ -21,6 +21,7 @@ from pytest_nvfp4.device.remote.modal.client import ModalRemote
 from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.remote.wire import pack_answer, squeeze
 from pytest_nvfp4.device.result import DeviceInfo, Result
+from tests.waiting import LONGEST_S
 
 from ..fakes import batch, job
 from ..loopback import Loopback
@@ -45,7 +46,7 @@ def answers(remote: ModalRemote, batches: list[Batch]) -> list[Any]:
     handles = remote.submit(batches)
     ends = {}
     while len(ends) < len(handles):
-        for end in remote.collect([one for one in handles if one.call not in ends], timeout_s=30):
+        for end in remote.collect([one for one in handles if one.call not in ends], timeout_s=LONGEST_S):
             ends[end.handle.call] = end
     return [ends[one.call].answer or ends[one.call].error for one in handles]
 
@@ -86,7 +87,7 @@ def test_the_container_has_only_what_was_mounted(server: Loopback, remote: Make)
 
 
 def test_what_a_container_is_told_to_be(server: Loopback, remote: Make) -> None:
-    answers(remote(gpu="B200", containers=3, timeout_s=77.0, single_use=True), [batch()])
+    answers(remote(gpu="B200", containers=3, timeout_s=777.0, single_use=True), [batch()])
     definition = list(server.service.functions.values())[-1].definition
     assert definition is not None
     assert definition.resources.gpu_config.gpu_type == "B200"
@@ -97,7 +98,7 @@ def test_what_a_container_is_told_to_be(server: Loopback, remote: Make) -> None:
     assert definition.retry_policy.retries == 0, "the client would retry without end"
     assert definition.autoscaler_settings.max_containers == 3
     assert definition.autoscaler_settings.min_containers == 0
-    assert definition.timeout_secs == 77
+    assert definition.timeout_secs == 777
     assert not definition.secret_ids
     assert not definition.volume_mounts
     assert not definition.function_serialized
@@ -188,7 +189,7 @@ def test_a_deployed_app(own_server: Callable[..., Loopback], remote: Make) -> No
         env={**os.environ, "NVFP4_MODAL_CONTAINERS": "2"},
         check=True,
         capture_output=True,
-        timeout=60,
+        timeout=LONGEST_S,
     )
     server.calls.clear()
     one = remote(deployed_app="pytest-nvfp4")

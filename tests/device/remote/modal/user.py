@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.waiting import LONGEST_S
+
 from ..loopback import Loopback
 from ..loopback.server import TOKEN_ID, TOKEN_SECRET
 
@@ -96,7 +98,7 @@ class User:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=5 * LONGEST_S,
             check=False,
         )
         return done.stdout

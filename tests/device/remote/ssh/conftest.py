@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shlex
@@ -18,7 +19,8 @@ import pytest
 
 from pytest_nvfp4.device.remote.base import RemoteOptions
 from pytest_nvfp4.device.remote.ssh import SshRemote
-from tests.device.remote.far_side import script, until
+from tests.device.remote.far_side import script
+from tests.waiting import LONGEST_S, until
 
 _UID = 4711
 _USER = "tester"
@@ -70,10 +72,13 @@ def _found() -> str:
     return path
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextlib.contextmanager
+def _taken_port() -> Iterator[int]:
+    """A port that nobody else is given meanwhile, so that nothing listens there but who asks for it, as sshd does."""
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", 0))
+        yield int(taken.getsockname()[1])
 
 
 def _key(path: Path) -> Path:
@@ -104,9 +109,12 @@ def _command(sshd: str, folder: Path, config: Path) -> tuple[list[str], str]:
 @pytest.fixture(scope="session")
 def sshd() -> Iterator[Sshd]:
     path = _found()
-    with tempfile.TemporaryDirectory(prefix="nvfp4-sshd-", ignore_cleanup_errors=True) as name:
+    with (
+        tempfile.TemporaryDirectory(prefix="nvfp4-sshd-", ignore_cleanup_errors=True) as name,
+        _taken_port() as port,
+        _taken_port() as nothing_listens,
+    ):
         folder = Path(name).resolve()
-        port = _free_port()
         host, user, stranger = (_key(folder / key) for key in ("host", "user", "stranger"))
         (folder / "authorized").write_text(Path(f"{user}.pub").read_text())
         server = folder / "sshd_config"
@@ -126,7 +134,7 @@ def sshd() -> Iterator[Sshd]:
             f"Host box\n{common}IdentityFile {user}\n"
             f"Host strangers\n{common}IdentityFile {stranger}\n"
             f"Host unknown\n{common.replace(str(known), '/dev/null')}IdentityFile {user}\n"
-            f"Host closed\n{common.replace(f'Port {port}', f'Port {_free_port()}')}IdentityFile {user}\n"
+            f"Host closed\n{common.replace(f'Port {port}', f'Port {nothing_listens}')}IdentityFile {user}\n"
             "Host nowhere\nHostName no-such-host.invalid\n"
         )
         (folder / "seen").mkdir()
@@ -141,14 +149,14 @@ def sshd() -> Iterator[Sshd]:
         with log.open("wb") as errors:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
         try:
-            if not until(lambda: process.poll() is not None or "Server listening" in log.read_text(), within_s=20):
+            if not until(lambda: process.poll() is not None or "Server listening" in log.read_text()):
                 pytest.skip(f"sshd does not come up: {log.read_text()}")
             if process.poll() is not None:
                 pytest.skip(f"sshd does not run here: {log.read_text().strip()}")
             yield Sshd(folder, port, config, process, python)
         finally:
             process.terminate()
-            process.wait(timeout=10)
+            process.wait(timeout=LONGEST_S)
 
 
 @pytest.fixture

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.device.remote import ssh
 from pytest_nvfp4.device.remote.base import Answer, Batch, Executes, Execution, RemoteError, RemoteOptions
 from pytest_nvfp4.device.remote.ssh import SshRemote
-from tests.device.remote.far_side import HONEST, SLEEPS, alive, batch_of, children, read_pids, script, until
+from tests.device.remote.far_side import HONEST, SLEEPS, batch_of, children, read_pids, script
 from tests.device.remote.ssh.conftest import Sshd
+from tests.waiting import LONGEST_S, alive, far_enough, until
 
 Make = Callable[..., SshRemote]
 SECRETS = {
@@ -26,7 +28,9 @@ SECRETS = {
 }
 
 
-def answers(remote: SshRemote, batches: list[Batch], *, timeout_s: float = 200) -> dict[str, Answer | RemoteError]:
+def answers(
+    remote: SshRemote, batches: list[Batch], *, timeout_s: float = 10 * LONGEST_S
+) -> dict[str, Answer | RemoteError]:
     """Have batches done."""
     found: dict[str, Answer | RemoteError] = {}
     for arrival in remote.collect(remote.submit(batches), timeout_s=timeout_s):
@@ -110,7 +114,7 @@ def test_what_keeps_it_from_starting_is_said_once_for_all(
 ) -> None:
     one = remote(host, **more)
     batches = [batch_of(HONEST, identity=f"j{index}") for index in range(20)]
-    found = answers(one, batches, timeout_s=60)
+    found = answers(one, batches)
     assert len(found) == len(batches)
     for error in found.values():
         assert isinstance(error, RemoteError)
@@ -149,7 +153,7 @@ def test_a_connection_that_is_cut_in_the_middle(remote: Make, sshd: Sshd, tmp_pa
     pids = read_pids(file)
     assert all(map(alive, pids))
     cut(sshd, pids[0])
-    thread.join(timeout=30)
+    thread.join(timeout=LONGEST_S)
     assert raised[0].trouble == "lost", raised
     assert "box" in str(raised[0])
     assert until(lambda: not any(map(alive, pids))), "what ran there ended with the connection"
@@ -166,7 +170,7 @@ def test_a_batch_that_nobody_needs_ends_there(remote: Make, sshd: Sshd, tmp_path
     pids = read_pids(file)
     assert list(one.collect(handles, timeout_s=0.1)) == [], "it has not ended"
     one.cancel(handles)
-    ends = list(one.collect(handles, timeout_s=30))
+    ends = list(one.collect(handles, timeout_s=LONGEST_S))
     assert [arrival.error and arrival.error.trouble for arrival in ends] == ["cancelled", "cancelled"]
     assert until(lambda: not any(map(alive, pids)))
     assert until(lambda: not list(sshd.far.iterdir()))
@@ -177,17 +181,26 @@ def test_deadlines_of_a_job_and_of_a_batch(remote: Make, tmp_path: Path) -> None
     sleeping = kernel(tmp_path, SLEEPS.format(file=str(file)))
 
     def gone() -> bool:
-        return not file.exists() or not any(map(alive, read_pids(file)))
+        return not any(map(alive, read_pids(file)))
+
+    def started(_: object) -> bool:
+        return file.exists()
+
+    def of_a_job(deadline_s: float) -> Answer | RemoteError:
+        batch = batch_of(sleeping, deadline_s=deadline_s)
+        return answers(one, [batch])[batch.id]
+
+    def of_a_batch(timeout_s: float) -> Answer | RemoteError:
+        batch = batch_of(sleeping, deadline_s=10 * LONGEST_S)
+        return answers(remote(backend="host", options=RemoteOptions(timeout_s=timeout_s)), [batch])[batch.id]
 
     one = remote(backend="host")
-    batch = batch_of(sleeping, deadline_s=5)
-    answer = answers(one, [batch])[batch.id]
+    answer = far_enough(of_a_job, started, first_s=5)
     assert isinstance(answer, Answer), answer
     assert answer.results[0].status == "timeout"
     assert until(gone)
-    impatient = remote(backend="host", options=RemoteOptions(timeout_s=3))
-    batch = batch_of(sleeping)
-    error = answers(impatient, [batch])[batch.id]
+    file.unlink()
+    error = far_enough(of_a_batch, started, first_s=3)
     assert isinstance(error, RemoteError)
     assert error.trouble == "timeout"
     assert until(gone), "nothing hangs on there"
@@ -205,7 +218,7 @@ def test_two_sessions_at_once(remote: Make, sshd: Sshd) -> None:
     )
 
     def work(index: int) -> None:
-        program = Execution(source, arguments=(f"s{index}", f"s{1 - index}"), deadline_s=60)
+        program = Execution(source, arguments=(f"s{index}", f"s{1 - index}"), deadline_s=600)
         assert ones[index].execute(program, on_output=lambda _, piece: said[index].append(piece)) == 0
 
     threads = [threading.Thread(target=work, args=(index,)) for index in said]
@@ -219,15 +232,20 @@ def test_two_sessions_at_once(remote: Make, sshd: Sshd) -> None:
     assert until(lambda: not list(sshd.far.iterdir()))
 
 
-def test_stop_ends_a_connection_that_does_not_come_about(remote: Make, sshd: Sshd) -> None:
+def test_stop_ends_a_connection_that_does_not_come_about(
+    remote: Make, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh, "_CONNECT_S", 10 * int(LONGEST_S))
     one = remote(python=script(sshd.folder / "silent", "exec cat > /dev/null"))
     handles = one.submit([batch_of(HONEST)])
     assert until(lambda: bool(one._lines))
     start = time.monotonic()
     one.stop()
     one.stop()
-    assert time.monotonic() - start < 30, "not the time until it would have given up by itself"
-    assert [arrival.error and arrival.error.trouble for arrival in one.collect(handles, timeout_s=5)] == ["cancelled"]
+    assert time.monotonic() - start < LONGEST_S, "not the time until it would have given up by itself"
+    assert [arrival.error and arrival.error.trouble for arrival in one.collect(handles, timeout_s=LONGEST_S)] == [
+        "cancelled"
+    ]
     with pytest.raises(RemoteError, match="was stopped"):
         one.submit([batch_of(HONEST)])
 
