@@ -46,7 +46,7 @@ class Explanation:
 def explain(
     problem: ProblemInput, index: int, got: HalfBits, wrong: Mask, *, budget_s: float = _BUDGET_S
 ) -> list[Explanation]:
-    """Hypotheses about group ``index`` that hold, the best first; empty if none does or nothing is wrong.
+    """Hypotheses about group ``index`` that hold, the best first; empty if none does, nothing is wrong or written.
 
     Args:
         problem: The inputs.
@@ -55,7 +55,7 @@ def explain(
         wrong: ``[m, n]`` where they are not right.
         budget_s: Seconds after which no further hypothesis is tried.
     """
-    if not wrong.any():
+    if not wrong.any() or (got == problem.groups[index].guard.poison).all():  # what leaves all out explains nothing
         return []
     deadline = time.monotonic() + budget_s
     found: list[Explanation] = []

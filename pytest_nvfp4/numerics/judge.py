@@ -39,7 +39,9 @@ Rule: TypeAlias = Literal["exact", "bound", "nan", "unwritten", "guard"]
 ZeroSign: TypeAlias = Literal["ignore", "strict"]
 
 FIRST = 8
-"""How many mismatches a verdict spells out."""
+"""How many mismatches a verdict keeps."""
+_SHOWN = 4
+"""How many of them its text spells out: a kernel that is all wrong has as many texts as groups times inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,9 @@ class GroupVerdict:
         lines[0] += f"; judged {judged}; at most {self.max_ulp} ulp"
         if self.where:
             lines.append(f"  where: {self.where}")
-        lines += [f"  {mismatch}" for mismatch in self.first]
+        # Those that were never written are all alike.
+        shown = 1 if self.unwritten == self.mismatches and not self.guard else _SHOWN
+        lines += [f"  {mismatch}" for mismatch in self.first[:shown]]
         return "\n".join(lines)
 
 

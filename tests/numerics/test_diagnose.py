@@ -52,6 +52,16 @@ def test_a_wrong_kernel_is_named(name: str) -> None:
     assert found[0].share >= 0.98
 
 
+def test_a_group_that_nobody_wrote_is_no_ragged_tile_left_out() -> None:
+    """Group 1 is one ragged tile high, so that leaving that tile out leaves out everything."""
+    poison = inputs().groups[1].guard.poison
+    nothing = np.full((72, 384), poison, np.uint16)
+    assert explain(inputs(), 1, nothing, np.ones_like(nothing, bool), budget_s=60) == []
+    part = right(1)
+    part[:, 256:] = poison
+    assert explain(inputs(), 1, part, part != right(1), budget_s=60)
+
+
 def scaled(sfa_rows: list[int], sfb_rows: list[int]) -> np.ndarray:
     """The result with the scale rows of A and B taken from other rows."""
     steps = kernel_model.RIGHT

@@ -151,6 +151,9 @@ def test_poison_is_wrong_even_where_nan_is_due() -> None:
         assert (verdict.mismatches, verdict.unwritten, verdict.unexpected_nan) == (2, 2, 0)
         assert {mismatch.rule for mismatch in verdict.first} == {"unwritten"}
     assert "not written" in str(verdict)
+    wide = judge.judge(np.full((2, 8), fp16.POISON, np.uint16), made([[0] * 8] * 2))
+    assert str(wide).count("C[") == 1, "one of those that were not written is like the other"
+    assert len(wide.first) == judge.FIRST
     other = judge.judge(np.full((1, 1), 0x1234, np.uint16), made([[0]]), poison=0x1234)
     assert other.unwritten == 1
 
