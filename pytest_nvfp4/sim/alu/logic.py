@@ -5,8 +5,9 @@ Evidence: PTX ISA; all 256 tables of ``lop3`` are tested. Predicates are bools, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import product
 
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, Reader, array, atoms, both, collapsed, inline, literal
 from pytest_nvfp4.sim.alu.lift import Array
@@ -92,17 +93,19 @@ def _expressions() -> dict[int, str]:
     known = dict(by_size[0])
     while len(known) < 256:
         new: dict[int, str] = {}
-        for left in range(len(by_size)):
-            right = len(by_size) - 1 - left
-            if left > right:
-                break
-            for x, said_x in by_size[left].items():
-                for y, said_y in by_size[right].items():
-                    for value, sign in ((x & y, "&"), (x | y, "|"), (x ^ y, "^")):
-                        if value not in known:
-                            known[value] = new[value] = f"({said_x} {sign} {said_y})"
+        for (x, said_x), (y, said_y) in _pairs(by_size):
+            for value, sign in ((x & y, "&"), (x | y, "|"), (x ^ y, "^")):
+                if value not in known:
+                    known[value] = new[value] = f"({said_x} {sign} {said_y})"
         by_size.append(new)
     return known
+
+
+def _pairs(by_size: list[dict[int, str]]) -> Iterator[tuple[tuple[int, str], tuple[int, str]]]:
+    """Two functions whose operations and one more are as many as the next size has; each pair once."""
+    most = len(by_size) - 1
+    for size in range(most // 2 + 1):
+        yield from product(by_size[size].items(), by_size[most - size].items())
 
 
 def _lop3(ins: Instruction, e: Emitter) -> None:

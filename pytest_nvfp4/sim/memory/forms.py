@@ -71,12 +71,18 @@ class Form:
         self.order = "weak"
         self.count = 1
         self.hinted = self.nc = False
-        orders, caches = frozenset(orders), frozenset(caches)
-        seen: set[str] = set()
         *modifiers, typed = instruction.parts[1:] or ("",)
         if typed not in TYPES:
             raise Unsupported(f"{self.opcode}: type .{typed} is not modelled")
         self.kind, self.bits = TYPES[typed]
+        seen = self._take(modifiers, orders=frozenset(orders), caches=frozenset(caches), nc=nc)
+        self.space = SPACES.get(self.named, "generic")
+        self._check_together(seen, modifiers)
+        self._check_size()
+
+    def _take(self, modifiers: list[str], *, orders: frozenset[str], caches: frozenset[str], nc: bool) -> set[str]:
+        """Note what the modifiers say; which kinds of them there are."""
+        seen: set[str] = set()
         for part in modifiers:
             if part in _ORDERS and part in orders:
                 slot = "order"
@@ -108,7 +114,9 @@ class Form:
             if slot in seen:
                 raise Unsupported(f"{self.opcode}: a second {slot} (.{part})")
             seen.add(slot)
-        self.space = SPACES.get(self.named, "generic")
+        return seen
+
+    def _check_together(self, seen: set[str], modifiers: list[str]) -> None:
         scoped = self.order in ("relaxed", "acquire", "release")
         if scoped != ("scope" in seen):
             raise Unsupported(f"{self.opcode}: .{self.order} with{'out' if scoped else ''} a scope")
@@ -119,7 +127,6 @@ class Form:
             raise Unsupported(f"{self.opcode}: .nc without .global")
         if "order" in seen and self.order != "weak" and self.space in ("param", "local"):
             raise Unsupported(f"{self.opcode}: .{self.order} of .{self.named}")
-        self._check_size()
 
     def _check_size(self) -> None:
         size = self.bits * self.count

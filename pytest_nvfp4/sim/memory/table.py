@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_nvfp4.sim.lower.emitter import Lowering
-from pytest_nvfp4.sim.memory import asynccopy, atomics, hints, load, matrix, store
+from pytest_nvfp4.sim.memory import asynccopy, atomic_forms, hints, load, matrix, store
 
 __all__ = ["BLOCKING", "LOWERINGS"]
 
 LOWERINGS: Mapping[str, Lowering] = {
     **load.LOWERINGS,
     **store.LOWERINGS,
-    **atomics.LOWERINGS,
+    **atomic_forms.LOWERINGS,
     **matrix.LOWERINGS,
     **asynccopy.LOWERINGS,
     **hints.LOWERINGS,

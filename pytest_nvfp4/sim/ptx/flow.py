@@ -212,21 +212,21 @@ def _immediate(flow: Flow, region: set[int], exits: set[int], found: list[int]) 
             if number in exits:
                 following.append(end)
             for other in following:
-                if other not in parent:
-                    continue
-                if new is None:
-                    new = other
-                    continue
-                left, right = new, other
-                while left != right:
-                    while rank[left] > rank[right]:
-                        left = parent[left]
-                    while rank[right] > rank[left]:
-                        right = parent[right]
-                new = left
+                if other in parent:
+                    new = other if new is None else _meet(new, other, parent, rank)
             assert new is not None
             if parent.get(number) != new:
                 parent[number] = new
                 changed = True
     for number in region:
         found[number] = parent[number]
+
+
+def _meet(left: int, right: int, parent: dict[int, int], rank: dict[int, int]) -> int:
+    """The closest common ancestor in the tree so far."""
+    while left != right:
+        while rank[left] > rank[right]:
+            left = parent[left]
+        while rank[right] > rank[left]:
+            right = parent[right]
+    return left
