@@ -7,7 +7,7 @@ compared; they share sessions, so the interval of their rate counts pairs of ses
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -21,6 +21,8 @@ from pytest_nvfp4.bench.validate.report import DoseRates, ProblemRates, Rate, Re
 
 _LEAST_SESSIONS = 5
 _STRETCHES_A_PAIR = 4
+_EQUAL = 1
+"""The arm that does the same as arm 0."""
 
 
 @dataclass(slots=True)
@@ -73,86 +75,7 @@ def analyse(data: Data, *, rounds: int, effects: Sequence[float], policy: Policy
     Raises:
         ValueError: no session is long enough for one comparison.
     """
-    names = list(data.calibrations)
-    cut = {name: [windows(session.arms[name], rounds) for session in data.sessions] for name in names}
-    if not any(stretches for one in cut.values() for stretches in one):
-        raise ValueError(
-            f"no session has {rounds} rounds of every arm; measure longer sessions or compare fewer rounds"
-        )
-    noises = {name: _noise([session.arms[name][0] for session in data.sessions]) for name in names}
-
-    def arm(index: int) -> Callable[[list[Floats]], Floats]:
-        return lambda stretch: stretch[index]
-
-    def interleaved(subject: Sequence[str], current: int) -> _Rates:
-        """Arm 0 against another, over all stretches, of one problem or of all at once."""
-        found = _Rates.new()
-        pick = arm(current)
-        for session in range(len(data.sessions)):
-            for index in range(min(len(cut[name][session]) for name in subject)):
-                stretches = {name: cut[name][session][index] for name in subject}
-                found.add(_states(_judge({n: (s[0], pick(s)) for n, s in stretches.items()}, None, policy)))
-        return found
-
-    def separate(subject: Sequence[str], current: int) -> _Rates:
-        """Arm 0 of one session against an arm of another; the noise is measured on the sessions left out."""
-        found = _Rates.new()
-        pick = arm(current)
-        for one, other in combinations(range(len(data.sessions)), 2):
-            noise = {
-                name: _noise([s.arms[name][0] for i, s in enumerate(data.sessions) if i not in (one, other)])
-                for name in subject
-            }
-            stretches = min(len(cut[name][session]) for name in subject for session in (one, other))
-            for index in range(min(stretches, _STRETCHES_A_PAIR)):
-                sides = {n: (cut[n][one][index][0], pick(cut[n][other][index])) for n in subject}
-                limits = {name: each.limit if each else None for name, each in noise.items()}
-                found.add(_states(_judge(sides, limits, policy)))
-        return found
-
-    pairs = len(data.sessions) // 2
-    enough = len(data.sessions) >= _LEAST_SESSIONS
-
-    def problem(name: str) -> ProblemRates:
-        calibration = data.calibrations[name]
-        base = np.concatenate([session.arms[name][0] for session in data.sessions])
-        equal = interleaved([name], 1)
-        apart = separate([name], 1) if enough else None
-        doses = []
-        for index, effect in enumerate(effects):
-            near = interleaved([name], EQUAL_ARMS + index)
-            far = separate([name], EQUAL_ARMS + index) if enough else None
-            ratios = np.concatenate(
-                [session.arms[name][EQUAL_ARMS + index] / session.arms[name][0] for session in data.sessions]
-            )
-            doses.append(
-                DoseRates(
-                    nominal=effect,
-                    measured=float(np.median(ratios)) - 1,
-                    slower=near.slower.rate(),
-                    same=near.same.rate(),
-                    separate_slower=far.slower.rate(independent=pairs) if far else None,
-                )
-            )
-        noise = noises[name]
-        return ProblemRates(
-            problem=name,
-            base_us=float(np.median(base)),
-            p10_us=float(np.quantile(base, 0.1)),
-            p90_us=float(np.quantile(base, 0.9)),
-            us_per_cycle=calibration.us_per_cycle,
-            block_lengths=tuple(block_length(session.arms[name][0][:rounds]) for session in data.sessions),
-            session_medians_us=tuple(float(np.median(session.arms[name][0])) for session in data.sessions),
-            noise_deviation=noise.deviation if noise else None,
-            noise_limit=noise.limit if noise else None,
-            false_alarms=equal.changed.rate(),
-            same=equal.same.rate(),
-            separate_false_alarms=apart.changed.rate(independent=pairs) if apart else None,
-            separate_same=apart.same.rate(independent=pairs) if apart else None,
-            doses=tuple(doses),
-        )
-
-    whole = interleaved(names, 1)
+    stretches = _Stretches(data, rounds=rounds, policy=policy)
     first = next(iter(data.sessions[0].measurements.values()))
     return Report(
         device=data.device,
@@ -163,8 +86,8 @@ def analyse(data: Data, *, rounds: int, effects: Sequence[float], policy: Policy
         wall_s=data.wall_s,
         stopped=data.stopped,
         alpha=policy.alpha,
-        false_alarms=whole.changed.rate(),
-        problems=tuple(problem(name) for name in names),
+        false_alarms=stretches.interleaved(stretches.names, _EQUAL).changed.rate(),
+        problems=tuple(_problem(name, data, stretches, effects=effects) for name in stretches.names),
         host_us={name: one.host_us for name, one in data.sessions[0].measurements.items()},
         call_us={name: one.call_us for name, one in data.sessions[0].measurements.items()},
         late_rounds=sum(one.late_rounds for session in data.sessions for one in session.measurements.values()),
@@ -172,6 +95,104 @@ def analyse(data: Data, *, rounds: int, effects: Sequence[float], policy: Policy
             c for session in data.sessions for one in session.measurements.values() for c in one.clocks_mhz
         ),
     )
+
+
+class _Stretches:
+    """The sessions cut into stretches of one comparison each, and the comparisons.
+
+    Args:
+        data: What was measured.
+        rounds: Rounds of a stretch.
+        policy: How verdicts are reached.
+
+    Attributes:
+        names: The problems.
+        rounds: Rounds of a stretch.
+
+    Raises:
+        ValueError: there is no stretch.
+    """
+
+    def __init__(self, data: Data, *, rounds: int, policy: Policy) -> None:
+        self.names = list(data.calibrations)
+        self.rounds = rounds
+        self._data = data
+        self._policy = policy
+        self._cut = {name: [windows(session.arms[name], rounds) for session in data.sessions] for name in self.names}
+        if not any(stretches for one in self._cut.values() for stretches in one):
+            raise ValueError(
+                f"no session has {rounds} rounds of every arm; measure longer sessions or compare fewer rounds"
+            )
+
+    def interleaved(self, subject: Sequence[str], arm: int) -> _Rates:
+        """Arm 0 against another, over all stretches, of one problem or of all at once."""
+        found = _Rates.new()
+        for session in range(len(self._data.sessions)):
+            for index in range(min(len(self._cut[name][session]) for name in subject)):
+                stretches = {name: self._cut[name][session][index] for name in subject}
+                sides = {name: (stretch[0], stretch[arm]) for name, stretch in stretches.items()}
+                found.add(_states(_judge(sides, None, self._policy)))
+        return found
+
+    def separate(self, subject: Sequence[str], arm: int) -> _Rates:
+        """Arm 0 of one session against an arm of another; the noise is measured on the sessions left out."""
+        found = _Rates.new()
+        for one, other in combinations(range(len(self._data.sessions)), 2):
+            noise = {name: self._noise_without((one, other), name) for name in subject}
+            limits = {name: each.limit if each else None for name, each in noise.items()}
+            stretches = min(len(self._cut[name][session]) for name in subject for session in (one, other))
+            for index in range(min(stretches, _STRETCHES_A_PAIR)):
+                sides = {name: (self._cut[name][one][index][0], self._cut[name][other][index][arm]) for name in subject}
+                found.add(_states(_judge(sides, limits, self._policy)))
+        return found
+
+    def _noise_without(self, pair: tuple[int, int], name: str) -> Noise | None:
+        return _noise([s.arms[name][0] for at, s in enumerate(self._data.sessions) if at not in pair])
+
+
+def _problem(name: str, data: Data, stretches: _Stretches, *, effects: Sequence[float]) -> ProblemRates:
+    bases = [session.arms[name][0] for session in data.sessions]
+    base = np.concatenate(bases)
+    pairs = _disjoint_pairs(data)
+    equal = stretches.interleaved([name], _EQUAL)
+    apart = stretches.separate([name], _EQUAL) if len(data.sessions) >= _LEAST_SESSIONS else None
+    noise = _noise(bases)
+    return ProblemRates(
+        problem=name,
+        base_us=float(np.median(base)),
+        p10_us=float(np.quantile(base, 0.1)),
+        p90_us=float(np.quantile(base, 0.9)),
+        us_per_cycle=data.calibrations[name].us_per_cycle,
+        block_lengths=tuple(block_length(one[: stretches.rounds]) for one in bases),
+        session_medians_us=tuple(float(np.median(one)) for one in bases),
+        noise_deviation=noise.deviation if noise else None,
+        noise_limit=noise.limit if noise else None,
+        false_alarms=equal.changed.rate(),
+        same=equal.same.rate(),
+        separate_false_alarms=apart.changed.rate(independent=pairs) if apart else None,
+        separate_same=apart.same.rate(independent=pairs) if apart else None,
+        doses=tuple(
+            _dose(name, data, stretches, effect=effect, arm=EQUAL_ARMS + index) for index, effect in enumerate(effects)
+        ),
+    )
+
+
+def _dose(name: str, data: Data, stretches: _Stretches, *, effect: float, arm: int) -> DoseRates:
+    near = stretches.interleaved([name], arm)
+    far = stretches.separate([name], arm) if len(data.sessions) >= _LEAST_SESSIONS else None
+    ratios = np.concatenate([session.arms[name][arm] / session.arms[name][0] for session in data.sessions])
+    return DoseRates(
+        nominal=effect,
+        measured=float(np.median(ratios)) - 1,
+        slower=near.slower.rate(),
+        same=near.same.rate(),
+        separate_slower=far.slower.rate(independent=_disjoint_pairs(data)) if far else None,
+    )
+
+
+def _disjoint_pairs(data: Data) -> int:
+    """Pairs of sessions that have none in common."""
+    return len(data.sessions) // 2
 
 
 def _noise(sessions: Sequence[Floats]) -> Noise | None:
