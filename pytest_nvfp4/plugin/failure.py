@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.plugin.state import Run
+    from pytest_nvfp4.toolchain.trace import Finding
+
 BUNDLE = "debug bundle: "
 """How the line begins that says where a debug bundle is."""
 
@@ -27,3 +35,24 @@ class CheckFailure(AssertionError):
 
     def _said(self) -> list[str]:
         return [line for line in str(self).splitlines() if not line.startswith(BUNDLE)]
+
+
+def finding_lines(findings: Sequence[Finding], run: Run, *, most: int) -> list[str]:
+    """What a device found, line by line, with files as the user names them.
+
+    It belongs first in a failure: pytest's short summary has one line of it.
+
+    Args:
+        findings: What was found.
+        run: The run, whose root files are relative to.
+        most: How many findings are told; of the others their number.
+    """
+    lines: list[str] = []
+    for finding in findings[:most]:
+        shown = finding
+        if finding.file is not None:
+            shown = finding.model_copy(update={"file": run.relative(Path(finding.file))})
+        lines += str(shown).splitlines()
+    if len(findings) > most:
+        lines.append(f"and {len(findings) - most} more")
+    return lines

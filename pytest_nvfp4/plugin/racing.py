@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_nvfp4.plugin.devices import DEVICES, Devices
-from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.failure import CheckFailure, finding_lines
 from pytest_nvfp4.plugin.kernel import KernelUnderTest, KernelWarning
 from pytest_nvfp4.plugin.running import kernel_spec
 from pytest_nvfp4.plugin.state import Case, Run
@@ -192,14 +192,8 @@ class KernelRaces:
         if any(finding.kind in _ABOUT for finding in errors):
             errors = [finding for finding in errors if finding.kind != "deadlock"] or errors
         named = f"the {schedule} schedule" if not schedule.isdecimal() else f"the schedule of seed {schedule}"
-        lines = [f"{done.status} on {done.case.problem.name}, simulated under {named}:"]
-        for finding in errors[:_MOST_FINDINGS]:
-            shown = finding
-            if finding.file is not None:
-                shown = finding.model_copy(update={"file": self._run.relative(Path(finding.file))})
-            lines += [f"  {line}" for line in str(shown).splitlines()]
-        if len(errors) > _MOST_FINDINGS:
-            lines.append(f"  and {len(errors) - _MOST_FINDINGS} more")
+        lines = finding_lines(errors, self._run, most=_MOST_FINDINGS)
+        lines.append(f"{done.status} on {done.case.problem.name}, simulated under {named}")
         if done.stderr.strip() and done.status in ("crashed", "error", "timeout"):
             lines.append("the kernel last wrote to stderr:")
             lines += [f"    {line}" for line in done.stderr.strip().splitlines()[-6:]]

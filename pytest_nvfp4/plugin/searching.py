@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_nvfp4.plugin.devices import DEVICES, Devices
-from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.failure import CheckFailure, finding_lines
 from pytest_nvfp4.plugin.kernel import KernelUnderTest
 from pytest_nvfp4.plugin.running import kernel_spec
 from pytest_nvfp4.plugin.state import Case, Run
@@ -181,7 +181,7 @@ class KernelInSearch:
         ]
         findings = verdict.errors or verdict.findings
         for finding in findings[:_MOST_FINDINGS]:
-            said = str(finding).splitlines()
+            said = finding_lines([finding], self._run, most=1)
             lines += [f"  {line}" for line in said[:_MOST_LINES]] + ["  ..."] * (len(said) > _MOST_LINES)
         if len(findings) > _MOST_FINDINGS:
             lines.append(f"  and {len(findings) - _MOST_FINDINGS} more findings")

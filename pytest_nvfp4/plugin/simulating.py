@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_nvfp4.plugin.devices import COVERAGE_LINE, DEVICES, Devices
-from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.failure import CheckFailure, finding_lines
 from pytest_nvfp4.plugin.kernel import KernelUnderTest, KernelWarning, item_name
 from pytest_nvfp4.plugin.places import safe_name
 from pytest_nvfp4.plugin.running import kernel_spec
@@ -144,14 +144,8 @@ class KernelInSimulator:
         raise self._failure(errors or list(done.findings), done)
 
     def _failure(self, findings: list[Finding], done: Simulated) -> CheckFailure:
-        lines = [f"{done.status} on {done.case.problem.name}, simulated:"]
-        for finding in findings[:_MOST_FINDINGS]:
-            shown = finding
-            if finding.file is not None:
-                shown = finding.model_copy(update={"file": self._run.relative(Path(finding.file))})
-            lines += [f"  {line}" for line in str(shown).splitlines()]
-        if len(findings) > _MOST_FINDINGS:
-            lines.append(f"  and {len(findings) - _MOST_FINDINGS} more")
+        lines = finding_lines(findings, self._run, most=_MOST_FINDINGS)
+        lines.append(f"{done.status} on {done.case.problem.name}, simulated")
         if done.call is not None and done.call.launches:
             lines.append(coverage_line(done.call))
         if done.stderr.strip() and done.status in ("crashed", "error", "timeout"):

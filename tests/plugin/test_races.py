@@ -18,6 +18,8 @@ def test_a_race_names_both_lines_and_how_to_see_it_again(project: Project) -> No
     ran = written(project, RACY).run(*WATCHED, "--nvfp4-schedule=7")
     said = ran.failures()[f"races[{PROBLEM}]"]
     assert "simulated under the schedule of seed 7" in said
+    assert said.startswith("k.py:15: simulated, race: k.py:15 ("), "what is wrong, first: the short summary has a line"
+    assert str(project.path) not in said
     assert "race: k.py:15 (" in said
     assert "global memory at C of group 0, row" in said
     assert "--nvfp4-schedule=7" in said.splitlines()[-1] or "--nvfp4-schedule=7" in said

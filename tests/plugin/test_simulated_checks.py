@@ -94,6 +94,8 @@ class TestCoverage:
         assert "never-written: C of group 0: 1024 of 5120 elements were never written" in said
         assert "the first: C of group 0, row 32, column 0" in said
         assert "4 CTAs" in said
+        assert f"failed on {PROBLEM}, simulated" in said
+        assert not said.startswith("failed"), "what is wrong, first: the short summary has a line"
 
     def test_what_two_ctas_wrote(self, project: Project) -> None:
         ran = written(project, TWO).run(*SIMULATED, "-k", "coverage")
