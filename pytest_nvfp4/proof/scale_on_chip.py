@@ -35,63 +35,73 @@ def claims_for(
     """The claims on the operands of a kernel, or on explicit ones; ``whose`` names them all."""
     what = whose or " and ".join(dict.fromkeys(operand.name for operand in operands))
     found = [
-        Claim(
-            name=f"{topic}.smem",
-            words=f"Shared memory holds the factors of {what} as blocks of 128 rows by 4 factors, the order "
-            "of global memory, stage after stage.",
-            formulas=("byte = (stage tiles + block) 512 + (r % 32) 16 + (r % 128) // 32 * 4 + j % 4",),
-            method=Method.EXHAUSTIVE,
-            check=Cases(lambda: _each(operands, look_at_smem), "places"),
-            preconditions=preconditions,
-            controls=(
-                Control(
-                    "the strides of rows 1 and 32 exchanged",
-                    Cases(lambda: look_at_smem(_exchanged(operands[0])), "places"),
-                ),
-            ),
-        ),
-        Claim(
-            name=f"{topic}.tmem",
-            words=f"The TMEM layout of {what} has every (row, k-block) in the lane, column and byte that the "
-            "MMA reads, in all four quadrants.",
-            formulas=(TMEM_FORMULA,),
-            method=Method.EXHAUSTIVE,
-            check=Cases(lambda: _each(operands, look_at_tmem), "places"),
-            preconditions=(*preconditions, *RESTS_ON[:2]),
-            controls=(
-                Control(
-                    "the MMA is given the address of the next column",
-                    Cases(lambda: look_at_tmem(operands[0], shift=4), "places"),
-                ),
-            ),
-        ),
+        _smem(operands, what, topic=topic, preconditions=preconditions),
+        _tmem(operands, what, topic=topic, preconditions=preconditions),
+        _broadcast(operands, what, topic=topic, preconditions=preconditions),
     ]
     copied = [operand for operand in operands if operand.source is not None and operand.target is not None]
-    found.append(_broadcast(operands, what, topic=topic, preconditions=preconditions))
-    copied_what = whose or " and ".join(operand.name for operand in copied)
     if copied:
-        found.append(
-            Claim(
-                name=f"{topic}.copy",
-                words=f"After the copies of a stage, the MMA finds for every (row, k-block) of {copied_what} the byte "
-                "that shared memory has for it.",
-                formulas=(COPY_FORMULA, "TMEM(place of (r, j)) = smem(r, j)"),
-                method=Method.EXHAUSTIVE,
-                check=Cases(lambda: _each(copied, look_at_copy), "factors"),
-                preconditions=(*preconditions, *RESTS_ON),
-                controls=(
-                    Control(
-                        "lines 128 bytes apart in shared memory",
-                        Cases(lambda: look_at_copy(copied[0], line_units=8), "factors"),
-                    ),
-                    Control(
-                        "the copy starts 16 bytes late",
-                        Cases(lambda: look_at_copy(copied[0], source_units=1), "factors"),
-                    ),
-                ),
-            )
-        )
+        what = whose or " and ".join(operand.name for operand in copied)
+        found.append(_copy(copied, what, topic=topic, preconditions=preconditions))
     return tuple(found)
+
+
+def _smem(operands: Sequence[Operand], what: str, *, topic: str, preconditions: tuple[str, ...]) -> Claim:
+    return Claim(
+        name=f"{topic}.smem",
+        words=f"Shared memory holds the factors of {what} as blocks of 128 rows by 4 factors, the order "
+        "of global memory, stage after stage.",
+        formulas=("byte = (stage tiles + block) 512 + (r % 32) 16 + (r % 128) // 32 * 4 + j % 4",),
+        method=Method.EXHAUSTIVE,
+        check=Cases(lambda: _each(operands, look_at_smem), "places"),
+        preconditions=preconditions,
+        controls=(
+            Control(
+                "the strides of rows 1 and 32 exchanged",
+                Cases(lambda: look_at_smem(_exchanged(operands[0])), "places"),
+            ),
+        ),
+    )
+
+
+def _tmem(operands: Sequence[Operand], what: str, *, topic: str, preconditions: tuple[str, ...]) -> Claim:
+    return Claim(
+        name=f"{topic}.tmem",
+        words=f"The TMEM layout of {what} has every (row, k-block) in the lane, column and byte that the "
+        "MMA reads, in all four quadrants.",
+        formulas=(TMEM_FORMULA,),
+        method=Method.EXHAUSTIVE,
+        check=Cases(lambda: _each(operands, look_at_tmem), "places"),
+        preconditions=(*preconditions, *RESTS_ON[:2]),
+        controls=(
+            Control(
+                "the MMA is given the address of the next column",
+                Cases(lambda: look_at_tmem(operands[0], shift=4), "places"),
+            ),
+        ),
+    )
+
+
+def _copy(copied: Sequence[Operand], what: str, *, topic: str, preconditions: tuple[str, ...]) -> Claim:
+    return Claim(
+        name=f"{topic}.copy",
+        words=f"After the copies of a stage, the MMA finds for every (row, k-block) of {what} the byte "
+        "that shared memory has for it.",
+        formulas=(COPY_FORMULA, "TMEM(place of (r, j)) = smem(r, j)"),
+        method=Method.EXHAUSTIVE,
+        check=Cases(lambda: _each(copied, look_at_copy), "factors"),
+        preconditions=(*preconditions, *RESTS_ON),
+        controls=(
+            Control(
+                "lines 128 bytes apart in shared memory",
+                Cases(lambda: look_at_copy(copied[0], line_units=8), "factors"),
+            ),
+            Control(
+                "the copy starts 16 bytes late",
+                Cases(lambda: look_at_copy(copied[0], source_units=1), "factors"),
+            ),
+        ),
+    )
 
 
 def without_broadcast(layout: Layout) -> Layout:
