@@ -68,15 +68,16 @@ def kept(folder: Path) -> KeptAnswers:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("by", ["SIGKILL", "SIGINT"])  # SIGINT is what Modal sends first when it preempts a container
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_container_that_dies_takes_one_job_with_it(
-    server: Loopback, remote: Make, log: Path, tmp_path: Path, restarts: bool
+    server: Loopback, remote: Make, log: Path, tmp_path: Path, restarts: bool, by: str
 ) -> None:
     """Whether the loss is told, or Modal runs the call once more by itself."""
     server.service.restarts = restarts
     session = RemoteSession(remote())
     device = RemoteDevice(session, name="modal", gpu="B200")
-    asked = jobs("DIES_AT = 4\n")
+    asked = jobs(f"DIES_AT = 4\nDIES_BY = {by!r}\n")
     device.send_ahead(asked)
     assert [device.run(one, folder=tmp_path).status for one in asked] == ["passed"] * COUNT
     session.close()
