@@ -241,7 +241,8 @@ class Remote(Protocol):
     def collect(self, handles: Sequence[Handle], *, timeout_s: float) -> Iterator[Arrival]:
         """The ends of submitted batches as they arrive, in any order; stops when ``timeout_s`` has passed.
 
-        A batch that failed is an arrival with an error; one that has not ended is none, and may be asked for again.
+        A batch that failed is an arrival with an error; one that has not ended is none, and may be asked for again. An
+        end that was not taken from the iterator is given the next time.
         """
 
     def cancel(self, handles: Sequence[Handle]) -> None:

@@ -13,6 +13,7 @@ from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Batch, RemoteError
 from pytest_nvfp4.device.remote.far import SOURCE
 from pytest_nvfp4.device.remote.kept import draws_of, question
+from pytest_nvfp4.device.remote.pieces import pieces
 from pytest_nvfp4.device.remote.session import RemoteSession, Ticket
 from pytest_nvfp4.device.result import DeviceInfo, Result, SimulatedCall
 from pytest_nvfp4.toolchain.device_model import for_arch
@@ -81,15 +82,18 @@ class RemoteDevice:
         return f"the kernel is for {arch}, and a {self._gpu} is {self._arch.rstrip('af')}"
 
     def send_ahead(self, jobs: Sequence[Job], *, blocks: int = 1) -> None:
-        """Send jobs, as one batch, whose results will be asked for later. Those that were sent already are left out."""
+        """Send jobs whose results will be asked for later. Those that were sent already are left out.
+
+        Those that become final together are one batch (``pieces``); with ``blocks``, benchmarks of the same are.
+        """
         with self._lock:
             fresh = [job for job in jobs if _key(job) not in self._sent and _key(job) not in self._used]
             if not fresh:
                 return
-            batch = Batch(jobs=tuple(fresh), blocks=blocks, capability=self.capability)
-            (ticket,) = self.session.add([batch])
-            for index, job in enumerate(fresh):
-                self._sent[_key(job)] = _Sent(ticket, index)
+            batches = pieces(Batch(jobs=tuple(fresh), blocks=blocks, capability=self.capability))
+            for batch, ticket in zip(batches, self.session.add(batches), strict=True):
+                for index, job in enumerate(batch.jobs):
+                    self._sent[_key(job)] = _Sent(ticket, index)
 
     def ahead(self, job: Job) -> Job:
         """The job that was run in place of this one (it asks the same, with other draws); else this one is sent.

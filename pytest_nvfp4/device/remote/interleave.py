@@ -44,6 +44,11 @@ def steps(batch: Batch) -> list[Step]:
     return whole + turns
 
 
+def in_turn(one: Job, other: Job, batch: Batch) -> bool:
+    """Whether two jobs of a batch are compared: benchmarks of the same cases, whose blocks run in turn."""
+    return batch.blocks > 1 and one.action == other.action == "benchmark" and one.cases == other.cases
+
+
 def together(steps: Sequence[Step]) -> list[list[Step]]:
     """The steps in their order, those that may share a process side by side (see ``device.together``)."""
     found: list[list[Step]] = []

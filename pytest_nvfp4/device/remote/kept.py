@@ -12,12 +12,14 @@ import json
 import os
 import tempfile
 import time
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Answer, Batch, Place, RemoteError
+from pytest_nvfp4.device.remote.interleave import in_turn
 from pytest_nvfp4.device.remote.wire import pack_answer, unpack_answer
 from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.toolchain.cache import content_key
@@ -30,6 +32,15 @@ _MOST_BYTES = 1 << 30
 Draws = tuple[int, int]
 """``Job.order_seed`` and ``Job.row_key``."""
 _MOST_AGE_S = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A result of an earlier session: of which job (with the draws that it was run with), and where that ran."""
+
+    job: Job
+    result: Result
+    place: Place
 
 
 class KeptAnswers:
@@ -64,23 +75,23 @@ class KeptAnswers:
         key = self.key(job, batch)
         return self._root / key[:2] / f"{key}.json"
 
-    def get(self, batch: Batch) -> tuple[Batch, Answer] | None:
-        """A batch that did the same, and its answer; None where one of its jobs is not known."""
-        jobs: list[Job] = []
-        results: list[Result] = []
-        place = Place()
-        for job in batch.jobs:
-            found = self._read(self._path(job, batch))
-            if found is None:
-                return None
-            draws, answer = found
-            jobs.append(with_draws(job, draws))
-            results.append(answer.results[0].model_copy(update={"job": job.id}))
-            place = answer.place
-        return (
-            batch.model_copy(update={"jobs": tuple(jobs)}),
-            Answer(batch=batch.id, results=tuple(results), place=place),
-        )
+    def get(self, batch: Batch) -> dict[int, Recalled]:
+        """What is known of a batch, by the places of its jobs in it.
+
+        Of jobs that are compared all are known or none: what is measured anew is so beside what it is compared with.
+        """
+        found = {}
+        for index, job in enumerate(batch.jobs):
+            if (read := self._read(self._path(job, batch))) is not None:
+                draws, answer = read
+                result = answer.results[0].model_copy(update={"job": job.id})
+                found[index] = Recalled(with_draws(job, draws), result, answer.place)
+        unknown = [job for index, job in enumerate(batch.jobs) if index not in found]
+        return {
+            index: one
+            for index, one in found.items()
+            if not any(in_turn(batch.jobs[index], other, batch) for other in unknown)
+        }
 
     @staticmethod
     def _read(path: Path) -> tuple[Draws, Answer] | None:
@@ -151,7 +162,7 @@ def question(job: Job, batch: Batch | None = None) -> dict[str, Any]:
         if batch.exact:
             asked["draws"] = draws_of(job)
         if batch.blocks > 1 and job.action == "benchmark":
-            rivals = [other for other in batch.jobs if other is not job and other.cases == job.cases]
+            rivals = [other for other in batch.jobs if other is not job and in_turn(job, other, batch)]
             asked["with"] = sorted(json.dumps(question(other)) for other in rivals)
             asked["blocks"] = batch.blocks
     return asked

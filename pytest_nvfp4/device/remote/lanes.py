@@ -106,24 +106,26 @@ class Lanes:
         return handles
 
     def collect(self, handles: Sequence[Handle], *, timeout_s: float) -> Iterator[Arrival]:
-        """The ends of batches as they come; each is given once. Stops when the time has passed."""
+        """The ends of batches as they come; each is given once. Stops when the time has passed.
+
+        Whoever takes only some of them gets the others the next time.
+        """
         until = time.monotonic() + timeout_s
         left = {handle.call for handle in handles}
         while left:
             with self._changed:
-                here = [call for call in self._ended if call in left]  # in the order in which they ended
-                if not here:
-                    left = {call for call in left if call in self._handles}
+                call = next((call for call in self._ended if call in left), None)  # in the order in which they ended
+                if call is None:
+                    left = {other for other in left if other in self._handles}
                     remaining = until - time.monotonic()
                     if not left or remaining <= 0:
                         return
                     self._changed.wait(min(remaining, 1.0))
                     continue
-                arrivals = [self._ended.pop(call) for call in here]
-                for call in here:
-                    self._handles.pop(call, None)
-            left -= set(here)
-            yield from arrivals
+                arrival = self._ended.pop(call)
+                self._handles.pop(call, None)
+            left.discard(call)
+            yield arrival
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         """Take batches off the queue, and stop those that run."""

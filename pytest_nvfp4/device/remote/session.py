@@ -24,9 +24,9 @@ from pytest_nvfp4.device.remote.base import (
     Trouble,
     dollars,
 )
-from pytest_nvfp4.device.remote.kept import KeptAnswers, with_draws
+from pytest_nvfp4.device.remote.kept import KeptAnswers, Recalled, with_draws
 from pytest_nvfp4.device.remote.progress import Progress
-from pytest_nvfp4.device.result import DeviceInfo
+from pytest_nvfp4.device.result import DeviceInfo, Result
 
 _FATAL: frozenset[Trouble] = frozenset({"setup", "login", "network", "version", "image", "capacity", "cost"})
 """Troubles that every further batch would meet too: the session ends with the first one."""
@@ -44,13 +44,31 @@ class Ticket:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         """The batch; once there is an answer, the one that was run (its draws differ)."""
-        self.kept = False
+        self.known: dict[int, Recalled] = {}
+        """What was known already, by the places of jobs in the batch."""
         self.answer: Answer | None = None
         self.error: RemoteError | None = None
         self.handle: Handle | None = None
         self.sent_at = 0.0
         self.tries = 0
         self._done = threading.Event()
+
+    def recall(self, known: dict[int, Recalled]) -> None:
+        """Take results of earlier sessions for some of its jobs."""
+        jobs = tuple(known[index].job if index in known else job for index, job in enumerate(self.batch.jobs))
+        self.batch, self.known = self.batch.model_copy(update={"jobs": jobs}), known
+
+    @property
+    def asked(self) -> Batch:
+        """What the remote is asked for: the batch without the jobs whose results are known."""
+        jobs = tuple(job for index, job in enumerate(self.batch.jobs) if index not in self.known)
+        return self.batch.model_copy(update={"jobs": jobs}) if self.known else self.batch
+
+    def whole(self, results: Iterable[Result]) -> tuple[Result, ...]:
+        """Results of what was asked for, with those that were known in their places."""
+        fresh = iter(results)
+        places = range(len(self.batch.jobs))
+        return tuple(self.known[index].result if index in self.known else next(fresh) for index in places)
 
     @property
     def done(self) -> bool:
@@ -246,7 +264,7 @@ class RemoteSession:
             return
         self._tell()
         now = time.monotonic()
-        handles = self._remote.submit([ticket.batch for ticket in ready])
+        handles = self._remote.submit([ticket.asked for ticket in ready])
         with self._lock:
             self._building = False
             for ticket, handle in zip(ready, handles, strict=True):
@@ -273,16 +291,19 @@ class RemoteSession:
         self._last_arrival = time.monotonic()
         with self._lock:
             ticket = self._sent.pop(arrival.handle.batch.id, None)
-        if ticket is None or ticket.done:
+        if ticket is None:
             return
         error = arrival.error
         answer = arrival.answer
-        if answer is not None and (answer.batch != ticket.batch.id or len(answer.results) != len(ticket.batch.jobs)):
+        if answer is not None and (answer.batch != ticket.batch.id or len(answer.results) != len(ticket.asked.jobs)):
             answer, error = None, RemoteError("lost", "an answer came that belongs to another batch", "run it again")
+        if answer is not None and self._kept is not None:
+            self._kept.add(ticket.asked, answer)  # paid for, also where nobody waits for it any more
+        if ticket.done:
+            return
         if answer is not None:
-            if self._kept is not None:
-                self._kept.add(ticket.batch, answer)
             self._count("done")
+            answer = answer.model_copy(update={"results": ticket.whole(answer.results)})
             self._note(answer)
             ticket.batch = _as_run(ticket.batch, self._remote)
             ticket.finish(answer=answer)
@@ -367,7 +388,18 @@ class RemoteSession:
             "allow more time, or look at the kernel: its own limit is --nvfp4-device-timeout",
         )
 
+    def _take_last(self) -> None:
+        """What has come while the session was about to end is kept, too."""
+        with self._lock:
+            handles = [ticket.handle for ticket in self._sent.values() if ticket.handle is not None]
+        if handles:
+            for arrival in self._remote.collect(handles, timeout_s=0.0):
+                if arrival.answer is not None:
+                    self._arrived(arrival)
+
     def _end(self) -> None:
+        with contextlib.suppress(Exception):  # of a remote that has gone wrong
+            self._take_last()
         with self._lock:
             self._closing = True
             open_ = [*self._sent.values(), *self._waiting]
@@ -387,11 +419,12 @@ class RemoteSession:
         self._tell()
 
     def _recalled(self, ticket: Ticket) -> bool:
-        found = self._kept.get(ticket.batch) if self._kept is not None and self._reuse else None
-        if found is None:
+        known = self._kept.get(ticket.batch) if self._kept is not None and self._reuse else {}
+        if known:
+            ticket.recall(known)
+        if len(known) < len(ticket.batch.jobs):
             return False
-        ticket.batch, answer = found
-        ticket.kept = True
+        answer = Answer(batch=ticket.batch.id, results=ticket.whole(()), place=known[len(known) - 1].place)
         self._count("kept")
         self._note(answer)
         ticket.finish(answer=answer)

@@ -51,11 +51,14 @@ def device(remote: FakeRemote) -> Iterator[RemoteDevice]:
 
 
 def test_what_was_sent_ahead_is_used_once_and_let_go(device: RemoteDevice, remote: FakeRemote, tmp_path: Path) -> None:
-    jobs = [job(number, seed=number) for number in range(30)]
+    jobs = [job(number, seed=number) for number in range(10)]
+    jobs += [job(number, action="benchmark").model_copy(update={"row_key": 7}) for number in range(10, 20)]
+    jobs += [job(number, seed=number) for number in range(20, 30)]
     device.send_ahead(jobs[:10])
-    for one in jobs[10:]:
+    device.send_ahead(jobs[10:20])
+    for one in jobs[20:]:
         device.send_ahead([one])
-    assert device.ahead(job(12, seed=99)).order_seed == 12, "the one that was sent asks the same"
+    assert device.ahead(job(22, seed=99)).order_seed == 22, "the one that was sent asks the same"
     for one in jobs:
         assert device.run(one, folder=tmp_path).outputs[0].data.size == len(LARGE)
     assert len(remote.sent) == 21

@@ -98,3 +98,13 @@ def test_trouble_of_one_is_its_own() -> None:
     lanes = Lanes(1, work)
     ends = list(lanes.collect(lanes.submit([probe("bad"), probe("good")]), timeout_s=LONGEST_S))
     assert [end.error and (end.error.trouble, str(end.error)) for end in ends] == [("far", "ValueError: odd"), None]
+
+
+def test_who_takes_one_end_gets_the_others_the_next_time() -> None:
+    """As the session does where there is something to be sent: the others were lost, and waited for in vain."""
+    lanes = Lanes(1, lambda work: Answer(batch=work.batch.id, results=()))
+    handles = lanes.submit([probe(name) for name in "abc"])
+    assert until(lambda: lanes.counts == (0, 0))
+    taken = [next(iter(lanes.collect(handles, timeout_s=5))).handle.batch.jobs[0].id for _ in "abc"]
+    assert taken == ["a", "b", "c"]
+    lanes.close(wait_s=5)

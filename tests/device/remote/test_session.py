@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_nvfp4.device.remote.base import Answer, Batch, RemoteError
+from pytest_nvfp4.device.remote.base import Answer, Arrival, Batch, RemoteError
 from pytest_nvfp4.device.remote.kept import KeptAnswers
 from pytest_nvfp4.device.remote.session import RemoteSession, Ticket
 from tests import waiting
@@ -230,7 +230,7 @@ class TestKept:
         kept = self.kept(tmp_path)
         (ticket,) = session(FakeRemote(), kept=kept).add([Batch(jobs=(job(1, seed=77),))])
         ticket.wait()
-        assert kept.get(ticket.batch) is not None
+        assert set(kept.get(ticket.batch)) == {0}
 
     def test_it_is_used_again_only_where_that_is_wanted(self, session: Any, tmp_path: Path) -> None:
         session(FakeRemote(), kept=self.kept(tmp_path)).add([Batch(jobs=(job(1, seed=77),))])[0].wait()
@@ -246,8 +246,8 @@ class TestKept:
     @pytest.mark.parametrize("other", [job(2), job(1, text="x = 2\n"), job(1, action="benchmark"), job(1, rounds=9)])
     def test_another_question_is_another_entry(self, session: Any, tmp_path: Path, other: Any) -> None:
         session(FakeRemote(), kept=self.kept(tmp_path)).add([Batch(jobs=(job(1),))])[0].wait()
-        assert self.kept(tmp_path).get(Batch(jobs=(other,))) is None
-        assert KeptAnswers(tmp_path, remote="fake H200").get(Batch(jobs=(job(1),))) is None
+        assert self.kept(tmp_path).get(Batch(jobs=(other,))) == {}
+        assert KeptAnswers(tmp_path, remote="fake H200").get(Batch(jobs=(job(1),))) == {}
 
     @pytest.mark.parametrize("status", ["timeout", "crashed", "unavailable", "unsupported"])
     def test_what_may_be_the_remotes_doing_is_tried_again(self, session: Any, tmp_path: Path, status: str) -> None:
@@ -256,15 +256,40 @@ class TestKept:
             return answer.model_copy(update={"results": (answer.results[0].model_copy(update={"status": status}),)})
 
         session(FakeRemote(reply), kept=self.kept(tmp_path)).add([batch(1)])[0].wait()
-        assert self.kept(tmp_path).get(batch(1)) is None
+        assert self.kept(tmp_path).get(batch(1)) == {}
 
     def test_a_damaged_entry_is_none(self, session: Any, tmp_path: Path) -> None:
         session(FakeRemote(), kept=self.kept(tmp_path)).add([batch(1)])[0].wait()
         (file,) = tmp_path.rglob("*.json")
         file.write_text(file.read_text()[:-20])
-        assert self.kept(tmp_path).get(batch(1)) is None
+        assert self.kept(tmp_path).get(batch(1)) == {}
 
     def test_a_disk_that_refuses_fails_nothing(self, session: Any, tmp_path: Path) -> None:
         (tmp_path / "remote").write_text("a file where the folder should be")
         (ticket,) = session(FakeRemote(), kept=self.kept(tmp_path)).add([batch(1)])
         assert ticket.wait().results[0].status == "passed"
+
+    @pytest.mark.parametrize("trouble", [None, "network"])
+    def test_what_came_before_the_end_is_kept(self, session: Any, tmp_path: Path, trouble: Any) -> None:
+        """Also what nobody has looked at yet: it was paid for."""
+        remote, kept = FakeRemote(NEVER), self.kept(tmp_path)
+        one = session(remote, kept=kept, containers=3)
+        tickets = one.add([batch(number) for number in range(3)])
+        until(lambda: all(ticket.handle for ticket in tickets))
+        with one._lock:  # the session's thread takes nothing meanwhile
+            if trouble is not None:
+                remote._ends.put(Arrival(tickets[0].handle, error=RemoteError(trouble, "no")))
+            for ticket in tickets[1:]:
+                remote._ends.put(Arrival(ticket.handle, answer=passed(ticket.batch)))
+            one._closing = trouble is None
+        one.close()
+        assert [set(kept.get(batch(number))) for number in range(3)] == [set(), {0}, {0}]
+
+    def test_an_answer_that_nobody_waits_for_is_kept(self, session: Any, tmp_path: Path) -> None:
+        remote, kept = FakeRemote(NEVER), self.kept(tmp_path)
+        one = session(remote, kept=kept)
+        (ticket,) = one.add([batch(1)])
+        until(lambda: ticket.handle)
+        ticket.finish(error=RemoteError("cancelled", "nobody needs it"))
+        remote._ends.put(Arrival(ticket.handle, answer=passed(ticket.batch)))
+        until(lambda: kept.get(batch(1)))

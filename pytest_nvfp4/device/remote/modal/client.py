@@ -84,7 +84,9 @@ class ModalRemote:
         backend = self.settings.backend
         texts = [squeeze(pack_batch(batch.model_copy(update={"backend": backend}))) for batch in batches]
         try:
-            calls = self._connection.run(self._spawn(texts), timeout_s=self.options.timeout_s)
+            # The client gives up after the same time: a little more, so that its reason is told and not only ours.
+            most_s = self.options.timeout_s + patience.SENT_S
+            calls = self._connection.run(self._spawn(texts), timeout_s=most_s)
         except concurrent.futures.TimeoutError:
             raise silent(self.options.timeout_s, doing="sending jobs") from None
         except concurrent.futures.CancelledError as error:

@@ -117,7 +117,7 @@ class Loopback:
 
     def forget(self) -> None:
         """Forget what was said, and let everything go well again."""
-        self.service.attempts = False
+        self.service.attempts = self.service.restarts = False
         self.faults.clear()
         self.answering = self.connected = True
         self.token, self.warning = (TOKEN_ID, TOKEN_SECRET), ""

@@ -84,6 +84,9 @@ class Service:
         self.image_status = _SUCCESS
         self.attempts = False
         """Whether functions may be called by attempts too, which is offered and not there."""
+        self.restarts = False
+        """Whether a call whose container is lost is run once more, from its beginning, as Modal says that it does after
+        a preemption; else it has failed."""
         self._folder, self._packages, self.environ = folder, packages, environ
         self._blobs = blobs
         self._numbers = itertools.count(1)
@@ -402,7 +405,9 @@ class Service:
     def _lost(self, container: Container) -> None:
         function = self.functions[container.function_id]
         made = self.inputs.get(container.current or "")
-        if made is not None and made.output is None:
+        if made is not None and made.output is None and self.restarts and not made.cancelled:
+            function.queue.appendleft(made.input_id)
+        elif made is not None and made.output is None:
             code = container.process.returncode
             text = f"Container {container.task_id} ended with signal {-code}" if code < 0 else f"exit code: {code}"
             status = api_pb2.GenericResult.GENERIC_STATUS_INTERNAL_FAILURE

@@ -123,3 +123,19 @@ def test_a_rerun_takes_the_times_that_were_paid_for(user: User, log: Path) -> No
     assert "1 passed" in again, again
     assert "1 from earlier sessions" in again
     assert len(blocks(log)) == count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_rerun_pays_only_for_what_was_not_measured(user: User, log: Path, resume: bool) -> None:
+    """What shares a process is known one by one; without ``--nvfp4-resume`` all of it is measured again."""
+    more = ONE.replace("\n\n", "\nproblems.other = { m = [24], n = 128, k = 256 }\n\n", 1)
+    more = more.replace('benchmark-problems = ["small"]', 'benchmark-problems = ["small", "other"]')
+    user.write("pyproject.toml", f"[tool.pytest.ini_options]\n{more}")
+    first = user.run("kernel.py", "-k", "benchmark and small", benchmark=True)
+    assert "1 passed" in first, first
+    log.write_text("")
+    again = user.run("kernel.py", "-k", "benchmark", *(["--nvfp4-resume"] if resume else []), benchmark=True)
+    assert "2 passed" in again, again
+    timed = [json.loads(line)[2] for line in log.read_text().splitlines()]
+    assert timed == ([["other"]] if resume else [["small", "other"]])

@@ -1,7 +1,8 @@
 """A container's device for tests of many jobs: it returns what is right, unless a kernel's text says otherwise.
 
 It runs no kernel and starts no process, so that what a test waits for is the way there and back. A kernel's text may
-name problems that come out wrong (``WRONG = {"p3"}``), and the job in which the container is killed (``DIES_AT = 7``).
+name problems that come out wrong (``WRONG = {"p3"}``), the job in which the container is killed (``DIES_AT = 7``; by
+another signal than ``SIGKILL`` with ``DIES_BY = "SIGINT"``), and how long a job takes (``TAKES_S = 0.1``).
 ``NVFP4_EXACT_LOG`` gets a line a job.
 """
 
@@ -12,6 +13,7 @@ import json
 import os
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,8 @@ def run(job: Job, folder: Path) -> Result:
     with Path(os.environ["NVFP4_EXACT_LOG"]).open("a") as log:
         log.write(json.dumps([os.getpid(), job.kernel.main, names]) + "\n")
     if len(Path(os.environ["NVFP4_EXACT_LOG"]).read_text().splitlines()) == _said(text, "DIES_AT", 0):
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.Signals[_said(text, "DIES_BY", "SIGKILL")])
+    time.sleep(_said(text, "TAKES_S", 0.0))
     wrong = _said(text, "WRONG", set())
     outputs = []
     for index, case in enumerate(job.cases):

@@ -1,0 +1,180 @@
+"""What was done before a container, the session or this machine is lost has come, and is not paid for again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.device.job import Case, Job, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.remote.base import Batch
+from pytest_nvfp4.device.remote.device import RemoteDevice
+from pytest_nvfp4.device.remote.kept import KeptAnswers
+from pytest_nvfp4.device.remote.modal.client import ModalRemote
+from pytest_nvfp4.device.remote.session import RemoteSession
+
+from ..fakes import source
+from ..loopback import Loopback
+from .test_many import jobs as lines_of
+
+Make = Callable[..., ModalRemote]
+COUNT = 8
+
+
+def jobs(text: str) -> list[Job]:
+    """Jobs that have nothing to do with one another."""
+    kernel = KernelSpec(files=(source(text),), main="kernel.py", arch="sm_100a")
+    problems = [ProblemSpec(name=f"p{number}", sizes=((4, 128, 256, 1),), seed=number) for number in range(COUNT)]
+    return [
+        Job(id=one.name, action="verify", kernel=kernel, cases=(Case(problem=one, family="pow2_exact"),))
+        for one in problems
+    ]
+
+
+def done(log: Path) -> Counter[str]:
+    """How often each job was begun."""
+    return Counter(name for *_, names in lines_of(log) for name in names)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("exact") / "log"
+
+
+@pytest.fixture(scope="module")
+def exact(log: Path) -> Iterator[Loopback]:
+    with Loopback(backend="exact:run", environ={"NVFP4_EXACT_LOG": str(log)}, capacity=1) as server:
+        yield server
+
+
+@pytest.fixture
+def server(exact: Loopback, log: Path, monkeypatch: pytest.MonkeyPatch) -> Loopback:
+    exact.end_apps()
+    exact.forget()
+    log.write_text("")
+    for name, value in exact.environ().items():
+        monkeypatch.setenv(name, value)
+    return exact
+
+
+def kept(folder: Path) -> KeptAnswers:
+    return KeptAnswers(folder, remote="modal B200 backend exact:run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["SIGKILL", "SIGINT"])  # SIGINT is what Modal sends first when it preempts a container
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_container_that_dies_takes_one_job_with_it(
+    server: Loopback, remote: Make, log: Path, tmp_path: Path, restarts: bool, by: str
+) -> None:
+    """Whether the loss is told, or Modal runs the call once more by itself."""
+    server.service.restarts = restarts
+    session = RemoteSession(remote())
+    device = RemoteDevice(session, name="modal", gpu="B200")
+    asked = jobs(f"DIES_AT = 4\nDIES_BY = {by!r}\n")
+    device.send_ahead(asked)
+    assert [device.run(one, folder=tmp_path).status for one in asked] == ["passed"] * COUNT
+    session.close()
+    assert done(log) == {one.id: 2 if one.id == "p3" else 1 for one in asked}
+    assert server.count("FunctionMap") == COUNT + (not restarts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restarts", [False, True])
+def test_as_one_call_it_would_take_all_that_was_done(server: Loopback, remote: Make, log: Path, restarts: bool) -> None:
+    """The negative control."""
+    server.service.restarts = restarts
+    session = RemoteSession(remote())
+    asked = jobs("DIES_AT = 4\n")
+    (ticket,) = session.add([Batch(jobs=tuple(asked))])
+    assert len(ticket.wait().results) == COUNT
+    session.close()
+    assert done(log) == {one.id: 2 if number < 4 else 1 for number, one in enumerate(asked)}
+
+
+@pytest.mark.slow
+def test_after_ctrl_c_only_the_rest_is_paid_for(server: Loopback, remote: Make, log: Path, tmp_path: Path) -> None:
+    asked = jobs("TAKES_S = 0.2\n")
+    session = RemoteSession(remote(), kept=kept(tmp_path))
+    device = RemoteDevice(session, name="modal", gpu="B200")
+    device.send_ahead(asked)
+    for one in asked[:3]:
+        device.run(one, folder=tmp_path)
+    session.close()
+    resume(server, remote, log, tmp_path, asked, least=3)
+
+
+CLIENT = """
+import sys
+from pathlib import Path
+from pytest_nvfp4.device.remote.base import RemoteOptions
+from pytest_nvfp4.device.remote.device import RemoteDevice
+from pytest_nvfp4.device.remote.modal.client import ModalRemote
+from pytest_nvfp4.device.remote.session import RemoteSession
+from tests.device.remote.modal.test_lost import jobs, kept
+
+folder = Path(sys.argv[1])
+device = RemoteDevice(RemoteSession(ModalRemote(RemoteOptions()), kept=kept(folder)), name="modal", gpu="B200")
+asked = jobs("TAKES_S = 0.2\\n")
+device.send_ahead(asked)
+for one in asked:
+    device.run(one, folder=folder)
+    print(one.id, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_after_this_machine_died_only_the_rest_is_paid_for(
+    server: Loopback, remote: Make, log: Path, tmp_path: Path
+) -> None:
+    root = Path(__file__).parents[4]
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        said = [process.stdout.readline().strip() for _ in range(3)]
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert said == ["p0", "p1", "p2"]
+    resume(server, remote, log, tmp_path, jobs("TAKES_S = 0.2\n"), least=3)
+
+
+def resume(server: Loopback, remote: Make, log: Path, folder: Path, asked: list[Job], *, least: int) -> None:
+    """A second session is sent what the first had no answer to, and nothing else."""
+    server.end_apps()
+    server.forget()
+    had = {one.id for one in asked if kept(folder).get(Batch(jobs=(one,), capability=(10, 0)))}
+    assert least <= len(had) < COUNT
+    log.write_text("")
+    session = RemoteSession(remote(), kept=kept(folder), reuse=True)
+    device = RemoteDevice(session, name="modal", gpu="B200")
+    device.send_ahead(asked)
+    assert {device.run(device.ahead(one), folder=folder).status for one in asked} == {"passed"}
+    session.close()
+    assert done(log) == {one.id: 1 for one in asked if one.id not in had}
+    assert server.count("FunctionMap") == COUNT - len(had)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("server")
+def test_a_container_that_answers_many_calls_costs_its_time_once(remote: Make, log: Path, tmp_path: Path) -> None:
+    session = RemoteSession(remote())
+    device = RemoteDevice(session, name="modal", gpu="B200")
+    asked = jobs("TAKES_S = 0.1\n")
+    device.send_ahead(asked)
+    for one in asked:
+        device.run(one, folder=tmp_path)
+    assert 0.1 * COUNT <= session.cost.seconds < 0.1 * COUNT + 5
+    assert len({container for container, *_ in lines_of(log)}) == len(session.places) == 1
+    session.close()
