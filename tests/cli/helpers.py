@@ -77,7 +77,7 @@ def run_process(*arguments: str, cwd: Path | None = None, **environ: str) -> Res
         env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
         check=False,
     )
     return Result(done.returncode, done.stdout, done.stderr)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from importlib import import_module
 
 import click
@@ -15,6 +14,7 @@ from pytest_nvfp4.cli import errors
 from pytest_nvfp4.cli.app import COMMANDS, app
 from pytest_nvfp4.cli.errors import Exit
 from tests.cli.helpers import ROOT, run_process
+from tests.waiting import LONGEST_S, alive, until
 
 HEAVY = {"torch", "cutlass", "numpy", "pydantic", "rich", "jinja2", "modal", "z3", "pytest", "filelock"}
 
@@ -28,7 +28,7 @@ def test_help_and_version_import_nothing_heavy_and_no_subcommand() -> None:
         "print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=900, check=True
     )
     modules = set(json.loads(done.stderr))
     assert not HEAVY & modules
@@ -41,7 +41,7 @@ def test_help_and_version_import_nothing_heavy_and_no_subcommand() -> None:
 def test_importing_the_package_imports_nothing() -> None:
     script = "import sys; old = set(sys.modules); import pytest_nvfp4.cli; print(*sorted(set(sys.modules) - old))"
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=900, check=True
     )
     assert done.stdout.split() == ["pytest_nvfp4", "pytest_nvfp4.cli"]
 
@@ -98,7 +98,7 @@ def test_a_missing_package_is_one_line() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=900,
         check=False,
     )
     assert done.returncode == Exit.USAGE
@@ -110,7 +110,7 @@ def test_a_missing_package_is_one_line() -> None:
 def test_without_click_there_is_still_a_sentence() -> None:
     script = "import sys; sys.modules['click'] = None; from pytest_nvfp4.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 1
     assert done.stderr.strip() == "nvfp4: error: click is not installed: pip install click"
@@ -127,7 +127,7 @@ def test_a_reader_that_leaves_early_is_no_error(project) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=900,
         check=False,
     )
     assert pipe.stderr == ""
@@ -142,7 +142,7 @@ import cutlass
 
 def build():
     Path(__file__).with_name("pid").write_text(str(os.getpid()))
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -157,22 +157,19 @@ def test_an_interrupt_leaves_no_process_and_says_so(tmp_path) -> None:
         text=True,
     )
     try:
-        until = time.monotonic() + 60
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-            assert started.poll() is None, started.communicate()
-            assert time.monotonic() < until, "the worker never started"
-            time.sleep(0.05)
-        worker = int((tmp_path / "pid").read_text())
-        os.kill(worker, 0)  # it lives: the check below can fail
+        pid = tmp_path / "pid"
+        assert until(lambda: started.poll() is not None or (pid.exists() and pid.read_text())), "no worker started"
+        assert started.poll() is None, started.communicate()
+        worker = int(pid.read_text())
+        assert alive(worker)  # the check below can fail
         started.send_signal(signal.SIGINT)
-        _, err = started.communicate(timeout=30)
+        _, err = started.communicate(timeout=LONGEST_S)
     finally:
         started.kill()
     assert started.returncode == Exit.INTERRUPTED
     assert err.splitlines()[-1] == "nvfp4: interrupted"
     assert "Traceback" not in err
-    with pytest.raises(ProcessLookupError):
-        os.kill(worker, 0)
+    assert not alive(worker)
     assert not list((tmp_path / "cache" / "builds").iterdir())
 
 

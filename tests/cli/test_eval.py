@@ -10,6 +10,7 @@ import pytest
 
 from pytest_nvfp4.cli.popcorn import Popcorn, Statistics, spec_line
 from pytest_nvfp4.problem import GPUMODE
+from tests.waiting import far_enough
 
 HONEST = Path(__file__).parents[1] / "device" / "kernels" / "honest.py"
 
@@ -37,7 +38,7 @@ def evaluate(tmp_path: Path, *arguments: str, fd: bool = True) -> tuple[int, dic
         env=environ,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         check=False,
     )
     os.close(write)
@@ -78,8 +79,11 @@ def test_a_kernel_that_raises_is_a_cuda_error(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_hang_times_out(tmp_path: Path) -> None:
     slow = tmp_path / "slow.py"
-    slow.write_text("def custom_kernel(data):\n    import time; time.sleep(100)\n")
-    code, _, _ = evaluate(tmp_path, str(slow), "--device", "cpu", "--problem", "7x128x256", "--timeout", "15")
+    called = tmp_path / "called"
+    hang = f"open({str(called)!r}, 'w').close(); time.sleep(10_000)"
+    slow.write_text(f"def custom_kernel(data):\n    import time; {hang}\n")
+    given = (tmp_path, str(slow), "--device", "cpu", "--problem", "7x128x256", "--timeout")
+    code, _, _ = far_enough(lambda seconds: evaluate(*given, f"{seconds:g}"), lambda _: called.exists(), first_s=8)
     assert code == 114
 
 
@@ -98,7 +102,7 @@ def test_json_has_the_same_lines(tmp_path: Path) -> None:
         [sys.executable, str(script), "eval", str(HONEST), "--device", "cpu", "--problem", "3x128x256", "--json"],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         check=False,
     )
     found = json.loads(done.stdout)

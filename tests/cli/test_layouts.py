@@ -73,7 +73,7 @@ def test_a_kernel_that_does_not_compile_fails_with_its_own_line(tmp_path, cli) -
 
 
 def test_the_plugins_option_names_become_this_commands(tmp_path, cli) -> None:
-    (tmp_path / "slow.py").write_text("import time\nimport cutlass\n\ndef build():\n    time.sleep(60)\n")
+    (tmp_path / "slow.py").write_text("import time\nimport cutlass\n\ndef build():\n    time.sleep(600)\n")
     shown = cli("layouts", tmp_path / "slow.py", "--entry", f"{tmp_path}/slow.py::build", "--timeout", "2")
     assert shown.code == 1
     assert "--timeout" in shown.err

@@ -9,6 +9,7 @@ from filelock import FileLock
 
 from pytest_nvfp4.cli.cache import clear_traces, folder_bytes, survey
 from pytest_nvfp4.layout.listing import Listing
+from tests.waiting import LONGEST_S
 
 PAIRS = {"k.sA": '!cute.memref<f16, smem, align<128>, "(8,4):(4,1)">', "k.copy": "!cute.ptr<f16, gmem, align<16>>"}
 
@@ -97,12 +98,12 @@ def test_a_trace_that_is_being_made_is_left_alone(tmp_path) -> None:
     def hold():
         with FileLock(tmp_path / "locks" / "aa11.lock"):
             held.set()
-            release.wait(10)
+            release.wait(LONGEST_S)
 
     thread = threading.Thread(target=hold)
     thread.start()
     try:
-        assert held.wait(10)
+        assert held.wait(LONGEST_S)
         assert clear_traces(tmp_path) == 1
     finally:
         release.set()

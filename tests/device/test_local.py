@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pytest_nvfp4.device.local import LocalDevice
 from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
 from pytest_nvfp4.problem import parse_shape
+from tests.waiting import far_enough
 
 pytest.importorskip("torch")
 
@@ -29,7 +31,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> LocalDevice:
 
 
 def verify(
-    device: LocalDevice, tmp_path: Path, kernel: Path, *, seed: int = 7, arch: str = "sm_100a", deadline_s: float = 120
+    device: LocalDevice, tmp_path: Path, kernel: Path, *, seed: int = 7, arch: str = "sm_100a", deadline_s: float = 900
 ) -> tuple[Result, list[CaseVerdict]]:
     spec, base = KernelSpec.from_files(kernel, arch=arch)
     job = Job(id="t", action="verify", kernel=spec, cases=CASES, order_seed=seed, deadline_s=deadline_s)
@@ -113,8 +115,17 @@ def test_kernels_that_fail(device: LocalDevice, tmp_path: Path, text: str, statu
 
 @pytest.mark.slow
 def test_a_hang_is_stopped(device: LocalDevice, tmp_path: Path) -> None:
-    path = write(tmp_path, "def custom_kernel(data):\n    import time; time.sleep(600)\n")
-    result, verdicts = verify(device, tmp_path, path, deadline_s=15)
+    note = tmp_path / "note"
+    path = write(
+        tmp_path,
+        f"def custom_kernel(data):\n    import time; open({str(note)!r}, 'w').close(); time.sleep(10_000)\n",
+    )
+    seeds = count()
+    result, verdicts = far_enough(
+        lambda deadline_s: verify(device, tmp_path, path, seed=next(seeds), deadline_s=deadline_s),
+        lambda _: note.exists(),
+        first_s=8,
+    )
     assert result.status == "timeout"
     assert {verdict.status for verdict in verdicts} == {"timeout"}
     assert "call 0" in str(verdicts[0].findings[0])

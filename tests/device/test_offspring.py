@@ -38,7 +38,7 @@ def alive(pid: int) -> bool:
 
 def left(how: str) -> list[bool]:
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(HIDES), how], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", textwrap.dedent(HIDES), how], capture_output=True, text=True, timeout=900, check=True
     )
     pids = list(map(int, done.stdout.split()))
     found = [alive(pid) for pid in pids]

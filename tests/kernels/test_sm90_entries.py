@@ -19,7 +19,7 @@ def cases(tmp_path_factory):
     command = [sys.executable, "-m", "tests.kernels.sm90_worker", str(tmp_path_factory.mktemp("sm90_entries"))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     result = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False
     )
     assert result.returncode == 0, result.stderr[-4000:]
     return [json.loads(line[5:]) for line in result.stdout.splitlines() if line.startswith("CASE ")]

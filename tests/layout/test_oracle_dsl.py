@@ -64,7 +64,7 @@ def answers(sample) -> dict[str, list[str | None]]:
     flat = [case for group in cases.values() for case in group]
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("live_dsl.py"))],
-        input=json.dumps(flat), capture_output=True, text=True, timeout=240, check=False,
+        input=json.dumps(flat), capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     found = iter(json.loads(done.stdout[done.stdout.rindex("[") :]))

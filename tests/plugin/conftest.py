@@ -66,7 +66,7 @@ class Bank:
         home.mkdir()
         path = home / "kernel.py"
         path.write_text(source, encoding="utf-8")
-        tracer = Tracer(root=home, cache=self.cache, limits=Limits(deadline_s=120))
+        tracer = Tracer(root=home, cache=self.cache, limits=Limits(deadline_s=900))
         trace = tracer.trace(TraceRequest(path, GPUMODE[0], Entry(path, entry) if entry else None))
         assert trace.ok, trace.findings
         return path, trace

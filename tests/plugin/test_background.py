@@ -6,6 +6,7 @@ import pytest
 
 from pytest_nvfp4.device import select
 from pytest_nvfp4.plugin.tasks import Workers
+from tests.waiting import LONGEST_S
 
 from .conftest import Project, is_alive
 from .sources import ENTRY
@@ -24,7 +25,7 @@ while not other.exists():
 """A kernel's first lines: it waits for another kernel to be imported too."""
 
 
-def meeting(project: Project, *, seconds: float = 30.0) -> None:
+def meeting(project: Project, *, seconds: float = LONGEST_S) -> None:
     """Two kernels, each of which is imported only while the other is."""
     tables = []
     for own, other in (("a", "b"), ("b", "a")):

@@ -6,25 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
+from tests.waiting import LONGEST_S, noted
+
 from .conftest import Project, is_alive
 from .sources import ENTRY
-
-_LONGEST_S = 60.0
-
-
-def wait_for(file: Path) -> str:
-    """The content of a file, once there is one."""
-    until = time.monotonic() + _LONGEST_S
-    while time.monotonic() < until:
-        if file.is_file() and (text := file.read_text()).endswith("\n"):
-            return text
-        time.sleep(0.05)
-    raise AssertionError(f"{file.name} did not appear")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="process groups are POSIX's")
@@ -50,9 +38,9 @@ def test_control_c(project: Project, workers: tuple[str, ...]) -> None:
         command, cwd=project.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     try:
-        pid = int(wait_for(note))
+        pid = noted(note)
         os.killpg(process.pid, signal.SIGINT)
-        text, _ = process.communicate(timeout=_LONGEST_S)
+        text, _ = process.communicate(timeout=LONGEST_S)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -17,7 +17,7 @@ def loaded(code: str, folder: Path) -> set[str]:
     """Which of the heavy packages a Python program loads."""
     report = f"\nimport sys\nprint('loaded:', *[name for name in {HEAVY!r} if name in sys.modules])\n"
     done = subprocess.run(
-        [sys.executable, "-c", code + report], cwd=folder, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", code + report], cwd=folder, capture_output=True, text=True, check=True, timeout=900
     )
     return set(done.stdout.rpartition("loaded:")[2].split())
 

@@ -11,8 +11,7 @@ import pytest
 from pytest_nvfp4.isolation import run
 from pytest_nvfp4.plugin import tasks as tasks_module
 from pytest_nvfp4.plugin.tasks import Task, Workers, fitting
-
-LONG_S = 20.0
+from tests.waiting import LONGEST_S, until
 
 
 class Gate:
@@ -26,11 +25,11 @@ class Gate:
     def _work(self) -> None:
         self._order.append(self.task.name)
         self.began.set()
-        assert self._open.wait(LONG_S)
+        assert self._open.wait(LONGEST_S)
 
     def open(self) -> None:
         self._open.set()
-        assert self.task.over.wait(LONG_S)
+        assert self.task.over.wait(LONGEST_S)
 
 
 def noting(order: list[str], name: str, *after: Task) -> Task:
@@ -42,7 +41,7 @@ def test_the_order_is_that_of_the_list() -> None:
     listed = [noting(order, name) for name in "abc"]
     workers = Workers(listed, threads=1)
     workers.start()
-    assert listed[-1].over.wait(LONG_S)
+    assert listed[-1].over.wait(LONGEST_S)
     workers.stop()
     assert order == ["a", "b", "c"]
 
@@ -54,14 +53,13 @@ def test_what_is_waited_for_comes_first_and_after_what_it_needs() -> None:
     other, wanted = noting(order, "other"), noting(order, "wanted", needed)
     workers = Workers([first.task, other, needed, wanted], threads=1)
     workers.start()
-    assert first.began.wait(LONG_S)
+    assert first.began.wait(LONGEST_S)
     waiting = threading.Thread(target=workers.wait, args=(wanted,))
     waiting.start()
-    while workers._waiting[0] is not needed:
-        pass
+    assert until(lambda: workers._waiting[0] is needed)
     first.open()
-    waiting.join(LONG_S)
-    assert other.over.wait(LONG_S)
+    waiting.join(LONGEST_S)
+    assert other.over.wait(LONGEST_S)
     workers.stop()
     assert order == ["first", "needed", "wanted", "other"]
 
@@ -72,8 +70,8 @@ def test_a_task_waits_for_what_it_needs_and_others_pass_it() -> None:
     simulation, other = noting(order, "simulation", trace.task), noting(order, "other")
     workers = Workers([trace.task, simulation, other], threads=2)
     workers.start()
-    assert trace.began.wait(LONG_S)
-    assert other.over.wait(LONG_S)
+    assert trace.began.wait(LONGEST_S)
+    assert other.over.wait(LONGEST_S)
     assert not simulation.over.is_set()
     trace.open()
     workers.wait(simulation)
@@ -110,8 +108,8 @@ def test_an_end_begins_nothing_more_and_ends_processes(tmp_path: Path) -> None:
     never = noting(order, "never")
     workers = Workers([hanging, never], threads=1)
     workers.start()
-    while not note.exists():
-        assert not hanging.over.is_set()
+    assert until(note.exists)
+    assert not hanging.over.is_set()
     workers.stop()
     assert hanging.over.is_set()
     assert never.over.is_set()

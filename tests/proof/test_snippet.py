@@ -39,7 +39,7 @@ def run(tmp_path, problems, sources):
         env={**os.environ, **hostside.environment(dump), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

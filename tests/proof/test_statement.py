@@ -117,7 +117,7 @@ def test_the_package_does_not_import_the_solver_before_it_is_asked():
         "c.pure_claims()\n"
         "assert not {'z3', 'torch', 'cutlass', 'jinja2'} & set(sys.modules), sys.modules.keys()"
     )
-    subprocess.run([sys.executable, "-c", source], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", source], check=True, timeout=900)
 
 
 # --- the catalogue -------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 from tests.sim.mutants.edits import EDITS, Edit
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 600
+LIMIT_S = 1800
 
 pytestmark = [
     pytest.mark.slow,

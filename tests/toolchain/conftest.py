@@ -35,7 +35,7 @@ def trace_it(tmp_path: Path, trace_cache: TraceCache) -> TraceIt:
         path = tmp_path / name
         path.write_text(source)
         request = TraceRequest(path, GPUMODE[0], Entry(path, entry) if isinstance(entry, str) else entry)
-        tracer = Tracer(root=tmp_path, cache=trace_cache, limits=limits or Limits(deadline_s=120))
+        tracer = Tracer(root=tmp_path, cache=trace_cache, limits=limits or Limits(deadline_s=900))
         return tracer.trace(replace(request, **changes))  # type: ignore[arg-type]
 
     return trace

@@ -42,7 +42,7 @@ def run_script(body, folder: Path, *, environment=None, prelude=PRELUDE):
         env=variables,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
         check=False,
     )
     lines = [line for line in result.stdout.splitlines() if line.startswith("SAID ")]

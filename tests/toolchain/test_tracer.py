@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from pytest_nvfp4.toolchain.request import Entry, EntryError, TraceRequest, inst
 from pytest_nvfp4.toolchain.sheet import codegen_facts, launch_facts
 from pytest_nvfp4.toolchain.trace import SCHEMA, Finding, Trace
 from pytest_nvfp4.toolchain.tracer import Limits, Tracer, cache_key
+from tests.waiting import LONGEST_S, far_enough, gone, until
 
 from .conftest import TraceIt
 from .kernels import CONTRACT, TINY
@@ -438,9 +438,16 @@ class TestFailures:
         if "os._exit" not in statement:
             assert line == line_of(source, statement)
 
-    def test_a_hang_is_stopped(self, trace_it: TraceIt) -> None:
-        source = TINY.replace("def build():", "def build():\n    import time\n    time.sleep(600)")
-        kind, text, _ = only_error(trace_it(source, limits=Limits(deadline_s=6)))
+    def test_a_hang_is_stopped(self, trace_it: TraceIt, tmp_path: Path) -> None:
+        note = tmp_path / "note"
+        hang = f"def build():\n    import time\n    open({str(note)!r}, 'w').close()\n    time.sleep(10_000)"
+        source = TINY.replace("def build():", hang)
+        trace = far_enough(
+            lambda deadline_s: trace_it(source, limits=Limits(deadline_s=deadline_s)),
+            lambda _: note.exists(),
+            first_s=3,
+        )
+        kind, text, _ = only_error(trace)
         assert kind == "timeout"
         assert "while kernel.py compiled" in text
         assert "--nvfp4-timeout" in text
@@ -465,10 +472,7 @@ class TestFailures:
         )
         assert trace_it(source).ok
         pid = int(pid_file.read_text())
-        until = time.monotonic() + 5
-        while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
-            time.sleep(0.05)
-        assert not Path(f"/proc/{pid}").exists()
+        assert gone(pid)
 
     def test_files_written_in_the_working_directory_stay_out_of_the_tree(
         self, trace_it: TraceIt, tmp_path: Path
@@ -641,16 +645,11 @@ def test_interrupting_a_trace_leaves_nothing_running(tmp_path: Path) -> None:
     )
     parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stderr=subprocess.DEVNULL)
     pid_file = tmp_path / "pid"
-    until = time.monotonic() + 60
-    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < until:
-        time.sleep(0.05)
+    assert until(lambda: pid_file.exists() and pid_file.read_text())
     pid = int(pid_file.read_text())
     parent.send_signal(signal.SIGINT)
-    assert parent.wait(timeout=30) != 0
-    until = time.monotonic() + 5
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{pid}").exists()
+    assert parent.wait(timeout=LONGEST_S) != 0
+    assert gone(pid)
     assert not list((tmp_path / "c" / "builds").iterdir())
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 ROOT = Path(hostside.__file__).parents[2]
 MARK = "FEATURE "
-LIMIT_S = 600
+LIMIT_S = 1800
 PLAIN = "mma_f16"
 SAME_OPCODES = {
     # Types, extents and layouts that show in descriptors only.

@@ -19,7 +19,7 @@ from tests.sim.mutants.corpus import SUBJECTS
 from tests.sim.mutants.outcome import Equivalent, Found, Hidden, Mutant, Outcome, Wrong
 
 ROOT = Path(__file__).parents[3]
-LIMIT_S = 600
+LIMIT_S = 1800
 ALL = [(subject.name, mutant) for subject in SUBJECTS.values() for mutant in subject.mutants]
 QUICK = {"sm100": 0, "sm90": 1}
 """Mutants of one aspect with the same kind of outcome that are run by default; the others are slow."""

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     command = [sys.executable, "-m", "tests.sim.races.worker", str(tmp_path_factory.mktemp("races"))]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
     assert result.returncode == 0, result.stderr[-4000:]
     return [json.loads(line[5:]) for line in result.stdout.splitlines() if line.startswith("SEED ")]
 

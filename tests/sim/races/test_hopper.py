@@ -50,7 +50,7 @@ SURVIVES = {
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     command = [sys.executable, "-m", "tests.sim.races.hopper", str(tmp_path_factory.mktemp("hopper"))]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert result.returncode == 0, result.stderr[-4000:]
     lines = [json.loads(line[4:]) for line in result.stdout.splitlines() if line.startswith("RAN ")]
     return {(one["kernel"], one["without"]): one["findings"] for one in lines}

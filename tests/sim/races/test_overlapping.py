@@ -26,7 +26,7 @@ RACES = {
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     command = [sys.executable, "-m", "tests.sim.races.overlapping", str(tmp_path_factory.mktemp("overlapping"))]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert result.returncode == 0, result.stderr[-4000:]
     lines = [json.loads(line[5:]) for line in result.stdout.splitlines() if line.startswith("PAIR ")]
     return {one["name"]: one["findings"] for one in lines}

@@ -64,7 +64,7 @@ ALONE = {
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
     command = [sys.executable, "-m", "tests.sim.races.warned", str(tmp_path_factory.mktemp("warned"))]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert result.returncode == 0, result.stderr[-4000:]
     ran = [json.loads(line[7:]) for line in result.stdout.splitlines() if line.startswith("WARNED ")]
     return {(one["target"], one["name"]): one["findings"] for one in ran}

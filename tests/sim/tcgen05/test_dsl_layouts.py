@@ -23,7 +23,7 @@ WIDTHS = {"32x32b": 1, "16x64b": 2, "16x128b": 4, "16x256b": 8, "16x32bx2": 2}
 def test_the_registers_are_those_of_the_dsl(tmp_path: Path) -> None:
     env = {**os.environ, "CUTE_DSL_ARCH": "sm_100a", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, env=env, cwd=tmp_path, timeout=300, check=False
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, env=env, cwd=tmp_path, timeout=900, check=False
     )
     said = [line for line in done.stdout.splitlines() if line.startswith("LAYOUTS ")]
     assert said, done.stderr

@@ -27,7 +27,7 @@ def cases(tmp_path_factory):
         env={**os.environ, **hostside.environment(dump), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     said = [json.loads(line[5:]) for line in result.stdout.splitlines() if line.startswith("CASE ")]

@@ -37,7 +37,7 @@ def by_thread_and_value(text):
 @pytest.fixture(scope="module")
 def layouts():
     script = Path(__file__).parent / "dsl_layouts.py"
-    result = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=900, check=False)
     line = next((line for line in result.stdout.splitlines() if line.startswith("LAYOUTS ")), None)
     assert line is not None, result.stderr[-3000:]
     return json.loads(line[8:])

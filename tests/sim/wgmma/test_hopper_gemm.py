@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
     command = [sys.executable, "-m", "tests.sim.wgmma.hopper_gemm", str(tmp_path_factory.mktemp("hopper_gemm"))]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert result.returncode == 0, result.stderr[-4000:]
     return [json.loads(line[5:]) for line in result.stdout.splitlines() if line.startswith("CASE ")]
 
