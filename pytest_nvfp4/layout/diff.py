@@ -52,10 +52,11 @@ from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits
 from pytest_nvfp4.layout.launch_facts import FactChange, diff_facts
 from pytest_nvfp4.layout.listing import Listing, Record
 from pytest_nvfp4.layout.measures import measure_deltas
+from pytest_nvfp4.layout.mode_changes import changed_modes
 from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle
 from pytest_nvfp4.layout.pairing import Pairs, match_renames, pair
 from pytest_nvfp4.layout.properties import property_deltas
-from pytest_nvfp4.layout.roles import changed_modes, roles_of
+from pytest_nvfp4.layout.roles import roles_of
 from pytest_nvfp4.layout.sameness import Level, compare, first_difference
 from pytest_nvfp4.layout.tree import Tree, leaves, render_tree
 

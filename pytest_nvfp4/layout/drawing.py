@@ -1,17 +1,13 @@
 """Drawings of small layouts: inline SVG for pages, plain text for terminals.
 
-An SVG is valid XML with a title and a description, follows the reader's light or dark scheme, and marks a changed
-cell by an outline and bold text, not by colour alone. It shows at most ``max_rows`` x ``max_cols`` cells, moves that
-window to the first changed cell, and states what it does not show.
+A drawing shows at most ``max_rows`` x ``max_cols`` cells, moves that window to the first changed cell, and states what
+it does not show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from hashlib import blake2s
 from typing import Literal, TypeAlias
-from xml.sax.saxutils import escape
 
 from pytest_nvfp4.layout.grammar import TypeInfo
 from pytest_nvfp4.layout.grid import (
@@ -27,6 +23,7 @@ from pytest_nvfp4.layout.grid import (
     window_of,
 )
 from pytest_nvfp4.layout.notation import AnyLayout
+from pytest_nvfp4.layout.svg import SHADES, Panel, document
 from pytest_nvfp4.layout.tree import Tree
 
 __all__ = ["UndrawableLayout", "draw_pair_svg", "draw_pair_text", "draw_svg", "draw_text", "draw_tv_svg", "why_not"]
@@ -36,15 +33,6 @@ Target = TypeInfo | AnyLayout
 
 MAX_ROWS = 64
 MAX_COLS = 64
-_CELL_H = 18
-_GLYPH_W = 6.4
-_HEAD = 40
-_SHADES = 8
-# Backgrounds keep a contrast of at least 7:1 with the cell text in both schemes.
-_LIGHT = ("#eaf1fb", "#fdebd3", "#dff3e4", "#fbe3ea", "#e9e4f8", "#fbf6cf", "#d9f2f2", "#ececec")
-_DARK = ("#1d2f4a", "#4a3312", "#173a24", "#4a1e2d", "#2f2756", "#443f10", "#113c3e", "#333333")
-_RAMP_LIGHT = ("#f4f8fe", "#e6effc", "#d8e6fa", "#c9ddf8", "#bbd4f6", "#adcbf4", "#9fc2f2", "#91b9f0")
-_RAMP_DARK = ("#10151c", "#131d2a", "#162538", "#192d46", "#1c3554", "#1f3d62", "#224570", "#254d7e")
 
 Paint: TypeAlias = "Callable[[Tree | None], str]"
 
@@ -70,7 +58,7 @@ def draw_svg(
     window = window_of(grid, max_rows=max_rows, max_cols=max_cols)
     panel = _panel(grid, window, _painter(colour, [grid], [window]), heading=str(_layout_text(target)), changed=set())
     notes = [_colour_note(colour, grid), *_once_note(once), *_notes(window.statement(grid))]
-    return _document([panel], title=title, desc=f"{_describe(grid)} {' '.join(notes)}", notes=notes)
+    return document([panel], title=title, desc=f"{_describe(grid)} {' '.join(notes)}", notes=notes)
 
 
 def draw_pair_svg(
@@ -102,7 +90,7 @@ def draw_pair_svg(
     notes = [*_change_notes(grids, windows, changed), _colour_note(colour, grids[0]), *_once_note(once)]
     for label, grid, window in zip(("old", "new"), grids, windows, strict=True):
         notes += [f"{label}: {text}" for text in _notes(window.statement(grid))]
-    return _document(panels, title=title, desc=" ".join([*map(_describe, grids), *notes]), notes=notes)
+    return document(panels, title=title, desc=" ".join([*map(_describe, grids), *notes]), notes=notes)
 
 
 def draw_tv_svg(
@@ -127,11 +115,11 @@ def draw_tv_svg(
     grid = Grid(rows, cols, "row of the tile", "column of the tile", at, None, rows * cols)
     window = window_of(grid, max_rows=max_rows, max_cols=max_cols)
     cells = {(row, col): owners.get(row + col * rows, []) for row, col in window.cells()}
-    panel = _Panel(
+    panel = Panel(
         heading=str(thread_value),
         window=window,
         texts={cell: _owner_text(held) for cell, held in cells.items()},
-        paints={cell: f"k{held[0][0] % _SHADES}" if held else "none" for cell, held in cells.items()},
+        paints={cell: f"k{held[0][0] % SHADES}" if held else "none" for cell, held in cells.items()},
         changed=set(),
     )
     free = rows * cols - len(owners)
@@ -139,7 +127,7 @@ def draw_tv_svg(
     notes += [f"{free} of {rows * cols} elements of the tile have no owner."] if free else []
     notes += _notes(window.statement(grid))
     desc = f"{source.rows} threads of {source.cols} values over a tile of {rows} x {cols} elements. {' '.join(notes)}"
-    return _document([panel], title=title, desc=desc, notes=notes)
+    return document([panel], title=title, desc=desc, notes=notes)
 
 
 def draw_text(target: Target, *, max_rows: int = 16, max_cols: int = 16) -> str:
@@ -175,18 +163,9 @@ def draw_pair_text(old: Target, new: Target, *, max_rows: int = 16, max_cols: in
     return "\n".join([*lines, *dict.fromkeys(notes)])
 
 
-@dataclass(frozen=True)
-class _Panel:
-    heading: str
-    window: Window
-    texts: dict[tuple[int, int], str]
-    paints: dict[tuple[int, int], str]
-    changed: set[tuple[int, int]]
-
-
-def _panel(grid: Grid, window: Window, paint: Paint, *, heading: str, changed: set[tuple[int, int]]) -> _Panel:
+def _panel(grid: Grid, window: Window, paint: Paint, *, heading: str, changed: set[tuple[int, int]]) -> Panel:
     offsets = {cell: grid.at(*cell) for cell in window.cells()}
-    return _Panel(
+    return Panel(
         heading=heading,
         window=window,
         texts={cell: text_of(offset) for cell, offset in offsets.items()},
@@ -233,13 +212,13 @@ def _painter(colour: Colour, grids: Iterable[Grid], windows: Iterable[Window]) -
     shown = [(grid, window) for grid, window in zip(grids, windows, strict=True)]
     bits = shown[0][0].bits
     if colour == "bank" and bits:
-        return lambda offset: "none" if offset is None else f"k{int(weight_of(offset)) * bits // 8 // 16 % _SHADES}"
+        return lambda offset: "none" if offset is None else f"k{int(weight_of(offset)) * bits // 8 // 16 % SHADES}"
     top = max((weight_of(grid.at(*cell)) for grid, window in shown for cell in window.cells()), default=0.0)
     return lambda offset: "none" if offset is None else f"r{_shade(weight_of(offset), top)}"
 
 
 def _shade(weight: float, top: float) -> int:
-    return min(_SHADES - 1, max(0, int(weight * _SHADES / (top + 1))))
+    return min(SHADES - 1, max(0, int(weight * SHADES / (top + 1))))
 
 
 def _owners(source: Grid, *, rows: int, cols: int, text: str) -> dict[int, list[tuple[int, int]]]:
@@ -293,124 +272,3 @@ def _table(grid: Grid, window: Window, changed: set[tuple[int, int]]) -> list[st
     for row in range(window.row, window.row + window.rows):
         lines.append(f"{row:>{side}} | " + " ".join(f"{texts[row, col]:>{wide}}" for col in columns))
     return lines
-
-
-def _document(panels: list[_Panel], *, title: str, desc: str, notes: list[str]) -> str:
-    """The panels beside each other, the notes below, in one SVG element."""
-    body: list[str] = []
-    x, height = 0.0, 0.0
-    headings = [_wrap(panel.heading, max(24, int(_width(panel) / _GLYPH_W))) for panel in panels]
-    lift = 14.0 * (max(map(len, headings)) - 1)
-    for panel, lines in zip(panels, headings, strict=True):
-        width, tall = _draw(panel, x, body, headings=lines, lift=lift)
-        x += width + 24
-        height = max(height, tall)
-    wrapped = [line for note in notes for line in _wrap(note, max(60, int(x / _GLYPH_W)))]
-    for line in wrapped:
-        height += 16
-        body.append(f'<text class="note" x="2" y="{height - 4:g}">{_xml(line)}</text>')
-    width = max(x - 24, *(len(line) * _GLYPH_W for line in wrapped), 1)
-    name = "nvl" + blake2s("".join([title, desc, *body]).encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="nvl" role="img" aria-labelledby="{name}t {name}d" '
-        f'viewBox="0 0 {width:g} {height + 4:g}" width="{width:g}" height="{height + 4:g}">'
-    )
-    label = f'<title id="{name}t">{_xml(title)}</title><desc id="{name}d">{_xml(desc)}</desc>'
-    return "".join([head, label, f"<style>{_STYLE}</style>", *body, "</svg>"])
-
-
-def _cell_width(panel: _Panel) -> float:
-    longest = max((len(text) for text in panel.texts.values()), default=1)
-    return max(24.0, round(longest * _GLYPH_W + 8))
-
-
-def _side(panel: _Panel) -> float:
-    return max(20.0, len(str(panel.window.row + panel.window.rows)) * _GLYPH_W + 8)
-
-
-def _width(panel: _Panel) -> float:
-    return _side(panel) + panel.window.cols * _cell_width(panel)
-
-
-def _draw(panel: _Panel, x0: float, body: list[str], *, headings: list[str], lift: float) -> tuple[float, float]:
-    """Append one panel's elements, its cells moved down by ``lift``; return its width and height."""
-    window = panel.window
-    wide, side, width = _cell_width(panel), _side(panel), _width(panel)
-
-    def place(row: int, col: int) -> tuple[float, float]:
-        return x0 + side + (col - window.col) * wide, _HEAD + (row - window.row) * _CELL_H
-
-    for at, line in enumerate(headings):
-        body.append(f'<text class="head" x="{x0 + 2:g}" y="{14 + at * 14}">{_xml(line)}</text>')
-    body.append(f'<g transform="translate(0 {lift:g})">')
-    cells: dict[str, list[str]] = {}
-    marked: list[str] = []
-    for (row, col), paint in panel.paints.items():
-        x, y = place(row, col)
-        box = f"M{x:g} {y:g}h{wide:g}v{_CELL_H}h{-wide:g}z"
-        cells.setdefault(paint, []).append(box)
-        if (row, col) in panel.changed:
-            marked.append(f"M{x + 1.5:g} {y + 1.5:g}h{wide - 3:g}v{_CELL_H - 3}h{3 - wide:g}z")
-    body += [f'<path class="{paint}" d="{"".join(boxes)}"/>' for paint, boxes in sorted(cells.items())]
-    if marked:
-        body.append(f'<path class="x" d="{"".join(marked)}"/>')
-    columns = range(window.col, window.col + window.cols)
-    ticks = "".join(f'<tspan x="{place(0, col)[0] + wide / 2:g}">{col}</tspan>' for col in columns)
-    body.append(f'<text class="tick" y="{_HEAD - 6}">{ticks}</text>')
-    for row in range(window.row, window.row + window.rows):
-        y = place(row, window.col)[1] + 13
-        body.append(f'<text class="tick side" x="{x0 + side - 4:g}" y="{y:g}">{row}</text>')
-        spans = "".join(
-            f'<tspan{_bold((row, col) in panel.changed)} x="{place(row, col)[0] + wide / 2:g}">'
-            f"{_xml(panel.texts[row, col])}</tspan>"
-            for col in columns
-        )
-        body.append(f'<text class="cell" y="{y:g}">{spans}</text>')
-    body.append("</g>")
-    longest_heading = max(len(line) for line in headings) * _GLYPH_W
-    return max(width, longest_heading), _HEAD + lift + window.rows * _CELL_H + 4
-
-
-def _bold(changed: bool) -> str:
-    return ' class="b"' if changed else ""
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    """Lines of at most ``width`` characters, cut after blanks and commas where possible; nothing is dropped."""
-    lines: list[str] = []
-    while len(text) > width:
-        cut = max(text.rfind(mark, 0, width) for mark in (" ", ",", ":"))
-        cut = width if cut < width // 3 else cut + 1
-        lines.append(text[:cut])
-        text = text[cut:]
-    return [*lines, text]
-
-
-def _xml(text: str) -> str:
-    """Text for an XML element: escaped, and characters that XML 1.0 forbids written as U+FFFD."""
-    safe = "".join(char if char in "\t\n\r" or _allowed(ord(char)) else "�" for char in text)
-    return escape(safe)
-
-
-def _allowed(code: int) -> bool:
-    return 0x20 <= code <= 0xD7FF or 0xE000 <= code <= 0xFFFD or 0x10000 <= code <= 0x10FFFF
-
-
-def _classes(prefix: str, colours: Iterable[str]) -> str:
-    return "".join(f".nvl .{prefix}{at}{{fill:{colour}}}" for at, colour in enumerate(colours))
-
-
-_STYLE = (
-    ".nvl{font:11px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;color:#1b1f24}"
-    ".nvl text{fill:currentColor;stroke:none}"
-    ".nvl .cell,.nvl .tick{text-anchor:middle}.nvl .side{text-anchor:end}"
-    ".nvl .tick{font-size:9px;opacity:.75}.nvl .head{font-weight:600}.nvl .note{opacity:.85}"
-    ".nvl path{stroke:#8c959f;stroke-width:.5}.nvl .none{fill:none}"
-    ".nvl .x{fill:none;stroke:#b3261e;stroke-width:1.3}.nvl .b{font-weight:700}"
-    + _classes("k", _LIGHT)
-    + _classes("r", _RAMP_LIGHT)
-    + "@media(prefers-color-scheme:dark){.nvl{color:#e6edf3}.nvl path{stroke:#57606a}.nvl .x{stroke:#ff7b72}"
-    + _classes("k", _DARK)
-    + _classes("r", _RAMP_DARK)
-    + "}"
-)

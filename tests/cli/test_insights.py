@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.cli.insights import copies, structure
+from pytest_nvfp4.cli.insights import copies, structure, warp_requests
 from pytest_nvfp4.cli.insights.command import findings_of
 from pytest_nvfp4.cli.insights.model import Level
 from pytest_nvfp4.layout.grammar import parse_type
@@ -44,7 +44,7 @@ def _one(found, signal):
 
 def _walked(**types):
     walks = copies.walks(_records(**types))
-    return {walk.part.name: [*copies.insights(walk, alone=True)] for walk in walks}
+    return {walk.part.name: [*warp_requests.insights(walk, alone=True)] for walk in walks}
 
 
 def test_lanes_that_run_along_a_row_ask_for_what_is_moved() -> None:
@@ -94,7 +94,7 @@ def test_the_offsets_of_each_thread_are_those_of_cutes_definition() -> None:
     for thread in range(128):
         row, column = divmod(thread, 8)
         expected = [(row, column * 8 + value) for value in range(8)]
-        assert copies._coords(copy, parse_type(PLAIN), thread=thread) == expected
+        assert copies.coordinates_of(copy, parse_type(PLAIN), thread=thread) == expected
 
 
 def test_a_tmem_load_gives_each_lane_a_row() -> None:
@@ -103,7 +103,7 @@ def test_a_tmem_load_gives_each_lane_a_row() -> None:
     assert copy is not None
     tile = parse_type('!cute.memref<f16, gmem, align<16>, "((128,128),1,1):((128,1),0,0)">')
     for thread in (0, 1, 31, 32, 127):
-        coords = copies._coords(copy, tile, thread=thread)
+        coords = copies.coordinates_of(copy, tile, thread=thread)
         assert coords == [(thread + 128 * column, 0, 0) for column in range(128)]
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from pytest_nvfp4.layout.grammar import parse_layout, parse_type
-from pytest_nvfp4.layout.roles import base_name, changed_modes, roles_of
+from pytest_nvfp4.layout.mode_changes import changed_modes
+from pytest_nvfp4.layout.roles import base_name, roles_of
 
 SA = '!cute.memref<f4E2M1FN, smem, align<1024>, S<3,4,3>, "((128,64),1,4,1):((256,1),0,64,0)">'
 SFA_SMEM = '!cute.layout<"((((32,4),1),(16,4)),1,4,1):((((16,4),0),(0,1)),0,512,2048)">'

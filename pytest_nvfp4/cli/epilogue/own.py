@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pytest_nvfp4.cli.insights import copies
 from pytest_nvfp4.cli.insights.copies import Walk
+from pytest_nvfp4.cli.insights.warp_requests import requests_of
 from pytest_nvfp4.cli.tracing import complaint
 from pytest_nvfp4.layout.coordinates import tree_size
 from pytest_nvfp4.layout.errors import LayoutError
@@ -50,18 +51,10 @@ def own(records: Sequence[Record], *, stores: Set[int] = frozenset()) -> tuple[O
     load = next((found for record in readable if (found := _LOAD.search(record.raw)) is not None), None)
     if load is None:
         return None, "no tcgen05.ld is among its values"
-    walks = [
-        walk
-        for scope in dict.fromkeys(copies.scope_of(record.name) for record in readable)
-        for walk in copies.walks([record for record in readable if copies.scope_of(record.name) == scope])
-    ]
-    to_global = [walk for walk in walks if walk.tensor.info.space == "gmem"]
-    to_shared = [
-        walk for walk in walks if walk.tensor.info.space == "smem" and _TO_SHARED.fullmatch(base_name(walk.part.name))
-    ]
-    chosen = next(iter(to_global or to_shared), None)
+    chosen = _chosen(readable)
     if chosen is None:
         return None, "no copy of its registers to C or to a tile in shared memory is among its values"
+    to_global = chosen.tensor.info.space == "gmem"
     width, requests = _widest(chosen, stores if to_global else frozenset())
     bits = dtype_bits(chosen.tensor.info.dtype)
     if not requests or not width or not bits:
@@ -72,57 +65,91 @@ def own(records: Sequence[Record], *, stores: Set[int] = frozenset()) -> tuple[O
             f"the layouts of {chosen.copy.name} over {chosen.tensor.name} give {width} B a lane, and the stores to "
             f"global memory in its machine code have {seen}"
         )
-    datapaths, word, repeat = (int(text) for text in load.groups())
-    threads = _threads(chosen)
-    registers = datapaths * word * repeat // (32 * 32)
-    name = f"{datapaths}x{word}b.x{repeat}"
-    columns = len(requests) * width * 8 // bits
-    packed = registers + -(-registers * bits // 32)
-    swizzle = chosen.tensor.info.pointer_swizzle
     if to_global:
-        way = Way(
-            name=f"{name} -> {width} B stores",
-            path="direct",
-            load=name,
-            thread_value=None,
-            columns=columns,
-            width=width,
-            store=_stores(requests, width),
-            shared=None,
-            registers=packed,
-            smem_bytes=0,
-            own=True,
-        )
+        way = _direct(load, requests, width=width, bits=bits)
     elif any(_TMA.fullmatch(base_name(record.name)) for record in readable):
         box = _box(chosen, bits)
         if box is None:
             return None, f"the tile {chosen.tensor.name} in shared memory has no plain rows"
-        way = Way(
-            name=f"{name} -> {width} B stores, {swizzle or 'no swizzle'} -> TMA",
-            path="TMA",
-            load=name,
-            thread_value=None,
-            columns=box[0],
-            width=width,
-            store=box[1],
-            shared=_writes(requests, width),
-            registers=packed,
-            smem_bytes=_bytes(chosen, bits),
-            swizzle=swizzle,
-            own=True,
-        )
+        way = _by_tma(load, requests, chosen, box, width=width, bits=bits)
     else:
         return None, f"how {chosen.tensor.name} goes from shared memory to C is not known"
-    return Own(way, threads, bits, f"{chosen.copy.name} over {chosen.tensor.name}"), ""
+    return Own(way, _threads(chosen), bits, f"{chosen.copy.name} over {chosen.tensor.name}"), ""
+
+
+def _chosen(records: Sequence[Record]) -> Walk | None:
+    """The copy of registers to C, or else to a tile in shared memory."""
+    walks = [
+        walk
+        for scope in dict.fromkeys(copies.scope_of(record.name) for record in records)
+        for walk in copies.walks([record for record in records if copies.scope_of(record.name) == scope])
+    ]
+    to_global = [walk for walk in walks if walk.tensor.info.space == "gmem"]
+    to_shared = [
+        walk for walk in walks if walk.tensor.info.space == "smem" and _TO_SHARED.fullmatch(base_name(walk.part.name))
+    ]
+    return next(iter(to_global or to_shared), None)
+
+
+def _loaded(load: re.Match[str], *, bits: int) -> tuple[str, int]:
+    """The name of a load's shape, and the registers of its values and of what they are packed into."""
+    datapaths, word, repeat = (int(text) for text in load.groups())
+    registers = datapaths * word * repeat // (32 * 32)
+    return f"{datapaths}x{word}b.x{repeat}", registers + -(-registers * bits // 32)
+
+
+def _direct(load: re.Match[str], requests: list[tuple[int, ...]], *, width: int, bits: int) -> Way:
+    name, registers = _loaded(load, bits=bits)
+    return Way(
+        name=f"{name} -> {width} B stores",
+        path="direct",
+        load=name,
+        thread_value=None,
+        columns=len(requests) * width * 8 // bits,
+        width=width,
+        store=_stores(requests, width),
+        shared=None,
+        registers=registers,
+        smem_bytes=0,
+        own=True,
+    )
+
+
+def _by_tma(
+    load: re.Match[str],
+    requests: list[tuple[int, ...]],
+    walk: Walk,
+    box: tuple[int, Counts],
+    *,
+    width: int,
+    bits: int,
+) -> Way:
+    """By TMA from the tile in shared memory that a walk writes, ``box`` (columns, stores) at a time."""
+    name, registers = _loaded(load, bits=bits)
+    swizzle = walk.tensor.info.pointer_swizzle
+    return Way(
+        name=f"{name} -> {width} B stores, {swizzle or 'no swizzle'} -> TMA",
+        path="TMA",
+        load=name,
+        thread_value=None,
+        columns=box[0],
+        width=width,
+        store=box[1],
+        shared=_writes(requests, width),
+        registers=registers,
+        smem_bytes=_bytes(walk, bits),
+        swizzle=swizzle,
+        own=True,
+    )
 
 
 def _widest(walk: Walk, stores: Set[int]) -> tuple[int, list[tuple[int, ...]]]:
     """The widest access that layouts allow and the machine code has; what the layouts allow if there is none."""
     for most in sorted(stores, reverse=True):
-        width, requests = copies.requests_of(walk, most_bytes=most)
+        width, requests = requests_of(walk, most_bytes=most)
         if width in stores:
             return width, requests
-    return copies.requests_of(walk)
+    return requests_of(walk)
 
 
 def _threads(walk: Walk) -> int:

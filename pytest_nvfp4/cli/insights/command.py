@@ -10,7 +10,7 @@ import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.insights import copies, structure
+from pytest_nvfp4.cli.insights import copies, structure, warp_requests
 from pytest_nvfp4.cli.insights.model import METHODS, Finding, Insight, Level, Place, worst_first
 from pytest_nvfp4.cli.options import KernelOptions, json_option, kernel_options
 from pytest_nvfp4.cli.subject import matching, resolve
@@ -26,14 +26,14 @@ def findings_of(traced: Traced) -> list[Finding]:
     readable = [record for record in records if complaint(record) is None]
     extra: dict[str, list[Insight]] = {}
     widths = {width for op in ("ld", "st") for width in copies.global_widths(traced.trace, op=op)}
-    widest = max(widths, default=copies.PLAIN_BYTES)
+    widest = max(widths, default=warp_requests.PLAIN_BYTES)
     for scope in dict.fromkeys(copies.scope_of(record.name) for record in readable):
         mine = [record for record in readable if copies.scope_of(record.name) == scope]
         walks = copies.walks(mine)
         fitting = Counter(walk.part.name for walk in walks)
         for walk in walks:
             alone = fitting[walk.part.name] == 1
-            extra.setdefault(walk.part.name, []).extend(copies.insights(walk, alone=alone, most_bytes=widest))
+            extra.setdefault(walk.part.name, []).extend(warp_requests.insights(walk, alone=alone, most_bytes=widest))
     folded: dict[tuple[str, tuple[Insight, ...]], list[Record]] = {}
     for record in records:
         folded.setdefault((record.raw, _insights(record, extra.get(record.name, []))), []).append(record)
