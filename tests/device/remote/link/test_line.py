@@ -18,6 +18,7 @@ import pytest
 from pytest_nvfp4.device.remote.base import Execution, RemoteError
 from pytest_nvfp4.device.remote.bundle import bundle
 from pytest_nvfp4.device.remote.link import near, start
+from pytest_nvfp4.device.remote.link.frames import Message
 from pytest_nvfp4.device.remote.link.near import START, Line, Settings
 from tests.device.remote.far_side import HONEST, SLEEPS, batch_of, children, read_pids, script
 from tests.waiting import LONGEST_S, alive, until
@@ -96,6 +97,33 @@ def test_a_program_runs_there_and_nothing_is_left(line: Open, far: Path) -> None
     assert [entry.name for entry in far.iterdir()], "it works in the folder that was named"
     one.close()
     assert list(far.iterdir()) == []
+
+
+@pytest.mark.parametrize("freed", [True, False])
+def test_a_gpu_of_another_session_is_waited_for_on_its_own(
+    line: Open, monkeypatch: pytest.MonkeyPatch, freed: bool
+) -> None:
+    """The wait is none of the program's time, and has an end."""
+    one, states = line(), []
+
+    def far_side(message: Message) -> None:
+        if message.kind != "execute":
+            return
+        said = [("state", {"state": "waiting"})]
+        said += [("state", {"state": "running"}), ("exit", {"status": 0, "timed_out": False})] if freed else []
+        for kind, header in said:
+            one._inbox.put(Message(kind, {"id": message.header["id"], **header}))
+
+    monkeypatch.setattr(one, "_send", far_side)
+    monkeypatch.setattr(near, "_SLACK_S", LONGEST_S)
+    program = Execution("pass", deadline_s=LONGEST_S)
+    if freed:
+        assert one.execute(program, on_output=lambda *_: None, on_state=states.append, wait_s=LONGEST_S) == 0
+        assert states == ["waiting", "running"]
+        return
+    with pytest.raises(RemoteError, match="did not give a free GPU within its time") as raised:
+        one.execute(program, on_output=lambda *_: None, on_state=states.append, wait_s=0.1)
+    assert (raised.value.trouble, states) == ("timeout", ["waiting"])
 
 
 def test_output_comes_as_it_is_written(line: Open, tmp_path: Path) -> None:
