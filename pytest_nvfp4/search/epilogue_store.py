@@ -3,8 +3,7 @@
 A way is a ``tcgen05.ld`` shape, how many columns it loads at once, and a path: *direct* stores from the registers that
 hold a row, or *staged* through shared memory, from where either TMA or coalesced stores of 16 bytes a lane move it on.
 The warps cover the lanes of TMEM in quarters (warp w reaches lanes 32 * (w % 4) to + 31); further warps take further
-columns. Which lane and register has which element is PTX ISA's "Data Movement Shape" (the table of
-`pytest_nvfp4.sim.tcgen05.loadstore`, which the tests compare with).
+columns. Which lane and register has which element is in `pytest_nvfp4.search.epilogue_fragments`.
 
 Ranked by, in this order: sectors of global memory for what is stored, cache lines of a request, bytes that a lane moves
 at once, bank conflicts, registers, bytes and passes of shared memory. All are *enumerated* from addresses; none is a
@@ -13,19 +12,17 @@ time.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 from pytest_nvfp4.layout.notation import Layout, Swizzle
-from pytest_nvfp4.layout.tree import Tree
 from pytest_nvfp4.layout.warp import LINE_BYTES, SECTOR_BYTES, WARP, bank_conflicts, coalescing
+from pytest_nvfp4.search.epilogue_fragments import LANES, Fragment, fragments
 
 Path = Literal["direct", "staged", "TMA"]
 
-LANES = 128
 STORE_BYTES = (32, 16, 8, 4, 2, 1)
 """Widths of one store of a lane: 32 bytes to global memory only, on sm_100 and later (PTX ISA, "st")."""
 SUBTILES = (8, 16, 32, 64, 128, 256)
@@ -34,7 +31,6 @@ SHARED_STAGES = 2
 _SWIZZLES = {32: Swizzle(1, 4, 3), 64: Swizzle(2, 4, 3), 128: Swizzle(3, 4, 3)}
 _PITCH = 1 << 16
 """Bytes from one row of C to the next: any multiple of a line gives the same counts."""
-_MOST_REPEAT = {"32x32b": 128, "16x256b": 32, "16x128b": 64, "16x64b": 128}
 
 
 class EpilogueError(ValueError):
@@ -167,75 +163,6 @@ class Way:
             not self.own,
             self.name,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Fragment:
-    """What a warp's registers hold after one load of its 32 lanes: strides in rows and columns.
-
-    Attributes:
-        load: The shape and its repetition.
-        lanes: Sizes, and the (row, column) that a step moves.
-        values: Likewise, the values that lie side by side first.
-        contiguous: How many values of a thread lie side by side in a row.
-        registers: fp32 registers of one instruction.
-    """
-
-    load: str
-    lanes: tuple[tuple[int, int, int], ...]
-    values: tuple[tuple[int, int, int], ...]
-    contiguous: int
-    registers: int
-
-    def thread_value(self, parts: int, columns: int) -> Layout:
-        """As a layout into a tile of 128 rows, column by column."""
-        threads = [*self.lanes, (4, WARP, 0)] + ([(parts, 0, columns)] if parts > 1 else [])
-        return _layout(threads, self.values)
-
-    def elements(self, lane: int) -> list[tuple[int, int]]:
-        """(row, column) of each value of a lane of warp 0, in the order of the values."""
-        row, column = _walk(self.lanes, lane)
-        size = math.prod(size for size, _, _ in self.values)
-        return [(row + r, column + c) for r, c in (_walk(self.values, at) for at in range(size))]
-
-
-def _walk(modes: Sequence[tuple[int, int, int]], index: int) -> tuple[int, int]:
-    row = column = 0
-    for size, rows, columns in modes:
-        index, at = divmod(index, size)
-        row, column = row + at * rows, column + at * columns
-    return row, column
-
-
-def _layout(threads: Sequence[tuple[int, int, int]], values: Sequence[tuple[int, int, int]]) -> Layout:
-    def tree(modes: Sequence[tuple[int, int, int]]) -> tuple[Tree, Tree]:
-        kept = [mode for mode in modes if mode[0] > 1] or [(1, 0, 0)]
-        shape, stride = tuple(size for size, _, _ in kept), tuple(rows + LANES * columns for _, rows, columns in kept)
-        return (shape, stride) if len(shape) > 1 else (shape[0], stride[0])
-
-    (thread_shape, thread_stride), (value_shape, value_stride) = tree(threads), tree(values)
-    return Layout((thread_shape, value_shape), (thread_stride, value_stride))
-
-
-def fragments(columns: int) -> Iterator[Fragment]:
-    """Every load of 32 lanes by so many columns: the shapes that have a repetition for it (powers of two)."""
-
-    def repeat(shape: str, width: int) -> int | None:
-        count, left = divmod(columns, width)
-        return count if not left and count & (count - 1) == 0 and 1 <= count <= _MOST_REPEAT[shape] else None
-
-    if (count := repeat("32x32b", 1)) is not None:
-        yield Fragment(f"32x32b.x{count}", ((32, 1, 0),), ((columns, 0, 1),), columns, columns)
-    # The shapes of 16 lanes are loaded twice, for the lower and the upper half of the warp's 32.
-    if (count := repeat("16x256b", 8)) is not None:
-        pairs = ((2, 0, 1), (2, 8, 0), (count, 0, 8), (2, 16, 0))
-        yield Fragment(f"16x256b.x{count}", ((4, 0, 2), (8, 1, 0)), pairs, 2, 4 * count)
-    if (count := repeat("16x128b", 4)) is not None:
-        halves = ((2, 8, 0), (count, 0, 4), (2, 16, 0))
-        yield Fragment(f"16x128b.x{count}", ((4, 0, 1), (8, 1, 0)), halves, 1, 2 * count)
-    if (count := repeat("16x64b", 2)) is not None:
-        lanes = ((2, 8, 0), (2, 0, 1), (8, 1, 0))
-        yield Fragment(f"16x64b.x{count}", lanes, ((count, 0, 2), (2, 16, 0)), 1, count)
 
 
 def ways(tile: EpilogueTile) -> list[Way]:

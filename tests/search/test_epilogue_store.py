@@ -8,16 +8,15 @@ import pytest
 from pytest_nvfp4.layout.coordinates import tree_size
 from pytest_nvfp4.layout.offsets import values
 from pytest_nvfp4.layout.warp import bank_conflicts, coalescing
+from pytest_nvfp4.search.epilogue_fragments import Fragment, fragments
 from pytest_nvfp4.search.epilogue_store import (
     STORE_BYTES,
     Counts,
     EpilogueError,
     EpilogueTile,
-    Fragment,
     Way,
     _requests,
     buffers,
-    fragments,
     rank,
     ways,
 )

@@ -16,7 +16,8 @@ from pytest_nvfp4.layout.grammar import dtype_bits
 from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.layout.roles import base_name, plain, top_modes
 from pytest_nvfp4.layout.warp import LINE_BYTES, SECTOR_BYTES, WARP, bank_conflicts, coalescing
-from pytest_nvfp4.search.epilogue_store import LANES, Counts, Way
+from pytest_nvfp4.search.epilogue_fragments import LANES
+from pytest_nvfp4.search.epilogue_store import Counts, Way
 
 _LOAD = re.compile(r"tmem_load<\w+, (\d+) DP, (\d+) bit, x(\d+)")
 _TO_SHARED = re.compile(r"tRS_s\w+")

@@ -15,7 +15,7 @@ Results that agree in all executing lanes are plain ints. Counters: none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache, reduce
 from operator import and_, or_, xor
 from typing import TYPE_CHECKING, Any
@@ -23,16 +23,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import FULL, ONE_HOT, Bits, Predicate, bits_of, bools, first, guard_mask, lanes, uniform
-from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
-from pytest_nvfp4.sim.sync.modifiers import Modifiers
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "members_of"]
+__all__ = [
+    "REDUCTIONS",
+    "elect",
+    "match_all",
+    "match_any",
+    "members_of",
+    "minmax",
+    "redux",
+    "shuffle",
+    "shuffle_fixed",
+    "shuffle_plan",
+    "vote",
+    "warp_barrier",
+]
 
 _LANE = np.arange(32)
 _CANONICAL_NAN = 0x7FFF_FFFF
@@ -139,7 +149,8 @@ class Shuffle:
 
 
 @lru_cache(maxsize=4096)
-def _shuffle(mode: str, b: int, c: int) -> Shuffle:
+def shuffle_plan(mode: str, b: int, c: int) -> Shuffle:
+    """The shuffle of a mode with literal operands, made once."""
     return Shuffle(mode, b, c)
 
 
@@ -159,7 +170,7 @@ def shuffle(w: Warp, mask: int, a: Bits, b: Bits, c: Bits, members: Bits, mode: 
     sets = members_of(w, mask, members, what)
     offset = b if isinstance(b, int) else uniform(b, mask)
     clamp = c if isinstance(c, int) else uniform(c, mask)
-    plan = _shuffle(mode, offset, clamp) if offset is not None and clamp is not None else Shuffle(mode, b, c)
+    plan = shuffle_plan(mode, offset, clamp) if offset is not None and clamp is not None else Shuffle(mode, b, c)
     return plan.value(mask, a, sets, what), plan.predicate(mask)
 
 
@@ -221,7 +232,9 @@ def _signed(value: int) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-def _minmax(choose: Callable[..., int], *, magnitude: bool, nan: bool) -> Callable[[list[int]], int]:
+def minmax(choose: Callable[..., int], *, magnitude: bool, nan: bool) -> Callable[[list[int]], int]:
+    """The reduction of f32 patterns to the least or the largest."""
+
     def operation(values: list[int]) -> int:
         if magnitude:
             values = [value & 0x7FFF_FFFF for value in values]
@@ -233,7 +246,7 @@ def _minmax(choose: Callable[..., int], *, magnitude: bool, nan: bool) -> Callab
     return operation
 
 
-_REDUCTIONS: dict[tuple[str, str], Callable[[list[int]], int]] = {
+REDUCTIONS: dict[tuple[str, str], Callable[[list[int]], int]] = {
     **{("add", kind): lambda values: sum(values) & FULL for kind in ("u32", "s32")},
     ("min", "u32"): min,
     ("max", "u32"): max,
@@ -288,128 +301,3 @@ def _collapsed(value: NDArray[Any], mask: int) -> Bits:
 def _agreed(value: NDArray[np.bool_], mask: int) -> Predicate:
     bits = bits_of(value) & mask
     return True if bits == mask else (value if bits else False)
-
-
-# ---- lowering ----------------------------------------------------------------------------------------------------
-
-
-def _shfl(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.need("sync")
-    mode = m.need("up", "down", "bfly", "idx")
-    m.need("b32")
-    m.done()
-    result, a, b, c, members = m.operands(5)
-    value, predicate = e.pair(result)
-    fixed = all(isinstance(o, Immediate) for o in (b, c, members))
-    if fixed and members.value & FULL == FULL:  # type: ignore[union-attr]
-        plan = _shuffle(mode, b.value & FULL, c.value & FULL)  # type: ignore[union-attr]
-        name = e.constant(plan, f"shuffle_{mode}")
-        if value is not result:
-            e.assign_predicate(predicate, f"{name}.predicate({e.mask})")
-        e.assign(value, e.call(shuffle_fixed, "w", e.mask, e.value(a, 32), name, e.constant(ins.opcode, "what")), 32)
-        return
-    operands = (e.value(operand, 32) for operand in (a, b, c, members))
-    got, inside = e.temporary(), e.temporary()
-    e.line(f"{got}, {inside} = {e.call(shuffle, 'w', e.mask, *operands, repr(mode))}")
-    e.assign(value, got, 32)
-    if value is not result:
-        e.assign_predicate(predicate, inside)
-
-
-def _vote(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.need("sync")
-    mode = m.need("all", "any", "uni", "ballot")
-    m.need("b32" if mode == "ballot" else "pred")
-    m.done()
-    result, a, members = m.operands(3)
-    call = e.call(vote, "w", e.mask, e.predicate(a), e.value(members, 32), repr(mode))
-    if mode == "ballot":
-        e.assign(result, call, 32)
-    else:
-        e.assign_predicate(result, call)
-
-
-def _match(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    mode = m.need("any", "all")
-    m.need("sync")
-    bits = int(m.need("b32", "b64")[1:])
-    m.done()
-    result, a, members = m.operands(3)
-    if mode == "any":
-        e.assign(result, e.call(match_any, "w", e.mask, e.value(a, bits), e.value(members, 32)), 32)
-        return
-    value, predicate = e.pair(result)
-    found, same = e.temporary(), e.temporary()
-    e.line(f"{found}, {same} = {e.call(match_all, 'w', e.mask, e.value(a, bits), e.value(members, 32))}")
-    e.assign(value, found, 32)
-    if value is not result:
-        e.assign_predicate(predicate, same)
-
-
-def _redux(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.need("sync")
-    name = m.need("add", "min", "max", "and", "or", "xor")
-    magnitude = m.one("abs") is not None
-    nan = m.one("NaN") is not None
-    kind = m.need("u32", "s32", "b32", "f32")
-    m.done()
-    if kind == "f32" and name in ("min", "max"):
-        operation = _minmax(min if name == "min" else max, magnitude=magnitude, nan=nan)
-    elif (name, kind) in _REDUCTIONS and not magnitude and not nan:
-        operation = _REDUCTIONS[name, kind]
-    else:
-        raise Unsupported(f"{ins.opcode}: no such reduction")
-    result, a, members = m.operands(3)
-    function = e.constant(operation, "reduction")
-    e.assign(result, e.call(redux, "w", e.mask, e.value(a, 32), e.value(members, 32), function), 32)
-
-
-def _elect(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.need("sync")
-    m.done()
-    result, members = m.operands(2)
-    lane, predicate = e.pair(result)
-    chosen, holds = e.temporary(), e.temporary()
-    call = e.call(elect, "w", e.mask, e.value(members, 32))
-    if isinstance(members, Immediate) and members.value & FULL == FULL:
-        call = f"w.elected if {e.mask} == {FULL} else {call}"
-    e.line(f"{chosen}, {holds} = {call}")
-    e.assign(lane, chosen, 32)
-    e.assign_predicate(predicate, holds)
-
-
-def _activemask(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.need("b32")
-    m.done()
-    (result,) = m.operands(1)
-    e.assign(result, e.mask, 32)
-
-
-def _bar_warp(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.need("warp")
-    m.need("sync")
-    m.done()
-    (members,) = m.operands(1)
-    value = e.value(members, 32)
-    call = e.call(warp_barrier, "w", e.mask, value, str(e.at))
-    if isinstance(members, Immediate):
-        call = f"if {e.mask} != {value} or w.cta.launch.machine.monitor is not None: {call}"
-    e.line(call)
-
-
-LOWERINGS: Mapping[str, Lowering] = {
-    "shfl": _shfl,
-    "vote": _vote,
-    "match": _match,
-    "redux": _redux,
-    "elect": _elect,
-    "activemask": _activemask,
-    "bar.warp": _bar_warp,
-}
