@@ -1,4 +1,4 @@
-"""What all tests share: how they are spread over test processes, and that they may be interrupted."""
+"""What all tests share: how they are spread over test processes, that they may be interrupted, and take their time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ import signal
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Hypothesis without a clock: a machine that is slow, or does other work, must not fail a test. On top of the profile in
+# force, so that what CI sets (no randomness) stays; --hypothesis-profile comes later, and stays too.
+settings.register_profile("unhurried", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 def pytest_configure() -> None:

@@ -8,7 +8,7 @@ import sys
 
 import hypothesis
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4 import strategies
@@ -172,6 +172,11 @@ def test_profiles_have_names_of_their_own() -> None:
         profile = settings.get_profile(f"nvfp4-{name}")
         assert profile.max_examples == examples
         assert profile.derandomize is (name == "ci")
+
+
+def test_no_property_of_these_tests_is_judged_by_its_time() -> None:
+    assert settings().deadline is None
+    assert HealthCheck.too_slow in settings().suppress_health_check
 
 
 def test_what_hypothesis_takes_for_a_ci_server_makes_no_other_profile_repeatable() -> None:

@@ -20,7 +20,7 @@ def solver():
 @pytest.mark.usefixtures("solver")
 def test_the_cta_map_as_json_and_html(cli, tmp_path):
     page = tmp_path / "proof.html"
-    done = cli("prove", "cta-indexing", "--groups", "2,5-6", "--json", "--html", page, "--query-timeout", "20000")
+    done = cli("prove", "cta-indexing", "--groups", "2,5-6", "--json", "--html", page, "--query-timeout", "600000")
     assert done.code == 0, done.out
     data = json.loads(done.out)
     assert data["ok"] is True
@@ -34,7 +34,7 @@ def test_the_cta_map_as_json_and_html(cli, tmp_path):
 @pytest.mark.usefixtures("solver")
 def test_a_problem_is_mapped_cta_by_cta(cli):
     shape = ("--problem", "gpumode-3", "--shape", "300x256x256,0x128x256")
-    done = cli("prove", "cta-indexing", "--groups", "2", *shape, "--brief", "--query-timeout", "20000")
+    done = cli("prove", "cta-indexing", "--groups", "2", *shape, "--brief", "--query-timeout", "600000")
     assert done.code == 0, done.out
     assert "cta-indexing.problem.gpumode-3" in done.out
     assert "has 6 tiles of 128 x 128" in done.out
@@ -118,7 +118,7 @@ def test_a_kernel_without_scale_factors_is_not_proved(cli, in_project):
 @pytest.mark.usefixtures("solver")
 def test_everything_and_the_installed_dsls_helpers(cli):
     pytest.importorskip("cutlass")
-    done = cli("prove", "--all", "--json", "--query-timeout", "20000")
+    done = cli("prove", "--all", "--json", "--query-timeout", "600000")
     assert done.code == 0, done.out
     judged = {one["name"]: one for one in json.loads(done.out)["statements"]}
     assert judged["scale-factors.helpers"]["checked"] == "64 layouts"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from functools import cache
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from pytest_nvfp4.numerics import kernel_model
+from pytest_nvfp4.numerics import diagnose, kernel_model
 from pytest_nvfp4.numerics.diagnose import explain
 from pytest_nvfp4.numerics.families import family
 from pytest_nvfp4.numerics.inputs import ProblemInput
@@ -47,7 +50,7 @@ def test_a_wrong_kernel_is_named(name: str) -> None:
     got = inputs().groups[0].split_c(mutant.kernel(inputs(), 0))[1]
     wrong = got != right()
     assert wrong.any()
-    found = explain(inputs(), 0, got, wrong, budget_s=60)
+    found = explain(inputs(), 0, got, wrong, budget_s=900)
     assert any(mutant.description in each.text for each in found), found
     assert found[0].share >= 0.98
 
@@ -56,10 +59,10 @@ def test_a_group_that_nobody_wrote_is_no_ragged_tile_left_out() -> None:
     """Group 1 is one ragged tile high, so that leaving that tile out leaves out everything."""
     poison = inputs().groups[1].guard.poison
     nothing = np.full((72, 384), poison, np.uint16)
-    assert explain(inputs(), 1, nothing, np.ones_like(nothing, bool), budget_s=60) == []
+    assert explain(inputs(), 1, nothing, np.ones_like(nothing, bool), budget_s=900) == []
     part = right(1)
     part[:, 256:] = poison
-    assert explain(inputs(), 1, part, part != right(1), budget_s=60)
+    assert explain(inputs(), 1, part, part != right(1), budget_s=900)
 
 
 def scaled(sfa_rows: list[int], sfb_rows: list[int]) -> np.ndarray:
@@ -75,21 +78,21 @@ def scaled(sfa_rows: list[int], sfb_rows: list[int]) -> np.ndarray:
 def test_exchanged_scale_rows_of_a_alone_are_found_by_search() -> None:
     rows = [i // 128 * 128 + {1: 2, 2: 1}.get(i % 128 // 32, i % 128 // 32) * 32 + i % 32 for i in range(256)]
     got = scaled(rows, list(range(256)))
-    found = explain(inputs(), 0, got, got != right(), budget_s=60)
+    found = explain(inputs(), 0, got, got != right(), budget_s=900)
     assert [each.text for each in found] == ["SFA rows 32-63 and 64-95 of each 128 exchanged"]
 
 
 def test_shifted_scale_rows_of_b_alone_are_found_by_search() -> None:
     rows = [*range(128), *(i - 4 for i in range(128, 256))]
     got = scaled(list(range(256)), rows)
-    found = explain(inputs(), 0, got, got != right(), budget_s=60)
+    found = explain(inputs(), 0, got, got != right(), budget_s=900)
     assert "SFB rows 4 earlier" in [each.text for each in found]
 
 
 def test_moved_rows_of_the_output_are_found() -> None:
     got = right()
     got[:128] = got[:128].reshape(4, 32, -1).transpose(1, 0, 2).reshape(128, -1)
-    found = explain(inputs(), 0, got, got != right(), budget_s=60)
+    found = explain(inputs(), 0, got, got != right(), budget_s=900)
     assert any(each.text.startswith("rows of C of each 128 in the order of a transposed") for each in found)
 
 
@@ -99,4 +102,15 @@ def test_a_right_output_has_nothing_to_explain() -> None:
 
 def test_noise_is_not_explained() -> None:
     got = np.random.default_rng(1).integers(0, 0x7C00, (256, 256)).astype(np.uint16)
-    assert explain(inputs(), 0, got, got != right(), budget_s=60) == []
+    assert explain(inputs(), 0, got, got != right(), budget_s=900) == []
+
+
+def test_time_that_passes_while_others_have_the_machine_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clocks on the wall have gone on by a day at each look."""
+    days = (86400.0 * day for day in count())
+    walls = {name: lambda: next(days) for name in ("monotonic", "perf_counter", "time")}
+    monkeypatch.setattr(diagnose, "time", SimpleNamespace(thread_time=time.thread_time, **walls))
+    got = right().copy()
+    got[1] = right()[0]
+    assert explain(inputs(), 0, got, got != right())
+    assert explain(inputs(), 0, got, got != right(), budget_s=0) == []

@@ -43,7 +43,7 @@ def test_the_bound_of_a_persistent_step_is_the_largest():
 def test_the_machines_division_is_proved_up_to_the_bound_only(tile):
     def ask(largest):
         build = Questions(lambda z3: integer_range.machine_obligations(z3, tile=tile, largest=largest))
-        return build.run(Limits(query_ms=20_000))
+        return build.run(Limits(query_ms=600_000))
 
     assert ask(2**31 - tile).status is Status.PROVED
     above = ask(2**31 - tile + 1)
@@ -56,7 +56,7 @@ def test_each_bound_raised_by_one_is_refuted():
     raised = {}
 
     for obligation in integer_range.range_obligations(z3, slack=1):
-        raised[obligation.name] = Questions(lambda _, one=obligation: [one]).run(Limits(query_ms=20_000)).status
+        raised[obligation.name] = Questions(lambda _, one=obligation: [one]).run(Limits(query_ms=600_000)).status
     assert {name for name, status in raised.items() if status is Status.REFUTED} >= {
         "the sum before the division by the tile",
         "the binary search",

@@ -15,7 +15,7 @@ from pytest_nvfp4.proof.statement import Limits, Status
 from pytest_nvfp4.proof.symbolic import evaluate
 
 z3 = pytest.importorskip("z3")
-LIMITS = Limits(query_ms=20_000)
+LIMITS = Limits(query_ms=600_000)
 
 
 def run(build):

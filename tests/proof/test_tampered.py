@@ -28,7 +28,7 @@ from pytest_nvfp4.proof.statement import Limits, Method, Status
 
 z3 = pytest.importorskip("z3")
 
-LIMITS = Limits(query_ms=20_000)
+LIMITS = Limits(query_ms=600_000)
 BY_SOLVER = [claim for claim in pure_claims() if claim.method is Method.Z3]
 
 
