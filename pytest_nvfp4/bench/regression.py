@@ -28,7 +28,7 @@ verdict says so. **Interleaved rounds** of one session share all that, so they n
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -406,24 +406,3 @@ def _verdict(
         needed=needed,
         notes=tuple(notes),
     )
-
-
-def thresholds_of(table: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
-    """Thresholds by shape from a table whose keys are shape names or patterns (``fnmatch``); the last that fits counts.
-
-    Raises:
-        ValueError: a threshold is not a share of at least 0 and below 1.
-    """
-    from fnmatch import fnmatchcase
-
-    for pattern, value in table.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-            raise ValueError(
-                f"threshold {pattern} = {value!r} must be a share of at least 0 and below 1, such as 0.02 for 2 %"
-            )
-    found: dict[str, float] = {}
-    for name in names:
-        for pattern, value in table.items():
-            if fnmatchcase(name, pattern):
-                found[name] = float(value)
-    return found

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_nvfp4.bench.regression import GEOMEAN, Policy, ShapeRounds, compare, thresholds_of
+from pytest_nvfp4.bench.regression import GEOMEAN, Policy, ShapeRounds, compare
 from pytest_nvfp4.bench.stats import RoundsError
 
 
@@ -204,18 +204,6 @@ def test_policies_that_make_no_sense(wrong):
 def test_a_shape_threshold_that_makes_no_sense():
     with pytest.raises(ValueError, match=r"a: threshold = 2 must be a share"):
         compare([shape(threshold=2)])
-
-
-def test_thresholds_by_pattern():
-    table = {"*": 0.01, "gpumode-bench-*": 0.02, "gpumode-bench-3": 0.05}
-    assert thresholds_of(table, ["small", "gpumode-bench-0", "gpumode-bench-3"]) == {
-        "small": 0.01,
-        "gpumode-bench-0": 0.02,
-        "gpumode-bench-3": 0.05,
-    }
-    assert thresholds_of({"x": 0.1}, ["small"]) == {}
-    with pytest.raises(ValueError, match="threshold x = 5 must be a share"):
-        thresholds_of({"x": 5}, ["x"])
 
 
 # Properties

@@ -15,7 +15,7 @@ from pytest_nvfp4.cli.options import KernelOptions, json_option, kernel_options
 from pytest_nvfp4.cli.subject import resolve
 from pytest_nvfp4.cli.tmem.columns import table
 from pytest_nvfp4.cli.tmem.options import numbers
-from pytest_nvfp4.cli.tracing import trace
+from pytest_nvfp4.cli.tracing import Traced, trace
 from pytest_nvfp4.proof.tmem_trace import usage
 from pytest_nvfp4.report.text import visible
 from pytest_nvfp4.search.epilogue_store import EpilogueError, EpilogueTile, Way, rank, ways
@@ -68,6 +68,23 @@ def chosen(ranked: Sequence[Way], top: int) -> list[tuple[int, Way]]:
     return [(place, way) for place, way in placed if place <= top or way.own]
 
 
+def _columns_of(traced: Traced) -> int | None:
+    """Columns of one accumulator of a kernel; None where none is seen."""
+    found = usage([(value.name, value.type) for value in traced.trace.values])
+    if found.formula is not None:
+        return found.formula.stage
+    return next((tensor.columns // tensor.stages for tensor in found.tensors if tensor.role == "acc"), None)
+
+
+def _columns_said(tile: str) -> int:
+    """Columns of a tile that was named. Raises InputError."""
+    given = tile.replace("x", ",").count(",") + 1
+    rows, columns, *_ = numbers(tile, count=3 if given == 3 else 2, option="--tile", form="M,N or M,N,K")
+    if rows != 128:
+        raise InputError(f"--tile {tile}: M = {rows}; a CTA's part has 128 rows, one for each lane of TMEM")
+    return columns
+
+
 @click.command("epilogue")
 @click.argument("kernel", type=click.Path(path_type=Path), required=False)
 @kernel_options
@@ -107,19 +124,13 @@ def epilogue_command(
         traced.report_findings()
         compiled = traced.trace.ok
         mine, why = own(traced.listing.records, stores=global_widths(traced.trace, op="st"))
-        found = usage([(value.name, value.type) for value in traced.trace.values])
-        columns = next((tensor.columns // tensor.stages for tensor in found.tensors if tensor.role == "acc"), None)
-        if found.formula is not None:
-            columns = found.formula.stage
+        columns = _columns_of(traced)
         if columns is None:
             raise InputError(f"{kernel}: no accumulator in TMEM is among its values; name the tile with --tile M,N")
         document = traced.to_json()
     else:
         assert tile is not None
-        given = tile.replace("x", ",").count(",") + 1
-        rows, columns, *_ = numbers(tile, count=3 if given == 3 else 2, option="--tile", form="M,N or M,N,K")
-        if rows != 128:
-            raise InputError(f"--tile {tile}: M = {rows}; a CTA's part has 128 rows, one for each lane of TMEM")
+        columns = _columns_said(tile)
     try:
         shape = EpilogueTile(
             columns,

@@ -32,18 +32,7 @@ class SyncHooks(Hooks):
         """A fence of any kind, or a tcgen05 wait."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         if kind.startswith("tcgen05."):
-            if kind.endswith("after_thread_sync"):
-                agent.after_sync()
-            elif kind.endswith("before_thread_sync"):
-                agent.before_sync()
-            elif kind.endswith("wait::st"):
-                if agent.st >= 0:
-                    agent.st_known = agent.st_issued
-                    agent.learn(agent.st, agent.st_issued)
-            elif kind.endswith("wait::ld"):
-                agent.ld_known = agent.ld_issued
-                if agent.ld >= 0:
-                    agent.learn(agent.ld, agent.ld_issued)
+            _fence_tcgen05(agent, kind)
         elif kind.startswith("proxy.async"):
             everywhere = kind == "proxy.async"
             agent.fence_proxy(shared=not kind.endswith(".global"), everywhere=everywhere)
@@ -229,3 +218,18 @@ def _arrive_known(state: BarrierState, known: Known) -> None:
             state.arrived.join_snapshot(ticks)
         else:
             state.arrived.learn({number: ticks})
+
+
+def _fence_tcgen05(agent: WarpAgent, kind: str) -> None:
+    if kind.endswith("after_thread_sync"):
+        agent.after_sync()
+    elif kind.endswith("before_thread_sync"):
+        agent.before_sync()
+    elif kind.endswith("wait::st"):
+        if agent.st >= 0:
+            agent.st_known = agent.st_issued
+            agent.learn(agent.st, agent.st_issued)
+    elif kind.endswith("wait::ld"):
+        agent.ld_known = agent.ld_issued
+        if agent.ld >= 0:
+            agent.learn(agent.ld, agent.ld_issued)
