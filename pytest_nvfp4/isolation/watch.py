@@ -22,6 +22,8 @@ _DRAIN_S = 1.0
 """How long its pipes are read on after its end, for what is still in them."""
 _LOOK_S = 0.05
 _CHUNK = 1 << 16
+_MOST_CHUNKS = 16
+"""As much as a pipe may hold (pipe-max-size); a straggler could write without end."""
 
 
 class Watch:
@@ -67,7 +69,9 @@ class Watch:
                 stopping.check()
                 left = self._until - time.monotonic()
                 if left <= 0:
+                    self._notice_end()  # in time, where this process was held up and looks late
                     if self._ended:
+                        yield from self._rest(selector)
                         break  # a straggler holds a pipe open: it is killed later, what it has to say does not count
                     self._stop_late()
                     continue
@@ -82,6 +86,18 @@ class Watch:
                         selector.unregister(key.fd)
                 self._notice_end()
         self._outwait()
+
+    def _rest(self, selector: selectors.BaseSelector) -> Generator[tuple[Pipe, bytes], None, None]:
+        """What is in the pipes already: all that a process wrote, once it has ended, though it was not read yet."""
+        for key in list(selector.get_map().values()):
+            for _ in range(_MOST_CHUNKS):
+                try:
+                    chunk = os.read(key.fd, _CHUNK)
+                except BlockingIOError:
+                    break
+                if not chunk:
+                    break
+                yield key.data, chunk
 
     def _stop_late(self) -> None:
         self.timed_out = True
