@@ -198,6 +198,7 @@ class Summary:
         """Write the terminal's part."""
         self._show_changes([entry for entry in entries if entry.outcome == "passed" and entry.record.changed], terminal)
         self._show_unused(terminal)
+        self._show_other_cache(terminal)
         if nothing_ran:
             self._show_overlooked(terminal)
         for text, bad in self.lines:
@@ -246,6 +247,14 @@ class Summary:
                     terminal.write_line(self.run.relative(file), **{colour: True})
         for file, error in self.not_removed.items():
             terminal.write_line(f"nvfp4: {self.run.relative(file)} could not be removed: {error}", red=True)
+
+    def _show_other_cache(self, terminal: Any) -> None:
+        """The folder that the user chose cannot be written, and another was used."""
+        chosen = self.run.options.cache
+        if chosen is not None and chosen != (used := self.run.cache.root):
+            terminal.write_line(
+                f"nvfp4: --nvfp4-cache-dir {chosen} cannot be written; what was found is kept in {used}", yellow=True
+            )
 
     def _show_overlooked(self, terminal: Any) -> None:
         """Nothing was collected: say what was named and is no kernel, or what kernels nobody was asked to check."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -18,7 +19,7 @@ from pytest_nvfp4 import isolation
 from pytest_nvfp4.isolation import Outcome, blas
 from pytest_nvfp4.isolation.environment import NO_GPU, scrubbed
 from pytest_nvfp4.toolchain import artifacts, bundle, compiled, hostside
-from pytest_nvfp4.toolchain.cache import TraceCache, content_key, file_hash
+from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache, content_key, file_hash
 from pytest_nvfp4.toolchain.launcher import PACKAGE, PRELOAD, worker
 from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION, TraceRequest
 from pytest_nvfp4.toolchain.source import KernelSource, read_source, syntax_problem
@@ -27,6 +28,7 @@ from pytest_nvfp4.toolchain.worker.contract import uses_torch
 
 _WORKER = "pytest_nvfp4.toolchain.worker.__main__"
 _MAX_LAUNCHES = 1000
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _DIAGNOSTIC = re.compile(r"^loc\(.*\): ((?:error|note): .*)$", re.MULTILINE)
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in ', re.MULTILINE)
 
@@ -164,8 +166,13 @@ class Tracer:
             return known
         found = self._cache.load(key, session=self._session) or self._hopeless(request)
         if found is None:
-            with self._cache.locked(key):
-                found = self._cache.load(key, session=self._session) or self._make(request, key)
+            try:
+                with self._cache.locked(key):
+                    found = self._cache.load(key, session=self._session) or self._make(request, key)
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                found = self._no_room(request, error)
         self._memory[key] = found
         return found
 
@@ -185,6 +192,15 @@ class Tracer:
             finding = Finding(kind="no-compile", message=_made_otherwise(source), file=str(request.kernel))
             return self._trace(request, _Events(findings=[finding]), ok=False)
         return None
+
+    def _no_room(self, request: TraceRequest, error: OSError) -> Trace:
+        """The failed trace of a kernel for which the disk had no room; the kernel is not to blame."""
+        message = (
+            f"{request.kernel.name} was not compiled: {self._cache.root}, where traces are kept, cannot be written: "
+            f"{error.strerror}; make room there, or name another folder with --nvfp4-cache-dir or {CACHE_VARIABLE}"
+        )
+        finding = Finding(kind="environment", message=message, file=str(request.kernel))
+        return self._trace(request, _Events(findings=[finding]), ok=False)
 
     def _make(self, request: TraceRequest, key: str) -> Trace:
         with self._cache.building() as build:
@@ -250,15 +266,19 @@ class Tracer:
         place = None
         if errors:
             errors_name = f"{request.kernel.stem}-{request.problem.name}-{cache_key(request)[:8]}"
-            place = bundle.write(
-                self._root,
-                name=re.sub(r"[^\w.+-]", "_", errors_name)[:120],
-                request=request,
-                outcome=outcome,
-                findings=events.findings,
-                environ=environ,
-                artifacts=folder,
-            )
+            try:
+                place = bundle.write(
+                    self._root,
+                    name=re.sub(r"[^\w.+-]", "_", errors_name)[:120],
+                    request=request,
+                    outcome=outcome,
+                    findings=events.findings,
+                    environ=environ,
+                    artifacts=folder,
+                )
+            except OSError as error:  # what is wrong with the kernel matters more
+                message = f"there is no debug bundle, for {self._root} has no room for it: {error.strerror}"
+                events.findings.append(Finding(kind="environment", message=message))
         return self._trace(request, events, ok=not errors, code=code, files=files, seconds=outcome.wall_s, place=place)
 
     def _trace(

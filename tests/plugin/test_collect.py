@@ -281,6 +281,14 @@ class TestTheCache:
         project.run("k.py::compile", "--nvfp4-entry=k.py::build", "--nvfp4-cache-dir=mine").outcomes(passed=1)
         assert list((project.path / "mine/traces").rglob("trace.json"))
 
+    def test_another_than_the_given_one_is_told(self, project: Project) -> None:
+        project.file("k.py", "def custom_kernel(data):\n    return (\n")  # nothing is compiled
+        project.file("taken", "")
+        ran = project.run("k.py::compile", "--nvfp4-cache-dir=taken/mine")
+        ran.outcomes(failed=1)
+        assert f"nvfp4: --nvfp4-cache-dir {project.path}/taken/mine cannot be written; what was found is" in ran.text
+        assert "cannot be written" not in project.run("k.py::compile", "--nvfp4-cache-dir=mine").text
+
 
 def test_a_kernel_is_never_imported_into_a_process_of_pytests(project: Project, more_workers: tuple[str, ...]) -> None:
     log = project.path / "pids.txt"

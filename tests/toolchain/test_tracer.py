@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.isolation import Captured, Outcome
 from pytest_nvfp4.problem import GPUMODE
 from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.request import Entry, EntryError, TraceRequest, installed_dsl_version
@@ -617,6 +619,43 @@ class TestCache:
         cache = TraceCache(blocked / "cache")
         assert cache.root != blocked / "cache"
         assert cache.root.is_dir()
+
+    def test_a_full_disk_is_said_with_its_folder_and_is_no_error_of_this_package(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "k.py"
+        path.write_text(TINY)
+        cache = TraceCache(tmp_path / "cache")
+        found = [errno.ENOSPC]
+
+        def building(_: TraceCache) -> None:
+            raise OSError(found[0], os.strerror(found[0]))
+
+        monkeypatch.setattr(TraceCache, "building", building)
+        request = TraceRequest(path, GPUMODE[0], Entry(path, "build"))
+        kind, text, _ = only_error(Tracer(root=tmp_path, cache=cache).trace(request))
+        assert kind == "environment"
+        assert f"{cache.root}, where traces are kept, cannot be written: No space left on device; make room" in text
+        assert "--nvfp4-cache-dir or NVFP4_CACHE_DIR" in text
+        found[0] = errno.EMFILE  # no matter of room
+        with pytest.raises(OSError, match="Too many open files"):
+            Tracer(root=tmp_path, cache=cache).trace(request)
+
+    def test_a_bundle_without_room_hides_no_finding(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "k.py"
+        path.write_text(TINY)
+        ended = Outcome(-6, False, None, False, Captured(""), Captured(""), 0.1, 0)
+        monkeypatch.setattr("pytest_nvfp4.isolation.run", lambda *_, **__: ended)
+
+        def write(*_: object, **__: object) -> Path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr("pytest_nvfp4.toolchain.bundle.write", write)
+        request = TraceRequest(path, GPUMODE[0], Entry(path, "build"))
+        trace = Tracer(root=tmp_path, cache=TraceCache(tmp_path / "cache")).trace(request)
+        assert [finding.kind for finding in trace.errors] == ["crash", "environment"]
+        assert f"no debug bundle, for {tmp_path} has no room for it: No space left" in trace.errors[1].message
+        assert trace.bundle is None
 
     def test_failures_are_not_kept_beyond_a_run(self, tmp_path: Path, trace_cache: TraceCache) -> None:
         path = tmp_path / "k.py"
