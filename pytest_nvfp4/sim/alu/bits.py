@@ -15,9 +15,10 @@ from functools import cache
 
 import numpy as np
 
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, Reader, atoms, literal
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, atoms, literal
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, signed
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["FORMS", "LOWERINGS"]

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, array, atoms, both, literal
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, array, atoms, both, literal
 from pytest_nvfp4.sim.alu.integer import flipped
 from pytest_nvfp4.sim.alu.lift import Array, lift
 from pytest_nvfp4.sim.alu.numbers import floats, halves
 from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Sink
 
 __all__ = ["FORMS", "LOWERINGS"]

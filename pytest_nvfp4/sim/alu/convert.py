@@ -24,7 +24,7 @@ from functools import cache
 import numpy as np
 
 from pytest_nvfp4.sim.alu.floating import ROUNDINGS, saturated, settled
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, atom, atoms, inline, literal
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, atom, atoms, inline, literal
 from pytest_nvfp4.sim.alu.half import half_patterns
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts, signed
 from pytest_nvfp4.sim.alu.narrow import NARROW, lower_narrow
@@ -32,6 +32,7 @@ from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed, settled64
 from pytest_nvfp4.sim.alu.rounding import BF16, F16, TF32, Format, code_of, sum_to_odd, to_f32
 from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["FORMS", "LOWERINGS", "extend", "half_pair"]

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_nvfp4.sim import lanes
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, Reader, atoms, settle
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, atoms, settle
 from pytest_nvfp4.sim.alu.multiply import high
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 if TYPE_CHECKING:

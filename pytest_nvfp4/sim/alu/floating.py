@@ -24,11 +24,12 @@ from functools import cache
 import numpy as np
 
 from pytest_nvfp4.sim.alu.exact import by_lane, rounded
-from pytest_nvfp4.sim.alu.forms import BITS, SIGNS, Reader, atoms, settle
+from pytest_nvfp4.sim.alu.forms import BITS, SIGNS, atoms, settle
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, flushed, quiet64, settled64, without_sign
 from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["BY_TYPE", "FORMS", "LOWERINGS", "ROUNDINGS", "fused", "odd_sum", "saturated", "settled", "sign_kernel"]

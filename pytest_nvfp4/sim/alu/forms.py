@@ -1,7 +1,6 @@
-"""How an arithmetic lowering reads its opcode and writes its Python.
+"""How an arithmetic lowering writes its Python.
 
-Modifiers come in the order in which the PTX ISA lists them, so ``Reader`` takes them from the left and refuses what is
-left over. Operands become *atoms*: a local name or a literal, so that an expression may name one twice.
+Operands become *atoms*: a local name or a literal, so that an expression may name one twice.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ from typing import Any
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.alu.lift import spread
-from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter
-from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand
+from pytest_nvfp4.sim.ptx.syntax import Operand
 
 __all__ = [
-    "BITS", "MASKS", "SCALARS", "SIGNS", "Reader", "array", "atom", "atoms", "both", "collapsed", "inline", "ints",
-    "literal", "settle",
+    "BITS", "MASKS", "SCALARS", "SIGNS", "array", "atom", "atoms", "both", "collapsed", "inline", "ints", "literal",
+    "settle",
 ]  # fmt: skip
 
 BITS = {
@@ -35,48 +33,6 @@ SCALARS = ("u16", "u32", "u64", "s16", "s32", "s64")
 """The types of scalar integer arithmetic."""
 MASKS = {bits: (1 << bits) - 1 for bits in (8, 16, 32, 64, 128)}
 SIGNS = {bits: 1 << bits - 1 for bits in (8, 16, 32, 64)}
-
-
-class Reader:
-    """Takes an opcode's modifiers from the left.
-
-    Args:
-        ins: The instruction; its first part is taken already.
-    """
-
-    def __init__(self, ins: Instruction) -> None:
-        self.ins = ins
-        self._rest = list(ins.parts[1:])
-
-    def maybe(self, *names: str) -> str:
-        """The next modifier if it is one of ``names``, else an empty string."""
-        if self._rest and self._rest[0] in names:
-            return self._rest.pop(0)
-        return ""
-
-    def has(self, name: str) -> bool:
-        """Whether the next modifier is ``name``; if so it is taken."""
-        return bool(self.maybe(name))
-
-    def one(self, *names: str) -> str:
-        """The next modifier, which must be one of ``names``. Raises Unsupported."""
-        found = self.maybe(*names)
-        if not found:
-            said = f".{self._rest[0]}" if self._rest else "nothing"
-            raise self.refuse(f"{said} where one of {', '.join('.' + name for name in names)} is modelled")
-        return found
-
-    def end(self, *counts: int) -> tuple[Operand, ...]:
-        """The operands, once no modifier is left and their number is one of ``counts``. Raises Unsupported."""
-        if self._rest:
-            raise self.refuse(f"modifier .{self._rest[0]} is not modelled here")
-        if len(self.ins.operands) not in counts:
-            raise self.refuse(f"{len(self.ins.operands)} operands, {' or '.join(map(str, counts))} expected")
-        return self.ins.operands
-
-    def refuse(self, why: str) -> Unsupported:
-        """The exception that names the opcode and says why."""
-        return Unsupported(f"{self.ins.opcode}: {why}")
 
 
 def literal(text: str) -> int | None:

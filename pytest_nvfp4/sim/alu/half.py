@@ -17,11 +17,12 @@ from functools import cache
 import numpy as np
 
 from pytest_nvfp4.sim.alu.floating import ROUNDINGS, extreme_of, fused, odd_sum, saturated, settled, sign_kernel
-from pytest_nvfp4.sim.alu.forms import BITS, Reader, atom, atoms
+from pytest_nvfp4.sim.alu.forms import BITS, atom, atoms
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed_half
 from pytest_nvfp4.sim.alu.rounding import BF16, code_of, sum_to_odd, to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["BY_TYPE", "FORMS", "LOWERINGS", "bfloat_patterns", "half_patterns", "on_pairs"]

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_nvfp4.sim import lanes
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SCALARS, SIGNS, Reader, array, atoms, both, inline, literal
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SCALARS, SIGNS, array, atoms, both, inline, literal
 from pytest_nvfp4.sim.alu.lift import Array, clamped, lift, signed, unsigned
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 if TYPE_CHECKING:

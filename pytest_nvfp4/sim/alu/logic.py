@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import product
 
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, Reader, array, atoms, both, collapsed, inline, literal
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, array, atoms, both, collapsed, inline, literal
 from pytest_nvfp4.sim.alu.lift import Array
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 
 __all__ = ["FORMS", "LOWERINGS", "lut_expression"]

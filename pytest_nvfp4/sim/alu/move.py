@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, Reader, atom, inline, literal
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, atom, inline, literal
 from pytest_nvfp4.sim.alu.lift import parts
 from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Sink, Vector

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SCALARS, SIGNS, Reader, atoms, inline, literal
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SCALARS, SIGNS, atoms, inline, literal
 from pytest_nvfp4.sim.alu.lift import Array, clamped, lift, signed
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["BY_TYPE", "FORMS", "LOWERINGS", "high", "wide"]

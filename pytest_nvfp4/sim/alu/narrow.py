@@ -19,11 +19,12 @@ from functools import cache
 
 import numpy as np
 
-from pytest_nvfp4.sim.alu.forms import Reader, atom, atoms
+from pytest_nvfp4.sim.alu.forms import atom, atoms
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, floats
 from pytest_nvfp4.sim.alu.rounding import E2M1, E2M3, E3M2, E4M3, E5M2, Format
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["FORMS", "LOWERINGS", "NARROW", "lower_narrow", "widened"]

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from pytest_nvfp4.sim.alu.forms import BITS, SIGNS, Reader, atoms, inline, settle
+from pytest_nvfp4.sim.alu.forms import BITS, SIGNS, atoms, inline, settle
 from pytest_nvfp4.sim.alu.lift import Array, lift
 from pytest_nvfp4.sim.alu.numbers import flushed
 from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["FORMS", "LOWERINGS"]

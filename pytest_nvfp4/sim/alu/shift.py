@@ -12,9 +12,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from pytest_nvfp4.sim import lanes
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, Reader, array, atom, both, collapsed, inline, literal
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, array, atom, both, collapsed, inline, literal
 from pytest_nvfp4.sim.alu.lift import Array, lift, signed, unsigned
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["FORMS", "LOWERINGS"]

@@ -20,12 +20,13 @@ import numpy as np
 
 from pytest_nvfp4.sim.alu.exact import by_lane, root, rounded
 from pytest_nvfp4.sim.alu.floating import ROUNDINGS, settled
-from pytest_nvfp4.sim.alu.forms import BITS, Reader, atoms
+from pytest_nvfp4.sim.alu.forms import BITS, atoms
 from pytest_nvfp4.sim.alu.half import bfloat_patterns, half_patterns, on_pairs
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift
 from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed, settled64
 from pytest_nvfp4.sim.alu.rounding import Format, code_of, to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["BY_TYPE", "FORMS", "LOWERINGS"]

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import lanes
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW, LocalMemory
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Symbol, Vector
-from pytest_nvfp4.sim.sync.modifiers import Modifiers
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
@@ -196,10 +196,9 @@ _FUNCTIONS: Mapping[str, tuple[Callable[[Warp, int, int | None, tuple[int, ...]]
 
 
 def _call(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.one("uni")
-    m.done()
-    operands = list(m.operands(1, 3))
+    m = Reader(ins)
+    m.maybe("uni")
+    operands = list(m.end(1, 2, 3))
     results = operands.pop(0) if isinstance(operands[0], Vector) else Vector(())
     if not operands or not isinstance(operands[0], Symbol):
         raise Unsupported(f"{ins.opcode}: only direct calls are modelled")

@@ -23,12 +23,12 @@ import numpy as np
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import Bits, Predicate, lanes
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Vector
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.sync import mbarrier
 from pytest_nvfp4.sim.sync.addresses import locate, shared_address
 from pytest_nvfp4.sim.sync.mbarrier import MbarrierFile
-from pytest_nvfp4.sim.sync.modifiers import Modifiers
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
@@ -164,30 +164,28 @@ def first_ctaid(mask: int, response: Any) -> tuple[Bits, Bits, Bits]:
 
 
 def _try_cancel(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 2)
-    m.need("async")
-    generic = m.one("shared::cta") is None
-    m.need("mbarrier::complete_tx::bytes")
-    multicast = m.one("multicast::cluster::all") is not None
-    m.need("b128")
-    m.done()
-    place, barrier = m.operands(2)
+    m = Reader(ins, 2)
+    m.one("async")
+    generic = not m.has("shared::cta")
+    m.one("mbarrier::complete_tx::bytes")
+    multicast = m.has("multicast::cluster::all")
+    m.one("b128")
+    place, barrier = m.end(2)
     form = e.constant(Form(ins.opcode, multicast, generic, e.at), "form")
     e.line(e.call(try_cancel, "w", e.mask, e.address(place), e.address(barrier), form))
 
 
 def _query(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 2)
-    which = m.need("is_canceled", "get_first_ctaid", *(f"get_first_ctaid::{axis}" for axis in "xyz"))
+    m = Reader(ins, 2)
+    which = m.one("is_canceled", "get_first_ctaid", *(f"get_first_ctaid::{axis}" for axis in "xyz"))
     if which == "is_canceled":
-        m.need("pred")
+        m.one("pred")
     else:
         if which == "get_first_ctaid":
-            m.need("v4")
-        m.need("b32")
-    m.need("b128")
-    m.done()
-    result, response = m.operands(2)
+            m.one("v4")
+        m.one("b32")
+    m.one("b128")
+    result, response = m.end(2)
     value = e.value(response, 128)
     if which == "is_canceled":
         e.assign_predicate(result, e.call(is_canceled, "w", e.mask, value))

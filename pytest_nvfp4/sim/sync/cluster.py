@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, first, lanes
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cluster, Cta
-from pytest_nvfp4.sim.sync.modifiers import Modifiers
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Group, Warp
@@ -223,12 +223,11 @@ def rank_of(w: Warp, mask: int, address: Bits, generic: bool) -> Bits:
 
 
 def _barrier(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 2)
-    kind = m.need("arrive", "wait")
-    m.one(*(("release", "relaxed") if kind == "arrive" else ("acquire",)))
-    aligned = m.one("aligned") is not None
-    m.done()
-    m.operands(0)
+    m = Reader(ins, 2)
+    kind = m.one("arrive", "wait")
+    m.maybe(*(("release", "relaxed") if kind == "arrive" else ("acquire",)))
+    aligned = m.has("aligned")
+    m.end(0)
     form = e.constant(Form(ins.opcode, aligned, e.at), "form")
     if kind == "arrive":
         e.line(e.call(arrive, "w", e.mask, form))
@@ -237,9 +236,9 @@ def _barrier(ins: Instruction, e: Emitter) -> None:
 
 
 def _mapa(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    generic = m.one("shared::cluster") is None
-    bits = int(m.need("u32", "u64")[1:])
+    m = Reader(ins)
+    generic = not m.has("shared::cluster")
+    bits = int(m.one("u32", "u64")[1:])
     m.done()
     if generic and bits == 32:
         raise Unsupported(f"{ins.opcode}: a generic address has 64 bits")
@@ -249,9 +248,9 @@ def _mapa(ins: Instruction, e: Emitter) -> None:
 
 
 def _getctarank(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    generic = m.one("shared::cluster") is None
-    bits = int(m.need("u32", "u64")[1:])
+    m = Reader(ins)
+    generic = not m.has("shared::cluster")
+    bits = int(m.one("u32", "u64")[1:])
     m.done()
     if generic and bits == 32:
         raise Unsupported(f"{ins.opcode}: a generic address has 64 bits")

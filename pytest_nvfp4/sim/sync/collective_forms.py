@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lanes import FULL
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 from pytest_nvfp4.sim.sync.collective import (
     REDUCTIONS,
@@ -21,18 +22,16 @@ from pytest_nvfp4.sim.sync.collective import (
     vote,
     warp_barrier,
 )
-from pytest_nvfp4.sim.sync.modifiers import Modifiers
 
 __all__ = ["LOWERINGS"]
 
 
 def _shfl(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.need("sync")
-    mode = m.need("up", "down", "bfly", "idx")
-    m.need("b32")
-    m.done()
-    result, a, b, c, members = m.operands(5)
+    m = Reader(ins)
+    m.one("sync")
+    mode = m.one("up", "down", "bfly", "idx")
+    m.one("b32")
+    result, a, b, c, members = m.end(5)
     value, predicate = e.pair(result)
     fixed = all(isinstance(o, Immediate) for o in (b, c, members))
     if fixed and members.value & FULL == FULL:  # type: ignore[union-attr]
@@ -51,12 +50,11 @@ def _shfl(ins: Instruction, e: Emitter) -> None:
 
 
 def _vote(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.need("sync")
-    mode = m.need("all", "any", "uni", "ballot")
-    m.need("b32" if mode == "ballot" else "pred")
-    m.done()
-    result, a, members = m.operands(3)
+    m = Reader(ins)
+    m.one("sync")
+    mode = m.one("all", "any", "uni", "ballot")
+    m.one("b32" if mode == "ballot" else "pred")
+    result, a, members = m.end(3)
     call = e.call(vote, "w", e.mask, e.predicate(a), e.value(members, 32), repr(mode))
     if mode == "ballot":
         e.assign(result, call, 32)
@@ -65,12 +63,11 @@ def _vote(ins: Instruction, e: Emitter) -> None:
 
 
 def _match(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    mode = m.need("any", "all")
-    m.need("sync")
-    bits = int(m.need("b32", "b64")[1:])
-    m.done()
-    result, a, members = m.operands(3)
+    m = Reader(ins)
+    mode = m.one("any", "all")
+    m.one("sync")
+    bits = int(m.one("b32", "b64")[1:])
+    result, a, members = m.end(3)
     if mode == "any":
         e.assign(result, e.call(match_any, "w", e.mask, e.value(a, bits), e.value(members, 32)), 32)
         return
@@ -83,12 +80,12 @@ def _match(ins: Instruction, e: Emitter) -> None:
 
 
 def _redux(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.need("sync")
-    name = m.need("add", "min", "max", "and", "or", "xor")
-    magnitude = m.one("abs") is not None
-    nan = m.one("NaN") is not None
-    kind = m.need("u32", "s32", "b32", "f32")
+    m = Reader(ins)
+    m.one("sync")
+    name = m.one("add", "min", "max", "and", "or", "xor")
+    magnitude = m.has("abs")
+    nan = m.has("NaN")
+    kind = m.one("u32", "s32", "b32", "f32")
     m.done()
     if kind == "f32" and name in ("min", "max"):
         operation = minmax(min if name == "min" else max, magnitude=magnitude, nan=nan)
@@ -102,10 +99,9 @@ def _redux(ins: Instruction, e: Emitter) -> None:
 
 
 def _elect(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.need("sync")
-    m.done()
-    result, members = m.operands(2)
+    m = Reader(ins)
+    m.one("sync")
+    result, members = m.end(2)
     lane, predicate = e.pair(result)
     chosen, holds = e.temporary(), e.temporary()
     call = e.call(elect, "w", e.mask, e.value(members, 32))
@@ -117,19 +113,17 @@ def _elect(ins: Instruction, e: Emitter) -> None:
 
 
 def _activemask(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.need("b32")
-    m.done()
-    (result,) = m.operands(1)
+    m = Reader(ins)
+    m.one("b32")
+    (result,) = m.end(1)
     e.assign(result, e.mask, 32)
 
 
 def _bar_warp(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.need("warp")
-    m.need("sync")
-    m.done()
-    (members,) = m.operands(1)
+    m = Reader(ins)
+    m.one("warp")
+    m.one("sync")
+    (members,) = m.end(1)
     value = e.value(members, 32)
     call = e.call(warp_barrier, "w", e.mask, value, str(e.at))
     if isinstance(members, Immediate):

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 from pytest_nvfp4.sim.run.cta import Cta
-from pytest_nvfp4.sim.sync.modifiers import Modifiers
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Group, Warp
@@ -146,10 +146,9 @@ def trap(what: str) -> None:
 
 
 def _griddepcontrol(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    action = m.need("wait", "launch_dependents")
-    m.done()
-    m.operands(0)
+    m = Reader(ins)
+    action = m.one("wait", "launch_dependents")
+    m.end(0)
     if action == "wait":
         e.line(e.call(wait_for_grids, "w", e.mask, str(e.at)))
     else:
@@ -157,12 +156,11 @@ def _griddepcontrol(ins: Instruction, e: Emitter) -> None:
 
 
 def _setmaxnreg(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    action = m.need("inc", "dec")
+    m = Reader(ins)
+    action = m.one("inc", "dec")
     for part in ("sync", "aligned", "u32"):
-        m.need(part)
-    m.done()
-    (number,) = m.operands(1)
+        m.one(part)
+    (number,) = m.end(1)
     if not isinstance(number, Immediate) or not 24 <= number.value <= 256 or number.value % 8:
         raise Unsupported(f"{ins.opcode}: the count must be a constant multiple of 8 from 24 to 256")
     name = e.temporary(e.call(set_registers, "w", str(number.value), str(action == "inc")))
@@ -170,26 +168,23 @@ def _setmaxnreg(ins: Instruction, e: Emitter) -> None:
 
 
 def _nanosleep(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.need("u32")
-    m.done()
-    (time,) = m.operands(1)
+    m = Reader(ins)
+    m.one("u32")
+    (time,) = m.end(1)
     e.value(time, 32)
     e.line(e.call(count, "w", "'nanosleep'"))
 
 
 def _trap(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.done()
-    m.operands(0)
+    m = Reader(ins)
+    m.end(0)
     e.line(e.call(trap, repr(ins.opcode)))
 
 
 def _pmevent(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.one("mask")
-    m.done()
-    m.operands(1)
+    m = Reader(ins)
+    m.maybe("mask")
+    m.end(1)
     e.line(e.call(count, "w", "'pmevent'"))
 
 

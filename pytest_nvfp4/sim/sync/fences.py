@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, lanes
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 from pytest_nvfp4.sim.run.cta import Cta
-from pytest_nvfp4.sim.sync.modifiers import Modifiers
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
@@ -176,44 +176,44 @@ def _emit(ins: Instruction, e: Emitter) -> None:
     e.line(e.call(fence, "w", e.mask, repr(kind), str(e.at)))
 
 
-def _restricted(m: Modifiers, sense: str) -> bool:
+def _restricted(m: Reader, sense: str) -> bool:
     """Takes ``.sync_restrict::shared::{cta,cluster}.cluster``, which fits one sense each."""
     place = "sync_restrict::shared::cta" if sense == "release" else "sync_restrict::shared::cluster"
-    if m.one(place) is None:
+    if not m.has(place):
         return False
-    m.need("cluster")
+    m.one("cluster")
     m.done()
     return True
 
 
 def _fence(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
+    m = Reader(ins)
     m.operands(0)
-    if m.one("mbarrier_init") is not None:
-        m.need("release")
-        m.need("cluster")
+    if m.has("mbarrier_init"):
+        m.one("release")
+        m.one("cluster")
         m.done()
     else:
-        sense = m.one("sc", "acq_rel", "acquire", "release")
+        sense = m.maybe("sc", "acq_rel", "acquire", "release")
         if sense not in ("acquire", "release") or not _restricted(m, sense):
-            m.need(*_SCOPES)
+            m.one(*_SCOPES)
             m.done()
     _emit(ins, e)
 
 
 def _membar(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
+    m = Reader(ins)
     m.operands(0)
-    m.need("cta", "gl", "sys")
+    m.one("cta", "gl", "sys")
     m.done()
     _emit(ins, e)
 
 
 def _proxy(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 2)
-    if m.one("tensormap::generic") is not None:
-        sense = m.need("acquire", "release")
-        scope = m.need(*_SCOPES)
+    m = Reader(ins, 2)
+    if m.has("tensormap::generic"):
+        sense = m.one("acquire", "release")
+        scope = m.one(*_SCOPES)
         m.done()
         if sense == "release":
             m.operands(0)
@@ -227,14 +227,14 @@ def _proxy(ins: Instruction, e: Emitter) -> None:
         e.line(e.call(acquire_map, "w", e.mask, e.address(place), repr(scope)))
         return
     m.operands(0)
-    if m.one("async::generic") is not None:
-        if not _restricted(m, m.need("acquire", "release")):
+    if m.has("async::generic"):
+        if not _restricted(m, m.one("acquire", "release")):
             raise Unsupported(f"{ins.opcode}: .sync_restrict is missing")
-    elif m.one("async") is not None:
-        m.one("global", "shared::cta", "shared::cluster")
+    elif m.has("async"):
+        m.maybe("global", "shared::cta", "shared::cluster")
         m.done()
     else:
-        m.need("alias")
+        m.one("alias")
         m.done()
     _emit(ins, e)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Sink
 from pytest_nvfp4.sim.sync.mbarrier_ops import (
     Form,
@@ -21,23 +22,24 @@ from pytest_nvfp4.sim.sync.mbarrier_ops import (
     wait_parity,
     wait_state,
 )
-from pytest_nvfp4.sim.sync.modifiers import SHARED, Modifiers
 
 __all__ = ["BLOCKING", "LOWERINGS"]
 
+_SHARED = ("shared", "shared::cta", "shared::cluster")
 
-def _form(m: Modifiers, *, cluster: bool) -> tuple[bool, bool]:
+
+def _form(m: Reader, *, cluster: bool) -> tuple[bool, bool]:
     """Takes ``{.space}.b64``: whether it is shared::cluster, and whether it is generic."""
-    space = m.one(*SHARED)
-    m.need("b64")
+    space = m.maybe(*_SHARED)
+    m.one("b64")
     m.done()
     if space == "shared::cluster" and not cluster:
-        raise Unsupported(f"{m.instruction.opcode}: not defined for shared::cluster")
-    return space == "shared::cluster", space is None
+        raise m.refuse("not defined for shared::cluster")
+    return space == "shared::cluster", not space
 
 
 def _init(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 2)
+    m = Reader(ins, 2)
     cluster, generic = _form(m, cluster=False)
     place, count = m.operands(2)
     form = e.constant(Form(ins.opcode, e.at, cluster, generic), "form")
@@ -45,7 +47,7 @@ def _init(ins: Instruction, e: Emitter) -> None:
 
 
 def _inval(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 2)
+    m = Reader(ins, 2)
     cluster, generic = _form(m, cluster=False)
     (place,) = m.operands(1)
     form = e.constant(Form(ins.opcode, e.at, cluster, generic), "form")
@@ -53,9 +55,9 @@ def _inval(ins: Instruction, e: Emitter) -> None:
 
 
 def _transaction(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 2)
-    if m.one("relaxed") is not None:
-        m.need("cta", "cluster")
+    m = Reader(ins, 2)
+    if m.has("relaxed"):
+        m.one("cta", "cluster")
     cluster, generic = _form(m, cluster=True)
     place, size = m.operands(2)
     form = e.constant(Form(ins.opcode, e.at, cluster, generic), "form")
@@ -64,13 +66,12 @@ def _transaction(ins: Instruction, e: Emitter) -> None:
 
 
 def _arrive(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 2)
-    kind = m.one("expect_tx", "noComplete")
-    if m.one("release", "relaxed") is not None:
-        m.need("cta", "cluster")
+    m = Reader(ins, 2)
+    kind = m.maybe("expect_tx", "noComplete")
+    if m.has("release", "relaxed"):
+        m.one("cta", "cluster")
     cluster, generic = _form(m, cluster=kind != "noComplete")
-    needs_amount = kind is not None
-    operands = m.operands(3 if needs_amount else 2, 3)
+    operands = m.operands(3) if kind else m.operands(2, 3)
     state, place = operands[0], operands[1]
     wanted = not isinstance(state, Sink)
     if cluster and wanted:
@@ -91,12 +92,12 @@ def _arrive(ins: Instruction, e: Emitter) -> None:
 
 
 def _wait_lowering(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 2)
-    parity = m.one("parity") is not None
-    if m.one("acquire", "relaxed") is not None:
-        m.need("cta", "cluster")
+    m = Reader(ins, 2)
+    parity = m.has("parity")
+    if m.has("acquire", "relaxed"):
+        m.one("cta", "cluster")
     cluster, generic = _form(m, cluster=False)
-    operands = m.operands(3, 4 if ins.parts[1] == "try_wait" else 3)
+    operands = m.operands(3, 4) if ins.parts[1] == "try_wait" else m.operands(3)
     if len(operands) == 4:
         e.value(operands[3], 32)  # the suspend-time hint: it must be a value, and means nothing here
     form = e.constant(Form(ins.opcode, e.at, cluster, generic), "form")
@@ -111,10 +112,9 @@ def _wait_lowering(ins: Instruction, e: Emitter) -> None:
 
 
 def _pending_count(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 2)
-    m.need("b64")
-    m.done()
-    count, state = m.operands(2)
+    m = Reader(ins, 2)
+    m.one("b64")
+    count, state = m.end(2)
     e.assign(count, e.call(pending_count, e.mask, e.value(state, 64)), 32)
 
 

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, Predicate, guard_mask, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
-from pytest_nvfp4.sim.sync.modifiers import Modifiers
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Group, Warp
@@ -235,16 +235,16 @@ def barrier(w: Warp, mask: int, operands: Operands, form: Form, group: int) -> i
 
 
 def _lowering(ins: Instruction, e: Emitter) -> None:
-    m = Modifiers(ins, 1)
-    m.one("cta")
-    kind = m.need("sync", "arrive", "red")
-    operation = m.need("popc", "and", "or") if kind == "red" else None
-    aligned = ins.root == "bar" or m.one("aligned") is not None
+    m = Reader(ins)
+    m.maybe("cta")
+    kind = m.one("sync", "arrive", "red")
+    operation = m.one("popc", "and", "or") if kind == "red" else None
+    aligned = ins.root == "bar" or m.has("aligned")
     if operation is not None:
-        m.need("u32" if operation == "popc" else "pred")
+        m.one("u32" if operation == "popc" else "pred")
     m.done()
     form = Form(ins.opcode, aligned, kind != "arrive", operation, e.at)
-    operands = m.operands(*{"sync": (1, 2), "arrive": (2, 2), "red": (3, 4)}[kind])
+    operands = m.operands(*{"sync": (1, 2), "arrive": (2,), "red": (3, 4)}[kind])
     predicate = "True"
     if operation is not None:
         predicate = e.predicate(operands[-1])
