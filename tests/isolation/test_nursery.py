@@ -432,6 +432,56 @@ def test_a_nursery_that_somebody_stopped_holds_nothing_up(workers: Workers, monk
     assert gone(nursery)
 
 
+IMPORTS = """
+import os, time
+from pathlib import Path
+folder = Path({folder!r})
+(folder / "imports").touch()
+while not (folder / "go").exists():
+    time.sleep(0.01)
+"""
+OUTLASTS = """
+import sys, time
+from pathlib import Path
+if sys.argv[1] == "first":
+    Path("runs").touch()
+    while not Path("imports").exists():
+        time.sleep(0.01)
+sys.exit(3)
+"""
+
+
+def test_a_job_that_ends_while_its_nursery_imports_for_another_has_ended_as_it_did(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a nursery that is busy does not tell at once, it tells later."""
+    monkeypatch.setattr(forked, "_TELLING_S", 0.0)
+    looks, look = [], forked.Forked._overdue
+
+    def counted(self: forked.Forked) -> bool:
+        found = look(self)
+        if self._ended is not None:
+            looks.append(found)
+        return found
+
+    monkeypatch.setattr(forked.Forked, "_overdue", counted)
+    launcher = _with(workers, slow=IMPORTS.format(folder=str(workers.folder)))
+    workers.module(OUTLASTS)
+    ended: dict[str, Outcome] = {}
+
+    def job(name: str, preload: str) -> None:
+        ended[name] = workers.run_module(Worker(launcher, "the_worker", (name,), (preload,)))
+
+    first = in_a_thread(lambda: job("first", "colorsys"))
+    assert until((workers.folder / "runs").exists)
+    second = in_a_thread(lambda: job("second", "pytest_nvfp4.slow"))
+    assert until(lambda: len(looks) > 2 or "first" in ended), "it shows that the first has ended, and is not told"
+    (workers.folder / "go").touch()
+    for thread in (first, second):
+        thread.join(LONGEST_S)
+    assert [ended[name].returncode for name in ("first", "second")] == [3, 3]
+
+
 def test_a_thread_that_waits_for_a_nursery_is_stopped(workers: Workers) -> None:
     launcher = _with(workers, slow="import time\ntime.sleep(600)\n")
     workers.module(PARENT)

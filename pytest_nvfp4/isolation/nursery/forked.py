@@ -12,10 +12,13 @@ import signal
 import socket
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 _TELLING_S = 5.0
-"""How long a nursery may take to tell of an end that shows: then somebody has stopped it."""
+"""How long a nursery that somebody has stopped may take to tell of an end that shows, should he let it go on."""
+_BUSY_S = 120.0
+"""How long one may take that was not: it may just be importing for another job, on a machine that is slow."""
 _LOOK_S = 0.2
 
 
@@ -76,7 +79,8 @@ class Forked:
             poll.register(self._handle, select.POLLIN)
             if poll.poll(0):
                 self._ended = time.monotonic()
-        return self._ended is not None and time.monotonic() - self._ended > _TELLING_S
+        waited = 0.0 if self._ended is None else time.monotonic() - self._ended
+        return waited > _TELLING_S and (waited > _BUSY_S or _stopped(_parent(self.pid)))
 
 
 def heard(channel: socket.socket, *, timeout: float | None) -> dict[str, Any] | None:
@@ -90,3 +94,22 @@ def heard(channel: socket.socket, *, timeout: float | None) -> dict[str, Any] | 
         data = channel.recv(1 << 16)
     message: dict[str, Any] = json.loads(data) if data else {}
     return message
+
+
+def _parent(pid: int) -> int:
+    """The parent of a process, 0 where it has none any more; that of one that was not waited for is still known."""
+    found = _stat(pid)
+    return int(found[1]) if found else 0
+
+
+def _stopped(pid: int) -> bool:
+    """Whether a process was stopped, by a signal or by who traces it."""
+    found = _stat(pid)
+    return bool(found) and found[0] in "Tt"
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
