@@ -133,9 +133,12 @@ def _lines(subject: Runnable, problem: Problem, one: Simulated) -> Iterator[str]
         yield from (f"  {line}" for line in subject.say(finding).splitlines())
     if one.call is None:
         return
-    yield f"  simulated on a model of {one.call.model} with {one.call.sms} SMs: {NO_TIME}"
+    went_wrong = bool(one.errors) or one.status != "passed"
+    what = "counts of a call that went wrong, maybe before its end; they are no costs" if went_wrong else NO_TIME
+    yield f"  simulated on a model of {one.call.model} with {one.call.sms} SMs: {what}"
     yield from cost_lines(one.call, problem)
-    yield f"  {floor_text(floor(problem, subject.spec.arch))}"
+    if not went_wrong:
+        yield f"  {floor_text(floor(problem, subject.spec.arch))}"
 
 
 def _sizes(problem: Problem) -> str:
@@ -212,7 +215,8 @@ def _rows(launch: SimulatedLaunch, sms: int) -> Iterator[tuple[str, str]]:
         f"{counters.get('mbarrier.waits', 0)} mbarrier waits, {counters.get('mbarrier.phases', 0)} phases, "
         f"{counters.get('barrier.cta.arrivals', 0)} arrivals at CTA barriers",
     )
-    yield "instructions", f"{counters.get('instructions', 0)}: {_roles(counters)}"
+    if counters.get("instructions"):  # counted when a CTA ends, which one in a deadlock does not
+        yield "instructions", f"{counters['instructions']}: {_roles(counters)}"
 
 
 def _roles(counters: dict[str, int]) -> str:

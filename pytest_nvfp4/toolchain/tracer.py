@@ -199,7 +199,7 @@ class Tracer:
             f"{request.kernel.name} was not compiled: {self._cache.root}, where traces are kept, cannot be written: "
             f"{error.strerror}; make room there, or name another folder with --nvfp4-cache-dir or {CACHE_VARIABLE}"
         )
-        finding = Finding(kind="environment", message=message, file=str(request.kernel))
+        finding = Finding(kind="environment", message=message)
         return self._trace(request, _Events(findings=[finding]), ok=False)
 
     def _make(self, request: TraceRequest, key: str) -> Trace:

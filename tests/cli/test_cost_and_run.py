@@ -41,6 +41,10 @@ def custom_kernel(data):
 """
 
 
+WAITS = "cute.arch.barrier(barrier_id=1, number_of_threads=160)"
+"""More threads than there are."""
+
+
 @pytest.fixture
 def fill(tmp_path: Path) -> Path:
     path = tmp_path / "fill.py"
@@ -57,6 +61,15 @@ class TestCost:
         assert "launch 0 fill: grid 40x1x1, block 128x1x1, cluster 1x1x1" in shown.out
         assert "requests, 10.2 kB in " in shown.out
         assert "us if the published peaks were reached, bound by memory; not a measurement" in shown.out
+
+    def test_of_a_call_that_went_wrong_there_are_no_costs(self, cli, fill) -> None:
+        fill.write_text(FILL.replace("c[cta, lane] =", f"{WAITS}\n    c[cta, lane] ="))
+        shown = cli("cost", str(fill), "--problem", SHAPE)
+        assert shown.code == 1
+        assert "simulated, barrier" in shown.out
+        assert "counts of a call that went wrong, maybe before its end; they are no costs" in shown.out
+        assert "published peaks" not in shown.out
+        assert "instructions" not in shown.out
 
     def test_as_json(self, cli, fill) -> None:
         shown = cli("cost", str(fill), "--problem", SHAPE, "--problem", "40x128x512", "--json")
