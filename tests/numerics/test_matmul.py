@@ -42,9 +42,9 @@ def test_a_large_one_is_shared_out_and_a_small_one_is_not(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(matmul, "ThreadPoolExecutor", counted)
     monkeypatch.setattr(matmul, "cores", lambda: 3)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     matmul.product(np.ones((200, 100)), np.ones((10, 100)))
     assert seen == []
     assert (matmul.product(np.ones((300, 300)), np.ones((300, 300))) == 300).all()
     assert seen == [3]
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before, "threads of earlier tests may still end"
