@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_nvfp4.plugin.failure import BUNDLE, CheckFailure
+from pytest_nvfp4.plugin.failure import BUNDLE, CheckFailure, finding_lines
 from pytest_nvfp4.plugin.state import Case, Run
 
 if TYPE_CHECKING:
@@ -28,6 +29,23 @@ class KernelWarning(pytest.PytestWarning):
     """Something about a kernel that does not fail a check."""
 
     __module__ = "pytest_nvfp4.plugin"
+
+
+def warn_of(finding: Finding, item: pytest.Item, run: Run) -> None:
+    """Warn of a finding at its own line of the user's, which the summary then shows; else at the item.
+
+    Raises:
+        CheckFailure: ``-W error`` makes such warnings fail.
+    """
+    if finding.file is None or finding.line is None:
+        item.warn(KernelWarning(str(finding)))
+        return
+    said = KernelWarning(str(finding.model_copy(update={"file": None, "text": None})))
+    try:
+        warnings.warn_explicit(said, category=None, filename=run.relative(Path(finding.file)), lineno=finding.line)
+    except KernelWarning:
+        lines = finding_lines([finding], run, most=1)
+        raise CheckFailure("\n".join(lines), file=finding.file, line=finding.line) from None
 
 
 def not_compiled(trace: Trace, run: Run) -> CheckFailure:

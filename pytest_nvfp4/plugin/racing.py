@@ -12,7 +12,7 @@ import pytest
 
 from pytest_nvfp4.plugin.devices import DEVICES, Devices
 from pytest_nvfp4.plugin.failure import CheckFailure, finding_lines
-from pytest_nvfp4.plugin.kernel import KernelUnderTest, KernelWarning
+from pytest_nvfp4.plugin.kernel import KernelUnderTest, warn_of
 from pytest_nvfp4.plugin.running import kernel_spec
 from pytest_nvfp4.plugin.state import Case, Run
 
@@ -148,7 +148,7 @@ class KernelRaces:
     def _warn(self, done: Simulated) -> None:
         for finding in done.findings:
             if finding.kind == "race-warning":
-                self._item.warn(KernelWarning(str(finding)))
+                warn_of(finding, self._item, self._run)
 
     def _fail(self, done: Simulated, schedule: str, spec: job.KernelSpec, base: Path) -> None:
         errors = list(done.errors)

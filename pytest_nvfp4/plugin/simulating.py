@@ -11,7 +11,7 @@ import pytest
 
 from pytest_nvfp4.plugin.devices import COVERAGE_LINE, DEVICES, Devices
 from pytest_nvfp4.plugin.failure import CheckFailure, finding_lines
-from pytest_nvfp4.plugin.kernel import KernelUnderTest, KernelWarning, item_name
+from pytest_nvfp4.plugin.kernel import KernelUnderTest, item_name, warn_of
 from pytest_nvfp4.plugin.places import safe_name
 from pytest_nvfp4.plugin.running import kernel_spec
 from pytest_nvfp4.plugin.state import Case, Run
@@ -97,7 +97,7 @@ class KernelInSimulator:
             self._say_once(f"verify[{self._case.label}]", others, done)
         for finding in done.findings:
             if finding.kind == "written-twice":
-                self._item.warn(KernelWarning(str(finding)))
+                warn_of(finding, self._item, self._run)
 
     def counted(self) -> tuple[Trace, SimulatedCall, Problem]:
         """The trace of the kernel, what its call did, and its problem.

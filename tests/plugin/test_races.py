@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+from types import SimpleNamespace
+
 import pytest
 
+from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.kernel import KernelWarning, warn_of
+from pytest_nvfp4.toolchain.trace import Finding
 from tests.plugin.test_simulated_checks import FILL, PROBLEM, written
 
 from .conftest import Project
@@ -23,6 +29,23 @@ def test_a_race_names_both_lines_and_how_to_see_it_again(project: Project) -> No
     assert "race: k.py:15 (" in said
     assert "global memory at C of group 0, row" in said
     assert "--nvfp4-schedule=7" in said.splitlines()[-1] or "--nvfp4-schedule=7" in said
+
+
+def test_a_warning_stands_at_the_users_line(request: pytest.FixtureRequest) -> None:
+    """Not at the first line of the kernel, whose text the summary would show."""
+    run = SimpleNamespace(relative=lambda path: path.name)
+    found = Finding(kind="race-warning", message="said", severity="warning", file="/x/k.py", line=7, text="f(x)")
+    with pytest.warns(KernelWarning) as at_its_line:
+        warn_of(found, request.node, run)  # type: ignore[arg-type]
+    with pytest.warns(KernelWarning, match="said") as at_the_item:
+        warn_of(found.model_copy(update={"line": None}), request.node, run)  # type: ignore[arg-type]
+    (first,), (second,) = at_its_line, at_the_item
+    assert (first.filename, first.lineno, str(first.message)) == ("k.py", 7, "said")
+    assert second.filename.endswith("test_races.py")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", KernelWarning)
+        with pytest.raises(CheckFailure, match=r"^k\.py:7: said\n    f\(x\)$"):
+            warn_of(found, request.node, run)  # type: ignore[arg-type]
 
 
 def test_what_no_order_explains_is_left_to_verify(project: Project) -> None:
