@@ -64,13 +64,14 @@ class Nurseries:
     @property
     def pids(self) -> list[int]:
         """The processes there are."""
-        return [nursery.pid for nursery in self._known.values() if nursery is not None]
+        known = list(self._known.values())  # another thread may be starting one
+        return [nursery.pid for nursery in known if nursery is not None]
 
     def close(self) -> None:
-        """End them all. Those asked for later are started anew."""
+        """End them all, and forget what was asked for. Those asked for later are started anew."""
         self._own()
         with self._turn:
-            known, self._known = self._known, {}
+            known, self._known, self._asked = self._known, {}, {}
         for nursery in known.values():
             if nursery is not None:
                 nursery.close()
