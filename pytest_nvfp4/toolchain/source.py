@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -123,9 +125,29 @@ def _defines_contract(text: str) -> bool:
 def syntax_problem(path: Path) -> SourceProblem | None:
     """Why a file is not Python, or None when it is."""
     try:
-        compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+        data = path.read_bytes()
+        compile(data, str(path), "exec", dont_inherit=True)
+        return _not_decoded(data)
     except SyntaxError as error:
         return SourceProblem(f"{type(error).__name__}: {error.msg}", error.lineno, error.text and error.text.rstrip())
     except (ValueError, RecursionError, MemoryError, OSError) as error:
         return SourceProblem(f"{type(error).__name__}: {error}", None, None)
+
+
+def _not_decoded(data: bytes) -> SourceProblem | None:
+    """What is wrong with the encoding of a source that compiles: a comment may hold any bytes.
+
+    Such a module can be imported, but nothing that reads its source can work with it, and the DSL does.
+    """
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    except SyntaxError:  # of a byte in the first two lines; a coding that is not known does not compile
+        encoding = "utf-8"
+    try:
+        data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        text = data.split(b"\n")[line - 1].decode(encoding, "replace").rstrip()
+        what = f"byte 0x{data[error.start]:02x} is no {encoding}; save the file as UTF-8, or declare its coding"
+        return SourceProblem(what, line, text)
     return None

@@ -94,6 +94,24 @@ def test_syntax_is_checked_with_line_and_text(tmp_path: Path) -> None:
     assert syntax_problem(write(tmp_path, "x = 1\n")) is None
 
 
+def test_a_comment_that_cannot_be_decoded_is_a_problem(tmp_path: Path) -> None:
+    """Python imports such a file; DSL and simulator cannot read its source."""
+    path = tmp_path / "k.py"
+    path.write_bytes(b"x = 1\ny = 2  # caf\xe9\n")
+    problem = syntax_problem(path)
+    assert problem is not None
+    assert problem.message == "byte 0xe9 is no utf-8; save the file as UTF-8, or declare its coding"
+    assert (problem.line, problem.text) == (2, "y = 2  # caf\N{REPLACEMENT CHARACTER}")
+    path.write_bytes(b"# caf\xe9\nx = 1\n")
+    first = syntax_problem(path)
+    assert first is not None
+    assert first.line == 1
+    path.write_bytes(b"# coding: latin-1\ny = 2  # caf\xe9\n")
+    assert syntax_problem(path) is None
+    path.write_bytes("\N{BOM}y = 2  # caf\N{LATIN SMALL LETTER E WITH ACUTE}\n".encode())
+    assert syntax_problem(path) is None
+
+
 def test_kernels_with_other_encodings_are_python(tmp_path: Path) -> None:
     path = tmp_path / "k.py"
     path.write_bytes("# -*- coding: latin-1 -*-\nname = 'é'\ndef custom_kernel(d): ...\n".encode("latin-1"))
