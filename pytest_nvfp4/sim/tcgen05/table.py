@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_nvfp4.sim.lower.emitter import Lowering
-from pytest_nvfp4.sim.tcgen05 import allocate, commit, copy, fence, loadstore, mma, shift
+from pytest_nvfp4.sim.tcgen05 import allocate, commit, copy, fence, loadstore, mma_forms, shift
 
 __all__ = ["BLOCKING", "LOWERINGS"]
 
@@ -15,7 +15,7 @@ LOWERINGS: Mapping[str, Lowering] = {
     **copy.LOWERINGS,
     **fence.LOWERINGS,
     **loadstore.LOWERINGS,
-    **mma.LOWERINGS,
+    **mma_forms.LOWERINGS,
     **shift.LOWERINGS,
 }
 BLOCKING: frozenset[str] = allocate.BLOCKING
