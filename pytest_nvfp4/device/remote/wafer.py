@@ -196,7 +196,8 @@ class WaferRemote:
         deadline = int(program.deadline_s + _GRACE_S)
         try:
             text = {"program.json": pack_program(program), "run.py": _EXECUTE}
-            said = self._run(text, deadline, on_start=None)
+            # It may wait for a machine as long as was given for that, and has its own time then.
+            said = self._run(text, deadline, longest_s=self._options.timeout_s + deadline + _GRACE_S, on_start=None)
         except OpeningError as opening:
             raise opening.error from opening
         finally:
@@ -247,9 +248,17 @@ class WaferRemote:
         return ["--target", self._target.target] if self._target.target else []
 
     def _run(
-        self, texts: dict[str, str], deadline: int, *, on_start: Callable[[Callable[[], None]], None] | None
+        self,
+        texts: dict[str, str],
+        deadline: int,
+        *,
+        longest_s: float,
+        on_start: Callable[[Callable[[], None]], None] | None,
     ) -> Said:
-        """Sync a folder with this package and some files, and run its ``run.py``. Raises RemoteError."""
+        """Sync a folder with this package and some files, and run its ``run.py``. Raises RemoteError.
+
+        The sandbox ends it after ``deadline`` seconds, and this side after ``longest_s``.
+        """
         try:
             has, sandbox = self._check(), self._sandbox()
         except RemoteError as error:
@@ -264,7 +273,7 @@ class WaferRemote:
                 arguments += ["--idle-timeout-sec", str(deadline)]  # a batch prints nothing before its end
             return self._tool.run(
                 [*arguments, "--", self._target.python, "run.py"],
-                timeout_s=min(self._options.timeout_s, deadline + _GRACE_S),
+                timeout_s=longest_s,
                 on_start=on_start,
             )
 
@@ -280,7 +289,9 @@ class WaferRemote:
             work.on_stop = stop
 
         texts = {"batch.json": pack_batch(work.batch), "run.py": _RUN}
-        said = self._run(texts, int(work.batch.deadline_s + _GRACE_S), on_start=started)
+        deadline = int(work.batch.deadline_s + _GRACE_S)
+        longest_s = min(self._options.timeout_s, deadline + _GRACE_S)
+        said = self._run(texts, deadline, longest_s=longest_s, on_start=started)
         return _answer(said, self._target.python)
 
 

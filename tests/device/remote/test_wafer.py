@@ -89,6 +89,15 @@ def test_a_program_in_a_sandbox(there: Path, remote: Make, monkeypatch: pytest.M
         one.execute(program, on_output=lambda *_: None)
 
 
+@pytest.mark.usefixtures("there")
+def test_a_program_may_take_longer_than_a_machine_is_waited_for() -> None:
+    target = f"box?python={sys.executable}&sandbox=mine"
+    one = WaferRemote(RemoteOptions(target=target, timeout_s=0.5))
+    program = Execution("import sys, time; time.sleep(0.6); sys.exit(5)", deadline_s=LONGEST_S)
+    assert one.execute(program, on_output=lambda *_: None) == 5
+    one.stop()
+
+
 @pytest.mark.parametrize(
     ("help_", "said"),
     [
