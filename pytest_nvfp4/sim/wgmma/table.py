@@ -6,15 +6,16 @@ Instructions"). What is not written here is unsupported: sparse (.sp), single-bi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction, Operand, Register, Vector
 from pytest_nvfp4.sim.wgmma import unit
-from pytest_nvfp4.sim.wgmma.formats import FORMATS
+from pytest_nvfp4.sim.wgmma.formats import FORMATS, Format
 from pytest_nvfp4.sim.wgmma.mma_sync import mma_sync
 from pytest_nvfp4.sim.wgmma.operation import Form
-from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS
+from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, Accumulator
 from pytest_nvfp4.sim.wgmma.shapes import Shape
 
 __all__ = ["BLOCKING", "LOWERINGS"]
@@ -36,7 +37,19 @@ def _immediate(ins: Instruction, operand: Operand, allowed: tuple[int, ...], wha
     raise Unsupported(f"{ins.opcode}: {what} must be one of {allowed}, and is {operand!r}")
 
 
-def _mma_async(ins: Instruction, e: Emitter) -> None:
+@dataclass(frozen=True, slots=True)
+class _Types:
+    """The shape and the types that an opcode of ``wgmma.mma_async`` names."""
+
+    shape: Shape
+    d: str
+    a: Format
+    b: Format
+    accumulator: Accumulator
+    saturate: bool
+
+
+def _types(ins: Instruction) -> _Types:
     if ins.parts[2:4] != ("sync", "aligned") or len(ins.parts) not in (8, 9):
         raise Unsupported(f"{ins.opcode}: not a known form of wgmma.mma_async")
     rest = list(ins.parts[4:])
@@ -51,15 +64,21 @@ def _mma_async(ins: Instruction, e: Emitter) -> None:
     allowed = _PAIRS.get((a_name, b_name), ())
     if d_name not in allowed:
         raise Unsupported(f"{ins.opcode}: types {d_name}, {a_name}, {b_name}")
-    a, b, accumulator = FORMATS[a_name], FORMATS[b_name], ACCUMULATORS[d_name]
+    a = FORMATS[a_name]
     if shape is None or shape.m != 64 or shape.k != 256 // a.bits or not 8 <= shape.n <= 256 or shape.n % 8:
         raise Unsupported(f"{ins.opcode}: shape {shape_text}")
     if a.integer and shape.n % 16 and shape.n not in (8, 24):
         raise Unsupported(f"{ins.opcode}: shape {shape_text}; integers take N of 8, 24 or a multiple of 16")
     if saturate and not a.integer:
         raise Unsupported(f"{ins.opcode}: .satfinite is for integers")
+    return _Types(shape, d_name, a, FORMATS[b_name], ACCUMULATORS[d_name], saturate)
+
+
+def _mma_async(ins: Instruction, e: Emitter) -> None:
+    types = _types(ins)
+    shape, a = types.shape, types.a
     d_operand, a_operand = ins.operands[0], ins.operands[1]
-    count = shape.n // 4 if d_name == "f16" else shape.n // 2
+    count = shape.n // 4 if types.d == "f16" else shape.n // 2
     if not isinstance(d_operand, Vector) or len(d_operand.items) != count:
         raise Unsupported(f"{ins.opcode}: the accumulator must be {count} registers")
     from_registers = isinstance(a_operand, Vector)
@@ -78,13 +97,13 @@ def _mma_async(ins: Instruction, e: Emitter) -> None:
         n=shape.n,
         k=shape.k,
         a=a,
-        b=b,
-        accumulator=accumulator,
+        b=types.b,
+        accumulator=types.accumulator,
         from_registers=from_registers,
         a_transposed=len(transposes) == 2 and bool(transposes[0]),
         b_transposed=bool(transposes) and bool(transposes[-1]),
         negate=bool(scales) and scales[0] * scales[1] < 0,
-        saturate=saturate,
+        saturate=types.saturate,
         copied=e.deferred.copied,
         unfenced=e.notes.get(ins.index, ""),
     )
