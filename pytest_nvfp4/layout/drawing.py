@@ -7,6 +7,7 @@ it does not show.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pytest_nvfp4.layout.grammar import TypeInfo
@@ -74,23 +75,16 @@ def draw_pair_svg(
 
     Cells are compared where both grids have them; the drawing says how many are in one grid only.
     """
-    once = _once_in_both(old, new)
-    grids = (grid_of(old, once=once), grid_of(new, once=once))
-    focus = first_changed(*grids)
-    windows = (
-        window_of(grids[0], max_rows=max_rows, max_cols=max_cols, focus=focus),
-        window_of(grids[1], max_rows=max_rows, max_cols=max_cols, focus=focus),
-    )
-    changed = _changed(grids, windows)
-    paint = _painter(colour, grids, windows)
+    pair = _pair(old, new, max_rows=max_rows, max_cols=max_cols)
+    paint = _painter(colour, pair.grids, pair.windows)
     panels = [
-        _panel(grid, window, paint, heading=f"{label} {_layout_text(target)}", changed=changed)
-        for label, grid, window, target in zip(("old", "new"), grids, windows, (old, new), strict=True)
+        _panel(grid, window, paint, heading=f"{label} {_layout_text(target)}", changed=pair.changed)
+        for label, grid, window, target in zip(("old", "new"), pair.grids, pair.windows, (old, new), strict=True)
     ]
-    notes = [*_change_notes(grids, windows, changed), _colour_note(colour, grids[0]), *_once_note(once)]
-    for label, grid, window in zip(("old", "new"), grids, windows, strict=True):
+    notes = [*_change_notes(pair), _colour_note(colour, pair.grids[0]), *_once_note(pair.once)]
+    for label, grid, window in zip(("old", "new"), pair.grids, pair.windows, strict=True):
         notes += [f"{label}: {text}" for text in _notes(window.statement(grid))]
-    return document(panels, title=title, desc=" ".join([*map(_describe, grids), *notes]), notes=notes)
+    return document(panels, title=title, desc=" ".join([*map(_describe, pair.grids), *notes]), notes=notes)
 
 
 def draw_tv_svg(
@@ -140,20 +134,15 @@ def draw_text(target: Target, *, max_rows: int = 16, max_cols: int = 16) -> str:
 
 def draw_pair_text(old: Target, new: Target, *, max_rows: int = 16, max_cols: int = 16, width: int = 100) -> str:
     """Two layouts as text, a ``*`` after each cell that moved; side by side when ``width`` allows, else stacked."""
-    once = _once_in_both(old, new)
-    grids = (grid_of(old, once=once), grid_of(new, once=once))
-    focus = first_changed(*grids)
-    windows = (
-        window_of(grids[0], max_rows=max_rows, max_cols=max_cols, focus=focus),
-        window_of(grids[1], max_rows=max_rows, max_cols=max_cols, focus=focus),
-    )
-    changed = _changed(grids, windows)
+    pair = _pair(old, new, max_rows=max_rows, max_cols=max_cols)
     blocks = [
-        [label, *_table(grid, window, changed)]
-        for label, grid, window in zip(("old", "new"), grids, windows, strict=True)
+        [label, *_table(grid, window, pair.changed)]
+        for label, grid, window in zip(("old", "new"), pair.grids, pair.windows, strict=True)
     ]
-    notes = [*_change_notes(grids, windows, changed), *_once_note(once)]
-    notes += [text for grid, window in zip(grids, windows, strict=True) for text in _notes(window.statement(grid))]
+    notes = [*_change_notes(pair), *_once_note(pair.once)]
+    notes += [
+        text for grid, window in zip(pair.grids, pair.windows, strict=True) for text in _notes(window.statement(grid))
+    ]
     left = max(len(line) for line in blocks[0])
     if left + 3 + max(len(line) for line in blocks[1]) > width:
         return "\n".join([*blocks[0], *blocks[1], *dict.fromkeys(notes)])
@@ -174,6 +163,36 @@ def _panel(grid: Grid, window: Window, paint: Paint, *, heading: str, changed: s
     )
 
 
+@dataclass(frozen=True)
+class _Pair:
+    """Two layouts that are drawn beside each other: old and new.
+
+    Attributes:
+        once: Broadcast modes that have one cell for all their members.
+        grids, windows: The cells of each, and those that are shown.
+        changed: The cells in both windows whose offsets differ.
+    """
+
+    once: frozenset[int]
+    grids: tuple[Grid, Grid]
+    windows: tuple[Window, Window]
+    changed: set[tuple[int, int]]
+
+
+def _pair(old: Target, new: Target, *, max_rows: int, max_cols: int) -> _Pair:
+    """Both with the window at the first cell that changed."""
+    once = _once_in_both(old, new)
+    grids = (grid_of(old, once=once), grid_of(new, once=once))
+    focus = first_changed(*grids)
+    windows = (
+        window_of(grids[0], max_rows=max_rows, max_cols=max_cols, focus=focus),
+        window_of(grids[1], max_rows=max_rows, max_cols=max_cols, focus=focus),
+    )
+    shared = set(windows[0].cells()) & set(windows[1].cells())
+    changed = {cell for cell in shared if grids[0].at(*cell) != grids[1].at(*cell)}
+    return _Pair(once, grids, windows, changed)
+
+
 def _once_in_both(old: Target, new: Target) -> frozenset[int]:
     """The broadcast modes of both, if both have them at the same places: else cells would stand for other indices."""
     places = broadcast_leaves(old)
@@ -184,17 +203,10 @@ def _once_note(once: frozenset[int]) -> list[str]:
     return ["Modes of stride 0 have one cell for all their members."] if once else []
 
 
-def _changed(grids: tuple[Grid, Grid], windows: tuple[Window, Window]) -> set[tuple[int, int]]:
-    """The cells in both windows whose offsets differ."""
-    old, new = grids
-    shared = set(windows[0].cells()) & set(windows[1].cells())
-    return {cell for cell in shared if old.at(*cell) != new.at(*cell)}
-
-
-def _change_notes(grids: tuple[Grid, Grid], windows: tuple[Window, Window], changed: set[tuple[int, int]]) -> list[str]:
-    old, new = grids
-    shared = len(set(windows[0].cells()) & set(windows[1].cells()))
-    notes = [f"{len(changed)} of the {shared} cells shown of both have another offset (outlined)."]
+def _change_notes(pair: _Pair) -> list[str]:
+    old, new = pair.grids
+    shared = len(set(pair.windows[0].cells()) & set(pair.windows[1].cells()))
+    notes = [f"{len(pair.changed)} of the {shared} cells shown of both have another offset (outlined)."]
     if (old.rows, old.cols) != (new.rows, new.cols):
         notes.append(
             f"The grids are {old.rows} x {old.cols} and {new.rows} x {new.cols}; cells of one only are unmarked."
