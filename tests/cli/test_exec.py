@@ -55,7 +55,7 @@ def run(*arguments: object, cwd: Path | None = None, stdin: bytes = b"", **envir
         env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
         input=stdin,
         capture_output=True,
-        timeout=LONGEST_S,
+        timeout=5 * LONGEST_S,
         check=False,
     )
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
