@@ -33,6 +33,7 @@ __all__ = [
     "pick",
     "spread",
     "uniform",
+    "value_in",
 ]
 
 FULL = 0xFFFF_FFFF
@@ -131,6 +132,11 @@ def uniform(value: Bits, mask: int) -> int | None:
     active = value if mask == FULL else value[bools(mask)]  # type: ignore[index]
     one = active[0]  # type: ignore[index]
     return int(one) if (active == one).all() else None
+
+
+def value_in(value: Bits, lane: int) -> int:
+    """The value of one lane."""
+    return value if isinstance(value, int) else int(value[lane])
 
 
 def spread(value: Bits, bits: int) -> NDArray[Any]:

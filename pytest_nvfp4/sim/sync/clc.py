@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.lanes import Bits, Predicate, lanes
+from pytest_nvfp4.sim.lanes import Bits, Predicate, lanes, value_in
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Vector
@@ -100,8 +100,8 @@ def try_cancel(w: Warp, mask: int, place: Bits, barrier: Bits, form: Form) -> No
             f"{form.what} after this CTA has seen a request fail, which is undefined",
             hint="leave the loop once is_canceled is false",
         )
-    address = shared_address(_lane(place, lane), generic=form.generic, what=form.what)
-    at = shared_address(_lane(barrier, lane), generic=form.generic, what=form.what)
+    address = shared_address(value_in(place, lane), generic=form.generic, what=form.what)
+    at = shared_address(value_in(barrier, lane), generic=form.generic, what=form.what)
     _, index = locate(cta, address, RESPONSE_BYTES, cluster=False, align=RESPONSE_BYTES, what=form.what)
     _, signal = locate(cta, at, mbarrier.SIZE, cluster=False, align=mbarrier.SIZE, what=form.what)
     targets = cta.cluster.ctas if form.multicast else [cta]
@@ -126,10 +126,6 @@ def try_cancel(w: Warp, mask: int, place: Bits, barrier: Bits, form: Form) -> No
         launch.machine.changes += 1
 
     launch.machine.asynchronous.submit(("clc", cta), answer, what=form.what)
-
-
-def _lane(value: Bits, lane: int) -> int:
-    return value if isinstance(value, int) else int(value[lane])
 
 
 def is_canceled(w: Warp, mask: int, response: Any) -> Predicate:

@@ -11,7 +11,7 @@ from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.programs import Programs
-from pytest_nvfp4.sim.tma.tensormap import replaced
+from pytest_nvfp4.sim.tma.map_changes import replaced
 from pytest_nvfp4.sim.tma.tile import tile_of
 from pytest_nvfp4.toolchain.tensormap import ElementType
 from tests.sim.tma.kernels import DATA, copy_out, expect, first, noise, prologue, run_tensor, wait

@@ -1,0 +1,220 @@
+"""Kernels that change tensor maps: their fields, one by one, and copying a map that was changed to where it is used.
+
+Rules (PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy"):
+
+- ``tensormap.replace`` changes one field, in global memory or in the CTA's own shared memory. ``rank`` takes the rank
+  less one; sizes and boxes are given in elements, strides in bytes; ``elemtype`` and its kin take the ISA's codes
+  (table "Tensormap new_val validity"). That the map holds sizes and boxes less one, and strides without their low 4
+  bits, is the measured format. Code 4 of ``swizzle_mode`` (96 B) is unsupported: how the map holds it was not
+  measured. A map may be made from zeros by replacing its fields (Triton does); ``rank`` and ``elemtype`` give it the
+  format tag of the DSL's maps here (those that the driver encodes for an H200 have none).
+- Only the first 64 bytes of a map hold fields (measured), so only they must have been written in shared memory: the
+  DSL copies no more of a map there before it replaces fields (rests on NVIDIA's kernels).
+- ``tensormap.cp_fenceproxy`` copies a map from shared to global memory and releases it (see ``tensormap``).
+
+Counters: ``tensormap.replaces`` (fields), ``tensormap.copies``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lanes import Bits, lanes, uniform, value_in
+from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.sync.fences import TensormapWrites, fence
+from pytest_nvfp4.sim.tma.spelling import Parts, immediate
+from pytest_nvfp4.sim.tma.tensormap import ALIGN, BYTES
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.memory.shared import SharedMemory
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["lower_copy", "lower_replace", "replaced"]
+
+_TAG = 2
+_SCOPES = ("cta", "cluster", "gpu", "sys")
+_WORDS = struct.Struct("<16Q")
+# Fields by ordinal: (word, first bit, bits).
+_DIMS = ((4, 0, 32), (4, 32, 32), (5, 0, 32), (5, 32, 32), (6, 0, 32))
+_BOXES = ((6, 56, 8), (7, 0, 8), (7, 8, 8), (7, 16, 8), (7, 24, 8))
+_STEPS = tuple((6, 32 + 3 * i, 3) for i in range(5))
+_STRIDES = ((1, 32, 32), (2, 0, 32), (2, 32, 32), (3, 0, 32))
+_ORDINALS = {"box_dim": 5, "global_dim": 5, "global_stride": 4, "element_stride": 5}
+_TYPES = {**{code: (code, 0) for code in range(11)}, 11: (7, 1), 12: (8, 1), 13: (11, 0), 14: (12, 0), 15: (13, 0)}
+"""The ISA's code of an element type to the map's type field and its tf32 bit."""
+# The other fields that take a code: word, first bit, bits, codes.
+_CODES = {"interleave_layout": (1, 11, 2, 3), "swizzle_mode": (1, 13, 2, 4), "swizzle_atomicity": (1, 19, 2, 4),
+          "fill_mode": (1, 15, 1, 2)}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """One field of a map that is replaced; ``space`` is empty for a generic address."""
+
+    opcode: str
+    field: str
+    ordinal: int
+    space: str
+
+
+def replaced(data: bytes, field: str, ordinal: int, value: int, *, what: str) -> bytes:
+    """The 128 bytes of a map after ``tensormap.replace``.
+
+    Raises:
+        Fault: ``tensor map``, a value that the field cannot hold.
+        Unsupported: a code whose place in the map was not measured.
+    """
+    words = list(_WORDS.unpack(data))
+
+    def put(place: tuple[int, int, int], bits: int) -> None:
+        word, start, width = place
+        mask = ((1 << width) - 1) << start
+        words[word] = words[word] & ~mask | bits << start & mask
+
+    def range_of(low: int, high: int) -> None:
+        if not low <= value <= high:
+            raise Fault("tensor map", f"{what}: {field} {value}, which must be {low} to {high}")
+
+    if field == "global_address":
+        words[0] = value
+    elif field == "rank":
+        range_of(0, 4)
+        put((1, 4, 3), value)
+        put((1, 0, 4), _TAG)
+    elif field == "box_dim":
+        range_of(1, 256)
+        put(_BOXES[ordinal], value - 1)
+    elif field == "global_dim":
+        range_of(1, 0xFFFF_FFFF)
+        put(_DIMS[ordinal], value - 1)
+    elif field == "element_stride":
+        range_of(1, 8)
+        put(_STEPS[ordinal], value - 1)
+    elif field == "global_stride":
+        if value % 16 or value >= 1 << 40:
+            raise Fault("tensor map", f"{what}: stride {value}, which must be a multiple of 16 below 2^40 bytes")
+        put(_STRIDES[ordinal], value >> 4)
+        put((3, 32 + 4 * ordinal, 4), value >> 36)
+    elif field == "elemtype":
+        if value not in _TYPES:
+            raise Unsupported(f"{what}: element type {value}")
+        code, tf32 = _TYPES[value]
+        put((1, 0, 4), _TAG)
+        put((1, 7, 4), code)
+        put((1, 16, 1), tf32)
+    else:
+        word, start, width, codes = _CODES[field]
+        if value >= codes:
+            raise Unsupported(f"{what}: {field} {value}")
+        put((word, start, width), value)
+    return _WORDS.pack(*words)
+
+
+def lower_replace(ins: Instruction, e: Emitter) -> None:
+    """Lower ``tensormap.replace``."""
+    parts = Parts(ins, "tensormap", "replace")
+    parts.require("tile")
+    field = parts.choice("global_address", "rank", "elemtype", *_ORDINALS, *_CODES)
+    space = parts.choice("global", "shared::cta", default="")
+    parts.require("b1024")
+    bits = int(parts.choice("b32", "b64")[1:])
+    parts.finish()
+    if (bits == 64) != (field in ("global_address", "global_stride")):
+        raise Unsupported(f"{ins.opcode}: a value of {bits} bits for {field}")
+    operands = parts.operands(ins, 3 if field in _ORDINALS else 2)
+    ordinal = 0
+    if field in _ORDINALS:
+        ordinal = immediate(operands[1], ins.opcode, "the ordinal")
+        if not 0 <= ordinal < _ORDINALS[field]:
+            raise Unsupported(f"{ins.opcode}: ordinal {ordinal}")
+    if field == "elemtype" or field in _CODES:
+        value = str(immediate(operands[-1], ins.opcode, "the new value"))
+    else:
+        value = e.value(operands[-1], bits)
+    form = e.constant(Replace(ins.opcode, field, ordinal, space), "replace")
+    e.line(e.call(replace_field, "w", e.mask, str(e.at), form, e.address(operands[0]), value))
+
+
+def replace_field(w: Warp, mask: int, at: int, form: Replace, address: Bits, value: Bits) -> None:
+    """Run ``tensormap.replace`` in the lanes of a mask (lanes that do the same do it once). Raises Fault."""
+    if isinstance(address, int) and isinstance(value, int):
+        pairs = [(address, value)]
+    else:
+        pairs = list(dict.fromkeys((value_in(address, lane), value_in(value, lane)) for lane in lanes(mask)))
+    for one, new in pairs:
+        _replace(w, mask, at, form, one, new)
+
+
+def _in_shared(memory: SharedMemory, address: int, *, what: str) -> tuple[int, bytes]:
+    """The index and the bytes of a map in shared memory, whose fields must have been written. Raises Fault."""
+    index = memory.index(address, BYTES, what=what, align=BYTES)
+    memory.read(index, ALIGN, what=what)
+    return index, memory.data[index : index + BYTES].tobytes()
+
+
+def _replace(w: Warp, mask: int, at: int, form: Replace, address: int, value: int) -> None:
+    what = form.opcode
+    launch = w.cta.launch
+    shared = form.space == "shared::cta"
+    if not form.space and address & ~0xFFFF_FFFF == SHARED_WINDOW:
+        shared, address = True, address & 0xFFFF_FFFF
+    if shared:
+        memory = w.cta.shared
+        index, old = _in_shared(memory, address, what=what)
+        new = replaced(old, form.field, form.ordinal, value, what=what)
+        memory.data[index : index + BYTES].data[:] = new
+    else:
+        if address % BYTES:
+            raise Fault("misaligned", f"{what}: global address {address:#x} is not a multiple of {BYTES}")
+        region = launch.machine.memory.region(address, BYTES, write=True, what=what)
+        offset = address - region.start
+        new = replaced(bytes(region.raw[offset : offset + BYTES]), form.field, form.ordinal, value, what=what)
+        region.raw[offset : offset + BYTES] = new
+        launch.unit(TensormapWrites).modified(w, address)
+    launch.machine.changes += 1
+    launch.counters["tensormap.replaces"] += 1
+    if launch.machine.monitor is not None:
+        launch.machine.monitor.map_changed(w, mask, at, address, shared)
+
+
+def lower_copy(ins: Instruction, e: Emitter) -> None:
+    """Lower ``tensormap.cp_fenceproxy``."""
+    parts = Parts(ins, "tensormap", "cp_fenceproxy")
+    if parts.direction() != ("global", "shared::cta"):
+        raise Unsupported(f"{ins.opcode}: only from .shared::cta to .global")
+    parts.require("tensormap::generic")
+    parts.require("release")
+    scope = parts.choice(*_SCOPES)
+    parts.require("sync")
+    parts.require("aligned")
+    parts.finish()
+    to, source, size = parts.operands(ins, 3)
+    if immediate(size, ins.opcode, "the size") != BYTES:
+        raise Unsupported(f"{ins.opcode}: a size other than {BYTES}")
+    arguments = ("w", e.mask, str(e.at), repr(ins.opcode), repr(scope), e.address(to), e.address(source))
+    e.line(e.call(copy_map, *arguments))
+
+
+def copy_map(w: Warp, mask: int, at: int, what: str, scope: str, to: Bits, source: Bits) -> None:
+    """Run ``tensormap.cp_fenceproxy``: the warp copies one map to global memory and releases it. Raises Fault."""
+    address, start = uniform(to, mask), uniform(source, mask)
+    if address is None or start is None:
+        raise Fault("divergence", f"{what}: the lanes of the warp give different addresses, and it copies one map")
+    if address % BYTES:
+        raise Fault("misaligned", f"{what}: global address {address:#x} is not a multiple of {BYTES}")
+    launch = w.cta.launch
+    index, data = _in_shared(w.cta.shared, start, what=what)
+    launch.machine.memory.write(address, np.frombuffer(data, np.uint8), what=what)
+    launch.unit(TensormapWrites).modified(w, address, released=scope)
+    launch.machine.changes += 1
+    launch.counters["tensormap.copies"] += 1
+    fence(w, mask, f"proxy.tensormap::generic.release.{scope}", at)
+    if launch.machine.monitor is not None:
+        launch.machine.monitor.map_copied(w, mask, at, index, address)
