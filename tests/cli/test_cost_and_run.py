@@ -149,6 +149,15 @@ class TestInputs:
         assert shown.code == 2
         assert words in shown.err
 
+    @pytest.mark.parametrize("command", ["run", "cost"])
+    def test_a_kernel_with_an_entry_is_shown_the_way_to_run_it(self, cli, fill, command) -> None:
+        table = '[[tool.pytest_nvfp4.kernel]]\npath = "fill.py"\nentry = "fill.py::go"\n'
+        (fill.parent / "pyproject.toml").write_text(table)
+        shown = cli(command, str(fill))
+        assert shown.code == 2
+        assert "has an entry in its settings" in shown.err
+        assert "nvfp4 exec --device sim PROGRAM" in shown.err
+
     def test_a_device_that_is_not_there(self, cli, fill, monkeypatch) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         shown = cli("run", str(fill), "--device", "local")
