@@ -79,8 +79,8 @@ def runnable(
     own = configured(settings, path, name=configuration, label=label)
     if own.entry is not None:
         raise InputError(
-            f"{label}: has an entry in its settings, and only a kernel with custom_kernel(data) can be run so; a program "
-            "of yours that launches it runs with `nvfp4 exec --device sim PROGRAM`"
+            f"{label}: has an entry in its settings, and only a kernel with custom_kernel(data) can be run so; a "
+            "program of yours that launches it runs with `nvfp4 exec --device sim PROGRAM`"
         )
     check_kernel_file(path, label=label, has_entry=False)
     default = (own.simulate if simulated else None) or own.problems or GPUMODE
