@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.job import Case, KernelSpec
     from pytest_nvfp4.toolchain.trace import Finding
 
+ELSE_EXEC = (
+    "only a kernel with custom_kernel(data) can be run so; a program of yours that launches another runs with "
+    "`nvfp4 exec --device sim PROGRAM`"
+)
+"""What to do with a kernel that is not under the contract."""
+
 
 @dataclass(frozen=True)
 class Runnable:
@@ -78,11 +84,8 @@ def runnable(
     settings = load(find_root(path))
     own = configured(settings, path, name=configuration, label=label)
     if own.entry is not None:
-        raise InputError(
-            f"{label}: has an entry in its settings, and only a kernel with custom_kernel(data) can be run so; a "
-            "program of yours that launches it runs with `nvfp4 exec --device sim PROGRAM`"
-        )
-    check_kernel_file(path, label=label, has_entry=False)
+        raise InputError(f"{label}: has an entry in its settings; {ELSE_EXEC}")
+    check_kernel_file(path, label=label, has_entry=False, way=ELSE_EXEC)
     default = (own.simulate if simulated else None) or own.problems or GPUMODE
     try:
         spec, base = KernelSpec.from_files(path, arch=arch or own.arch, compile_options=own.compile_options)

@@ -64,8 +64,21 @@ def matching(names: Sequence[str], patterns: Sequence[str]) -> frozenset[str]:
     )
 
 
-def check_kernel_file(path: Path, *, label: str, has_entry: bool) -> None:
-    """Raise InputError unless ``path`` can be a kernel: a Python file that parses and has something to compile."""
+NAME_AN_ENTRY = (
+    "name the function that compiles its kernel with --entry FUNCTION or --entry FILE::FUNCTION, or as `entry` in "
+    "[tool.pytest_nvfp4] of pyproject.toml"
+)
+
+
+def check_kernel_file(path: Path, *, label: str, has_entry: bool, way: str = NAME_AN_ENTRY) -> None:
+    """Raise InputError unless ``path`` can be a kernel: a Python file that parses and has something to compile.
+
+    Args:
+        path: The file.
+        label: The file as the user named it.
+        has_entry: A function is known that compiles its kernel.
+        way: What to do where none is.
+    """
     if not path.exists():
         raise InputError(f"{label}: no such file")
     if path.is_dir():
@@ -85,10 +98,7 @@ def check_kernel_file(path: Path, *, label: str, has_entry: bool) -> None:
     source = read_source(path)
     if not has_entry and (source is None or not source.defines_contract):
         what = "defines no custom_kernel(data)" + (" and imports no cutlass" if source is None else "")
-        raise InputError(
-            f"{label}: {what}; name the function that compiles its kernel with --entry FUNCTION or --entry "
-            "FILE::FUNCTION, or as `entry` in [tool.pytest_nvfp4] of pyproject.toml"
-        )
+        raise InputError(f"{label}: {what}; {way}")
 
 
 def configured(settings: Settings, path: Path, *, name: str | None, label: str) -> KernelSettings:

@@ -157,6 +157,12 @@ class TestInputs:
         assert shown.code == 2
         assert "has an entry in its settings" in shown.err
         assert "nvfp4 exec --device sim PROGRAM" in shown.err
+        (fill.parent / "pyproject.toml").unlink()
+        fill.write_text(FILL.replace("custom_kernel", "mine"))
+        shown = cli(command, str(fill))
+        assert shown.code == 2
+        assert "nvfp4 exec --device sim PROGRAM" in shown.err
+        assert "--entry" not in shown.err, "this command has no such option"
 
     def test_a_device_that_is_not_there(self, cli, fill, monkeypatch) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
