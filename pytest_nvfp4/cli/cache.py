@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from dataclasses import dataclass
@@ -76,12 +77,43 @@ def clear_traces(root: Path) -> int:
     return removed
 
 
+_RESULTS = ("verdicts", "simulations", "races-*")
+"""Folders of what the simulator is known to say; answers of a remote, which were paid for, are not among them."""
+
+
+def results(root: Path) -> list[Path]:
+    """The files that say what kernels did in the simulator, one a case."""
+    return [path for pattern in _RESULTS for folder in root.glob(pattern) for path in folder.glob("??/*.json")]
+
+
+def _bytes_of(paths: list[Path]) -> int:
+    total = 0
+    for path in paths:
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size
+    return total
+
+
+def clear_results(root: Path) -> int:
+    """Forget what kernels did in the simulator; of how many cases."""
+    removed = 0
+    for path in results(root):
+        with contextlib.suppress(OSError):
+            path.unlink()
+            removed += 1
+    return removed
+
+
 @click.command("cache")
-@click.option("--clear", is_flag=True, help="Remove every trace. Environments of other DSL versions stay.")
+@click.option(
+    "--clear",
+    is_flag=True,
+    help="Remove every trace and what is known of the simulator's results. Environments of other DSL versions stay.",
+)
 @click.option("--environments", "clear_environments", is_flag=True, help="With --clear: remove the environments too.")
 @json_option
 def cache_command(clear: bool, clear_environments: bool, as_json: bool) -> None:
-    """Where traces are kept, how many there are, and their size.
+    """Where traces and the simulator's results are kept, how many there are, and their size.
 
     A trace is found again by the content of what went into it, so clearing the cache costs time and nothing else. The
     folder is chosen by NVFP4_CACHE_DIR.
@@ -89,13 +121,14 @@ def cache_command(clear: bool, clear_environments: bool, as_json: bool) -> None:
     if clear_environments and not clear:
         raise click.UsageError("--environments goes with --clear")
     root = TraceCache().root
-    removed = removed_environments = 0
+    removed = removed_environments = removed_results = 0
     if clear:
         (root / "locks").mkdir(exist_ok=True)
         removed = clear_traces(root)
+        removed_results = clear_results(root)
         if clear_environments:
             removed_environments = environments.clear(root)
-    content = survey(root)
+    content, known = survey(root), results(root)
     if as_json:
         output.write_json(
             {
@@ -103,17 +136,22 @@ def cache_command(clear: bool, clear_environments: bool, as_json: bool) -> None:
                 "variable": CACHE_VARIABLE,
                 "traces": content.traces,
                 "trace_bytes": content.trace_bytes,
+                "results": len(known),
+                "result_bytes": _bytes_of(known),
                 "environments": list(content.environments),
                 "environment_bytes": content.environment_bytes,
                 "removed": removed,
+                "removed_results": removed_results,
                 "removed_environments": removed_environments,
             }
         )
         return
     output.write(f"folder        {visible(str(root))}")
     if clear:
-        output.write(f"removed       {plural(removed, 'trace')}, {plural(removed_environments, 'environment')}")
+        gone = plural(removed, "trace"), plural(removed_results, "result"), plural(removed_environments, "environment")
+        output.write(f"removed       {', '.join(gone)}")
     output.write(f"traces        {content.traces}, {output.size_text(content.trace_bytes)}")
+    output.write(f"results       {len(known)}, {output.size_text(_bytes_of(known))}")
     names = f" ({', '.join(content.environments)})" if content.environments else ""
     output.write(
         f"environments  {len(content.environments)}, {output.size_text(content.environment_bytes)}{visible(names)}"

@@ -75,14 +75,23 @@ def test_the_cache_is_counted_and_cleared(tmp_path, cli, monkeypatch) -> None:
     place = tmp_path / "environments" / "dsl-4.4.0-python-3.11.7"
     place.mkdir(parents=True)
     (place / "file").write_bytes(b"y" * 50)
+    paid, *known = (tmp_path / name / "aa" / "aa1.json" for name in ("remote", "verdicts", "simulations", "races-7"))
+    for path in (paid, *known):
+        path.parent.mkdir(parents=True)
+        path.write_text("{}")
     data = json.loads(cli("cache", "--json").out)
+    assert (data["results"], data["result_bytes"]) == (3, 6)
     assert (data["traces"], data["trace_bytes"]) == (3, 3 * 102)
     assert (data["environments"], data["environment_bytes"]) == ([place.name], 50)
     assert data["folder"] == str(tmp_path)
     shown = cli("cache")
     assert "traces        3, 306 B" in shown.out
+    assert "results       3, 6 B" in shown.out
     cleared = json.loads(cli("cache", "--clear", "--json").out)
     assert (cleared["removed"], cleared["traces"]) == (3, 0)
+    assert (cleared["removed_results"], cleared["results"]) == (3, 0)
+    assert paid.is_file(), "what a remote answered was paid for"
+    assert not any(path.exists() for path in known)
     assert place.is_dir(), "environments cost more than traces, and stay"
     assert json.loads(cli("cache", "--clear", "--environments", "--json").out)["removed_environments"] == 1
     assert not place.exists()
