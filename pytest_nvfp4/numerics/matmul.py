@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -22,26 +23,25 @@ def product(a: Float64, b: Float64) -> Float64:
     A product handed to numpy whole is spread over the BLAS's threads, and then waits for the slowest of them. With as
     many test processes as cores (xdist) that wait dominates: a product of 0.1 ms was seen to take 25 ms, and the
     largest benchmark problem 36 s instead of 5. Pieces that stay on one thread cost the same however busy the machine
-    is; strips of them are shared out over a few threads of our own, which wait for each other once, at the end. Which
-    thread does a strip changes nothing in its sums.
+    is; those of a large product are shared out over a few threads of our own, which wait for each other once, at the
+    end. Which thread makes a piece changes nothing in its sums.
     """
     (m, k), n = a.shape, b.shape[0]
     out = np.zeros((m, n))
 
-    def strip(top: int) -> None:
-        rows = slice(top, top + _SIDE)
-        for left in range(0, n, _SIDE):
-            piece = out[rows, left : left + _SIDE]
-            for start in range(0, k, _DEPTH):
-                span = slice(start, start + _DEPTH)
-                piece += a[rows, span] @ b[left : left + _SIDE, span].T
+    def make(corner: tuple[int, int]) -> None:
+        rows, columns = (slice(start, start + _SIDE) for start in corner)
+        piece = out[rows, columns]
+        for start in range(0, k, _DEPTH):
+            span = slice(start, start + _DEPTH)
+            piece += a[rows, span] @ b[columns, span].T
 
-    strips = range(0, m, _SIDE)
-    threads = min(_MOST_THREADS, len(strips), cores()) if m * n * k >= _LARGE else 1
+    corners = list(itertools.product(range(0, m, _SIDE), range(0, n, _SIDE)))
+    threads = min(_MOST_THREADS, len(corners), cores()) if m * n * k >= _LARGE else 1
     if threads > 1:
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(strip, strips))
+            list(pool.map(make, corners))
     else:
-        for top in strips:
-            strip(top)
+        for corner in corners:
+            make(corner)
     return out
