@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "exec": ("execute", "Run a Python program on a GPU, in the simulator, or on a remote."),
     "remote": ("remote", "Ask a remote how it stands, make it ready, stop it; what it costs."),
     "snapshot": ("snapshot", "Read a layout snapshot file."),
-    "cache": ("cache", "Where traces are kept, and how many."),
+    "cache": ("cache", "Where traces and results are kept, and how many."),
     "doctor": ("doctor.command", "What works on this machine, and how to get what does not."),
     "bench-self": ("bench_self.command", "How fast this tool is on this machine."),
 }
