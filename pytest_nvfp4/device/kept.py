@@ -8,7 +8,6 @@ are kept; whatever is wrong is run again, to be shown with its place.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -21,11 +20,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_nvfp4.device.job import Case, KernelSpec
+from pytest_nvfp4.device.own_code import code_hash
 from pytest_nvfp4.device.result import SimulatedCall
 from pytest_nvfp4.device.simulate import Simulated
 from pytest_nvfp4.toolchain.cache import content_key
 
-_PACKAGE = Path(__file__).resolve().parents[1]
 _PARTS = ("problem.py", "numerics", "isolation", "toolchain", "sim", "device")
 _DISTRIBUTIONS = ("numpy", "torch", "nvidia-cutlass-dsl", "pydantic")
 _KEEP = 20_000
@@ -46,13 +45,7 @@ class ResultKeys:
 
     @cached_property
     def _code(self) -> str:
-        digest = hashlib.sha256()
-        for part in _PARTS:
-            path = _PACKAGE / part
-            for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
-                digest.update(f"{file.relative_to(_PACKAGE)}\0".encode())
-                digest.update(file.read_bytes())
-        return digest.hexdigest()
+        return code_hash(_PARTS)
 
     @cached_property
     def _versions(self) -> dict[str, str]:

@@ -176,14 +176,12 @@ class TestKept:
     ) -> None:
         spec, _ = spec_of(tmp_path, KERNEL)
         (case,) = cases("5x128x256")
-        package = tmp_path / "package"
-        package.mkdir()
-        (package / "problem.py").write_text("")
-        monkeypatch.setattr(kept_module, "_PACKAGE", package)
+        code = ["before"]
+        monkeypatch.setattr(kept_module, "code_hash", lambda _parts: code[0])
         keys = ResultKeys()
         first, second = KeptVerdicts(tmp_path / "one", keys=keys), KeptVerdicts(tmp_path / "two", keys=keys)
         first.add(spec, case)
-        (package / "problem.py").write_text("changed = True")
+        code[0] = "after"
         second.add(spec, case)
         assert first.has(spec, case)
         assert second.has(spec, case)

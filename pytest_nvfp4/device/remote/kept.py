@@ -7,7 +7,6 @@ An entry is one job's result on one kind of device. It is used again only where 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.own_code import code_hash
 from pytest_nvfp4.device.remote.base import Answer, Batch, Place, RemoteError
 from pytest_nvfp4.device.remote.interleave import in_turn
 from pytest_nvfp4.device.remote.wire import pack_answer, unpack_answer
@@ -26,8 +26,18 @@ from pytest_nvfp4.toolchain.cache import content_key
 
 _SETTLED = frozenset({"passed", "failed", "error", "cheated"})
 """What the kernel did. Time-outs, crashes and missing devices may be the remote's doing, and are tried again."""
-_PACKAGE = Path(__file__).resolve().parents[2]
-_PARTS = ("problem.py", "numerics", "isolation", "toolchain/worker", "device/worker", "device/job.py")
+_PARTS = (
+    "problem.py",
+    "numerics",
+    "isolation",
+    "toolchain/worker",
+    "device/worker",
+    "device/assemble.py",
+    "device/job.py",
+    "device/rotation.py",
+    "device/together.py",
+)
+"""What decides what a job's answer is; how it is judged is not among it."""
 _MOST_BYTES = 1 << 30
 Draws = tuple[int, int]
 """``Job.order_seed`` and ``Job.row_key``."""
@@ -57,13 +67,7 @@ class KeptAnswers:
 
     @cached_property
     def _code(self) -> str:
-        digest = hashlib.sha256()
-        for part in _PARTS:
-            path = _PACKAGE / part
-            for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
-                digest.update(f"{file.relative_to(_PACKAGE)}\0".encode())
-                digest.update(file.read_bytes())
-        return digest.hexdigest()
+        return code_hash(_PARTS)
 
     def key(self, job: Job, batch: Batch) -> str:
         """A name for what a job asks: its id, its deadline and what was drawn for it do not matter (unless the batch

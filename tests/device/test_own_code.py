@@ -1,0 +1,57 @@
+"""What of this package decides what is kept, as a hash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.device import kept
+from pytest_nvfp4.device.own_code import code_hash
+from pytest_nvfp4.device.remote import kept as remote_kept
+
+PARTS = ("one.py", "folder")
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    (tmp_path / "folder" / "deep").mkdir(parents=True)
+    for name in ("one.py", "folder/two.py", "folder/deep/three.py", "other.py", "folder/notes.txt"):
+        (tmp_path / name).write_text(name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("changed", ["one.py", "folder/two.py", "folder/deep/three.py"])
+def test_a_change_to_a_part_is_another_hash(package: Path, changed: str) -> None:
+    before = code_hash(PARTS, package=package)
+    assert code_hash(PARTS, package=package) == before
+    (package / changed).write_text("changed")
+    assert code_hash(PARTS, package=package) != before
+
+
+def test_a_file_under_another_name_is_another_hash(package: Path) -> None:
+    before = code_hash(PARTS, package=package)
+    (package / "folder" / "two.py").rename(package / "folder" / "four.py")
+    assert code_hash(PARTS, package=package) != before
+
+
+@pytest.mark.parametrize("changed", ["other.py", "folder/notes.txt"])
+def test_what_is_no_part_does_not_matter(package: Path, changed: str) -> None:
+    before = code_hash(PARTS, package=package)
+    (package / changed).write_text("changed")
+    assert code_hash(PARTS, package=package) == before
+
+
+def test_a_part_that_is_not_there_is_no_empty_one(package: Path) -> None:
+    with pytest.raises(OSError, match=r"gone\.py"):
+        code_hash((*PARTS, "gone.py"), package=package)
+
+
+@pytest.mark.parametrize("parts", [kept._PARTS, remote_kept._PARTS], ids=["here", "remote"])
+def test_the_parts_that_are_named_are_there(parts: tuple[str, ...]) -> None:
+    assert len(code_hash(parts)) == 64
+
+
+def test_what_draws_the_inputs_of_a_benchmark_is_part_of_a_remotes_answer() -> None:
+    """An answer is judged by inputs that are drawn again: an earlier version's draws may be others."""
+    assert "device/rotation.py" in remote_kept._PARTS
