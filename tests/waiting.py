@@ -58,4 +58,4 @@ def far_enough(act: Callable[[float], T], reached: Callable[[T], object], *, fir
         given = act(deadline_s)
         if reached(given) or deadline_s > LONGEST_S:
             return given
-        deadline_s *= 5
+        deadline_s *= 3
