@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_nvfp4.plugin.devices import DEVICES, Devices
-from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.failure import CheckFailure, finding_lines
 from pytest_nvfp4.plugin.kernel import KernelUnderTest
 from pytest_nvfp4.plugin.state import Case, Run
 
@@ -140,8 +140,12 @@ class KernelOnDevice:
         """
         from pytest_nvfp4.plugin import timing
 
+        if self._devices.shared:
+            self._devices.lack(
+                "not measured, as test processes run beside each other (-n): run benchmarks without xdist"
+            )
         if not timing.wanted(fixture):
-            pytest.skip("not measured: pytest-benchmark is disabled (--benchmark-disable, or test processes of xdist)")
+            pytest.skip("not measured: pytest-benchmark is disabled (--benchmark-disable)")
         device = self._devices.for_arch(self._case.settings.arch)
         if device.describe().simulated:
             self._devices.lack(self._devices.no_clock(self._case.settings.arch))
@@ -239,14 +243,11 @@ class KernelOnDevice:
             return CheckFailure(f"not run on {name}: {trouble}", file=str(self._case.path))
         said: set[str] = set()
         for verdict, _ in bad:
-            texts = [text for finding in verdict.findings if (text := str(finding)) not in said]
-            said.update(texts)
-            if texts:
-                lines.append(f"{verdict.status} on {verdict.case.problem.name} with inputs {verdict.case.family!r}:")
-            for text in texts[:_MOST_FINDINGS]:
-                lines += [f"  {line}" for line in text.splitlines()]
-            if len(texts) > _MOST_FINDINGS:
-                lines.append(f"  and {len(texts) - _MOST_FINDINGS} more")
+            new = [finding for finding in verdict.findings if str(finding) not in said]
+            said.update(map(str, new))
+            if new:
+                lines += finding_lines(new, self._run, most=_MOST_FINDINGS)
+                lines.append(f"{verdict.status} on {verdict.case.problem.name} with inputs {verdict.case.family!r}")
         device = f"on {verification.device}" if verification.device else "no device answered"
         lines.append(f"{device}; order of calls: seed {verification.order_seed}")
         if verification.stderr.strip():

@@ -110,6 +110,18 @@ def test_the_problems_of_a_kernel_share_a_process(project: pytest.Pytester) -> N
     assert processes(project) == [["9x128x256"]]
 
 
+@pytest.mark.slow
+def test_test_processes_side_by_side_time_nothing_and_say_so(project: pytest.Pytester) -> None:
+    skipped = run(project, TWO[0], "-n2", "-rs")
+    assert skipped.parseoutcomes() == {"skipped": 1}
+    skipped.stdout.fnmatch_lines(["*not measured, as test processes run beside each other (-n)*"])
+    required = run(project, TWO[0], "-n2", "--nvfp4-require-device")
+    assert required.parseoutcomes()["failed"] == 1
+    required.stdout.fnmatch_lines(["*run benchmarks without xdist (--nvfp4-require-device)*"])
+    assert not (project.path / "log").exists(), "nothing was timed"
+    assert run(project, TWO[0], "-n0").parseoutcomes()["passed"] == 1
+
+
 HOPPER = """
 from pytest_nvfp4.device import select
 from pytest_nvfp4.device.result import DeviceInfo

@@ -263,8 +263,8 @@ class RemoteSession:
         if not ready:
             return
         self._tell()
-        now = time.monotonic()
         handles = self._remote.submit([ticket.asked for ticket in ready])
+        now = time.monotonic()  # the first time, an image may have been built meanwhile
         with self._lock:
             self._building = False
             for ticket, handle in zip(ready, handles, strict=True):

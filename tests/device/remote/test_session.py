@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytest_nvfp4.device.remote.base import Answer, Arrival, Batch, RemoteError
+from pytest_nvfp4.device.remote.base import Answer, Arrival, Batch, Handle, RemoteError
 from pytest_nvfp4.device.remote.kept import KeptAnswers
 from pytest_nvfp4.device.remote.session import RemoteSession, Ticket
 from tests import waiting
@@ -109,6 +109,34 @@ def test_answers_keep_the_others_alive(session: Any, monkeypatch: pytest.MonkeyP
     for ticket in tickets:
         ticket.wait()
     assert len(done) == 12
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_building_an_image_is_no_wait_for_an_answer(
+    session: Any, monkeypatch: pytest.MonkeyPatch, patient: bool
+) -> None:
+    from pytest_nvfp4.device.remote import session as module
+
+    clock = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    class Builds(FakeRemote):
+        """Sends after 600 s, and answers 200 s after that."""
+
+        def submit(self, batches: Sequence[Batch]) -> list[Handle]:
+            clock[0] += 600.0
+            return super().submit(batches)
+
+        def collect(self, handles: Sequence[Handle], *, timeout_s: float) -> Iterator[Arrival]:  # noqa: ARG002
+            clock[0] += 25.0
+            if clock[0] >= 800.0:
+                yield from (Arrival(handle, answer=passed(handle.batch)) for handle in handles)
+
+    (ticket,) = session(Builds(NEVER), timeout_s=500.0 if patient else 100.0).add([batch()])
+    if patient:
+        ticket.wait()
+    else:
+        assert wait_error(ticket).trouble == "timeout"
 
 
 @pytest.mark.parametrize("trouble", ["setup", "login", "network", "version", "image", "capacity", "cost"])
