@@ -296,10 +296,13 @@ class Reporter:
                 f"no tcgen05.wait::st of {old.who} follows {first}",
                 f"tcgen05.wait::st in {old.who} after {first}, before the barrier or arrive that {new.who} waits for",
             )
-        return (
-            f"no barrier, and no arrive after {first} that is waited for{then}, orders them",
-            f"an arrive of {old.who} after {first} on an mbarrier (or named barrier) that {new.who} waits for{then}",
-        )
+        add = f"an arrive of {old.who} after {first} on an mbarrier (or named barrier) that {new.who} waits for{then}"
+        if pair.writes == (False, True) and old.at > new.at:  # a reader that ran ahead of its writer, or of a loop's
+            add += (
+                f"; or, where {first} is to see what {second} writes, a barrier (bar.sync, cute.arch.barrier) or an "
+                f"arrive and a wait after {second}, before {first}"
+            )
+        return f"no barrier, and no arrive after {first} that is waited for{then}, orders them", add
 
     def _said(self, access: Access) -> str:
         return f"{self._line(access.at)} ({_short(self.grid.kernel.instructions[access.at].parts)}) in {access.who}"

@@ -19,6 +19,12 @@ MINE = "shl.b32 %r5, %r2, 2; add.u32 %r6, %r3, %r5;"
 
 def found(body, *, warnings=False, asynchronous=None, **kwargs):
     """Kinds of what is found, with the fault that ended the kernel."""
+    findings, kinds = told(body, warnings=warnings, asynchronous=asynchronous, **kwargs)
+    return [finding.kind for finding in findings] + kinds
+
+
+def told(body, *, warnings=False, asynchronous=None, **kwargs):
+    """What is found, and the kind of the fault that ended the kernel."""
     machine = Machine(model=for_arch("sm_100a"), asynchronous=asynchronous)
     machine.monitor = Detector(warnings=warnings)
     grids = []
@@ -31,7 +37,7 @@ def found(body, *, warnings=False, asynchronous=None, **kwargs):
         run_ptx(SMEM + MINE + body, machine=machine, prepare=grids.append, **kwargs)
     except Fault as fault:
         kinds.append(fault.kind)
-    return [finding.kind for finding in grids[0].findings] + kinds
+    return grids[0].findings, kinds
 
 
 def by_warp(*bodies, tail=""):
@@ -43,6 +49,28 @@ def by_warp(*bodies, tail=""):
 
 
 # ---- barriers ----------------------------------------------------------------------------------------------------
+
+EXCHANGE = (
+    "shl.b32 %r8, %r0, 2; add.u32 %r8, %r8, %r3; xor.b32 %r9, %r0, 32; shl.b32 %r9, %r9, 2; add.u32 %r9, %r9, %r3;"
+    "st.shared.b32 [%r8], 0; bar.sync 0;"
+)
+PUT, GET = "st.shared.b32 [%r8], %r0;", "ld.shared.b32 %r20, [%r9];"
+
+
+def test_a_reader_that_ran_ahead_is_told_both_ways_to_order_it():
+    """It may be that it should see what is written, or that the next round must not overwrite what it reads."""
+    ((finding,), _) = told(EXCHANGE + PUT + GET)
+    assert finding.kind == "race"
+    assert "may still read it" in finding.message
+    assert "or, where" in finding.hint
+    assert found(EXCHANGE + PUT + "bar.sync 0;" + GET) == []
+
+
+def test_what_overwrites_what_was_read_before_it_is_told_one():
+    ((finding,), _) = told(EXCHANGE + GET + PUT)
+    assert "or, where" not in finding.hint
+    assert found(EXCHANGE + GET + "bar.sync 0;" + PUT) == []
+
 
 WRITE, READ = "st.shared.b32 [%r6+512], %r0;", "ld.shared.b32 %r20, [%r6+512];"
 
