@@ -21,7 +21,8 @@ from typing import Any
 
 from pytest_nvfp4.device.remote.base import Answer, Arrival, Batch, Cost, Handle, RemoteError, RemoteStatus
 from pytest_nvfp4.device.remote.kept import Draws, draws_of, question
-from pytest_nvfp4.device.remote.session import RemoteSession, Ticket
+from pytest_nvfp4.device.remote.session import RemoteSession
+from pytest_nvfp4.device.remote.ticket import Ticket
 from pytest_nvfp4.device.remote.wire import pack_answer, pack_batch, unpack_answer, unpack_batch
 
 

@@ -14,7 +14,8 @@ from pytest_nvfp4.device.remote.base import Batch, RemoteError
 from pytest_nvfp4.device.remote.far import SOURCE
 from pytest_nvfp4.device.remote.kept import draws_of, question
 from pytest_nvfp4.device.remote.pieces import pieces
-from pytest_nvfp4.device.remote.session import RemoteSession, Ticket
+from pytest_nvfp4.device.remote.session import RemoteSession
+from pytest_nvfp4.device.remote.ticket import Ticket
 from pytest_nvfp4.device.result import DeviceInfo, Result, SimulatedCall
 from pytest_nvfp4.toolchain.device_model import for_arch
 from pytest_nvfp4.toolchain.trace import Finding

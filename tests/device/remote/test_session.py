@@ -12,7 +12,8 @@ import pytest
 
 from pytest_nvfp4.device.remote.base import Answer, Arrival, Batch, Handle, RemoteError
 from pytest_nvfp4.device.remote.kept import KeptAnswers
-from pytest_nvfp4.device.remote.session import RemoteSession, Ticket
+from pytest_nvfp4.device.remote.session import RemoteSession
+from pytest_nvfp4.device.remote.ticket import Ticket
 from tests import waiting
 from tests.waiting import LONGEST_S
 
