@@ -101,6 +101,8 @@ class Loopback:
         self._do(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
+        if not self._thread.is_alive():
+            self._loop.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def environ(self) -> dict[str, str]:
