@@ -65,8 +65,8 @@ class Stopwatch:
             device: The device.
             kernel: The kernel.
             problem: The problem.
-            others: Problems that will be asked for later, this one among them or not; none for a remote, which has
-                been sent them all.
+            others: Problems that will be asked for later, this one among them or not. A remote has been sent them all,
+                and is asked for this one only.
             base: The folder of the user's that the kernel's files are relative to.
         """
         from pytest_nvfp4.device.base import SendsAhead
@@ -77,8 +77,8 @@ class Stopwatch:
             result, (verdict,) = measure(device, kernel, [_case(problem)], folder=self._folder, **more)
             return result, verdict
         if (kernel, problem) not in self._measured:
-            wanted = [problem, *(one for one in dict.fromkeys(others) if (kernel, one) not in self._asked)]
-            wanted = list(dict.fromkeys(wanted))
+            fresh = (one for one in others if (kernel, one) not in self._asked)
+            wanted = list(dict.fromkeys((problem, *fresh)))
             self._asked |= {(kernel, one) for one in wanted}
             found = measure_each(device, kernel, [_case(one) for one in wanted], folder=self._folder, **more)
             self._measured |= {(kernel, one): result for one, result in zip(wanted, found, strict=True)}
@@ -99,10 +99,7 @@ def checked(result: Result, verdict: CaseVerdict, problem: Problem, *, device: D
     if verdict.status == "unavailable":
         pytest.skip(f"not run: {result.reason}")
     if verdict.status != "passed":
-        lines = [
-            f"{verdict.status} while it was timed on {problem.name}:",
-            *(f"  {one}" for one in verdict.findings[:4]),
-        ]
+        lines = [*map(str, verdict.findings[:4]), f"{verdict.status} while it was timed on {problem.name}"]
         place = next((one for one in verdict.findings if one.file), None)
         raise CheckFailure(
             "\n".join(lines), file=place.file if place and place.file else str(file), line=place.line if place else None

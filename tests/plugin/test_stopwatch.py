@@ -8,8 +8,11 @@ import pytest
 
 from pytest_nvfp4.device.job import Job, KernelSpec
 from pytest_nvfp4.device.result import DeviceInfo, Result
-from pytest_nvfp4.plugin.timing import Stopwatch
+from pytest_nvfp4.device.verdict import CaseVerdict
+from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.timing import Stopwatch, checked
 from pytest_nvfp4.problem import Group, Problem
+from pytest_nvfp4.toolchain.trace import Finding
 from tests.device.remote.fakes import source
 
 KERNEL = KernelSpec(files=(source(),), main="kernel.py", arch="sm_100a")
@@ -79,3 +82,14 @@ def test_nothing_is_left_behind(watch: Stopwatch, tmp_path: Path) -> None:
     result, verdict = watch.time(Counting(), KERNEL, A, others=[A, B], base=tmp_path)
     assert (result.outputs, verdict.case.problem.name) == ((), "a")
     assert list((tmp_path / "jobs").iterdir()) == []
+
+
+def test_what_is_wrong_comes_first_and_where_after_it(watch: Stopwatch, tmp_path: Path) -> None:
+    """Pytest's short summary has one line of it."""
+    result, verdict = watch.time(Counting(), KERNEL, A, others=[], base=tmp_path)
+    wrong = CaseVerdict(verdict.case, "failed", [Finding(kind="mismatch", message="group 0: 3 of 9 outputs wrong")])
+    with pytest.raises(CheckFailure) as raised:
+        checked(result, wrong, A, device=Counting(), file=tmp_path / "kernel.py")
+    first, last = str(raised.value).splitlines()
+    assert "3 of 9 outputs wrong" in first
+    assert last == "failed while it was timed on a"
