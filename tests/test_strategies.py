@@ -17,9 +17,9 @@ from pytest_nvfp4.layout.grammar import ComposedLayout, Dynamic, Layout, ScaledB
 from pytest_nvfp4.layout.offsets import values
 from pytest_nvfp4.layout.tree import leaves
 from pytest_nvfp4.problem import Group, Problem, parse_shape
-from pytest_nvfp4.proof.tmem import Tile, columns
-from pytest_nvfp4.search.tmem_packing import Request, Segment
 from pytest_nvfp4.strategies.profiles import PROFILES
+from pytest_nvfp4.tmem.columns import Tile, columns
+from pytest_nvfp4.tmem.packing import Request, Segment
 
 UNHURRIED = settings(deadline=None)
 

@@ -14,34 +14,34 @@ from pytest_nvfp4 import __version__
 from pytest_nvfp4.cli.errors import Exit, as_input_error
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "layouts": ("layouts", "Every named layout of a kernel."),
-    "diff": ("diff", "Compare layouts of two kernels, snapshots or git revisions by meaning."),
+    "layouts": ("cli.layouts", "Every named layout of a kernel."),
+    "diff": ("cli.diff", "Compare layouts of two kernels, snapshots or git revisions by meaning."),
     "insights": (
-        "insights.command",
+        "cli.insights",
         "What each layout of a kernel says about the hardware, worst first.",
     ),
-    "tmem": ("tmem.columns", "TMEM columns of a kernel or a tile, and what to allocate."),
-    "tmem-pack": ("tmem.packing", "Pack accumulators and scale factors into TMEM, overlapping where it helps."),
-    "epilogue": ("epilogue.command", "Ways from TMEM to global memory, ranked, with a kernel's own among them."),
+    "tmem": ("cli.tmem.columns", "TMEM columns of a kernel or a tile, and what to allocate."),
+    "tmem-pack": ("cli.tmem.packing", "Pack accumulators and scale factors into TMEM, overlapping where it helps."),
+    "epilogue": ("cli.epilogue", "Ways from TMEM to global memory, ranked, with a kernel's own among them."),
     "prove": (
-        "prove.command",
+        "cli.prove.command",
         "Prove the CTA map, and that scale factors are where the MMA reads them.",
     ),
-    "compile": ("codegen", "Compile a kernel without a device and keep what the compiler wrote."),
-    "ptx": ("codegen", "The PTX of a kernel."),
-    "sass": ("codegen", "The SASS of a kernel."),
-    "run": ("run", "Run a kernel once: verdict, findings, what it printed and did, and a timeline."),
-    "cost": ("cost", "What one call of a kernel does, counted without a GPU; no time."),
-    "eval": ("evaluate", "Judge and time a kernel as GPU MODE does, speaking its protocol."),
-    "upgrade": ("upgrade", "What another version of CuTe DSL changes in a kernel."),
-    "exec": ("execute", "Run a Python program on a GPU, in the simulator, or on a remote."),
-    "remote": ("remote", "Ask a remote how it stands, make it ready, stop it; what it costs."),
-    "snapshot": ("snapshot", "Read a layout snapshot file."),
-    "cache": ("cache", "Where traces and results are kept, and how many."),
-    "doctor": ("doctor.command", "What works on this machine, and how to get what does not."),
-    "bench-self": ("bench_self.command", "How fast this tool is on this machine."),
+    "compile": ("cli.codegen", "Compile a kernel without a device and keep what the compiler wrote."),
+    "ptx": ("cli.codegen", "The PTX of a kernel."),
+    "sass": ("cli.codegen", "The SASS of a kernel."),
+    "run": ("cli.run", "Run a kernel once: verdict, findings, what it printed and did, and a timeline."),
+    "cost": ("cli.cost", "What one call of a kernel does, counted without a GPU; no time."),
+    "eval": ("cli.evaluate", "Judge and time a kernel as GPU MODE does, speaking its protocol."),
+    "upgrade": ("cli.upgrade", "What another version of CuTe DSL changes in a kernel."),
+    "exec": ("cli.execute", "Run a Python program on a GPU, in the simulator, or on a remote."),
+    "remote": ("cli.remote", "Ask a remote how it stands, make it ready, stop it; what it costs."),
+    "snapshot": ("cli.snapshot", "Read a layout snapshot file."),
+    "cache": ("cli.cache", "Where traces and results are kept, and how many."),
+    "doctor": ("cli.doctor.command", "What works on this machine, and how to get what does not."),
+    "bench-self": ("selfcheck.speed.command", "How fast this tool is on this machine."),
 }
-"""Name -> module of this package and one line of help, so that ``nvfp4 --help`` imports none of them."""
+"""Name -> module below ``pytest_nvfp4`` and one line of help, so that ``nvfp4 --help`` imports none of them."""
 
 
 def _attribute(name: str) -> str:
@@ -68,7 +68,7 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"pytest_nvfp4.cli.{COMMANDS[cmd_name][0]}")
+        module = import_module(f"pytest_nvfp4.{COMMANDS[cmd_name][0]}")
         command = getattr(module, _attribute(cmd_name))
         assert isinstance(command, click.Command)
         return command

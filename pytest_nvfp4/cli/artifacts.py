@@ -14,7 +14,8 @@ from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.subject import matching
 from pytest_nvfp4.cli.tracing import Traced
-from pytest_nvfp4.toolchain import binaries, cubin, ptx
+from pytest_nvfp4.driver import cubin
+from pytest_nvfp4.toolchain import binaries, ptx
 from pytest_nvfp4.toolchain.trace import Trace
 
 Kind = Literal["ptx", "cubin", "sass", "mlir"]

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from pytest_nvfp4.cli import environments, output
 from pytest_nvfp4.cli.options import json_option
-from pytest_nvfp4.report.text import plural, visible
+from pytest_nvfp4.text import plural, visible
 from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache
 
 

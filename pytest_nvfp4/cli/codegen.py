@@ -13,7 +13,7 @@ from pytest_nvfp4.cli.errors import Exit, InputError
 from pytest_nvfp4.cli.options import KernelOptions, json_option, kernel_options
 from pytest_nvfp4.cli.subject import resolve
 from pytest_nvfp4.cli.tracing import Traced, trace
-from pytest_nvfp4.report.text import visible
+from pytest_nvfp4.text import visible
 from pytest_nvfp4.toolchain.trace import Code, LaunchFact, Trace
 
 _TOP = 12

@@ -68,7 +68,7 @@ def floor(problem: Problem, arch: str) -> Roofline | NoRoofline:
     """The roofline of a problem on the device that a kernel for an architecture would run on."""
     from pytest_nvfp4.bench.roofline import roofline
     from pytest_nvfp4.device.result import DeviceInfo
-    from pytest_nvfp4.toolchain.device_model import for_arch
+    from pytest_nvfp4.driver.device_model import for_arch
 
     model = for_arch(arch)
     # Not the simulator, which has no time: the product itself, by its published peaks.

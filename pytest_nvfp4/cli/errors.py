@@ -28,7 +28,7 @@ class InputError(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Write the message to standard error, on one line and with nothing in it that could act on a terminal."""
-        from pytest_nvfp4.report.text import visible
+        from pytest_nvfp4.text import visible
 
         message = " ".join(self.message.split("\n")).strip()
         click.echo(f"nvfp4: error: {visible(message)}", file=file, err=file is None)

@@ -12,9 +12,9 @@ from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import Exit, InputError
 from pytest_nvfp4.cli.options import KernelOptions, json_option, kernel_options
 from pytest_nvfp4.cli.subject import matching, resolve
-from pytest_nvfp4.cli.tracing import Traced, complaint, trace
+from pytest_nvfp4.cli.tracing import Traced, trace
 from pytest_nvfp4.report.markdown import code
-from pytest_nvfp4.report.text import visible
+from pytest_nvfp4.text import visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def rows_of(traced: Traced, patterns: tuple[str, ...]) -> list[Row]:
         if chosen is not None and record.name not in chosen:
             continue
         value = traced.places.get(record.name)
-        wrong = complaint(record)
+        wrong = record.unreadable
         rows.append(
             Row(
                 name=record.name,

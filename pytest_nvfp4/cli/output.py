@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.report.text import visible
+from pytest_nvfp4.text import visible
 
 TABLE_WIDTH = 100
 """Columns below which a table would fold every cell; plain lines are then easier to read."""

@@ -11,7 +11,7 @@ from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import json_option
 from pytest_nvfp4.cli.sides import Side, of_snapshot
-from pytest_nvfp4.report.text import visible
+from pytest_nvfp4.text import visible
 
 
 def _read(file: Path) -> Side:

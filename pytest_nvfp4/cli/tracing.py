@@ -8,8 +8,7 @@ from pathlib import Path
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.subject import Subject, findings_text
-from pytest_nvfp4.layout.errors import LayoutError
-from pytest_nvfp4.layout.listing import Listing, Record
+from pytest_nvfp4.layout.listing import Listing
 from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.trace import Trace, Value
 from pytest_nvfp4.toolchain.tracer import Limits, Tracer
@@ -93,12 +92,3 @@ def trace(subject: Subject, *, cache: Path | None = None) -> Traced:
         return Traced(subject, known)
     with output.working(f"compiling {subject.description} with CuTe DSL {subject.request.toolchain.dsl_version}"):
         return Traced(subject, tracer.trace(subject.request))
-
-
-def complaint(record: Record) -> str | None:
-    """Why a record's type cannot be read, or None when it can."""
-    try:
-        _ = record.canonical
-    except LayoutError as error:
-        return str(error)
-    return None

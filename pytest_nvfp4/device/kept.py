@@ -25,7 +25,7 @@ from pytest_nvfp4.device.result import SimulatedCall
 from pytest_nvfp4.device.simulate import Simulated
 from pytest_nvfp4.toolchain.cache import content_key
 
-_PARTS = ("problem.py", "numerics", "isolation", "toolchain", "sim", "device")
+_PARTS = ("problem.py", "numerics", "isolation", "driver", "host", "toolchain", "sim", "device")
 _DISTRIBUTIONS = ("numpy", "torch", "nvidia-cutlass-dsl", "pydantic")
 _KEEP = 20_000
 

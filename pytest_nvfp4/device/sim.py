@@ -9,8 +9,8 @@ from pathlib import Path
 from pytest_nvfp4.device.job import Job, KernelSpec
 from pytest_nvfp4.device.process import run_in_worker
 from pytest_nvfp4.device.result import DeviceInfo, Result
+from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.isolation import blas
-from pytest_nvfp4.toolchain.device_model import for_arch
 
 FindCompiled = Callable[[KernelSpec, Path], Sequence[Path]]
 
@@ -28,7 +28,7 @@ class SimDevice:
     Args:
         arch: The architecture it is described as.
         compiled: Says for a kernel, and the folder that its files are relative to, where its compiled modules are kept
-            (see ``toolchain.compiled``); without it every job compiles the kernel anew.
+            (see ``host.compiled``); without it every job compiles the kernel anew.
     """
 
     name = "sim"

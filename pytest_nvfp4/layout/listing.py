@@ -98,6 +98,15 @@ class Record:
                 return None
             raise
 
+    @property
+    def unreadable(self) -> str | None:
+        """Why the type cannot be read; None if it can."""
+        try:
+            _ = self.canonical
+        except LayoutError as error:
+            return str(error)
+        return None
+
     @cached_property
     def canonical(self) -> str:
         """The canonical text; see `pytest_nvfp4.layout.canonical.canonical_text`. An unreadable type is its own."""

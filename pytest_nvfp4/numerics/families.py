@@ -1,7 +1,7 @@
 """Input families: kinds of inputs, each made to show faults that the others hide.
 
 A family makes the inputs of any problem from its seed, see :mod:`~pytest_nvfp4.numerics.draw`. Which wrong kernels each
-one catches is measured in :mod:`~pytest_nvfp4.numerics.scoring`; together the default families catch all of them.
+one catches is measured in :mod:`~pytest_nvfp4.selfcheck.scoring`; together the default families catch all of them.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class Pending:
 
     def update_command(self, *more: str) -> str:
         """The command that writes this snapshot anew, with what this run was told about kernels."""
-        from pytest_nvfp4.report.text import visible
+        from pytest_nvfp4.text import visible
 
         options = self._run.options.about_kernels if isinstance(getattr(self._item, "case", None), Case) else ()
         arguments = visible(shlex.join([*options, "--snapshot-update", *more]))

@@ -54,7 +54,7 @@ def overview(diff: ListingDiff, *, only: Sequence[Change], threshold: Severity) 
 
 def _line(change: Change) -> str:
     """A change in one line: ``DIFFERENT kernel.sA: STAGE (mode 3): 3:32 -> 2:32; smem bytes 48 -> 32 B``."""
-    from pytest_nvfp4.report.text import clip, visible
+    from pytest_nvfp4.text import clip, visible
 
     what = [mode.text() for mode in change.modes] + [delta.text() for delta in change.deltas]
     what = [change.error] if change.error else what or list(change.reasons)
@@ -70,7 +70,7 @@ def _heading(diff: ListingDiff) -> Iterator[str]:
 
 
 def _header_text(item: HeaderChange) -> str:
-    from pytest_nvfp4.report.text import visible
+    from pytest_nvfp4.text import visible
 
     return f"{visible(item.key)} {visible(item.old or 'absent')} -> {visible(item.new or 'absent')}"
 

@@ -21,7 +21,9 @@ COMPILE = "compile"
 _LAST_LINES = 12
 _ENDED_BADLY = ("crash", "vanished", "timeout", "internal")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_OUR_END = re.compile(r'^\s*File "(?:[^"]*[/\\]pytest_nvfp4[/\\]toolchain|<frozen runpy>)|^Extension modules: ')
+_OUR_END = re.compile(
+    r'^\s*File "(?:[^"]*[/\\]pytest_nvfp4[/\\](?:toolchain|host|driver)|<frozen runpy>)|^Extension modules: '
+)
 """Lines of faulthandler's that are about this package and Python, not about the kernel."""
 
 
@@ -77,7 +79,7 @@ def _described(finding: Finding, run: Run) -> Iterator[str]:
 
 def _clean(text: str) -> str:
     """A text of the kernel's or the DSL's without colours, and with nothing else that could command a terminal."""
-    from pytest_nvfp4.report.text import visible
+    from pytest_nvfp4.text import visible
 
     return visible(_COLOUR.sub("", text), multiline=True)
 

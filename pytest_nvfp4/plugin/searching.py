@@ -17,9 +17,9 @@ from pytest_nvfp4.plugin.state import Case, Run
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device import job
-    from pytest_nvfp4.device.problem_search import Bounds, Searched
     from pytest_nvfp4.device.simulate import Simulated
     from pytest_nvfp4.problem import Problem
+    from pytest_nvfp4.search.problem_search import Bounds, Searched
     from pytest_nvfp4.toolchain.trace import Trace
 
 SEARCH = "search"
@@ -115,7 +115,7 @@ class KernelInSearch:
         """
         from hypothesis.database import DirectoryBasedExampleDatabase
 
-        from pytest_nvfp4.device.problem_search import draw, search
+        from pytest_nvfp4.search.problem_search import draw, search
 
         if (unsupported := self._devices.simulator.unsupported(self._case.settings.arch)) is not None:
             self._devices.lack(unsupported)
@@ -135,9 +135,9 @@ class KernelInSearch:
             raise self._failure(found)
 
     def _bounds(self, trace: Trace) -> Bounds:
-        from pytest_nvfp4.device.problem_search import Bounds
-        from pytest_nvfp4.device.reduce import Steps
-        from pytest_nvfp4.proof.tmem_trace import usage
+        from pytest_nvfp4.search.problem_search import Bounds
+        from pytest_nvfp4.search.reduce import Steps
+        from pytest_nvfp4.tmem.usage import usage
 
         tile = usage((value.name, value.type) for value in trace.values).tile
         if tile is None:

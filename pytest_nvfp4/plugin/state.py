@@ -95,19 +95,19 @@ class Run:
 
     def relative(self, path: Path) -> str:
         """A path as the user knows it, safe to show: relative to the root where it is below it."""
-        from pytest_nvfp4.report.text import visible
+        from pytest_nvfp4.text import visible
 
         return visible(self._below(path) or str(path))
 
     def typed(self, path: Path) -> str:
         """A path as it would be typed on the command line, from where this run was started."""
-        from pytest_nvfp4.report.text import visible
+        from pytest_nvfp4.text import visible
 
         return visible(shlex.quote(os.path.relpath(path, self.options.here)))
 
     def portable(self, path: Path) -> str:
         """A path for a file that others read too: relative to the root, or the bare name of a file outside it."""
-        from pytest_nvfp4.report.text import visible
+        from pytest_nvfp4.text import visible
 
         return " ".join(visible(self._below(path) or path.name).split())
 

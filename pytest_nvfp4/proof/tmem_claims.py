@@ -9,8 +9,8 @@ from dataclasses import replace
 from pytest_nvfp4.layout.offsets import offset_array
 from pytest_nvfp4.proof.scale_operand import LANE, explicit_operand
 from pytest_nvfp4.proof.statement import Cases, Claim, Control, Look, Method
-from pytest_nvfp4.proof.tmem import COLUMNS, Tile, columns, most_stages
-from pytest_nvfp4.proof.tmem_phases import Placement, best_leads, best_order, prove_disjoint
+from pytest_nvfp4.tmem.columns import COLUMNS, Tile, columns, most_stages
+from pytest_nvfp4.tmem.phases import Placement, best_leads, best_order, prove_disjoint
 
 SUBTILE = 32
 """Columns that an epilogue reads at once in the pipelines that are looked at."""

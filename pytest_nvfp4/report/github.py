@@ -13,7 +13,7 @@ from typing import Literal
 
 from pytest_nvfp4.report.markdown import render_markdown
 from pytest_nvfp4.report.model import CheckReport, Report
-from pytest_nvfp4.report.text import clip, plural, visible
+from pytest_nvfp4.text import clip, plural, visible
 
 Level = Literal["error", "warning", "notice"]
 

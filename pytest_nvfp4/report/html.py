@@ -21,7 +21,7 @@ from pytest_nvfp4.layout.drawing import Colour, draw_pair_svg, draw_svg, why_not
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import TypeInfo
 from pytest_nvfp4.report.model import OUTCOMES, CheckReport, Outcome, Report
-from pytest_nvfp4.report.text import visible
+from pytest_nvfp4.text import visible
 
 MAX_DRAWINGS = 60
 """Drawings on one page; they are most of its size. Worst changes are drawn first, the rest is counted."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pytest_nvfp4.layout.change import Change, Severity
 from pytest_nvfp4.report.model import CheckReport, Outcome, Report
-from pytest_nvfp4.report.text import clip, plural, visible
+from pytest_nvfp4.text import clip, plural, visible
 
 MARKER = "<!-- pytest-nvfp4 report -->"
 """First line of every comment, the same for ever, by which a bot finds the comment to update."""

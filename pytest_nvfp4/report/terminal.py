@@ -16,7 +16,7 @@ from rich.text import Text
 
 from pytest_nvfp4.layout.change import Change, HeaderChange, ListingDiff, Severity
 from pytest_nvfp4.report.model import CheckReport, Outcome, Report
-from pytest_nvfp4.report.text import plural, visible
+from pytest_nvfp4.text import plural, visible
 
 TABLE_WIDTH = 100
 """Columns below which the table would fold every cell; plain lines are then easier to read."""

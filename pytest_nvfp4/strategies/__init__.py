@@ -56,8 +56,8 @@ def register() -> None:
 
     from pytest_nvfp4.layout.notation import ComposedLayout, Layout, Swizzle
     from pytest_nvfp4.problem import Group, Problem
-    from pytest_nvfp4.proof.tmem import Tile
-    from pytest_nvfp4.search.tmem_packing import Request, Segment
+    from pytest_nvfp4.tmem.columns import Tile
+    from pytest_nvfp4.tmem.packing import Request, Segment
 
     st.register_type_strategy(Layout, layouts())
     st.register_type_strategy(Swizzle, swizzles())

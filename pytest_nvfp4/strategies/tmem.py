@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.proof.tmem import COLUMNS, Tile
-from pytest_nvfp4.search.tmem_packing import Packing, Request, Segment
+from pytest_nvfp4.tmem.columns import COLUMNS, Tile
+from pytest_nvfp4.tmem.packing import Packing, Request, Segment
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy

@@ -16,9 +16,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_nvfp4 import isolation
+from pytest_nvfp4.host import compiled, redirect
 from pytest_nvfp4.isolation import Outcome, blas
 from pytest_nvfp4.isolation.environment import NO_GPU, scrubbed
-from pytest_nvfp4.toolchain import artifacts, bundle, compiled, hostside
+from pytest_nvfp4.toolchain import artifacts, bundle
 from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache, content_key, file_hash
 from pytest_nvfp4.toolchain.launcher import PACKAGE, PRELOAD, worker
 from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION, TraceRequest
@@ -142,7 +143,7 @@ class Tracer:
         return self._memory.get(key) or self._cache.load(key, session=self._session)
 
     def compiled(self, files: Mapping[str, str], *, arch: str, options: Sequence[str]) -> list[Path]:
-        """Folders of what this tracer's traces compiled of some files (see ``toolchain.compiled``).
+        """Folders of what this tracer's traces compiled of some files (see ``host.compiled``).
 
         Args:
             files: The SHA-256 of each of the kernel's files, by its path; a trace counts that knows no other content
@@ -210,8 +211,8 @@ class Tracer:
             job = build / "job.json"
             job.write_text(json.dumps(self._job(request, folder)), encoding="utf-8")
             environ = {
-                **hostside.environment(folder, arch=request.arch),
-                **{f"{prefix}_KEEP_IR": "1" for prefix in hostside.DSL_PREFIXES},
+                **redirect.environment(folder, arch=request.arch),
+                **{f"{prefix}_KEEP_IR": "1" for prefix in redirect.DSL_PREFIXES},
                 **NO_GPU,
                 **blas.variables(),
                 "PYTHONFAULTHANDLER": "1",

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.cli.insights import copies, structure, warp_requests
-from pytest_nvfp4.cli.insights.command import findings_of
-from pytest_nvfp4.cli.insights.model import Level
+from pytest_nvfp4.cli.insights import findings_of
+from pytest_nvfp4.insights import copies, structure, warp_requests
+from pytest_nvfp4.insights.model import Level
 from pytest_nvfp4.layout.grammar import parse_type
 from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.layout.roles import roles_of

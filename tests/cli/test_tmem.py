@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_nvfp4.cli.insights.copies import global_widths
+from pytest_nvfp4.insights.copies import global_widths
 from tests.cli.helpers import ROOT, Result
 
 Cli = Callable[..., Result]

@@ -126,7 +126,7 @@ from pytest_nvfp4.device.worker import benchmark
 from pytest_nvfp4.device.worker.clock import Round
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import HostMemory
-from pytest_nvfp4.toolchain import torch_cuda
+from pytest_nvfp4.host import torch_cuda
 from pytest_nvfp4.toolchain.worker import contract
 from pytest_nvfp4.toolchain.worker.loading import load
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pytest_nvfp4.toolchain import hostside
+from pytest_nvfp4.host import redirect
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 SHAPES = {
@@ -56,10 +56,10 @@ def load(name: str, folder: Path, edit: tuple[str, str, str] | None, number: int
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    os.environ.update(hostside.environment(folder, arch="sm_90a"))
+    os.environ.update(redirect.environment(folder, arch="sm_90a"))
     import torch
 
-    from pytest_nvfp4.sim.run.session import simulate
+    from pytest_nvfp4.device.worker.simulator import simulate
 
     def draw(shape: tuple[int, int], dtype: torch.dtype, *, bits: bool) -> torch.Tensor:
         if bits:

@@ -15,7 +15,7 @@ import cutlass
 import torch
 from cutlass import Int32, cute
 
-from pytest_nvfp4.sim.run.session import simulate
+from pytest_nvfp4.device.worker.simulator import simulate
 
 
 def load(path: str):

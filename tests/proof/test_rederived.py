@@ -9,7 +9,7 @@ import pytest
 
 from pytest_nvfp4.proof import cta_map, schedules
 from pytest_nvfp4.proof.scale_factors import formula
-from pytest_nvfp4.proof.tmem import Tile, TmemError, allocation, columns
+from pytest_nvfp4.tmem.columns import Tile, TmemError, allocation, columns
 
 
 def walked_table(tiles):

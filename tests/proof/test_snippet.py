@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.host import redirect
 from pytest_nvfp4.proof.snippet import cta_snippet
-from pytest_nvfp4.toolchain import hostside
 
 pytest.importorskip("cutlass")
 
@@ -36,7 +36,7 @@ def run(tmp_path, problems, sources):
     done = subprocess.run(
         [sys.executable, "-m", "tests.proof.snippet_worker", str(asked), *map(str, snippets)],
         cwd=ROOT,
-        env={**os.environ, **hostside.environment(dump), "PYTHONPATH": str(ROOT)},
+        env={**os.environ, **redirect.environment(dump), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=900,

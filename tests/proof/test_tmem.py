@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4 import strategies
-from pytest_nvfp4.proof.tmem import Columns, Tile, TmemError, allocation, columns, most_stages
-from pytest_nvfp4.proof.tmem_judge import judge
-from pytest_nvfp4.proof.tmem_phases import Placement, best_leads, best_order, prove_disjoint
-from pytest_nvfp4.proof.tmem_trace import of_kernel, usage
+from pytest_nvfp4.tmem.columns import Columns, Tile, TmemError, allocation, columns, most_stages
+from pytest_nvfp4.tmem.judge import judge
+from pytest_nvfp4.tmem.phases import Placement, best_leads, best_order, prove_disjoint
+from pytest_nvfp4.tmem.usage import of_kernel, usage
 
 ACC = '!cute.memref<f32, tmem, align<16>, "((128,{n}),1,1,{stages}):((65536,1),0,0,{step})">'
 SF = '!cute.memref<f8E4M3FN, tmem, align<16>, "((((32,{q}),4),(16,4)),1,4):((((262144,4),8388608),(0,1)),0,{step})">'
@@ -133,9 +133,9 @@ ALL_TILES = tuple(
 )
 def test_the_layouts_of_the_installed_dsl_agree_with_the_formula(tmp_path: Path, tiles: tuple[Tile, ...]) -> None:
     pytest.importorskip("cutlass")
+    from pytest_nvfp4.tmem.probe import ENTRY, ProbeError, read_probe, write_probe
     from pytest_nvfp4.toolchain.cache import TraceCache
     from pytest_nvfp4.toolchain.request import Entry, TraceRequest
-    from pytest_nvfp4.toolchain.tmem_probe import ENTRY, ProbeError, read_probe, write_probe
     from pytest_nvfp4.toolchain.tracer import Tracer
 
     path = write_probe(tmp_path, tiles)

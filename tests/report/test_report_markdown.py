@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt  # comes with rich
 from pytest_nvfp4.layout.change import Severity
 from pytest_nvfp4.report.markdown import COMMENT_LIMIT, MARKER, code, fenced, prose, render_markdown
 from pytest_nvfp4.report.model import Report
-from pytest_nvfp4.report.text import clip, visible
+from pytest_nvfp4.text import clip, visible
 
 
 def units(text):

@@ -22,7 +22,7 @@ REDZONE = 1024
 POISON = 0xA5
 
 _DATA_TYPES = {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 10, 9: 8, 10: 9}
-"""``CUtensorMapDataType`` by the hardware's code of the element type (`toolchain.tensormap.ElementType`)."""
+"""``CUtensorMapDataType`` by the hardware's code of the element type (`driver.tensormap.ElementType`)."""
 _TFLOAT32 = 11
 _JIT_INFO, _JIT_INFO_SIZE, _JIT_ERROR, _JIT_ERROR_SIZE = 3, 4, 5, 6
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

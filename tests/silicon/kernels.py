@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_nvfp4.toolchain import hostside
+from pytest_nvfp4.host import redirect
 from tests.silicon.model import Approximate, Case, Part, Rule
 from tests.silicon.runners import Outputs
 from tests.silicon.store import Record, Recording, save
@@ -84,7 +84,7 @@ def run(kernel: Kernel, *, backend: str) -> tuple[Record, dict[str, str]]:
         dump.mkdir()
         command = [sys.executable, "-m", "pytest_nvfp4.device.worker.program", str(PROGRAM), str(folder), backend]
         command += [backend, kernel.name, str(out)]
-        environment = {**os.environ, **hostside.environment(dump, arch="sm_90a"), "PYTHONPATH": _path()}
+        environment = {**os.environ, **redirect.environment(dump, arch="sm_90a"), "PYTHONPATH": _path()}
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
         )

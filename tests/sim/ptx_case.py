@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous
 from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
@@ -17,7 +18,6 @@ from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.parallel import run_grid
 from pytest_nvfp4.sim.run.programs import Programs
-from pytest_nvfp4.toolchain.device_model import for_arch
 
 _HEADER = """
 .version 8.8

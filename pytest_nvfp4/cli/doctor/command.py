@@ -12,8 +12,8 @@ from pytest_nvfp4.cli.doctor import gpu, packages
 from pytest_nvfp4.cli.doctor.model import Item, State
 from pytest_nvfp4.cli.errors import Exit
 from pytest_nvfp4.cli.options import arch_of, json_option
-from pytest_nvfp4.report.text import visible
 from pytest_nvfp4.settings import find_root, load
+from pytest_nvfp4.text import visible
 
 _COLOURS = {State.OK: "green", State.ABSENT: None, State.WARNING: "yellow", State.FAILED: "red"}
 

@@ -13,7 +13,7 @@ from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import Exit
 from pytest_nvfp4.proof import report
 from pytest_nvfp4.proof.statement import Limits, Statement
-from pytest_nvfp4.report.text import visible
+from pytest_nvfp4.text import visible
 
 MOST_GROUPS = 64
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")

@@ -17,8 +17,8 @@ from pytest_nvfp4.cli.options import KernelOptions, json_option, kernel_options
 from pytest_nvfp4.cli.subject import resolve
 from pytest_nvfp4.cli.tmem.options import tile_of, tile_options
 from pytest_nvfp4.cli.tracing import Traced, trace
-from pytest_nvfp4.proof.tmem import COLUMNS, HALVED_SFA, Columns, Tile, allocation, columns, most_stages
-from pytest_nvfp4.report.text import visible
+from pytest_nvfp4.text import visible
+from pytest_nvfp4.tmem.columns import COLUMNS, HALVED_SFA, Columns, Tile, allocation, columns, most_stages
 
 _TITLES = ("what", "stages", "acc", "SFA", "SFB", "total", "allocate", "slack", "CTAs an SM", "known by")
 
@@ -85,7 +85,7 @@ def tile_rows(tiles: Sequence[Tile], *, traced: Sequence[Columns] | None) -> lis
 
 
 def _probe(tiles: Sequence[Tile]) -> list[Columns]:
-    from pytest_nvfp4.toolchain.tmem_probe import ENTRY, ProbeError, read_probe, write_probe
+    from pytest_nvfp4.tmem.probe import ENTRY, ProbeError, read_probe, write_probe
 
     with tempfile.TemporaryDirectory(prefix="nvfp4-tmem-") as name:
         path = write_probe(Path(name), tiles)
@@ -97,7 +97,7 @@ def _probe(tiles: Sequence[Tile]) -> list[Columns]:
 
 
 def _kernel_rows(traced: Traced) -> tuple[list[Row], list[dict[str, object]], list[str]]:
-    from pytest_nvfp4.toolchain.tmem import judgements
+    from pytest_nvfp4.tmem.kernel import judgements
 
     rows: list[Row] = []
     found: list[dict[str, object]] = []

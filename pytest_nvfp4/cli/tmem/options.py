@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.proof.tmem import Tile, TmemError
+from pytest_nvfp4.tmem.columns import Tile, TmemError
 
 Function = Callable[..., Any]
 

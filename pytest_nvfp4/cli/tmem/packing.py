@@ -12,8 +12,8 @@ from pytest_nvfp4.cli.errors import Exit, InputError
 from pytest_nvfp4.cli.options import json_option
 from pytest_nvfp4.cli.tmem.columns import table
 from pytest_nvfp4.cli.tmem.options import tile_of, tile_options
-from pytest_nvfp4.proof.tmem import COLUMNS, Tile, TmemError
-from pytest_nvfp4.search.tmem_packing import SCALES_ALIGN, Packing, Request, Search, Segment, best_of, pack
+from pytest_nvfp4.tmem.columns import COLUMNS, Tile, TmemError
+from pytest_nvfp4.tmem.packing import SCALES_ALIGN, Packing, Request, Search, Segment, best_of, pack
 
 _TITLES = ("overlap", "stages", "used", "slack", "allocate", "lead", "fits")
 

@@ -17,7 +17,7 @@ from pytest_nvfp4.device.remote.pieces import pieces
 from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.remote.ticket import Ticket
 from pytest_nvfp4.device.result import DeviceInfo, Result, SimulatedCall
-from pytest_nvfp4.toolchain.device_model import for_arch
+from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.toolchain.trace import Finding
 
 TROUBLE = "remote"

@@ -81,7 +81,7 @@ class _Worker:
         except ImportError as error:
             self._finish("unavailable", Finding("environment", f"torch cannot be imported: {error}"))
         if self._backend == "host":
-            from pytest_nvfp4.toolchain import torch_cuda
+            from pytest_nvfp4.host import torch_cuda
 
             torch_cuda.install()
         elif self._backend == "sim":
@@ -112,12 +112,12 @@ class _Worker:
     def _simulate(self) -> Simulation:
         """Start the simulator; compiled code is kept where it can read it."""
         from pytest_nvfp4.device.worker.simulated import Simulation
-        from pytest_nvfp4.toolchain import hostside
+        from pytest_nvfp4.host import redirect
 
         arch = self._job.kernel.arch if self._job.kernel is not None else "sm_100a"
         dump = self._folder / "ptx"
         dump.mkdir(exist_ok=True)
-        os.environ.update(hostside.environment(dump, arch=arch))
+        os.environ.update(redirect.environment(dump, arch=arch))
         simulating = self._job.simulating if self._job.action == "simulate" else None
         known = [Path(folder) for folder in os.environ.pop(_COMPILED_VARIABLE, "").split(os.pathsep) if folder]
         return Simulation(arch, folder=self._folder, simulating=simulating, compiled=known)

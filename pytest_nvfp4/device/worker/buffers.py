@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from pytest_nvfp4.device.worker.memory import DeviceMemory
+from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
-from pytest_nvfp4.toolchain.streams import Extent
 
 
 @dataclass(slots=True)

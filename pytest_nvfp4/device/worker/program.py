@@ -34,9 +34,10 @@ class _Judged:
 @contextmanager
 def _simulated(folder: Path, judged: _Judged) -> Iterator[None]:
     from pytest_nvfp4.device.job import Simulating
+    from pytest_nvfp4.device.worker.simulator import simulate
     from pytest_nvfp4.device.worker.telling import by_line, told_of
-    from pytest_nvfp4.sim.run.session import LaunchRecord, simulate
-    from pytest_nvfp4.toolchain import hostside
+    from pytest_nvfp4.host import redirect
+    from pytest_nvfp4.sim.run.session import LaunchRecord
 
     how = Simulating.model_validate_json(os.environ.pop(SIMULATING_VARIABLE, "{}"))
 
@@ -52,7 +53,7 @@ def _simulated(folder: Path, judged: _Judged) -> Iterator[None]:
     arch = os.environ.get("CUTE_DSL_ARCH") or _DEFAULT_ARCH
     dump = folder / "ptx"
     dump.mkdir(exist_ok=True)
-    os.environ.update(hostside.environment(dump, arch=arch))
+    os.environ.update(redirect.environment(dump, arch=arch))
     processes = min(4, cores())
     with simulate(
         arch=arch, processes=processes, schedule=how.schedule, races=how.races, race_warnings=how.race_warnings
@@ -78,7 +79,7 @@ def _device(backend: str, folder: Path, judged: _Judged) -> Iterator[None]:
             yield
         return
     if backend == "host":
-        from pytest_nvfp4.toolchain import torch_cuda
+        from pytest_nvfp4.host import torch_cuda
 
         torch_cuda.install()
     yield

@@ -11,15 +11,16 @@ from pytest_nvfp4.cores import cores
 from pytest_nvfp4.device.job import Simulating
 from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers
 from pytest_nvfp4.device.worker.counted import Counted
+from pytest_nvfp4.device.worker.simulator import simulate
 from pytest_nvfp4.device.worker.telling import by_line, told_of
+from pytest_nvfp4.driver.streams import Extent
+from pytest_nvfp4.host.compiled import CompiledModules
+from pytest_nvfp4.host.tensor import HostCudaTensor
+from pytest_nvfp4.host.torch_work import extent
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
 from pytest_nvfp4.sim.memory.globals import Region
-from pytest_nvfp4.sim.run.session import Session, simulate
-from pytest_nvfp4.toolchain.compiled import CompiledModules
-from pytest_nvfp4.toolchain.host_tensor import HostCudaTensor
-from pytest_nvfp4.toolchain.streams import Extent
-from pytest_nvfp4.toolchain.torch_work import extent
+from pytest_nvfp4.sim.run.session import Session
 from pytest_nvfp4.toolchain.worker.findings import Finding
 
 __all__ = ["Simulation"]

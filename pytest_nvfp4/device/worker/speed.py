@@ -34,17 +34,17 @@ def main() -> None:
 
 
 def _measure(arguments: argparse.Namespace, folder: Path) -> None:
+    from pytest_nvfp4.host import redirect
     from pytest_nvfp4.isolation import blas
-    from pytest_nvfp4.toolchain import hostside
 
-    os.environ.update(hostside.environment(folder, arch=arguments.arch))
+    os.environ.update(redirect.environment(folder, arch=arguments.arch))
     os.environ.update(blas.variables())
     from pytest_nvfp4.cores import cores
     from pytest_nvfp4.device.worker.buffers import CallBuffers
     from pytest_nvfp4.device.worker.memory import HostMemory
+    from pytest_nvfp4.device.worker.simulator import simulate
     from pytest_nvfp4.numerics.families import family
     from pytest_nvfp4.problem import GPUMODE, GPUMODE_BENCH
-    from pytest_nvfp4.sim.run.session import simulate
     from pytest_nvfp4.toolchain.worker import contract
     from pytest_nvfp4.toolchain.worker.loading import load
 

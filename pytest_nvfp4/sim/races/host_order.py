@@ -1,6 +1,6 @@
 """Work of different streams that nothing orders: launches, torch's operators, copies, and who calls the user's code.
 
-``toolchain.streams`` knows what orders work; here is what each piece of it touches, by block of memory, as far as later
+``driver.streams`` knows what orders work; here is what each piece of it touches, by block of memory, as far as later
 work may race with it: what the host knows to be complete is dropped, and what later work of the same kind covers. A
 launch is known byte by byte from what the detector saw of it; of memory that kernels must not write only that it was
 read. Launches that run side by side may also wait for each other by flags in memory: one whose strong read is of what
@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_nvfp4.driver.streams import Extent, Key, Streams, Work
 from pytest_nvfp4.sim.fault import Finding, Where
 from pytest_nvfp4.sim.ptx.syntax import Location
 from pytest_nvfp4.sim.races.findings import RACE, WARNING
@@ -36,13 +37,12 @@ from pytest_nvfp4.sim.races.touched import (
     covers,
     speak,
 )
-from pytest_nvfp4.toolchain.streams import Extent, Key, Streams, Work
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.driver.launches import Launch
+    from pytest_nvfp4.driver.user_line import UserLine
     from pytest_nvfp4.sim.memory.globals import GlobalMemory
     from pytest_nvfp4.sim.run.grid import Grid
-    from pytest_nvfp4.toolchain.launches import Launch
-    from pytest_nvfp4.toolchain.user_line import UserLine
 
 __all__ = ["HostOrder"]
 
@@ -86,7 +86,7 @@ class _Gone:
 
 
 class HostOrder:
-    """The watcher of a device's streams (``toolchain.streams.Watcher``).
+    """The watcher of a device's streams (``driver.streams.Watcher``).
 
     Args:
         streams: The streams.

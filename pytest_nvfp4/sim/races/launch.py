@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.sim.fault import Finding
 from pytest_nvfp4.sim.races.access import Access, Who
 from pytest_nvfp4.sim.races.agents import ClusterAgents, Owner, WarpAgent
@@ -25,7 +26,6 @@ from pytest_nvfp4.sim.races.sync_variables import SyncVariables
 from pytest_nvfp4.sim.races.tensor_order import TensorShadow, ordered_by_fences
 from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, ExtentTouched, RegionTouched, Touched
 from pytest_nvfp4.sim.races.warp_lanes import GlobalTouch, Touch, matrix_of
-from pytest_nvfp4.toolchain.streams import Extent
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region

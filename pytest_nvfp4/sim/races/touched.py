@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.toolchain.streams import Extent
+from pytest_nvfp4.driver.streams import Extent
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region

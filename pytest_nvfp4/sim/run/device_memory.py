@@ -5,16 +5,16 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
+from pytest_nvfp4.driver.launches import HostSideError
+from pytest_nvfp4.driver.memory import ALIGN, POISON
 from pytest_nvfp4.sim.memory.arena import Arena
 from pytest_nvfp4.sim.memory.globals import GlobalMemory, Region
-from pytest_nvfp4.toolchain.device_memory import ALIGN, POISON
-from pytest_nvfp4.toolchain.launches import HostSideError
 
 __all__ = ["SimulatedMemory"]
 
 
 class SimulatedMemory:
-    """What torch's and the driver's stand-ins allocate from (``toolchain.device_memory.DeviceMemory``)."""
+    """What torch's and the driver's stand-ins allocate from (``driver.memory.DeviceMemory``)."""
 
     def __init__(self, memory: GlobalMemory) -> None:
         self._memory = memory

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_nvfp4.driver.device_model import B200, DeviceModel
 from pytest_nvfp4.sim.memory.globals import GlobalMemory
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Eager
 from pytest_nvfp4.sim.run.units import HasUnits
-from pytest_nvfp4.toolchain.device_model import B200, DeviceModel
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.monitor import Monitor, Tracer

@@ -1,32 +1,21 @@
-"""A process whose ``device="cuda"`` is the simulator: the DSL's host code runs as it is, its launches run here.
-
-``simulate`` redirects torch and the compiled host code of CuTe DSL (see ``toolchain.hostside`` and
-``toolchain.torch_cuda``) and executes every launch before the call returns. CUTE_DSL_* must have been set before
-cutlass is imported (``hostside.environment``).
-"""
+"""One simulated device and the launches that it has run, each to its end before the call returns."""
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pytest_nvfp4.driver.launches import Launch
 from pytest_nvfp4.sim.fault import Fault, Finding, Where
-from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.races.host_order import HostOrder
-from pytest_nvfp4.sim.run.asynchronous import Asynchronous
-from pytest_nvfp4.sim.run.asynchronous import schedule as make_schedule
 from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.parallel import run_grid
 from pytest_nvfp4.sim.run.programs import Programs
-from pytest_nvfp4.toolchain.compiled import CompiledModules
-from pytest_nvfp4.toolchain.device_model import DeviceModel, for_arch
-from pytest_nvfp4.toolchain.launches import Launch
 
-__all__ = ["LaunchRecord", "Session", "simulate"]
+__all__ = ["LaunchRecord", "Session"]
 
 _BOUNDS = frozenset({"maxnreg", "minnctapersm", "maxnctapersm"})
 """Bounds on a kernel's registers. Without one ptxas ignores ``setmaxnreg`` (its message C7508), and so do we."""
@@ -153,46 +142,3 @@ class Session:
                 "earlier kernels write, or launch without use_pdl",
                 where=Where(kernel=launch.kernel),
             )
-
-
-@contextlib.contextmanager
-def simulate(
-    *,
-    arch: str = "sm_100a",
-    model: DeviceModel | None = None,
-    processes: int = 1,
-    asynchronous: Asynchronous | None = None,
-    schedule: str | int = "eager",
-    races: bool = False,
-    race_warnings: bool = False,
-    compiled: CompiledModules | None = None,
-) -> Iterator[Session]:
-    """Make ``device="cuda"`` and the launches of compiled kernels land in the simulator.
-
-    Args:
-        arch: What kernels are compiled for; it decides what host code is told of the device.
-        model: The device, if not the architecture's own.
-        processes: Processes that may share a large launch.
-        asynchronous: The schedule, if not that of the next argument.
-        schedule: ``eager``, ``lazy``, or the seed of a random one.
-        races: Look for races, by happens-before: inside launches, and between the work of different streams.
-        race_warnings: Tell also of what official kernels leave out (``races.tensor_order``, ``fence.mbarrier_init``).
-        compiled: Modules that need not be compiled again.
-
-    Raises:
-        ValueError: no such schedule.
-        HostSideError: the redirection is already in place, torch sees a real GPU, or the environment is not set.
-    """
-    from pytest_nvfp4.toolchain import hostside, torch_cuda
-
-    machine = Machine(model=model or for_arch(arch), asynchronous=asynchronous or make_schedule(schedule))
-    detector = Detector(warnings=race_warnings) if races or race_warnings else None
-    machine.monitor = detector
-    memory = SimulatedMemory(machine.memory)
-    session = Session(machine, memory, processes=processes)
-    with hostside.install(session.launch, device=machine.model, memory=memory, compiled=compiled) as side:
-        if detector is not None:
-            detector.followed = True
-            session.order = HostOrder(side.streams, machine.memory)
-        with torch_cuda.install(device=machine.model, launches=side.launches, memory=memory):
-            yield session

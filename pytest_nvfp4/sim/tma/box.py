@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.driver.tensormap import OobFill
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.shared import SharedMemory
 from pytest_nvfp4.sim.tma.plan import Plan
-from pytest_nvfp4.toolchain.tensormap import OobFill
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.tma.tile import Tile

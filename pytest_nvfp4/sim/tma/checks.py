@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pytest_nvfp4.driver.tensormap import ElementType, Interleave, Swizzle, TensorMap
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.tma.plan import SWIZZLES
-from pytest_nvfp4.toolchain.tensormap import ElementType, Interleave, Swizzle, TensorMap
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.tma.tile import Tile

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.toolchain.tensormap import Swizzle, SwizzleAtomicity, TensorMap
+from pytest_nvfp4.driver.tensormap import Swizzle, SwizzleAtomicity, TensorMap
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.tma.tile import Tile

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.driver.tensormap import ElementType
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.coverage import note_reduce, note_rows
@@ -41,7 +42,6 @@ from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, WIDTHS, red
 from pytest_nvfp4.sim.tma.spelling import Parts
 from pytest_nvfp4.sim.tma.tensormap import descriptor
 from pytest_nvfp4.sim.tma.tile import Tile
-from pytest_nvfp4.toolchain.tensormap import ElementType
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.lanes import Bits

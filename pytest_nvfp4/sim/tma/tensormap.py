@@ -4,7 +4,7 @@ How kernels change maps is in ``map_changes``. Rules (PTX ISA, "Tensor-map", "me
 
 - A map is 128 bytes in the kernel's parameters, in constant or in global memory, aligned to 64 (CUDA driver API;
   ``.b1024`` objects that are replaced are aligned to 128). Its bit fields were measured through the driver on an
-  H200; see ``toolchain.tensormap``.
+  H200; see ``driver.tensormap``.
 - The copy engine reads maps through a proxy of its own. A map that the kernel changed must be released
   (``tensormap.cp_fenceproxy`` does, or ``fence.proxy.tensormap::generic.release``) and acquired by the CTA that uses
   it (``fence.proxy.tensormap::generic.acquire [map], 128``); else the engine may see the old map: a finding

@@ -19,12 +19,12 @@ from math import prod
 
 import numpy as np
 
+from pytest_nvfp4.driver.tensormap import Swizzle, TensorMap, TensorMapError, decode
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.memory.globals import GlobalMemory, Region
 from pytest_nvfp4.sim.tma.box import Box
 from pytest_nvfp4.sim.tma.checks import check
 from pytest_nvfp4.sim.tma.plan import SWIZZLES, Plan
-from pytest_nvfp4.toolchain.tensormap import Swizzle, TensorMap, TensorMapError, decode
 
 __all__ = ["Tile", "tile_of"]
 

@@ -24,7 +24,7 @@ from pytest_nvfp4.toolchain.worker.loading import load
 from pytest_nvfp4.toolchain.worker.startup import begin_imports, end_imports
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.toolchain import hostside
+    from pytest_nvfp4.host import redirect
 
 _RESULT_VARIABLE = "NVFP4_RESULT_FD"
 _CAPTURE_ERRORS = 5
@@ -189,7 +189,7 @@ def _untouched(session: _Session) -> Finding:
 
 
 def _launch_record(launch: Any, problem: str) -> dict[str, Any]:
-    from pytest_nvfp4.toolchain import tensormap
+    from pytest_nvfp4.driver import tensormap
 
     maps = []
     for index, data in enumerate(launch.params):
@@ -272,18 +272,19 @@ def _import_dsl(session: _Session) -> bool:
     return True
 
 
-def _stand_in(session: _Session, launches: _Launches, stack: contextlib.ExitStack) -> hostside.HostSide:
+def _stand_in(session: _Session, launches: _Launches, stack: contextlib.ExitStack) -> redirect.HostSide:
     """Put a device that is not there behind the driver, and behind torch where the kernel uses it."""
-    from pytest_nvfp4.toolchain import device_model, hostside
-    from pytest_nvfp4.toolchain.compiled import CompiledModules
+    from pytest_nvfp4.driver import device_model
+    from pytest_nvfp4.host import redirect
+    from pytest_nvfp4.host.compiled import CompiledModules
 
     job = session.job
     device = device_model.for_arch(job["arch"])
     modules = CompiledModules(keep=Path(job["compiled"])) if job.get("compiled") else None
-    side = stack.enter_context(hostside.install(launches.note, device=device, compiled=modules))
+    side = stack.enter_context(redirect.install(launches.note, device=device, compiled=modules))
     if contract.uses_torch(session.kernel, session.entry[0] if session.entry else None):
         session.stage("import torch")
-        from pytest_nvfp4.toolchain import torch_cuda
+        from pytest_nvfp4.host import torch_cuda
 
         stack.enter_context(torch_cuda.install(device=device, launches=side.launches))
     return side

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_nvfp4.toolchain.tensormap import ElementType
+from pytest_nvfp4.driver.tensormap import ElementType
 from tests.silicon.cases.copies import DONE, TO_GLOBAL, values
 from tests.silicon.model import Case, case, noise
 from tests.sim.tma.kernels import DATA, copy_in, copy_out, expect, first, prologue, wait

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.sim.fault import Fault, Finding
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.asynchronous import Late
 from pytest_nvfp4.sim.run.machine import Machine
-from pytest_nvfp4.toolchain.device_model import for_arch
 from tests.silicon.sanitizer.maps import MAPS
 from tests.silicon.sanitizer.program import FILE, Program, Said, inputs
 from tests.sim.ptx_case import run_ptx

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_nvfp4.toolchain import hostside
+from pytest_nvfp4.host import redirect
 
 from .catalogue import MODULES, NAMES, SLOW
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
     not all(importlib.util.find_spec(package) for package in ("cutlass", "torch")), reason="needs the DSL and torch"
 )
 
-ROOT = Path(hostside.__file__).parents[2]
+ROOT = Path(redirect.__file__).parents[2]
 MARK = "FEATURE "
 LIMIT_S = 1800
 PLAIN = "mma_f16"
@@ -48,7 +48,7 @@ def run_worker(names: Sequence[str], folder: Path) -> dict[str, dict[str, Any]]:
         result = subprocess.run(
             [sys.executable, "-m", "tests.sim.features.worker", "--brief", "simulate", *remaining],
             cwd=ROOT,
-            env={**os.environ, **hostside.environment(dump), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, **redirect.environment(dump), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
             timeout=LIMIT_S,

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from pytest_nvfp4.toolchain import hostside, torch_cuda
-from pytest_nvfp4.toolchain.launches import Launch
+from pytest_nvfp4.driver.launches import Launch
+from pytest_nvfp4.host import redirect, torch_cuda
 
 from . import catalogue
 
@@ -68,7 +68,7 @@ def said_by(launches: Sequence[Launch]) -> dict[str, Any]:
 def recording() -> Iterator[list[Launch]]:
     """Compile and record launches; nothing executes."""
     launches: list[Launch] = []
-    with hostside.install(launches.append) as side, torch_cuda.install(launches=side.launches):
+    with redirect.install(launches.append) as side, torch_cuda.install(launches=side.launches):
         yield launches
 
 
@@ -90,7 +90,7 @@ def compile_one(feature: Any) -> dict[str, Any]:
 
 
 def simulate_one(feature: Any) -> dict[str, Any]:
-    from pytest_nvfp4.sim.run.session import simulate
+    from pytest_nvfp4.device.worker.simulator import simulate
 
     inputs = feature.kernel_inputs(SEED)
     stdout = io.StringIO()

@@ -13,8 +13,8 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_nvfp4.host import redirect
 from pytest_nvfp4.problem import Group, Problem
-from pytest_nvfp4.toolchain import hostside
 from tests.sim.mutants.outcome import KERNELS
 
 
@@ -314,7 +314,7 @@ EDITS = (
 def main() -> None:
     folder = Path(sys.argv[1])
     chosen = sys.argv[2:]
-    os.environ.update(hostside.environment(folder, arch="sm_100a"))
+    os.environ.update(redirect.environment(folder, arch="sm_100a"))
     from tests.sim.mutants.worker import Bench
 
     kernel = (KERNELS / "sm100.py").read_text()

@@ -19,12 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pytest_nvfp4.host import redirect
 from pytest_nvfp4.problem import Problem
 from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Eager, Lazy
 from pytest_nvfp4.sim.run.programs import Programs
-from pytest_nvfp4.toolchain import hostside
 from tests.sim.mutants import corpus
 from tests.sim.mutants.mutate import Listing
 
@@ -167,7 +167,7 @@ def main() -> None:
     folder, name, *chosen = sys.argv[1:]
     everything = "--everything" in chosen
     subject = corpus.SUBJECTS[name]
-    os.environ.update(hostside.environment(Path(folder), arch=subject.arch))
+    os.environ.update(redirect.environment(Path(folder), arch=subject.arch))
     path = subject.copy(Path(folder))
     bench = Bench(path, arch=subject.arch, folder=Path(folder), problem=subject.problem, family=subject.family)
     names = frozenset(chosen) - {"--everything"}

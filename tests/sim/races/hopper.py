@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pytest_nvfp4.host import redirect
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.asynchronous import Random
-from pytest_nvfp4.toolchain import hostside
 from tests.kernels.sm90_worker import load
 from tests.sim.races.rerun import Again, reruns
 
@@ -135,8 +135,8 @@ class _Watch:
 def main() -> None:
     """Run everything."""
     folder = Path(sys.argv[1])
-    os.environ.update(hostside.environment(folder, arch="sm_90a"))
-    from pytest_nvfp4.sim.run.session import simulate
+    os.environ.update(redirect.environment(folder, arch="sm_90a"))
+    from pytest_nvfp4.device.worker.simulator import simulate
 
     watch = _Watch()
     with reruns(watch), simulate(arch="sm_90a"):

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from pytest_nvfp4.toolchain import hostside
+from pytest_nvfp4.host import redirect
 
 CASES = {
     # name: what the second kernel does, what the first one does
@@ -34,12 +34,12 @@ CASES = {
 def main() -> None:
     """Run every pair."""
     folder = Path(sys.argv[1])
-    os.environ.update(hostside.environment(folder, arch="sm_100a"))
+    os.environ.update(redirect.environment(folder, arch="sm_100a"))
 
     import torch
     from cutlass.cute.runtime import from_dlpack
 
-    from pytest_nvfp4.sim.run.session import simulate
+    from pytest_nvfp4.device.worker.simulator import simulate
     from tests.sim.races.pair import Pair
 
     for name, how in CASES.items():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from pytest_nvfp4.driver.launches import Launch
 from pytest_nvfp4.sim.fault import Fault, Finding
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous
@@ -16,7 +17,6 @@ from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.parallel import run_grid
 from pytest_nvfp4.sim.run.programs import Programs
 from pytest_nvfp4.sim.run.session import Session
-from pytest_nvfp4.toolchain.launches import Launch
 
 __all__ = ["Again", "Outcome", "reruns"]
 

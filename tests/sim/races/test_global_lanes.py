@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.sim.races import warp_lanes
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.machine import Machine
-from pytest_nvfp4.toolchain.device_model import for_arch
 from tests.sim.ptx_case import run_ptx
 from tests.sim.races.test_idioms import SMEM, found
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_nvfp4.driver.streams import PER_THREAD, Extent, Streams
+from pytest_nvfp4.host.graphs import Graph, LaunchQueue
 from pytest_nvfp4.sim.memory.globals import GlobalMemory, Region
 from pytest_nvfp4.sim.races.host_order import HostOrder, _short
-from pytest_nvfp4.toolchain.graphs import Graph, LaunchQueue
-from pytest_nvfp4.toolchain.streams import PER_THREAD, Extent, Streams
 
 SIZE = 64
 MAIN = 0

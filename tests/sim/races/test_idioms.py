@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.asynchronous import Late
 from pytest_nvfp4.sim.run.machine import Machine
-from pytest_nvfp4.toolchain.device_model import for_arch
 from tests.sim.ptx_case import run_ptx
 
 SMEM = "mov.u32 %r0, %tid.x; shr.u32 %r1, %r0, 5; and.b32 %r2, %r0, 31; mov.u32 %r3, smem; mov.u32 %r4, %ctaid.x;"

@@ -6,16 +6,16 @@ import ctypes
 
 import pytest
 
+from pytest_nvfp4.driver.device_model import for_arch
+from pytest_nvfp4.driver.launches import Launch, ModuleImage
+from pytest_nvfp4.driver.streams import Extent, Streams
+from pytest_nvfp4.host.graphs import Graph, LaunchQueue
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.races.host_order import HostOrder
 from pytest_nvfp4.sim.run import parallel
 from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.session import Session
-from pytest_nvfp4.toolchain.device_model import for_arch
-from pytest_nvfp4.toolchain.graphs import Graph, LaunchQueue
-from pytest_nvfp4.toolchain.launches import Launch, ModuleImage
-from pytest_nvfp4.toolchain.streams import Extent, Streams
 from tests.sim.ptx_case import kernel_text
 
 MAIN, A, B = 0, 0x5C01, 0x5C02

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.machine import Machine
-from pytest_nvfp4.toolchain.device_model import for_arch
 from tests.sim.ptx_case import run_ptx
 from tests.sim.races.test_idioms import GATHER, MINE, PEER, REACH, SMEM, STAY, found
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pytest_nvfp4.driver.device_model import for_arch
+from pytest_nvfp4.driver.tensormap import ElementType
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.machine import Machine
-from pytest_nvfp4.toolchain.device_model import for_arch
-from pytest_nvfp4.toolchain.tensormap import ElementType
 from tests.sim.ptx_case import run_ptx
 from tests.sim.tma.kernels import DATA, first, prologue
 from tests.sim.tma.maps import Geometry

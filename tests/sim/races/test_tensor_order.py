@@ -9,13 +9,13 @@ import re
 
 import pytest
 
+from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.parser import parse
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.races.early_use import early_uses
 from pytest_nvfp4.sim.run.machine import Machine
-from pytest_nvfp4.toolchain.device_model import for_arch
 from tests.sim.ptx_case import run_ptx
 
 NAMES = {

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from pytest_nvfp4.host import redirect
 from pytest_nvfp4.sim.races.detector import Detector
-from pytest_nvfp4.toolchain import hostside
 from tests.sim.mutants.mutate import Edit, Listing, Site
 from tests.sim.races.rerun import Again, reruns
 from tests.sim.races.seed import places
@@ -107,7 +107,7 @@ def main() -> None:
     from tests.sim.races.worker import _feature, _sm100
 
     folder = Path(sys.argv[1])
-    os.environ.update(hostside.environment(folder, arch="sm_100a"))
+    os.environ.update(redirect.environment(folder, arch="sm_100a"))
     for name in sys.argv[2:] or TARGETS:
         with reruns(_Target(name)):
             if name == "sm100":

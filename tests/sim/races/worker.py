@@ -14,10 +14,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from pytest_nvfp4.host import redirect
 from pytest_nvfp4.sim.fault import Finding
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.asynchronous import Late
-from pytest_nvfp4.toolchain import hostside
 from tests.sim.mutants.mutate import Listing
 from tests.sim.races.rerun import Again, Outcome, reruns
 from tests.sim.races.seed import places
@@ -89,7 +89,7 @@ class _Target:
 
 
 def _feature(name: str) -> None:
-    from pytest_nvfp4.sim.run.session import simulate
+    from pytest_nvfp4.device.worker.simulator import simulate
     from tests.sim.features import catalogue
 
     feature = catalogue.load()[name]
@@ -126,7 +126,7 @@ def _sm100(folder: Path) -> None:
 def main() -> None:
     """Run what the command line names, or everything."""
     folder = Path(sys.argv[1])
-    os.environ.update(hostside.environment(folder, arch="sm_100a"))
+    os.environ.update(redirect.environment(folder, arch="sm_100a"))
     for name in sys.argv[2:] or dict.fromkeys(seed.target for seed in SEEDS):
         with reruns(_Target(name)):
             if name == "sm100":

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.globals import GlobalMemory
 from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
-from pytest_nvfp4.toolchain.launches import HostSideError
 
 
 def test_a_read_of_freed_memory_names_it() -> None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pytest_nvfp4.driver.device_model import B200
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.run.asynchronous import Lazy
 from pytest_nvfp4.sim.run.machine import Machine
-from pytest_nvfp4.toolchain.device_model import B200
 from tests.sim.ptx_case import run_ptx
 
 FLAG = """

@@ -13,8 +13,8 @@ from cutlass.cute import arch
 from cutlass.cute.nvgpu import cpasync
 from cutlass.cute.runtime import from_dlpack
 
+from pytest_nvfp4.device.worker.simulator import simulate
 from pytest_nvfp4.sim.run.asynchronous import Eager, Lazy
-from pytest_nvfp4.sim.run.session import simulate
 
 ROWS = 32
 SWIZZLES = (0, 1, 2, 3)

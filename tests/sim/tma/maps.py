@@ -3,7 +3,7 @@
 import struct
 from dataclasses import dataclass
 
-from pytest_nvfp4.toolchain.tensormap import ElementType
+from pytest_nvfp4.driver.tensormap import ElementType
 
 BITS = {0: 8, 1: 16, 2: 32, 3: 32, 4: 64, 5: 64, 6: 16, 7: 32, 8: 32, 9: 64, 10: 16, 11: 4, 12: 4, 13: 6}
 

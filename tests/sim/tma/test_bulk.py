@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from pytest_nvfp4.driver.tensormap import ElementType
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.run.asynchronous import Eager, Lazy
-from pytest_nvfp4.toolchain.tensormap import ElementType
 from tests.sim.ptx_case import run_ptx
 from tests.sim.tma.kernels import DATA, copy_in, copy_out, expect, first, noise, prologue, run_tensor, wait
 from tests.sim.tma.maps import Geometry

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.toolchain import hostside
+from pytest_nvfp4.host import redirect
 
-ROOT = Path(hostside.__file__).parents[2]
+ROOT = Path(redirect.__file__).parents[2]
 SHAPE, ROWS = (72, 200), 32
 
 
@@ -24,7 +24,7 @@ def cases(tmp_path_factory):
     result = subprocess.run(
         [sys.executable, "-m", "tests.sim.tma.dsl_worker"],
         cwd=ROOT,
-        env={**os.environ, **hostside.environment(dump), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, **redirect.environment(dump), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         timeout=900,

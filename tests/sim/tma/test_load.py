@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from pytest_nvfp4.driver.tensormap import ElementType
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.run.asynchronous import Eager, Lazy
 from pytest_nvfp4.sim.tma.traffic import Sectors
-from pytest_nvfp4.toolchain.tensormap import ElementType
 from tests.sim.tma.kernels import DATA, copy_out, expect, first, prologue, run_tensor, wait
 from tests.sim.tma.maps import Geometry, loaded
 

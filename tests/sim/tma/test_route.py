@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from pytest_nvfp4.driver.tensormap import ElementType
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.run.asynchronous import Lazy
-from pytest_nvfp4.toolchain.tensormap import ElementType
 from tests.sim.tma.kernels import DATA, copy_out, expect, first, prologue, run_tensor
 from tests.sim.tma.maps import Geometry
 from tests.sim.tma.test_load import expected

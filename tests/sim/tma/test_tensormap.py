@@ -6,6 +6,7 @@ import struct
 import numpy as np
 import pytest
 
+from pytest_nvfp4.driver.tensormap import ElementType
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.grid import Grid
@@ -13,10 +14,9 @@ from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.programs import Programs
 from pytest_nvfp4.sim.tma.map_changes import replaced
 from pytest_nvfp4.sim.tma.tile import tile_of
-from pytest_nvfp4.toolchain.tensormap import ElementType
+from tests.driver.test_tensormap import FROM_DSL
 from tests.sim.tma.kernels import DATA, copy_out, expect, first, noise, prologue, run_tensor, wait
 from tests.sim.tma.maps import Geometry, loaded
-from tests.toolchain.test_tensormap import FROM_DSL
 
 BASE = Geometry(ElementType.F16, (96, 40, 7, 6, 5), (208, 8320, 58240, 349440), (64, 16, 2, 3, 4), (1, 1, 2, 3, 4), 3)
 

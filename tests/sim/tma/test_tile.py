@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_nvfp4.driver.tensormap import ElementType
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.memory.globals import GlobalMemory, Region
 from pytest_nvfp4.sim.memory.shared import RESERVED, SharedMemory
 from pytest_nvfp4.sim.tma.box import gather4, gathered
 from pytest_nvfp4.sim.tma.tile import tile_of
-from pytest_nvfp4.toolchain.tensormap import ElementType
 from tests.sim.tma.maps import BITS, Geometry, loaded, stored
 
 SHARED = 1 << 17

@@ -12,19 +12,19 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from pytest_nvfp4.toolchain import hostside
+from pytest_nvfp4.host import redirect
 
 KERNEL = Path(__file__).parents[3] / "kernels" / "nvfp4_group_gemm" / "sm90.py"
 SHAPES = [(40, 128, 512), (7, 256, 256), (200, 384, 768)]
 
 
 def main() -> None:
-    os.environ.update(hostside.environment(Path(sys.argv[1]), arch="sm_90a"))
+    os.environ.update(redirect.environment(Path(sys.argv[1]), arch="sm_90a"))
     import ml_dtypes
     import numpy as np
     import torch
 
-    from pytest_nvfp4.sim.run.session import simulate
+    from pytest_nvfp4.device.worker.simulator import simulate
 
     task = ModuleType("task")
     task.input_t, task.output_t = tuple, list  # type: ignore[attr-defined]

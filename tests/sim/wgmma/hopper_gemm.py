@@ -11,10 +11,10 @@ import os
 import sys
 from pathlib import Path
 
-from pytest_nvfp4.toolchain import hostside
+from pytest_nvfp4.host import redirect
 
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-os.environ.update(hostside.environment(FOLDER, arch="sm_90a"))
+os.environ.update(redirect.environment(FOLDER, arch="sm_90a"))
 
 import cutlass  # noqa: E402
 import torch  # noqa: E402
@@ -172,7 +172,7 @@ def tensor(value, kind):
 
 
 def main():
-    from pytest_nvfp4.sim.run.session import simulate
+    from pytest_nvfp4.device.worker.simulator import simulate
 
     with simulate(arch="sm_90a") as session:
         for name, (op, (a_kind, b_kind, c_kind), n, a_major, b_major, registers) in CASES.items():

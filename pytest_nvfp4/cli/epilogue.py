@@ -1,0 +1,181 @@
+"""``nvfp4 epilogue``: ways from TMEM to global memory, ranked, with a kernel's own among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from pytest_nvfp4.cli import output
+from pytest_nvfp4.cli.errors import Exit, InputError
+from pytest_nvfp4.cli.options import KernelOptions, json_option, kernel_options
+from pytest_nvfp4.cli.subject import resolve
+from pytest_nvfp4.cli.tmem.columns import table
+from pytest_nvfp4.cli.tmem.options import numbers
+from pytest_nvfp4.cli.tracing import Traced, trace
+from pytest_nvfp4.insights.copies import global_widths
+from pytest_nvfp4.search.epilogue_own import Own, own
+from pytest_nvfp4.search.epilogue_store import EpilogueError, EpilogueTile, Way, rank, ways
+from pytest_nvfp4.text import visible
+from pytest_nvfp4.tmem.usage import usage
+
+_TITLES = ("way", "rank", "sectors/request", "sectors", "lines", "B a lane", "conflicts", "registers", "smem B")
+
+
+def _cells(way: Way, place: int) -> tuple[str, ...]:
+    request = f"{way.sectors_a_request:.4g}" if way.path != "TMA" else "box"
+    return (
+        f"{'> ' if way.own else '  '}{way.name}",
+        str(place),
+        request,
+        f"{way.store.efficiency:.0%}",
+        f"{way.line_efficiency:.0%}",
+        str(way.width),
+        "-" if way.shared is None else str(way.conflicts),
+        str(way.registers),
+        str(way.smem_bytes),
+    )
+
+
+def way_json(way: Way, place: int) -> dict[str, object]:
+    """A way as JSON-ready values."""
+    return {
+        "rank": place,
+        "own": way.own,
+        "way": way.name,
+        "path": way.path,
+        "load": way.load,
+        "thread_value": None if way.thread_value is None else str(way.thread_value),
+        "columns": way.columns,
+        "bytes_a_lane": way.width,
+        "requests": way.store.requests,
+        "sectors": way.store.units,
+        "ideal_sectors": way.store.ideal,
+        "sector_efficiency": way.store.efficiency,
+        "line_efficiency": way.line_efficiency,
+        "bank_conflicts": way.conflicts,
+        "registers": way.registers,
+        "smem_bytes": way.smem_bytes,
+        "swizzle": None if way.swizzle is None else str(way.swizzle),
+        "method": "enumerated",
+    }
+
+
+def chosen(ranked: Sequence[Way], top: int) -> list[tuple[int, Way]]:
+    """The first so many with their ranks, and the kernel's own wherever it is."""
+    placed = list(enumerate(ranked, start=1))
+    return [(place, way) for place, way in placed if place <= top or way.own]
+
+
+def _columns_of(traced: Traced) -> int | None:
+    """Columns of one accumulator of a kernel; None where none is seen."""
+    found = usage([(value.name, value.type) for value in traced.trace.values])
+    if found.formula is not None:
+        return found.formula.stage
+    return next((tensor.columns // tensor.stages for tensor in found.tensors if tensor.role == "acc"), None)
+
+
+def _columns_said(tile: str) -> int:
+    """Columns of a tile that was named. Raises InputError."""
+    given = tile.replace("x", ",").count(",") + 1
+    rows, columns, *_ = numbers(tile, count=3 if given == 3 else 2, option="--tile", form="M,N or M,N,K")
+    if rows != 128:
+        raise InputError(f"--tile {tile}: M = {rows}; a CTA's part has 128 rows, one for each lane of TMEM")
+    return columns
+
+
+@click.command("epilogue")
+@click.argument("kernel", type=click.Path(path_type=Path), required=False)
+@kernel_options
+@click.option("--tile", metavar="M,N[,K]", help="A tile instead of a kernel: of one CTA, so that M is 128.")
+@click.option(
+    "--threads", type=click.Choice(["128", "256", "512"]), help="Threads of the epilogue (128 without a kernel)."
+)
+@click.option("--bits", type=click.Choice(["8", "16", "32"]), help="Bits of an element of C (16 without a kernel).")
+@click.option("--top-k", "top", type=click.IntRange(min=1), default=10, show_default=True, help="How many are shown.")
+@json_option
+@click.pass_context
+def epilogue_command(
+    ctx: click.Context,
+    *,
+    kernel: Path | None,
+    how: KernelOptions,
+    tile: str | None,
+    threads: str | None,
+    bits: str | None,
+    top: int,
+    as_json: bool,
+) -> None:
+    """Ways of an accumulator from TMEM through registers to C, best first, with KERNEL's own among them.
+
+    Every tcgen05.ld shape that divides the columns, direct stores of the widest kind, and staging through shared memory
+    with each swizzle, drained by TMA or by coalesced stores. Ranked by sectors of global memory, cache lines, bytes a
+    lane moves at once, bank conflicts, registers, shared memory: all enumerated from addresses, none of it measured.
+    Exit code 1 if the kernel does not compile or its own way is not known.
+    """
+    if (kernel is None) == (tile is None):
+        raise click.UsageError("give a KERNEL or --tile M,N, one of them")
+    mine: Own | None = None
+    why, compiled = "", True
+    document: dict[str, object] = {}
+    if kernel is not None:
+        traced = trace(resolve(kernel, how))
+        traced.report_findings()
+        compiled = traced.trace.ok
+        mine, why = own(traced.listing.records, stores=global_widths(traced.trace, op="st"))
+        columns = _columns_of(traced)
+        if columns is None:
+            raise InputError(f"{kernel}: no accumulator in TMEM is among its values; name the tile with --tile M,N")
+        document = traced.to_json()
+    else:
+        assert tile is not None
+        columns = _columns_said(tile)
+    try:
+        shape = EpilogueTile(
+            columns,
+            int(threads) if threads else mine.threads if mine else 128,
+            int(bits) if bits else mine.bits if mine else 16,
+        )
+        ranked = rank([*ways(shape), *([mine.way] if mine else [])])
+    except EpilogueError as error:
+        raise InputError(str(error)) from error
+    shown = chosen(ranked, top)
+    if as_json:
+        output.write_json(
+            {
+                **document,
+                "tile": {"columns": shape.n, "threads": shape.threads, "bits": shape.bits},
+                "own": None if mine is None else {"source": mine.source, "rank": ranked.index(mine.way) + 1},
+                "why_no_own": why or None,
+                "ways": len(ranked),
+                "ranked": [way_json(way, place) for place, way in shown],
+            }
+        )
+    else:
+        lines = [*table(_TITLES, [_cells(way, place) for place, way in shown]), ""]
+        lines.append(f"{len(ranked)} ways of 128 x {shape.n} elements of {shape.bits} bits by {shape.threads} threads")
+        if mine is not None:
+            lines.append(visible(f"> the kernel's own, from {mine.source}: {_verdict(mine.way, ranked)}"))
+        elif kernel is not None:
+            lines.append(visible(f"the kernel's own way is not known: {why}"))
+        best = next((way for way in ranked if way.thread_value is not None), None)
+        if best is not None:
+            lines.append(f"layout of the best, (thread, value) -> row + 128 * column: {best.thread_value}")
+        lines.append("enumerated from addresses; nothing was measured")
+        output.write("\n".join(lines))
+    ctx.exit(Exit.FINE if compiled and (kernel is None or mine is not None) else Exit.FAILED)
+
+
+def _verdict(mine: Way, ranked: Sequence[Way]) -> str:
+    place = ranked.index(mine) + 1
+    best = ranked[0]
+    if place == 1:
+        return "none is better"
+    factor = best.store.efficiency / mine.store.efficiency
+    if factor > 1.001:
+        return f"rank {place}; it moves {factor:.3g} times the sectors of the best"
+    lines = best.line_efficiency / mine.line_efficiency
+    if lines > 1.001:
+        return f"rank {place}; it moves the sectors of the best, and touches {lines:.3g} times its cache lines"
+    return f"rank {place}; sectors and lines are those of the best"

@@ -1,0 +1,133 @@
+"""``nvfp4 insights``: what each layout of a kernel says about the hardware, worst first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+
+from pytest_nvfp4.cli import output
+from pytest_nvfp4.cli.errors import Exit, InputError
+from pytest_nvfp4.cli.options import KernelOptions, json_option, kernel_options
+from pytest_nvfp4.cli.subject import matching, resolve
+from pytest_nvfp4.cli.tracing import Traced, trace
+from pytest_nvfp4.insights import copies, structure, warp_requests
+from pytest_nvfp4.insights.model import METHODS, Finding, Insight, Level, Place, worst_first
+from pytest_nvfp4.layout.listing import Record
+from pytest_nvfp4.layout.roles import roles_of
+from pytest_nvfp4.text import plural, visible
+
+
+def findings_of(traced: Traced) -> list[Finding]:
+    """The insights of every layout of a trace, folded by type, worst first."""
+    records = traced.listing.records
+    readable = [record for record in records if record.unreadable is None]
+    extra: dict[str, list[Insight]] = {}
+    widths = {width for op in ("ld", "st") for width in copies.global_widths(traced.trace, op=op)}
+    widest = max(widths, default=warp_requests.PLAIN_BYTES)
+    for scope in dict.fromkeys(copies.scope_of(record.name) for record in readable):
+        mine = [record for record in readable if copies.scope_of(record.name) == scope]
+        walks = copies.walks(mine)
+        fitting = Counter(walk.part.name for walk in walks)
+        for walk in walks:
+            alone = fitting[walk.part.name] == 1
+            extra.setdefault(walk.part.name, []).extend(warp_requests.insights(walk, alone=alone, most_bytes=widest))
+    folded: dict[tuple[str, tuple[Insight, ...]], list[Record]] = {}
+    for record in records:
+        folded.setdefault((record.raw, _insights(record, extra.get(record.name, []))), []).append(record)
+    places = traced.places
+    found = []
+    for (raw, insights), members in folded.items():
+        first = members[0]
+        wrong = first.unreadable is not None
+        roles = None if wrong else roles_of(first.name, first.info)
+        at = tuple(
+            Place(member.name, f"{traced.subject.relative(value.file)}:{value.line}" if value else "-")
+            for member in members
+            for value in [places.get(member.name)]
+        )
+        found.append(Finding(at, raw, raw if wrong else first.canonical, roles.modes if roles else (), insights))
+    return worst_first(found)
+
+
+def _insights(record: Record, more: Iterable[Insight]) -> tuple[Insight, ...]:
+    wrong = record.unreadable
+    if wrong is not None:
+        return (Insight("type", "cannot be read", Level.WRONG, "text", wrong, "the call that made it"),)
+    found = [*structure.of_layout(record.name, record.info, roles_of(record.name, record.info)), *more]
+    return tuple(sorted(dict.fromkeys(found), key=lambda insight: -insight.level))
+
+
+def _names(finding: Finding) -> str:
+    return ", ".join(f"{place.name} ({place.at})" for place in finding.places)
+
+
+def _lines(findings: list[Finding], *, everything: bool) -> Iterator[str]:
+    shown = [finding for finding in findings if finding.level > Level.FINE or everything]
+    for finding in shown:
+        yield visible(f"{finding.level.name:<5} {_names(finding)}")
+        yield visible(f"      {finding.canonical}")
+        if finding.roles:
+            yield visible(f"      modes: ({', '.join(finding.roles)})")
+        for insight in finding.insights:
+            if insight.level is Level.FINE and not everything:
+                continue
+            yield visible(f"      - {insight.signal}: {insight.value}  [{insight.method}]")
+            yield visible(f"        {insight.meaning}")
+            if insight.look_at:
+                yield visible(f"        look at: {insight.look_at}")
+        yield ""
+    yield from _closing(findings, everything=everything)
+
+
+def _closing(findings: list[Finding], *, everything: bool) -> Iterator[str]:
+    counted = {level: sum(len(one.places) for one in findings if one.level is level) for level in reversed(Level)}
+    total = sum(counted.values())
+    yield f"{plural(total, 'layout')}: " + ", ".join(
+        f"{count} {level.name}" for level, count in counted.items() if count
+    )
+    used = dict.fromkeys(insight.method for one in findings for insight in one.insights)
+    yield from (f"  {level.name:<12} {level.meaning}" for level, count in counted.items() if count)
+    yield from (f"  {method:<12} {METHODS[method]}" for method in used)
+    yield "nothing here was measured on a device"
+    if not everything and counted[Level.FINE]:
+        yield f"--all shows the {counted[Level.FINE]} FINE ones and every signal"
+
+
+@click.command("insights")
+@click.argument("kernel", type=click.Path(path_type=Path))
+@kernel_options
+@click.option("--filter", "patterns", multiple=True, metavar="GLOB", help="Only names that fit; may be repeated.")
+@click.option("--all", "everything", is_flag=True, help="Every signal of every layout, the good ones too.")
+@json_option
+@click.pass_context
+def insights_command(
+    ctx: click.Context,
+    *,
+    kernel: Path,
+    how: KernelOptions,
+    patterns: tuple[str, ...],
+    everything: bool,
+    as_json: bool,
+) -> None:
+    """What each layout of KERNEL says about the hardware, worst first.
+
+    Order and overlap (tractable, compact, injective, broadcast), vector width, alignment, TMEM columns, bank
+    conflicts, and the sectors of a warp where a copy, a tile and its partition show who accesses what. Layouts of one
+    type are folded. Every line says how it is known; nothing is measured. Exit code 1 if the kernel does not compile.
+    """
+    traced = trace(resolve(kernel, how))
+    traced.report_findings()
+    findings = findings_of(traced)
+    if patterns:
+        names = matching([place.name for finding in findings for place in finding.places], patterns)
+        if not names and traced.trace.ok:
+            raise InputError(f"{kernel}: none of its layouts fits {', '.join(patterns)}")
+        findings = [finding for finding in findings if any(place.name in names for place in finding.places)]
+    if as_json:
+        output.write_json({**traced.to_json(), "insights": [finding.to_json() for finding in findings]})
+    else:
+        output.write("\n".join(_lines(findings, everything=everything)))
+    ctx.exit(Exit.FINE if traced.trace.ok else Exit.FAILED)

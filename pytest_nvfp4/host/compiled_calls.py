@@ -1,0 +1,371 @@
+"""The C functions that compiled host code calls, answered by Python: modules, kernels, attributes, launches.
+
+Each function of the DSL's runtime library becomes a ctypes callback. A Python exception cannot unwind through C, so it
+is stashed, the host code gets a CUDA error and stops, and whoever called it raises the stashed exception.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import itertools
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pytest_nvfp4.driver import cubin
+from pytest_nvfp4.driver.device_model import DeviceModel
+from pytest_nvfp4.driver.launches import (
+    Dim3,
+    HostSideError,
+    Launch,
+    LaunchAttribute,
+    LaunchRejectedError,
+    ModuleImage,
+)
+from pytest_nvfp4.driver.memory import DeviceMemory
+from pytest_nvfp4.driver.streams import Streams
+from pytest_nvfp4.host.work_calls import WorkCalls
+
+__all__ = ["HostCalls"]
+
+_CUDA_SUCCESS: Final = 0
+_CUDA_ERROR_UNKNOWN: Final = 999  # what the host code sees after a Python exception was stashed
+_FUNC_ATTRIBUTE_STATIC_SMEM: Final = 1
+_FUNC_ATTRIBUTE_MAX_DYNAMIC_SMEM: Final = 8
+_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER: Final = 14
+_PORTABLE_CLUSTER_CTAS: Final = 8
+_DEFAULT_DYNAMIC_SMEM: Final = 49152
+_ATTRIBUTE_BYTES: Final = 72
+_ATTRIBUTE_VALUE_AT: Final = 8
+_MAX_ATTRIBUTES: Final = 64
+_FIRST_HANDLE: Final = 0x5B0000000001
+
+_PTX_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(([^)]*)\)")
+_PTX_PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z]+)(\d+)\s+(?:\.ptr[^,\[]*?\s)?([\w$]+)(?:\[(\d+)\])?")
+
+# C functions of the DSL runtime that host code may reach: every name the library exports on 4.4.0-4.8.1. Those without
+# a stand-in below are overridden too, because the real ones would call into a driver that is not there.
+_RUNTIME_CALLS: Final = (
+    *("_cuDeviceGet", "_cuKernelGetAttribute", "_cuTensorMapEncodeTiled", "_cuLibraryGetGlobal", "_cuLibraryGetKernel"),
+    *("_cuLibraryGetKernelCount", "_cuLibraryGetManaged", "_cuLibraryGetModule", "_cuLibraryGetUnifiedFunction"),
+    *("_cuLibraryLoadData", "_cuLibraryLoadFromFile", "_cuLibraryUnload"),
+    *("_cudaDeviceGetAttribute", "_cudaDeviceSynchronize", "_cudaEventCreate", "_cudaEventDestroy"),
+    *("_cudaEventElapsedTime", "_cudaEventRecord", "_cudaFree", "_cudaFreeAsync", "_cudaFreeHost"),
+    *("_cudaFuncSetAttribute", "_cudaGetDevice", "_cudaGetDeviceCount", "_cudaGetDeviceProperties"),
+    *("_cudaGraphDestroy", "_cudaGraphExecDestroy", "_cudaGraphInstantiate", "_cudaGraphLaunch"),
+    *("_cudaKernelSetAttributeForDevice", "_cudaLaunchKernel", "_cudaLaunchKernelEx", "_cudaLibraryGetGlobal"),
+    *("_cudaLibraryGetKernel", "_cudaLibraryGetKernelCount", "_cudaLibraryGetManaged"),
+    *("_cudaLibraryGetUnifiedFunction", "_cudaLibraryLoadData", "_cudaLibraryLoadFromFile", "_cudaLibraryUnload"),
+    *("_cudaMalloc", "_cudaMallocAsync", "_cudaMallocHost", "_cudaMallocManaged", "_cudaMemcpy", "_cudaMemcpyAsync"),
+    *("_cudaMemset", "_cudaMemsetAsync", "_cudaOccupancyMaxActiveBlocksPerMultiprocessor", "_cudaProfilerStart"),
+    *("_cudaProfilerStop", "_cudaSetDevice", "_cudaStreamAddCallback", "_cudaStreamBeginCapture"),
+    *("_cudaStreamCreate", "_cudaStreamDestroy", "_cudaStreamEndCapture", "_cudaStreamSynchronize"),
+    *("_cudaStreamWaitEvent",),
+)
+_CALLBACK_ARGS: Final = 8  # at least as many as any of them takes; the caller cleans up, so more do no harm
+
+
+class _LaunchConfig(ctypes.Structure):
+    """``cudaLaunchConfig_t`` (CUDA runtime API, driver_types.h)."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("dynamic_smem", ctypes.c_size_t),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint32),
+    )
+
+
+class _Kernel:
+    """One kernel of a loaded module, with the attributes set on it."""
+
+    def __init__(self, entry: cubin.CubinKernel, image: ModuleImage) -> None:
+        self.entry = entry
+        self.image = image
+        self.attributes: dict[int, int] = {}
+
+
+class _Library:
+    """One loaded module: its image and the handle of each kernel."""
+
+    def __init__(self, image: ModuleImage, kernels: Mapping[str, int]) -> None:
+        self.image = image
+        self.kernels = kernels
+
+
+class HostCalls:
+    """State behind the callbacks: loaded modules, device memory, and the exception on its way out."""
+
+    def __init__(
+        self, on_launch: Callable[[Launch], None], *, device: DeviceModel, memory: DeviceMemory, streams: Streams
+    ) -> None:
+        self._on_launch = on_launch
+        self._device = device
+        self._streams = streams
+        self._handles = itertools.count(_FIRST_HANDLE)
+        self._work = WorkCalls(memory, streams, self._handles)
+        self._libraries: dict[int, _Library] = {}
+        self._kernels: dict[int, _Kernel] = {}
+        self._launched = 0
+        self._stashed: BaseException | None = None
+        self._closed = False
+        self._prototype = ctypes.CFUNCTYPE(ctypes.c_int32, *([ctypes.c_void_p] * _CALLBACK_ARGS))
+        self._shared = {name: self._callback(name, self._handler(name)) for name in _RUNTIME_CALLS}
+
+    def callbacks(self, ptx: list[str]) -> dict[str, Any]:
+        """Return a callback for each runtime function, by name, for one engine; keep them as long as the engine.
+
+        ``ptx`` are the texts that the engine's own compile wrote; a module loaded by it takes the one that has all of
+        its kernels.
+        """
+        load = self._callback("_cudaLibraryLoadData", functools.partial(self._load_data, ptx=ptx))
+        return {**self._shared, "_cudaLibraryLoadData": load}
+
+    def take_stashed(self) -> BaseException | None:
+        """Return the exception that a callback caught, once."""
+        stashed, self._stashed = self._stashed, None
+        return stashed
+
+    def close(self) -> None:
+        """Refuse every later call."""
+        self._closed = True
+        self._stashed = None
+
+    def _callback(self, name: str, handler: Callable[..., int | None]) -> Any:
+        def call(*args: int | None) -> int:
+            if self._stashed is not None:
+                return _CUDA_ERROR_UNKNOWN
+            try:
+                if self._closed:
+                    raise HostSideError(f"{name} was called after the host-side stand-ins were removed")
+                return handler(*(value or 0 for value in args)) or _CUDA_SUCCESS
+            except BaseException as error:  # nothing may unwind through C: _reraising raises it again
+                self._stashed = error
+                return _CUDA_ERROR_UNKNOWN
+
+        return self._prototype(call)
+
+    def _handler(self, name: str) -> Callable[..., int | None]:
+        work = self._work
+        table: dict[str, Callable[..., int | None]] = {
+            "_cudaLibraryLoadData": self._load_data,
+            "_cudaLibraryGetKernel": self._get_kernel,
+            "_cudaLibraryUnload": self._unload,
+            "_cudaDeviceGetAttribute": self._device_attribute,
+            "_cudaGetDevice": lambda out, *_: _store_int(out, 0),
+            "_cudaGetDeviceCount": lambda out, *_: _store_int(out, 1),
+            "_cuKernelGetAttribute": self._kernel_attribute,
+            "_cudaKernelSetAttributeForDevice": self._set_kernel_attribute,
+            "_cudaFuncSetAttribute": self._set_kernel_attribute,
+            "_cudaLaunchKernelEx": self._launch,
+            "_cudaDeviceSynchronize": lambda *_: self._streams.synchronize_device(),
+            "_cudaStreamSynchronize": lambda stream, *_: self._streams.synchronize(stream),
+            "_cudaMalloc": lambda out, size, *_: _store_pointer(out, work.allocate(size)),
+            "_cudaMallocAsync": lambda out, size, stream, *_: _store_pointer(out, work.allocate(size, stream)),
+            "_cudaFree": lambda pointer, *_: _discard(work.free(pointer)),
+            "_cudaFreeAsync": lambda pointer, stream, *_: _discard(work.free(pointer, stream)),
+            "_cudaMemcpy": lambda to, source, size, *_: _discard(work.copy(to, source, size, what="cudaMemcpy")),
+            "_cudaMemcpyAsync": lambda to, source, size, _kind, stream, *_: _discard(
+                work.copy(to, source, size, what="cudaMemcpyAsync", stream=stream, waits=False)
+            ),
+            "_cudaMemset": lambda to, value, size, *_: _discard(
+                work.fill(to, bytes([value & 0xFF]), size, what="cudaMemset")
+            ),
+            "_cudaMemsetAsync": lambda to, value, size, stream, *_: _discard(
+                work.fill(to, bytes([value & 0xFF]), size, what="cudaMemsetAsync", stream=stream)
+            ),
+        }
+        return table.get(name) or functools.partial(_refuse_call, name)
+
+    def _load_data(self, out: int, code: int, *_: int, ptx: list[str] | None = None) -> None:
+        image = cubin.image_at(code)
+        entries = cubin.parse(image)
+        text = next((t for t in ptx or [] if set(entries) <= set(_ptx_entries(t))), None)
+        sizes = {name: tuple(size for _, size in entry.params) for name, entry in entries.items()}
+        if text is not None:
+            _check_sizes(sizes, text)
+        registers = {name: entry.registers for name, entry in entries.items() if entry.registers is not None}
+        module = ModuleImage(cubin=image, ptx=text, param_sizes=sizes, registers=registers)
+        kernels = {}
+        for name, entry in entries.items():
+            kernels[name] = next(self._handles)
+            self._kernels[kernels[name]] = _Kernel(entry, module)
+        handle = next(self._handles)
+        self._libraries[handle] = _Library(module, kernels)
+        _store_pointer(out, handle)
+
+    def _unload(self, library: int, *_: int) -> None:
+        for handle in self._library(library).kernels.values():
+            del self._kernels[handle]
+        del self._libraries[library]
+
+    def _library(self, handle: int) -> _Library:
+        library = self._libraries.get(handle)
+        if library is None:
+            raise HostSideError(f"the host code used library handle {handle:#x}, which is not loaded")
+        return library
+
+    def _kernel(self, handle: int) -> _Kernel:
+        kernel = self._kernels.get(handle)
+        if kernel is None:
+            raise HostSideError(f"the host code used kernel handle {handle:#x}, which no loaded module has")
+        return kernel
+
+    def _get_kernel(self, out: int, library: int, name: int, *_: int) -> None:
+        symbol = ctypes.string_at(name).decode()
+        kernels = self._library(library).kernels
+        if symbol not in kernels:
+            raise HostSideError(f"the host code asked for kernel {symbol}, the module has {sorted(kernels)}")
+        _store_pointer(out, kernels[symbol])
+
+    def _device_attribute(self, out: int, attribute: int, *_: int) -> None:
+        names = importlib.import_module("cuda.bindings.driver").CUdevice_attribute
+        name = names(attribute & 0xFFFFFFFF).name.removeprefix("CU_DEVICE_ATTRIBUTE_")
+        values = self._device.attributes()
+        if name not in values:
+            raise HostSideError(f"the device model {self._device.name} has no answer for device attribute {name}")
+        _store_int(out, values[name])
+
+    def _kernel_attribute(self, out: int, attribute: int, kernel: int, *_: int) -> None:
+        which = attribute & 0xFFFFFFFF
+        if which != _FUNC_ATTRIBUTE_STATIC_SMEM:
+            raise HostSideError(f"the host code reads function attribute {which}, only 1 (static smem) is modelled")
+        _store_int(out, self._kernel(kernel).entry.static_smem)
+
+    def _set_kernel_attribute(self, kernel: int, attribute: int, value: int, *_: int) -> None:
+        number = ctypes.c_int32(value & 0xFFFFFFFF).value
+        which = attribute & 0xFFFFFFFF
+        target = self._kernel(kernel)
+        if which == _FUNC_ATTRIBUTE_MAX_DYNAMIC_SMEM:
+            limit = self._device.smem_per_block_optin - target.entry.static_smem
+            if not 0 <= number <= limit:
+                raise LaunchRejectedError(
+                    f"cudaErrorInvalidValue: {target.entry.name} asks for {number} bytes of dynamic shared memory, "
+                    f"{self._device.name} has {limit} beside its {target.entry.static_smem} static ones"
+                )
+        target.attributes[which] = number
+
+    def _launch(self, config_at: int, handle: int, args_at: int, *_: int) -> None:
+        kernel = self._kernel(handle)
+        config = _LaunchConfig.from_address(config_at)
+        if config.attribute_count > _MAX_ATTRIBUTES:
+            raise HostSideError(f"a launch with {config.attribute_count} attributes: the configuration is damaged")
+        attributes = {}
+        for i in range(config.attribute_count):
+            raw = ctypes.string_at(config.attributes + i * _ATTRIBUTE_BYTES, _ATTRIBUTE_BYTES)
+            attributes[int.from_bytes(raw[:4], "little")] = raw[_ATTRIBUTE_VALUE_AT:]
+        cluster = attributes.get(LaunchAttribute.CLUSTER_DIMENSION)
+        sizes = [size for _, size in kernel.entry.params]
+        pointers = (ctypes.c_void_p * len(sizes)).from_address(args_at) if sizes else ()
+        params = []
+        for ordinal, (pointer, size) in enumerate(zip(pointers, sizes, strict=True)):
+            if not pointer:
+                raise LaunchRejectedError(f"cudaErrorInvalidValue: parameter {ordinal} of {kernel.entry.name} is null")
+            params.append(ctypes.string_at(pointer, size))
+        launch = Launch(
+            kernel=kernel.entry.name,
+            grid=_dim3(config.grid),
+            block=_dim3(config.block),
+            cluster=_dim3(memoryview(cluster[:12]).cast("I")) if cluster else (1, 1, 1),
+            dynamic_smem=config.dynamic_smem,
+            stream=config.stream or 0,
+            params=tuple(params),
+            attributes=attributes,
+            module=kernel.image,
+            ordinal=self._launched,
+        )
+        _check_launch(launch, kernel, self._device)
+        self._launched += 1
+        self._on_launch(launch)
+
+
+def _ptx_entries(text: str) -> list[str]:
+    return [match[1] for match in _PTX_ENTRY.finditer(text)]
+
+
+def _ptx_param_sizes(text: str) -> dict[str, tuple[int, ...]]:
+    return {
+        entry[1]: tuple(int(p[2]) // 8 * int(p[4] or 1) for p in _PTX_PARAM.finditer(entry[2]))
+        for entry in _PTX_ENTRY.finditer(text)
+    }
+
+
+def _check_sizes(sizes: Mapping[str, tuple[int, ...]], text: str) -> None:
+    written = _ptx_param_sizes(text)
+    for name, expected in sizes.items():
+        if written[name] != expected:
+            raise HostSideError(
+                f"{name}: the CUBIN describes parameters of {expected} bytes, the PTX of that compile {written[name]}"
+            )
+
+
+def _dim3(values: Any) -> Dim3:
+    return int(values[0]), int(values[1]), int(values[2])
+
+
+def _store_int(out: int, value: int) -> None:
+    ctypes.c_int32.from_address(out).value = value
+
+
+def _store_pointer(out: int, value: int) -> None:
+    ctypes.c_void_p.from_address(out).value = value
+
+
+def _discard(_value: Any) -> None:
+    return None
+
+
+def _refuse_call(name: str, *_: int) -> None:
+    raise HostSideError(f"the compiled host code calls {name.removeprefix('_')}, which has no stand-in without a GPU")
+
+
+def _check_launch(launch: Launch, kernel: _Kernel, device: DeviceModel) -> None:
+    """What ``cudaLaunchKernelEx`` refuses (CUDA runtime API, execution control; programming guide, cluster limits)."""
+    problem = None
+    limits = device.attributes()
+    ctas = math.prod(launch.cluster)
+    for axis, extent, threads in zip("XYZ", launch.grid, launch.block, strict=True):
+        if not 1 <= extent <= limits[f"MAX_GRID_DIM_{axis}"]:
+            problem = f"grid {launch.grid}: {axis} must be 1 to {limits[f'MAX_GRID_DIM_{axis}']}"
+        if not 1 <= threads <= limits[f"MAX_BLOCK_DIM_{axis}"]:
+            problem = f"block {launch.block}: {axis} must be 1 to {limits[f'MAX_BLOCK_DIM_{axis}']}"
+    if problem is None and launch.threads > device.threads_per_block:
+        problem = f"block {launch.block} has {launch.threads} threads, at most {device.threads_per_block}"
+    if problem is not None:
+        raise LaunchRejectedError(f"cudaErrorInvalidConfiguration: {launch.kernel}: {problem}")
+    if not ctas or any(extent % size for extent, size in zip(launch.grid, launch.cluster, strict=True)):
+        raise LaunchRejectedError(
+            f"cudaErrorInvalidClusterSize: {launch.kernel}: the grid {launch.grid} is not a multiple of the cluster "
+            f"{launch.cluster}"
+        )
+    portable = not kernel.attributes.get(_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER)
+    most = _PORTABLE_CLUSTER_CTAS if portable else device.max_cluster_ctas
+    if ctas > most:
+        raise LaunchRejectedError(
+            f"cudaErrorInvalidClusterSize: {launch.kernel}: a cluster of {ctas} CTAs, at most {most}"
+        )
+    allowed = kernel.attributes.get(_FUNC_ATTRIBUTE_MAX_DYNAMIC_SMEM, _DEFAULT_DYNAMIC_SMEM)
+    if launch.dynamic_smem > allowed:
+        raise LaunchRejectedError(
+            f"cudaErrorInvalidValue: {launch.kernel}: {launch.dynamic_smem} bytes of dynamic shared memory, at most "
+            f"{allowed} were reserved"
+        )
+    if launch.cooperative:
+        _check_cooperative(launch, kernel, device)
+
+
+def _check_cooperative(launch: Launch, kernel: _Kernel, device: DeviceModel) -> None:
+    """All CTAs of a cooperative launch must be resident at once; registers, which ptxas allots, are not looked at."""
+    shared = launch.dynamic_smem + kernel.entry.static_smem + device.smem_reserved_per_block
+    by_threads = device.threads_per_sm // max(device.warp_size, launch.threads)
+    fit = device.sm_count * min(device.blocks_per_sm, by_threads, device.smem_per_sm // shared)
+    if launch.ctas > fit:
+        raise LaunchRejectedError(
+            f"cudaErrorCooperativeLaunchTooLarge: {launch.kernel}: {launch.ctas} CTAs, and {fit} of {launch.threads} "
+            f"threads and {shared} bytes of shared memory fit on {device.name} at once"
+        )

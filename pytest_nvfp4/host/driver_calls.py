@@ -1,0 +1,227 @@
+"""Stand-ins for ``cuda.bindings.driver`` and ``cuda.bindings.runtime`` where no driver is installed.
+
+Device memory is host memory, every stream runs its work at once and in issue order (``work_calls``), and no event knows
+a time: an elapsed time is NaN, never a number. What has no stand-in raises :class:`HostSideError` with its name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, Final
+
+from pytest_nvfp4.driver import cubin
+from pytest_nvfp4.driver.device_model import DeviceModel
+from pytest_nvfp4.driver.launches import HostSideError
+from pytest_nvfp4.driver.memory import DeviceMemory
+from pytest_nvfp4.driver.streams import Streams
+from pytest_nvfp4.host.work_calls import WorkCalls, address_of
+
+__all__ = ["DriverCalls"]
+
+_FIRST_HANDLE: Final = 0x5A0000000001  # not a mapped address: a handle used as a pointer faults at once
+
+# Answered by the toolkit's own libraries, so the real functions work without a driver.
+_REAL: Final = frozenset({"cudaGetErrorName", "cudaGetErrorString", "cudaRuntimeGetVersion", "getLocalRuntimeVersion"})
+
+
+class DriverCalls:
+    """Installs and removes the stand-ins. ``memory`` and ``streams`` are the compiled host code's too."""
+
+    def __init__(self, device: DeviceModel, memory: DeviceMemory, streams: Streams) -> None:
+        self._device = device
+        self._driver = importlib.import_module("cuda.bindings.driver")
+        self._runtime = importlib.import_module("cuda.bindings.runtime")
+        self._handles = itertools.count(_FIRST_HANDLE)
+        self._work = WorkCalls(memory, streams, self._handles)
+        self._libraries: dict[int, dict[str, int]] = {}
+        self._kernel_attributes: dict[tuple[int, int], int] = {}
+        self._saved: list[tuple[ModuleType, str, Any]] = []
+        self._primary = next(self._handles)
+        self._context = self._primary  # as after torch's initialisation, which host code takes for granted
+
+    def install(self) -> None:
+        """Replace every function of both modules: by its stand-in, or by one that raises with its name."""
+        tables = ((self._driver, self._driver_table(), "cu"), (self._runtime, self._runtime_table(), "cuda"))
+        for module, table, prefix in tables:
+            for name in dir(module):
+                value = getattr(module, name)
+                is_call = name.startswith(prefix) and callable(value) and not inspect.isclass(value)
+                if not is_call or name in _REAL:
+                    continue
+                self._saved.append((module, name, value))
+                setattr(module, name, table.get(name) or _unmodelled(module.__name__, name))
+
+    def remove(self) -> None:
+        """Put the real functions back."""
+        while self._saved:
+            module, name, value = self._saved.pop()
+            setattr(module, name, value)
+
+    # ---- results -----------------------------------------------------------------------------------------------
+
+    def _cu(self, *values: Any) -> tuple[Any, ...]:
+        return (self._driver.CUresult.CUDA_SUCCESS, *values)
+
+    def _rt(self, *values: Any) -> tuple[Any, ...]:
+        return (self._runtime.cudaError_t.cudaSuccess, *values)
+
+    def _cu_name(self, error: Any) -> tuple[Any, ...]:
+        return self._cu(self._driver.CUresult(int(error)).name.encode())
+
+    # ---- tables ------------------------------------------------------------------------------------------------
+
+    def _driver_table(self) -> dict[str, Callable[..., Any]]:
+        d = self._driver
+        table: dict[str, Callable[..., Any]] = {
+            "cuInit": lambda _flags: self._cu(),
+            "cuDriverGetVersion": lambda: self._cu(self._device.driver_version),
+            "cuGetErrorName": self._cu_name,
+            "cuGetErrorString": self._cu_name,
+            "cuDeviceGet": lambda ordinal: self._cu(d.CUdevice(self._check_ordinal(ordinal))),
+            "cuDeviceGetCount": lambda: self._cu(1),
+            "cuDeviceGetName": lambda length, _device: self._cu(self._device.name.encode()[: length - 1]),
+            "cuDeviceTotalMem": lambda _device: self._cu(self._device.memory_bytes),
+            "cuDeviceGetAttribute": self._device_attribute,
+            "cuDevicePrimaryCtxRetain": lambda _device: self._make_current(self._primary),
+            "cuDevicePrimaryCtxRelease": lambda _device: self._cu(),
+            "cuCtxCreate": lambda *_: self._make_current(next(self._handles)),
+            "cuCtxDestroy": lambda _context: self._cu(),
+            "cuCtxGetCurrent": lambda: self._cu(d.CUcontext(self._context)),
+            "cuCtxSetCurrent": self._set_current,
+            "cuCtxPushCurrent": self._set_current,
+            "cuCtxPopCurrent": lambda: self._cu(d.CUcontext(self._context)),
+            "cuCtxGetDevice": lambda *_: self._cu(d.CUdevice(0)),
+            "cuCtxSynchronize": lambda: self._cu(*self._work.synchronize_device()),
+            "cuLibraryLoadData": lambda code, *_: self._load_library(code),
+            "cuLibraryUnload": self._unload_library,
+            "cuLibraryGetKernel": self._library_kernel,
+            "cuLibraryGetKernelCount": lambda library: self._cu(len(self._library(library))),
+            "cuLibraryEnumerateKernels": lambda count, library: self._cu(
+                [d.CUkernel(handle) for handle in list(self._library(library).values())[:count]]
+            ),
+            "cuKernelGetFunction": lambda kernel: self._cu(d.CUfunction(int(kernel))),
+            "cuFuncSetAttribute": self._set_function_attribute,
+            "cuKernelSetAttribute": lambda attribute, value, kernel, _device: self._set_function_attribute(
+                kernel, attribute, value
+            ),
+            "cuFuncGetAttribute": lambda attribute, function: self._cu(
+                self._kernel_attributes.get((int(function), int(attribute)), 0)
+            ),
+            "cuOccupancyAvailableDynamicSMemPerBlock": lambda _function, blocks, _threads: self._cu(
+                min(self._device.smem_per_sm // blocks, self._device.smem_per_sm) - self._device.smem_reserved_per_block
+            ),
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor": lambda _function, threads, smem: self._cu(
+                self._blocks_per_sm(threads, smem)
+            ),
+            "cuOccupancyMaxActiveClusters": self._max_active_clusters,
+            "cuMemAlloc": lambda size: self._cu(d.CUdeviceptr(self._work.allocate(size))),
+            "cuMemAllocAsync": lambda size, stream: self._cu(d.CUdeviceptr(self._work.allocate(size, stream))),
+            "cuMemFree": lambda pointer: self._cu(*self._work.free(pointer)),
+            "cuMemFreeAsync": lambda pointer, stream: self._cu(*self._work.free(pointer, stream)),
+            "cuMemGetInfo": lambda: self._cu(self._device.memory_bytes, self._device.memory_bytes),
+        }
+        table |= self._work.driver(d, self._cu)
+        return table
+
+    def _runtime_table(self) -> dict[str, Callable[..., Any]]:
+        r = self._runtime
+        return {
+            "cudaGetDeviceCount": lambda: self._rt(1),
+            "cudaGetDevice": lambda: self._rt(0),
+            "cudaSetDevice": self._set_device,
+            "cudaDriverGetVersion": lambda: self._rt(self._device.driver_version),
+            "cudaDeviceGetAttribute": lambda attribute, device: self._rt(self._device_attribute(attribute, device)[1]),
+            "cudaDeviceSynchronize": lambda: self._rt(*self._work.synchronize_device()),
+            "cudaGetLastError": self._rt,
+            "cudaPeekAtLastError": self._rt,
+            "cudaLibraryUnload": lambda _library: self._rt(),
+            "cudaMalloc": lambda size: self._rt(self._work.allocate(size)),
+            "cudaMallocAsync": lambda size, stream: self._rt(self._work.allocate(size, stream)),
+            "cudaFree": lambda pointer: self._rt(*self._work.free(pointer)),
+            "cudaFreeAsync": lambda pointer, stream: self._rt(*self._work.free(pointer, stream)),
+            **self._work.runtime(r, self._rt),
+        }
+
+    # ---- devices, contexts -------------------------------------------------------------------------------------
+
+    def _check_ordinal(self, ordinal: Any) -> int:
+        if int(ordinal):
+            raise HostSideError(f"device {int(ordinal)} was asked for, one device (0) is simulated")
+        return 0
+
+    def _set_device(self, ordinal: Any) -> tuple[Any, ...]:
+        self._check_ordinal(ordinal)
+        return self._rt()
+
+    def _device_attribute(self, attribute: Any, _device: Any) -> tuple[Any, ...]:
+        name = self._driver.CUdevice_attribute(int(attribute)).name.removeprefix("CU_DEVICE_ATTRIBUTE_")
+        values = self._device.attributes()
+        if name not in values:
+            raise HostSideError(f"the device model {self._device.name} has no answer for CU_DEVICE_ATTRIBUTE_{name}")
+        return self._cu(values[name])
+
+    def _make_current(self, handle: int) -> tuple[Any, ...]:
+        self._context = handle
+        return self._cu(self._driver.CUcontext(handle))
+
+    def _set_current(self, context: Any) -> tuple[Any, ...]:
+        self._context = int(context)
+        return self._cu()
+
+    # ---- code --------------------------------------------------------------------------------------------------
+
+    def _load_library(self, code: Any) -> tuple[Any, ...]:
+        image = bytes(code) if isinstance(code, bytes | bytearray) else cubin.image_at(address_of(code))
+        handle = next(self._handles)
+        self._libraries[handle] = {name: next(self._handles) for name in cubin.parse(image)}
+        return self._cu(self._driver.CUlibrary(handle))
+
+    def _library(self, library: Any) -> dict[str, int]:
+        kernels = self._libraries.get(int(library))
+        if kernels is None:
+            raise HostSideError(f"CUlibrary {int(library):#x} is not loaded: unloaded before its last use?")
+        return kernels
+
+    def _unload_library(self, library: Any) -> tuple[Any, ...]:
+        self._library(library)
+        del self._libraries[int(library)]
+        return self._cu()
+
+    def _library_kernel(self, library: Any, name: bytes) -> tuple[Any, ...]:
+        kernels = self._library(library)
+        if name.decode() not in kernels:
+            raise HostSideError(f"kernel {name.decode()} is not in the library, which has {sorted(kernels)}")
+        return self._cu(self._driver.CUkernel(kernels[name.decode()]))
+
+    def _set_function_attribute(self, function: Any, attribute: Any, value: int) -> tuple[Any, ...]:
+        self._kernel_attributes[int(function), int(attribute)] = value
+        return self._cu()
+
+    def _blocks_per_sm(self, threads: int, smem: int) -> int:
+        device = self._device
+        by_smem = device.smem_per_sm // (smem + device.smem_reserved_per_block)
+        return min(device.blocks_per_sm, device.threads_per_sm // threads, by_smem)
+
+    def _max_active_clusters(self, _function: Any, config: Any) -> tuple[Any, ...]:
+        size = 1
+        for attribute in config.attrs:
+            if attribute.id == self._driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+                dims = attribute.value.clusterDim
+                size = dims.x * dims.y * dims.z
+        if size > self._device.max_cluster_ctas:
+            return self._cu(0)
+        return self._cu(self._device.clusters(size))
+
+
+def _unmodelled(module: str, name: str) -> Callable[..., Any]:
+    def call(*_args: Any, **_kwargs: Any) -> Iterator[Any]:
+        raise HostSideError(
+            f"{module}.{name} has no stand-in on a machine without a GPU: run this check on a real device"
+        )
+
+    call.__name__ = name
+    return call

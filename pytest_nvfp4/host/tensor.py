@@ -1,0 +1,317 @@
+"""A tensor of a device that is not there: CUDA metadata over an ordinary CPU tensor.
+
+Every operator on a :class:`HostCudaTensor` is dispatched here, run on the CPU tensors behind it, and its results are
+wrapped again, so the rules of two memories hold: moving copies, mixing devices is an error, ``numpy()`` is an error.
+:mod:`~pytest_nvfp4.host.torch_cuda` redirects ``device="cuda"`` to this class.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Final, Self
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from pytest_nvfp4.driver.launches import HostSideError
+from pytest_nvfp4.driver.memory import DeviceMemory, HostBlocks
+from pytest_nvfp4.driver.streams import Streams
+from pytest_nvfp4.host.half_product import half_product, is_half_product
+from pytest_nvfp4.host.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
+from pytest_nvfp4.host.storage import DeviceStorage
+from pytest_nvfp4.host.torch_work import extent, tell
+
+__all__ = ["HostCudaTensor", "check_index", "dispatch"]
+
+_CPU: Final = torch.device("cpu")
+_DL_CUDA: Final = 2
+
+# They change a tensor's shape, strides or storage in place; a wrapper's metadata cannot follow.
+_METADATA_IN_PLACE: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("as_strided_", "detach_", "resize_", "resize_as_", "set_", "squeeze_", "swapaxes_", "swapdims_"),
+        *("t_", "transpose_", "unsqueeze_", "rename_", "set_data"),
+    )
+)
+# Operators that copy between devices, and those whose indices (argument 1) may stay on the CPU.
+_UNINITIALISED: Final = frozenset(
+    f"aten::{name}"
+    for name in ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+)
+_PRODUCTS: Final = frozenset({"aten::mm", "aten::bmm"})
+_COPIES: Final = frozenset({"aten::copy_", "aten::_to_copy"})
+_INDEXED: Final = frozenset({"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"})
+
+
+class HostCudaTensor(torch.Tensor):
+    """A tensor of the modelled device. ``host`` is the CPU tensor that holds its elements."""
+
+    host: torch.Tensor
+    memory: ClassVar[DeviceMemory] = HostBlocks()
+    """Where the elements of new device tensors live; the installed redirection may put another in its place."""
+    streams: ClassVar[Streams] = Streams()
+    """Who hears of the work of operators; the same."""
+
+    @staticmethod
+    def __new__(cls: type[Self], host: torch.Tensor) -> Self:
+        """Wrap ``host`` without copying; the wrapper sees every later change of its elements."""
+        wrapper: Self = torch.Tensor._make_wrapper_subclass(
+            cls,
+            host.size(),
+            strides=host.stride(),
+            storage_offset=host.storage_offset(),
+            dtype=host.dtype,
+            device=torch.device("cuda", 0),
+            requires_grad=False,
+        )
+        wrapper.host = host
+        return wrapper
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Answer what C++ would read from the wrapper itself, which has no storage."""
+        kwargs = kwargs or {}
+        answer = _ANSWERS.get(func)
+        if answer is not None:
+            return answer(*args, **kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operator that has a device tensor among its arguments."""
+        return dispatch(func, args, kwargs or {}, generator=None)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        """Export as DLPack with device kDLCUDA, sharing the elements."""
+        return _cuda_capsule(self.host, kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:  # type: ignore[override]
+        """Return ``(kDLCUDA, 0)``."""
+        return _DL_CUDA, 0
+
+    def record_stream(self, s: Any) -> None:
+        """The memory is used on another stream too. (C++ would not take a stream that is not its own.)"""
+        HostCudaTensor.streams.lent(self.host.data_ptr(), int(s.cuda_stream))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickling would lose the device.
+
+        :raises HostSideError: always; move the tensor to the CPU first.
+        """
+        raise HostSideError("a cuda tensor cannot be pickled without a GPU: call .cpu() first")
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"{repr(_read(self))[:-1]}, device='cuda:0')"
+
+
+def _read(tensor: Any) -> torch.Tensor:
+    """What the host gets of a tensor, for which it waits."""
+    HostCudaTensor.streams.work("a read by the host", reads=[extent(tensor.host)], waits=True)
+    return tensor.host  # type: ignore[no-any-return]
+
+
+def _numpy(_tensor: torch.Tensor, **_kwargs: Any) -> Any:
+    raise TypeError(
+        "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+    )
+
+
+def _array(_tensor: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
+    return _numpy(_tensor)
+
+
+def _array_interface(tensor: Any, *_args: Any) -> dict[str, Any]:
+    """What torch says, with the address of the elements in place of the wrapper's, which is none."""
+    with torch._C.DisableTorchFunctionSubclass():
+        told: dict[str, Any] = dict(tensor.__cuda_array_interface__)
+    told["data"] = (tensor.host.data_ptr() if tensor.numel() else 0, False)
+    return told
+
+
+def _storage_refused(name: str) -> Callable[..., Any]:
+    def call(*_args: Any, **_kwargs: Any) -> Any:
+        raise HostSideError(f"torch.Tensor.{name} of a cuda tensor has no stand-in without a GPU: use data_ptr()")
+
+    return call
+
+
+def _pinned(*_args: Any, **_kwargs: Any) -> Any:
+    raise RuntimeError("cannot pin 'torch.cuda.FloatTensor': only dense CPU tensors can be pinned")
+
+
+_ANSWERS: Final[dict[Any, Callable[..., Any]]] = {
+    torch.Tensor.data_ptr: lambda tensor: tensor.host.data_ptr(),
+    torch.Tensor.tolist: lambda tensor: _read(tensor).tolist(),
+    torch.Tensor.numpy: _numpy,
+    torch.Tensor.__array__: _array,
+    torch.Tensor.pin_memory: _pinned,
+    torch.Tensor.is_pinned: lambda _tensor, *_: False,
+    torch.Tensor.get_device: lambda _tensor: 0,
+    torch.Tensor.untyped_storage: lambda tensor: DeviceStorage(tensor.host.untyped_storage(), HostCudaTensor.streams),
+    torch.Tensor.storage: _storage_refused("storage"),
+    torch.Tensor.share_memory_: _storage_refused("share_memory_"),
+    torch.Tensor.__format__: lambda tensor, spec: (
+        format(_read(tensor).item(), spec) if tensor.dim() == 0 else object.__format__(tensor, spec)
+    ),
+    torch.Tensor.__cuda_array_interface__.__get__: _array_interface,
+    torch.Tensor.__repr__: lambda tensor, **_: HostCudaTensor.__repr__(tensor),
+    torch.Tensor.__deepcopy__: lambda tensor, memo: memo.setdefault(id(tensor), tensor.clone()),
+}
+
+
+def _is_cuda(value: Any) -> bool:
+    return isinstance(value, torch.device) and value.type == "cuda"
+
+
+def check_index(device: torch.device) -> None:
+    """Refuse a device other than the one that is simulated.
+
+    :raises HostSideError: the index is not 0.
+    """
+    if device.index not in (None, 0):
+        raise HostSideError(f"device {device} was asked for, one device (cuda:0) is simulated")
+
+
+def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generator: torch.Generator | None) -> Any:
+    """Run the operator ``func`` on host memory and wrap its results as its device semantics ask.
+
+    ``generator`` replaces torch's default CPU generator where a random operator of the device names none.
+
+    :raises RuntimeError: operands on different devices, as torch says it.
+    :raises HostSideError: an operator that has no stand-in.
+    """
+    name = func._schema.name
+    leaves, _ = tree_flatten((args, kwargs))
+    on_device = [leaf for leaf in leaves if isinstance(leaf, HostCudaTensor)]
+    if on_device and name in _METADATA_IN_PLACE:
+        raise HostSideError(
+            f"{name} changes a cuda tensor's shape or storage in place, which has no stand-in without a GPU: "
+            "use the out-of-place form"
+        )
+    if on_device and name not in _COPIES:
+        _check_one_device(name, leaves if name not in _INDEXED else [args[0], *args[2:]])
+    device = kwargs.get("device")
+    devices = [leaf for leaf in leaves if _is_cuda(leaf)]
+    for leaf in devices:
+        check_index(leaf)
+
+    host_args = tree_map_only(HostCudaTensor, lambda tensor: tensor.host, tuple(args))
+    host_kwargs = tree_map_only(HostCudaTensor, lambda tensor: tensor.host, dict(kwargs))
+    host_args = tree_map_only(torch.device, lambda d: _CPU if d.type == "cuda" else d, host_args)
+    host_kwargs = tree_map_only(torch.device, lambda d: _CPU if d.type == "cuda" else d, host_kwargs)
+    to_device = device.type == "cuda" if isinstance(device, torch.device) else bool(on_device or devices)
+    if host_kwargs.get("pin_memory"):
+        host_kwargs["pin_memory"] = False  # page-locking changes speed, not content
+    random = torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None
+    if random and to_device and generator is not None:
+        with _drawing_from(generator):
+            result = func(*host_args, **host_kwargs)
+    else:
+        stand_in = _stand_in(name, host_args) if to_device and "out" not in host_kwargs else None
+        result = (stand_in or func)(*host_args, **host_kwargs)
+
+    # In-place and out= operators return one of their arguments, which keeps its device.
+    own = {id(leaf.host if isinstance(leaf, HostCudaTensor) else leaf): leaf for leaf in leaves}
+    viewed = {tensor.host.untyped_storage().data_ptr() for tensor in on_device}
+
+    fresh: list[torch.Tensor] = []
+
+    def wrap(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) in own:
+            found: torch.Tensor = own[id(tensor)]
+            return found
+        if not to_device:
+            return tensor
+        if tensor.untyped_storage().data_ptr() in viewed:
+            return HostCudaTensor(tensor)
+        fresh.append(_device_block(tensor, initialised=name not in _UNINITIALISED))
+        return HostCudaTensor(fresh[-1])
+
+    wrapped = tree_map_only(torch.Tensor, wrap, result)
+    if HostCudaTensor.streams.watcher is not None:
+        tell(HostCudaTensor.streams, func, args, kwargs, fresh=fresh if name not in _UNINITIALISED else [])
+    return wrapped
+
+
+def _stand_in(name: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
+    """What computes an operator that a GPU has and torch's CPU backend has not."""
+    if name == "aten::_scaled_mm" and is_block_scaled(args[0], args[2]):
+        return scaled_mm
+    if name == "aten::_scaled_mm_v2" and is_block_scaled(args[0], args[2][0]):
+        return scaled_mm_v2
+    if name in _PRODUCTS and len(args) == 2 and is_half_product(*args):
+        return half_product
+    return None
+
+
+def _device_block(tensor: torch.Tensor, *, initialised: bool) -> torch.Tensor:
+    """Move a fresh result to memory that starts where a device allocation would."""
+    storage = tensor.untyped_storage()
+    size = storage.nbytes()
+    if not size:
+        return tensor
+    memory, streams = HostCudaTensor.memory, HostCudaTensor.streams
+    address = memory.allocate(size)
+    held = (ctypes.c_char * size).from_address(address)
+    weakref.finalize(held, _give_back, memory, streams, address).atexit = False
+    streams.allocated(address, size, pooled=True)
+    block = torch.frombuffer(held, dtype=torch.uint8)
+    if initialised:
+        ctypes.memmove(address, storage.data_ptr(), size)
+    return block.view(tensor.dtype).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def _give_back(memory: DeviceMemory, streams: Streams, address: int) -> None:
+    streams.freed(address, pooled=True)
+    memory.free(address)
+
+
+def _check_one_device(name: str, operands: Sequence[Any]) -> None:
+    """Refuse what torch refuses: CPU tensors beside device tensors, except those of zero dimensions."""
+    tensors = [leaf for leaf in operands if isinstance(leaf, torch.Tensor)]
+    for tensor in tensors:
+        if not isinstance(tensor, HostCudaTensor) and tensor.dim():
+            raise RuntimeError(
+                f"{name}: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and "
+                f"{tensor.device}!"
+            )
+
+
+@contextlib.contextmanager
+def _drawing_from(generator: torch.Generator) -> Iterator[None]:
+    """Let torch's default generator continue ``generator`` for a while: not every operator takes one."""
+    default = torch.default_generator
+    before = default.get_state()
+    default.set_state(generator.get_state())
+    try:
+        yield
+        generator.set_state(default.get_state())
+    finally:
+        default.set_state(before)
+
+
+def _cuda_capsule(host: torch.Tensor, kwargs: dict[str, Any]) -> Any:
+    """Export ``host`` and rewrite the device field of its DLTensor (DLPack ABI, dlpack.h)."""
+    kwargs = {name: value for name, value in kwargs.items() if name in ("max_version", "copy")}
+    capsule = host.__dlpack__(**kwargs)
+    api = ctypes.pythonapi
+    is_valid = api.PyCapsule_IsValid
+    is_valid.restype, is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
+    pointer = api.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    # DLManagedTensor starts with its DLTensor; DLManagedTensorVersioned has version, context, deleter and flags first.
+    for name, tensor_at in ((b"dltensor", 0), (b"dltensor_versioned", 32)):
+        if is_valid(capsule, name):
+            device_at = pointer(capsule, name) + tensor_at + ctypes.sizeof(ctypes.c_void_p)
+            ctypes.c_int32.from_address(device_at).value = _DL_CUDA
+            return capsule
+    raise HostSideError("torch exported a DLPack capsule of an unknown kind: report the torch version")

@@ -1,0 +1,295 @@
+"""torch's ``device="cuda"`` on a machine without a GPU: real device semantics over host memory.
+
+A "device" tensor is a :class:`~pytest_nvfp4.host.tensor.HostCudaTensor`: a wrapper whose metadata says
+``cuda:0`` and whose bytes live in an ordinary CPU tensor. The rules of two memories hold: ``.cpu()`` and ``.cuda()``
+copy, mixing devices is an error, ``numpy()`` of a device tensor is an error. ``data_ptr()`` is a host address that a
+simulated kernel can read, aligned as torch's CUDA allocator aligns it, and DLPack reports a CUDA device, which the DSL
+needs to see global instead of generic memory. Uninitialised device memory (``torch.empty``) is filled with 0xFF, so
+that whoever relies on zeros is found.
+
+``torch.cuda`` answers for the modelled device. What has no equivalent (profiling ranges that read clocks, IPC) raises
+:class:`HostSideError` with its name; elapsed times are NaN. Random numbers of "device" generators come from torch's CPU
+algorithm, so they are reproducible here but differ from those of a GPU with the same seed.
+
+The overrides are process-wide except that factory functions (``torch.empty(..., device="cuda")``) are redirected in the
+thread that called :func:`install` only, because torch keeps its dispatch modes per thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import SimpleNamespace, TracebackType
+from typing import Any, Final, Self
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_nvfp4.driver.device_model import B200, DeviceModel
+from pytest_nvfp4.driver.launches import HostSideError
+from pytest_nvfp4.driver.memory import DeviceMemory
+from pytest_nvfp4.driver.streams import Streams
+from pytest_nvfp4.host import graphs, torch_driver, torch_streams
+from pytest_nvfp4.host.graphs import LaunchQueue
+from pytest_nvfp4.host.tensor import HostCudaTensor, check_index, dispatch
+
+__all__ = ["HostCudaTensor", "TorchCuda", "install"]
+
+_CPU: Final = torch.device("cpu")
+
+
+class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Redirects operators that name a CUDA device without having a device tensor: factories and ``.to("cuda")``."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = generator
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        return dispatch(func, args, kwargs or {}, generator=self._generator)
+
+
+# torch wraps a mode's __torch_dispatch__ so that the first call imports torch._dynamo, which takes seconds and serves
+# compiled graphs only. The plain function does what is needed here.
+if hasattr(_DispatchMode.__torch_dispatch__, "__wrapped__"):
+    setattr(_DispatchMode, "__torch_dispatch__", _DispatchMode.__torch_dispatch__.__wrapped__)  # noqa: B010
+
+
+class _FunctionMode(TorchFunctionMode):
+    """Redirects the few functions whose C++ moves data to the device below the dispatcher."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.tensor, torch.as_tensor, torch.asarray):
+            device = kwargs.pop("device", None)
+            if device is None and func is not torch.tensor and args and isinstance(args[0], torch.Tensor):
+                device = args[0].device
+            device = torch.empty(0).device if device is None else torch.device(device)
+            if device.type == "cuda":
+                check_index(device)
+                source = args[0] if args else kwargs.get("data")
+                if isinstance(source, HostCudaTensor):
+                    moved = source.clone() if func is torch.tensor or kwargs.get("copy") else source
+                    return moved if kwargs.get("dtype") is None else moved.to(kwargs["dtype"])
+                kwargs.pop("pin_memory", None)
+                return func(*args, device=_CPU, **kwargs).to(device)
+            kwargs["device"] = device
+        elif func is torch.Tensor.pin_memory and not isinstance(args[0], HostCudaTensor):
+            return args[0].clone()  # pinned memory is host memory; only its transfer speed differs
+        return func(*args, **kwargs)
+
+
+def _from_dlpack(original: Callable[..., Any]) -> Callable[..., Any]:
+    def from_dlpack(ext_tensor: Any, **kwargs: Any) -> Any:
+        if isinstance(ext_tensor, HostCudaTensor):
+            return HostCudaTensor(ext_tensor.host.view(ext_tensor.shape))
+        return original(ext_tensor, **kwargs)
+
+    return from_dlpack
+
+
+_TorchGenerator: Final = torch.Generator
+
+
+class _AnyGenerator(type(torch.Generator)):  # type: ignore[misc]
+    """Keeps ``isinstance(torch.default_generator, torch.Generator)`` true while the class is replaced."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _TorchGenerator)
+
+
+class _Generator(torch.Generator, metaclass=_AnyGenerator):
+    """``torch.Generator`` that accepts ``device="cuda"``."""
+
+    _device: torch.device
+
+    def __new__(cls, device: Any = "cpu") -> Self:
+        wanted = torch.device(device)
+        generator: Self = super().__new__(cls, device=_CPU if wanted.type == "cuda" else wanted)  # type: ignore[call-arg]
+        generator._device = torch.device("cuda", 0) if wanted.type == "cuda" else wanted
+        return generator
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self._device
+
+
+def install(
+    *,
+    device: DeviceModel = B200,
+    launches: LaunchQueue | None = None,
+    memory: DeviceMemory | None = None,
+) -> TorchCuda:
+    """Redirect ``device="cuda"`` from now on; the result is a context manager that undoes it.
+
+    :param launches: the host side's, so that CUDA graphs can capture and replay them; without it graphs are refused.
+    :param memory: where device tensors live; the heap by default.
+    :raises HostSideError: the redirection is already in place, or torch sees a real GPU.
+    """
+    side = TorchCuda(device, launches, memory)
+    side.start()
+    return side
+
+
+class TorchCuda:
+    """The installed redirection. Make one with :func:`install`."""
+
+    def __init__(
+        self, device: DeviceModel, launches: LaunchQueue | None = None, memory: DeviceMemory | None = None
+    ) -> None:
+        self._device = device
+        self._memory = memory
+        self._launches = launches
+        self._work = torch_streams.TorchStreams(launches.streams if launches is not None else Streams())
+        self._stack = contextlib.ExitStack()
+        self._generator = torch.Generator()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Install; see :func:`install`."""
+        if getattr(torch.cuda, "_nvfp4_redirected", False):
+            raise HostSideError("torch's cuda redirection is already installed in this process: close it first")
+        if torch.cuda.is_available() and torch.cuda.device_count():  # the first alone may be true without a device
+            raise HostSideError("torch sees a real GPU: run the kernel on it instead of simulating one beside it")
+        # Without a device the CUDA guard of C++ fails; this puts a guard that does nothing in its place.
+        torch._C._ensureCUDADeviceGuardSet()
+        for name, value in self._cuda_table().items():
+            self._patch(torch.cuda, name, value)
+        for owner, name, value in torch_driver.overrides(self._work):
+            self._patch(owner, name, value)
+        self._stack.enter_context(_variables(torch_driver.ENVIRONMENT))
+        self._patch(HostCudaTensor, "streams", self._work.streams)
+        if self._memory is not None:
+            self._patch(HostCudaTensor, "memory", self._memory)
+        self._patch(torch, "Generator", _Generator)
+        self._patch(torch, "from_dlpack", _from_dlpack(vars(torch)["from_dlpack"]))
+        _register_with_dsl()
+        # Module.cuda() must make new parameters: the data of a CPU parameter cannot become a device tensor.
+        overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
+        torch.__future__.set_overwrite_module_params_on_conversion(True)
+        self._stack.callback(torch.__future__.set_overwrite_module_params_on_conversion, overwrites)
+        self._stack.enter_context(_FunctionMode())
+        self._stack.enter_context(_DispatchMode(self._generator))
+
+    def close(self) -> None:
+        """Put torch back; device tensors made before stay usable."""
+        self._stack.close()
+
+    def _patch(self, owner: Any, name: str, value: Any) -> None:
+        missing = object()
+        before = getattr(owner, name, missing)
+        setattr(owner, name, value)
+        if before is missing:
+            self._stack.callback(delattr, owner, name)
+        else:
+            self._stack.callback(setattr, owner, name, before)
+
+    def _cuda_table(self) -> dict[str, Any]:
+        model = self._device
+        properties = SimpleNamespace(
+            name=model.name,
+            major=model.capability[0],
+            minor=model.capability[1],
+            total_memory=model.memory_bytes,
+            multi_processor_count=model.sm_count,
+            is_integrated=0,
+            is_multi_gpu_board=0,
+            max_threads_per_multi_processor=model.threads_per_sm,
+            max_threads_per_block=model.threads_per_block,
+            regs_per_multiprocessor=model.registers_per_sm,
+            shared_memory_per_block=model.smem_per_block,
+            shared_memory_per_block_optin=model.smem_per_block_optin,
+            shared_memory_per_multiprocessor=model.smem_per_sm,
+            L2_cache_size=model.l2_bytes,
+            warp_size=model.warp_size,
+            gcnArchName=model.name,
+        )
+
+        def nothing(*_args: Any, **_kwargs: Any) -> None: ...
+
+        table: dict[str, Any] = {
+            "_nvfp4_redirected": True,
+            "_lazy_init": nothing,
+            "init": nothing,
+            "is_available": lambda: True,
+            "is_initialized": lambda: True,
+            "is_bf16_supported": lambda *_, **__: True,
+            "device_count": lambda: 1,
+            "current_device": lambda: 0,
+            "set_device": self._set_device,
+            "device": self._device_context,
+            "get_device_capability": lambda *_: model.capability,
+            "get_device_name": lambda *_: model.name,
+            "get_device_properties": lambda *_: properties,
+            "get_arch_list": lambda: [f"sm_{model.capability[0]}{model.capability[1]}"],
+            "empty_cache": nothing,
+            "ipc_collect": nothing,
+            "mem_get_info": lambda *_: (model.memory_bytes, model.memory_bytes),
+            "reset_peak_memory_stats": nothing,
+            "manual_seed": self._seed,
+            "manual_seed_all": self._seed,
+            **self._work.table(),
+            "initial_seed": self._generator.initial_seed,
+            "get_rng_state": lambda *_: self._generator.get_state(),
+            "set_rng_state": lambda state, *_: self._generator.set_state(state),
+        }
+        for name in (
+            *("CUDAGraph", "graph", "graph_pool_handle", "make_graphed_callables", "memory_allocated"),
+            *("max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_stats", "memory_snapshot"),
+            *("utilization", "clock_rate", "power_draw", "temperature", "cudart", "can_device_access_peer"),
+        ):
+            table[name] = _no_stand_in(f"torch.cuda.{name}")
+        if self._launches is not None:
+            table |= graphs.torch_table(self._launches, self._work.within)
+        return table
+
+    def _seed(self, seed: int) -> None:
+        self._generator.manual_seed(int(seed))
+
+    def _set_device(self, device: Any) -> None:
+        check_index(torch.device("cuda", device) if isinstance(device, int) else torch.device(device))
+
+    def _device_context(self, device: Any) -> AbstractContextManager[None]:
+        if device is not None:
+            self._set_device(device)
+        return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Variables of the environment that are not set yet."""
+    new = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            os.environ.pop(name, None)
+
+
+def _register_with_dsl() -> None:
+    """Let device tensors be passed to DSL functions as they are: 4.4 looks an argument's exact type up."""
+    if importlib.util.find_spec("cutlass") is None:
+        return
+    registry = importlib.import_module("cutlass.base_dsl.runtime.jit_arg_adapters").JitArgAdapterRegistry
+    adapter = importlib.import_module("cutlass.cute.runtime").TensorAdapter
+    registry.jit_arg_adapter_registry[HostCudaTensor] = adapter
+
+
+def _no_stand_in(name: str) -> Callable[..., Any]:
+    def call(*_args: Any, **_kwargs: Any) -> Any:
+        raise HostSideError(f"{name} has no stand-in on a machine without a GPU: run this check on a real device")
+
+    return call

@@ -1,0 +1,78 @@
+"""What of torch asks the driver without going through ``torch.cuda``: stand-ins for a machine without a GPU.
+
+- ``torch._C._cuda_getCurrentRawStream``, which kernel libraries call to save time, and ``torch.accelerator``.
+- ``torch.compile`` leaves functions as they are: what a compiled one computes is defined by its operators, and those
+  run on the CPU. There is nothing to compile for.
+- Triton's kernels run in Triton's own interpreter, which ``TRITON_INTERPRET=1`` asks for before ``triton`` is imported.
+  Their results are the interpreter's; nothing about them is simulated, checked or counted.
+- Autograd's engine asks CUDA for the streams of a backward pass in C++, and is refused by name.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import torch
+
+from pytest_nvfp4.driver.launches import HostSideError
+from pytest_nvfp4.host.tensor import HostCudaTensor
+from pytest_nvfp4.host.torch_streams import TorchStreams
+
+__all__ = ["ENVIRONMENT", "overrides"]
+
+ENVIRONMENT: Final = {"TRITON_INTERPRET": "1"}
+"""Variables that libraries read when they are imported, or when they define a kernel."""
+
+_ENGINE_S_QUESTION: Final = "hasPrimaryContext"
+
+
+def overrides(work: TorchStreams) -> Iterator[tuple[Any, str, Any]]:
+    """Owners, names and values of what is put in place."""
+    device = torch.device("cuda", 0)
+    yield torch._C, "_cuda_getCurrentRawStream", lambda _device=0: work.current.cuda_stream
+    yield torch, "compile", _compile
+    yield torch.autograd, "_engine_run_backward", _backward(vars(torch.autograd)["_engine_run_backward"])
+    yield torch.cuda, "_sleep", lambda *_: None
+    yield torch.cuda, "get_stream_from_external", lambda data_ptr, *_, **__: work.stream_class(stream_ptr=int(data_ptr))
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None:
+        return
+    for name, value in {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_accelerator": lambda *_, **__: device,
+        "current_device_index": lambda: 0,
+        "current_device_idx": lambda: 0,
+        "current_stream": lambda *_: work.current,
+        "set_stream": work.set,
+        "synchronize": lambda *_, **__: work.streams.synchronize_device(),
+    }.items():
+        if hasattr(accelerator, name):
+            yield accelerator, name, value
+
+
+def _compile(model: Any = None, **_options: Any) -> Any:
+    """``torch.compile``, as a function and as a decorator with options."""
+    if model is None:
+        return lambda function: function
+    return model
+
+
+def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(t_outputs, *args, **kwargs)
+        except RuntimeError as error:
+            outputs = [t_outputs] if isinstance(t_outputs, torch.Tensor) else t_outputs
+            if _ENGINE_S_QUESTION in str(error) and any(isinstance(one, HostCudaTensor) for one in outputs):
+                raise HostSideError(
+                    "a backward pass of cuda tensors has no stand-in without a GPU, because torch's autograd engine "
+                    "asks the driver: call the functions that launch its kernels with gradients of your own, and "
+                    "differentiate the reference on the CPU (tensor.cpu())"
+                ) from None
+            raise
+
+    return run

@@ -1,0 +1,226 @@
+"""Tensor maps, against ones that the DSL's host code wrote and against an encoder made from the bit table."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_nvfp4.driver.tensormap import (
+    ElementType,
+    Interleave,
+    L2Promotion,
+    OobFill,
+    Swizzle,
+    SwizzleAtomicity,
+    TensorMapError,
+    decode,
+    looks_like_tensormap,
+)
+
+# (words 0-7 as CuTe DSL 4.8.1 wrote them for a row-major 256 x 512 tensor, what was asked for)
+FROM_DSL = [
+    (
+        (0x7F0643DFF040, 0x4000246312, 0, 0, 0xFF000001FF, 0, 0x3F00000000000000, 0x3F),
+        (ElementType.F16, (512, 256), (1024,), (64, 64), Swizzle.B128),
+    ),
+    (
+        (0x7F0643DFF040, 0x4000244312, 0, 0, 0xFF000001FF, 0, 0x1F00000000000000, 0x3F),
+        (ElementType.F16, (512, 256), (1024,), (32, 64), Swizzle.B64),
+    ),
+    (
+        (0x7F0643DFF040, 0x4000242312, 0, 0, 0xFF000001FF, 0, 0x0F00000000000000, 0x3F),
+        (ElementType.F16, (512, 256), (1024,), (16, 64), Swizzle.B32),
+    ),
+    (
+        (0x7F0643DFF040, 0x4000240312, 0, 0, 0xFF000001FF, 0, 0x0700000000000000, 0x3F),
+        (ElementType.F16, (512, 256), (1024,), (8, 64), Swizzle.NONE),
+    ),
+    (
+        (0x7F0643DFF040, 0x8000246392, 0, 0, 0xFF000001FF, 0, 0x1F00000000000000, 0x3F),
+        (ElementType.F32, (512, 256), (2048,), (32, 64), Swizzle.B128),
+    ),
+    (
+        (0x7F0643DFF040, 0x2000240012, 0, 0, 0xFF000001FF, 0, 0x3F00000000000000, 0x3F),
+        (ElementType.U8, (512, 256), (512,), (64, 64), Swizzle.NONE),
+    ),
+    (
+        (0x7F0643DFF040, 0x4000246332, 0xC00000004000, 0, 0xFF000001FF, 0x200000002, 0x3F00000000000000, 0x3F),
+        (ElementType.F16, (512, 256, 3, 3), (1024, 262144, 786432), (64, 64, 1, 1), Swizzle.B128),
+    ),
+]
+
+
+def encode(
+    *,
+    address=0x7F0000000000,
+    element=ElementType.F16,
+    dims=(512, 256),
+    strides=(1024,),
+    box=(64, 64),
+    steps=None,
+    swizzle=Swizzle.B128,
+    atomicity=SwizzleAtomicity.B16,
+    interleave=Interleave.NONE,
+    oob=OobFill.ZERO,
+    promotion=L2Promotion.NONE,
+    tf32=0,
+    tag=2,
+    rank=None,
+):
+    """Write the bit table down once more, independently of the decoder."""
+    rank = len(dims) if rank is None else rank
+    steps = steps or (1,) * len(dims)
+    strides = [s >> 4 for s in strides] + [0] * (4 - len(strides))
+    dims = [d - 1 for d in dims] + [0] * (5 - len(dims))
+    box = [b - 1 for b in box] + [0] * (5 - len(box))
+    w1 = tag | (rank - 1) << 4 | element << 7 | interleave << 11 | swizzle << 13 | oob << 15 | tf32 << 16
+    w1 |= promotion << 17 | atomicity << 19 | (strides[0] & 0xFFFFFFFF) << 32
+    w3 = strides[3] & 0xFFFFFFFF
+    for i, stride in enumerate(strides):
+        w3 |= (stride >> 32) << (32 + 4 * i)
+    w6 = dims[4] | box[0] << 56
+    for i, step in enumerate(steps):
+        w6 |= (step - 1) << (32 + 3 * i)
+    w7 = sum(b << (8 * i) for i, b in enumerate(box[1:]))
+    words = (
+        address,
+        w1,
+        strides[1] & 0xFFFFFFFF | (strides[2] & 0xFFFFFFFF) << 32,
+        w3,
+        dims[0] | dims[1] << 32,
+        dims[2] | dims[3] << 32,
+        w6,
+        w7,
+    )
+    return struct.pack("<8Q", *words) + b"\xa5" * 64
+
+
+@pytest.mark.parametrize(("words", "expected"), FROM_DSL)
+def test_reads_maps_written_by_the_dsl(words, expected):
+    data = struct.pack("<8Q", *words) + b"\xcc" * 64
+    tm = decode(data)
+    assert (tm.element_type, tm.dims, tm.strides, tm.box, tm.swizzle) == expected
+    assert tm.address == 0x7F0643DFF040
+    assert tm.l2_promotion is L2Promotion.B128
+    assert tm.large
+    assert looks_like_tensormap(data)
+    assert decode(data[:64]) == tm
+
+
+@pytest.mark.parametrize(
+    ("words", "element"),
+    [
+        ((0x10000, 0x800046612, 0, 0, 0x3F000000FF, 0, 0x7F00000000000000, 0x7), ElementType.FP4_PADDED),
+        ((0x10000, 0xC00046692, 0, 0, 0x3F000000FF, 0, 0x7F00000000000000, 0x7), ElementType.FP6_PADDED),
+    ],
+)
+def test_reads_padded_types_written_by_the_dsl(words, element):
+    """64 x 256 elements of E2M1 and of E3M2, with a shared-memory type of 8 bits."""
+    tm = decode(struct.pack("<8Q", *words) + b"\xcc" * 64)
+    assert (tm.element_type, tm.dims, tm.box, tm.swizzle) == (element, (256, 64), (128, 8), Swizzle.B128)
+    assert tm.strides == (256 * element.bits // 8,)
+    assert tm.box_bytes == 8 * 128 * element.bits // 8
+
+
+@st.composite
+def maps(draw):
+    rank = draw(st.integers(1, 5))
+    interleave = Interleave.NONE
+    element = draw(st.sampled_from(list(ElementType)))
+    align, whole = (32, 128) if element.padded else (16, 1)
+    unit = 128 // element.bits
+    swizzle = draw(st.sampled_from((Swizzle.NONE, Swizzle.B128) if element.padded else list(Swizzle)))
+    atoms = [atom for atom in SwizzleAtomicity if not element.padded or atom is not SwizzleAtomicity.B32_FLIP_8B]
+    widest = swizzle.span_bytes // 16 if swizzle else 16
+    inner = 128 if element.padded else unit * draw(st.integers(1, min(widest, 256 // unit)))
+    floats = {ElementType.F16, ElementType.F32, ElementType.F32_FTZ, ElementType.F64, ElementType.BF16}
+    return {
+        "address": align * draw(st.integers(1, 2**52)),
+        "element": element,
+        "dims": tuple(
+            (whole if not i else 1) * draw(st.integers(1, 2**25 if element.padded else 2**32)) for i in range(rank)
+        ),
+        "strides": tuple(align * draw(st.integers(0, 2**40 // align - 1)) for _ in range(rank - 1)),
+        "box": (inner, *(draw(st.integers(1, 256)) for _ in range(rank - 1))),
+        "steps": tuple(draw(st.integers(1, 8)) for _ in range(rank)),
+        "swizzle": swizzle,
+        "atomicity": draw(st.sampled_from(atoms)),
+        "interleave": interleave,
+        "oob": draw(st.sampled_from(list(OobFill))) if element in floats else OobFill.ZERO,
+        "promotion": draw(st.sampled_from(list(L2Promotion))),
+        "tf32": draw(st.integers(0, 1)) if element is ElementType.F32 else 0,
+    }
+
+
+@given(maps())
+def test_every_field_round_trips(fields):
+    tm = decode(encode(**fields))
+    assert tm.address == fields["address"]
+    assert tm.element_type is fields["element"]
+    assert tm.dims == fields["dims"]
+    assert tm.strides == fields["strides"]
+    assert tm.box == fields["box"]
+    assert tm.element_strides == fields["steps"]
+    assert tm.swizzle is fields["swizzle"]
+    assert tm.swizzle_atomicity is fields["atomicity"]
+    assert tm.interleave is fields["interleave"]
+    assert tm.oob_fill is fields["oob"]
+    assert tm.l2_promotion is fields["promotion"]
+    assert tm.tf32 == bool(fields["tf32"])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tag": 1}, "format tag 0x1"),
+        ({"rank": 7}, "rank 7"),
+        ({"rank": 1}, "dimension 1 is set"),
+        ({"address": 0x7F0000000008}, "not a multiple of 16"),
+        ({"element": 14}, "element type 14"),
+        ({"element": 12}, "must be 128"),
+        ({"interleave": 3}, "interleave 3"),
+        ({"box": (65, 64)}, "not a multiple of 16"),
+        ({"box": (128, 64)}, "wider than the 128-byte swizzle"),
+        ({"interleave": Interleave.B16}, "needs rank 3"),
+        ({"element": ElementType.U16, "oob": OobFill.NAN}, "NaN fill"),
+        ({"tf32": 1}, "tf32"),
+    ],
+)
+def test_refuses_what_no_encoder_writes(change, said):
+    data = encode(**change)
+    with pytest.raises(TensorMapError, match=said):
+        decode(data)
+    assert not looks_like_tensormap(data)
+
+
+@pytest.mark.parametrize(("word", "bit"), [(1, 22), (1, 31), (3, 48), (6, 47), (6, 55), (7, 32), (7, 63)])
+def test_refuses_reserved_bits(word, bit):
+    words = list(struct.unpack("<8Q", encode()[:64]))
+    decode(struct.pack("<8Q", *words))
+    words[word] |= 1 << bit
+    with pytest.raises(TensorMapError, match=f"of word {word}"):
+        decode(struct.pack("<8Q", *words))
+
+
+def test_refuses_a_wrong_size_and_memory_that_is_no_map():
+    with pytest.raises(TensorMapError, match="128 bytes, got 100"):
+        decode(bytes(100))
+    assert not looks_like_tensormap(bytes(128))
+    assert not looks_like_tensormap(b"\xff" * 128)
+    assert not looks_like_tensormap(encode(address=0))
+
+
+def test_box_bytes_count_packed_nibbles_and_element_strides():
+    fp4 = decode(encode(element=ElementType.FP4_PACKED, dims=(256, 128), strides=(128,), box=(256, 128)))
+    assert fp4.box_bytes == 256 * 128 // 2
+    stepped = decode(encode(box=(64, 64), steps=(1, 4)))
+    assert stepped.box_bytes == 64 * 16 * 2
+
+
+def test_describe_names_what_differs_from_the_default():
+    text = decode(encode(steps=(1, 2), oob=OobFill.NAN, promotion=L2Promotion.B256)).describe()
+    assert text.startswith("F16 512x256 strides (1024,) B box 64x64 swizzle B128 at 0x7f0000000000")
+    assert "element strides 1x2" in text
+    assert "out of bounds NaN" in text
+    assert "L2 B256" in text

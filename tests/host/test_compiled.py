@@ -1,0 +1,190 @@
+"""What a trace compiled is what a simulation of the same kernel runs, and of no other kernel."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_nvfp4.device.job import Case, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.sim import SimDevice
+from pytest_nvfp4.device.simulate import Simulated, simulate
+from pytest_nvfp4.host.compiled import folder_of
+from pytest_nvfp4.problem import GPUMODE, parse_shape
+from pytest_nvfp4.toolchain.cache import TraceCache
+from pytest_nvfp4.toolchain.request import TraceRequest
+from pytest_nvfp4.toolchain.tracer import Tracer
+
+from .hostside_worker import PRELUDE, run_script
+
+pytest.importorskip("cutlass")
+
+KERNEL = """
+import cutlass
+import cutlass.cute as cute
+from cutlass.cute.runtime import make_ptr
+
+
+@cute.kernel
+def talk(c: cute.Pointer, number: cutlass.Int32):
+    lane, _, _ = cute.arch.thread_idx()
+    if lane == 0:
+        cute.printf("number %d", number + 7)
+
+
+@cute.jit
+def go(c: cute.Pointer, number: cutlass.Int32):
+    talk(c, number).launch(grid=(1, 1, 1), block=(32, 1, 1))
+
+
+def custom_kernel(data):
+    abc, _, _, sizes = data
+    pointer = make_ptr(cutlass.Float16, abc[0][2].data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
+    cute.compile(go, pointer, cutlass.Int32(0))(pointer, cutlass.Int32(sizes[0][0]))
+    return [c for _, _, c in abc]
+"""
+
+IN_ONE_PROCESS = """
+from pathlib import Path
+from pytest_nvfp4.host.compiled import CompiledModules
+import os
+
+redirect.__exit__(None, None, None)
+side.close()
+store = Path(os.environ["CUTE_DSL_DUMP_DIR"]).parent / "store"
+modules = CompiledModules([store], keep=store)
+side = redirect.install(lambda launch: on_launch(launch), compiled=modules)
+redirect = torch_cuda.install(launches=side.launches)
+
+@cute.kernel
+def add(x: cute.Tensor, n: cutlass.Int32):
+    tidx, _, _ = cute.arch.thread_idx()
+    x[tidx] = x[tidx] + n
+
+@cute.jit
+def once(x: cute.Tensor, n: cutlass.Int32):
+    add(x, n).launch(grid=[n, 1, 1], block=[32, 1, 1])
+
+@cute.jit
+def twice(x: cute.Tensor, n: cutlass.Int32):
+    add(x, n).launch(grid=[2 * n, 1, 1], block=[32, 1, 1])
+
+tensor = from_dlpack(torch.zeros(32, dtype=torch.int32, device="cuda"))
+said["reused"] = []
+for function in (once, once, twice, twice):
+    cute.compile(function, tensor, 3)(tensor, 3)
+    said["reused"].append(modules.reused)
+cute.compile[cute.OptLevel(1)](once, tensor, 3)
+said["other options"] = modules.reused
+said["grids"] = [launch.grid for launch in launches]
+said["same"] = [launch.module.ptx == launches[0].module.ptx and launch.module.sha256 == launches[0].module.sha256
+                for launch in launches[:2]]
+for entry in store.iterdir():
+    (entry / "module.mlirbc").write_bytes(b"damaged")
+cute.compile(once, tensor, 3)(tensor, 4)
+said["damaged"] = [modules.reused, launches[-1].grid]
+"""
+
+
+def test_the_same_ir_is_compiled_once_and_another_is_compiled(tmp_path: Path) -> None:
+    said = run_script(IN_ONE_PROCESS, tmp_path, prelude=PRELUDE)
+    assert said["reused"] == [0, 1, 1, 2]
+    assert said["other options"] == 2
+    assert said["grids"] == [[3, 1, 1], [3, 1, 1], [6, 1, 1], [6, 1, 1]]
+    assert said["same"] == [True, True]
+    assert said["damaged"] == [2, [4, 1, 1]]
+
+
+class Traced:
+    """A kernel file that was traced, and jobs that simulate it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.kernel = folder / "kernel.py"
+        self.kernel.write_text(KERNEL)
+        self.folder = folder
+        self.tracer = Tracer(root=folder, cache=TraceCache(folder / "cache"))
+        self.trace = self.tracer.trace(TraceRequest(self.kernel, GPUMODE[0]))
+        assert self.trace.ok, self.trace.findings
+
+    def find(self, kernel: KernelSpec, base: Path) -> Sequence[Path]:
+        files = {str(base / file.path): file.sha256 for file in kernel.files}
+        return self.tracer.compiled(files, arch=kernel.arch, options=kernel.compile_options)
+
+    def simulate(self, kernel: Path) -> Simulated:
+        spec, base = KernelSpec.from_files(kernel, arch="sm_100a")
+        case = Case(problem=ProblemSpec.of(parse_shape("5x128x256")), family="gpumode")
+        (done,) = simulate(SimDevice(compiled=self.find), spec, [case], folder=self.folder / "jobs", base=base)
+        assert done.call is not None, done.findings
+        return done
+
+    def printed(self, kernel: Path) -> str:
+        call: Any = self.simulate(kernel).call
+        return str(call.launches[0].printed)
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Traced:
+    return Traced(tmp_path_factory.mktemp("traced"))
+
+
+def test_a_simulation_runs_what_the_trace_compiled(traced: Traced) -> None:
+    store = folder_of(traced.kernel, below=Path(traced.trace.folder or ""))
+    (ptx,) = store.glob("*/*.ptx")
+    text = ptx.read_text()
+    assert text.count(", 7;") == 1
+    # A mark in what was kept shows who runs it. The trace's own artifact may be the same file: it is replaced.
+    ptx.unlink()
+    ptx.write_text(text.replace(", 7;", ", 100;"))
+    assert "number 105" in traced.printed(traced.kernel)
+
+
+def test_a_kernel_that_was_changed_or_lies_elsewhere_is_compiled(traced: Traced, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "kernel.py"
+    elsewhere.write_text(KERNEL)
+    assert "number 12" in traced.printed(elsewhere)
+    spec, base = KernelSpec.from_files(traced.kernel, arch="sm_100a")
+    assert traced.find(spec, base)
+    assert not traced.find(spec.model_copy(update={"arch": "sm_90a"}), base)
+    assert not traced.find(spec.model_copy(update={"compile_options": ("--opt-level 1",)}), base)
+    traced.kernel.write_text(KERNEL + "\n# changed\n")
+    try:
+        spec, base = KernelSpec.from_files(traced.kernel, arch="sm_100a")
+        assert not traced.find(spec, base)
+    finally:
+        traced.kernel.write_text(KERNEL)
+
+
+def test_a_trace_that_was_moved_has_nothing_for_its_new_place(tmp_path: Path) -> None:
+    here, there = tmp_path / "here.py", tmp_path / "there.py"
+    assert folder_of(here, below=tmp_path) != folder_of(there, below=tmp_path)
+    assert folder_of(here, below=tmp_path).name.endswith(hashlib.sha256(str(here).encode()).hexdigest()[:16])
+
+
+POSITIONS = """
+from cutlass._mlir_helpers import op
+import sys
+
+def places(table):
+    op._CO_POSITIONS = table
+    frame = sys._getframe()
+    return [tuple(op._fast_frameinfo(frame).positions), tuple(op._fast_frameinfo(frame).positions)]
+
+ours = getattr(op, "_CO_POSITIONS", None)
+said["patched"] = ours is not None
+if ours is not None:
+    said["same"] = places(ours) == places(type(places.__code__).co_positions)
+    said["many"] = len(set(places(ours)))
+    side.close()
+    said["given back"] = op._CO_POSITIONS is type(places.__code__).co_positions
+"""
+
+
+def test_positions_are_those_of_the_code(tmp_path: Path) -> None:
+    said = run_script(POSITIONS, tmp_path, prelude=PRELUDE)
+    if said["patched"]:
+        assert said["same"]
+        assert said["many"] == 2
+        assert said["given back"]

@@ -1,0 +1,107 @@
+"""``torch._scaled_mm`` of block-scaled operands: against plain loops, and through the redirected device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pytest_nvfp4.driver.launches import HostSideError
+from pytest_nvfp4.host.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
+
+from .hostside_worker import run_script
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def blocked(scales: torch.Tensor) -> torch.Tensor:
+    """Scales ``[rows, columns]`` in tiles of 128 x 4, element by element."""
+    rows, columns = scales.shape
+    tiles, groups = -(-rows // 128), -(-columns // 4)
+    out = torch.zeros(tiles * groups * 512, dtype=torch.uint8)
+    plain = scales.view(torch.uint8)
+    for r in range(rows):
+        for c in range(columns):
+            tile = r // 128 * groups + c // 4
+            out[512 * tile + r % 32 * 16 + r % 128 // 32 * 4 + c % 4] = plain[r, c]
+    return out.view(scales.dtype)
+
+
+def operand(rows: int, k: int, kind: str, seed: int) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+    """Elements, blocked scales, and the values in float64."""
+    rng = np.random.default_rng(seed)
+    if kind == "mxfp8":
+        elements = torch.from_numpy(rng.integers(0, 0x50, (rows, k), dtype=np.uint8)).view(torch.float8_e4m3fn)
+        values = elements.to(torch.float64).numpy()
+    else:
+        codes = rng.integers(0, 16, (rows, k), dtype=np.uint8)
+        elements = torch.from_numpy(codes[:, 0::2] | codes[:, 1::2] << 4).view(torch.float4_e2m1fn_x2)
+        values = E2M1[codes]
+    block = 16 if kind == "nvfp4" else 32
+    columns = -(-k // block)
+    if kind == "nvfp4":
+        scales = torch.from_numpy(rng.integers(0x28, 0x48, (rows, columns), dtype=np.uint8)).view(torch.float8_e4m3fn)
+        factors = scales.to(torch.float64).numpy()
+    else:
+        scales = torch.from_numpy(rng.integers(124, 131, (rows, columns), dtype=np.uint8)).view(torch.float8_e8m0fnu)
+        factors = 2.0 ** (scales.view(torch.uint8).numpy().astype(np.float64) - 127)
+    return elements, blocked(scales), values * np.repeat(factors, block, axis=1)[:, :k]
+
+
+@pytest.mark.parametrize("kind", ["nvfp4", "mxfp4", "mxfp8"])
+@pytest.mark.parametrize(("m", "n", "k"), [(128, 128, 64), (5, 130, 96), (200, 8, 160)])
+def test_it_is_the_product_of_the_scaled_values(kind: str, m: int, n: int, k: int) -> None:
+    a, scale_a, left = operand(m, k, kind, 1)
+    b, scale_b, right = operand(n, k, kind, 2)
+    want = (left @ right.T).astype(np.float32)
+    assert is_block_scaled(a, scale_a)
+    found = scaled_mm(a, b.t(), scale_a, scale_b, out_dtype=torch.float32)
+    assert np.array_equal(found.numpy(), want)
+    half = scaled_mm(a, b.t(), scale_a, scale_b, torch.ones(n), None, torch.float16)
+    assert np.array_equal(half.numpy(), (want + np.float32(1)).astype(np.float16))
+    recipe = [2 if kind == "nvfp4" else 3]
+    whole = [torch.tensor(0.5), torch.tensor(4.0)]
+    found = scaled_mm_v2(
+        a, b.t(), [scale_a, whole[0]], [*recipe, 0], [1, 0], [scale_b, whole[1]], [*recipe, 0], [1, 0],
+        None, torch.float32,
+    )  # fmt: skip
+    assert np.array_equal(found.numpy(), 2 * want)
+
+
+def test_sizes_that_do_not_go_together_are_refused() -> None:
+    a, scale_a, _ = operand(128, 64, "nvfp4", 1)
+    b, scale_b, _ = operand(128, 64, "nvfp4", 2)
+    with pytest.raises(ValueError, match=r"second operand of 128 x 64 .* needs 512 contiguous scales"):
+        scaled_mm(a, b.t(), scale_a, scale_b[:256])
+    with pytest.raises(ValueError, match="k is 64 in the first operand and 32"):
+        scaled_mm(a, b[:, :16].t(), scale_a, scale_b)
+    with pytest.raises(HostSideError, match="scale_result"):
+        scaled_mm(a, b.t(), scale_a, scale_b, None, torch.ones(1))
+    for recipe, swizzle in (([2], [0]), ([1], [1]), ([2, 2], [1, 1])):
+        with pytest.raises(HostSideError, match="has no stand-in"):
+            scaled_mm_v2(a, b.t(), [scale_a] * 2, recipe, swizzle, [scale_b] * 2, recipe, swizzle, None, None)
+
+
+PRELUDE = """
+import json
+import torch
+from pytest_nvfp4.host import torch_cuda
+said = {}
+redirect = torch_cuda.install()
+"""
+
+
+def test_the_redirected_device_has_it_and_keeps_what_the_cpu_can_do(tmp_path: Path) -> None:
+    body = """
+x = torch.full((128, 32), 0x22, dtype=torch.uint8, device="cuda").view(torch.float4_e2m1fn_x2)
+scale = torch.full((512,), 2.0, device="cuda").to(torch.float8_e4m3fn)
+out = torch._scaled_mm(x, x.t(), scale, scale, out_dtype=torch.float16)
+said["blocks"] = [str(out.device), str(out.dtype), out.cpu().unique().tolist()]
+eight = torch.ones(16, 32, device="cuda").to(torch.float8_e4m3fn)
+one = torch.tensor(0.5, device="cuda")
+said["whole"] = torch._scaled_mm(eight, eight.t(), one, one, out_dtype=torch.float32).cpu().unique().tolist()
+"""
+    said = run_script(body, tmp_path, prelude=PRELUDE)
+    assert said == {"blocks": ["cuda:0", "torch.float16", [256.0]], "whole": [8.0]}
