@@ -48,7 +48,7 @@ def test_importing_the_package_imports_nothing() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_of_the_table_exists_and_explains_itself(name, cli) -> None:
-    module = import_module(f"pytest_nvfp4.cli.{COMMANDS[name][0]}")
+    module = import_module(f"pytest_nvfp4.{COMMANDS[name][0]}")
     command = getattr(module, f"{name.replace('-', '_')}_command")
     assert isinstance(command, click.Command)
     assert command.name == name

@@ -17,8 +17,7 @@ from pytest_nvfp4.problem import GPUMODE, parse_shape
 from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.request import TraceRequest
 from pytest_nvfp4.toolchain.tracer import Tracer
-
-from .hostside_worker import PRELUDE, run_script
+from tests.host.redirect_worker import PRELUDE, run_script
 
 pytest.importorskip("cutlass")
 
@@ -52,12 +51,12 @@ from pathlib import Path
 from pytest_nvfp4.host.compiled import CompiledModules
 import os
 
-redirect.__exit__(None, None, None)
+redirected.__exit__(None, None, None)
 side.close()
 store = Path(os.environ["CUTE_DSL_DUMP_DIR"]).parent / "store"
 modules = CompiledModules([store], keep=store)
 side = redirect.install(lambda launch: on_launch(launch), compiled=modules)
-redirect = torch_cuda.install(launches=side.launches)
+redirected = torch_cuda.install(launches=side.launches)
 
 @cute.kernel
 def add(x: cute.Tensor, n: cutlass.Int32):

@@ -8,8 +8,7 @@ import pytest
 
 from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.host.graphs import Graph, LaunchQueue
-
-from .hostside_worker import run_script
+from tests.host.redirect_worker import run_script
 
 
 def test_launches_of_a_capture_are_issued_at_each_replay() -> None:

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from pytest_nvfp4.host.half_product import LARGEST, half_product, is_half_product
-
-from .hostside_worker import run_script
-from .test_scaled_mm import PRELUDE
+from tests.host.redirect_worker import run_script
+from tests.host.test_scaled_mm import PRELUDE
 
 
 def rounded(value: Fraction) -> Fraction:

@@ -9,8 +9,7 @@ from pytest_nvfp4.driver import cubin
 from pytest_nvfp4.driver.device_model import B200
 from pytest_nvfp4.driver.launches import HostSideError, Launch, ModuleImage
 from pytest_nvfp4.host import redirect
-
-from .hostside_worker import PRELUDE, run_script
+from tests.host.redirect_worker import PRELUDE, run_script
 
 KERNELS = """
 @cute.kernel

@@ -10,8 +10,7 @@ import torch
 
 from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.host.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
-
-from .hostside_worker import run_script
+from tests.host.redirect_worker import run_script
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from .hostside_worker import run_script
+from tests.host.redirect_worker import run_script
 
 PRELUDE = """
 import json

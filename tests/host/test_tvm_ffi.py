@@ -12,8 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_nvfp4.host import tvm_ffi
-
-from .hostside_worker import run_script
+from tests.host.redirect_worker import run_script
 
 
 def bytes_of(argument: object, size: int) -> bytes:
