@@ -17,7 +17,7 @@ from pytest_nvfp4.cli.simulation import Runnable, runnable
 if TYPE_CHECKING:
     from pytest_nvfp4.bench.roofline import NoRoofline, Roofline
     from pytest_nvfp4.device.result import SimulatedCall, SimulatedLaunch
-    from pytest_nvfp4.device.simulate import Simulated
+    from pytest_nvfp4.device.simulate import SimulationResult
     from pytest_nvfp4.problem import Problem
 
 _FAMILY = "gpumode"
@@ -87,7 +87,7 @@ def floor_text(line: Roofline | NoRoofline) -> str:
     )
 
 
-def _json(subject: Runnable, pairs: list[tuple[Problem, Simulated]]) -> dict[str, Any]:
+def _json(subject: Runnable, pairs: list[tuple[Problem, SimulationResult]]) -> dict[str, Any]:
     from pytest_nvfp4.bench.cost import cost_facts
     from pytest_nvfp4.bench.roofline import Roofline
 
@@ -125,7 +125,7 @@ def _number(text: str) -> int | float | str:
     return float(text.removesuffix(" %")) if text.endswith(" %") else text
 
 
-def _lines(subject: Runnable, problem: Problem, one: Simulated) -> Iterator[str]:
+def _lines(subject: Runnable, problem: Problem, one: SimulationResult) -> Iterator[str]:
     yield f"{subject.label} on {problem.name} ({_sizes(problem)})"
     if one.status != "passed":
         yield f"  {one.status}:"

@@ -18,7 +18,7 @@ from pytest_nvfp4.settings import SettingsError, find_root, load
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.base import Device
-    from pytest_nvfp4.device.job import Case, KernelSpec
+    from pytest_nvfp4.device.job import JobCase, KernelSpec
     from pytest_nvfp4.device.verdict import CaseVerdict
 
 MODES = ("test", "benchmark", "leaderboard")
@@ -97,10 +97,10 @@ class _Evaluation:
         return PopcornExit.VALIDATION
 
 
-def _cases(problems: Sequence[Problem]) -> list[Case]:
-    from pytest_nvfp4.device.job import Case, ProblemSpec
+def _cases(problems: Sequence[Problem]) -> list[JobCase]:
+    from pytest_nvfp4.device.job import JobCase, ProblemSpec
 
-    return [Case(problem=ProblemSpec.of(problem), family=_FAMILY) for problem in problems]
+    return [JobCase(problem=ProblemSpec.of(problem), family=_FAMILY) for problem in problems]
 
 
 def _words(verdict: CaseVerdict) -> str:

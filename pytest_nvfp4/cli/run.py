@@ -20,7 +20,7 @@ from pytest_nvfp4.schedules import WORDS, is_schedule
 if TYPE_CHECKING:
     from pytest_nvfp4.device.base import Device
     from pytest_nvfp4.device.result import DeviceInfo
-    from pytest_nvfp4.device.simulate import Simulated
+    from pytest_nvfp4.device.simulate import SimulationResult
 
 _DEVICES = ("auto", "sim", "local")
 _FAMILY = "gpumode"
@@ -151,8 +151,8 @@ def _device(subject: Runnable, how: _How, folder: Path) -> Device:
     return found
 
 
-def _run(subject: Runnable, how: _How, device: Device, folder: Path) -> list[Simulated]:
-    from pytest_nvfp4.device.simulate import Simulated, simulate
+def _run(subject: Runnable, how: _How, device: Device, folder: Path) -> list[SimulationResult]:
+    from pytest_nvfp4.device.simulate import SimulationResult, simulate
 
     cases = subject.cases(how.families)
     if device.name == "sim":
@@ -171,12 +171,14 @@ def _run(subject: Runnable, how: _How, device: Device, folder: Path) -> list[Sim
 
     done = Verifier(device, folder=folder, deadline_s=how.timeout_s).verify(subject.spec, cases, base=subject.base)
     return [
-        Simulated(verdict.case, verdict.status, tuple(verdict.findings), None, done.device, done.stdout, done.stderr)
+        SimulationResult(
+            verdict.case, verdict.status, tuple(verdict.findings), None, done.device, done.stdout, done.stderr
+        )
         for verdict in done.verdicts
     ]
 
 
-def _write_trace(file: Path, one: Simulated) -> None:
+def _write_trace(file: Path, one: SimulationResult) -> None:
     if one.trace is None:
         output.note(f"{file} was not written: the kernel did not come to a launch")
         return
@@ -184,7 +186,7 @@ def _write_trace(file: Path, one: Simulated) -> None:
     output.note(f"{file}: open it at https://ui.perfetto.dev; it counts steps of the simulator, not time")
 
 
-def _json(subject: Runnable, device: Device, done: Sequence[Simulated]) -> dict[str, Any]:
+def _json(subject: Runnable, device: Device, done: Sequence[SimulationResult]) -> dict[str, Any]:
     return {
         "kernel": subject.label,
         "arch": subject.spec.arch,
@@ -207,7 +209,7 @@ def _json(subject: Runnable, device: Device, done: Sequence[Simulated]) -> dict[
     }
 
 
-def _lines(subject: Runnable, one: Simulated) -> Iterator[str]:
+def _lines(subject: Runnable, one: SimulationResult) -> Iterator[str]:
     problem = one.case.problem.problem()
     yield f"{subject.label} on {problem.name} with inputs {one.case.family!r}: {one.status}{_on(one.device)}"
     for finding in one.findings[:_MOST_FINDINGS]:

@@ -13,7 +13,7 @@ from pytest_nvfp4.problem import GPUMODE, Problem
 from pytest_nvfp4.settings import find_root, load
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.device.job import Case, KernelSpec
+    from pytest_nvfp4.device.job import JobCase, KernelSpec
     from pytest_nvfp4.toolchain.trace import Finding
 
 ELSE_EXEC = (
@@ -41,12 +41,12 @@ class Runnable:
     problems: tuple[Problem, ...]
     root: Path
 
-    def cases(self, families: Sequence[str]) -> list[Case]:
+    def cases(self, families: Sequence[str]) -> list[JobCase]:
         """Every problem with every family."""
-        from pytest_nvfp4.device.job import Case, ProblemSpec
+        from pytest_nvfp4.device.job import JobCase, ProblemSpec
 
         return [
-            Case(problem=ProblemSpec.of(problem), family=family) for problem in self.problems for family in families
+            JobCase(problem=ProblemSpec.of(problem), family=family) for problem in self.problems for family in families
         ]
 
     def say(self, finding: Finding) -> str:

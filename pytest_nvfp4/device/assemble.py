@@ -13,8 +13,8 @@ from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import (
     CaseReport,
     DeviceInfo,
+    GroupOutput,
     Measurement,
-    Output,
     Result,
     RoundSample,
     SimulatedCall,
@@ -124,7 +124,7 @@ def assemble(job: Job, outcome: Outcome, *, source_names: dict[str, str] | None 
         for report in said.cases
     ]
     try:
-        outputs = tuple(Output.model_validate(output) for output in said.outputs.values())
+        outputs = tuple(GroupOutput.model_validate(output) for output in said.outputs.values())
     except ValidationError as error:
         outputs, status = (), "error"
         said.findings.append(Finding(kind="internal", message=f"the worker's answer is damaged: {error}"))

@@ -160,7 +160,7 @@ class ProblemSpec(_Model):
         return Problem(self.name, tuple(Group(*size) for size in self.sizes), self.seed)
 
 
-class Case(_Model):
+class JobCase(_Model):
     """One call of the kernel: a problem with inputs of a family. The seed is the problem's."""
 
     problem: ProblemSpec
@@ -223,7 +223,7 @@ class Job(_Model):
     id: str
     action: Action
     kernel: KernelSpec | None = None
-    cases: tuple[Case, ...] = ()
+    cases: tuple[JobCase, ...] = ()
     order_seed: int = 0
     row_key: int = Field(default=0, ge=0)
     timing: Timing = Timing()

@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from pytest_nvfp4.device.job import Case
+from pytest_nvfp4.device.job import JobCase
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PlannedCall:
     """One call of the kernel.
 
     Attributes:
@@ -27,7 +27,7 @@ class Call:
     visit: int | None = None
 
 
-def make_plan(cases: tuple[Case, ...], seed: int) -> list[Call]:
+def plan_calls(cases: tuple[JobCase, ...], seed: int) -> list[PlannedCall]:
     """Every case once or twice, shuffled, and for each list of sizes one more with a single row changed.
 
     Half of the calls reuse the memory of an earlier call of equal sizes. The calls with a changed row come last: what
@@ -40,12 +40,12 @@ def make_plan(cases: tuple[Case, ...], seed: int) -> list[Call]:
     for index, case in enumerate(cases):
         by_sizes.setdefault(case.problem.sizes, []).append(index)
     varied = [draw.choice(indices) for indices in by_sizes.values()]
-    plan: list[Call] = []
+    plan: list[PlannedCall] = []
     owners: dict[tuple[tuple[int, int, int, int], ...], list[int]] = {}
     for position, case_index in enumerate([*order, *varied]):
         same = owners.setdefault(cases[case_index].problem.sizes, [])
         reuse = draw.choice(same) if same and draw.random() < 0.5 else None
         if reuse is None:
             same.append(position)
-        plan.append(Call(case_index, reuse, None if position < len(order) else 0))
+        plan.append(PlannedCall(case_index, reuse, None if position < len(order) else 0))
     return plan

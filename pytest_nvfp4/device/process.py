@@ -17,12 +17,12 @@ _WORKER = "pytest_nvfp4.device.worker.__main__"
 _PRELOAD = (
     *PRELOAD,
     "pytest_nvfp4.device.job",
-    "pytest_nvfp4.device.worker.describe",
+    "pytest_nvfp4.device.worker.device_info",
     "pytest_nvfp4.device.worker.offspring",
-    "pytest_nvfp4.device.worker.simulated",
+    "pytest_nvfp4.device.worker.simulation",
     "pytest_nvfp4.device.worker.tamper",
     "pytest_nvfp4.device.worker.verify",
-    "pytest_nvfp4.device.worker.watch",
+    "pytest_nvfp4.device.worker.audit",
 )
 """What a worker imports before its kernel. One for a GPU begins from nothing, as whatever CUDA does it does there."""
 

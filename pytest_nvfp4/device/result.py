@@ -121,7 +121,7 @@ class Blob(_Model):
         return data
 
 
-class Output(_Model):
+class GroupOutput(_Model):
     """What a call left in one group's C, with its guard rows.
 
     Attributes:
@@ -338,7 +338,7 @@ class Result(_Model):
     status: Status
     findings: tuple[Finding, ...] = ()
     device: DeviceInfo | None = None
-    outputs: tuple[Output, ...] = ()
+    outputs: tuple[GroupOutput, ...] = ()
     cases: tuple[CaseReport, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     samples: tuple[RoundSample, ...] = ()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_nvfp4.device.job import Case
+from pytest_nvfp4.device.job import JobCase
 from pytest_nvfp4.numerics.families import family
 from pytest_nvfp4.numerics.inputs import ProblemInput
 from pytest_nvfp4.problem import Problem
@@ -30,7 +30,7 @@ class RowChange:
     data: bytes
 
 
-def set_inputs(case: Case, index: int) -> ProblemInput:
+def set_inputs(case: JobCase, index: int) -> ProblemInput:
     """The inputs of one set before its first visit."""
     problem = case.problem.problem()
     return family(case.family).generate(Problem(problem.name, problem.groups, problem.seed + index))
@@ -52,7 +52,7 @@ def changes(inputs: ProblemInput, *, index: int, visit: int, key: int) -> list[R
     return made
 
 
-def inputs_at(case: Case, *, index: int, visit: int, key: int) -> ProblemInput:
+def inputs_at(case: JobCase, *, index: int, visit: int, key: int) -> ProblemInput:
     """The inputs of a set at a visit: its first inputs with every change up to and including that visit's."""
     base = set_inputs(case, index)
     rows = [group.a.copy() for group in base.groups]

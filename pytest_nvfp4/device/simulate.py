@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_nvfp4.device.base import Device
-from pytest_nvfp4.device.job import Case, Job, KernelSpec, Simulating
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, Simulating
 from pytest_nvfp4.device.result import DeviceInfo, Result, SimulatedCall, Status
 from pytest_nvfp4.toolchain.trace import Finding
 
@@ -16,7 +16,7 @@ _ALONE = frozenset({"error", "timeout", "crashed"})
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
+class SimulationResult:
     """One case, run once.
 
     Attributes:
@@ -29,7 +29,7 @@ class Simulated:
         trace: The timeline as JSON text, where it was asked for.
     """
 
-    case: Case
+    case: JobCase
     status: Status
     findings: tuple[Finding, ...]
     call: SimulatedCall | None
@@ -47,7 +47,7 @@ class Simulated:
 def simulate(
     device: Device,
     kernel: KernelSpec,
-    cases: Sequence[Case],
+    cases: Sequence[JobCase],
     *,
     folder: Path,
     base: Path | None = None,
@@ -57,7 +57,7 @@ def simulate(
     races: bool = False,
     race_warnings: bool = False,
     schedule: str = "eager",
-) -> list[Simulated]:
+) -> list[SimulationResult]:
     """What a kernel does on every case, in their order; a case that ends the process badly spoils no other.
 
     Args:
@@ -87,13 +87,13 @@ def simulate(
 def _run(
     device: Device,
     kernel: KernelSpec,
-    cases: Sequence[Case],
+    cases: Sequence[JobCase],
     *,
     folder: Path,
     base: Path | None,
     deadline_s: float,
     how: Simulating,
-) -> list[Simulated]:
+) -> list[SimulationResult]:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix="job-") as name:
         place = Path(name)
@@ -132,8 +132,8 @@ def _seen(result: Result, index: int) -> tuple[Status, tuple[Finding, ...]]:
 
 
 def _simulated(
-    case: Case, status: Status, findings: tuple[Finding, ...], *, result: Result, index: int, folder: Path
-) -> Simulated:
+    case: JobCase, status: Status, findings: tuple[Finding, ...], *, result: Result, index: int, folder: Path
+) -> SimulationResult:
     call = next((call for call in result.simulated if call.case == index), None)
     trace = None
     if call is not None and call.trace is not None:
@@ -142,4 +142,4 @@ def _simulated(
         except (ValueError, OSError) as error:
             findings += (Finding(kind="internal", message=f"the timeline cannot be read: {error}", severity="warning"),)
         call = call.model_copy(update={"trace": None})
-    return Simulated(case, status, findings, call, result.device, result.stdout, result.stderr, trace)
+    return SimulationResult(case, status, findings, call, result.device, result.stdout, result.stderr, trace)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from pytest_nvfp4.device import rotation
-from pytest_nvfp4.device.job import Case, Job
-from pytest_nvfp4.device.result import Output, Result, RoundSample, Status
+from pytest_nvfp4.device.job import Job, JobCase
+from pytest_nvfp4.device.result import GroupOutput, Result, RoundSample, Status
 from pytest_nvfp4.numerics import fp16
 from pytest_nvfp4.numerics.arrays import HalfBits
 from pytest_nvfp4.numerics.diagnose import explain
@@ -35,7 +35,7 @@ class CaseVerdict:
         groups: The numeric verdict of each group of each call.
     """
 
-    case: Case
+    case: JobCase
     status: Status
     findings: list[Finding] = field(default_factory=list)
     groups: list[GroupVerdict] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Judge:
     def __init__(self) -> None:
         self._cases: dict[tuple[str, str], _Expected] = {}
 
-    def _expected(self, case: Case) -> _Expected:
+    def _expected(self, case: JobCase) -> _Expected:
         key = (case.problem.model_dump_json(), case.family)
         if key not in self._cases:
             self._cases[key] = _Expected.of(family(case.family).generate(case.problem.problem()))
@@ -126,12 +126,12 @@ class Judge:
         ]
 
     def _case(
-        self, case: Case, outputs: list[Output], index: int, result: Result, *, folder: Path, key: int
+        self, case: JobCase, outputs: list[GroupOutput], index: int, result: Result, *, folder: Path, key: int
     ) -> CaseVerdict:
         if result.status != "passed":
             return CaseVerdict(case, result.status, list(result.findings))
         verdict = CaseVerdict(case, "passed")
-        calls: dict[int, list[Output]] = {}
+        calls: dict[int, list[GroupOutput]] = {}
         for output in sorted(outputs, key=lambda output: (output.call, output.group)):
             calls.setdefault(output.call, []).append(output)
         for call, made in calls.items():
@@ -166,7 +166,7 @@ class Judge:
             verdict.status = "cheated" if "cheat" in kinds else "crashed" if kinds == {"internal"} else "failed"
         return verdict
 
-    def _for_call(self, case: Case, outputs: list[Output], *, key: int) -> _Expected:
+    def _for_call(self, case: JobCase, outputs: list[GroupOutput], *, key: int) -> _Expected:
         where = outputs[0].inputs
         if where is None:
             return self._expected(case)
@@ -181,7 +181,7 @@ class Judge:
                 if sample.inputs[0] == index and (wrong := _wrong_part(base, sample, key=key)):
                     verdict.findings.append(_error("mismatch", f"call {sample.call}, while it was timed: {wrong}"))
 
-    def _output(self, verdict: CaseVerdict, output: Output, expected: _Expected, folder: Path) -> None:
+    def _output(self, verdict: CaseVerdict, output: GroupOutput, expected: _Expected, folder: Path) -> None:
         where = f"group {output.group}, call {output.call}"
         if output.returned not in ("c", "other"):
             kind = "cheat" if "not a tensor" in output.returned else "contract"

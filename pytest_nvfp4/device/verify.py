@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_nvfp4.device.base import Device, SendsAhead
-from pytest_nvfp4.device.job import Case, Job, KernelSpec, Timing
+from pytest_nvfp4.device.batch import ALONE, Ran, run_batch
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, Timing
 from pytest_nvfp4.device.result import DeviceInfo, Result
-from pytest_nvfp4.device.together import ALONE, Ran, run_together
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
 
 
@@ -51,7 +51,7 @@ class Verifier:
         self._judge = Judge()
 
     def verify(
-        self, kernel: KernelSpec, cases: Sequence[Case], *, base: Path | None = None, order_seed: int | None = None
+        self, kernel: KernelSpec, cases: Sequence[JobCase], *, base: Path | None = None, order_seed: int | None = None
     ) -> Verification:
         """The verdict of every case.
 
@@ -79,7 +79,7 @@ class Verifier:
         return Verification(tuple(verdicts), result.device, seed, result.stdout, result.stderr)
 
     def _run(
-        self, kernel: KernelSpec, cases: Sequence[Case], *, base: Path | None, seed: int, drawn: bool
+        self, kernel: KernelSpec, cases: Sequence[JobCase], *, base: Path | None, seed: int, drawn: bool
     ) -> tuple[Result, list[CaseVerdict], int]:
         """One process, and with which seed it ran: of a drawn one, a device may have the answer with another."""
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ class Verifier:
             return result, self._judge.judge(job, result, folder=folder), job.order_seed
 
 
-def verify_job(kernel: KernelSpec, cases: Sequence[Case], *, deadline_s: float, seed: int | None = None) -> Job:
+def verify_job(kernel: KernelSpec, cases: Sequence[JobCase], *, deadline_s: float, seed: int | None = None) -> Job:
     """The job that verifies a kernel on some cases.
 
     Args:
@@ -114,7 +114,7 @@ def verify_job(kernel: KernelSpec, cases: Sequence[Case], *, deadline_s: float, 
 
 
 def benchmark_job(
-    kernel: KernelSpec, cases: Sequence[Case], *, rounds: int, deadline_s: float, row_key: int | None = None
+    kernel: KernelSpec, cases: Sequence[JobCase], *, rounds: int, deadline_s: float, row_key: int | None = None
 ) -> Job:
     """The job that times a kernel on some cases; those that may share a process have the same ``row_key``."""
     return Job(
@@ -132,7 +132,7 @@ def benchmark_job(
 def measure(
     device: Device,
     kernel: KernelSpec,
-    cases: Sequence[Case],
+    cases: Sequence[JobCase],
     *,
     folder: Path,
     rounds: int,
@@ -150,7 +150,7 @@ def measure(
 def measure_each(
     device: Device,
     kernel: KernelSpec,
-    cases: Sequence[Case],
+    cases: Sequence[JobCase],
     *,
     folder: Path,
     rounds: int,
@@ -181,7 +181,7 @@ def measure_each(
             return device.run(job, folder=place, base=base), place
 
         found = []
-        for job, (result, place) in zip(jobs, run_together(jobs, run), strict=True):
+        for job, (result, place) in zip(jobs, run_batch(jobs, run), strict=True):
             (verdict,) = Judge().judge(job, result, folder=place)
             found.append((result.model_copy(update={"outputs": (), "samples": ()}), verdict))
         return found

@@ -13,9 +13,9 @@ from pathlib import Path
 from pytest_nvfp4.isolation.environment import scrubbed
 from pytest_nvfp4.isolation.killing import kill_marked
 from pytest_nvfp4.isolation.limits import FILE_VARIABLE, MEMORY_VARIABLE, PARENT_VARIABLE
+from pytest_nvfp4.isolation.monitor import Pipe, ProcessMonitor
 from pytest_nvfp4.isolation.outcome import Captured, Outcome
 from pytest_nvfp4.isolation.start import started
-from pytest_nvfp4.isolation.watch import Pipe, Watch
 from pytest_nvfp4.isolation.worker import Worker
 
 
@@ -113,7 +113,7 @@ def run(
     sinks: dict[Pipe, _Tail | _Result] = {"stdout": out, "stderr": err, "result": result}
     with started(command, cwd=cwd, environ=scrubbed(os.environ, settings), token=token) as (process, read_end):
         start = time.monotonic()  # what it waited for a nursery is no time of its own
-        watch = Watch(process, read_end, token=token, until=start + deadline_s)
+        watch = ProcessMonitor(process, read_end, token=token, until=start + deadline_s)
         with contextlib.closing(watch.output()) as output:
             for pipe, chunk in output:
                 sinks[pipe].feed(chunk)

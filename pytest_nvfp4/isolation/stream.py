@@ -13,8 +13,8 @@ from typing import Literal
 
 from pytest_nvfp4.isolation.environment import scrubbed
 from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
+from pytest_nvfp4.isolation.monitor import ProcessMonitor
 from pytest_nvfp4.isolation.start import started
-from pytest_nvfp4.isolation.watch import Watch
 
 Piece = tuple[Literal["stdout", "stderr"], bytes]
 """Something that one of the two streams said."""
@@ -90,7 +90,7 @@ def streamed(
     start = time.monotonic()
     settings = scrubbed(os.environ, {PARENT_VARIABLE: str(os.getpid()), **(environ or {})})
     with started(command, cwd=cwd, environ=settings, token=token, stdin=stdin) as (process, result):
-        watch = Watch(process, result, token=token, until=start + deadline_s)
+        watch = ProcessMonitor(process, result, token=token, until=start + deadline_s)
         with contextlib.closing(watch.output()) as output:
             for pipe, chunk in output:
                 if pipe != "result":  # a program returns nothing there: what it writes is dropped

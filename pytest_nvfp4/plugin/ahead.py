@@ -20,7 +20,7 @@ from pytest_nvfp4.plugin.running import DeviceCase, KernelOnDevice
 from pytest_nvfp4.plugin.state import RUN
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.device.job import Case as JobCase
+    from pytest_nvfp4.device.job import JobCase
 
 _MOST_OUTPUT = 192 << 20
 """Bytes of outputs that one job may return, so that no single answer takes long to come back."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pytest_nvfp4.bench.storage import BenchmarkHooks
     from pytest_nvfp4.bench.table import Row
     from pytest_nvfp4.device.base import Device
-    from pytest_nvfp4.device.job import Case, KernelSpec
-    from pytest_nvfp4.device.simulate import Simulated
+    from pytest_nvfp4.device.job import JobCase, KernelSpec
+    from pytest_nvfp4.device.simulate import SimulationResult
     from pytest_nvfp4.device.verify import Verification, Verifier
     from pytest_nvfp4.plugin.remote import RemoteRun
     from pytest_nvfp4.plugin.timing import Stopwatch
@@ -48,7 +48,7 @@ class Devices:
             self.remote = remote.RemoteRun(config, options.remote)
             config.pluginmanager.register(self.remote, "nvfp4-remote")
         self._verifiers: dict[str, Verifier] = {}
-        self._verified: dict[KernelKey, dict[Case, Verification]] = {}
+        self._verified: dict[KernelKey, dict[JobCase, Verification]] = {}
         self._simulations = Simulations(
             config,
             options,
@@ -206,8 +206,8 @@ class Devices:
         return found
 
     def verify(
-        self, kernel: KernelSpec, wanted: Sequence[Case], *, others: Sequence[Case], base: Path
-    ) -> list[tuple[Case, Verification]]:
+        self, kernel: KernelSpec, wanted: Sequence[JobCase], *, others: Sequence[JobCase], base: Path
+    ) -> list[tuple[JobCase, Verification]]:
         """The verdicts of some cases of a kernel, each with the verification it is part of.
 
         Args:
@@ -231,7 +231,9 @@ class Devices:
                     self._simulations.keep(kernel, done)
             return [(case, known[case]) for case in wanted]
 
-    def simulate(self, kernel: KernelSpec, wanted: Case, *, others: Sequence[Case], base: Path) -> Simulated:
+    def simulate(
+        self, kernel: KernelSpec, wanted: JobCase, *, others: Sequence[JobCase], base: Path
+    ) -> SimulationResult:
         """What a kernel does on a case in the simulator; see ``Simulations.simulate``.
 
         Where the simulator does not know the architecture the caller is skipped, or fails with
@@ -240,7 +242,7 @@ class Devices:
         self._must_simulate(kernel)
         return self._simulations.simulate(kernel, wanted, others=others, base=base)
 
-    def races(self, kernel: KernelSpec, case: Case, schedule: str, *, base: Path) -> Simulated | None:
+    def races(self, kernel: KernelSpec, case: JobCase, schedule: str, *, base: Path) -> SimulationResult | None:
         """A case under a schedule, watched for races; None where that is known to pass.
 
         Where the simulator does not know the architecture the caller is skipped, as by ``simulate``.

@@ -37,8 +37,7 @@ class Kernel:
         Raises:
             CheckFailure: an output is wrong, or an argument cannot be used.
         """
-        from pytest_nvfp4.device.job import Case as JobCase
-        from pytest_nvfp4.device.job import KernelSpec, ProblemSpec
+        from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
         from pytest_nvfp4.numerics.families import FAMILIES, default_families
         from pytest_nvfp4.problem import ProblemError
 

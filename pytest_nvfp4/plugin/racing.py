@@ -18,7 +18,7 @@ from pytest_nvfp4.plugin.state import Case, Run
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device import job
-    from pytest_nvfp4.device.simulate import Simulated
+    from pytest_nvfp4.device.simulate import SimulationResult
     from pytest_nvfp4.problem import Problem
     from pytest_nvfp4.toolchain.request import Entry
     from pytest_nvfp4.toolchain.trace import Finding
@@ -137,20 +137,19 @@ class KernelRaces:
         except EntryError as error:
             raise CheckFailure(str(error), file=str(self._case.path)) from error
 
-    def _job_case(self) -> job.Case:
-        from pytest_nvfp4.device.job import Case as JobCase
-        from pytest_nvfp4.device.job import ProblemSpec
+    def _job_case(self) -> job.JobCase:
+        from pytest_nvfp4.device.job import JobCase, ProblemSpec
 
         if self._case.settings.exercise is not None:
             return JobCase(problem=ProblemSpec(name="inputs of its own", sizes=(), seed=0), family=_FAMILY)
         return JobCase(problem=ProblemSpec.of(self._case.problem), family=_FAMILY)
 
-    def _warn(self, done: Simulated) -> None:
+    def _warn(self, done: SimulationResult) -> None:
         for finding in done.findings:
             if finding.kind == "race-warning":
                 warn_of(finding, self._item, self._run)
 
-    def _fail(self, done: Simulated, schedule: str, spec: job.KernelSpec, base: Path) -> None:
+    def _fail(self, done: SimulationResult, schedule: str, spec: job.KernelSpec, base: Path) -> None:
         errors = list(done.errors)
         if not any(finding.kind in _ABOUT for finding in errors):
             if schedule == "eager" and self._case.settings.exercise is None:
@@ -160,7 +159,7 @@ class KernelRaces:
                 raise self._failure(*found)
         raise self._failure(done, schedule)
 
-    def _later(self, errors: list[Finding], spec: job.KernelSpec, base: Path) -> tuple[Simulated, str] | None:
+    def _later(self, errors: list[Finding], spec: job.KernelSpec, base: Path) -> tuple[SimulationResult, str] | None:
         """Where a warp read what was not there yet: a schedule in which it comes late, and the race that it shows."""
         late: list[int] = []
         for _ in range(_SEARCHED):
@@ -187,7 +186,7 @@ class KernelRaces:
                 pytest.skip(f"what it does is wrong: see {item.nodeid}")
         pytest.skip("what it does is wrong, and not by a race: the verify check says how")
 
-    def _failure(self, done: Simulated, schedule: str) -> CheckFailure:
+    def _failure(self, done: SimulationResult, schedule: str) -> CheckFailure:
         errors = sorted(done.errors or done.findings, key=lambda finding: finding.kind not in _ABOUT)
         if any(finding.kind in _ABOUT for finding in errors):
             errors = [finding for finding in errors if finding.kind != "deadlock"] or errors

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.device.job import Case
+    from pytest_nvfp4.device.job import JobCase
     from pytest_nvfp4.device.remote.base import RemoteOptions
     from pytest_nvfp4.device.remote.broker import Broker
     from pytest_nvfp4.device.remote.device import RemoteDevice
@@ -191,7 +191,7 @@ class RemoteRun:
                     )
             return self._session
 
-    def companions(self, item: pytest.Item, cases: Sequence[Case]) -> list[Case]:
+    def companions(self, item: pytest.Item, cases: Sequence[JobCase]) -> list[JobCase]:
         """The cases that run in one job with those of a verify item."""
         from pytest_nvfp4.plugin.ahead import chunk_of
 

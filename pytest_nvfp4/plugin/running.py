@@ -111,7 +111,7 @@ class KernelOnDevice:
         if bad:
             raise self._failure(bad)
 
-    def find_out(self) -> tuple[job.KernelSpec, list[tuple[job.Case, Verification]], Path]:
+    def find_out(self) -> tuple[job.KernelSpec, list[tuple[job.JobCase, Verification]], Path]:
         """Run what ``verify`` will ask for, and what the checks of other problems will; the devices keep it."""
         self._devices.for_arch(self._case.settings.arch)
         spec, base = self.spec()
@@ -123,7 +123,7 @@ class KernelOnDevice:
             others = [] if self._devices.shared else self._others()
         return spec, self._devices.verify(spec, cases, others=others, base=base), base
 
-    def _write_trace(self, spec: job.KernelSpec, case: job.Case, *, base: Path) -> None:
+    def _write_trace(self, spec: job.KernelSpec, case: job.JobCase, *, base: Path) -> None:
         """With ``--nvfp4-trace``, the timeline of one call: of a case that went wrong, if there is one."""
         if self._devices.options.trace is None or self._devices.for_arch(spec.arch).name != "sim":
             return
@@ -203,9 +203,9 @@ class KernelOnDevice:
             and item.case.settings == self._case.settings
         ]
 
-    def _others(self) -> list[job.Case]:
+    def _others(self) -> list[job.JobCase]:
         """The cases of the verify items of the same kernel and configuration that this run will come to."""
-        cases: list[job.Case] = []
+        cases: list[job.JobCase] = []
         for item in self._item.session.items:
             case = getattr(item, "case", None)
             if item.parent is not self._item.parent or not item.name.startswith("verify"):
@@ -214,13 +214,12 @@ class KernelOnDevice:
                 cases += self._cases(case)
         return cases
 
-    def job_cases(self) -> list[job.Case]:
+    def job_cases(self) -> list[job.JobCase]:
         """The cases of this item, as a job has them."""
         return self._cases(self._case)
 
-    def _cases(self, case: DeviceCase) -> list[job.Case]:
-        from pytest_nvfp4.device.job import Case as JobCase
-        from pytest_nvfp4.device.job import ProblemSpec
+    def _cases(self, case: DeviceCase) -> list[job.JobCase]:
+        from pytest_nvfp4.device.job import JobCase, ProblemSpec
         from pytest_nvfp4.numerics.families import default_families
         from pytest_nvfp4.numerics.families import family as family_named
 

@@ -17,7 +17,7 @@ from pytest_nvfp4.plugin.state import Case, Run
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device import job
-    from pytest_nvfp4.device.simulate import Simulated
+    from pytest_nvfp4.device.simulate import SimulationResult
     from pytest_nvfp4.problem import Problem
     from pytest_nvfp4.search.problem_search import Bounds, Searched
     from pytest_nvfp4.toolchain.trace import Trace
@@ -101,7 +101,7 @@ class KernelInSearch:
         self._case = case
         self._devices = item.config.stash[DEVICES]
         self._options = item.config.stash[OPTIONS]
-        self._done: dict[str, Simulated] = {}
+        self._done: dict[str, SimulationResult] = {}
 
     @property
     def _family(self) -> str:
@@ -146,8 +146,7 @@ class KernelInSearch:
 
     def _failing(self, spec: job.KernelSpec, base: Path, problems: Sequence[Problem]) -> list[bool]:
         """Which problems fail; all that are not known yet run in one job, each once."""
-        from pytest_nvfp4.device.job import Case as JobCase
-        from pytest_nvfp4.device.job import ProblemSpec
+        from pytest_nvfp4.device.job import JobCase, ProblemSpec
         from pytest_nvfp4.device.simulate import simulate
 
         lacking = [problem for problem in problems if problem.key not in self._done]

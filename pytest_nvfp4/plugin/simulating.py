@@ -20,7 +20,7 @@ from pytest_nvfp4.plugin.writing import write_whole
 if TYPE_CHECKING:
     from pytest_nvfp4.device import job
     from pytest_nvfp4.device.result import SimulatedCall
-    from pytest_nvfp4.device.simulate import Simulated
+    from pytest_nvfp4.device.simulate import SimulationResult
     from pytest_nvfp4.problem import Problem
     from pytest_nvfp4.toolchain.trace import Finding, Trace
 
@@ -112,21 +112,21 @@ class KernelInSimulator:
         assert done.call is not None
         return trace, done.call, self._case.problem
 
-    def find_out(self) -> tuple[Trace, Simulated]:
+    def find_out(self) -> tuple[Trace, SimulationResult]:
         """Run what the checks will ask for; the devices keep what was found."""
         trace = KernelUnderTest(self._item, self._run, self._case.traced or self._case).compiled_or_skip()
         spec, base = kernel_spec(self._case, trace)
         others = [] if self._devices.shared else self._others()
         return trace, self._devices.simulate(spec, _job_case(self._case), others=others, base=base)
 
-    def _done(self) -> tuple[Trace, Simulated]:
+    def _done(self) -> tuple[Trace, SimulationResult]:
         trace, done = self.find_out()
         write_trace(self._devices, self._run, self._case.path, self._item.name, done)
         if done.call is not None and not done.call.launches and not done.errors:
             pytest.skip("no kernel was launched, so that there is nothing to count")
         return trace, done
 
-    def _others(self) -> list[job.Case]:
+    def _others(self) -> list[job.JobCase]:
         """The cases of the other items of the same kernel and configuration that this run will come to."""
         return [
             _job_case(case)
@@ -136,14 +136,14 @@ class KernelInSimulator:
             if case.settings == self._case.settings
         ]
 
-    def _say_once(self, name: str, errors: list[Finding], done: Simulated) -> None:
+    def _say_once(self, name: str, errors: list[Finding], done: SimulationResult) -> None:
         """Fail because the kernel does something wrong, or point to the item of this run that says so."""
         for item in self._item.session.items:
             if item.parent is self._item.parent and item.name == name and item is not self._item:
                 pytest.skip(f"what it does is wrong: see {item.nodeid}")
         raise self._failure(errors or list(done.findings), done)
 
-    def _failure(self, findings: list[Finding], done: Simulated) -> CheckFailure:
+    def _failure(self, findings: list[Finding], done: SimulationResult) -> CheckFailure:
         lines = finding_lines(findings, self._run, most=_MOST_FINDINGS)
         lines.append(f"{done.status} on {done.case.problem.name}, simulated")
         if done.call is not None and done.call.launches:
@@ -184,14 +184,13 @@ def _many(count: int, one: str, several: str | None = None) -> str:
     return f"{count} {one if count == 1 else several or one + 's'}"
 
 
-def _job_case(case: Case) -> job.Case:
-    from pytest_nvfp4.device.job import Case as JobCase
-    from pytest_nvfp4.device.job import ProblemSpec
+def _job_case(case: Case) -> job.JobCase:
+    from pytest_nvfp4.device.job import JobCase, ProblemSpec
 
     return JobCase(problem=ProblemSpec.of(case.problem), family=_FAMILY)
 
 
-def write_trace(devices: Devices, run: Run, kernel: Path, name: str, done: Simulated) -> None:
+def write_trace(devices: Devices, run: Run, kernel: Path, name: str, done: SimulationResult) -> None:
     """Write the timeline of a check where ``--nvfp4-trace`` says.
 
     Raises:

@@ -17,9 +17,9 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.base import Device
-    from pytest_nvfp4.device.job import Case, KernelSpec
-    from pytest_nvfp4.device.kept import KeptSimulations, KeptVerdicts, ResultKeys
-    from pytest_nvfp4.device.simulate import Simulated
+    from pytest_nvfp4.device.job import JobCase, KernelSpec
+    from pytest_nvfp4.device.result_cache import ResultKeys, SimulationCache, VerdictCache
+    from pytest_nvfp4.device.simulate import SimulationResult
     from pytest_nvfp4.device.verify import Verification
     from pytest_nvfp4.plugin.device_options import DeviceOptions
 
@@ -59,9 +59,9 @@ class Simulations:
         self._shared = shared
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, KernelKey], threading.Lock] = {}
-        self._simulated: dict[KernelKey, dict[Case, Simulated]] = {}
-        self._raced: dict[tuple[KernelKey, Case, str], Simulated | None] = {}
-        self._races: dict[str, KeptVerdicts] = {}
+        self._simulated: dict[KernelKey, dict[JobCase, SimulationResult]] = {}
+        self._raced: dict[tuple[KernelKey, JobCase, str], SimulationResult | None] = {}
+        self._races: dict[str, VerdictCache] = {}
         self.recalled = 0
         """Cases that were not simulated again."""
 
@@ -75,32 +75,32 @@ class Simulations:
 
     @cached_property
     def _keys(self) -> ResultKeys:
-        from pytest_nvfp4.device.kept import ResultKeys
+        from pytest_nvfp4.device.result_cache import ResultKeys
 
         return ResultKeys()
 
     @cached_property
-    def _kept_verdicts(self) -> KeptVerdicts:
+    def _kept_verdicts(self) -> VerdictCache:
         return self._verdicts(self._root)
 
     @cached_property
-    def _kept_simulations(self) -> KeptSimulations:
-        from pytest_nvfp4.device.kept import KeptSimulations
+    def _kept_simulations(self) -> SimulationCache:
+        from pytest_nvfp4.device.result_cache import SimulationCache
 
-        kept = KeptSimulations(self._root, keys=self._keys)
+        kept = SimulationCache(self._root, keys=self._keys)
         self._config.add_cleanup(kept.prune)
         return kept
 
-    def _kept_races(self, part: str) -> KeptVerdicts:
+    def _kept_races(self, part: str) -> VerdictCache:
         with self._lock:
             if part not in self._races:
                 self._races[part] = self._verdicts(self._root / part)
             return self._races[part]
 
-    def _verdicts(self, root: Path) -> KeptVerdicts:
-        from pytest_nvfp4.device.kept import KeptVerdicts
+    def _verdicts(self, root: Path) -> VerdictCache:
+        from pytest_nvfp4.device.result_cache import VerdictCache
 
-        kept = KeptVerdicts(root, keys=self._keys)
+        kept = VerdictCache(root, keys=self._keys)
         self._config.add_cleanup(kept.prune)
         return kept
 
@@ -118,12 +118,12 @@ class Simulations:
 
     # verify
 
-    def recall(self, kernel: KernelSpec, cases: Sequence[Case]) -> dict[Case, Verification]:
+    def recall(self, kernel: KernelSpec, cases: Sequence[JobCase]) -> dict[JobCase, Verification]:
         """The cases that are known to pass in the simulator."""
         from pytest_nvfp4.device.verdict import CaseVerdict
         from pytest_nvfp4.device.verify import Verification
 
-        known: dict[Case, Verification] = {}
+        known: dict[JobCase, Verification] = {}
         if self._options.fresh:
             return known
         info = self._simulator().describe()
@@ -143,7 +143,9 @@ class Simulations:
 
     # simulate
 
-    def simulate(self, kernel: KernelSpec, wanted: Case, *, others: Sequence[Case], base: Path) -> Simulated:
+    def simulate(
+        self, kernel: KernelSpec, wanted: JobCase, *, others: Sequence[JobCase], base: Path
+    ) -> SimulationResult:
         """What a kernel does on a case, run once in the simulator, or known from an earlier run of the same.
 
         Args:
@@ -166,7 +168,9 @@ class Simulations:
                 self._simulate(kernel, [wanted, *others], base=base, known=known)
             return known[wanted]
 
-    def _simulate(self, kernel: KernelSpec, cases: Sequence[Case], *, base: Path, known: dict[Case, Simulated]) -> None:
+    def _simulate(
+        self, kernel: KernelSpec, cases: Sequence[JobCase], *, base: Path, known: dict[JobCase, SimulationResult]
+    ) -> None:
         from pytest_nvfp4.device.simulate import simulate
 
         kept = self._kept_simulations
@@ -194,7 +198,7 @@ class Simulations:
 
     # races
 
-    def races(self, kernel: KernelSpec, case: Case, schedule: str, *, base: Path) -> Simulated | None:
+    def races(self, kernel: KernelSpec, case: JobCase, schedule: str, *, base: Path) -> SimulationResult | None:
         """A case under a schedule, watched for races; None where that is known to pass.
 
         The kernel's architecture is one that the simulator knows.
@@ -205,7 +209,7 @@ class Simulations:
                 self._raced[key] = self._race(kernel, case, schedule, base=base)
             return self._raced[key]
 
-    def _race(self, kernel: KernelSpec, case: Case, schedule: str, *, base: Path) -> Simulated | None:
+    def _race(self, kernel: KernelSpec, case: JobCase, schedule: str, *, base: Path) -> SimulationResult | None:
         from pytest_nvfp4.device.simulate import simulate
 
         warnings = self._options.race_warnings

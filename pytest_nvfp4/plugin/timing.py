@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.bench.regression import Policy, ShapeRounds, ShapeVerdict
     from pytest_nvfp4.bench.table import Row
     from pytest_nvfp4.device.base import Device
-    from pytest_nvfp4.device.job import Case, Job, KernelSpec
+    from pytest_nvfp4.device.job import Job, JobCase, KernelSpec
     from pytest_nvfp4.device.result import DeviceInfo, Measurement, Result
     from pytest_nvfp4.device.verdict import CaseVerdict
     from pytest_nvfp4.problem import Problem
@@ -120,10 +120,10 @@ def job_of(kernel: KernelSpec, problem: Problem, *, rounds: int, timeout_s: floa
     return benchmark_job(kernel, [_case(problem)], rounds=rounds, deadline_s=timeout_s, row_key=row_key)
 
 
-def _case(problem: Problem) -> Case:
-    from pytest_nvfp4.device.job import Case, ProblemSpec
+def _case(problem: Problem) -> JobCase:
+    from pytest_nvfp4.device.job import JobCase, ProblemSpec
 
-    return Case(problem=ProblemSpec.of(problem), family="gpumode")
+    return JobCase(problem=ProblemSpec.of(problem), family="gpumode")
 
 
 def taken(config: pytest.Config) -> bool:

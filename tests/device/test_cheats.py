@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.job import Case, Job, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.local import LocalDevice
 from pytest_nvfp4.device.verdict import Judge
 from pytest_nvfp4.problem import parse_shape
@@ -14,7 +14,7 @@ from pytest_nvfp4.problem import parse_shape
 pytest.importorskip("torch")
 
 HONEST = (Path(__file__).parent / "kernels" / "honest.py").read_text()
-CASES = (Case(problem=ProblemSpec.of(parse_shape("9x128x256")), family="pow2_exact"),)
+CASES = (JobCase(problem=ProblemSpec.of(parse_shape("9x128x256")), family="pow2_exact"),)
 
 _CLIMBS = """
     while frame is not None:

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_nvfp4.bench.judge import timing_findings
 from pytest_nvfp4.device.gpus import visible_gpus
-from pytest_nvfp4.device.job import Case, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.local import LocalDevice
 from pytest_nvfp4.device.verdict import CaseVerdict
 from pytest_nvfp4.device.verify import Verifier, measure
@@ -39,7 +39,7 @@ def spec(device: LocalDevice, path: Path) -> tuple[KernelSpec, Path]:
 def verified(device: LocalDevice, folder: Path, path: Path) -> list[CaseVerdict]:
     kernel, base = spec(device, path)
     cases = [
-        Case(problem=ProblemSpec.of(parse_shape(shape)), family=family)
+        JobCase(problem=ProblemSpec.of(parse_shape(shape)), family=family)
         for shape in ("40x128x256", "7x128x256,130x128x512")
         for family in ("pow2_exact", "gpumode")
     ]
@@ -50,7 +50,7 @@ def timed(device: LocalDevice, folder: Path, path: Path) -> list[str]:
     """Every word against a kernel whose official problem of the fewest groups is timed."""
     kernel, base = spec(device, path)
     problem = resolve(["gpumode-9"])[0]
-    cases = [Case(problem=ProblemSpec.of(problem), family="pow2_exact")]
+    cases = [JobCase(problem=ProblemSpec.of(problem), family="pow2_exact")]
     result, verdicts = measure(device, kernel, cases, folder=folder, rounds=20, base=base)
     said = [finding.message for verdict in verdicts for finding in verdict.findings]
     for measurement in result.measurements:

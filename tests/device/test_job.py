@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from pytest_nvfp4.device.job import Case, Job, KernelSpec, ProblemSpec, SourceFile
-from pytest_nvfp4.device.plan import make_plan
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, SourceFile
+from pytest_nvfp4.device.plan import plan_calls
 from pytest_nvfp4.device.result import Blob
 from pytest_nvfp4.problem import GPUMODE
 
@@ -17,7 +17,7 @@ def spec(tmp_path: Path) -> KernelSpec:
 
 
 def test_a_job_survives_json(tmp_path: Path) -> None:
-    case = Case(problem=ProblemSpec.of(GPUMODE[0]), family="gpumode")
+    case = JobCase(problem=ProblemSpec.of(GPUMODE[0]), family="gpumode")
     job = Job(id="j", action="verify", kernel=spec(tmp_path), cases=(case,))
     assert Job.model_validate_json(job.model_dump_json()) == job
     assert job.cases[0].problem.problem() == GPUMODE[0]
@@ -35,7 +35,7 @@ def test_a_job_survives_json(tmp_path: Path) -> None:
     ],
 )
 def test_a_malformed_job_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    case = Case(problem=ProblemSpec.of(GPUMODE[0]), family="gpumode")
+    case = JobCase(problem=ProblemSpec.of(GPUMODE[0]), family="gpumode")
     data = Job(id="j", action="verify", kernel=spec(tmp_path), cases=(case,)).model_dump()
     Job.model_validate(data)
     with pytest.raises(ValidationError):
@@ -112,17 +112,19 @@ class TestBlob:
 
 
 class TestPlan:
-    cases = tuple(Case(problem=ProblemSpec.of(problem), family=f) for problem in GPUMODE[:3] for f in ("a", "b", "c"))
+    cases = tuple(
+        JobCase(problem=ProblemSpec.of(problem), family=f) for problem in GPUMODE[:3] for f in ("a", "b", "c")
+    )
 
     def test_every_case_is_called_and_some_twice(self) -> None:
         for seed in range(20):
-            calls = [call.case for call in make_plan(self.cases, seed)]
+            calls = [call.case for call in plan_calls(self.cases, seed)]
             assert set(calls) == set(range(9))
             assert 12 <= len(calls) <= 21
 
     def test_memory_is_reused_only_for_equal_sizes(self) -> None:
         for seed in range(20):
-            plan = make_plan(self.cases, seed)
+            plan = plan_calls(self.cases, seed)
             for position, call in enumerate(plan):
                 if call.reuse is not None:
                     assert call.reuse < position
@@ -131,10 +133,10 @@ class TestPlan:
                     assert self.cases[owner.case].problem.sizes == self.cases[call.case].problem.sizes
 
     def test_seeds_give_different_orders_and_the_same_seed_the_same(self) -> None:
-        orders = {tuple(call.case for call in make_plan(self.cases, seed)) for seed in range(10)}
+        orders = {tuple(call.case for call in plan_calls(self.cases, seed)) for seed in range(10)}
         assert len(orders) == 10
-        assert make_plan(self.cases, 3) == make_plan(self.cases, 3)
+        assert plan_calls(self.cases, 3) == plan_calls(self.cases, 3)
 
     def test_each_problem_is_called_once_with_a_changed_row(self) -> None:
-        varied = [call.case for call in make_plan(self.cases, 5) if call.visit is not None]
+        varied = [call.case for call in plan_calls(self.cases, 5) if call.visit is not None]
         assert sorted(case // 3 for case in varied) == [0, 1, 2]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.device.base import DeviceUnavailableError
-from pytest_nvfp4.device.job import Case, Job, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.local import LocalDevice
 from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 KERNELS = Path(__file__).parent / "kernels"
 CASES = tuple(
-    Case(problem=ProblemSpec.of(parse_shape(shape)), family=family)
+    JobCase(problem=ProblemSpec.of(parse_shape(shape)), family=family)
     for shape in ("40x128x256", "7x128x256,130x128x512")
     for family in ("pow2_exact", "gpumode")
 )

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_nvfp4.device import rotation
-from pytest_nvfp4.device.job import Case, ProblemSpec
+from pytest_nvfp4.device.job import JobCase, ProblemSpec
 from pytest_nvfp4.problem import parse_shape
 
-CASE = Case(problem=ProblemSpec.of(parse_shape("40x128x256,0x128x256,3x128x512")), family="gpumode")
+CASE = JobCase(problem=ProblemSpec.of(parse_shape("40x128x256,0x128x256,3x128x512")), family="gpumode")
 
 
 def test_each_visit_changes_one_row_of_each_group() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.assemble import assemble
-from pytest_nvfp4.device.job import Case, Job, KernelSpec, ProblemSpec, Timing
-from pytest_nvfp4.device.result import Blob, Output, Result, RoundSample, RowPart
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, Timing
+from pytest_nvfp4.device.result import Blob, GroupOutput, Result, RoundSample, RowPart
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
 from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.isolation.outcome import Captured
@@ -23,7 +23,7 @@ from pytest_nvfp4.numerics.judge import Reference
 from pytest_nvfp4.problem import parse_shape
 
 KERNELS = Path(__file__).parent / "kernels"
-CASE = Case(problem=ProblemSpec.of(parse_shape("5x256x256,0x128x256,3x128x512")), family="gpumode")
+CASE = JobCase(problem=ProblemSpec.of(parse_shape("5x256x256,0x128x256,3x128x512")), family="gpumode")
 KEY = 77
 
 
@@ -49,7 +49,7 @@ def sample(call: int, *, visit: int) -> RoundSample:
     return RoundSample(case=0, call=call, inputs=(0, visit), parts=tuple(parts))
 
 
-def whole() -> tuple[Output, ...]:
+def whole() -> tuple[GroupOutput, ...]:
     """A round whose outputs came back whole, and are right."""
     made = []
     for number, group in enumerate(rotation.inputs_at(CASE, index=0, visit=0, key=KEY).groups):
@@ -58,7 +58,7 @@ def whole() -> tuple[Output, ...]:
         blob = Blob.inlined(np.ascontiguousarray(buffer).tobytes())
         rows, columns = buffer.shape
         made.append(
-            Output(
+            GroupOutput(
                 call=0, case=0, group=number, rows=rows, columns=columns, data=blob, late_sha256=None, returned="c",
                 inputs=(0, 0),
             )
@@ -152,7 +152,7 @@ import torch
 folder = Path(sys.argv[1])
 job = Job.model_validate_json((folder / "asked.json").read_text())
 events = Events(int(sys.argv[2]))
-runner = benchmark.Benchmark(torch, HostMemory(), events, folder)
+runner = benchmark.BenchmarkRunner(torch, HostMemory(), events, folder)
 contract.provide_task(beside=folder)
 runner.run(job, load(folder / "kernel.py").custom_kernel, None)
 events.end()

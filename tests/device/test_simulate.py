@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device import kept as kept_module
-from pytest_nvfp4.device.job import Case, KernelSpec, ProblemSpec
-from pytest_nvfp4.device.kept import KeptSimulations, KeptVerdicts, ResultKeys
+from pytest_nvfp4.device import result_cache
+from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.local import LocalDevice
+from pytest_nvfp4.device.result_cache import ResultKeys, SimulationCache, VerdictCache
 from pytest_nvfp4.device.sim import SimDevice
-from pytest_nvfp4.device.simulate import Simulated, simulate
+from pytest_nvfp4.device.simulate import SimulationResult, simulate
 from pytest_nvfp4.problem import parse_shape
 
 pytest.importorskip("cutlass")
@@ -58,8 +58,8 @@ def custom_kernel(data):
 HONEST = Path(__file__).parent / "kernels" / "honest.py"
 
 
-def cases(*shapes: str) -> list[Case]:
-    return [Case(problem=ProblemSpec.of(parse_shape(shape)), family="gpumode") for shape in shapes]
+def cases(*shapes: str) -> list[JobCase]:
+    return [JobCase(problem=ProblemSpec.of(parse_shape(shape)), family="gpumode") for shape in shapes]
 
 
 def spec_of(folder: Path, source: str) -> tuple[KernelSpec, Path]:
@@ -69,7 +69,7 @@ def spec_of(folder: Path, source: str) -> tuple[KernelSpec, Path]:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> list[Simulated]:
+def done(tmp_path_factory: pytest.TempPathFactory) -> list[SimulationResult]:
     folder = tmp_path_factory.mktemp("simulate")
     spec, base = spec_of(folder, KERNEL)
     return simulate(
@@ -84,11 +84,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> list[Simulated]:
 
 
 class TestWhatIsTold:
-    def test_each_case_once_in_order(self, done: list[Simulated]) -> None:
+    def test_each_case_once_in_order(self, done: list[SimulationResult]) -> None:
         assert [one.call.call for one in done if one.call] == [0, 1]
         assert [one.case.problem.name for one in done] == ["7x128x256", "9x128x256"]
 
-    def test_launches(self, done: list[Simulated]) -> None:
+    def test_launches(self, done: list[SimulationResult]) -> None:
         call = done[1].call
         assert call is not None
         talk, clear = call.launches
@@ -99,11 +99,11 @@ class TestWhatIsTold:
         assert clear.counters["global.store.bytes"] == 9 * 128 * 2
         assert clear.counters["instructions"] == sum(clear.counters[f"instructions.warp{warp}"] for warp in range(4))
 
-    def test_text(self, done: list[Simulated]) -> None:
+    def test_text(self, done: list[SimulationResult]) -> None:
         assert [one.call.printed for one in done if one.call] == ["number 7\n", "number 9\n"]
         assert "host: m is 7" in done[0].stdout
 
-    def test_who_wrote_what(self, done: list[Simulated]) -> None:
+    def test_who_wrote_what(self, done: list[SimulationResult]) -> None:
         call = done[0].call
         assert call is not None
         (written,) = call.outputs
@@ -111,11 +111,11 @@ class TestWhatIsTold:
             "group": 0, "elements": 896, "never": 0, "by_two": 0, "twice": 0, "ctas": 7, "tiles": 7,
         }  # fmt: skip
 
-    def test_outputs_are_judged(self, done: list[Simulated]) -> None:
+    def test_outputs_are_judged(self, done: list[SimulationResult]) -> None:
         assert {one.status for one in done} == {"failed"}
         assert "mismatch" in {finding.kind for one in done for finding in one.errors}
 
-    def test_the_timeline(self, done: list[Simulated]) -> None:
+    def test_the_timeline(self, done: list[SimulationResult]) -> None:
         assert done[0].trace is not None
         data = json.loads(done[0].trace)
         assert [launch["grid"] for launch in data["otherData"]["launches"]] == [[1, 1, 1], [7, 1, 1]]
@@ -146,10 +146,10 @@ def test_a_kernel_that_launches_nothing_did_nothing(tmp_path: Path) -> None:
 
 
 class TestKept:
-    def test_what_passed_is_known(self, tmp_path: Path, done: list[Simulated]) -> None:
+    def test_what_passed_is_known(self, tmp_path: Path, done: list[SimulationResult]) -> None:
         spec, _ = spec_of(tmp_path, KERNEL)
-        kept = KeptSimulations(tmp_path / "cache")
-        good = Simulated(done[0].case, "passed", (), done[0].call)
+        kept = SimulationCache(tmp_path / "cache")
+        good = SimulationResult(done[0].case, "passed", (), done[0].call)
         assert kept.get(spec, good.case) is None
         kept.add(spec, good)
         assert kept.get(spec, good.case) == good
@@ -157,16 +157,16 @@ class TestKept:
         other, _ = spec_of(tmp_path, KERNEL + "\n# changed")
         assert kept.get(other, good.case) is None
 
-    def test_what_failed_is_not(self, tmp_path: Path, done: list[Simulated]) -> None:
+    def test_what_failed_is_not(self, tmp_path: Path, done: list[SimulationResult]) -> None:
         spec, _ = spec_of(tmp_path, KERNEL)
-        kept = KeptSimulations(tmp_path / "cache")
+        kept = SimulationCache(tmp_path / "cache")
         kept.add(spec, done[0])
         assert kept.get(spec, done[0].case) is None
 
-    def test_a_damaged_entry_is_none(self, tmp_path: Path, done: list[Simulated]) -> None:
+    def test_a_damaged_entry_is_none(self, tmp_path: Path, done: list[SimulationResult]) -> None:
         spec, _ = spec_of(tmp_path, KERNEL)
-        kept = KeptSimulations(tmp_path / "cache")
-        kept.add(spec, Simulated(done[0].case, "passed", (), done[0].call))
+        kept = SimulationCache(tmp_path / "cache")
+        kept.add(spec, SimulationResult(done[0].case, "passed", (), done[0].call))
         (file,) = (tmp_path / "cache").rglob("*.json")
         file.write_text("{")
         assert kept.get(spec, done[0].case) is None
@@ -177,14 +177,14 @@ class TestKept:
         spec, _ = spec_of(tmp_path, KERNEL)
         (case,) = cases("5x128x256")
         code = ["before"]
-        monkeypatch.setattr(kept_module, "code_hash", lambda _parts: code[0])
+        monkeypatch.setattr(result_cache, "code_hash", lambda _parts: code[0])
         keys = ResultKeys()
-        first, second = KeptVerdicts(tmp_path / "one", keys=keys), KeptVerdicts(tmp_path / "two", keys=keys)
+        first, second = VerdictCache(tmp_path / "one", keys=keys), VerdictCache(tmp_path / "two", keys=keys)
         first.add(spec, case)
         code[0] = "after"
         second.add(spec, case)
         assert first.has(spec, case)
         assert second.has(spec, case)
         # Names of their own see that the code changed.
-        assert not KeptVerdicts(tmp_path / "one").has(spec, case)
-        assert not KeptVerdicts(tmp_path / "two").has(spec, case)
+        assert not VerdictCache(tmp_path / "one").has(spec, case)
+        assert not VerdictCache(tmp_path / "two").has(spec, case)

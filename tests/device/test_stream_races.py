@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.job import Case, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.sim import SimDevice
-from pytest_nvfp4.device.simulate import Simulated, simulate
+from pytest_nvfp4.device.simulate import SimulationResult, simulate
 from pytest_nvfp4.problem import parse_shape
 
 pytest.importorskip("torch")
@@ -51,11 +51,11 @@ ONE = """
 """
 
 
-def raced(folder: Path, text: str) -> Simulated:
+def raced(folder: Path, text: str) -> SimulationResult:
     path = folder / "kernel.py"
     path.write_text(text)
     kernel, base = KernelSpec.from_files(path, arch="sm_100a")
-    case = Case(problem=ProblemSpec.of(parse_shape("40x128x256,7x128x256")), family="pow2_exact")
+    case = JobCase(problem=ProblemSpec.of(parse_shape("40x128x256,7x128x256")), family="pow2_exact")
     (one,) = simulate(SimDevice(), kernel, [case], folder=folder / "jobs", base=base, races=True)
     return one
 
@@ -165,7 +165,7 @@ def custom_kernel(data):
 )
 def test_a_launch_on_a_side_stream(tmp_path: Path, old: str | None, said: str) -> None:
     pytest.importorskip("cutlass")
-    case = Case(problem=ProblemSpec.of(parse_shape("40x128x256")), family="pow2_exact")
+    case = JobCase(problem=ProblemSpec.of(parse_shape("40x128x256")), family="pow2_exact")
     path = tmp_path / "kernel.py"
     path.write_text(LAUNCHES.replace(old, "    pass\n") if old else LAUNCHES)
     kernel, base = KernelSpec.from_files(path, arch="sm_100a")

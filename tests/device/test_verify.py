@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.job import Case, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.local import LocalDevice
 from pytest_nvfp4.device.verify import Verifier
 from pytest_nvfp4.problem import parse_shape
@@ -26,7 +26,7 @@ def test_a_crash_on_one_problem_spoils_no_other(tmp_path: Path) -> None:
     path = tmp_path / "kernel.py"
     path.write_text(text)
     kernel, base = KernelSpec.from_files(path, arch="sm_100a")
-    cases = [Case(problem=ProblemSpec.of(parse_shape(f"{m}x128x256")), family="pow2_exact") for m in (8, 9, 10)]
+    cases = [JobCase(problem=ProblemSpec.of(parse_shape(f"{m}x128x256")), family="pow2_exact") for m in (8, 9, 10)]
     device = LocalDevice(probe_folder=tmp_path / "probe", backend="host")
     done = Verifier(device, folder=tmp_path / "jobs").verify(kernel, cases, base=base)
     assert [verdict.status for verdict in done.verdicts] == ["passed", "crashed", "passed"]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pytest_nvfp4.device.job import Case, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.sim import SimDevice
-from pytest_nvfp4.device.simulate import Simulated, simulate
+from pytest_nvfp4.device.simulate import SimulationResult, simulate
 from pytest_nvfp4.host.compiled import folder_of
 from pytest_nvfp4.problem import GPUMODE, parse_shape
 from pytest_nvfp4.toolchain.cache import TraceCache
@@ -112,9 +112,9 @@ class Traced:
         files = {str(base / file.path): file.sha256 for file in kernel.files}
         return self.tracer.compiled(files, arch=kernel.arch, options=kernel.compile_options)
 
-    def simulate(self, kernel: Path) -> Simulated:
+    def simulate(self, kernel: Path) -> SimulationResult:
         spec, base = KernelSpec.from_files(kernel, arch="sm_100a")
-        case = Case(problem=ProblemSpec.of(parse_shape("5x128x256")), family="gpumode")
+        case = JobCase(problem=ProblemSpec.of(parse_shape("5x128x256")), family="gpumode")
         (done,) = simulate(SimDevice(compiled=self.find), spec, [case], folder=self.folder / "jobs", base=base)
         assert done.call is not None, done.findings
         return done

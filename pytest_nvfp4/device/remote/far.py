@@ -19,13 +19,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+from pytest_nvfp4.device.batch import Ran, run_batch
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.process import run_in_worker
 from pytest_nvfp4.device.remote.base import Answer, Batch, Place, RemoteError
 from pytest_nvfp4.device.remote.interleave import merged, steps, together
 from pytest_nvfp4.device.remote.wire import inlined, pack_answer, unpack_batch
 from pytest_nvfp4.device.result import DeviceInfo, Result
-from pytest_nvfp4.device.together import Ran, run_together
 from pytest_nvfp4.toolchain.trace import Finding
 
 SOURCE = Path("/nvfp4-source")
@@ -95,7 +95,7 @@ def do_batch(batch: Batch, *, run: RunJob, place: Place) -> Answer:
     for several in together(steps(batch)):
         # Where one block of a job went wrong, the others would only cost time.
         left = [step for step in several if all(part.status == "passed" for part in parts[step.index])]
-        for step, (result, _) in zip(left, run_together([step.job for step in left], one), strict=True):
+        for step, (result, _) in zip(left, run_batch([step.job for step in left], one), strict=True):
             parts[step.index].append(_refused(result, batch.capability))
     return Answer(
         batch=batch.id,

@@ -10,10 +10,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_nvfp4.device.batch import can_batch
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Batch
 from pytest_nvfp4.device.result import Measurement, Result
-from pytest_nvfp4.device.together import fit_together
 
 _LEAST_ROUNDS = 3
 _CALLS = 1_000_000
@@ -50,11 +50,11 @@ def in_turn(one: Job, other: Job, batch: Batch) -> bool:
 
 
 def together(steps: Sequence[Step]) -> list[list[Step]]:
-    """The steps in their order, those that may share a process side by side (see ``device.together``)."""
+    """The steps in their order, those that may share a process side by side (see ``device.batch``)."""
     found: list[list[Step]] = []
     for step in steps:
         last = found[-1][-1] if found else None
-        if last is not None and last.block == step.block and fit_together(found[-1][0].job, step.job):
+        if last is not None and last.block == step.block and can_batch(found[-1][0].job, step.job):
             found[-1].append(step)
         else:
             found.append([step])

@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pytest_nvfp4.device.code_hash import code_hash
 from pytest_nvfp4.device.job import Job
-from pytest_nvfp4.device.own_code import code_hash
 from pytest_nvfp4.device.remote.base import Answer, Batch, Place, RemoteError
 from pytest_nvfp4.device.remote.interleave import in_turn
 from pytest_nvfp4.device.remote.wire import pack_answer, unpack_answer
@@ -35,7 +35,7 @@ _PARTS = (
     "device/assemble.py",
     "device/job.py",
     "device/rotation.py",
-    "device/together.py",
+    "device/batch.py",
 )
 """What decides what a job's answer is; how it is judged is not among it."""
 _MOST_BYTES = 1 << 30

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import uuid
 
+from pytest_nvfp4.device.batch import can_batch
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Batch
 from pytest_nvfp4.device.remote.interleave import in_turn
-from pytest_nvfp4.device.together import fit_together
 
 
 def pieces(batch: Batch) -> list[Batch]:
@@ -39,4 +39,4 @@ def pieces(batch: Batch) -> list[Batch]:
 
 
 def _bound(one: Job, other: Job, batch: Batch) -> bool:
-    return fit_together(one, other) or in_turn(one, other, batch)
+    return can_batch(one, other) or in_turn(one, other, batch)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_nvfp4.device.job import Job, KernelSpec
-from pytest_nvfp4.device.worker import describe, offspring
+from pytest_nvfp4.device.worker import device_info, offspring
+from pytest_nvfp4.device.worker.audit import KernelAudit, trap_oracle
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import CudaMemory, DeviceMemory, DriverError, HostMemory
 from pytest_nvfp4.device.worker.tamper import TamperCheck, reaches_into
-from pytest_nvfp4.device.worker.watch import Watch, trap_oracle
 from pytest_nvfp4.isolation.descent import adopt
 from pytest_nvfp4.isolation.limits import apply as apply_limits
 from pytest_nvfp4.toolchain.cache import default_root
@@ -29,7 +29,7 @@ from pytest_nvfp4.toolchain.worker.loading import load
 from pytest_nvfp4.toolchain.worker.startup import begin_imports, end_imports
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.device.worker.simulated import Simulation
+    from pytest_nvfp4.device.worker.simulation import Simulation
 
 _RESULT_VARIABLE = "NVFP4_RESULT_FD"
 _COMPILED_VARIABLE = "NVFP4_COMPILED"
@@ -111,7 +111,7 @@ class _Worker:
 
     def _simulate(self) -> Simulation:
         """Start the simulator; compiled code is kept where it can read it."""
-        from pytest_nvfp4.device.worker.simulated import Simulation
+        from pytest_nvfp4.device.worker.simulation import Simulation
         from pytest_nvfp4.host import redirect
 
         arch = self._job.kernel.arch if self._job.kernel is not None else "sm_100a"
@@ -123,10 +123,10 @@ class _Worker:
         return Simulation(arch, folder=self._folder, simulating=simulating, compiled=known)
 
     def _describe(self, torch: Any) -> None:
-        why = describe.unavailable(torch)
+        why = device_info.unavailable(torch)
         if why is not None:
             self._finish("unavailable", Finding("environment", f"no CUDA device: {why}"))
-        info = describe.describe(torch, simulated=self._backend != "cuda")
+        info = device_info.describe(torch, simulated=self._backend != "cuda")
         self._events.send("device", **info)
         if self._job.kernel is None:
             return
@@ -173,16 +173,16 @@ class _Worker:
                 "unavailable", Finding("device", "only a simulator can say what a kernel does: no device counts it")
             )
         if job.action in ("verify", "simulate"):
-            from pytest_nvfp4.device.worker.verify import Verifier
+            from pytest_nvfp4.device.worker.verify import CallRunner
 
             memory: DeviceMemory = CudaMemory() if self._backend == "cuda" else HostMemory()
-            verifier = Verifier(torch, memory, self._events, self._folder, simulation=self._simulation)
-            return lambda custom, prepare: verifier.run(job, custom, prepare)
+            runner = CallRunner(torch, memory, self._events, self._folder, simulation=self._simulation)
+            return lambda custom, prepare: runner.run(job, custom, prepare)
         if self._backend != "cuda":
             self._finish("unavailable", Finding("device", "not run: a device that is the CPU has no clock of a GPU"))
-        from pytest_nvfp4.device.worker.benchmark import Benchmark
+        from pytest_nvfp4.device.worker.benchmark import BenchmarkRunner
 
-        benchmark = Benchmark(torch, CudaMemory(), self._events, self._folder)
+        benchmark = BenchmarkRunner(torch, CudaMemory(), self._events, self._folder)
         return lambda custom, prepare: benchmark.run(job, custom, prepare)
 
     def _import_kernel(self, kernel: KernelSpec) -> tuple[_Custom, _Prepare | None]:
@@ -221,8 +221,8 @@ class _Worker:
             return custom, None
         return custom, lambda sizes: contract.prepare(prepare, sizes)
 
-    def _watch(self) -> Watch:
-        watch = Watch(
+    def _watch(self) -> KernelAudit:
+        watch = KernelAudit(
             own=self._own,
             folder=self._folder,
             open_to_it=(self._sources, self._folder / "scratch", self._folder / "ptx"),
@@ -232,7 +232,7 @@ class _Worker:
         watch.start()
         return watch
 
-    def _check_tampering(self, tamper: TamperCheck, watch: Watch) -> None:
+    def _check_tampering(self, tamper: TamperCheck, watch: KernelAudit) -> None:
         said = []
         if replaced := tamper.replaced():
             names = ", ".join(replaced[:5]) + (f" and {len(replaced) - 5} more" if len(replaced) > 5 else "")

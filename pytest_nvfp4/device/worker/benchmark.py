@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.device import rotation
-from pytest_nvfp4.device.job import Case, Job, Timing
+from pytest_nvfp4.device.job import Job, JobCase, Timing
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.clock import DeviceClock
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import CudaMemory
 from pytest_nvfp4.device.worker.nvml import Nvml
-from pytest_nvfp4.device.worker.returned import describe, read_tensor, with_values
+from pytest_nvfp4.device.worker.returned_tensors import describe, read_tensor, with_values
 from pytest_nvfp4.numerics.inputs import ProblemInput
 
 _LEAST_SETS = 3
@@ -134,7 +134,7 @@ class _DeviceRounds:
         return call, returned[0]
 
 
-class Benchmark:
+class BenchmarkRunner:
     """Runs a benchmark job."""
 
     def __init__(self, torch: Any, memory: CudaMemory, events: Events, folder: Path) -> None:
@@ -159,7 +159,7 @@ class Benchmark:
                 prepare([tuple(size) for size in case.problem.sizes])
             self._case(job, index, case, custom_kernel)
 
-    def _sets(self, case: Case) -> tuple[list[CallBuffers], list[ProblemInput]]:
+    def _sets(self, case: JobCase) -> tuple[list[CallBuffers], list[ProblemInput]]:
         first = rotation.set_inputs(case, 0)
         size = sum(group.a.nbytes + group.b.nbytes for group in first.groups) or 1
         count = max(_LEAST_SETS, min(_MOST_SETS, -(-2 * self._l2 // size)))
@@ -171,7 +171,7 @@ class Benchmark:
             buffers.append(slot)
         return buffers, inputs
 
-    def _case(self, job: Job, index: int, case: Case, custom_kernel: Callable[[Any], Any]) -> None:
+    def _case(self, job: Job, index: int, case: JobCase, custom_kernel: Callable[[Any], Any]) -> None:
         timing = job.timing
         draw = random.Random(f"{job.order_seed}/{index}")
         buffers, inputs = self._sets(case)

@@ -34,8 +34,8 @@ class _Judged:
 @contextmanager
 def _simulated(folder: Path, judged: _Judged) -> Iterator[None]:
     from pytest_nvfp4.device.job import Simulating
+    from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
     from pytest_nvfp4.device.worker.simulator import simulate
-    from pytest_nvfp4.device.worker.telling import by_line, told_of
     from pytest_nvfp4.host import redirect
     from pytest_nvfp4.sim.run.session import LaunchRecord
 
@@ -63,7 +63,7 @@ def _simulated(folder: Path, judged: _Judged) -> Iterator[None]:
             yield
         finally:
             sys.stdout.flush()
-            findings = [told_of(finding) for finding in by_line(session.findings)]
+            findings = [worker_finding(finding) for finding in merge_by_statement(session.findings)]
             for finding in findings[:_MOST_FINDINGS]:
                 place = f"{Path(finding.file).name}:{finding.line}: " if finding.file is not None else ""
                 sys.stderr.write(f"{place}{finding.message}\n")

@@ -10,29 +10,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.device import rotation
-from pytest_nvfp4.device.job import Case, Job
-from pytest_nvfp4.device.plan import Call, make_plan
+from pytest_nvfp4.device.job import Job, JobCase
+from pytest_nvfp4.device.plan import PlannedCall, plan_calls
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import DeviceMemory
-from pytest_nvfp4.device.worker.returned import describe, with_values
+from pytest_nvfp4.device.worker.returned_tensors import describe, with_values
 from pytest_nvfp4.numerics.families import family
 from pytest_nvfp4.numerics.inputs import ProblemInput
 from pytest_nvfp4.toolchain.worker.findings import Finding
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.device.worker.simulated import Simulation
+    from pytest_nvfp4.device.worker.simulation import Simulation
 
 _REST_S = 0.05
 _NOTHING = object()
 
 
-def inputs_of(case: Case) -> ProblemInput:
+def inputs_of(case: JobCase) -> ProblemInput:
     """The inputs of a case; the parent makes the same from the same case."""
     return family(case.family).generate(case.problem.problem())
 
 
-class Verifier:
+class CallRunner:
     """Runs the calls of a verify job.
 
     Args:
@@ -57,11 +57,11 @@ class Verifier:
         """Make every call of the plan, then look again at everything once the device is at rest."""
         self._outputs = job.action != "simulate" or job.simulating.outputs
         if job.action == "simulate":
-            plan = [Call(case, None) for case in range(len(job.cases))]
+            plan = [PlannedCall(case, None) for case in range(len(job.cases))]
         else:
-            plan = make_plan(job.cases, job.order_seed)
+            plan = plan_calls(job.cases, job.order_seed)
         buffers: dict[int, CallBuffers] = {}
-        early: list[tuple[int, Call, list[tuple[str, str, bool]]]] = []
+        early: list[tuple[int, PlannedCall, list[tuple[str, str, bool]]]] = []
         prepared: set[tuple[tuple[int, int, int, int], ...]] = set()
         for position, call in enumerate(plan):
             case = job.cases[call.case]
@@ -96,7 +96,12 @@ class Verifier:
                 self._events.send("late", call=position, case=call.case, group=index, sha256=late)
 
     def _call(
-        self, position: int, call: Call, slot: CallBuffers, inputs: ProblemInput, custom_kernel: Callable[[Any], Any]
+        self,
+        position: int,
+        call: PlannedCall,
+        slot: CallBuffers,
+        inputs: ProblemInput,
+        custom_kernel: Callable[[Any], Any],
     ) -> list[tuple[str, str, bool]]:
         data, given = slot.data(inputs.problem.sizes)
         before = slot.expected_digest()
@@ -138,7 +143,7 @@ class Verifier:
         self._report(position, call, before, slot, found)
         return files
 
-    def _report(self, position: int, call: Call, before: str, slot: CallBuffers, found: list[Finding]) -> None:
+    def _report(self, position: int, call: PlannedCall, before: str, slot: CallBuffers, found: list[Finding]) -> None:
         self._events.send(
             "case",
             call=position,

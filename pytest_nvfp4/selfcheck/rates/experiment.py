@@ -12,7 +12,7 @@ import numpy as np
 
 from pytest_nvfp4.bench.stats import Floats
 from pytest_nvfp4.device.base import Device
-from pytest_nvfp4.device.job import Case, Job, KernelSpec, ProblemSpec, Timing
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, Timing
 from pytest_nvfp4.device.result import DeviceInfo, Measurement, Result
 from pytest_nvfp4.problem import Problem
 from pytest_nvfp4.selfcheck.rates.dose import DoseError, Schedule, dosed
@@ -250,7 +250,7 @@ class Experiment:
             id=name,
             action="benchmark",
             kernel=dosed(plan.kernel, schedules),
-            cases=tuple(Case(problem=ProblemSpec.of(problem), family=plan.family) for problem in plan.problems),
+            cases=tuple(JobCase(problem=ProblemSpec.of(problem), family=plan.family) for problem in plan.problems),
             order_seed=order_seed,
             timing=Timing(rounds=max(one.rounds for one in schedules.values()), cold_l2=plan.cold_l2),
             deadline_s=plan.deadline_s,

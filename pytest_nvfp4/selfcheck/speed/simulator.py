@@ -63,7 +63,7 @@ def _run(kernel: Path, problems: list[str], *, rounds: int) -> list[dict[str, An
     command = [
         sys.executable,
         "-m",
-        "pytest_nvfp4.device.worker.speed",
+        "pytest_nvfp4.device.worker.simulator_speed",
         str(kernel),
         *problems,
         "--rounds",

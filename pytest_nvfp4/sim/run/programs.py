@@ -6,7 +6,7 @@ process. Only the parent could fill such a cache, and it would gain little. Prep
 41 ms of CPU time (measured): 9 to parse, 17 to lower, 14 in Python's ``compile``. The code of a block refers to live
 objects (functions, tables, forms of instructions), so that lowering must run in any case; 23 ms could be saved, in a
 process that needs seconds to import torch and the DSL. A job with nothing new in it is not simulated again at all
-(``device.kept``).
+(``device.result_cache``).
 """
 
 from __future__ import annotations

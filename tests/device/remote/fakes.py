@@ -7,7 +7,7 @@ import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from pytest_nvfp4.device.job import Case, Job, KernelSpec, ProblemSpec, SourceFile, Timing
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, SourceFile, Timing
 from pytest_nvfp4.device.remote.base import Answer, Arrival, Batch, Cost, Handle, Place, RemoteError, RemoteStatus
 from pytest_nvfp4.device.result import Result
 
@@ -25,7 +25,7 @@ def job(number: int = 0, *, action: str = "verify", text: str = "x = 1\n", round
         id=f"job-{number}",
         action=action,  # type: ignore[arg-type]
         kernel=KernelSpec(files=(source(text),), main="kernel.py", arch="sm_100a"),
-        cases=(Case(problem=problem, family="gpumode"),),
+        cases=(JobCase(problem=problem, family="gpumode"),),
         timing=Timing(rounds=rounds),
         order_seed=seed,
         row_key=seed + 1000,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pytest_nvfp4.device.job import Case, Job, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.remote.base import Batch
 from pytest_nvfp4.problem import parse_shape
 from tests.waiting import until
@@ -28,7 +28,7 @@ time.sleep(600)
 def batch_of(kernel: Path, *, deadline_s: float = 120.0, action: str = "verify", identity: str = "job") -> Batch:
     """One small job."""
     spec, _ = KernelSpec.from_files(kernel, arch="sm_100a")
-    case = Case(problem=ProblemSpec.of(parse_shape("40x128x256")), family="gpumode")
+    case = JobCase(problem=ProblemSpec.of(parse_shape("40x128x256")), family="gpumode")
     job = Job(id=identity, action=action, kernel=spec, cases=(case,), deadline_s=deadline_s)  # type: ignore[arg-type]
     return Batch(jobs=(job,))
 

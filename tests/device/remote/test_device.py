@@ -13,7 +13,7 @@ from pytest_nvfp4.device.remote.base import Answer, Batch, Place, RemoteError
 from pytest_nvfp4.device.remote.device import RemoteDevice
 from pytest_nvfp4.device.remote.kept import KeptAnswers, draws_of, with_draws
 from pytest_nvfp4.device.remote.session import RemoteSession
-from pytest_nvfp4.device.result import Blob, DeviceInfo, Output, Result
+from pytest_nvfp4.device.result import Blob, DeviceInfo, GroupOutput, Result
 from pytest_nvfp4.device.verify import benchmark_job, verify_job
 
 from .fakes import FakeRemote, job
@@ -27,7 +27,7 @@ def large(batch: Batch) -> Answer:
     results = []
     for one in batch.jobs:
         blob = Blob.inlined(LARGE)
-        output = Output(
+        output = GroupOutput(
             call=0, case=0, group=0, rows=512, columns=1024, data=blob, late_sha256=None, returned="c", inputs=None
         )
         device = DeviceInfo(name="NVIDIA B200", capability=(10, 0), simulated=True)

@@ -11,7 +11,7 @@ from pytest_nvfp4.device.remote.base import Answer, Batch, Place, RemoteError
 from pytest_nvfp4.device.remote.device import TROUBLE, RemoteDevice, arch_of
 from pytest_nvfp4.device.remote.far import SOURCE, do_batch
 from pytest_nvfp4.device.remote.session import RemoteSession
-from pytest_nvfp4.device.result import Blob, DeviceInfo, Output, Result
+from pytest_nvfp4.device.result import Blob, DeviceInfo, GroupOutput, Result
 from pytest_nvfp4.toolchain.trace import Finding
 
 from .fakes import FakeRemote, job, passed
@@ -21,7 +21,7 @@ def b300(one: Job, folder: Path) -> Result:
     content = b"bytes"
     (folder / "0-0.bin").write_bytes(content)
     blob = Blob(sha256=Blob.inlined(content).sha256, size=len(content), file="0-0.bin")
-    output = Output(call=0, case=0, group=0, rows=1, columns=1, data=blob, late_sha256=None, returned="c")
+    output = GroupOutput(call=0, case=0, group=0, rows=1, columns=1, data=blob, late_sha256=None, returned="c")
     return Result(job=one.id, status="passed", device=DeviceInfo(name="B300", capability=(10, 3)), outputs=(output,))
 
 
@@ -62,7 +62,7 @@ def test_problems_of_a_kernel_share_a_process_and_each_gets_its_own_times() -> N
             return Result(job=one.id, status="crashed")
         blob = Blob(sha256=Blob.inlined(b"bytes").sha256, size=5, file="x.bin")
         outputs = tuple(
-            Output(call=0, case=case, group=seed, rows=1, columns=1, data=blob, late_sha256=None, returned="c")
+            GroupOutput(call=0, case=case, group=seed, rows=1, columns=1, data=blob, late_sha256=None, returned="c")
             for case, seed in enumerate(seeds)
         )
         return Result(job=one.id, status="passed", outputs=outputs)

@@ -13,14 +13,14 @@ from pytest_nvfp4.device.remote.wire import (
     unpack_batch,
     unsqueeze,
 )
-from pytest_nvfp4.device.result import Blob, Output, Result
+from pytest_nvfp4.device.result import Blob, GroupOutput, Result
 
 from .fakes import batch
 
 
 def answer(*contents: bytes) -> Answer:
     outputs = tuple(
-        Output(
+        GroupOutput(
             call=index, case=0, group=0, rows=1, columns=1, data=Blob.inlined(content), late_sha256=None, returned="c"
         )
         for index, content in enumerate(contents)

@@ -61,7 +61,7 @@ class Bench:
 
         from pytest_nvfp4.device.worker.buffers import CallBuffers
         from pytest_nvfp4.device.worker.memory import HostMemory
-        from pytest_nvfp4.device.worker.simulated import Simulation
+        from pytest_nvfp4.device.worker.simulation import Simulation
         from pytest_nvfp4.numerics.families import family as family_of
         from pytest_nvfp4.numerics.judge import Reference
         from pytest_nvfp4.toolchain.worker import contract

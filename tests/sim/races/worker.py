@@ -102,7 +102,7 @@ def _sm100(folder: Path) -> None:
 
     from pytest_nvfp4.device.worker.buffers import CallBuffers
     from pytest_nvfp4.device.worker.memory import HostMemory
-    from pytest_nvfp4.device.worker.simulated import Simulation
+    from pytest_nvfp4.device.worker.simulation import Simulation
     from pytest_nvfp4.numerics.families import family
     from pytest_nvfp4.problem import Group, Problem
     from pytest_nvfp4.toolchain.worker import contract

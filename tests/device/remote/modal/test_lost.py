@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.job import Case, Job, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.remote.base import Batch
 from pytest_nvfp4.device.remote.device import RemoteDevice
 from pytest_nvfp4.device.remote.kept import KeptAnswers
@@ -32,7 +32,7 @@ def jobs(text: str) -> list[Job]:
     kernel = KernelSpec(files=(source(text),), main="kernel.py", arch="sm_100a")
     problems = [ProblemSpec(name=f"p{number}", sizes=((4, 128, 256, 1),), seed=number) for number in range(COUNT)]
     return [
-        Job(id=one.name, action="verify", kernel=kernel, cases=(Case(problem=one, family="pow2_exact"),))
+        Job(id=one.name, action="verify", kernel=kernel, cases=(JobCase(problem=one, family="pow2_exact"),))
         for one in problems
     ]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from pytest_nvfp4.device import rotation
-from pytest_nvfp4.device.job import Case, Job
-from pytest_nvfp4.device.result import Blob, DeviceInfo, Measurement, Output, Result
+from pytest_nvfp4.device.job import Job, JobCase
+from pytest_nvfp4.device.result import Blob, DeviceInfo, GroupOutput, Measurement, Result
 from pytest_nvfp4.numerics.judge import Reference
 
 _DRIFT = 1.02
@@ -71,7 +71,7 @@ def _times(case: int, takes: float, rounds: int, draw: random.Random) -> Measure
     )
 
 
-def _outputs(index: int, case: Case, *, wrong: bool, key: int) -> list[Output]:
+def _outputs(index: int, case: JobCase, *, wrong: bool, key: int) -> list[GroupOutput]:
     inputs = rotation.inputs_at(case, index=0, visit=0, key=key)
     made = []
     for number, group in enumerate(inputs.groups):
@@ -82,7 +82,7 @@ def _outputs(index: int, case: Case, *, wrong: bool, key: int) -> list[Output]:
             c[0, 0] ^= 1
         bits = np.ascontiguousarray(buffer).tobytes()
         made.append(
-            Output(
+            GroupOutput(
                 call=0,
                 case=index,
                 group=number,

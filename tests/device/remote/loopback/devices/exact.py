@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from pytest_nvfp4.device.job import Job
-from pytest_nvfp4.device.result import Blob, CaseReport, DeviceInfo, Output, Result
+from pytest_nvfp4.device.result import Blob, CaseReport, DeviceInfo, GroupOutput, Result
 from pytest_nvfp4.numerics.families import family
 from pytest_nvfp4.numerics.judge import Reference
 
@@ -50,7 +50,7 @@ def run(job: Job, folder: Path) -> Result:
                 c[0, 0] ^= 1
             blob = Blob.inlined(np.ascontiguousarray(buffer).tobytes())
             outputs.append(
-                Output(
+                GroupOutput(
                     call=index,
                     case=index,
                     group=number,

@@ -20,7 +20,7 @@ _PTX = 200
 """Characters of an instruction that are shown: a load of 128 registers names them all."""
 
 
-def by_line(findings: Iterable[SimFinding]) -> list[SimFinding]:
+def merge_by_statement(findings: Iterable[SimFinding]) -> list[SimFinding]:
     """The findings, with those of one kind at one statement as one."""
     kept: dict[object, SimFinding] = {}
     more: Counter[object] = Counter()
@@ -38,7 +38,7 @@ def by_line(findings: Iterable[SimFinding]) -> list[SimFinding]:
     ]
 
 
-def told_of(finding: SimFinding) -> Finding:
+def worker_finding(finding: SimFinding) -> Finding:
     """A finding of the simulator as a worker says it: with its place, its notes, and what to look at."""
     where = finding.where
     lines = [finding.message]

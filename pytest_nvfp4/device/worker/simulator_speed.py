@@ -1,4 +1,4 @@
-"""How fast the simulator runs a kernel: ``python -m pytest_nvfp4.device.worker.speed KERNEL PROBLEM...``.
+"""How fast the simulator runs a kernel: ``python -m pytest_nvfp4.device.worker.simulator_speed KERNEL PROBLEM...``.
 
 Prints one JSON line a problem: seconds and warp instructions of each of ``--rounds`` calls beyond compiling, the CTAs,
 and the peak memory so far. The first call of a kernel also parses its PTX and compiles its blocks. A figure for people

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.device.batch import Ran, can_batch, run_batch
 from pytest_nvfp4.device.job import Job
-from pytest_nvfp4.device.result import Blob, Measurement, Output, Result, Status
-from pytest_nvfp4.device.together import Ran, fit_together, run_together
+from pytest_nvfp4.device.result import Blob, GroupOutput, Measurement, Result, Status
 from pytest_nvfp4.toolchain.trace import Finding
 
 from .remote.fakes import job
@@ -27,7 +27,7 @@ def timed(one: Job, *, status: Status = "passed") -> Result:
         )  # fmt: skip
         blob = Blob.inlined(bytes([seed]))
         outputs += [
-            Output(call=7, case=case, group=group, rows=1, columns=1, data=blob, late_sha256=None, returned="c")
+            GroupOutput(call=7, case=case, group=group, rows=1, columns=1, data=blob, late_sha256=None, returned="c")
             for group in range(2)
         ]
     found = (Finding(kind="x", message="said"),)
@@ -58,7 +58,7 @@ def benchmarks(count: int) -> list[Job]:
 
 def test_one_process_does_all_and_each_gets_its_own() -> None:
     runs = Runs()
-    found = run_together(benchmarks(3), runs)
+    found = run_batch(benchmarks(3), runs)
     assert runs.jobs == [[0, 1, 2]]
     for number, (result, folder) in enumerate(found):
         assert result.job == f"job-{number}"
@@ -73,14 +73,14 @@ def test_one_process_does_all_and_each_gets_its_own() -> None:
 def test_a_single_job_runs_as_it_is() -> None:
     (one,) = benchmarks(1)
     runs = Runs()
-    ((result, _),) = run_together([one], runs)
+    ((result, _),) = run_batch([one], runs)
     assert result == timed(one)
 
 
 @pytest.mark.parametrize("ended", ["error", "timeout", "crashed"])
 def test_a_process_that_did_not_end_well_blames_nobody(ended: Status) -> None:
     runs = Runs(ended)
-    found = run_together(benchmarks(3), runs)
+    found = run_batch(benchmarks(3), runs)
     assert runs.jobs == [[0, 1, 2], [0], [1], [2]]
     assert [result.status for result, _ in found] == ["passed"] * 3
     assert [result.measurements[0].device_us for result, _ in found] == [(0.0,), (1.0,), (2.0,)]
@@ -88,13 +88,13 @@ def test_a_process_that_did_not_end_well_blames_nobody(ended: Status) -> None:
 
 def test_the_one_that_crashes_is_the_only_one_that_has() -> None:
     runs = Runs(bad=1)
-    assert [result.status for result, _ in run_together(benchmarks(3), runs)] == ["passed", "crashed", "passed"]
+    assert [result.status for result, _ in run_batch(benchmarks(3), runs)] == ["passed", "crashed", "passed"]
 
 
 @pytest.mark.parametrize("ended", ["cheated", "unsupported", "unavailable"])
 def test_what_would_end_all_alike_is_not_tried_again(ended: Status) -> None:
     runs = Runs(ended)
-    found = run_together(benchmarks(3), runs)
+    found = run_batch(benchmarks(3), runs)
     assert runs.jobs == [[0, 1, 2]]
     assert [(result.job, result.status) for result, _ in found] == [(f"job-{number}", ended) for number in range(3)]
 
@@ -107,15 +107,15 @@ def test_all_together_get_the_time_of_the_longest() -> None:
         asked.append(one.deadline_s)
         return Result(job=one.id, status="timeout"), Path()
 
-    run_together(jobs, run)
+    run_batch(jobs, run)
     assert asked == [9.0, 5.0, 9.0]
 
 
 def test_who_fits_together() -> None:
     one, other = benchmarks(2)
-    assert fit_together(one, other)
-    assert fit_together(one, other.model_copy(update={"order_seed": 9, "deadline_s": 1.0}))
-    assert not fit_together(job(0), job(1)), "only benchmarks"
-    assert not fit_together(one, other.model_copy(update={"row_key": 6})), "a judge could not tell what is due"
+    assert can_batch(one, other)
+    assert can_batch(one, other.model_copy(update={"order_seed": 9, "deadline_s": 1.0}))
+    assert not can_batch(job(0), job(1)), "only benchmarks"
+    assert not can_batch(one, other.model_copy(update={"row_key": 6})), "a judge could not tell what is due"
     for changed in (job(1, action="benchmark", text="x = 2\n"), job(1, action="benchmark", rounds=7)):
-        assert not fit_together(one, changed.model_copy(update={"row_key": 5}))
+        assert not can_batch(one, changed.model_copy(update={"row_key": 5}))

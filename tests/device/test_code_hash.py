@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device import kept
-from pytest_nvfp4.device.own_code import code_hash
+from pytest_nvfp4.device import result_cache
+from pytest_nvfp4.device.code_hash import code_hash
 from pytest_nvfp4.device.remote import kept as remote_kept
 
 PARTS = ("one.py", "folder")
@@ -47,7 +47,7 @@ def test_a_part_that_is_not_there_is_no_empty_one(package: Path) -> None:
         code_hash((*PARTS, "gone.py"), package=package)
 
 
-@pytest.mark.parametrize("parts", [kept._PARTS, remote_kept._PARTS], ids=["here", "remote"])
+@pytest.mark.parametrize("parts", [result_cache._PARTS, remote_kept._PARTS], ids=["here", "remote"])
 def test_the_parts_that_are_named_are_there(parts: tuple[str, ...]) -> None:
     assert len(code_hash(parts)) == 64
 

@@ -51,7 +51,7 @@ _STANDARD = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
-class Watch:
+class KernelAudit:
     """Notes what the kernel's own code asks for, from :meth:`start` to the end of the process.
 
     Args:
@@ -129,7 +129,7 @@ class Watch:
         return not reads and path.startswith(self._kept)
 
 
-def trap_oracle(watch: Watch) -> None:
+def trap_oracle(watch: KernelAudit) -> None:
     """Note whoever computes with the oracle: a worker has no use for it, its parent judges."""
     from pytest_nvfp4.numerics import inputs, oracle
 

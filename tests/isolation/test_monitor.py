@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pytest_nvfp4.isolation.watch import Watch
+from pytest_nvfp4.isolation.monitor import ProcessMonitor
 
 SOURCE = "import os, sys; print('out'); print('err', file=sys.stderr); os.write(int(sys.argv[1]), b'result')"
 SAID = {"stdout": b"out\n", "stderr": b"err\n", "result": b"result"}
 
-Ended = Callable[..., Watch]
+Ended = Callable[..., ProcessMonitor]
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def ended() -> Iterator[Ended]:
     """Watches of a process that has ended already; nothing that it wrote has been read."""
     reads: list[int] = []
 
-    def make(*, until: float) -> Watch:
+    def make(*, until: float) -> ProcessMonitor:
         read, write = os.pipe()
         reads.append(read)
         process = subprocess.Popen(
@@ -35,14 +35,14 @@ def ended() -> Iterator[Ended]:
         )
         os.close(write)
         process.wait()
-        return Watch(process, read, token="of-nobody", until=until)
+        return ProcessMonitor(process, read, token="of-nobody", until=until)
 
     yield make
     for read in reads:
         os.close(read)
 
 
-def said(watch: Watch) -> dict[str, bytes]:
+def said(watch: ProcessMonitor) -> dict[str, bytes]:
     return dict(watch.output())
 
 
@@ -65,7 +65,7 @@ def test_who_has_not_ended_is_late() -> None:
         ["sleep", "600"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as one:
         os.close(write)
-        watch = Watch(one, read, token="of-nobody", until=time.monotonic() - 5)
+        watch = ProcessMonitor(one, read, token="of-nobody", until=time.monotonic() - 5)
         assert said(watch) == {}
         assert watch.timed_out
     os.close(read)

@@ -26,7 +26,7 @@ _MOST_CHUNKS = 16
 """As much as a pipe may hold (pipe-max-size); a straggler could write without end."""
 
 
-class Watch:
+class ProcessMonitor:
     """A process on its way to its end.
 
     Args:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.job import Case, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.device.verify import Verifier
 from pytest_nvfp4.problem import parse_shape
@@ -41,7 +41,7 @@ def custom_kernel(data):
 
 
 def test_a_store_past_the_end_of_c_and_a_wrong_result_are_both_told(tmp_path: Path) -> None:
-    case = Case(problem=ProblemSpec.of(parse_shape("40x128x256")), family="pow2_exact")
+    case = JobCase(problem=ProblemSpec.of(parse_shape("40x128x256")), family="pow2_exact")
     kinds = {}
     for rows in (40, 41):
         path = tmp_path / f"kernel{rows}.py"

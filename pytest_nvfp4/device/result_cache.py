@@ -19,10 +19,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pytest_nvfp4.device.job import Case, KernelSpec
-from pytest_nvfp4.device.own_code import code_hash
+from pytest_nvfp4.device.code_hash import code_hash
+from pytest_nvfp4.device.job import JobCase, KernelSpec
 from pytest_nvfp4.device.result import SimulatedCall
-from pytest_nvfp4.device.simulate import Simulated
+from pytest_nvfp4.device.simulate import SimulationResult
 from pytest_nvfp4.toolchain.cache import content_key
 
 _PARTS = ("problem.py", "numerics", "isolation", "driver", "host", "toolchain", "sim", "device")
@@ -51,7 +51,7 @@ class ResultKeys:
     def _versions(self) -> dict[str, str]:
         return {name: _version(name) for name in _DISTRIBUTIONS}
 
-    def key(self, kernel: KernelSpec, case: Case) -> str:
+    def key(self, kernel: KernelSpec, case: JobCase) -> str:
         """The name of what is known of a kernel and a case."""
         parts: dict[str, Any] = {
             "kernel": kernel.sha256,
@@ -79,11 +79,11 @@ class _Kept:
         self._root = root
         self._keys = keys or ResultKeys()
 
-    def _path(self, kernel: KernelSpec, case: Case) -> Path:
+    def _path(self, kernel: KernelSpec, case: JobCase) -> Path:
         key = self._keys.key(kernel, case)
         return self._root / key[:2] / f"{key}.json"
 
-    def _read(self, kernel: KernelSpec, case: Case) -> bytes | None:
+    def _read(self, kernel: KernelSpec, case: JobCase) -> bytes | None:
         path = self._path(kernel, case)
         try:
             data = path.read_bytes()
@@ -93,7 +93,7 @@ class _Kept:
             os.utime(path)
         return data
 
-    def _write(self, kernel: KernelSpec, case: Case, text: str) -> None:
+    def _write(self, kernel: KernelSpec, case: JobCase, text: str) -> None:
         """Keep something. A full or read-only disk is no reason to fail: it is found again next time."""
         path = self._path(kernel, case)
         with contextlib.suppress(OSError):
@@ -112,7 +112,7 @@ class _Kept:
                     path.unlink(missing_ok=True)
 
 
-class KeptVerdicts(_Kept):
+class VerdictCache(_Kept):
     """Cases that passed.
 
     Args:
@@ -123,7 +123,7 @@ class KeptVerdicts(_Kept):
     def __init__(self, root: Path, *, keys: ResultKeys | None = None) -> None:
         super().__init__(root / "verdicts", keys=keys)
 
-    def has(self, kernel: KernelSpec, case: Case) -> bool:
+    def has(self, kernel: KernelSpec, case: JobCase) -> bool:
         """Whether the case is known to pass."""
         data = self._read(kernel, case)
         try:
@@ -131,12 +131,12 @@ class KeptVerdicts(_Kept):
         except ValueError:
             return False
 
-    def add(self, kernel: KernelSpec, case: Case) -> None:
+    def add(self, kernel: KernelSpec, case: JobCase) -> None:
         """Note that a case passed."""
         self._write(kernel, case, '{"status": "passed"}')
 
 
-class KeptSimulations(_Kept):
+class SimulationCache(_Kept):
     """What calls did in which nothing wrong was found.
 
     Args:
@@ -147,7 +147,7 @@ class KeptSimulations(_Kept):
     def __init__(self, root: Path, *, keys: ResultKeys | None = None) -> None:
         super().__init__(root / "simulations", keys=keys)
 
-    def get(self, kernel: KernelSpec, case: Case) -> Simulated | None:
+    def get(self, kernel: KernelSpec, case: JobCase) -> SimulationResult | None:
         """What a case did, if that is known."""
         data = self._read(kernel, case)
         try:
@@ -157,15 +157,15 @@ class KeptSimulations(_Kept):
         if call is None:
             return None
         notes = tuple(finding for launch in call.launches for finding in launch.findings)
-        return Simulated(case, "passed", notes, call)
+        return SimulationResult(case, "passed", notes, call)
 
-    def lock(self, kernel: KernelSpec, case: Case) -> Path:
+    def lock(self, kernel: KernelSpec, case: JobCase) -> Path:
         """A file to lock while a case is simulated, so that two processes do not do the same."""
         path = self._path(kernel, case).with_suffix(".lock")
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def add(self, kernel: KernelSpec, done: Simulated) -> None:
+    def add(self, kernel: KernelSpec, done: SimulationResult) -> None:
         """Keep what a case did, if it passed."""
         if done.status == "passed" and done.call is not None:
             self._write(kernel, done.case, done.call.model_dump_json())

@@ -10,9 +10,9 @@ from typing import Any
 from pytest_nvfp4.cores import cores
 from pytest_nvfp4.device.job import Simulating
 from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers
-from pytest_nvfp4.device.worker.counted import Counted
+from pytest_nvfp4.device.worker.call_recorder import CallRecorder
+from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
 from pytest_nvfp4.device.worker.simulator import simulate
-from pytest_nvfp4.device.worker.telling import by_line, told_of
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.host.compiled import CompiledModules
 from pytest_nvfp4.host.tensor import HostCudaTensor
@@ -54,7 +54,7 @@ class Simulation:
         )
         self._outputs: list[tuple[int, Region, int]] = []
         self._results: list[Extent] = []
-        self._counted = None if simulating is None else Counted(self.session, folder, simulating)
+        self._counted = None if simulating is None else CallRecorder(self.session, folder, simulating)
 
     def close(self) -> None:
         """Put torch and the DSL back."""
@@ -107,14 +107,16 @@ class Simulation:
             raised = error
         faults = list(self.session.faults)
         for fault in faults:
-            found.append(told_of(fault.finding()))
+            found.append(worker_finding(fault.finding()))
         for record in self.session.launches[before:]:
-            found.extend(told_of(finding) for finding in by_line(record.findings))
-        found.extend(map(told_of, between[told:]))
+            found.extend(worker_finding(finding) for finding in merge_by_statement(record.findings))
+        found.extend(map(worker_finding, between[told:]))
         if raised is not None and not faults:
             raise raised
         if not faults and len(self.session.launches) > before:
-            found.extend(told_of(finding) for finding in coverage_findings(region for _, region, _ in self._outputs))
+            found.extend(
+                worker_finding(finding) for finding in coverage_findings(region for _, region, _ in self._outputs)
+            )
 
     @property
     def stopped(self) -> bool:
@@ -123,7 +125,7 @@ class Simulation:
 
     def told(self, call: int, case: int) -> dict[str, Any] | None:
         """What the last call did, for a job that wants to know."""
-        return None if self._counted is None else self._counted.told(call, case, told_of)
+        return None if self._counted is None else self._counted.told(call, case, worker_finding)
 
     def _name(self, slot: CallBuffers, inputs: ProblemInput) -> None:
         self._outputs = []

@@ -19,7 +19,7 @@ from pytest_nvfp4.sim.run.session import LaunchRecord, Session
 from pytest_nvfp4.sim.run.trace import Trace
 from pytest_nvfp4.toolchain.worker.findings import Finding
 
-__all__ = ["Counted"]
+__all__ = ["CallRecorder"]
 
 Output = tuple[int, Region, int]
 """A group's index, its C, and the number of C's columns."""
@@ -36,7 +36,7 @@ class _Begun:
     bases: tuple[int, ...]
 
 
-class Counted:
+class CallRecorder:
     """Counts the calls of a session.
 
     Args:

@@ -18,7 +18,7 @@ ALONE = frozenset({"error", "timeout", "crashed"})
 """How a process ends that does not say whose fault it was."""
 
 
-def fit_together(one: Job, other: Job) -> bool:
+def can_batch(one: Job, other: Job) -> bool:
     """Whether two jobs may share a process: benchmarks of the same kernel, alike but for their cases and seeds."""
     return (
         one.action == other.action == "benchmark"
@@ -29,7 +29,7 @@ def fit_together(one: Job, other: Job) -> bool:
     )
 
 
-def run_together(jobs: Sequence[Job], run: Callable[[Job], Ran]) -> list[Ran]:
+def run_batch(jobs: Sequence[Job], run: Callable[[Job], Ran]) -> list[Ran]:
     """Run jobs that fit together, in one process where that goes well.
 
     Args:
