@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
-    from pytest_nvfp4.sim.tma.box import Box
+    from pytest_nvfp4.sim.tma.box import TmaBox
     from pytest_nvfp4.sim.tma.issue import Target
 
 __all__ = ["ATOMIC", "READ", "WRITE", "CopyMonitor", "MemoryMonitor", "Monitor", "Tracer"]
@@ -82,7 +82,7 @@ class CopyMonitor(Protocol):
 
     def copy_in(
         self, w: Warp, at: int, targets: Sequence[Target], size: int, order: NDArray[np.intp] | None = None,
-        box: Box | None = None,
+        box: TmaBox | None = None,
     ) -> None:  # fmt: skip
         """Data go to shared memory, ``size`` bytes from each target's index; they complete at its barrier.
 
@@ -95,13 +95,13 @@ class CopyMonitor(Protocol):
     def copy_out(self, w: Warp, at: int, lane: int, index: int, size: int) -> None:
         """A bulk store of a thread reads shared memory."""
 
-    def global_copied_in(self, w: Warp, at: int, barrier: Mbarrier, boxes: Sequence[Box]) -> None:
+    def global_copied_in(self, w: Warp, at: int, barrier: Mbarrier, boxes: Sequence[TmaBox]) -> None:
         """A tensor copy reads global memory; it is complete when the barrier's phase is."""
 
     def global_read_in(self, w: Warp, at: int, barrier: Mbarrier, region: Region, offset: int, size: int) -> None:
         """A bulk copy reads global memory; it is complete when the barrier's phase is."""
 
-    def global_copied_out(self, w: Warp, at: int, lane: int, boxes: Sequence[Box], reduces: bool) -> None:
+    def global_copied_out(self, w: Warp, at: int, lane: int, boxes: Sequence[TmaBox], reduces: bool) -> None:
         """A tensor store or reduction of a thread writes global memory."""
 
     def global_written_out(

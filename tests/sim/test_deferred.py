@@ -8,7 +8,7 @@ import pytest
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.deferred import Pending, deferred_slots, joined, renaming, split
 from pytest_nvfp4.sim.ptx.parser import parse
-from pytest_nvfp4.sim.wgmma.operands import accumulators, unfenced
+from pytest_nvfp4.sim.wgmma.registers import accumulators, unfenced
 
 MMA = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r1, %r2, %r3, %r4}, %rd1, %rd2, %p1, 1, 1, 0, 0;"
 FENCE = "wgmma.fence.sync.aligned;"

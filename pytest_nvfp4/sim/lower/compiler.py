@@ -25,7 +25,7 @@ from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.liveness import Liveness
 from pytest_nvfp4.sim.ptx.roles import results, sources
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Label, Module
-from pytest_nvfp4.sim.wgmma.operands import accumulators, unfenced
+from pytest_nvfp4.sim.wgmma.registers import accumulators, unfenced
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp

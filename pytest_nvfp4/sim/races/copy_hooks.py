@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
-    from pytest_nvfp4.sim.tma.box import Box
+    from pytest_nvfp4.sim.tma.box import TmaBox
     from pytest_nvfp4.sim.tma.issue import Target
 
 from pytest_nvfp4.sim.races.hooks import ONE, Hooks, bytes_of, make, shared_footprint
@@ -33,7 +33,7 @@ class CopyHooks(Hooks):
 
     def copy_in(
         self, w: Warp, at: int, targets: Sequence[Target], size: int, order: NDArray[np.intp] | None = None,
-        box: Box | None = None,
+        box: TmaBox | None = None,
     ) -> None:  # fmt: skip
         """A copy to shared memory: asynchronous writes that complete at the targets' barriers."""
         agent = w.units.get(WarpAgent) or self._warp(w)
@@ -79,7 +79,7 @@ class CopyHooks(Hooks):
         access = Access(thread.read, thread.issued, ASYNC, at, agent.who)
         agent.memory.shared.read(footprint.parts, access, agent.clock.ticks)
 
-    def global_copied_in(self, w: Warp, at: int, barrier: Mbarrier, boxes: Sequence[Box]) -> None:
+    def global_copied_in(self, w: Warp, at: int, barrier: Mbarrier, boxes: Sequence[TmaBox]) -> None:
         """A tensor copy reads boxes."""
         agent: WarpAgent | None = None
         for box in boxes:
@@ -115,7 +115,7 @@ class CopyHooks(Hooks):
             launch.memory.shadow(region), (offset, size), lambda: (ONE + offset, size), access, agent.clock
         )
 
-    def global_copied_out(self, w: Warp, at: int, lane: int, boxes: Sequence[Box], reduces: bool) -> None:
+    def global_copied_out(self, w: Warp, at: int, lane: int, boxes: Sequence[TmaBox], reduces: bool) -> None:
         """A tensor store writes boxes."""
         for box in boxes:
             if box.region is not None:

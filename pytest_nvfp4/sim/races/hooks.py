@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
-    from pytest_nvfp4.sim.tcgen05.monitor import Box
+    from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
 
 __all__ = ["ONE", "Hooks", "box_footprint", "bytes_of", "make", "order_after", "shared_footprint", "units_footprint"]
 
@@ -122,7 +122,7 @@ def units_footprint(launch: LaunchRaces, units: NDArray[np.intp]) -> Footprint:
     return launch.shared.find(key) or launch.shared.footprint(key, bytes_of(units.ravel(), 0))
 
 
-def box_footprint(launch: LaunchRaces, box: Box) -> Footprint:
+def box_footprint(launch: LaunchRaces, box: TmemBox) -> Footprint:
     """A rectangle of TMEM."""
     column, columns, lane, count = box
     per = 128 // LANES_A_UNIT

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.grid import Grid
-    from pytest_nvfp4.sim.tcgen05.monitor import Touches
+    from pytest_nvfp4.sim.tcgen05.monitor import PipeAccesses
 
 __all__ = ["LANES_A_UNIT", "CtaMemory", "Doubts", "LaunchRaces", "Parts"]
 
@@ -129,7 +129,7 @@ class LaunchRaces:
         self.told_commits: set[tuple[int, int]] = set()
         self.overlap: Overlap | None = None
         """The launch before this one, if it may still run."""
-        self.touches: dict[Touches, Parts] = {}
+        self.touches: dict[PipeAccesses, Parts] = {}
         """What operations of the tensor core touch."""
         self._kinds: dict[int, tuple[str, str]] = {}
         self._orders: dict[int, Order] = {}

@@ -18,7 +18,7 @@ from pytest_nvfp4.sim.races.tensor_order import TensorUse
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
-    from pytest_nvfp4.sim.tcgen05.monitor import Box, Touched, Touches
+    from pytest_nvfp4.sim.tcgen05.monitor import CtaAccesses, PipeAccesses, TmemBox
     from pytest_nvfp4.sim.wgmma.operation import Operation
     from pytest_nvfp4.sim.wgmma.unit import Warpgroup
 
@@ -32,7 +32,7 @@ class TensorHooks(Hooks):
 
     # ---- the tensor core -----------------------------------------------------------------------------------------
 
-    def _use_of(self, agent: WarpAgent, at: int, touches: Touches | None = None) -> TensorUse:
+    def _use_of(self, agent: WarpAgent, at: int, touches: PipeAccesses | None = None) -> TensorUse:
         """How an instruction uses tensor memory; ``touches`` is what an MMA or a copy does there."""
         key = touches or at
         found = agent.uses.get(key)
@@ -47,7 +47,7 @@ class TensorHooks(Hooks):
         agent.queue = queue
         return agent.pipe
 
-    def tensor_issued(self, w: Warp, at: int, queue: object, touched: tuple[Touched, ...]) -> None:
+    def tensor_issued(self, w: Warp, at: int, queue: object, touched: tuple[CtaAccesses, ...]) -> None:
         """An MMA or copy: what it touches, in the order of its pipe."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         pipe = agent.pipe if agent.queue is queue else self._pipe(agent, queue, w)
@@ -98,7 +98,7 @@ class TensorHooks(Hooks):
         pipe.next_tick()
         agent.advance()
 
-    def tmem_accessed(self, w: Warp, at: int, boxes: tuple[Box, ...], write: bool) -> None:
+    def tmem_accessed(self, w: Warp, at: int, boxes: tuple[TmemBox, ...], write: bool) -> None:
         """``tcgen05.ld`` and ``tcgen05.st``."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
@@ -195,7 +195,7 @@ def _lagging(kind: str, agent: WarpAgent) -> Any:
     return Owner(kind, f"{'tcgen05.st' if kind == 'tmem-store' else 'tcgen05.ld'} of {agent.who}", agent.who)
 
 
-def _parts_of(launch: LaunchRaces, touches: Touches) -> Parts:
+def _parts_of(launch: LaunchRaces, touches: PipeAccesses) -> Parts:
     """What an operation of the tensor core touches, in parts: kept with the launch."""
     shared = units_footprint(launch, touches.shared).parts if touches.shared.size else []
     # Of what it also writes, the write looks at more.
@@ -206,7 +206,7 @@ def _parts_of(launch: LaunchRaces, touches: Touches) -> Parts:
     return found
 
 
-def _together(launch: LaunchRaces, boxes: tuple[Box, ...]) -> Sequence[int]:
+def _together(launch: LaunchRaces, boxes: tuple[TmemBox, ...]) -> Sequence[int]:
     """The parts of several rectangles of TMEM."""
     footprints = [launch.tmem.find(box) or box_footprint(launch, box) for box in boxes]
     if len(footprints) < 2:

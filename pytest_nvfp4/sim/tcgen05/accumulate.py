@@ -33,9 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.tcgen05.datapath import Datapath
-from pytest_nvfp4.sim.tcgen05.descriptor import Instruction
+from pytest_nvfp4.sim.tcgen05.descriptor import InstructionDescriptor
 from pytest_nvfp4.sim.tcgen05.operand import Recording
-from pytest_nvfp4.sim.tcgen05.tiles import Operand, Tile, TileCache
+from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding, OperandTile, OperandTileCache
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
 __all__ = ["LONGEST", "Chain", "Half"]
@@ -81,13 +81,13 @@ class Chain:
     def __init__(
         self,
         key: tuple[Any, ...],
-        ins: Instruction,
+        ins: InstructionDescriptor,
         path: Datapath,
         column: int,
         *,
         tmems: list[Tmem],
-        cache: TileCache,
-        operands: tuple[Operand, Operand],
+        cache: OperandTileCache,
+        operands: tuple[OperandEncoding, OperandEncoding],
         base: bool,
         shift: int = 0,
         enabled: NDArray[np.bool_] | None = None,
@@ -149,7 +149,7 @@ class Chain:
             if words is not None:
                 self.path.write(half.tmem, self.first, words, self.enabled)
 
-    def _value(self, half: Half, a: Tile, b: Tile) -> NDArray[np.uint32] | None:
+    def _value(self, half: Half, a: OperandTile, b: OperandTile) -> NDArray[np.uint32] | None:
         """The accumulator's words ``[n][row]``; None if they were written in place."""
         if self.ins.d == "s32":
             return self._integers(half, a, b)
@@ -174,7 +174,7 @@ class Chain:
                 return words
         return self._rounded(a, b, base)
 
-    def _whole(self, half: Half, a: Tile, b: Tile) -> NDArray[np.uint32] | None:
+    def _whole(self, half: Half, a: OperandTile, b: OperandTile) -> NDArray[np.uint32] | None:
         """The chain as one product, if it is known that nothing is rounded."""
         n, rows = self.ins.n, self.ins.rows
         left = b.values[: b.height]
@@ -192,7 +192,7 @@ class Chain:
         return value.view(np.uint32)
 
     def _segmented(
-        self, a: Tile, b: Tile, base: NDArray[Any] | None, segments: int
+        self, a: OperandTile, b: OperandTile, base: NDArray[Any] | None, segments: int
     ) -> tuple[NDArray[np.float32], int]:  # fmt: skip
         """As much of the chain as provably needs no rounding: the value, and how many instructions that is."""
         k = self.ins.kind.k
@@ -219,7 +219,7 @@ class Chain:
                 break
         return value, done
 
-    def _stepped(self, a: Tile, b: Tile, value: NDArray[np.float32], start: int) -> None:
+    def _stepped(self, a: OperandTile, b: OperandTile, value: NDArray[np.float32], start: int) -> None:
         """Add the instructions from ``start`` on to ``value``, each of whose sums is exactly a float32."""
         k = self.ins.kind.k
         part = value[: b.height, : a.height]
@@ -229,7 +229,7 @@ class Chain:
             np.matmul(b.values[: b.height, span], a.values[: a.height, span].T, out=scratch)
             part += scratch
 
-    def _rounded(self, a: Tile, b: Tile, base: NDArray[Any] | None) -> NDArray[np.uint32]:
+    def _rounded(self, a: OperandTile, b: OperandTile, base: NDArray[Any] | None) -> NDArray[np.uint32]:
         """The chain, rounded after each instruction."""
         n, rows, count, k = self.ins.n, self.ins.rows, self.length, self.ins.kind.k
         kind = np.float32 if self.ins.d == "f32" else np.float16
@@ -257,7 +257,7 @@ class Chain:
         words[missing] = 0x7FFF
         return words
 
-    def _integers(self, half: Half, a: Tile, b: Tile) -> NDArray[np.uint32]:
+    def _integers(self, half: Half, a: OperandTile, b: OperandTile) -> NDArray[np.uint32]:
         n, rows, count, k = self.ins.n, self.ins.rows, self.length, self.ins.kind.k
         value = np.zeros((n, rows), np.int64)
         if self.base:
@@ -279,7 +279,7 @@ def _below(value: NDArray[np.float32], limits: NDArray[np.float32], scratch: NDA
     return bool((scratch < limits).all())
 
 
-def _segments(a: Tile, b: Tile, count: int) -> int:
+def _segments(a: OperandTile, b: OperandTile, count: int) -> int:
     """Into how many segments a chain is cut for each to be bounded by 2**23 grid steps; 0 if there is no way.
 
     A whole chain, and a single instruction, may be bounded by 2**24.
@@ -301,7 +301,7 @@ def _segments(a: Tile, b: Tile, count: int) -> int:
     return 0
 
 
-def _highest(tile: Tile) -> int:
+def _highest(tile: OperandTile) -> int:
     """The largest grid of a row that is not zero."""
     used = tile.grids[tile.squares.any(axis=1)]
     return int(used.max()) if used.size else 0

@@ -30,16 +30,16 @@ from pytest_nvfp4.sim.lanes import Bits, pick
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
-from pytest_nvfp4.sim.tcgen05.descriptor import matrix
+from pytest_nvfp4.sim.tcgen05.descriptor import decode_matrix
 from pytest_nvfp4.sim.tcgen05.group import expect, group_of, pair_of, single_lane
-from pytest_nvfp4.sim.tcgen05.monitor import Box, Touched, Touches
+from pytest_nvfp4.sim.tcgen05.monitor import CtaAccesses, PipeAccesses, TmemBox
 from pytest_nvfp4.sim.tcgen05.operand import Geometry, first_chunk, geometry, units_of
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "Plan", "Shape", "copy"]
+__all__ = ["LOWERINGS", "CopyPlan", "CopyShape", "copy"]
 
 _Move = tuple[Tmem, NDArray[np.uint32], NDArray[np.intp], NDArray[np.uint32]]
 
@@ -47,7 +47,7 @@ _CORNERS: NDArray[np.bool_] = np.equal(np.arange(LANES) % 32, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shape:
+class CopyShape:
     """A copy: ``rows`` rows of ``bits`` bits; ``multicast`` as the opcode has it."""
 
     rows: int
@@ -62,7 +62,7 @@ class Shape:
         return self.bits // 32
 
 
-def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: Shape, at: int) -> None:
+def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: CopyShape, at: int) -> None:
     """Issue one copy. Raises Fault or Unsupported."""
     what = shape.what
     if mask & (mask - 1):
@@ -88,7 +88,7 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: Shape, at: 
     core.submit(core.pipe.queue, plan.execute, what=what)
 
 
-class Plan:
+class CopyPlan:
     """A checked copy. It holds while ``epoch`` is that of its tensor cores.
 
     Args:
@@ -108,7 +108,7 @@ class Plan:
         self.columns = columns
         self.size = size
         self.epoch = _epochs(cores)
-        self.touched: tuple[Touched, ...] | None = None
+        self.touched: tuple[CtaAccesses, ...] | None = None
 
     def execute(self) -> None:
         """Copy."""
@@ -124,20 +124,20 @@ def _epochs(cores: tuple[TensorCore, ...]) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _touches(column: int, value: int, shape: Shape) -> Touches:
+def _touches(column: int, value: int, shape: CopyShape) -> PipeAccesses:
     """What a copy reads and writes in a CTA, for the monitor."""
-    decoded = matrix(value, shape.what)
+    decoded = decode_matrix(value, shape.what)
     table = geometry(
         decoded, rows=shape.rows, mn=False, element_bytes=1, what=shape.what, row_bytes=shape.bits // 8
     )  # fmt: skip
     columns = shape.bits // 32
-    written: tuple[Box, ...] = ((column, columns, 0, LANES),)
+    written: tuple[TmemBox, ...] = ((column, columns, 0, LANES),)
     if shape.rows == 4:
         written = tuple((column, columns, 32 * q, 1) for q in range(4))
-    return Touches(units_of(table) + first_chunk(decoded.start), (), written)
+    return PipeAccesses(units_of(table) + first_chunk(decoded.start), (), written)
 
 
-def _plan(w: Warp, core: TensorCore, address: int, value: int, shape: Shape) -> Plan:
+def _plan(w: Warp, core: TensorCore, address: int, value: int, shape: CopyShape) -> CopyPlan:
     """Check a copy. Raises Fault."""
     what = shape.what
     if core.pipe.group != shape.group:
@@ -151,7 +151,7 @@ def _plan(w: Warp, core: TensorCore, address: int, value: int, shape: Shape) -> 
     for one in cores:
         tmem = one.tmem
         tmem.claim(column, columns, what=what)
-        decoded = matrix(value, what)
+        decoded = decode_matrix(value, what)
         table = geometry(decoded, rows=shape.rows, mn=False, element_bytes=1, what=what, row_bytes=shape.bits // 8)
         first = one.chunks.check(decoded.start, table, what=what)
         if shape.rows == 32:
@@ -160,16 +160,16 @@ def _plan(w: Warp, core: TensorCore, address: int, value: int, shape: Shape) -> 
             tmem.wrote(column, columns, _CORNERS if shape.rows == 4 else None)
         words = one.chunks.chunks[first:].view(np.uint32)
         moves.append((tmem, words, _words(shape, table), _places(shape, tmem.data[column : column + columns])))
-    return Plan(cores, moves, column, columns, shape.rows * shape.bits // 8 * shape.group)
+    return CopyPlan(cores, moves, column, columns, shape.rows * shape.bits // 8 * shape.group)
 
 
-def _places(shape: Shape, target: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def _places(shape: CopyShape, target: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """The words of TMEM that are written, of ``[column][lane]``."""
     return target[:, ::32] if shape.rows == 4 else target
 
 
 @lru_cache(maxsize=1024)
-def _words(shape: Shape, table: Geometry) -> NDArray[np.intp]:
+def _words(shape: CopyShape, table: Geometry) -> NDArray[np.intp]:
     """By place, the number of the word that goes there, from the start of the source's pattern."""
     columns = shape.columns
     words = (table.table[:, :, None] * 4 + np.arange(4)).reshape(shape.rows, columns).T
@@ -200,7 +200,7 @@ def _lower(ins: Instruction, e: Emitter) -> None:
     if found is None:
         raise Unsupported(f"{ins.opcode}: {'.'.join(rest)} of tcgen05.cp")
     expect(ins, 2)
-    shape = e.constant(Shape(*found, group, f"tcgen05.cp.{'.'.join(rest)}"), "shape")
+    shape = e.constant(CopyShape(*found, group, f"tcgen05.cp.{'.'.join(rest)}"), "shape")
     address, descriptor = e.address(ins.operands[0]), e.value(ins.operands[1], 64)
     e.line(e.call(copy, "w", e.mask, address, descriptor, shape, str(e.at)))
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.sim.tcgen05.group import Pipe
 from pytest_nvfp4.sim.tcgen05.issuers import Issuers
 from pytest_nvfp4.sim.tcgen05.operand import SharedChunks
-from pytest_nvfp4.sim.tcgen05.tiles import TileCache
+from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandTileCache
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
-    from pytest_nvfp4.sim.tcgen05.copy import Plan, Shape
-    from pytest_nvfp4.sim.tcgen05.mma import Plan as MmaPlan
+    from pytest_nvfp4.sim.tcgen05.copy import CopyPlan, CopyShape
+    from pytest_nvfp4.sim.tcgen05.mma import MmaPlan
 
 __all__ = ["TensorCore"]
 
@@ -31,11 +31,11 @@ class TensorCore:
         self.pipe = cta.unit(Pipe)
         self.issuers = cta.unit(Issuers)
         self.chunks = SharedChunks(cta.shared)
-        self.cache = cta.launch.machine.unit(TileCache)
+        self.cache = cta.launch.machine.unit(OperandTileCache)
         self.counters = cta.launch.counters
         self.machine = cta.launch.machine
         self.submit = cta.launch.machine.asynchronous.submit
-        self.copies: dict[tuple[int, int, Shape], Plan] = {}
+        self.copies: dict[tuple[int, int, CopyShape], CopyPlan] = {}
         """Copies that were checked, by operands and shape, and hold in one epoch of TMEM."""
         self.plans: dict[tuple[object, ...], MmaPlan] = {}
         """MMAs that were checked, likewise."""

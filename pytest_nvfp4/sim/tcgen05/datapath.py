@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
-from pytest_nvfp4.sim.tcgen05.descriptor import Instruction
-from pytest_nvfp4.sim.tcgen05.monitor import Box
+from pytest_nvfp4.sim.tcgen05.descriptor import InstructionDescriptor
+from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
 from pytest_nvfp4.sim.tcgen05.operand import Chunks
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
@@ -59,7 +59,7 @@ class Datapath:
         """Whether lanes 0-63 hold the lower half of N and lanes 64-127 the upper."""
         return self.layout == "B"
 
-    def boxes(self, column: int, columns: int) -> tuple[Box, ...]:
+    def boxes(self, column: int, columns: int) -> tuple[TmemBox, ...]:
         """The rectangles of TMEM of so many columns."""
         if self.layout == "F":
             return tuple((column, columns, 32 * q + 16 * self.align, 16) for q in range(4))
@@ -96,7 +96,7 @@ class Datapath:
 
 
 @lru_cache(maxsize=1024)
-def datapath(ins: Instruction, lane: int, what: str) -> Datapath:
+def datapath(ins: InstructionDescriptor, lane: int, what: str) -> Datapath:
     """The datapath of an instruction whose D (or A) has this lane in its address.
 
     Raises:

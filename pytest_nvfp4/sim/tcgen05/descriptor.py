@@ -25,11 +25,20 @@ from functools import lru_cache
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 
-__all__ = ["KINDS", "SWIZZLES", "Instruction", "Kind", "Matrix", "Swizzle", "instruction", "matrix"]
+__all__ = [
+    "KINDS",
+    "SWIZZLES",
+    "DescriptorSwizzle",
+    "InstructionDescriptor",
+    "MatrixDescriptor",
+    "MmaKind",
+    "decode_instruction",
+    "decode_matrix",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Swizzle:
+class DescriptorSwizzle:
     """A swizzle: the XOR ``a ^ (a >> shift & mask)`` of an absolute shared address; ``pitch`` bytes a row."""
 
     code: int
@@ -47,29 +56,29 @@ class Swizzle:
 
 
 SWIZZLES = {
-    0: Swizzle(0, "none", 16, 3, 0x00, 8),
-    1: Swizzle(1, "128B with 32B atoms", 128, 2, 0x60, 4),
-    2: Swizzle(2, "128B", 128, 3, 0x70, 8),
-    4: Swizzle(4, "64B", 64, 3, 0x30, 8),
-    6: Swizzle(6, "32B", 32, 3, 0x10, 8),
+    0: DescriptorSwizzle(0, "none", 16, 3, 0x00, 8),
+    1: DescriptorSwizzle(1, "128B with 32B atoms", 128, 2, 0x60, 4),
+    2: DescriptorSwizzle(2, "128B", 128, 3, 0x70, 8),
+    4: DescriptorSwizzle(4, "64B", 64, 3, 0x30, 8),
+    6: DescriptorSwizzle(6, "32B", 32, 3, 0x10, 8),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class MatrixDescriptor:
     """A decoded matrix descriptor; offsets in bytes, ``start`` in the CTA's shared window."""
 
     start: int
     leading: int
     stride: int
-    swizzle: Swizzle
+    swizzle: DescriptorSwizzle
 
     def __str__(self) -> str:
         return f"start {self.start:#x}, LBO {self.leading}, SBO {self.stride}, swizzle {self.swizzle.name}"
 
 
 @lru_cache(maxsize=1 << 14)
-def matrix(value: int, what: str) -> Matrix:
+def decode_matrix(value: int, what: str) -> MatrixDescriptor:
     """Decode a matrix descriptor.
 
     Raises:
@@ -99,11 +108,11 @@ def matrix(value: int, what: str) -> Matrix:
             f"{what}: matrix descriptor {value:#018x} with base offset {value >> 49 & 7}",
             hint=f"align the tensor in shared memory to {swizzle.pattern} bytes",
         )
-    return Matrix((value & 0x3FFF) << 4, (value >> 16 & 0x3FFF) << 4, (value >> 32 & 0x3FFF) << 4, swizzle)
+    return MatrixDescriptor((value & 0x3FFF) << 4, (value >> 16 & 0x3FFF) << 4, (value >> 32 & 0x3FFF) << 4, swizzle)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kind:
+class MmaKind:
     """A ``.kind`` of MMA: ``k`` elements an instruction (32 bytes of each row), the element formats by their code."""
 
     name: str
@@ -123,21 +132,21 @@ class Kind:
 
 _F8F6F4 = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
 KINDS = {
-    "f16": Kind("f16", 16, {0: "f16", 1: "bf16"}, {}, (0, 1), True, True),
-    "tf32": Kind("tf32", 8, {2: "tf32"}, {}, (1,), True, True),
-    "f8f6f4": Kind("f8f6f4", 32, _F8F6F4, {}, (0, 1), True, True),
-    "i8": Kind("i8", 32, {0: "u8", 1: "s8"}, {}, (2,), True, False),
-    "mxf8f6f4": Kind("mxf8f6f4", 32, _F8F6F4, {"ue8m0": (1,)}, (), True, True),
-    "mxf4": Kind("mxf4", 64, {1: "e2m1"}, {"ue8m0": (2,)}, (), False, True),
-    "mxf4nvf4": Kind("mxf4nvf4", 64, {1: "e2m1"}, {"ue8m0": (2, 4), "ue4m3": (4,)}, (), False, True),
+    "f16": MmaKind("f16", 16, {0: "f16", 1: "bf16"}, {}, (0, 1), True, True),
+    "tf32": MmaKind("tf32", 8, {2: "tf32"}, {}, (1,), True, True),
+    "f8f6f4": MmaKind("f8f6f4", 32, _F8F6F4, {}, (0, 1), True, True),
+    "i8": MmaKind("i8", 32, {0: "u8", 1: "s8"}, {}, (2,), True, False),
+    "mxf8f6f4": MmaKind("mxf8f6f4", 32, _F8F6F4, {"ue8m0": (1,)}, (), True, True),
+    "mxf4": MmaKind("mxf4", 64, {1: "e2m1"}, {"ue8m0": (2,)}, (), False, True),
+    "mxf4nvf4": MmaKind("mxf4nvf4", 64, {1: "e2m1"}, {"ue8m0": (2, 4), "ue4m3": (4,)}, (), False, True),
 }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Instruction:
+class InstructionDescriptor:
     """A decoded, legal instruction descriptor. ``m`` and ``n`` are the whole instruction's, over both CTAs."""
 
-    kind: Kind
+    kind: MmaKind
     group: int
     m: int
     n: int
@@ -174,7 +183,7 @@ _Refuse = Callable[..., Fault]
 
 
 @lru_cache(maxsize=4096)
-def instruction(value: int, kind_name: str, group: int, vector: int, what: str) -> Instruction:
+def decode_instruction(value: int, kind_name: str, group: int, vector: int, what: str) -> InstructionDescriptor:
     """Decode an instruction descriptor for a kind, ``.cta_group`` and scale factors a row (0 without block scaling).
 
     Raises:
@@ -211,7 +220,7 @@ def instruction(value: int, kind_name: str, group: int, vector: int, what: str) 
             raise refuse(f"MN-major {name} of {form}; only 8-, 16- and 32-bit elements can be MN-major")
     n = (value >> 17 & 63) << 3
     _check_shape(kind, group, own.m, n, b_mn, refuse)
-    return Instruction(
+    return InstructionDescriptor(
         kind, group, own.m, n, a, b, own.d, negate_a, negate_b, a_mn, b_mn, own.saturate, own.scale, vector, own.a_id,
         own.b_id,
     )  # fmt: skip
@@ -230,7 +239,7 @@ class _Own:
     b_id: int = 0
 
 
-def _scaled(value: int, kind: Kind, vector: int, refuse: _Refuse) -> _Own:
+def _scaled(value: int, kind: MmaKind, vector: int, refuse: _Refuse) -> _Own:
     reserved = 0x0700_004B
     if kind.k == 64:
         reserved |= 0x1000
@@ -253,7 +262,7 @@ def _scaled(value: int, kind: Kind, vector: int, refuse: _Refuse) -> _Own:
     return _Own((value >> 27 & 3) << 7, reserved, scale=scale, a_id=a_id, b_id=b_id)
 
 
-def _plain(value: int, kind: Kind, refuse: _Refuse) -> _Own:
+def _plain(value: int, kind: MmaKind, refuse: _Refuse) -> _Own:
     if value >> 4 & 3 not in kind.outputs:
         raise refuse(f"D type {value >> 4 & 3} (0 f16, 1 f32, 2 s32), which this kind has not")
     saturate = bool(value >> 3 & 1)
@@ -262,7 +271,7 @@ def _plain(value: int, kind: Kind, refuse: _Refuse) -> _Own:
     return _Own((value >> 24 & 31) << 4, 0x2080_0043 | 3 << 30, d=_TYPES[value >> 4 & 3], saturate=saturate)
 
 
-def _check_shape(kind: Kind, group: int, m: int, n: int, b_mn: bool, refuse: _Refuse) -> None:
+def _check_shape(kind: MmaKind, group: int, m: int, n: int, b_mn: bool, refuse: _Refuse) -> None:
     legal_m = (128, 256) if group == 2 else (128,) if kind.scaled else (64, 128)
     if m not in legal_m:
         raise refuse(f"M = {m}; it must be {' or '.join(map(str, legal_m))}")

@@ -39,7 +39,7 @@ from pytest_nvfp4.sim.lanes import FULL, Bits, spread, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Address, Immediate, Instruction, TensorAddress, Vector
 from pytest_nvfp4.sim.tcgen05.group import expect
-from pytest_nvfp4.sim.tcgen05.monitor import Box
+from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def wait(w: Warp, mask: int, what: str, at: int) -> None:
         w.cta.launch.machine.monitor.fence(w, mask, what, at)
 
 
-def _boxes(move: Movement, lane: int, column: int) -> tuple[Box, ...]:
+def _boxes(move: Movement, lane: int, column: int) -> tuple[TmemBox, ...]:
     """The rectangles of TMEM reached."""
     return tuple((column + first, count, lane, move.rows) for first, count in move.spans)
 

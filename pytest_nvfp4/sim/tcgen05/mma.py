@@ -33,17 +33,17 @@ from pytest_nvfp4.sim.tcgen05 import scales
 from pytest_nvfp4.sim.tcgen05.accumulate import Chain
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.datapath import Datapath, datapath
-from pytest_nvfp4.sim.tcgen05.descriptor import Instruction, instruction, matrix
+from pytest_nvfp4.sim.tcgen05.descriptor import InstructionDescriptor, decode_instruction, decode_matrix
 from pytest_nvfp4.sim.tcgen05.group import pair_of, single_lane
-from pytest_nvfp4.sim.tcgen05.monitor import Touched, Touches
+from pytest_nvfp4.sim.tcgen05.monitor import CtaAccesses, PipeAccesses
 from pytest_nvfp4.sim.tcgen05.operand import Chunks, Geometry, geometry
-from pytest_nvfp4.sim.tcgen05.tiles import Operand
+from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding
 from pytest_nvfp4.sim.tcgen05.tmem import LANES
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["Form", "Plan", "issue"]
+__all__ = ["Form", "MmaPlan", "issue"]
 
 _SF_IDS = 3 << 4 | 3 << 29
 """The ids of SFB and SFA in a scaled kind's instruction descriptor: from which byte of a column an MMA takes them."""
@@ -65,9 +65,9 @@ class Form:
 class _Work:
     """What an instruction descriptor means for a form; made once for each. ``family`` is the same for all SF ids."""
 
-    ins: Instruction
-    operands: tuple[Operand, Operand]
-    family: Instruction
+    ins: InstructionDescriptor
+    operands: tuple[OperandEncoding, OperandEncoding]
+    family: InstructionDescriptor
     b_rows: int
     a_bytes: int
     b_bytes: int
@@ -75,15 +75,15 @@ class _Work:
 
 @lru_cache(maxsize=4096)
 def _work(value: int, kind: str, group: int, vector: int, a_in_tmem: bool, what: str) -> _Work:
-    ins = instruction(value, kind, group, vector, what)
+    ins = decode_instruction(value, kind, group, vector, what)
     if a_in_tmem and ins.a_mn:
         raise Fault("descriptor", f"{what}: A in TMEM is K-major; the instruction descriptor transposes it (bit 15)")
     if a_in_tmem and ins.a in ("e2m3", "e3m2", "e2m1") and ins.kind.k != 64:
         raise Unsupported(f"{what}: A of {ins.a} in TMEM, in 8-bit containers")
     packed = ins.kind.k == 64
-    a = Operand(ins.a, packed, ins.negate_a, ins.a_mn, ins.rows, ins.kind.k, ins.scale, vector)
-    b = Operand(ins.b, packed, ins.negate_b, ins.b_mn, ins.n // group, ins.kind.k, ins.scale, vector)
-    family = instruction(value & ~_SF_IDS, kind, group, vector, what) if ins.vector else ins
+    a = OperandEncoding(ins.a, packed, ins.negate_a, ins.a_mn, ins.rows, ins.kind.k, ins.scale, vector)
+    b = OperandEncoding(ins.b, packed, ins.negate_b, ins.b_mn, ins.n // group, ins.kind.k, ins.scale, vector)
+    family = decode_instruction(value & ~_SF_IDS, kind, group, vector, what) if ins.vector else ins
     return _Work(ins, (a, b), family, ins.n // group, a.element_bytes, b.element_bytes)
 
 
@@ -113,7 +113,7 @@ def issue(
         disable = tuple(pick(word, mask) for word in disable)
     core = w.cta.unit(TensorCore)
     key = (d, a, b, descriptor, sfa, sfb, enable, disable, form)
-    plan: Plan | None = core.plans.get(key)
+    plan: MmaPlan | None = core.plans.get(key)
     if plan is None or plan.epoch != plan.now():
         plan = core.plans[key] = _plan(w, core, d, a, b, descriptor, bool(enable), disable, sfa, sfb, form)
     elif form.group == 2:
@@ -154,7 +154,7 @@ class _Side:
         self.sfb: scales.Words
 
 
-class Plan:
+class MmaPlan:
     """A checked instruction: all that its execution needs. It holds while ``epoch`` is ``now()``."""
 
     __slots__ = ("_touched", "column", "enable", "enabled", "epoch", "form", "ins", "key", "path", "sides", "work")
@@ -171,7 +171,7 @@ class Plan:
         self.form = form
         self.sides: list[_Side] = []
         self.epoch = -1
-        self._touched: tuple[Touched, ...] | None = None
+        self._touched: tuple[CtaAccesses, ...] | None = None
         self.key = (column, work.family, path, form.group, enabled.tobytes() if enabled is not None else None)
 
     def now(self) -> int:
@@ -179,7 +179,7 @@ class Plan:
         sides = self.sides
         return sides[0].tmem.epoch if len(sides) == 1 else sides[0].tmem.epoch + sides[1].tmem.epoch
 
-    def touched(self) -> tuple[Touched, ...]:
+    def touched(self) -> tuple[CtaAccesses, ...]:
         """What is read and written, for the monitor."""
         if self._touched is None:
             self._touched = tuple([
@@ -244,7 +244,7 @@ class Plan:
 def _touches(
     work: _Work, path: Datapath, column: int, enable: bool, a: Geometry | None, a_first: int, a_column: int,
     b: Geometry, b_first: int, sfa_column: int, sfb_column: int,
-) -> Touches:  # fmt: skip
+) -> PipeAccesses:  # fmt: skip
     """What an instruction reads and writes in a CTA, found once for all CTAs."""
     ins = work.ins
     shared = [b.table.ravel() + b_first]
@@ -257,13 +257,13 @@ def _touches(
     if ins.vector:
         reads.append((sfa_column, scales.columns(ins.rows), 0, LANES))
         reads.append((sfb_column, scales.columns(ins.n, halves=path.halves), 0, LANES))
-    return Touches(np.unique(np.concatenate(shared)), tuple(reads), boxes)
+    return PipeAccesses(np.unique(np.concatenate(shared)), tuple(reads), boxes)
 
 
 def _plan(
     w: Warp, core: TensorCore, d: int, a: int, b: int, descriptor: int, enable: bool, disable: Sequence[Bits],
     sfa: int, sfb: int, form: Form,
-) -> Plan:  # fmt: skip
+) -> MmaPlan:  # fmt: skip
     """Check an instruction. Raises Fault or Unsupported."""
     what = form.what
     work = _work(descriptor, form.kind, form.group, form.vector, form.a_in_tmem, what)
@@ -273,7 +273,7 @@ def _plan(
     path = datapath(work.family, d >> 16, what)
     column = d & 0xFFFF
     enabled = _enabled(disable, path, form) if disable else None
-    plan = Plan(work, path, column, enable=enable, enabled=enabled, form=form)
+    plan = MmaPlan(work, path, column, enable=enable, enabled=enabled, form=form)
     cores = (core,) if form.group == 1 else tuple(c.unit(TensorCore) for c in pair_of(w.cta, 2, what=what))
     lanes = path.lanes if enabled is None else enabled
     steady = True
@@ -313,12 +313,14 @@ def _plan(
 
 def _look(core: TensorCore, value: int, rows: int, mn: bool, size: int, what: str) -> tuple[int, Geometry]:
     """Check an operand in shared memory: its first chunk and geometry."""
-    decoded = matrix(value, what)
+    decoded = decode_matrix(value, what)
     found = geometry(decoded, rows=rows, mn=mn, element_bytes=size, what=what)
     return core.chunks.check(decoded.start, found, what=what), found
 
 
-def _tmem_a(core: TensorCore, address: int, ins: Instruction, path: Datapath, what: str) -> tuple[Datapath, int]:
+def _tmem_a(
+    core: TensorCore, address: int, ins: InstructionDescriptor, path: Datapath, what: str
+) -> tuple[Datapath, int]:
     """Check A in TMEM: its datapath and first column."""
     lane_path = datapath(ins, address >> 16, what)
     if lane_path.align != path.align:

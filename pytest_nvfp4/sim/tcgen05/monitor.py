@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
 
-__all__ = ["Box", "TensorMonitor", "Touched", "Touches"]
+__all__ = ["CtaAccesses", "PipeAccesses", "TensorMonitor", "TmemBox"]
 
-Box = tuple[int, int, int, int]
+TmemBox = tuple[int, int, int, int]
 """A rectangle of TMEM: first column, number of columns, first lane, number of lanes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Touches:
+class PipeAccesses:
     """What an operation of a pipe reads and writes in a CTA: the same object for what is the same, in all CTAs.
 
     Attributes:
@@ -34,24 +34,24 @@ class Touches:
     """
 
     shared: NDArray[np.intp]
-    reads: tuple[Box, ...]
-    writes: tuple[Box, ...]
+    reads: tuple[TmemBox, ...]
+    writes: tuple[TmemBox, ...]
 
 
-Touched = tuple["Cta", Touches]
+CtaAccesses = tuple["Cta", PipeAccesses]
 """A CTA, and what is touched there."""
 
 
 class TensorMonitor(Protocol):
     """The part of the monitor that hears of the tensor core."""
 
-    def tensor_issued(self, w: Warp, at: int, queue: object, touched: tuple[Touched, ...]) -> None:
+    def tensor_issued(self, w: Warp, at: int, queue: object, touched: tuple[CtaAccesses, ...]) -> None:
         """A warp gave an MMA or a copy to a pipe; ``touched`` has the CTAs that it works on."""
 
     def tensor_committed(self, w: Warp, at: int, queue: object, barriers: tuple[Mbarrier, ...]) -> None:
         """A commit: the barriers get their arrivals when the pipe has done all that it was given before."""
 
-    def tmem_accessed(self, w: Warp, at: int, boxes: tuple[Box, ...], write: bool) -> None:
+    def tmem_accessed(self, w: Warp, at: int, boxes: tuple[TmemBox, ...], write: bool) -> None:
         """A warp loads from or stores to its CTA's TMEM."""
 
     def tmem_allocated(self, w: Warp, at: int, column: int, count: int) -> None:

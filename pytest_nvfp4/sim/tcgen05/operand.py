@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.memory.shared import RESERVED, SharedMemory
-from pytest_nvfp4.sim.tcgen05.descriptor import SWIZZLES, Matrix
+from pytest_nvfp4.sim.tcgen05.descriptor import SWIZZLES, MatrixDescriptor
 
 __all__ = [
     "Chunks",
@@ -160,7 +160,7 @@ class Recordings:
 
 
 def geometry(
-    matrix: Matrix, *, rows: int, mn: bool, element_bytes: int, what: str, row_bytes: int = 32
+    matrix: MatrixDescriptor, *, rows: int, mn: bool, element_bytes: int, what: str, row_bytes: int = 32
 ) -> Geometry:  # fmt: skip
     """The table of an operand of ``rows`` rows of M or N; of ``row_bytes`` of K (32, or 16 for a copy) in K-major.
 

@@ -24,19 +24,19 @@ from pytest_nvfp4.driver.tensormap import OobFill
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.shared import SharedMemory
-from pytest_nvfp4.sim.tma.plan import Plan
+from pytest_nvfp4.sim.tma.box_order import BoxOrder
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.sim.tma.tile import Tile
+    from pytest_nvfp4.sim.tma.tile import TmaTile
 
-__all__ = ["Box", "gather4", "gathered"]
+__all__ = ["TmaBox", "gather4", "gathered"]
 
 _UNIT = np.dtype("V16")
 _PADDING = 0xA5
 _NAN_FILL = np.uint16(0x7FF7)
 
 
-class Box:
+class TmaBox:
     """One box of a tensor: where its elements inside the tensor lie.
 
     Attributes:
@@ -46,7 +46,7 @@ class Box:
 
     __slots__ = ("cut", "offset", "region", "tile")
 
-    def __init__(self, tile: Tile, region: Region | None, offset: int, cut: tuple[slice, ...] | None) -> None:
+    def __init__(self, tile: TmaTile, region: Region | None, offset: int, cut: tuple[slice, ...] | None) -> None:
         self.tile = tile
         self.region = region
         self.offset = offset
@@ -100,7 +100,7 @@ class Box:
             found = full.ravel()
         return _rounded(found) if tile.convert else found
 
-    def load(self, plan: Plan, shared: SharedMemory, index: int) -> None:
+    def load(self, plan: BoxOrder, shared: SharedMemory, index: int) -> None:
         """Copy the box to shared memory."""
         size = plan.footprint
         units = shared.data[index : index + size].view(_UNIT)
@@ -155,7 +155,7 @@ class Box:
         return offsets, self.cut[0].stop - self.cut[0].start
 
 
-def gather4(boxes: list[Box], plan: Plan, shared: SharedMemory, index: int) -> None:
+def gather4(boxes: list[TmaBox], plan: BoxOrder, shared: SharedMemory, index: int) -> None:
     """Copy the rows of ``tile::gather4``, one box each, to shared memory."""
     data = np.concatenate([box.dense() for box in boxes])
     size = plan.footprint
@@ -163,12 +163,12 @@ def gather4(boxes: list[Box], plan: Plan, shared: SharedMemory, index: int) -> N
     shared.written[index : index + size].reshape(-1, 16)[plan.order] = True
 
 
-def gathered(units: NDArray[np.uint8], plan: Plan) -> NDArray[np.uint8]:
+def gathered(units: NDArray[np.uint8], plan: BoxOrder) -> NDArray[np.uint8]:
     """The bytes of shared memory from a box's address on, in the box's own order (a copy)."""
     return units.view(_UNIT)[plan.order].view(np.uint8)
 
 
-def _pad(units: NDArray[Any], plan: Plan, data: NDArray[np.uint8], tile: Tile) -> None:
+def _pad(units: NDArray[Any], plan: BoxOrder, data: NDArray[np.uint8], tile: TmaTile) -> None:
     """16 packed elements to each unit; what follows them in it is undefined, and gets a pattern that shows."""
     packed = data.reshape(-1, 2 * tile.bits)
     wide = np.full((packed.shape[0], 16), _PADDING, np.uint8)

@@ -30,13 +30,13 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.coverage import note_reduce, note_scatter, note_write
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-from pytest_nvfp4.sim.tma.groups import BulkGroups, Departure, depart
-from pytest_nvfp4.sim.tma.issue import Arrival, by_lane, deliver, signed, targets
+from pytest_nvfp4.sim.tma.groups import BulkGroups, OutboundCopy, submit_outbound
+from pytest_nvfp4.sim.tma.issue import InboundCopy, by_lane, signed, submit_inbound, targets
 from pytest_nvfp4.sim.tma.load import boxes_of_rows, checked, tensor_coordinates, tensor_mode
 from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, SHARED_TYPES, WIDTHS, reduce
 from pytest_nvfp4.sim.tma.spelling import Parts
-from pytest_nvfp4.sim.tma.tensormap import descriptor
-from pytest_nvfp4.sim.tma.traffic import Sectors
+from pytest_nvfp4.sim.tma.tensormap import find_tile
+from pytest_nvfp4.sim.tma.traffic import TouchedSectors
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.lanes import Bits
@@ -52,7 +52,7 @@ _UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class BulkForm:
     """The modifiers of one bulk copy or reduction (``operation`` is empty for a copy)."""
 
     opcode: str
@@ -77,7 +77,7 @@ def lower_bulk(ins: Instruction, e: Emitter) -> None:
         masked = parts.flag("cp_mask")
         parts.finish()
         operands = parts.operands(ins, 3 + hint + masked)
-        form = Copy(ins.opcode, destination, source, masked=masked)
+        form = BulkForm(ins.opcode, destination, source, masked=masked)
         mask = e.value(operands[-1], e.width(operands[-1]) or 16) if masked else "0xFFFF"
         e.line(
             e.call(
@@ -110,7 +110,7 @@ def lower_bulk_reduce(ins: Instruction, e: Emitter) -> None:
     hint = parts.flag("L2::cache_hint")
     parts.finish()
     operands = parts.operands(ins, 3 + hint)
-    form = Copy(ins.opcode, destination, source, operation=operation, kind=kind)
+    form = BulkForm(ins.opcode, destination, source, operation=operation, kind=kind)
     e.line(
         e.call(
             bulk_out,
@@ -138,7 +138,7 @@ def _lower_in(
     hint = source == "global" and parts.flag("L2::cache_hint")
     parts.finish()
     operands = parts.operands(ins, 4 + multicast + hint)
-    form = Copy(ins.opcode, destination, source, multicast=multicast, operation=operation, kind=kind)
+    form = BulkForm(ins.opcode, destination, source, multicast=multicast, operation=operation, kind=kind)
     mask = e.value(operands[4], e.width(operands[4]) or 16) if multicast else "0"
     e.line(
         e.call(
@@ -178,7 +178,7 @@ def lower_prefetch_tensor(ins: Instruction, e: Emitter) -> None:
 
 
 def bulk_in(
-    w: Warp, mask: int, at: int, form: Copy, to: Bits, source: Bits, size: Bits, barrier: Bits, ctas: Bits
+    w: Warp, mask: int, at: int, form: BulkForm, to: Bits, source: Bits, size: Bits, barrier: Bits, ctas: Bits
 ) -> None:
     """Run a bulk copy or reduction into shared memory in the lanes of a mask. Raises Fault."""
     for lane, (address, start, count, bar, to_ctas) in by_lane(
@@ -187,7 +187,7 @@ def bulk_in(
         _in(w, lane, at, form, address, start, count, bar, to_ctas)
 
 
-def _in(w: Warp, lane: int, at: int, form: Copy, address: int, start: int, size: int, bar: int, ctas: int) -> None:
+def _in(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, size: int, bar: int, ctas: int) -> None:
     what = form.opcode
     cta = w.cta
     launch = cta.launch
@@ -212,7 +212,7 @@ def _in(w: Warp, lane: int, at: int, form: Copy, address: int, start: int, size:
         if region.initialised is not None:
             machine.memory.check_initialised(region, offset, size, what=what)
         if launch.counting:
-            launch.unit(Sectors).touch_rows(region, np.array([offset], np.intp), size)
+            launch.unit(TouchedSectors).touch_rows(region, np.array([offset], np.intp), size)
         data = region.data[offset : offset + size]
         counters["bulk.load.requests"] += 1
         counters["bulk.load.bytes"] += size
@@ -237,7 +237,9 @@ def _in(w: Warp, lane: int, at: int, form: Copy, address: int, start: int, size:
         if form.source == "global":
             machine.monitor.global_read_in(w, at, found[0][2], region, offset, size)
     copy = partial(_combine, data, form) if form.operation else partial(_put, data)
-    deliver(Arrival(w, lane, at, found, copy, count=size, what=what), size=size, overwrites=not form.operation)
+    submit_inbound(
+        InboundCopy(w, lane, at, found, copy, count=size, what=what), size=size, overwrites=not form.operation
+    )
 
 
 def _put(data: NDArray[np.uint8], shared: SharedMemory, index: int) -> None:
@@ -246,7 +248,7 @@ def _put(data: NDArray[np.uint8], shared: SharedMemory, index: int) -> None:
     shared.written[index : index + size] = True
 
 
-def _combine(data: NDArray[np.uint8], form: Copy, shared: SharedMemory, index: int) -> None:
+def _combine(data: NDArray[np.uint8], form: BulkForm, shared: SharedMemory, index: int) -> None:
     unsigned = _UNSIGNED[WIDTHS[form.kind]]
     old = shared.read(index, data.size, what=form.opcode)
     new = reduce(form.operation, form.kind, old.view(unsigned), data.view(unsigned))
@@ -256,7 +258,7 @@ def _combine(data: NDArray[np.uint8], form: Copy, shared: SharedMemory, index: i
 # ---- to global memory ------------------------------------------------------------------------------------------------
 
 
-def bulk_out(w: Warp, mask: int, at: int, form: Copy, to: Bits, source: Bits, size: Bits, keep: Bits) -> None:
+def bulk_out(w: Warp, mask: int, at: int, form: BulkForm, to: Bits, source: Bits, size: Bits, keep: Bits) -> None:
     """Run a bulk copy or reduction into global memory in the lanes of a mask. Raises Fault."""
     for lane, (address, start, count, bits) in by_lane(
         mask, (to, source, size, keep), what=form.opcode, fatal=False, report=w.cta.launch.report
@@ -264,7 +266,7 @@ def bulk_out(w: Warp, mask: int, at: int, form: Copy, to: Bits, source: Bits, si
         _out(w, lane, at, form, address, start, count, bits)
 
 
-def _out(w: Warp, lane: int, at: int, form: Copy, address: int, start: int, size: int, keep: int) -> None:
+def _out(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, size: int, keep: int) -> None:
     what = form.opcode
     cta = w.cta
     launch = cta.launch
@@ -294,7 +296,7 @@ def _out(w: Warp, lane: int, at: int, form: Copy, address: int, start: int, size
     if machine.monitor is not None:
         machine.monitor.copy_out(w, at, lane, index, size)
         machine.monitor.global_written_out(w, at, lane, region, address - region.start, size, bool(form.operation))
-    depart(Departure(cta.unit(BulkGroups).thread(w, lane), at, read, write, what=what))
+    submit_outbound(OutboundCopy(cta.unit(BulkGroups).thread(w, lane), at, read, write, what=what))
 
 
 def _snapshot(shared: SharedMemory, index: int, size: int) -> NDArray[np.uint8]:
@@ -319,7 +321,7 @@ def _write(
         note_scatter(region, units, region.owner_bytes, cta.linear, at)
 
 
-def _reduce(region: Region, offset: int, form: Copy, cta: Cta, data: NDArray[np.uint8]) -> None:
+def _reduce(region: Region, offset: int, form: BulkForm, cta: Cta, data: NDArray[np.uint8]) -> None:
     unsigned = _UNSIGNED[WIDTHS[form.kind]]
     target = region.data[offset : offset + data.size]
     new = reduce(form.operation, form.kind, np.ascontiguousarray(target).view(unsigned), data.view(unsigned))
@@ -345,7 +347,7 @@ def prefetch_tensor(
     """Check the map and the box that a prefetch names. Raises Fault."""
     memory = w.cta.launch.machine.memory
     for _, (address, *box) in by_lane(mask, (where, *coordinates), what=what, fatal=False, report=_quiet):
-        tile = checked(descriptor(w, address, what=what), rank, what)
+        tile = checked(find_tile(w, address, what=what), rank, what)
         at = tuple([signed(c) for c in box])
         if four_rows:
             boxes_of_rows(tile, w, at, write=False, what=what)

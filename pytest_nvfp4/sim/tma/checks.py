@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from pytest_nvfp4.driver.tensormap import ElementType, Interleave, Swizzle, TensorMap
 from pytest_nvfp4.sim.fault import Fault, Unsupported
-from pytest_nvfp4.sim.tma.plan import SWIZZLES
+from pytest_nvfp4.sim.tma.box_order import SWIZZLES
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.sim.tma.tile import Tile
+    from pytest_nvfp4.sim.tma.tile import TmaTile
 
 __all__ = ["ALIGN", "aligned", "check"]
 
@@ -61,7 +61,7 @@ def check(tensor_map: TensorMap) -> None:
         raise Fault("tensor map", f"{tensor_map.dims[0]} packed 4-bit elements in dimension 0: it must be even")
 
 
-def aligned(tile: Tile, first: int, capability: tuple[int, int], *, what: str, report: Callable[..., None]) -> None:
+def aligned(tile: TmaTile, first: int, capability: tuple[int, int], *, what: str, report: Callable[..., None]) -> None:
     """Check that the first coordinate of a load or store, in elements, makes a multiple of 16 bytes.
 
     Args:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.warp import Group, Warp
 
-__all__ = ["BulkGroups", "BulkThread", "Departure", "commit_group", "depart", "wait_group"]
+__all__ = ["BulkGroups", "BulkThread", "OutboundCopy", "commit_group", "submit_outbound", "wait_group"]
 
 _PENDING, _READ, _DONE = range(3)
 
 
-class Departure:
+class OutboundCopy:
     """One bulk store or reduction: it reads shared memory, and later writes.
 
     Args:
@@ -77,8 +77,8 @@ class BulkThread:
     def __init__(self, warp: Warp, lane: int) -> None:
         self.warp = warp
         self.lane = lane
-        self.open: list[Departure] = []
-        self.groups: deque[list[Departure]] = deque()
+        self.open: list[OutboundCopy] = []
+        self.groups: deque[list[OutboundCopy]] = deque()
         """Committed and not known to be complete by a wait, oldest first."""
         self.waiters: list[Group] = []
         self.unread = 0
@@ -150,7 +150,7 @@ class BulkGroups:
                 )
 
 
-def depart(departure: Departure) -> None:
+def submit_outbound(departure: OutboundCopy) -> None:
     """Hand a store to the schedule and to the thread's open group."""
     thread = departure.thread
     thread.open.append(departure)

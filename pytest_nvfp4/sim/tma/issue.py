@@ -17,12 +17,12 @@ from pytest_nvfp4.sim.sync.mbarrier import Mbarrier, complete_tx, resolve
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["Arrival", "Target", "by_lane", "deliver", "signal_rank", "signed", "targets"]
+__all__ = ["InboundCopy", "Target", "by_lane", "signal_rank", "signed", "submit_inbound", "targets"]
 
 _OFFSET = (1 << RANK_SHIFT) - 1
 _SHARED_BITS = 0xFFFF_FFFF
 
-Copy = Callable[[SharedMemory, int], None]
+CopyAction = Callable[[SharedMemory, int], None]
 """Puts data into a shared memory, at an index."""
 Target = tuple[Cta, int, Mbarrier]
 """A CTA that data go to, the index in its shared memory, and the barrier that their bytes are counted at."""
@@ -155,7 +155,7 @@ def _free(cta: Cta, index: int, size: int, what: str) -> None:
             return
 
 
-class Arrival:
+class InboundCopy:
     """Data on their way to shared memory. Called once, when the schedule lets them arrive.
 
     Until then the destination counts as not written, so that whoever reads it early is told.
@@ -168,7 +168,7 @@ class Arrival:
     __slots__ = ("at", "copy", "count", "done", "mask", "targets", "warp", "what")
 
     def __init__(
-        self, warp: Warp, lane: int, at: int, where: list[Target], copy: Copy, *, count: int, what: str
+        self, warp: Warp, lane: int, at: int, where: list[Target], copy: CopyAction, *, count: int, what: str
     ) -> None:
         self.warp = warp
         self.mask = 1 << lane
@@ -204,7 +204,9 @@ class Arrival:
         launch.machine.changes += 1
 
 
-def deliver(arrival: Arrival, *, size: int, order: NDArray[np.intp] | None = None, overwrites: bool = True) -> None:
+def submit_inbound(
+    arrival: InboundCopy, *, size: int, order: NDArray[np.intp] | None = None, overwrites: bool = True
+) -> None:
     """Hand an arrival to the schedule. Arrivals are not ordered among each other.
 
     Args:

@@ -29,27 +29,27 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Instruction, TensorAddress
-from pytest_nvfp4.sim.tma.box import Box, gather4
+from pytest_nvfp4.sim.tma.box import TmaBox, gather4
 from pytest_nvfp4.sim.tma.checks import ALIGN, aligned
-from pytest_nvfp4.sim.tma.issue import Arrival, by_lane, deliver, targets
+from pytest_nvfp4.sim.tma.issue import InboundCopy, by_lane, submit_inbound, targets
 from pytest_nvfp4.sim.tma.route import Route, Routes
 from pytest_nvfp4.sim.tma.spelling import Parts
-from pytest_nvfp4.sim.tma.tensormap import use as use_map
-from pytest_nvfp4.sim.tma.tile import Tile
-from pytest_nvfp4.sim.tma.traffic import Sectors
+from pytest_nvfp4.sim.tma.tensormap import use_map
+from pytest_nvfp4.sim.tma.tile import TmaTile
+from pytest_nvfp4.sim.tma.traffic import TouchedSectors
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.lanes import Bits
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["Load", "load_tensor", "lower_load", "tensor_mode"]
+__all__ = ["TensorLoadForm", "load_tensor", "lower_load", "tensor_mode"]
 
 _DIMENSIONS = ("1d", "2d", "3d", "4d", "5d")
 _IM2COL = ("im2col", "im2col_no_offs", "im2col::w", "im2col::w::128")
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class TensorLoadForm:
     """The modifiers of one load."""
 
     opcode: str
@@ -87,7 +87,7 @@ def lower_load(ins: Instruction, e: Emitter) -> None:
     hint = parts.flag("L2::cache_hint")
     parts.finish()
     operands = parts.operands(ins, 3 + multicast + hint)
-    form = Load(ins.opcode, rank, four_rows, destination == "shared::cluster", multicast, group)
+    form = TensorLoadForm(ins.opcode, rank, four_rows, destination == "shared::cluster", multicast, group)
     coordinates = tensor_coordinates(operands[1], 5 if four_rows else rank, e, ins.opcode)
     arguments = [
         "w",
@@ -117,7 +117,7 @@ def load_tensor(
     w: Warp,
     mask: int,
     at: int,
-    form: Load,
+    form: TensorLoadForm,
     destination: Bits,
     tensor_map: Bits,
     barrier: Bits,
@@ -137,7 +137,7 @@ def load_tensor(
         _issue(w, lane, at, form, address, where, bar, ctas, at_box)
 
 
-def checked(tile: Tile, rank: int, what: str) -> Tile:
+def checked(tile: TmaTile, rank: int, what: str) -> TmaTile:
     """The tile, if its rank is the instruction's. Raises Fault."""
     if tile.map.rank != rank:
         raise Fault(
@@ -148,7 +148,7 @@ def checked(tile: Tile, rank: int, what: str) -> Tile:
     return tile
 
 
-def boxes_of_rows(tile: Tile, w: Warp, coordinates: tuple[int, ...], *, write: bool, what: str) -> list[Box]:
+def boxes_of_rows(tile: TmaTile, w: Warp, coordinates: tuple[int, ...], *, write: bool, what: str) -> list[TmaBox]:
     """The boxes of ``tile::gather4`` and ``tile::scatter4``. Raises Fault if the map's box has several rows."""
     if tile.rows != 1:
         raise Fault(
@@ -163,7 +163,7 @@ def _issue(
     w: Warp,
     lane: int,
     at: int,
-    form: Load,
+    form: TensorLoadForm,
     address: int,
     where: int,
     bar: int,
@@ -220,10 +220,10 @@ def _issue(
         counters["tma.load.multicast.bytes"] += size * len(found)
     if launch.counting:
         for one in boxes:
-            launch.unit(Sectors).touch(one)
-    arrival = Arrival(w, lane, at, found, copy, count=size, what=what)
+            launch.unit(TouchedSectors).touch(one)
+    arrival = InboundCopy(w, lane, at, found, copy, count=size, what=what)
     if machine.monitor is not None:
         order = plan.order if plan.source is None else None
         machine.monitor.copy_in(w, at, found, plan.footprint, order, boxes[0])
         machine.monitor.global_copied_in(w, at, found[0][2], boxes)
-    deliver(arrival, size=plan.footprint, order=plan.order if plan.source is None else None)
+    submit_inbound(arrival, size=plan.footprint, order=plan.order if plan.source is None else None)

@@ -55,7 +55,7 @@ _CODES = {"interleave_layout": (1, 11, 2, 3), "swizzle_mode": (1, 13, 2, 4), "sw
 
 
 @dataclass(frozen=True, slots=True)
-class Replace:
+class ReplaceForm:
     """One field of a map that is replaced; ``space`` is empty for a generic address."""
 
     opcode: str
@@ -138,11 +138,11 @@ def lower_replace(ins: Instruction, e: Emitter) -> None:
         value = str(immediate(operands[-1], ins.opcode, "the new value"))
     else:
         value = e.value(operands[-1], bits)
-    form = e.constant(Replace(ins.opcode, field, ordinal, space), "replace")
+    form = e.constant(ReplaceForm(ins.opcode, field, ordinal, space), "replace")
     e.line(e.call(replace_field, "w", e.mask, str(e.at), form, e.address(operands[0]), value))
 
 
-def replace_field(w: Warp, mask: int, at: int, form: Replace, address: Bits, value: Bits) -> None:
+def replace_field(w: Warp, mask: int, at: int, form: ReplaceForm, address: Bits, value: Bits) -> None:
     """Run ``tensormap.replace`` in the lanes of a mask (lanes that do the same do it once). Raises Fault."""
     if isinstance(address, int) and isinstance(value, int):
         pairs = [(address, value)]
@@ -159,7 +159,7 @@ def _in_shared(memory: SharedMemory, address: int, *, what: str) -> tuple[int, b
     return index, memory.data[index : index + BYTES].tobytes()
 
 
-def _replace(w: Warp, mask: int, at: int, form: Replace, address: int, value: int) -> None:
+def _replace(w: Warp, mask: int, at: int, form: ReplaceForm, address: int, value: int) -> None:
     what = form.opcode
     launch = w.cta.launch
     shared = form.space == "shared::cta"

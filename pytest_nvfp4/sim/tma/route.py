@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_nvfp4.sim.tma.box_order import BoxOrder
 from pytest_nvfp4.sim.tma.issue import Target
-from pytest_nvfp4.sim.tma.plan import Plan
-from pytest_nvfp4.sim.tma.tensormap import DescriptorUse
-from pytest_nvfp4.sim.tma.tile import Tile
+from pytest_nvfp4.sim.tma.tensormap import MapUse
+from pytest_nvfp4.sim.tma.tile import TmaTile
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
@@ -35,7 +35,7 @@ class Route:
 
     __slots__ = ("_opaque", "found", "plan", "tile", "use")
 
-    def __init__(self, use: DescriptorUse, tile: Tile, plan: Plan, found: list[Target]) -> None:
+    def __init__(self, use: MapUse, tile: TmaTile, plan: BoxOrder, found: list[Target]) -> None:
         self.use = use
         self.tile = tile
         self.plan = plan

@@ -32,16 +32,16 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.coverage import note_reduce, note_rows
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-from pytest_nvfp4.sim.tma.box import Box, gathered
+from pytest_nvfp4.sim.tma.box import TmaBox, gathered
+from pytest_nvfp4.sim.tma.box_order import BoxOrder
 from pytest_nvfp4.sim.tma.checks import ALIGN, aligned
-from pytest_nvfp4.sim.tma.groups import BulkGroups, Departure, depart
+from pytest_nvfp4.sim.tma.groups import BulkGroups, OutboundCopy, submit_outbound
 from pytest_nvfp4.sim.tma.issue import by_lane, signed
 from pytest_nvfp4.sim.tma.load import boxes_of_rows, checked, tensor_coordinates, tensor_mode
-from pytest_nvfp4.sim.tma.plan import Plan
 from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, WIDTHS, reduce
 from pytest_nvfp4.sim.tma.spelling import Parts
-from pytest_nvfp4.sim.tma.tensormap import descriptor
-from pytest_nvfp4.sim.tma.tile import Tile
+from pytest_nvfp4.sim.tma.tensormap import find_tile
+from pytest_nvfp4.sim.tma.tile import TmaTile
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.lanes import Bits
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["Store", "lower_reduce", "lower_store", "store_tensor"]
+__all__ = ["TensorStoreForm", "lower_reduce", "lower_store", "store_tensor"]
 
 _KINDS = {
     ElementType.U32: "u32",
@@ -65,7 +65,7 @@ _UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class TensorStoreForm:
     """The modifiers of one store or reduction (``operation`` is empty for a store)."""
 
     opcode: str
@@ -95,14 +95,14 @@ def _lower(ins: Instruction, e: Emitter, parts: Parts, operation: str) -> None:
     hint = parts.flag("L2::cache_hint")
     parts.finish()
     operands = parts.operands(ins, 2 + hint)
-    form = Store(ins.opcode, rank, four_rows, operation)
+    form = TensorStoreForm(ins.opcode, rank, four_rows, operation)
     coordinates = tensor_coordinates(operands[0], 5 if four_rows else rank, e, ins.opcode)
     arguments = ("w", e.mask, str(e.at), e.constant(form, "store"), e.address(operands[0]), e.address(operands[1]))
     e.line(e.call(store_tensor, *arguments, coordinates))
 
 
 def store_tensor(
-    w: Warp, mask: int, at: int, form: Store, tensor_map: Bits, source: Bits, coordinates: tuple[Bits, ...]
+    w: Warp, mask: int, at: int, form: TensorStoreForm, tensor_map: Bits, source: Bits, coordinates: tuple[Bits, ...]
 ) -> None:
     """Run a tensor store or reduction in the lanes of a mask. Raises Fault."""
     seen: set[tuple[int, ...]] = set()
@@ -118,12 +118,14 @@ def _quiet(*_: object, **__: object) -> None:
     """Lanes that store the same box make one store."""
 
 
-def _issue(w: Warp, lane: int, at: int, form: Store, where: int, address: int, coordinates: tuple[int, ...]) -> None:
+def _issue(
+    w: Warp, lane: int, at: int, form: TensorStoreForm, where: int, address: int, coordinates: tuple[int, ...]
+) -> None:
     what = form.opcode
     cta = w.cta
     launch = cta.launch
     machine = launch.machine
-    tile = checked(descriptor(w, where, what=what), form.rank, what)
+    tile = checked(find_tile(w, where, what=what), form.rank, what)
     if tile.row != tile.inner:
         raise Unsupported(f"{what}: a store of padded elements ({tile.map.describe()})")
     coordinates = tuple([signed(c) for c in coordinates])
@@ -154,10 +156,10 @@ def _issue(w: Warp, lane: int, at: int, form: Store, where: int, address: int, c
         machine.monitor.copy_out(w, at, lane, index, plan.footprint)
         machine.monitor.global_copied_out(w, at, lane, boxes, bool(form.operation))
         machine.monitor.map_used(w, at, lane, where)
-    depart(Departure(cta.unit(BulkGroups).thread(w, lane), at, read, write, what=what))
+    submit_outbound(OutboundCopy(cta.unit(BulkGroups).thread(w, lane), at, read, write, what=what))
 
 
-def _check_written(shared: SharedMemory, index: int, plan: Plan, boxes: list[Box], what: str) -> None:
+def _check_written(shared: SharedMemory, index: int, plan: BoxOrder, boxes: list[TmaBox], what: str) -> None:
     """Raise Fault if a byte that goes to global memory was never written."""
     written = shared.written[index : index + plan.footprint].view(np.uint8)
     ordered = gathered(written, plan)
@@ -173,16 +175,16 @@ def _check_written(shared: SharedMemory, index: int, plan: Plan, boxes: list[Box
             raise shared.uninitialised(index + first, what=what)
 
 
-def gathered_index(plan: Plan) -> NDArray[np.intp]:
+def gathered_index(plan: BoxOrder) -> NDArray[np.intp]:
     """By byte of a box in its own order, its offset from the shared address."""
     return (plan.order[:, None] * 16 + np.arange(16)).ravel()
 
 
-def _read(shared: SharedMemory, index: int, plan: Plan) -> NDArray[np.uint8]:
+def _read(shared: SharedMemory, index: int, plan: BoxOrder) -> NDArray[np.uint8]:
     return gathered(shared.data[index : index + plan.footprint], plan)
 
 
-def _write(boxes: list[Box], cta: Cta, at: int, data: NDArray[np.uint8]) -> None:
+def _write(boxes: list[TmaBox], cta: Cta, at: int, data: NDArray[np.uint8]) -> None:
     size = data.size // len(boxes)
     for number, box in enumerate(boxes):
         region = box.region
@@ -199,7 +201,7 @@ def _write(boxes: list[Box], cta: Cta, at: int, data: NDArray[np.uint8]) -> None
             box.view(region.initialised)[...] = True
 
 
-def _kind(tile: Tile, form: Store) -> str:
+def _kind(tile: TmaTile, form: TensorStoreForm) -> str:
     kind = _KINDS.get(tile.map.element_type, tile.map.element_type.name.lower())
     if kind not in GLOBAL_TYPES[form.operation]:
         raise Fault(
@@ -212,7 +214,7 @@ def _kind(tile: Tile, form: Store) -> str:
     return kind
 
 
-def _reduce(box: Box, operation: str, kind: str, cta: Cta, data: NDArray[np.uint8]) -> None:
+def _reduce(box: TmaBox, operation: str, kind: str, cta: Cta, data: NDArray[np.uint8]) -> None:
     region = box.region
     if region is None:
         return

@@ -22,20 +22,20 @@ from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.sync.fences import Acquired, TensormapFences, TensormapWrites, Write
 from pytest_nvfp4.sim.tma.spelling import Parts
-from pytest_nvfp4.sim.tma.tile import Tile, tile_of
+from pytest_nvfp4.sim.tma.tile import TmaTile, tile_of
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["ALIGN", "BYTES", "DescriptorUse", "descriptor", "lower_prefetch", "use"]
+__all__ = ["ALIGN", "BYTES", "MapUse", "find_tile", "lower_prefetch", "use_map"]
 
 BYTES = 128
 ALIGN = 64
 """Bytes that a map's address is a multiple of, and that hold its fields."""
 
 
-class Descriptors:
+class UsedMaps:
     """The maps that a CTA has used, by address: bytes, acquire, modification and its scope when last checked."""
 
     def __init__(self, cta: Cta) -> None:
@@ -63,18 +63,18 @@ class Descriptors:
             self.checked[address] = state
 
 
-class DescriptorUse:
+class MapUse:
     """A tensor map that was used: its place, and the bytes that it had.
 
     Args:
         raw: The map in place.
         data: Its bytes.
-        modifiable: The CTA's ``Descriptors`` if it lies in memory that can be written, else None.
+        modifiable: The CTA's ``UsedMaps`` if it lies in memory that can be written, else None.
     """
 
     __slots__ = ("address", "data", "modifiable", "raw")
 
-    def __init__(self, address: int, raw: memoryview, data: bytes, modifiable: Descriptors | None) -> None:
+    def __init__(self, address: int, raw: memoryview, data: bytes, modifiable: UsedMaps | None) -> None:
         self.address = address
         self.raw = raw
         self.data = data
@@ -89,12 +89,12 @@ class DescriptorUse:
         return data == self.data
 
 
-def descriptor(w: Warp, address: int, *, what: str) -> Tile:
-    """The tile of the tensor map at a generic address. Raises what ``use`` does."""
-    return use(w, address, what=what)[1]
+def find_tile(w: Warp, address: int, *, what: str) -> TmaTile:
+    """The tile of the tensor map at a generic address. Raises what ``use_map`` does."""
+    return use_map(w, address, what=what)[1]
 
 
-def use(w: Warp, address: int, *, what: str) -> tuple[DescriptorUse, Tile]:
+def use_map(w: Warp, address: int, *, what: str) -> tuple[MapUse, TmaTile]:
     """A use of the tensor map at a generic address, and its tile.
 
     Raises:
@@ -118,10 +118,10 @@ def use(w: Warp, address: int, *, what: str) -> tuple[DescriptorUse, Tile]:
     offset = address - region.start
     raw = region.raw[offset : offset + ALIGN]
     data = raw.tobytes()
-    descriptors = w.cta.unit(Descriptors) if region.writable else None
+    descriptors = w.cta.unit(UsedMaps) if region.writable else None
     if descriptors is not None:
         descriptors.check(address, data, what=what)
-    return DescriptorUse(address, raw, data, descriptors), tile_of(data, what=what)
+    return MapUse(address, raw, data, descriptors), tile_of(data, what=what)
 
 
 def lower_prefetch(ins: Instruction, e: Emitter) -> None:
@@ -137,7 +137,7 @@ def prefetch_map(w: Warp, mask: int, what: str, address: Bits) -> None:
     """A hint: the maps must exist; one that is illegal at this time is reported. Raises Fault."""
     for one in dict.fromkeys(value_in(address, lane) for lane in lanes(mask)):
         try:
-            descriptor(w, one, what=what)
+            find_tile(w, one, what=what)
         except Unsupported:
             pass
         except Fault as fault:

@@ -22,18 +22,18 @@ import numpy as np
 from pytest_nvfp4.driver.tensormap import Swizzle, TensorMap, TensorMapError, decode
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.memory.globals import GlobalMemory, Region
-from pytest_nvfp4.sim.tma.box import Box
+from pytest_nvfp4.sim.tma.box import TmaBox
+from pytest_nvfp4.sim.tma.box_order import SWIZZLES, BoxOrder
 from pytest_nvfp4.sim.tma.checks import check
-from pytest_nvfp4.sim.tma.plan import SWIZZLES, Plan
 
-__all__ = ["Tile", "tile_of"]
+__all__ = ["TmaTile", "tile_of"]
 
 _ADDRESSES = (1 << 64) - 1
 _MAP_BYTES = 64
 """Bytes of a tensor map that carry meaning."""
 
 
-class Tile:
+class TmaTile:
     """A checked tensor map, with what every copy of its box needs.
 
     Attributes:
@@ -74,28 +74,28 @@ class Tile:
             self.row_offsets = (along[:, None] + self.row_offsets[None, :]).ravel()
         self.convert = bool(tensor_map.tf32)
         self.period = SWIZZLES[tensor_map.swizzle, tensor_map.swizzle_atomicity][2]
-        self._plans: dict[int, Plan] = {}
-        self._row_plans: dict[int, Plan] = {}
+        self._plans: dict[int, BoxOrder] = {}
+        self._row_plans: dict[int, BoxOrder] = {}
 
-    def plan(self, address: int) -> Plan:
+    def plan(self, address: int) -> BoxOrder:
         """The order of the box's units at a shared address."""
         phase = address % self.period
         found = self._plans.get(phase)
         if found is None:
-            found = self._plans[phase] = Plan(self, phase, self.row_offsets)
+            found = self._plans[phase] = BoxOrder(self, phase, self.row_offsets)
         return found
 
-    def four_rows(self, address: int) -> Plan:
+    def four_rows(self, address: int) -> BoxOrder:
         """The same for the four rows of ``tile::gather4`` and ``tile::scatter4``."""
         if self.row != self.inner:
             raise Unsupported(f"four rows of elements of type {self.map.element_type.name}")
         phase = address % self.period
         found = self._row_plans.get(phase)
         if found is None:
-            found = self._row_plans[phase] = Plan(self, phase, np.zeros(4, np.intp))
+            found = self._row_plans[phase] = BoxOrder(self, phase, np.zeros(4, np.intp))
         return found
 
-    def box(self, coordinates: tuple[int, ...], memory: GlobalMemory, *, write: bool, what: str) -> Box:
+    def box(self, coordinates: tuple[int, ...], memory: GlobalMemory, *, write: bool, what: str) -> TmaBox:
         """The box at signed coordinates, all of its elements inside the tensor checked to lie in one region.
 
         Raises:
@@ -131,13 +131,13 @@ class Tile:
         if inside:
             address &= _ADDRESSES
             region = _region(memory, address, self.span, self, write=write, what=what)
-            box = Box(self, region, address - region.start, None)
+            box = TmaBox(self, region, address - region.start, None)
             if region.initialised is not None and not write:
                 box.check_initialised(what)
             return box
         return self._cut(coordinates, memory, write=write, what=what)
 
-    def _cut(self, coordinates: tuple[int, ...], memory: GlobalMemory, *, write: bool, what: str) -> Box:
+    def _cut(self, coordinates: tuple[int, ...], memory: GlobalMemory, *, write: bool, what: str) -> TmaBox:
         """A box that is partly or wholly outside the tensor."""
         parts: list[slice] = []
         address = self.map.address
@@ -156,16 +156,16 @@ class Tile:
                 span += (high - low - 1) * self.pitches[dimension - 1]
         cut = tuple(parts)
         if any(part.start >= part.stop for part in cut):
-            return Box(self, None, 0, cut)
+            return TmaBox(self, None, 0, cut)
         address &= _ADDRESSES
         region = _region(memory, address, span, self, write=write, what=what)
-        box = Box(self, region, address - region.start, cut)
+        box = TmaBox(self, region, address - region.start, cut)
         if region.initialised is not None and not write:
             box.check_initialised(what)
         return box
 
 
-def _region(memory: GlobalMemory, address: int, size: int, tile: Tile, *, write: bool, what: str) -> Region:
+def _region(memory: GlobalMemory, address: int, size: int, tile: TmaTile, *, write: bool, what: str) -> Region:
     try:
         region = memory.region(address, size, write=write, what=what)
     except Fault as fault:
@@ -180,23 +180,23 @@ def _region(memory: GlobalMemory, address: int, size: int, tile: Tile, *, write:
 
 
 @lru_cache(maxsize=4096)
-def _tile_of(words: bytes) -> Tile | Fault:
+def _tile_of(words: bytes) -> TmaTile | Fault:
     try:
-        return Tile(decode(words))
+        return TmaTile(decode(words))
     except TensorMapError as error:
         return Fault("tensor map", str(error), hint="look at how the map was made or copied")
     except Fault as fault:
         return fault
 
 
-def tile_of(data: bytes, *, what: str) -> Tile:
+def tile_of(data: bytes, *, what: str) -> TmaTile:
     """The tile of a tensor map's 64 bytes (or more).
 
     Raises:
         Fault: ``tensor map``, with the decoder's words; ``unsupported``.
     """
     found = _tile_of(data[:_MAP_BYTES])
-    if isinstance(found, Tile):
+    if isinstance(found, TmaTile):
         return found
     if isinstance(found, Unsupported):
         raise Unsupported(f"{what}: {found.message}", hint=found.hint)

@@ -8,20 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.memory.globals import Region
-from pytest_nvfp4.sim.tma.box import Box
-from pytest_nvfp4.sim.tma.tile import Tile
+from pytest_nvfp4.sim.tma.box import TmaBox
+from pytest_nvfp4.sim.tma.tile import TmaTile
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
 
-__all__ = ["SECTOR", "Sectors"]
+__all__ = ["SECTOR", "TouchedSectors"]
 
 SECTOR = 32
 """Bytes of a sector, by address."""
 
 
-class Sectors:
-    """A bitmap a region: ``launch.unit(Sectors)``. Sets the counter ``tma.load.unique_bytes`` when the launch ends.
+class TouchedSectors:
+    """Bitmap of touched sectors of each region: ``launch.unit(TouchedSectors)``.
 
     Processes that share a launch tell each other their bitmaps (see ``run.parallel``).
     """
@@ -30,12 +30,12 @@ class Sectors:
         self.launch = launch
         self.maps: dict[int, NDArray[np.bool_]] = {}
         """By the region's start address: by sector, from the one that holds the first byte."""
-        self._whole: set[tuple[int, Tile]] = set()
+        self._whole: set[tuple[int, TmaTile]] = set()
         """Whole boxes that were noted before, by address: tiles are loaded by many CTAs."""
-        self._patterns: dict[tuple[Tile, int], NDArray[np.intp]] = {}
+        self._patterns: dict[tuple[TmaTile, int], NDArray[np.intp]] = {}
         """The sectors of a whole box, from that of its first byte, by the byte's place in its sector."""
 
-    def touch(self, box: Box) -> None:
+    def touch(self, box: TmaBox) -> None:
         """Note the sectors of a box that lie inside the tensor."""
         region = box.region
         if region is None:

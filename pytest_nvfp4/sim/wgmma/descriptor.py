@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SharedMemory
 
-__all__ = ["Descriptor", "footprint", "read_matrix"]
+__all__ = ["WgmmaDescriptor", "footprint", "read_matrix"]
 
 _WIDTHS = {0: 0, 1: 128, 2: 64, 3: 32}
 _RESERVED = (0x3 << 14) | (0x3 << 30) | (0x7 << 46) | (0x3FF << 52)
@@ -38,7 +38,7 @@ _WRITTEN = np.uint64(0x0101_0101_0101_0101)
 
 
 @dataclass(frozen=True, slots=True)
-class Descriptor:
+class WgmmaDescriptor:
     """The fields, in bytes. ``width`` is the swizzle's width, 0 for none."""
 
     start: int
@@ -47,7 +47,7 @@ class Descriptor:
     width: int
 
     @classmethod
-    def decode(cls, bits: int, *, what: str) -> Descriptor:
+    def decode(cls, bits: int, *, what: str) -> WgmmaDescriptor:
         """The fields of 64 bits.
 
         Raises:
@@ -73,7 +73,7 @@ class Descriptor:
 
 
 @lru_cache(maxsize=4096)
-def _chunks(descriptor: Descriptor, rows: int, chunks: int, depth: int, transposed: bool) -> NDArray[np.intp]:
+def _chunks(descriptor: WgmmaDescriptor, rows: int, chunks: int, depth: int, transposed: bool) -> NDArray[np.intp]:
     """Addresses >> 4 in the 256 KiB window: ``(rows, chunks)``, or ``(depth, chunks)`` for MN-major."""
     start, width = descriptor.start, descriptor.width
     c = np.arange(chunks)[None, :]
@@ -105,9 +105,9 @@ def footprint(
 
     Raises:
         Fault: the matrix leaves the kernel's shared memory, or a swizzled row runs over its end.
-        Unsupported: see ``Descriptor.decode``.
+        Unsupported: see ``WgmmaDescriptor.decode``.
     """
-    descriptor = Descriptor.decode(bits, what=what)
+    descriptor = WgmmaDescriptor.decode(bits, what=what)
     chunks, depth = (rows // 8, row_bytes // 2) if transposed else (row_bytes // 16, 0)
     if descriptor.width:
         used = min(chunks, descriptor.width // 16) * 16

@@ -21,7 +21,7 @@ from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Vector
 from pytest_nvfp4.sim.wgmma.formats import FORMATS, Format
 from pytest_nvfp4.sim.wgmma.fragments import a_matrix, accumulator_matrix, accumulator_registers, b_matrix, stack
-from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, Accumulator, Product, accumulate
+from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, AccumulatorType, Product, accumulate
 from pytest_nvfp4.sim.wgmma.shapes import Shape
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class MmaForm:
     k: int
     a: Format
     b: Format
-    accumulator: Accumulator
+    accumulator: AccumulatorType
     saturate: bool = False
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.wgmma.descriptor import footprint, read_matrix
 from pytest_nvfp4.sim.wgmma.formats import Format
 from pytest_nvfp4.sim.wgmma.fragments import a_matrix
-from pytest_nvfp4.sim.wgmma.product import Accumulator, Product
+from pytest_nvfp4.sim.wgmma.product import AccumulatorType, Product
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.shared import SharedMemory
@@ -45,7 +45,7 @@ class Form:
     k: int
     a: Format
     b: Format
-    accumulator: Accumulator
+    accumulator: AccumulatorType
     from_registers: bool
     a_transposed: bool = False
     b_transposed: bool = False

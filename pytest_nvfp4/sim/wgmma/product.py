@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.wgmma.formats import Format, lowest_bit
 
-__all__ = ["ACCUMULATORS", "Accumulator", "Product", "accumulate"]
+__all__ = ["ACCUMULATORS", "AccumulatorType", "Product", "accumulate"]
 
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Accumulator:
+class AccumulatorType:
     """A type of accumulator: ``digits`` of its significand, its lowest exponent and its largest value."""
 
     name: str
@@ -48,21 +48,21 @@ class Accumulator:
 
 
 ACCUMULATORS = {
-    "f32": Accumulator("f32", np.float32, 24, -149, 3.4028234e38),
-    "f16": Accumulator("f16", np.float16, 11, -24, 65504.0),
-    "s32": Accumulator("s32", np.int32),
+    "f32": AccumulatorType("f32", np.float32, 24, -149, 3.4028234e38),
+    "f16": AccumulatorType("f16", np.float16, 11, -24, 65504.0),
+    "s32": AccumulatorType("s32", np.int32),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Aligned:
+class AlignedSum:
     """How wgmma adds: bits below the largest exponent that a term keeps, and fraction bits of the sum."""
 
     kept: int
     fraction: int
 
 
-_WIDE, _FP8 = Aligned(25, 23), Aligned(13, 13)
+_WIDE, _FP8 = AlignedSum(25, 23), AlignedSum(13, 13)
 _ZERO = -15_000
 """Stands for the exponent of zero; twice that fits 16 bits."""
 
@@ -128,7 +128,7 @@ class Product:
             by_b = float(b.sum(axis=1, dtype=np.float64).max()) * float(a.max())
         return min(by_a, by_b)
 
-    def exact(self, accumulator: Accumulator, start: NDArray[Any] | None) -> bool:
+    def exact(self, accumulator: AccumulatorType, start: NDArray[Any] | None) -> bool:
         """Whether every order of summation gives the same bits."""
         quantum, largest = self.quantum, self.largest
         if start is not None:
@@ -167,7 +167,7 @@ class Product:
 def accumulate(
     product: Product,
     start: NDArray[Any] | None,
-    accumulator: Accumulator,
+    accumulator: AccumulatorType,
     *,
     rows: slice,
     saturate: bool = False,
@@ -206,7 +206,7 @@ def _exponents(values: NDArray[Any]) -> NDArray[np.int16]:
 
 
 def _aligned(
-    product: Product, start: NDArray[Any] | None, how: Aligned, *, rows: slice, plain: NDArray[Any]
+    product: Product, start: NDArray[Any] | None, how: AlignedSum, *, rows: slice, plain: NDArray[Any]
 ) -> NDArray[np.float32]:
     """The sums as wgmma makes them; ``plain`` says which are infinite or NaN."""
     a, b = product.a[rows].astype(np.float64), product.b.astype(np.float64)
@@ -232,7 +232,9 @@ def _aligned(
         return np.where(np.isfinite(plain), value, plain).astype(np.float32)
 
 
-def _one_by_one(product: Product, start: NDArray[Any] | None, accumulator: Accumulator, *, rows: slice) -> NDArray[Any]:
+def _one_by_one(
+    product: Product, start: NDArray[Any] | None, accumulator: AccumulatorType, *, rows: slice
+) -> NDArray[Any]:
     parts = product.each
     with np.errstate(all="ignore"):
         if start is None:

@@ -15,7 +15,7 @@ from pytest_nvfp4.sim.wgmma import unit
 from pytest_nvfp4.sim.wgmma.formats import FORMATS, Format
 from pytest_nvfp4.sim.wgmma.mma_sync import mma_sync
 from pytest_nvfp4.sim.wgmma.operation import Form
-from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, Accumulator
+from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, AccumulatorType
 from pytest_nvfp4.sim.wgmma.shapes import Shape
 
 __all__ = ["BLOCKING", "LOWERINGS"]
@@ -45,7 +45,7 @@ class _Types:
     d: str
     a: Format
     b: Format
-    accumulator: Accumulator
+    accumulator: AccumulatorType
     saturate: bool
 
 

@@ -32,7 +32,7 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import FULL, Bits, Predicate, uniform
 from pytest_nvfp4.sim.wgmma.fragments import stack
 from pytest_nvfp4.sim.wgmma.operation import Form, Operation
-from pytest_nvfp4.sim.wgmma.tile import Tile
+from pytest_nvfp4.sim.wgmma.warp_accumulator import WarpAccumulator
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
@@ -128,7 +128,7 @@ class WarpgroupMember:
         self.committed = 0
         self.complete = 0
         """Operations that this warp knows to be done."""
-        self.settled: Tile | None = None
+        self.settled: WarpAccumulator | None = None
         """The accumulator that was looked at last."""
 
     def complete_text(self) -> str:
@@ -243,28 +243,28 @@ def _extend(
             tile.restart(operation)
         return None
     count = len(registers)
-    made: Tile
+    made: WarpAccumulator
     if not scaled:
-        made = Tile(member, form.accumulator, count, None)
+        made = WarpAccumulator(member, form.accumulator, count, None)
     elif tile is None:
         start = [value.settle() if value.__class__ is Pending else value for value in registers]
-        made = Tile(member, form.accumulator, count, start)
+        made = WarpAccumulator(member, form.accumulator, count, start)
     elif tile.values is not None:
-        made = Tile(member, form.accumulator, count, tile.values)
+        made = WarpAccumulator(member, form.accumulator, count, tile.values)
     else:
-        made = Tile(member, form.accumulator, count, tile.start)
+        made = WarpAccumulator(member, form.accumulator, count, tile.start)
         made.operations = list(tile.operations)
     made.operations.append(operation)
     return made.tokens
 
 
-def _tile_of(member: WarpgroupMember, form: Form, registers: tuple[Any, ...]) -> tuple[Tile | None, bool]:
+def _tile_of(member: WarpgroupMember, form: Form, registers: tuple[Any, ...]) -> tuple[WarpAccumulator | None, bool]:
     """The tile that all registers are of, in order, and whether they hold its tokens (or else its settled values)."""
     head = registers[0]
     if head.__class__ is Pending:
         tile = head.source
         if (
-            isinstance(tile, Tile)
+            isinstance(tile, WarpAccumulator)
             and tile.member is member
             and tile.accumulator is form.accumulator
             and tile.tokens == list(registers)

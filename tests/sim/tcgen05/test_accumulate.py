@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_nvfp4.sim.tcgen05 import accumulate, blas, formats
 from pytest_nvfp4.sim.tcgen05.accumulate import Chain
 from pytest_nvfp4.sim.tcgen05.mma import Form, issue
-from pytest_nvfp4.sim.tcgen05.tiles import Operand, Tile, TileCache, decode
+from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding, OperandTile, OperandTileCache, decode
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.harness import make_ctas, matrix_bits, own, poke
 from tests.sim.tcgen05.places import E2M1, E4M3, k_major
@@ -200,13 +200,13 @@ def _nearest(value: Fraction) -> Fraction:
 
 
 def test_tiles_are_shared_by_their_bytes_and_by_nothing_less() -> None:
-    cache = TileCache(budget=1 << 20)
-    operand = Operand("e2m1", True, False, False, 128, 64, "ue4m3", 4)
+    cache = OperandTileCache(budget=1 << 20)
+    operand = OperandEncoding("e2m1", True, False, False, 128, 64, "ue4m3", 4)
     rng = np.random.default_rng(0)
     chunks = [rng.integers(0, 1 << 63, 512, dtype=np.int64).view(np.complex128) for _ in range(4)]
     scale = [rng.integers(0x30, 0x40, 512, dtype=np.uint8).tobytes() for _ in range(4)]
 
-    def get(some: list[np.ndarray], words: list[bytes]) -> Tile:
+    def get(some: list[np.ndarray], words: list[bytes]) -> OperandTile:
         return cache.get(operand, [np.stack(some)], b"".join(words), (0,) * 4)
 
     one = get(chunks, scale)
@@ -230,8 +230,8 @@ def test_tiles_are_shared_by_their_bytes_and_by_nothing_less() -> None:
 
 
 def test_one_cta_s_rows_are_not_those_of_two_that_begin_alike() -> None:
-    cache = TileCache()
-    operand = Operand("f16", False, False, False, 128, 16, "", 0)
+    cache = OperandTileCache()
+    operand = OperandEncoding("f16", False, False, False, 128, 16, "", 0)
     rows = np.random.default_rng(0).integers(0, 1 << 14, 2048, dtype=np.uint16).view(np.complex128).reshape(1, -1)
     one = cache.get(operand, [rows], b"", (0,))
     two = cache.get(operand, [rows, rows], b"", (0,))
@@ -242,8 +242,8 @@ def test_one_cta_s_rows_are_not_those_of_two_that_begin_alike() -> None:
 
 
 def test_what_a_tile_was_made_of_is_not_the_memory_that_is_recorded_into() -> None:
-    cache = TileCache()
-    operand = Operand("e2m1", True, False, False, 128, 64, "ue4m3", 4)
+    cache = OperandTileCache()
+    operand = OperandEncoding("e2m1", True, False, False, 128, 64, "ue4m3", 4)
     words = bytes(0x38 for _ in range(512))
     recording = cache.recordings.start(256, 256)
     recording.add(np.zeros(256, np.complex128))
@@ -277,7 +277,7 @@ def test_rows_grids_of_wide_formats(form: str) -> None:
     else:
         data[:, 3::4] &= 0x43
         data[:, 1::2] &= 0x43 if form == "bf16" else 0xFF
-    operand = Operand(form, False, False, False, 128, 32 // size, "", 0)
+    operand = OperandEncoding(form, False, False, False, 128, 32 // size, "", 0)
     tile = decode(operand, [data.view(np.complex128).ravel()], 1, b"", ())
     for row, grid in zip(tile.values, tile.grids.tolist(), strict=True):
         steps = [Fraction(float(v)) / Fraction(2) ** grid for v in row if np.isfinite(v)]
@@ -287,7 +287,7 @@ def test_rows_grids_of_wide_formats(form: str) -> None:
 
 def test_squares_bound_the_rows() -> None:
     rng = np.random.default_rng(2)
-    operand = Operand("e2m1", True, False, False, 128, 64, "ue4m3", 4)
+    operand = OperandEncoding("e2m1", True, False, False, 128, 64, "ue4m3", 4)
     chunks = rng.integers(0, 1 << 63, 3 * 512, dtype=np.int64).view(np.complex128)
     words = rng.integers(0, 0x7E, 3 * 512, dtype=np.uint8).tobytes()
     tile = decode(operand, [chunks], 3, words, (0,) * 3)

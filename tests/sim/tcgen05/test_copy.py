@@ -9,7 +9,7 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.run.asynchronous import Lazy
 from pytest_nvfp4.sim.sync.mbarrier import MbarrierFile
 from pytest_nvfp4.sim.tcgen05.commit import commit
-from pytest_nvfp4.sim.tcgen05.copy import Shape, copy
+from pytest_nvfp4.sim.tcgen05.copy import CopyShape, copy
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.harness import make_ctas, matrix_bits, own
 from tests.sim.tcgen05.places import PITCH, k_major
@@ -50,7 +50,7 @@ def test_every_shape(rows: int, bits: int, multicast: str, swizzle: int) -> None
     tmem = own(cta)
     value, data = _source(cta, 2048, rows, bits // 8, swizzle, rows)
     before = tmem.data.copy()
-    copy(cta.warps[0], 1 << 7, 40, value, Shape(rows, bits, multicast, 1, "cp"), 0)
+    copy(cta.warps[0], 1 << 7, 40, value, CopyShape(rows, bits, multicast, 1, "cp"), 0)
     want = before
     for row in range(rows):
         words = data[row].view(np.uint32)
@@ -72,7 +72,7 @@ def test_a_pair_copies_from_its_own_memories() -> None:
         own(cta)
         value, data = _source(cta, 2048, 32, 16, 0, rank)
         datas.append(data)
-    copy(ctas[0].warps[0], 1, 0, value, Shape(32, 128, "warpx4", 2, "cp"), 0)
+    copy(ctas[0].warps[0], 1, 0, value, CopyShape(32, 128, "warpx4", 2, "cp"), 0)
     for cta, data in zip(ctas, datas, strict=True):
         assert (data.view(np.uint32) == cta.unit(Tmem).data[:4, 96:].T).all()
 
@@ -87,7 +87,7 @@ def test_what_is_found(mask: int, address: int, kind: str) -> None:
     if kind != "uninitialised":
         cta.shared.written[:] = True
     with pytest.raises(Fault) as caught:
-        copy(cta.warps[0], mask, address, value, Shape(32, 128, "warpx4", 1, "cp"), 0)
+        copy(cta.warps[0], mask, address, value, CopyShape(32, 128, "warpx4", 1, "cp"), 0)
     assert caught.value.kind == kind
 
 
@@ -97,7 +97,7 @@ def test_a_commit_arrives_after_what_came_before() -> None:
     tmem = own(cta)
     barrier = cta.unit(MbarrierFile).init(0, 1, what="test")
     value, data = _source(cta, 2048, 32, 16, 0, 1)
-    copy(cta.warps[0], 1, 0, value, Shape(32, 128, "warpx4", 1, "cp"), 0)
+    copy(cta.warps[0], 1, 0, value, CopyShape(32, 128, "warpx4", 1, "cp"), 0)
     commit(cta.warps[0], 1, 1024, None, 1, False, 0)
     assert barrier.phase == 0
     assert lazy.step()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
-from pytest_nvfp4.sim.tcgen05.descriptor import matrix
+from pytest_nvfp4.sim.tcgen05.descriptor import decode_matrix
 from pytest_nvfp4.sim.tcgen05.operand import SharedChunks, geometry, k_major_rows
 from tests.sim.tcgen05.harness import make_ctas, matrix_bits
 from tests.sim.tcgen05.places import PITCH, k_major, mn_major
@@ -16,7 +16,7 @@ from tests.sim.tcgen05.places import PITCH, k_major, mn_major
 
 def _gather(cta, bits, *, rows, mn=False, size=1):
     chunks = SharedChunks(cta.shared)
-    decoded = matrix(bits, "test")
+    decoded = decode_matrix(bits, "test")
     table = geometry(decoded, rows=rows, mn=mn, element_bytes=size, what="test")
     first = chunks.check(decoded.start, table, what="test")
     both = np.concatenate([chunks.gather(first, table)] * 2)

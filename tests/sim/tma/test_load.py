@@ -6,7 +6,7 @@ import pytest
 from pytest_nvfp4.driver.tensormap import ElementType
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.run.asynchronous import Eager, Lazy
-from pytest_nvfp4.sim.tma.traffic import Sectors
+from pytest_nvfp4.sim.tma.traffic import TouchedSectors
 from tests.sim.tma.kernels import DATA, copy_out, expect, first, prologue, run_tensor, wait
 from tests.sim.tma.maps import Geometry, loaded
 
@@ -217,10 +217,10 @@ def test_processes_that_share_a_launch_count_a_sector_once():
         return run_tensor(body, F16, prepare=counting).grid
 
     one, same, other = run((0, 0)), run((0, 0)), run((0, 8))
-    sectors = one.unit(Sectors)
+    sectors = one.unit(TouchedSectors)
     before = sectors.total()
     for grid, total in ((same, before), (other, before * 24 // 16)):
-        told = dict(zip(sectors.maps, grid.unit(Sectors).part().values(), strict=True))
+        told = dict(zip(sectors.maps, grid.unit(TouchedSectors).part().values(), strict=True))
         sectors.absorb(told)
         # Each row of 208 bytes has its own sectors but for the few that two rows share.
         assert abs(sectors.total() - total) <= 24 * 32

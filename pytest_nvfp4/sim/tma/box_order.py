@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from pytest_nvfp4.driver.tensormap import Swizzle, SwizzleAtomicity, TensorMap
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.sim.tma.tile import Tile
+    from pytest_nvfp4.sim.tma.tile import TmaTile
 
-__all__ = ["SWIZZLES", "Plan", "swizzle"]
+__all__ = ["SWIZZLES", "BoxOrder", "swizzle"]
 
 SWIZZLES = {
     (Swizzle.NONE, SwizzleAtomicity.B16): (0, 0, 16),
@@ -42,7 +42,7 @@ def swizzle(address: Any, tensor_map: TensorMap) -> Any:
     return address ^ ((address >> shift) & mask)
 
 
-class Plan:
+class BoxOrder:
     """How the 16-byte units of a box are ordered in shared memory.
 
     Args:
@@ -59,7 +59,7 @@ class Plan:
 
     __slots__ = ("footprint", "order", "source")
 
-    def __init__(self, tile: Tile, phase: int, offsets: NDArray[np.intp]) -> None:
+    def __init__(self, tile: TmaTile, phase: int, offsets: NDArray[np.intp]) -> None:
         across = tile.row // 16
         units = offsets.size * across
         lines = np.arange(offsets.size, dtype=np.intp) * (tile.pitch // 16)

@@ -27,7 +27,7 @@ from pytest_nvfp4.sim.tcgen05.operand import Chunks, Recordings, k_major_rows
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.machine import Machine
 
-__all__ = ["Operand", "Tile", "TileCache", "decode"]
+__all__ = ["OperandEncoding", "OperandTile", "OperandTileCache", "decode"]
 
 _BUDGET = 96 << 20
 """Bytes of decoded tiles that a cache keeps."""
@@ -37,7 +37,7 @@ _TOGETHER = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class OperandEncoding:
     """What an operand's bytes mean. ``packed`` for two E2M1 a byte; else every element fills its bytes."""
 
     form: str
@@ -58,7 +58,7 @@ class Operand:
 
 
 @dataclass(slots=True, eq=False)
-class Tile:
+class OperandTile:
     """A decoded operand.
 
     Attributes:
@@ -74,8 +74,8 @@ class Tile:
     height: int
 
 
-class TileCache:
-    """Decoded tiles, and the memory for them: ``machine.unit(TileCache)``."""
+class OperandTileCache:
+    """Decoded tiles, and the memory for them: ``machine.unit(OperandTileCache)``."""
 
     def __init__(self, machine: Machine | None = None, *, budget: int = _BUDGET) -> None:
         del machine
@@ -83,11 +83,11 @@ class TileCache:
         self.held = 0
         self.hits = 0
         self.misses = 0
-        self._tiles: OrderedDict[tuple[Any, ...], tuple[list[NDArray[np.uint64]], bytes, Tile]] = OrderedDict()
+        self._tiles: OrderedDict[tuple[Any, ...], tuple[list[NDArray[np.uint64]], bytes, OperandTile]] = OrderedDict()
         self._scratch: dict[tuple[int, int], NDArray[np.float32]] = {}
         self.recordings = Recordings()
 
-    def get(self, operand: Operand, parts: list[Chunks], words: bytes, ids: tuple[int, ...]) -> Tile:
+    def get(self, operand: OperandEncoding, parts: list[Chunks], words: bytes, ids: tuple[int, ...]) -> OperandTile:
         """The tile of a chain.
 
         Args:
@@ -158,7 +158,7 @@ def _repeated(name: str, times: int) -> NDArray[np.float32]:
 
 
 def decode(
-    operand: Operand,
+    operand: OperandEncoding,
     parts: list[Chunks],
     count: int,
     words: bytes,
@@ -166,7 +166,7 @@ def decode(
     *,
     out: NDArray[np.float32] | None = None,
     scratch: NDArray[np.float32] | None = None,
-) -> Tile:
+) -> OperandTile:
     """Decode an operand of ``count`` instructions; ``out`` and ``scratch`` are memory to use, of the tile's shape."""
     rows = operand.rows * len(parts)
     size = operand.element_bytes
@@ -201,11 +201,11 @@ def decode(
         squares *= 1 + operand.k * 2.0**-23
         filled = np.flatnonzero(squares.any(axis=1))
         squares *= np.ldexp(1.0, -2 * grids)[:, None]
-    return Tile(values, grids, squares, int(filled[-1]) + 1 if filled.size else 0)
+    return OperandTile(values, grids, squares, int(filled[-1]) + 1 if filled.size else 0)
 
 
 def _packed(
-    operand: Operand, data: NDArray[np.uint8], codes: NDArray[np.uint8], values: NDArray[np.float32], count: int
+    operand: OperandEncoding, data: NDArray[np.uint8], codes: NDArray[np.uint8], values: NDArray[np.float32], count: int
 ) -> NDArray[np.float64]:  # fmt: skip
     """Decode E2M1 with E4M3 scale factors into ``values``, some rows at a time, which stay in the CPU's cache.
 
@@ -229,14 +229,14 @@ def _packed(
     return squares
 
 
-def _scale_grids(grids: NDArray[np.int64], operand: Operand, codes: NDArray[np.uint8]) -> NDArray[np.int64]:
+def _scale_grids(grids: NDArray[np.int64], operand: OperandEncoding, codes: NDArray[np.uint8]) -> NDArray[np.int64]:
     """The rows' grids, once scale factors are applied."""
     found: NDArray[np.int64] = np.minimum(grids + formats.scale(operand.scale).grids.take(codes).min(axis=1), NOTHING)
     return found
 
 
 def _scaled(
-    operand: Operand, values: NDArray[np.float32], codes: NDArray[np.uint8], scratch: NDArray[np.float32] | None
+    operand: OperandEncoding, values: NDArray[np.float32], codes: NDArray[np.uint8], scratch: NDArray[np.float32] | None
 ) -> NDArray[Any]:  # fmt: skip
     """The values times their scale factors, in place unless float32 cannot hold them."""
     block = operand.k // operand.vector
@@ -251,7 +251,7 @@ def _scaled(
     return np.multiply(values, scratch, out=values)
 
 
-def _unpacked(operand: Operand, data: NDArray[np.uint8], values: NDArray[np.float32]) -> NDArray[np.int64]:
+def _unpacked(operand: OperandEncoding, data: NDArray[np.uint8], values: NDArray[np.float32]) -> NDArray[np.int64]:
     """Decode formats other than packed E2M1 into ``values``; the grids of the rows."""
     form = operand.form
     if form == "f16":
@@ -301,7 +301,7 @@ def _grid_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def _scale_codes(
-    operand: Operand, words: bytes, count: int, rows: int, ids: tuple[int, ...]
+    operand: OperandEncoding, words: bytes, count: int, rows: int, ids: tuple[int, ...]
 ) -> NDArray[np.uint8]:  # fmt: skip
     """Scale factors ``[row][instruction * vector]``."""
     codes = np.frombuffer(words, np.uint8).reshape(count, -1, 4)[:, :rows]

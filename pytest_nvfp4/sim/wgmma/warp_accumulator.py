@@ -13,21 +13,21 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import Bits
 from pytest_nvfp4.sim.wgmma.fragments import accumulator_matrix, accumulator_registers, stack
 from pytest_nvfp4.sim.wgmma.operation import Operation, alike, product_of
-from pytest_nvfp4.sim.wgmma.product import Accumulator, accumulate
+from pytest_nvfp4.sim.wgmma.product import AccumulatorType, accumulate
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.wgmma.unit import WarpgroupMember
 
-__all__ = ["Tile"]
+__all__ = ["WarpAccumulator"]
 
 
-class Tile:
+class WarpAccumulator:
     """A warp's accumulator: what it started from, and the operations that were added since."""
 
     __slots__ = ("accumulator", "member", "operations", "start", "tokens", "touched", "values")
 
     def __init__(
-        self, member: WarpgroupMember, accumulator: Accumulator, count: int, start: Sequence[Bits] | None
+        self, member: WarpgroupMember, accumulator: AccumulatorType, count: int, start: Sequence[Bits] | None
     ) -> None:
         self.member = member
         self.accumulator = accumulator
