@@ -11,8 +11,8 @@ import statistics
 
 from pytest_nvfp4.bench.roofline import percentile, physics_violation
 from pytest_nvfp4.device.result import DeviceInfo, Measurement
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.problem import Problem
-from pytest_nvfp4.toolchain.trace import Finding
 
 LAUNCH_AND_SYNC_US = 40.0
 """What launching from an idle device and waiting for its end may add to a call's own times, in microseconds."""

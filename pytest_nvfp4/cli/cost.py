@@ -99,7 +99,7 @@ def _json(subject: Runnable, pairs: list[tuple[Problem, SimulationResult]]) -> d
                 "problem": problem.name,
                 "sizes": [list(size) for size in problem.sizes],
                 "status": one.status,
-                "findings": [finding.model_dump(mode="json") for finding in one.findings],
+                "findings": [finding.to_dict() for finding in one.findings],
                 "model": one.call.model if one.call else None,
                 "sms": one.call.sms if one.call else None,
                 "facts": {name: _number(text) for name, text in cost_facts(one.call, problem).items()}

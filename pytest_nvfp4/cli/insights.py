@@ -14,13 +14,13 @@ from pytest_nvfp4.cli.options import KernelOptions, json_option, kernel_options
 from pytest_nvfp4.cli.subject import matching, resolve
 from pytest_nvfp4.cli.tracing import Traced, trace
 from pytest_nvfp4.insights import copies, structure, warp_requests
-from pytest_nvfp4.insights.model import METHODS, Finding, Insight, Level, Place, worst_first
+from pytest_nvfp4.insights.model import METHODS, Insight, LayoutInsights, Level, Place, worst_first
 from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.layout.roles import roles_of
 from pytest_nvfp4.text import plural, visible
 
 
-def findings_of(traced: Traced) -> list[Finding]:
+def findings_of(traced: Traced) -> list[LayoutInsights]:
     """The insights of every layout of a trace, folded by type, worst first."""
     records = traced.listing.records
     readable = [record for record in records if record.unreadable is None]
@@ -48,7 +48,7 @@ def findings_of(traced: Traced) -> list[Finding]:
             for member in members
             for value in [places.get(member.name)]
         )
-        found.append(Finding(at, raw, raw if wrong else first.canonical, roles.modes if roles else (), insights))
+        found.append(LayoutInsights(at, raw, raw if wrong else first.canonical, roles.modes if roles else (), insights))
     return worst_first(found)
 
 
@@ -60,11 +60,11 @@ def _insights(record: Record, more: Iterable[Insight]) -> tuple[Insight, ...]:
     return tuple(sorted(dict.fromkeys(found), key=lambda insight: -insight.level))
 
 
-def _names(finding: Finding) -> str:
+def _names(finding: LayoutInsights) -> str:
     return ", ".join(f"{place.name} ({place.at})" for place in finding.places)
 
 
-def _lines(findings: list[Finding], *, everything: bool) -> Iterator[str]:
+def _lines(findings: list[LayoutInsights], *, everything: bool) -> Iterator[str]:
     shown = [finding for finding in findings if finding.level > Level.FINE or everything]
     for finding in shown:
         yield visible(f"{finding.level.name:<5} {_names(finding)}")
@@ -82,7 +82,7 @@ def _lines(findings: list[Finding], *, everything: bool) -> Iterator[str]:
     yield from _closing(findings, everything=everything)
 
 
-def _closing(findings: list[Finding], *, everything: bool) -> Iterator[str]:
+def _closing(findings: list[LayoutInsights], *, everything: bool) -> Iterator[str]:
     counted = {level: sum(len(one.places) for one in findings if one.level is level) for level in reversed(Level)}
     total = sum(counted.values())
     yield f"{plural(total, 'layout')}: " + ", ".join(

@@ -197,7 +197,7 @@ def _json(subject: Runnable, device: Device, done: Sequence[SimulationResult]) -
                 "family": one.case.family,
                 "status": one.status,
                 "device": one.device.model_dump(mode="json") if one.device is not None else None,
-                "findings": [finding.model_dump(mode="json") for finding in one.findings],
+                "findings": [finding.to_dict() for finding in one.findings],
                 "printed": one.call.printed if one.call is not None else "",
                 "stdout": one.stdout,
                 "stderr": one.stderr,

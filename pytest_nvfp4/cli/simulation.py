@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from pytest_nvfp4.settings import find_root, load
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
-    from pytest_nvfp4.toolchain.trace import Finding
+    from pytest_nvfp4.finding import Finding
 
 ELSE_EXEC = (
     "only a kernel with custom_kernel(data) can be run so; a program of yours that launches another runs with "
@@ -57,7 +57,7 @@ class Runnable:
             file = Path(finding.file).relative_to(self.root).as_posix()
         except ValueError:
             file = finding.file
-        return str(finding.model_copy(update={"file": file}))
+        return str(replace(finding, file=file))
 
 
 def runnable(

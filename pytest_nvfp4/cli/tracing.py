@@ -64,7 +64,7 @@ class Traced:
             "python": self.trace.python,
             "ok": self.trace.ok,
             "findings": [
-                {**finding.model_dump(mode="json"), "file": finding.file and self.subject.relative(finding.file)}
+                {**finding.to_dict(), "file": finding.file and self.subject.relative(finding.file)}
                 for finding in self.trace.findings
             ],
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from pytest_nvfp4.device.result import (
     SimulatedCall,
     Status,
 )
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation import Outcome
-from pytest_nvfp4.toolchain.trace import Finding
+from pytest_nvfp4.toolchain.trace import FINDING
 
 _TAIL = 20_000
 
@@ -49,7 +51,7 @@ class _Said:
             case "stage":
                 self.stage = str(event["name"])
             case "finding":
-                self.findings.append(Finding.model_validate(event))
+                self.findings.append(FINDING.validate_python(event))
             case "status":
                 self.status = event["status"]
             case "device":
@@ -159,7 +161,7 @@ def _own_names(call: SimulatedCall, names: dict[str, str]) -> SimulatedCall:
 def _renamed(finding: Finding, names: dict[str, str]) -> Finding:
     if finding.file is None or finding.file not in names:
         return finding
-    return finding.model_copy(update={"file": names[finding.file]})
+    return replace(finding, file=names[finding.file])
 
 
 def source_names(job: Job, folder: Path, base: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pytest_nvfp4.device.job import SCHEMA
-from pytest_nvfp4.toolchain.trace import Finding
+from pytest_nvfp4.toolchain.trace import ReportedFinding
 
 Status = Literal["passed", "failed", "error", "unsupported", "unavailable", "timeout", "crashed", "cheated"]
 """
@@ -200,7 +200,7 @@ class CaseReport(_Model):
     inputs_before: str
     inputs_after: str
     launches: tuple[str, ...] | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ReportedFinding, ...] = ()
 
 
 class Measurement(_Model):
@@ -264,7 +264,7 @@ class SimulatedLaunch(_Open):
     counters: dict[str, int]
     writers: int | None = None
     printed: str = ""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ReportedFinding, ...] = ()
 
     @property
     def ctas(self) -> int:
@@ -336,7 +336,7 @@ class Result(_Model):
     schema_version: Literal[1] = SCHEMA
     job: str
     status: Status
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ReportedFinding, ...] = ()
     device: DeviceInfo | None = None
     outputs: tuple[GroupOutput, ...] = ()
     cases: tuple[CaseReport, ...] = ()

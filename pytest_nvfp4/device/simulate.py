@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_nvfp4.device.base import Device
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, Simulating
 from pytest_nvfp4.device.result import DeviceInfo, Result, SimulatedCall, Status
-from pytest_nvfp4.toolchain.trace import Finding
+from pytest_nvfp4.finding import Finding
 
 _ALONE = frozenset({"error", "timeout", "crashed"})
 

@@ -11,6 +11,7 @@ import numpy as np
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.job import Job, JobCase
 from pytest_nvfp4.device.result import GroupOutput, Result, RoundSample, Status
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.numerics import fp16
 from pytest_nvfp4.numerics.arrays import HalfBits
 from pytest_nvfp4.numerics.diagnose import explain
@@ -18,7 +19,6 @@ from pytest_nvfp4.numerics.families import family
 from pytest_nvfp4.numerics.inputs import ProblemInput
 from pytest_nvfp4.numerics.judge import GroupVerdict, Reference, judge
 from pytest_nvfp4.numerics.oracle import exact_product
-from pytest_nvfp4.toolchain.trace import Finding
 
 _SETS_JUDGED = 2
 """Sets of inputs whose rounds are judged: making a set again takes as long as judging hundreds of its rounds."""

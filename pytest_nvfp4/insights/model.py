@@ -78,8 +78,8 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """The insights of one type, under all names that have it.
+class LayoutInsights:
+    """Insights of one layout type, under all names that have it.
 
     Attributes:
         places: Where it is.
@@ -101,7 +101,7 @@ class Finding:
         return max((insight.level for insight in self.insights), default=Level.FINE)
 
     def to_json(self) -> dict[str, object]:
-        """The finding as JSON-ready values."""
+        """Return the insights as JSON-ready values."""
         return {
             "layouts": [{"name": place.name, "at": place.at} for place in self.places],
             "type": self.raw,
@@ -112,7 +112,7 @@ class Finding:
         }
 
 
-def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+def worst_first(findings: Iterable[LayoutInsights]) -> list[LayoutInsights]:
     """The findings by falling level, then by how many signals reach it, then by name."""
     return sorted(
         findings,

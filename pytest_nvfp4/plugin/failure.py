@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.finding import Finding
     from pytest_nvfp4.plugin.state import Run
-    from pytest_nvfp4.toolchain.trace import Finding
 
 BUNDLE = "debug bundle: "
 """How the line begins that says where a debug bundle is."""
@@ -51,7 +52,7 @@ def finding_lines(findings: Sequence[Finding], run: Run, *, most: int) -> list[s
     for finding in findings[:most]:
         shown = finding
         if finding.file is not None:
-            shown = finding.model_copy(update={"file": run.relative(Path(finding.file))})
+            shown = replace(finding, file=run.relative(Path(finding.file)))
         lines += str(shown).splitlines()
     if len(findings) > most:
         lines.append(f"and {len(findings) - most} more")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ from pytest_nvfp4.plugin.failure import BUNDLE, CheckFailure, finding_lines
 from pytest_nvfp4.plugin.state import Case, Run
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.toolchain.trace import Finding, Trace
+    from pytest_nvfp4.finding import Finding
+    from pytest_nvfp4.toolchain.trace import Trace
 
 COMPILE = "compile"
 """The name of the check that is about compiling, to which the others point."""
@@ -42,7 +44,7 @@ def warn_of(finding: Finding, item: pytest.Item, run: Run) -> None:
     if finding.file is None or finding.line is None:
         item.warn(KernelWarning(str(finding)))
         return
-    said = KernelWarning(str(finding.model_copy(update={"file": None, "text": None})))
+    said = KernelWarning(str(replace(finding, file=None, text=None)))
     try:
         warnings.warn_explicit(said, category=None, filename=run.relative(Path(finding.file)), lineno=finding.line)
     except KernelWarning:

@@ -19,9 +19,9 @@ from pytest_nvfp4.plugin.state import Case, Run
 if TYPE_CHECKING:
     from pytest_nvfp4.device import job
     from pytest_nvfp4.device.simulate import SimulationResult
+    from pytest_nvfp4.finding import Finding
     from pytest_nvfp4.problem import Problem
     from pytest_nvfp4.toolchain.request import Entry
-    from pytest_nvfp4.toolchain.trace import Finding
 
 RACES = "races"
 """The name of the check."""

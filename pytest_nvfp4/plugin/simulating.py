@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device import job
     from pytest_nvfp4.device.result import SimulatedCall
     from pytest_nvfp4.device.simulate import SimulationResult
+    from pytest_nvfp4.finding import Finding
     from pytest_nvfp4.problem import Problem
-    from pytest_nvfp4.toolchain.trace import Finding, Trace
+    from pytest_nvfp4.toolchain.trace import Trace
 
 COVERAGE, COST = "coverage", "cost"
 """The names of the checks."""

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.toolchain import binaries, ptx
-from pytest_nvfp4.toolchain.trace import Artifact, Code, Finding
+from pytest_nvfp4.toolchain.trace import Artifact, Code
 
 _USAGE = re.compile(r"Function\s+([\w$.]+):\s*\n\s*(.*)")
 _SECTION = re.compile(r"^\.text\.([\w$.]+):|^\s*\.section\s+\.text\.([\w$.]+),|Function\s*:\s*([\w$.]+)")

@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.toolchain.request import TraceRequest
-from pytest_nvfp4.toolchain.trace import Finding
 
 BUNDLE_FOLDER = ".nvfp4/bundles"
 
@@ -66,7 +66,7 @@ def write(
             "seconds": round(outcome.wall_s, 3),
             "processes_left_behind": outcome.stragglers,
         },
-        "findings": [finding.model_dump() for finding in findings],
+        "findings": [finding.to_dict() for finding in findings],
     }
     (build / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     (build / "environment.json").write_text(

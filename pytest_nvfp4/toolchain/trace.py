@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, TypeAdapter
+
+from pytest_nvfp4.finding import Finding
 
 SCHEMA = 1
 """Version of the stored form; a trace of another version is made anew."""
@@ -17,28 +19,11 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Finding(_Model):
-    """Something that went wrong, with the user's own line where it is known.
+ReportedFinding = Annotated[Finding, PlainSerializer(Finding.to_dict)]
+"""A finding as a field of a model: validated on the way in, without empty fields on the way out."""
 
-    ``kind`` is one of ``import``, ``compile``, ``run``, ``contract``, ``entry``, ``exit``, ``no-compile``,
-    ``poisoned``, ``memory``, ``capture``, ``options``, ``environment``, ``crash``, ``timeout``, ``vanished``,
-    ``internal``.
-    """
-
-    kind: str
-    message: str
-    severity: Literal["error", "warning"] = "error"
-    file: str | None = None
-    line: int | None = None
-    text: str | None = None
-    detail: str = ""
-
-    def __str__(self) -> str:
-        place = ""
-        if self.file is not None:
-            place = f"{self.file}:{self.line}: " if self.line is not None else f"{self.file}: "
-        source = f"\n    {self.text}" if self.text else ""
-        return f"{place}{self.message}{source}"
+FINDING: TypeAdapter[Finding] = TypeAdapter(Finding)
+"""Validator of a worker's ``finding`` event."""
 
 
 class Value(_Model):
@@ -137,7 +122,7 @@ class Trace(_Model):
     launch_count: int
     code: tuple[Code, ...]
     artifacts: tuple[Artifact, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[ReportedFinding, ...]
     dependencies: dict[str, str]
     stages: dict[str, float]
     seconds: float

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_nvfp4 import isolation
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.host import compiled, redirect
 from pytest_nvfp4.isolation import Outcome, blas
 from pytest_nvfp4.isolation.environment import NO_GPU, scrubbed
@@ -24,7 +25,7 @@ from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache, content_key
 from pytest_nvfp4.toolchain.launcher import PACKAGE, PRELOAD, worker
 from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION, TraceRequest
 from pytest_nvfp4.toolchain.source import KernelSource, read_source, syntax_problem
-from pytest_nvfp4.toolchain.trace import SCHEMA, Artifact, Code, Finding, LaunchFact, Trace, Value
+from pytest_nvfp4.toolchain.trace import FINDING, SCHEMA, Artifact, Code, LaunchFact, Trace, Value
 from pytest_nvfp4.toolchain.worker.contract import uses_torch
 
 _WORKER = "pytest_nvfp4.toolchain.worker.__main__"
@@ -65,7 +66,7 @@ class _Events:
     def take(self, event: dict[str, Any]) -> None:
         match event.pop("event"):
             case "finding":
-                self.findings.append(Finding.model_validate(event))
+                self.findings.append(FINDING.validate_python(event))
             case "stage":
                 self.stages[str(event["name"])] = float(event["seconds"])
             case "dsl":
@@ -365,7 +366,7 @@ def _with_diagnostics(finding: Finding, stderr: str) -> Finding:
         return finding
     said = [text for text in dict.fromkeys(_DIAGNOSTIC.findall(stderr)) if text not in finding.message]
     message = finding.message + "".join(f"\n  the compiler wrote: {text[:1000]}" for text in said[-3:])
-    return finding.model_copy(update={"message": message})
+    return replace(finding, message=message)
 
 
 def _functions(files: Iterable[Path]) -> list[str]:

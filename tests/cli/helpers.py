@@ -8,10 +8,11 @@ from pathlib import Path
 
 from pytest_nvfp4.cli.subject import Subject
 from pytest_nvfp4.cli.tracing import Traced
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.problem import GPUMODE
 from pytest_nvfp4.settings import KernelSettings
 from pytest_nvfp4.toolchain.request import Entry, TraceRequest
-from pytest_nvfp4.toolchain.trace import Code, Finding, LaunchFact, Trace, Value
+from pytest_nvfp4.toolchain.trace import Code, LaunchFact, Trace, Value
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,7 @@ import pytest
 from pytest_nvfp4.device.batch import Ran, can_batch, run_batch
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import Blob, GroupOutput, Measurement, Result, Status
-from pytest_nvfp4.toolchain.trace import Finding
+from pytest_nvfp4.finding import Finding
 
 from .remote.fakes import job
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.kernel import KernelWarning, warn_of
-from pytest_nvfp4.toolchain.trace import Finding
 from tests.plugin.test_simulated_checks import FILL, PROBLEM, written
 
 from .conftest import Project

@@ -9,10 +9,10 @@ import pytest
 from pytest_nvfp4.device.job import Job, KernelSpec
 from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.device.verdict import CaseVerdict
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.timing import Stopwatch, checked
 from pytest_nvfp4.problem import Group, Problem
-from pytest_nvfp4.toolchain.trace import Finding
 from tests.device.remote.fakes import source
 
 KERNEL = KernelSpec(files=(source(),), main="kernel.py", arch="sm_100a")

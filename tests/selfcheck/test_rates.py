@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from pytest_nvfp4.bench.regression import Policy
 from pytest_nvfp4.device.job import KernelSpec, SourceFile
 from pytest_nvfp4.device.result import Measurement, Result
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.problem import parse_shape
 from pytest_nvfp4.selfcheck.rates import __main__ as command
 from pytest_nvfp4.selfcheck.rates import rounds as kept
@@ -21,7 +22,6 @@ from pytest_nvfp4.selfcheck.rates.dose import FRAME, DoseError, Schedule, dosed
 from pytest_nvfp4.selfcheck.rates.error_rates import analyse
 from pytest_nvfp4.selfcheck.rates.experiment import Calibration, Experiment, ExperimentError, Plan, windows
 from pytest_nvfp4.selfcheck.rates.report import Rate, measured_noise, read_report
-from pytest_nvfp4.toolchain.trace import Finding
 from pytest_nvfp4.toolchain.worker.loading import load
 from tests.bench.helpers import H200, METHOD
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation import Captured, Outcome
 from pytest_nvfp4.problem import GPUMODE
 from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.request import Entry, EntryError, TraceRequest, installed_dsl_version
 from pytest_nvfp4.toolchain.sheet import codegen_facts, launch_facts
-from pytest_nvfp4.toolchain.trace import SCHEMA, Finding, Trace
+from pytest_nvfp4.toolchain.trace import SCHEMA, Trace
 from pytest_nvfp4.toolchain.tracer import Limits, Tracer, cache_key
 from tests.waiting import LONGEST_S, far_enough, gone, until
 
@@ -358,9 +359,9 @@ class TestFailures:
         stderr = f"{line}UserWarning: cache\n{line}"
         finding = Finding(kind="compile", message="k.py did not compile: ValueError: Operation creation failed")
         assert _with_diagnostics(finding, stderr).message == f"{finding.message}\n  the compiler wrote: error: {reason}"
-        known = finding.model_copy(update={"message": f"said: error: {reason}"})
+        known = replace(finding, message=f"said: error: {reason}")
         assert _with_diagnostics(known, stderr) == known
-        other = finding.model_copy(update={"kind": "run"})
+        other = replace(finding, kind="run")
         assert _with_diagnostics(other, stderr) == other
 
     def test_a_failure_leaves_a_bundle(self, trace_it: TraceIt) -> None:

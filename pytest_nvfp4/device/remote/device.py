@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_nvfp4.device.job import Job
@@ -18,7 +18,7 @@ from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.remote.ticket import Ticket
 from pytest_nvfp4.device.result import DeviceInfo, Result, SimulatedCall
 from pytest_nvfp4.driver.device_model import for_arch
-from pytest_nvfp4.toolchain.trace import Finding
+from pytest_nvfp4.finding import Finding
 
 TROUBLE = "remote"
 """Kind of the finding that says why a remote gave no result."""
@@ -159,7 +159,7 @@ def at_home(result: Result, base: Path | None) -> Result:
     def own(finding: Finding) -> Finding:
         if finding.file is None or not Path(finding.file).is_relative_to(SOURCE):
             return finding
-        return finding.model_copy(update={"file": str(base / Path(finding.file).relative_to(SOURCE))})
+        return replace(finding, file=str(base / Path(finding.file).relative_to(SOURCE)))
 
     def call(one: SimulatedCall) -> SimulatedCall:
         launches = tuple(

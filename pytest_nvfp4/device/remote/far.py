@@ -26,7 +26,7 @@ from pytest_nvfp4.device.remote.base import Answer, Batch, Place, RemoteError
 from pytest_nvfp4.device.remote.interleave import merged, steps, together
 from pytest_nvfp4.device.remote.wire import inlined, pack_answer, unpack_batch
 from pytest_nvfp4.device.result import DeviceInfo, Result
-from pytest_nvfp4.toolchain.trace import Finding
+from pytest_nvfp4.finding import Finding
 
 SOURCE = Path("/nvfp4-source")
 """Below this, findings name the user's files; the near side puts the user's own folder in its place."""

@@ -31,7 +31,7 @@ from pytest_nvfp4.device.remote.lanes import Lanes, Work
 from pytest_nvfp4.device.remote.popcorn_output import Submission, parse
 from pytest_nvfp4.device.remote.tool import Said, Tool, last_words
 from pytest_nvfp4.device.result import Result, Status
-from pytest_nvfp4.toolchain.trace import Finding
+from pytest_nvfp4.finding import Finding
 
 LEADERBOARD = "nvfp4_group_gemm"
 MODES = ("test", "benchmark", "leaderboard")

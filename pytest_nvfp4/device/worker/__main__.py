@@ -20,11 +20,12 @@ from pytest_nvfp4.device.worker.audit import KernelAudit, trap_oracle
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import CudaMemory, DeviceMemory, DriverError, HostMemory
 from pytest_nvfp4.device.worker.tamper import TamperCheck, reaches_into
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.descent import adopt
 from pytest_nvfp4.isolation.limits import apply as apply_limits
 from pytest_nvfp4.toolchain.cache import default_root
 from pytest_nvfp4.toolchain.worker import contract, options
-from pytest_nvfp4.toolchain.worker.findings import Finding, from_exception
+from pytest_nvfp4.toolchain.worker.findings import from_exception
 from pytest_nvfp4.toolchain.worker.loading import load
 from pytest_nvfp4.toolchain.worker.startup import begin_imports, end_imports
 

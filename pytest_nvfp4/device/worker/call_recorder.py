@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from pytest_nvfp4.device.job import Simulating
-from pytest_nvfp4.sim.fault import Finding as SimFinding
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.session import LaunchRecord, Session
 from pytest_nvfp4.sim.run.trace import Trace
-from pytest_nvfp4.toolchain.worker.findings import Finding
 
 __all__ = ["CallRecorder"]
 
@@ -70,7 +69,7 @@ class CallRecorder:
         grid.counting = True
         self._begun.append(_Begun(grid, tuple(region.launch_base for _, region, _ in self._outputs)))
 
-    def told(self, call: int, case: int, say: Callable[[SimFinding], Finding]) -> dict[str, Any]:
+    def told(self, call: int, case: int, say: Callable[[Finding], Finding]) -> dict[str, Any]:
         """The call as a ``SimulatedCall``."""
         model = self._session.machine.model
         records = self._session.launches[self._first :]
@@ -89,7 +88,7 @@ class CallRecorder:
         }
 
     def _launch(
-        self, record: LaunchRecord, grid: Grid, writers: int, say: Callable[[SimFinding], Finding]
+        self, record: LaunchRecord, grid: Grid, writers: int, say: Callable[[Finding], Finding]
     ) -> dict[str, Any]:
         return {
             "kernel": record.launch.kernel,

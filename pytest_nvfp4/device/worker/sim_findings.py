@@ -1,4 +1,4 @@
-"""What the simulator found, in the words of a worker."""
+"""Merge findings of the simulator and put their place, notes and hint into the message."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pytest_nvfp4.sim.fault import Finding as SimFinding
-from pytest_nvfp4.sim.fault import Where
+from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.run.source import statement
-from pytest_nvfp4.toolchain.worker.findings import Finding
 
 _NOTES = frozenset({"exit-before-read", "own-quadrant", "race-warning", "unaligned-box", "written-twice"})
 """Kinds that are worth a word but are no error."""
@@ -20,9 +18,9 @@ _PTX = 200
 """Characters of an instruction that are shown: a load of 128 registers names them all."""
 
 
-def merge_by_statement(findings: Iterable[SimFinding]) -> list[SimFinding]:
+def merge_by_statement(findings: Iterable[Finding]) -> list[Finding]:
     """The findings, with those of one kind at one statement as one."""
-    kept: dict[object, SimFinding] = {}
+    kept: dict[object, Finding] = {}
     more: Counter[object] = Counter()
     for finding in findings:
         source = finding.where.source if finding.where is not None else None
@@ -38,8 +36,8 @@ def merge_by_statement(findings: Iterable[SimFinding]) -> list[SimFinding]:
     ]
 
 
-def worker_finding(finding: SimFinding) -> Finding:
-    """A finding of the simulator as a worker says it: with its place, its notes, and what to look at."""
+def worker_finding(finding: Finding) -> Finding:
+    """Return a simulator finding as a worker reports it: place, notes and hint are part of the message."""
     where = finding.where
     lines = [finding.message]
     if where is not None and (place := _place(where)):
@@ -49,13 +47,16 @@ def worker_finding(finding: SimFinding) -> Finding:
         lines.append(f"  look at: {finding.hint.removeprefix('look at ')}")
     source = where.source if where is not None else None
     text = statement(source.file, source.line) if source is not None else None
-    return Finding(
-        kind=finding.kind,
+    return replace(
+        finding,
         message=f"simulated, {finding.kind}: " + "\n".join(lines),
         severity="warning" if finding.kind in _NOTES else "error",
         file=source.file if source is not None else None,
         line=source.line if source is not None else None,
         text=text or None,
+        hint="",
+        notes=(),
+        where=None,
     )
 
 

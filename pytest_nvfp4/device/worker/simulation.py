@@ -14,6 +14,7 @@ from pytest_nvfp4.device.worker.call_recorder import CallRecorder
 from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
 from pytest_nvfp4.device.worker.simulator import simulate
 from pytest_nvfp4.driver.streams import Extent
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.host.compiled import CompiledModules
 from pytest_nvfp4.host.tensor import HostCudaTensor
 from pytest_nvfp4.host.torch_work import extent
@@ -21,7 +22,6 @@ from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.session import Session
-from pytest_nvfp4.toolchain.worker.findings import Finding
 
 __all__ = ["Simulation"]
 

@@ -16,9 +16,9 @@ from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.device.worker.returned_tensors import describe, with_values
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.numerics.families import family
 from pytest_nvfp4.numerics.inputs import ProblemInput
-from pytest_nvfp4.toolchain.worker.findings import Finding
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.worker.simulation import Simulation

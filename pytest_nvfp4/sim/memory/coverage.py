@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.fault import Finding
+from pytest_nvfp4.finding import Finding
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region

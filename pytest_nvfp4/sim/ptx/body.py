@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from pytest_nvfp4.finding import Location
 from pytest_nvfp4.sim.ptx import declarations
 from pytest_nvfp4.sim.ptx.inlining import Call, Function, expand, inlined
 from pytest_nvfp4.sim.ptx.lexer import Kind, PtxError, Token, directive_name
@@ -24,7 +25,6 @@ from pytest_nvfp4.sim.ptx.syntax import (
     Instruction,
     Kernel,
     Label,
-    Location,
     Operand,
     Register,
     Symbol,

@@ -13,10 +13,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from pytest_nvfp4.finding import Location
 from pytest_nvfp4.sim.ptx import declarations
 from pytest_nvfp4.sim.ptx.lexer import Kind, PtxError, Token
 from pytest_nvfp4.sim.ptx.operands import split
-from pytest_nvfp4.sim.ptx.syntax import Location, Parameter
+from pytest_nvfp4.sim.ptx.syntax import Parameter
 
 __all__ = ["Call", "Function", "expand", "inlined"]
 

@@ -16,8 +16,8 @@ import linecache
 import os
 import re
 
+from pytest_nvfp4.finding import Location
 from pytest_nvfp4.sim.ptx.lexer import PtxError, Token
-from pytest_nvfp4.sim.ptx.syntax import Location
 
 __all__ = ["Locations", "beyond_the_end", "has_no_line"]
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pytest_nvfp4.finding import Location
+
 __all__ = [
     "Address",
     "Guard",
@@ -15,7 +17,6 @@ __all__ = [
     "Instruction",
     "Kernel",
     "Label",
-    "Location",
     "Module",
     "Operand",
     "Pair",
@@ -28,17 +29,6 @@ __all__ = [
     "Variable",
     "Vector",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """A line of the user's source (``.loc``). ``inlined_at`` is the call that brought the line here, if any."""
-
-    file: str
-    line: int
-    column: int = 0
-    function: str = ""
-    inlined_at: Location | None = None
 
 
 @dataclass(frozen=True, slots=True)

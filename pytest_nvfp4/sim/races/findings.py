@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.sim.fault import Finding, Where
+from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.races.access import Access, Who
 from pytest_nvfp4.sim.races.agents import Owner
 from pytest_nvfp4.sim.races.tensor_order import AFTER, BEFORE_SYNC, COMMIT, WAIT_LD, WAIT_ST
@@ -148,7 +148,7 @@ class Reporter:
         keys = ((kind, *group),) if group else ()
         if self._noted(keys, keys, note):
             return
-        self.grid.findings.append(Finding(kind, message, hint, self._where(who, at)))
+        self.grid.findings.append(Finding(kind, message, hint=hint, where=self._where(who, at)))
 
     def _noted(self, alike: Sequence[tuple[object, ...]], keys: Sequence[tuple[object, ...]], note: str) -> bool:
         """Whether a finding has one of the keys ``alike``, and so the note now; else the next one has ``keys``."""
@@ -196,7 +196,7 @@ class Reporter:
                 f"{self._said(new)} {second}s {pair.place}{self._detail(new)} while {self._said(old)}"
                 f"{self._detail(old)} may still {first} it: {missing}"
             )
-        return Finding(pair.kind, message, hint, self._where(new.who, new.at))
+        return Finding(pair.kind, message, hint=hint, where=self._where(new.who, new.at))
 
     def _proxy(self, pair: Pair) -> tuple[str, str]:
         old, new = pair.old, pair.new

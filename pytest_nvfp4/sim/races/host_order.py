@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_nvfp4.driver.streams import Extent, Key, Streams, Work
-from pytest_nvfp4.sim.fault import Finding, Where
-from pytest_nvfp4.sim.ptx.syntax import Location
+from pytest_nvfp4.finding import Finding, Location, Where
 from pytest_nvfp4.sim.races.findings import RACE, WARNING
 from pytest_nvfp4.sim.races.launch import LaunchRaces
 from pytest_nvfp4.sim.races.touched import (
@@ -250,7 +249,9 @@ class HostOrder:
             f"{self._said(new, address)} {_verb(new, address)}s {place} while {self._said(old, address)} may still "
             f"{_verb(old, address)} it: nothing makes {second} wait for {first} in between"
         )
-        self.findings.append(Finding(RACE, message, self._hint(old.work, new.work, first, second), _where(new, old)))
+        self.findings.append(
+            Finding(RACE, message, hint=self._hint(old.work, new.work, first, second), where=_where(new, old))
+        )
 
     def _hint(self, old: Work, new: Work, first: str, second: str) -> str:
         short = [line and line._replace(caller=None) for line in (old.line, new.line)]
@@ -295,7 +296,7 @@ class HostOrder:
             f"tensor.record_stream(...) for {other}; or keep the tensor until {own} has waited for {other} "
             "(wait_stream, an event)"
         )
-        self.findings.append(Finding(WARNING, message, hint, _at(new.line)))
+        self.findings.append(Finding(WARNING, message, hint=hint, where=_at(new.line)))
 
 
 def _verb(touch: _Touch, address: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.driver.streams import Extent
-from pytest_nvfp4.sim.fault import Finding
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.races.access import Access, Who
 from pytest_nvfp4.sim.races.agents import ClusterAgents, Owner, WarpAgent
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, Clock, Ticks

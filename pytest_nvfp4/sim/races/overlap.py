@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.fault import Finding, Where
+from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.races.access import Access
 from pytest_nvfp4.sim.races.findings import RACE
 
@@ -94,4 +94,4 @@ class Overlap:
             f"griddepcontrol.wait (cute.arch.griddepcontrol_wait) before {line}, in the same warp or before a barrier "
             "that it passes first; or launch without use_pdl"
         )
-        findings.append(Finding(RACE, message, hint, where))
+        findings.append(Finding(RACE, message, hint=hint, where=where))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytest_nvfp4.sim.fault import Fault, Finding, Unsupported, Where
+from pytest_nvfp4.finding import Finding, Where
+from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import lanes
 from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.memory.coverage import merge
@@ -258,7 +259,7 @@ class Grid(HasUnits):
             return
         if where is None:
             where = self.where(warp, at, mask=mask) if warp is not None else Where(kernel=self.kernel.name)
-        self.findings.append(Finding(kind, message, hint, where))
+        self.findings.append(Finding(kind, message, hint=hint, where=where))
 
     def printed(self, text: str) -> None:
         """Take what the kernel printed; what comes after the first mebibyte (a device's buffer has one) is left out."""

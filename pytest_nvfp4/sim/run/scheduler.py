@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytest_nvfp4.sim.fault import Fault, Where
+from pytest_nvfp4.finding import Where
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.lower.control import SPLIT
 

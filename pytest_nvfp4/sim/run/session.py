@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pytest_nvfp4.driver.launches import Launch
-from pytest_nvfp4.sim.fault import Fault, Finding, Where
+from pytest_nvfp4.finding import Finding, Where
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.races.host_order import HostOrder
 from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.grid import Grid

@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.sim.fault import Fault, Where
+from pytest_nvfp4.finding import Where
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.source import place_of, quoted

@@ -16,10 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.limits import apply as apply_limits
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.capture import Capture
-from pytest_nvfp4.toolchain.worker.findings import Finding, described, from_exception, in_compile
+from pytest_nvfp4.toolchain.worker.findings import described, from_exception, in_compile
 from pytest_nvfp4.toolchain.worker.loading import load
 from pytest_nvfp4.toolchain.worker.startup import begin_imports, end_imports
 

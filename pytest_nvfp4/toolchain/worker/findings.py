@@ -6,8 +6,8 @@ import linecache
 import re
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+
+from pytest_nvfp4.finding import Finding
 
 _COMPILER = re.compile(r"cutlass/base_dsl/(?:dsl|compiler)\.py$")
 _EXECUTOR = re.compile(r"cutlass/(?:base_dsl|cutlass_dsl)/\w*jit_executor\.py$")
@@ -17,34 +17,6 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _MOST = 8000
 """Characters of what an error says that are told; a kernel may raise megabytes."""
-
-
-@dataclass(slots=True)
-class Finding:
-    """Something that went wrong, as it is returned to the parent.
-
-    Attributes:
-        kind: What it is, for programs: ``import``, ``compile``, ``run``, ``contract``, ``entry``, ``exit``,
-            ``no-compile``, ``poisoned``, ``memory``, ``capture``, ``options``, ``environment``.
-        message: What happened, in words.
-        severity: ``error`` fails the trace, ``warning`` does not.
-        file: The user's file, where one is known.
-        line: Its line.
-        text: The source of that line.
-        detail: The traceback or diagnostic in full.
-    """
-
-    kind: str
-    message: str
-    severity: str = "error"
-    file: str | None = None
-    line: int | None = None
-    text: str | None = None
-    detail: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The finding as JSON."""
-        return asdict(self)
 
 
 def _chain(error: BaseException) -> list[BaseException]:

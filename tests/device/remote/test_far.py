@@ -12,7 +12,7 @@ from pytest_nvfp4.device.remote.device import TROUBLE, RemoteDevice, arch_of
 from pytest_nvfp4.device.remote.far import SOURCE, do_batch
 from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.result import Blob, DeviceInfo, GroupOutput, Result
-from pytest_nvfp4.toolchain.trace import Finding
+from pytest_nvfp4.finding import Finding
 
 from .fakes import FakeRemote, job, passed
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_nvfp4.driver.device_model import for_arch
-from pytest_nvfp4.sim.fault import Fault, Finding
+from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.asynchronous import Late
 from pytest_nvfp4.sim.run.machine import Machine

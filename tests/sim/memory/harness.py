@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim import lanes
-from pytest_nvfp4.sim.fault import Finding
 from pytest_nvfp4.sim.lower.compiler import longest_prefix
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.lower.layout import SharedLayout
@@ -63,7 +63,7 @@ class Launch:
     symbols: dict[str, int] = field(default_factory=dict)
 
     def report(self, kind: str, message: str, *, hint: str = "") -> None:
-        self.findings.append(Finding(kind, message, hint))
+        self.findings.append(Finding(kind, message, hint=hint))
 
 
 class Case:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_nvfp4.finding import Location
 from pytest_nvfp4.sim.ptx.lexer import PtxError
 from pytest_nvfp4.sim.ptx.parser import parse
 from pytest_nvfp4.sim.ptx.syntax import (
@@ -13,7 +14,6 @@ from pytest_nvfp4.sim.ptx.syntax import (
     Guard,
     Immediate,
     Label,
-    Location,
     Pair,
     Register,
     Sink,

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pytest_nvfp4.driver.launches import Launch
-from pytest_nvfp4.sim.fault import Fault, Finding
+from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous
 from pytest_nvfp4.sim.run.grid import Grid

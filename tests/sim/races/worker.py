@@ -14,8 +14,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.host import redirect
-from pytest_nvfp4.sim.fault import Finding
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.asynchronous import Late
 from tests.sim.mutants.mutate import Listing

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_nvfp4.sim.fault import Where
+from pytest_nvfp4.finding import Where
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous
 from pytest_nvfp4.sim.run.cta import Cluster, Cta
 from pytest_nvfp4.sim.run.machine import Machine

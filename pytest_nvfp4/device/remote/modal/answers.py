@@ -10,7 +10,7 @@ from pytest_nvfp4.device.remote.modal.errors import DEPLOY
 from pytest_nvfp4.device.remote.modal.settings import BACKEND_VARIABLE, ModalSettings, other_versions
 from pytest_nvfp4.device.remote.wire import unpack_answer, unsqueeze
 from pytest_nvfp4.device.result import Result
-from pytest_nvfp4.toolchain.trace import Finding
+from pytest_nvfp4.finding import Finding
 
 
 def read(data: Any, *, options: RemoteOptions, settings: ModalSettings) -> Answer:

@@ -1,0 +1,86 @@
+"""A finding: one defect or remark about a kernel, in workers, in traces and in results.
+
+Standard library only: workers build findings before pydantic can be imported, and pydantic validates standard
+dataclasses as fields of its models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+__all__ = ["Finding", "Location", "Where"]
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A line of the user's source (PTX ``.loc``). ``inlined_at`` is the call that inlined the line, if any."""
+
+    file: str
+    line: int
+    column: int = 0
+    function: str = ""
+    inlined_at: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Place of a simulated finding: kernel, CTA coordinates, warp of the CTA, active lanes, instruction."""
+
+    kernel: str
+    cta: tuple[int, int, int] | None = None
+    warp: int | None = None
+    lanes: tuple[int, ...] = ()
+    at: int | None = None
+    """Index of the instruction in its kernel."""
+    ptx_line: int | None = None
+    text: str = ""
+    """The instruction as written in the PTX."""
+    source: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One defect or remark, with the user's own line where it is known.
+
+    Attributes:
+        kind: Stable identifier: ``import``, ``compile``, ``run``, ``contract``, ``entry``, ``exit``, ``no-compile``,
+            ``poisoned``, ``memory``, ``capture``, ``options``, ``environment``, ``crash``, ``timeout``, ``vanished``
+            or ``internal`` from the toolchain; ``out-of-bounds``, ``tmem``, ``deadlock``, ``race``, ... from the
+            simulator.
+        message: What happened and why it is wrong, with values and addresses.
+        severity: ``error`` fails the trace or check, ``warning`` does not.
+        file: The user's file.
+        line: Line of ``file``.
+        text: Source text of that line.
+        detail: Complete traceback or diagnostic.
+        hint: What to change or inspect.
+        notes: Further facts, one a line.
+        where: Place in the simulated kernel.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+    """A worker is not trusted: a field that is not declared here fails the validation of its event."""
+
+    kind: str
+    message: str
+    severity: Literal["error", "warning"] = "error"
+    file: str | None = None
+    line: int | None = None
+    text: str | None = None
+    detail: str = ""
+    hint: str = ""
+    notes: tuple[str, ...] = ()
+    where: Where | None = None
+
+    def __str__(self) -> str:
+        place = ""
+        if self.file is not None:
+            place = f"{self.file}:{self.line}: " if self.line is not None else f"{self.file}: "
+        source = f"\n    {self.text}" if self.text else ""
+        return f"{place}{self.message}{source}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the finding as JSON-ready values; ``hint``, ``notes`` and ``where`` only if set."""
+        values = asdict(self)
+        return {name: value for name, value in values.items() if value or name not in ("hint", "notes", "where")}
