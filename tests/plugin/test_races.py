@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -38,7 +39,7 @@ def test_a_warning_stands_at_the_users_line(request: pytest.FixtureRequest) -> N
     with pytest.warns(KernelWarning) as at_its_line:
         warn_of(found, request.node, run)  # type: ignore[arg-type]
     with pytest.warns(KernelWarning, match="said") as at_the_item:
-        warn_of(found.model_copy(update={"line": None}), request.node, run)  # type: ignore[arg-type]
+        warn_of(replace(found, line=None), request.node, run)  # type: ignore[arg-type]
     (first,), (second,) = at_its_line, at_the_item
     assert (first.filename, first.lineno, str(first.message)) == ("k.py", 7, "said")
     assert second.filename.endswith("test_races.py")
