@@ -12,15 +12,16 @@ from types import MappingProxyType
 
 import numpy as np
 
-from pytest_nvfp4.numerics import e4m3, probes, scale_layout
+from pytest_nvfp4.numerics import probes, scale_layout
 from pytest_nvfp4.numerics.arrays import Bytes, NumericsError, ceil_div
 from pytest_nvfp4.numerics.draw import Draw
+from pytest_nvfp4.numerics.formats import E4M3
 from pytest_nvfp4.numerics.inputs import GroupInput, Guard, ProblemInput, assemble
 from pytest_nvfp4.numerics.quantise import BLOCK, quantise
 from pytest_nvfp4.problem import Group, Problem
 
 _ALL_CODES = tuple(range(16))
-_FINITE = tuple(range(e4m3.LARGEST + 1))
+_FINITE = tuple(range(E4M3.largest + 1))
 _NAN_GUARD = Guard()
 # GPU MODE allocates nothing around its tensors: whatever follows is taken to be finite.
 _PLAIN_GUARD = Guard(scale_byte=probes.SCALE_ONE, packed_byte=0x00)
@@ -217,7 +218,7 @@ def _nan_isolated(group: Group, draw: Draw, index: int) -> Operands:
         for scales in (made.sfa, made.sfb):
             rows, blocks = scales.shape
             if rows:
-                scales[rows // 2, blocks - 1] = e4m3.NAN
+                scales[rows // 2, blocks - 1] = E4M3.nan
     return made
 
 
@@ -352,13 +353,13 @@ _FAMILIES = (
         "NaN in the padding of the scale factors, behind them and in C: nothing outside the tensors may matter",
         codes=frozenset(_ALL_CODES),
         scales=frozenset(_EXACT_SCALES),
-        make=_uniform(_SPARSE_CODES, _EXACT_SCALES, padding=e4m3.NAN),
+        make=_uniform(_SPARSE_CODES, _EXACT_SCALES, padding=E4M3.nan),
     ),
     Family(
         "nan_isolated",
         "a NaN scale factor in every other group: its row and column are NaN, and nothing else",
         codes=frozenset(_ALL_CODES),
-        scales=frozenset((*_EXACT_SCALES, e4m3.NAN)),
+        scales=frozenset((*_EXACT_SCALES, E4M3.nan)),
         make=_nan_isolated,
     ),
     Family(

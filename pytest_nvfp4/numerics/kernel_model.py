@@ -13,8 +13,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from pytest_nvfp4.numerics import e2m1, e4m3, fp16, matmul, scale_layout
+from pytest_nvfp4.numerics import fp16, matmul, scale_layout
 from pytest_nvfp4.numerics.arrays import Bytes, Float32, Float64, HalfBits, Int64, ceil_div
+from pytest_nvfp4.numerics.formats import E2M1, E4M3
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.numerics.packing import unpack
 from pytest_nvfp4.numerics.quantise import BLOCK
@@ -44,7 +45,7 @@ Store: TypeAlias = Callable[[HalfBits, GroupInput], HalfBits]
 
 def elements(packed: Bytes) -> Float64:
     """E2M1 values."""
-    return e2m1.decode(unpack(packed)).astype(np.float64)
+    return E2M1.decode(unpack(packed)).astype(np.float64)
 
 
 def read_scales(
@@ -66,7 +67,7 @@ def read_scales(
 
 def scales(problem: ProblemInput, index: int, operand: Operand) -> Float64:
     """Scale factors as the hardware reads them."""
-    return e4m3.decode(read_scales(problem.groups[index], operand)).astype(np.float64)
+    return E4M3.decode(read_scales(problem.groups[index], operand)).astype(np.float64)
 
 
 def product(a: Float64, b: Float64) -> Float32:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_nvfp4.numerics import e2m1, e4m3, fp16, matmul
+from pytest_nvfp4.numerics import fp16, matmul
 from pytest_nvfp4.numerics.arrays import (
     Bytes,
     Float64,
@@ -40,11 +40,12 @@ from pytest_nvfp4.numerics.arrays import (
     frozen,
     require_bytes,
 )
+from pytest_nvfp4.numerics.formats import E2M1, E4M3
 from pytest_nvfp4.numerics.quantise import BLOCK
 
 UNIT_BITS = 20
 """C is an integer times 2^-20."""
-LARGEST_OPERAND = e2m1.LARGEST_HALVES * e4m3.LARGEST_UNITS
+LARGEST_OPERAND = E2M1.largest_units * E4M3.largest_units
 """2752512: the largest operand (6 * 448) in units of 2^-10."""
 MAX_K = (2**63 - 1) // LARGEST_OPERAND**2
 """1217394: up to this K the result fits an int64 for any data."""
@@ -54,8 +55,8 @@ _ROWS_A, _ROWS_B, _CHUNK = 4096, 512, 2048
 
 # Both elements of a packed byte at once: one 64-bit look-up gives two int32 in units of 1/2, low nibble first.
 _PAIRS: Int64 = frozen(
-    np.stack([np.tile(e2m1.decode_halves(np.arange(16, dtype=np.uint8)), 16),
-              np.repeat(e2m1.decode_halves(np.arange(16, dtype=np.uint8)), 16)], axis=1).view(np.int64)[:, 0].copy()
+    np.stack([np.tile(E2M1.decode_units(np.arange(16, dtype=np.uint8)), 16),
+              np.repeat(E2M1.decode_units(np.arange(16, dtype=np.uint8)), 16)], axis=1).view(np.int64)[:, 0].copy()
 )  # fmt: skip
 
 
@@ -185,8 +186,8 @@ def exact_product(*, a: Bytes, b: Bytes, sfa: Bytes, sfb: Bytes, signed_scales: 
         magnitude=magnitude,
         step_a=_lowest_bit(bits_a),
         step_b=_lowest_bit(bits_b),
-        nan_rows=np.any(e4m3.is_nan(sfa), axis=1),
-        nan_columns=np.any(e4m3.is_nan(sfb), axis=1),
+        nan_rows=np.any(E4M3.is_nan(sfa), axis=1),
+        nan_columns=np.any(E4M3.is_nan(sfb), axis=1),
         k=k,
     )
 
@@ -207,7 +208,7 @@ def certify_product(product: Int64, a: Int32, b: Int32) -> None:
 
 def _scale_units(name: str, scales: Bytes, *, shape: tuple[int, int], signed: bool) -> Int32:
     require_bytes(name, scales, shape=shape)
-    negative = scales >= e4m3.SIGN
+    negative = scales >= E4M3.sign
     if not signed and negative.any():
         row, block = (int(i) for i in np.argwhere(negative)[0])
         raise NumericsError(
@@ -215,11 +216,11 @@ def _scale_units(name: str, scales: Bytes, *, shape: tuple[int, int], signed: bo
             "(0x00..0x7F) and what the hardware makes of the bit is not documented. Pass signed_scales=True to read it "
             "as torch.float8_e4m3fn does"
         )
-    return e4m3.decode_units(scales)
+    return E4M3.decode_units(scales)
 
 
 def _largest_operand(units: Int32) -> int:
-    return e2m1.LARGEST_HALVES * int(np.abs(units).max(initial=0))
+    return E2M1.largest_units * int(np.abs(units).max(initial=0))
 
 
 def _whole_blocks(packed: Bytes, blocks: int) -> Bytes:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.numerics import e4m3
 from pytest_nvfp4.numerics.arrays import Bytes
+from pytest_nvfp4.numerics.formats import E4M3
 from pytest_nvfp4.numerics.packing import pack
 from pytest_nvfp4.numerics.quantise import BLOCK
 
@@ -19,7 +19,7 @@ ONE = 0x2
 """E2M1 code of 1."""
 SCALE_ONE = 0x38
 """E4M3 code of 1."""
-PAIRS = 16 * (e4m3.LARGEST + 1)
+PAIRS = 16 * (E4M3.largest + 1)
 """Pairs of an element code and a finite scale code, zero included: 2032."""
 
 
@@ -54,7 +54,7 @@ def onehot_operand(rows: int, k: int, *, opposite: int, start: int) -> tuple[Byt
     read = np.unique(reader_positions(opposite, k) // BLOCK)
     rank = np.searchsorted(read, np.arange(blocks)) % max(1, read.size)
     stepped = start + np.arange(data.size)[:, None] * max(1, read.size) + rank[None, :]
-    scales[data] = (stepped % (e4m3.LARGEST + 1)).astype(np.uint8)
+    scales[data] = (stepped % (E4M3.largest + 1)).astype(np.uint8)
     readers = np.arange(1, rows, 2)
     codes.reshape(rows, k)[readers, reader_positions(rows, k)] = ONE
     return pack(codes.reshape(rows, k)), scales
@@ -85,4 +85,4 @@ def position_code(row: NDArray[np.int64], block: NDArray[np.int64], *, start: in
     blocks, and for exchanges of those, so a factor taken from the wrong one of them has another value.
     """
     place = 5 * row + 17 * block + 31 * (row // 32) + 43 * (row // 128) + 7 * (block // 4) + start
-    return (1 + place % e4m3.LARGEST).astype(np.uint8)
+    return (1 + place % E4M3.largest).astype(np.uint8)

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pytest_nvfp4.numerics import e2m1, e4m3
 from pytest_nvfp4.numerics.arrays import Bytes, Float64, NumericsError, ceil_div
+from pytest_nvfp4.numerics.formats import E2M1, E4M3
 from pytest_nvfp4.numerics.packing import pack, unpack
 
 BLOCK = 16
@@ -50,17 +50,17 @@ def quantise(values: ArrayLike) -> Quantised:
     tiles = padded.reshape(rows, blocks, BLOCK)
     magnitude = np.abs(tiles)
     amax = magnitude.max(axis=2, initial=0.0)
-    scales = np.searchsorted(e4m3.thresholds(factor=e2m1.MAX), amax, side="right").astype(np.uint8)
+    scales = E4M3.bounds(factor=6.0).searchsorted(amax).astype(np.uint8)
     scales[(amax > 0) & (scales == 0)] = 1
-    scales[np.isnan(amax)] = e4m3.NAN
-    scale = e4m3.decode(scales).astype(np.float64)[:, :, None]
+    scales[np.isnan(amax)] = E4M3.nan
+    scale = E4M3.decode(scales).astype(np.float64)[:, :, None]
     codes = np.zeros(tiles.shape, dtype=np.uint8)
-    for index, midpoint in enumerate(e2m1.midpoints()):
+    for index, midpoint in enumerate(E2M1.midpoints):
         threshold = midpoint * scale
         codes += magnitude >= threshold if index % 2 else magnitude > threshold
-    codes |= np.where(np.signbit(tiles), np.uint8(e2m1.SIGN), np.uint8(0))
-    codes[(scales == 0) & ~(amax > 0)] &= e2m1.SIGN
-    codes[scales == e4m3.NAN] = 0
+    codes |= np.where(np.signbit(tiles), np.uint8(E2M1.sign), np.uint8(0))
+    codes[(scales == 0) & ~(amax > 0)] &= E2M1.sign
+    codes[scales == E4M3.nan] = 0
     return Quantised(pack(codes.reshape(rows, blocks * BLOCK)[:, :k]), scales)
 
 
@@ -74,5 +74,5 @@ def dequantise(packed: Bytes, scales: Bytes) -> Float64:
     rows, k = codes.shape
     if scales.shape != (rows, ceil_div(k, BLOCK)):
         raise NumericsError(f"scales have shape {list(scales.shape)}, not {[rows, ceil_div(k, BLOCK)]} for k = {k}")
-    scale = np.repeat(e4m3.decode(scales), BLOCK, axis=1)[:, :k]
-    return e2m1.decode(codes).astype(np.float64) * scale
+    scale = np.repeat(E4M3.decode(scales), BLOCK, axis=1)[:, :k]
+    return E2M1.decode(codes).astype(np.float64) * scale

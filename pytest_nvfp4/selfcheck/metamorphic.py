@@ -16,8 +16,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from pytest_nvfp4.numerics import e2m1, e4m3, fp16, scale_layout
+from pytest_nvfp4.numerics import fp16, scale_layout
 from pytest_nvfp4.numerics.arrays import Bytes, HalfBits, Mask, NumericsError
+from pytest_nvfp4.numerics.formats import E2M1, E4M3
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.numerics.packing import swap_nibbles
 from pytest_nvfp4.numerics.pattern import describe
@@ -163,8 +164,8 @@ def _reversed_columns(group: GroupInput) -> GroupInput:
 def _doubled(group: GroupInput) -> GroupInput:
     """SFA times two: a subnormal's code doubles, a normal's exponent grows by one."""
     code = group.sfa
-    nan = e4m3.is_nan(code)
-    if (~nan & (code > e4m3.LARGEST - 8)).any():
+    nan = E4M3.is_nan(code)
+    if (~nan & (code > E4M3.largest - 8)).any():
         raise NumericsError("SFA has scale factors above 224, which cannot be doubled; this relation does not apply")
     return _rebuilt(group, sfa=np.where(nan, code, np.where(code < 8, code * 2, code + 8)).astype(np.uint8))
 
@@ -179,7 +180,7 @@ def _doubles_exactly(_inputs: ProblemInput, first: Outputs) -> list[Mask]:
 
 
 def _negated(group: GroupInput) -> GroupInput:
-    return _rebuilt(group, a=group.a ^ np.uint8(e2m1.SIGN | e2m1.SIGN << 4))
+    return _rebuilt(group, a=group.a ^ np.uint8(E2M1.sign | E2M1.sign << 4))
 
 
 def _order_free(inputs: ProblemInput, _first: Outputs) -> list[Mask]:
@@ -207,7 +208,7 @@ def _reversed_blocks(group: GroupInput) -> GroupInput:
 def _poisoned_first(inputs: ProblemInput) -> ProblemInput:
     first = next((index for index, group in enumerate(inputs.groups) if group.group.m), 0)
     chosen = inputs.groups[first]
-    poisoned = _rebuilt(chosen, sfa=np.full_like(chosen.sfa, e4m3.NAN))
+    poisoned = _rebuilt(chosen, sfa=np.full_like(chosen.sfa, E4M3.nan))
     return replace(inputs, groups=(*inputs.groups[:first], poisoned, *inputs.groups[first + 1 :]))
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_nvfp4.numerics import e2m1, e4m3
 from pytest_nvfp4.numerics import kernel_model as model
 from pytest_nvfp4.numerics.families import Family
+from pytest_nvfp4.numerics.formats import E2M1, E4M3
 from pytest_nvfp4.numerics.inputs import ProblemInput
 from pytest_nvfp4.numerics.judge import Reference, Verdict, judge
 from pytest_nvfp4.numerics.kernel_model import Kernel
@@ -111,8 +111,8 @@ def blind_spots(family: Family, mutants: Iterable[Mutant] | None = None) -> tupl
 
 def _right_tables() -> tuple[tuple[float, ...], tuple[float, ...]]:
     """What element codes 0..15 and scale codes 0..255 mean."""
-    elements = e2m1.decode(np.arange(16, dtype=np.uint8))
-    scales = e4m3.decode(np.arange(256, dtype=np.uint8))
+    elements = E2M1.decode(np.arange(16, dtype=np.uint8))
+    scales = E4M3.decode(np.arange(256, dtype=np.uint8))
     return tuple(float(value) for value in elements), tuple(float(value) for value in scales)
 
 

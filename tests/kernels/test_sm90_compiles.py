@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_nvfp4.numerics import e2m1, e4m3
+from pytest_nvfp4.numerics.formats import E2M1, E4M3
 from pytest_nvfp4.problem import GPUMODE, GPUMODE_BENCH
 
 pytestmark = pytest.mark.slow
@@ -257,7 +257,7 @@ def numpy_ptx(text, _constraints, *operands, results=1, pure=False):
 
 def scale_value(codes):
     """E4M3 as torch reads it, its sign too."""
-    return np.where(e4m3.is_nan(codes), np.nan, e4m3.decode_units(codes) * 2.0**-9)
+    return np.where(E4M3.is_nan(codes), np.nan, E4M3.decode_units(codes) * 2.0**-9)
 
 
 def decoded(kernel):
@@ -279,7 +279,7 @@ def decoded(kernel):
 def check_decoding(kernel):
     codes = np.arange(256, dtype=np.uint8)
     with np.errstate(invalid="ignore", over="ignore"):
-        want = scale_value(codes)[:, None] * e2m1.decode_halves(np.arange(16, dtype=np.uint8)) / 2
+        want = scale_value(codes)[:, None] * E2M1.decode_units(np.arange(16, dtype=np.uint8)) / 2
         got = decoded(kernel)
     np.testing.assert_array_equal(got, np.broadcast_to(want[:, :, None], got.shape))
 

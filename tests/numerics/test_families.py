@@ -7,10 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from pytest_nvfp4.numerics import e4m3, fp16, probes, scale_layout
+from pytest_nvfp4.numerics import fp16, probes, scale_layout
 from pytest_nvfp4.numerics.arrays import NumericsError
 from pytest_nvfp4.numerics.draw import Draw
 from pytest_nvfp4.numerics.families import FAMILIES, default_families, family
+from pytest_nvfp4.numerics.formats import E4M3
 from pytest_nvfp4.numerics.inputs import GroupInput, assemble
 from pytest_nvfp4.numerics.packing import unpack
 from pytest_nvfp4.numerics.quantise import dequantise
@@ -119,7 +120,7 @@ def test_gpumode_matches_the_published_distribution() -> None:
     inputs = FAMILIES["gpumode"].group(GPUMODE[4], 1)  # m = 72: padding rows exist
     values = dequantise(inputs.a, np.full_like(inputs.sfa, 0x38))
     assert set(np.unique(np.abs(values)).tolist()) == {0.0, 0.5, 1.0, 1.5}
-    assert set(np.unique(e4m3.decode(inputs.sfa)).tolist()) == {1.0, 2.0}
+    assert set(np.unique(E4M3.decode(inputs.sfa)).tolist()) == {1.0, 2.0}
     assert abs(float((inputs.sfa == 0x38).mean()) - 0.5) < 0.05
     counts = np.bincount(unpack(inputs.a).ravel(), minlength=16)[sorted(FAMILIES["gpumode"].codes)]
     assert (np.abs(counts / counts.sum() - 1 / 8) < 0.01).all()
@@ -221,16 +222,16 @@ def test_ones_block_shows_single_scale_factors_by_place() -> None:
     values = inputs.exact().values()
     blocks = inputs.sfa.shape[1]
     readers = np.arange(inputs.group.n // 2) % blocks
-    assert (values[0::2, 1::2] == 16 * e4m3.decode(inputs.sfa)[0::2][:, readers]).all()
+    assert (values[0::2, 1::2] == 16 * E4M3.decode(inputs.sfa)[0::2][:, readers]).all()
     readers = np.arange(inputs.group.m // 2) % blocks
-    assert (16 * e4m3.decode(inputs.sfb)[0::2][:, readers] == values[1::2, 0::2].T).all()
+    assert (16 * E4M3.decode(inputs.sfb)[0::2][:, readers] == values[1::2, 0::2].T).all()
 
 
 def test_position_codes_tell_neighbours_apart() -> None:
     row, block = np.arange(512)[:, None], np.arange(64)[None, :]
     codes = probes.position_code(row, block)
     assert codes.min() >= 1
-    assert codes.max() <= e4m3.LARGEST
+    assert codes.max() <= E4M3.largest
     for moved in (codes[1:], codes[32:], codes[64:], codes[128:]):
         assert (codes[: len(moved)] != moved).all()
     for step in (1, 2, 3, 4, 16):

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_nvfp4.numerics import e2m1, e4m3, fp16, judge, matmul, oracle
+from pytest_nvfp4.numerics import fp16, judge, matmul, oracle
 from pytest_nvfp4.numerics.arrays import NumericsError
 from pytest_nvfp4.numerics.families import FAMILIES
+from pytest_nvfp4.numerics.formats import E2M1, E4M3
 from pytest_nvfp4.numerics.oracle import Exact, OracleError, OracleLimitError, certify_product, exact_product
 from pytest_nvfp4.numerics.packing import pack, unpack
 from pytest_nvfp4.numerics.quantise import dequantise
@@ -30,8 +31,8 @@ def random_exact(seed: int, m: int, n: int, k: int, *, low: int = 0, high: int =
 
 def value(packed: np.ndarray, scales: np.ndarray, row: int, index: int) -> Fraction:
     code = int(packed[row, index // 2]) >> 4 * (index % 2) & 15
-    element = e2m1.decode(np.array([code], np.uint8))[0]
-    return Fraction(float(element)) * Fraction(float(e4m3.decode(scales[row, index // 16 : index // 16 + 1])[0]))
+    element = E2M1.decode(np.array([code], np.uint8))[0]
+    return Fraction(float(element)) * Fraction(float(E4M3.decode(scales[row, index // 16 : index // 16 + 1])[0]))
 
 
 @given(st.integers(0, 2**32), st.integers(0, 3), st.integers(1, 3), st.integers(1, 30).map(lambda half: 2 * half))
@@ -58,7 +59,7 @@ def wide_sum(k: int) -> tuple[np.ndarray, np.ndarray]:
     """Operands whose sum needs more than 53 bits: k - 16 largest products and one of 2^-20."""
     codes = np.full((1, k), 7, dtype=np.uint8)
     codes[0, -16:] = [1] + [0] * 15
-    scales = np.full((1, k // 16), e4m3.LARGEST, dtype=np.uint8)
+    scales = np.full((1, k // 16), E4M3.largest, dtype=np.uint8)
     scales[0, -1] = 1
     return pack(codes), scales
 
@@ -80,7 +81,7 @@ def test_plain_float64_would_lose_the_last_bit() -> None:
 def test_the_limit_is_stated_and_kept() -> None:
     assert oracle.MAX_K * oracle.LARGEST_OPERAND**2 < 2**63 <= (oracle.MAX_K + 1) * oracle.LARGEST_OPERAND**2
     k = oracle.MAX_K // 16 * 16 + 16
-    largest = np.full((1, k // 16), e4m3.LARGEST, dtype=np.uint8)
+    largest = np.full((1, k // 16), E4M3.largest, dtype=np.uint8)
     sixes = np.full((1, k // 2), 0x77, dtype=np.uint8)
     with pytest.raises(OracleLimitError, match=f"K = {k}.*{oracle.MAX_K}"):
         exact_product(a=sixes, b=sixes, sfa=largest, sfb=largest)
@@ -251,8 +252,8 @@ def test_the_bound_is_not_so_wide_that_fp16_accumulation_passes() -> None:
 def test_packed_pairs_are_decoded_low_nibble_first() -> None:
     every = np.arange(256, dtype=np.uint8)[:, None].repeat(8, axis=1)
     scales = np.full((256, 1), 0x38, np.uint8)
-    operands = oracle._operands(every, e4m3.decode_units(scales), slice(0, 1))
-    assert (operands == e2m1.decode_halves(unpack(every)) * 512).all()
+    operands = oracle._operands(every, E4M3.decode_units(scales), slice(0, 1))
+    assert (operands == E2M1.decode_units(unpack(every)) * 512).all()
 
 
 @pytest.mark.parametrize(
@@ -282,7 +283,7 @@ def test_a_whole_official_group_by_integers() -> None:
     """An independent route: object-free int64 einsum over decoded integers, no float64 anywhere."""
     inputs = FAMILIES["all_scale"].group(Problem("p", (Group(40, 128, 256),)), 0)
     exact = inputs.exact()
-    a = e2m1.decode_halves(unpack(inputs.a)).astype(np.int64) * np.repeat(e4m3.decode_units(inputs.sfa), 16, axis=1)
-    b = e2m1.decode_halves(unpack(inputs.b)).astype(np.int64) * np.repeat(e4m3.decode_units(inputs.sfb), 16, axis=1)
+    a = E2M1.decode_units(unpack(inputs.a)).astype(np.int64) * np.repeat(E4M3.decode_units(inputs.sfa), 16, axis=1)
+    b = E2M1.decode_units(unpack(inputs.b)).astype(np.int64) * np.repeat(E4M3.decode_units(inputs.sfb), 16, axis=1)
     assert (np.einsum("mk,nk->mn", a, b) == exact.units).all()
     assert (np.einsum("mk,nk->mn", np.abs(a), np.abs(b)) == exact.magnitude).all()

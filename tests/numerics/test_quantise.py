@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pytest_nvfp4.numerics import e2m1, e4m3
 from pytest_nvfp4.numerics.arrays import NumericsError
+from pytest_nvfp4.numerics.formats import E2M1, E4M3
 from pytest_nvfp4.numerics.packing import pack, unpack
 from pytest_nvfp4.numerics.quantise import dequantise, quantise
 
-SCALES = e4m3.decode(np.arange(127, dtype=np.uint8)).tolist()
+SCALES = E4M3.decode(np.arange(127, dtype=np.uint8)).tolist()
 
 
 def by_fractions(block: list[float]) -> tuple[list[int], int]:
@@ -25,7 +25,7 @@ def by_fractions(block: list[float]) -> tuple[list[int], int]:
     codes = []
     for x in block:
         ratio = abs(Fraction(x)) / Fraction(SCALES[scale]) if scale else Fraction(0)
-        code = min(range(8), key=lambda c: (abs(Fraction(e2m1.MAGNITUDES[c]) - ratio), c % 2))
+        code = min(range(8), key=lambda c: (abs(Fraction(E2M1.values[:8][c]) - ratio), c % 2))
         codes.append(code | (8 if np.signbit(x) else 0))
     return codes, scale
 
@@ -88,7 +88,7 @@ def test_the_last_block_may_be_short() -> None:
 def test_error_is_within_half_a_step_of_each_block() -> None:
     x = np.random.default_rng(7).normal(size=(32, 256))
     packed, scales = quantise(x)
-    step = np.repeat(e4m3.decode(scales), 16, axis=1)
+    step = np.repeat(E4M3.decode(scales), 16, axis=1)
     error = np.abs(dequantise(packed, scales) - x)
     # The largest gap of E2M1 is 2 (from 4 to 6), and rounding a scale down by up to 1/16 can push 6 to 6.4.
     assert (error <= step * 1.0).all()

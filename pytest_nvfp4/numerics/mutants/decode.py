@@ -7,21 +7,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pytest_nvfp4.numerics import e2m1, e4m3
 from pytest_nvfp4.numerics import kernel_model as model
 from pytest_nvfp4.numerics.arrays import Bytes, Float64
+from pytest_nvfp4.numerics.formats import E2M1, E4M3
 from pytest_nvfp4.numerics.kernel_model import Steps
 from pytest_nvfp4.numerics.mutants.base import Mutant
 from pytest_nvfp4.numerics.packing import swap_nibbles, unpack
 
 
 def _element_table(change: Callable[[int, float], float]) -> tuple[float, ...]:
-    right = e2m1.decode(np.arange(16, dtype=np.uint8))
+    right = E2M1.decode(np.arange(16, dtype=np.uint8))
     return tuple(change(code, float(right[code])) for code in range(16))
 
 
 def _scale_table(change: Callable[[int, float], float]) -> tuple[float, ...]:
-    right = e4m3.decode(np.arange(256, dtype=np.uint8))
+    right = E4M3.decode(np.arange(256, dtype=np.uint8))
     return tuple(change(code, float(right[code])) for code in range(256))
 
 

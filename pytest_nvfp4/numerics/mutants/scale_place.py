@@ -7,9 +7,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pytest_nvfp4.numerics import e4m3, scale_layout
 from pytest_nvfp4.numerics import kernel_model as model
+from pytest_nvfp4.numerics import scale_layout
 from pytest_nvfp4.numerics.arrays import Bytes, Float64, Int64
+from pytest_nvfp4.numerics.formats import E4M3
 from pytest_nvfp4.numerics.inputs import ProblemInput
 from pytest_nvfp4.numerics.kernel_model import TILE_K, Operand, Steps
 from pytest_nvfp4.numerics.mutants.base import Mutant
@@ -23,7 +24,7 @@ def _placed(offsets: Offsets, *, operands: tuple[Operand, ...] = ("a", "b")) -> 
 
     def scales(problem: ProblemInput, index: int, operand: Operand) -> Float64:
         wrong = offsets if operand in operands else None
-        return e4m3.decode(model.read_scales(problem.groups[index], operand, wrong)).astype(np.float64)
+        return E4M3.decode(model.read_scales(problem.groups[index], operand, wrong)).astype(np.float64)
 
     return Steps(scales=scales)
 
@@ -72,7 +73,7 @@ def _from_flat(flat: Bytes, plain: Bytes) -> Float64:
     if not flat.size:
         return np.ones(plain.shape)
     at = scale_layout.offset(np.arange(rows)[:, None], np.arange(blocks)[None, :], blocks=blocks)
-    return e4m3.decode(np.take(flat, at % flat.size)).astype(np.float64)
+    return E4M3.decode(np.take(flat, at % flat.size)).astype(np.float64)
 
 
 def _without(operand_left_out: Operand) -> Steps:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pytest_nvfp4.numerics import e4m3, scale_layout
 from pytest_nvfp4.numerics import kernel_model as model
+from pytest_nvfp4.numerics import scale_layout
 from pytest_nvfp4.numerics.arrays import Float32, HalfBits
+from pytest_nvfp4.numerics.formats import E4M3
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.numerics.kernel_model import TILE, TILE_K, Kernel, Steps
 from pytest_nvfp4.numerics.mutants.base import Mutant
@@ -177,7 +178,7 @@ def _extra_k_tile(problem: ProblemInput, index: int) -> HalfBits:
         row, block = np.arange(rows)[:, None], np.arange(blocks, blocks + extra)[None, :]
         # As the kernel computes it: the next tiles of the same row of tiles, that is the next row of tiles or the end.
         at = scale_layout.offset(row, block % 4, blocks=blocks) + block // 4 * scale_layout.TILE_BYTES
-        factors.append(e4m3.decode(np.take(flat, at % flat.size)).astype(np.float64))
+        factors.append(E4M3.decode(np.take(flat, at % flat.size)).astype(np.float64))
     with np.errstate(invalid="ignore"):
         added = (factors[0] * 0.0) @ (factors[1] * 0.0).T
         total = (total + added).astype(np.float32)
@@ -192,7 +193,7 @@ def _clamped_add(problem: ProblemInput, index: int) -> HalfBits:
     if m and ragged:
         blocks = inputs.sfa.shape[1]
         row, block = np.arange(m, m + ragged)[:, None], np.arange(blocks)[None, :]
-        factors = e4m3.decode(np.take(inputs.sfa_flat(), scale_layout.offset(row, block, blocks=blocks)))
+        factors = E4M3.decode(np.take(inputs.sfa_flat(), scale_layout.offset(row, block, blocks=blocks)))
         b = model.RIGHT.operands(problem, index)[1]
         with np.errstate(invalid="ignore"):
             total[m - 1] += ((np.repeat(factors, BLOCK, axis=1)[:, : b.shape[1]] * 0.0) @ b.T).sum(axis=0)

@@ -23,13 +23,14 @@ from functools import cache
 
 import numpy as np
 
+from pytest_nvfp4.numerics.formats import BF16, F16, TF32
 from pytest_nvfp4.sim.alu.floating import ROUNDINGS, saturated, settled
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, atom, atoms, inline, literal
 from pytest_nvfp4.sim.alu.half import half_patterns
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts, signed
 from pytest_nvfp4.sim.alu.narrow import NARROW, lower_narrow
 from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed, settled64
-from pytest_nvfp4.sim.alu.rounding import BF16, F16, TF32, Format, code_of, sum_to_odd, to_f32
+from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
 from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.lower.reader import Reader
@@ -40,7 +41,7 @@ __all__ = ["FORMS", "LOWERINGS", "extend", "half_pair"]
 _INTEGERS = tuple(f"{letter}{width}" for letter in "us" for width in (8, 16, 32, 64))
 _FLOATS = ("f16", "bf16", "f32", "f64")
 _TO_INTEGER = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
-_FORMATS: dict[str, Format] = {"f16": F16, "bf16": BF16}
+_FORMATS = {"f16": F16, "bf16": BF16}
 
 FORMS = (
     "cvt [.sat].(u8|u16|u32|u64|s8|s16|s32|s64).(u8|u16|u32|u64|s8|s16|s32|s64)",
@@ -174,7 +175,7 @@ def to_float(value: Array, kind: str, mode: str, *, saturates: bool = False) -> 
     if kind == "f16" and mode == "rn" and not saturates:
         pattern = value.astype(np.float16).view(np.uint16)
         return np.where(np.isnan(value), np.uint16(NAN["f16"]), pattern)
-    return code_of(value, _FORMATS[kind], mode, nan=NAN[kind], saturates=saturates).astype(np.uint16)
+    return _FORMATS[kind].encode(value, mode, saturate=saturates).astype(np.uint16)
 
 
 @cache
@@ -260,7 +261,7 @@ def _narrowed(mode: str, relu: bool, saturates: bool, target: str) -> Kernel:
             # NaN stays NaN; -0 becomes +0
             value = np.where(value <= 0, 0.0, value)
         if target == "tf32":
-            code = code_of(value, TF32, mode, nan=NAN["tf32"] >> 13, saturates=saturates).astype(np.uint32) << 13
+            code = TF32.encode(value, mode, saturate=saturates).astype(np.uint32) << 13
             if mode != "rna":
                 return code
             cut = (a & np.uint32(0xFFFF_E000)) - np.uint32(0x2000 if saturates else 0)

@@ -16,11 +16,12 @@ from functools import cache
 
 import numpy as np
 
+from pytest_nvfp4.numerics.formats import BF16
 from pytest_nvfp4.sim.alu.floating import ROUNDINGS, extreme_of, fused, odd_sum, saturated, settled, sign_kernel
 from pytest_nvfp4.sim.alu.forms import BITS, atom, atoms
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed_half
-from pytest_nvfp4.sim.alu.rounding import BF16, code_of, sum_to_odd, to_f32
+from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
@@ -53,7 +54,7 @@ def half_patterns(value: Array) -> Array:
 
 def bfloat_patterns(value: Array) -> Array:
     """float64 results, exact or rounded to odd, as bf16 patterns."""
-    return code_of(value, BF16, "rn", nan=NAN["bf16"]).astype(np.uint16)
+    return BF16.encode(value).astype(np.uint16)
 
 
 def on_pairs(kernel: Kernel) -> Kernel:

@@ -19,15 +19,15 @@ from functools import cache
 
 import numpy as np
 
+from pytest_nvfp4.numerics.formats import E2M1, E2M3, E3M2, E4M3, E5M2
 from pytest_nvfp4.sim.alu.forms import atom, atoms
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, floats
-from pytest_nvfp4.sim.alu.rounding import E2M1, E2M3, E3M2, E4M3, E5M2, Format
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["FORMS", "LOWERINGS", "NARROW", "lower_narrow", "widened"]
+__all__ = ["FORMS", "LOWERINGS", "NARROW", "lower_narrow"]
 
 FORMS = (
     "cvt .rn.satfinite[.relu].(e4m3x2|e5m2x2|e2m3x2|e3m2x2|e2m1x2).f32",
@@ -41,31 +41,9 @@ FORMS = (
 LOWERINGS: Mapping[str, Lowering] = {}
 """None: ``convert`` hands on the conversions that are this module's."""
 
-_FORMATS: Mapping[str, Format] = {"e4m3x2": E4M3, "e5m2x2": E5M2, "e2m3x2": E2M3, "e3m2x2": E3M2, "e2m1x2": E2M1}
+_FORMATS = {f"{format.name}x2": format for format in (E4M3, E5M2, E2M3, E3M2, E2M1)}
 NARROW = frozenset({*_FORMATS, "ue8m0x2", "s2f6x2", "e4m3x4", "e5m2x4", "e2m3x4", "e3m2x4", "e2m1x4", "pack"})
 """Opcode parts that say that a conversion is one of these."""
-
-
-def _nan(to: Format) -> int:
-    """Code of NaN, or what stands for it."""
-    return to.sign - 1
-
-
-def widened(to: Format) -> Array:
-    """The float64 value of every code of a format, in order."""
-    codes = np.arange(2 * to.sign)
-    exponent, fraction = codes >> to.mantissa & (1 << to.exponent) - 1, codes & (1 << to.mantissa) - 1
-    size = np.where(
-        exponent == 0,
-        np.ldexp(fraction.astype(np.float64), 1 - to.bias - to.mantissa),
-        np.ldexp(fraction + float(1 << to.mantissa), exponent - to.bias - to.mantissa),
-    )
-    magnitude = codes & to.sign - 1
-    if to.special == "ieee":
-        size = np.where(magnitude == to.infinity, np.inf, np.where(magnitude > to.infinity, np.nan, size))
-    elif to.special == "nan":
-        size = np.where(magnitude == to.infinity, np.nan, size)
-    return np.where(codes & to.sign, -size, size)
 
 
 def _join(upper: Array, lower: Array, width: int) -> Array:
@@ -78,22 +56,10 @@ def _width(kind: str) -> int:
     return 4 if kind == "e2m1x2" else 8
 
 
-def _bounds(to: Format) -> Array:
-    """For each code of a positive value but the last, the largest float32 that is rounded to it.
-
-    That is the middle between it and the next for an even code, to which a tie goes, and the float32 before the middle
-    for an odd one.
-    """
-    values = widened(to)[: to.largest + 1]
-    middles = ((values[:-1] + values[1:]) / 2).astype(np.float32)
-    middles[1::2] = np.nextafter(middles[1::2], np.float32(0))
-    return middles
-
-
 @cache
 def _narrow(kind: str, source: str, relu: bool) -> Kernel:
     to, width = _FORMATS[kind], _width(kind)
-    bounds = _bounds(to)
+    bounds = to.bounds(np.float32)
 
     def codes(value: Array) -> Array:
         """float32 values, rounded to nearest even and saturated by counting the bounds below them."""
@@ -102,7 +68,7 @@ def _narrow(kind: str, source: str, relu: bool) -> Kernel:
         if np.count_nonzero(below):
             code = np.where(below, 0 if relu else code | to.sign, code)
         if math.isnan(value.dot(value)):
-            code = np.where(np.isnan(value), _nan(to), code)
+            code = np.where(np.isnan(value), to.nan, code)
         return code
 
     def of_singles(a: Array, b: Array) -> Array:
@@ -121,14 +87,14 @@ def _narrow(kind: str, source: str, relu: bool) -> Kernel:
 @cache
 def _widen(kind: str, relu: bool) -> Kernel:
     to, width = _FORMATS[kind], _width(kind)
-    values = widened(to)
+    values = to.values
     codes = values.astype(np.float16).view(np.uint16)
     codes = np.where(np.isnan(values), np.uint16(NAN["f16"]), codes)
     if relu:
         codes = np.where(values <= 0, np.uint16(0), codes)
     table = codes.astype(np.uint32)
     # The two bits above a six-bit value are 0 by the ISA's contract; they are not looked at.
-    mask = 2 * to.sign - 1
+    mask = to.codes - 1
 
     def compute(a: Array) -> Array:
         result: Array = table[a >> width & mask] << 16 | table[a & mask]

@@ -18,13 +18,14 @@ from functools import cache
 
 import numpy as np
 
+from pytest_nvfp4.numerics.formats import FloatFormat
 from pytest_nvfp4.sim.alu.exact import by_lane, root, rounded
 from pytest_nvfp4.sim.alu.floating import ROUNDINGS, settled
 from pytest_nvfp4.sim.alu.forms import BITS, atoms
 from pytest_nvfp4.sim.alu.half import bfloat_patterns, half_patterns, on_pairs
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift
-from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed, settled64
-from pytest_nvfp4.sim.alu.rounding import Format, code_of, to_f32
+from pytest_nvfp4.sim.alu.numbers import floats, flushed, settled64
+from pytest_nvfp4.sim.alu.rounding import to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
@@ -168,7 +169,7 @@ def _divide(how: str, flush: bool) -> Kernel:
     return compute
 
 
-_UPPER = Format(11, 20)
+_UPPER = FloatFormat("f64 upper word", 11, 20)
 
 
 @cache
@@ -180,9 +181,8 @@ def _gross(root_: str) -> Kernel:
         upper = a & np.uint64(0xFFFF_FFFF_0000_0000)
         upper = np.where((upper & np.uint64(0x7FF0_0000_0000_0000)) == 0, upper & np.uint64(1 << 63), upper)
         value = function(upper.view(np.float64))
-        code = code_of(value, _UPPER, "rn", nan=0).astype(np.uint64) << np.uint64(32)
-        code = np.where((code & np.uint64(0x7FF0_0000_0000_0000)) == 0, code & np.uint64(1 << 63), code)
-        return np.where(np.isnan(value), np.uint64(NAN["f32"] << 32), code)
+        code = _UPPER.encode(value).astype(np.uint64) << np.uint64(32)
+        return np.where((code & np.uint64(0x7FF0_0000_0000_0000)) == 0, code & np.uint64(1 << 63), code)
 
     compute.__name__ = f"{root_}_gross"
     return compute

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.tcgen05 import formats
-from pytest_nvfp4.sim.tcgen05.formats import NOTHING
+from pytest_nvfp4.sim.tcgen05.formats import NO_GRID, code_table
 from pytest_nvfp4.sim.tcgen05.operand import Chunks, Recordings, k_major_rows
 
 if TYPE_CHECKING:
@@ -145,7 +144,7 @@ def _same(one: list[NDArray[np.uint64]], other: list[NDArray[np.uint64]]) -> boo
 def _pairs(negate: bool) -> NDArray[np.float32]:
     """Four E2M1 values for each 16 bits, lowest nibble first."""
     codes = np.arange(65536)
-    table = formats.element("e2m1").values
+    table = code_table("e2m1").values
     four = np.stack([table[codes >> 4 * i & 15] for i in range(4)], axis=1)
     return np.ascontiguousarray(-four if negate else four, np.float32)
 
@@ -154,7 +153,7 @@ def _pairs(negate: bool) -> NDArray[np.float32]:
 def _repeated(name: str, times: int) -> NDArray[np.float32]:
     """Each scale factor's value, a block long."""
     with np.errstate(over="ignore", under="ignore"):
-        return np.ascontiguousarray(np.repeat(formats.scale(name).values[:, None], times, axis=1), np.float32)
+        return np.ascontiguousarray(np.repeat(code_table(name).values[:, None], times, axis=1), np.float32)
 
 
 def decode(
@@ -231,7 +230,7 @@ def _packed(
 
 def _scale_grids(grids: NDArray[np.int64], operand: OperandEncoding, codes: NDArray[np.uint8]) -> NDArray[np.int64]:
     """The rows' grids, once scale factors are applied."""
-    found: NDArray[np.int64] = np.minimum(grids + formats.scale(operand.scale).grids.take(codes).min(axis=1), NOTHING)
+    found: NDArray[np.int64] = np.minimum(grids + code_table(operand.scale).grids.take(codes).min(axis=1), NO_GRID)
     return found
 
 
@@ -242,7 +241,7 @@ def _scaled(
     block = operand.k // operand.vector
     if operand.scale == "ue8m0" and _extreme(codes):
         wide = values.astype(np.float64).reshape(len(values), -1, block)
-        wide *= formats.scale(operand.scale).values[codes][:, :, None]
+        wide *= code_table(operand.scale).values[codes][:, :, None]
         return wide.reshape(values.shape)
     if scratch is None:
         scratch = np.empty(values.shape, np.float32)
@@ -262,7 +261,7 @@ def _unpacked(operand: OperandEncoding, data: NDArray[np.uint8], values: NDArray
         np.bitwise_and(data.view(np.uint32), np.uint32(0xFFFF_E000), out=values.view(np.uint32))
     else:
         codes = _bytes_of(form, data) if form in ("e2m1", "e2m3", "e3m2") else data
-        table = formats.element(form)
+        table = code_table(form)
         np.take(table.values.astype(np.float32), codes, out=values, mode="clip")
         if operand.negate:
             np.negative(values, out=values)
@@ -295,7 +294,7 @@ def _grid_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
     mantissa = (bits & 0x7F_FFFF | np.where(exponent > 0, 0x80_0000, 0)).astype(np.int32)
     _, power = np.frexp((mantissa & -mantissa).astype(np.float32))
     grids = np.maximum(exponent, 1) - 151 + power
-    grids[(mantissa == 0) | (exponent == 255)] = NOTHING
+    grids[(mantissa == 0) | (exponent == 255)] = NO_GRID
     lowest: NDArray[np.int64] = grids.min(axis=1).astype(np.int64)
     return lowest
 

@@ -19,7 +19,7 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import FULL, Bits
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Vector
-from pytest_nvfp4.sim.wgmma.formats import FORMATS, Format
+from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES, OperandType
 from pytest_nvfp4.sim.wgmma.fragments import a_matrix, accumulator_matrix, accumulator_registers, b_matrix, stack
 from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, AccumulatorType, Product, accumulate
 from pytest_nvfp4.sim.wgmma.shapes import Shape
@@ -44,8 +44,8 @@ class MmaForm:
 
     name: str
     k: int
-    a: Format
-    b: Format
+    a: OperandType
+    b: OperandType
     accumulator: AccumulatorType
     saturate: bool = False
 
@@ -90,7 +90,7 @@ def mma_sync(ins: Instruction, e: Emitter) -> None:
     shape = Shape.parse(shape_text)
     if c_name != d_name or d_name not in _TYPES.get((a_name, b_name), ()):
         raise Unsupported(f"{ins.opcode}: types {d_name}, {a_name}, {b_name}, {c_name}")
-    a, b, accumulator = FORMATS[a_name], FORMATS[b_name], ACCUMULATORS[d_name]
+    a, b, accumulator = OPERAND_TYPES[a_name], OPERAND_TYPES[b_name], ACCUMULATORS[d_name]
     if shape is None or (shape.m, shape.n) != (16, 8) or shape.k not in (256 // a.bits, 128 // a.bits):
         raise Unsupported(f"{ins.opcode}: shape {shape_text}")
     if saturate and not a.integer:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.wgmma.descriptor import footprint, read_matrix
-from pytest_nvfp4.sim.wgmma.formats import Format
+from pytest_nvfp4.sim.wgmma.formats import OperandType
 from pytest_nvfp4.sim.wgmma.fragments import a_matrix
 from pytest_nvfp4.sim.wgmma.product import AccumulatorType, Product
 
@@ -43,8 +43,8 @@ class Form:
     at: int
     n: int
     k: int
-    a: Format
-    b: Format
+    a: OperandType
+    b: OperandType
     accumulator: AccumulatorType
     from_registers: bool
     a_transposed: bool = False

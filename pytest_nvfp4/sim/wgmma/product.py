@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.wgmma.formats import Format, lowest_bit
+from pytest_nvfp4.sim.wgmma.formats import OperandType, lowest_bit
 
 __all__ = ["ACCUMULATORS", "AccumulatorType", "Product", "accumulate"]
 
@@ -84,8 +84,8 @@ class Product:
         a: NDArray[Any],
         b: NDArray[Any],
         *,
-        a_format: Format,
-        b_format: Format,
+        a_format: OperandType,
+        b_format: OperandType,
         count: int,
         a_undefined: NDArray[np.bool_] | None = None,
         b_undefined: NDArray[np.bool_] | None = None,

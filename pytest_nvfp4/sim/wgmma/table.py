@@ -12,7 +12,7 @@ from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction, Operand, Register, Vector
 from pytest_nvfp4.sim.wgmma import unit
-from pytest_nvfp4.sim.wgmma.formats import FORMATS, Format
+from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES, OperandType
 from pytest_nvfp4.sim.wgmma.mma_sync import mma_sync
 from pytest_nvfp4.sim.wgmma.operation import Form
 from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, AccumulatorType
@@ -43,8 +43,8 @@ class _Types:
 
     shape: Shape
     d: str
-    a: Format
-    b: Format
+    a: OperandType
+    b: OperandType
     accumulator: AccumulatorType
     saturate: bool
 
@@ -64,14 +64,14 @@ def _types(ins: Instruction) -> _Types:
     allowed = _PAIRS.get((a_name, b_name), ())
     if d_name not in allowed:
         raise Unsupported(f"{ins.opcode}: types {d_name}, {a_name}, {b_name}")
-    a = FORMATS[a_name]
+    a = OPERAND_TYPES[a_name]
     if shape is None or shape.m != 64 or shape.k != 256 // a.bits or not 8 <= shape.n <= 256 or shape.n % 8:
         raise Unsupported(f"{ins.opcode}: shape {shape_text}")
     if a.integer and shape.n % 16 and shape.n not in (8, 24):
         raise Unsupported(f"{ins.opcode}: shape {shape_text}; integers take N of 8, 24 or a multiple of 16")
     if saturate and not a.integer:
         raise Unsupported(f"{ins.opcode}: .satfinite is for integers")
-    return _Types(shape, d_name, a, FORMATS[b_name], ACCUMULATORS[d_name], saturate)
+    return _Types(shape, d_name, a, OPERAND_TYPES[b_name], ACCUMULATORS[d_name], saturate)
 
 
 def _mma_async(ins: Instruction, e: Emitter) -> None:

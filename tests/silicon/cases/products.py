@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.wgmma.formats import FORMATS
+from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES
 from tests.silicon.model import Case, case
 from tests.sim.wgmma import oracle
 from tests.sim.wgmma.case import COMMIT, FENCE, load, load_image, registers, store, wait
@@ -39,7 +39,7 @@ Layout = dict[str, int]
 @lru_cache(maxsize=8)
 def _table(name: str) -> dict[float, int]:
     codes = np.arange(256, dtype=np.uint8)
-    decoded = FORMATS[name].decode(codes.reshape(1, -1)).reshape(-1)
+    decoded = OPERAND_TYPES[name].decode(codes.reshape(1, -1)).reshape(-1)
     return {float(value): int(code) for code, value in zip(codes[::-1], decoded[::-1], strict=True)}
 
 

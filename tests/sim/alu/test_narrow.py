@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from pytest_nvfp4.sim.alu.narrow import widened
-from pytest_nvfp4.sim.alu.rounding import E2M1, E2M3, E3M2, E4M3, E5M2, Format
+from pytest_nvfp4.numerics.formats import E2M1, E2M3, E3M2, E4M3, E5M2, FloatFormat
 from pytest_nvfp4.sim.fault import Unsupported
 from tests.sim.alu.harness import Case, compiled, every_way
 from tests.sim.alu.patterns import float_patterns
@@ -39,7 +38,7 @@ def test_every_code_is_widened_as_ml_dtypes_does(kind: str) -> None:
     dtype, form, _ = TYPES[kind]
     codes = np.arange(2 * form.sign)
     want = codes.astype(np.uint8).view(dtype).astype(np.float64)
-    assert np.array_equal(widened(form), want, equal_nan=True)
+    assert np.array_equal(form.values, want, equal_nan=True)
     upper, lower = np.meshgrid(codes, codes)
     pairs = (upper << width(kind) | lower).ravel()
     got = many(
@@ -64,7 +63,7 @@ def expected(values: np.ndarray, kind: str, *, relu: bool) -> np.ndarray:
         return _expected(values.astype(np.float64), dtype, form, largest, relu=relu)
 
 
-def _expected(values: np.ndarray, dtype: type, form: Format, largest: float, *, relu: bool) -> np.ndarray:
+def _expected(values: np.ndarray, dtype: type, form: FloatFormat, largest: float, *, relu: bool) -> np.ndarray:
     if relu:
         values = np.where(values <= 0, 0.0, values)
     clamped = np.clip(values, -largest, largest)
@@ -107,7 +106,7 @@ def test_singles_are_narrowed_on_all_paths(kind: str, a: list[int], b: list[int]
 def test_ties_go_to_even_and_not_away(kind: str) -> None:
     """A negative control for the rounding: halfway between each two neighbours, and a float32 beside it."""
     _, form, _ = TYPES[kind]
-    values = widened(form)[: form.largest + 1]
+    values = form.values[: form.largest + 1]
     middles = ((values[:-1] + values[1:]) / 2).astype(np.float32)
     codes = np.arange(form.largest)
     for shift, want in ((0, codes + (codes & 1)), (1, codes + 1), (-1, codes)):

@@ -259,9 +259,9 @@ def test_what_a_tile_was_made_of_is_not_the_memory_that_is_recorded_into() -> No
 
 @pytest.mark.parametrize("name", ["e2m1", "e2m3", "e3m2", "e4m3", "e5m2", "s8", "u8"])
 def test_grids_divide_the_values(name: str) -> None:
-    form = formats.element(name)
+    form = formats.code_table(name)
     for value, grid in zip(form.values, form.grids.tolist(), strict=True):
-        if grid != formats.NOTHING:
+        if grid != formats.NO_GRID:
             steps = value / 2.0**grid
             assert steps == int(steps)
             assert int(steps) % 2

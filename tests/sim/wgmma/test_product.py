@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from pytest_nvfp4.sim.wgmma.formats import FORMATS, lowest_bit
+from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES, lowest_bit
 from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, Product, accumulate
 
 F32, F16, S32 = ACCUMULATORS["f32"], ACCUMULATORS["f16"], ACCUMULATORS["s32"]
@@ -19,7 +19,7 @@ ROWS = slice(0, 16)
 
 
 def codes(draw, name, rows, k):
-    form = FORMATS[name]
+    form = OPERAND_TYPES[name]
     pool = draw(st.sampled_from(["any", "narrow"]))
     if pool == "any":
         return draw(arrays(form.codes, (rows, k), elements=st.integers(0, 2**form.bits - 1)))
@@ -35,7 +35,7 @@ def products(draw):
     name = draw(st.sampled_from(["f16", "bf16"]))
     count, k = draw(st.integers(1, 3)), 4
     a, b = codes(draw, name, 16, count * k), codes(draw, name, 8, count * k)
-    form = FORMATS[name]
+    form = OPERAND_TYPES[name]
     product = Product(a, b, a_format=form, b_format=form, count=count, negate=draw(st.booleans()))
     start = None
     if draw(st.booleans()):
@@ -108,7 +108,7 @@ def test_lowest_bit(values, want):
 
 @given(st.sampled_from(["f16", "bf16", "e4m3", "e5m2"]), st.integers(0, 2**16 - 1))
 def test_the_quantum_of_a_code_divides_it(name, code):
-    form = FORMATS[name]
+    form = OPERAND_TYPES[name]
     pattern = np.array([[code & (2**form.bits - 1)]], form.codes)
     value = form.decode(pattern)
     quantum = form.quantum(pattern, value)
@@ -119,7 +119,7 @@ def test_the_quantum_of_a_code_divides_it(name, code):
 
 
 def test_the_bound_is_not_always_and_not_never():
-    form = FORMATS["f16"]
+    form = OPERAND_TYPES["f16"]
     small = np.full((16, 64), 0.5, np.float16).view(np.uint16)
     wide = small.copy()
     wide[0, 0] = np.array(2.0**-20, np.float16).view(np.uint16)
@@ -132,7 +132,7 @@ def test_the_bound_is_not_always_and_not_never():
 
 
 def test_undefined_rows_are_marked_and_spoil_no_other():
-    form = FORMATS["f16"]
+    form = OPERAND_TYPES["f16"]
     ones = np.ones((16, 8), np.float16).view(np.uint16)
     undefined = np.zeros((2, 8), np.bool_)
     undefined[1, 3] = True
@@ -144,7 +144,7 @@ def test_undefined_rows_are_marked_and_spoil_no_other():
 
 
 def test_saturation_happens_after_every_instruction():
-    form = FORMATS["s8"]
+    form = OPERAND_TYPES["s8"]
     a = np.zeros((16, 2), np.uint8)
     a[:, 0], a[:, 1] = 100, 0x9C  # 100, -100
     b = np.full((8, 2), 100, np.uint8)
@@ -181,7 +181,7 @@ def aligned_sum(a, b, start, count, kept, fraction):
 
 @pytest.mark.parametrize(("name", "kept", "fraction"), [("f16", 25, 23), ("tf32", 25, 23), ("e4m3", 13, 13)])
 def test_wgmma_cuts_below_the_largest_exponent(name, kept, fraction):
-    form = FORMATS[name]
+    form = OPERAND_TYPES[name]
     random = np.random.default_rng(3)
     if name == "e4m3":
         a, b = (random.integers(0, 0x70, (rows, 64)).astype(np.uint8) for rows in (16, 8))
@@ -202,7 +202,7 @@ def test_wgmma_cuts_below_the_largest_exponent(name, kept, fraction):
 
 
 def test_wgmma_keeps_infinities_and_zeros():
-    form = FORMATS["f16"]
+    form = OPERAND_TYPES["f16"]
     a = np.array([[0x7C00, 0x3C01], [0, 0], [0x3C01, 0x0001]] + [[0, 0]] * 13, np.uint16)
     b = np.array([[0x3C00, 0x3555]] + [[0, 0]] * 7, np.uint16)
     got = accumulate(Product(a, b, a_format=form, b_format=form, count=2, aligned=True), None, F32, rows=ROWS)
@@ -212,7 +212,7 @@ def test_wgmma_keeps_infinities_and_zeros():
 
 
 def test_fp8_is_exact_to_14_digits_only():
-    form = FORMATS["e4m3"]
+    form = OPERAND_TYPES["e4m3"]
     ones = np.full((16, 32), 0x38, np.uint8)
     product = Product(ones, ones[:8], a_format=form, b_format=form, count=1, aligned=True)
     start = np.full((16, 8), 2.0**14, np.float32)
