@@ -1,8 +1,8 @@
-"""What a load, store or atomic accesses, as its opcode says it; address windows.
+"""Width, element count and state space of a load, store or atomic; address windows.
 
-Generic addresses (PTX ISA, "Generic Addressing"): the shared window from ``SHARED_WINDOW`` on, local memory from
-``LOCAL_WINDOW``, all else global. ``.shared::cta`` addresses are the CTA's own; ``.shared::cluster`` ones any CTA's
-of the cluster.
+Generic addresses (PTX ISA, "Generic Addressing"): shared memory from ``SHARED_WINDOW`` up, local memory from
+``LOCAL_WINDOW`` up to it, global memory below. ``.shared::cta`` addresses are in the CTA's own shared memory,
+``.shared::cluster`` ones in that of any CTA of the cluster.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
 
-__all__ = ["ITEMS", "Access", "Values", "by_rank", "by_space", "misaligned"]
+__all__ = ["ATOMIC", "ITEMS", "READ", "WRITE", "Access", "Values", "by_rank", "by_space", "join", "misaligned"]
 
+READ, WRITE, ATOMIC = range(3)
+"""What an access does to its bytes."""
 
 _CODES = {8: "B", 16: "H", 32: "I", 64: "Q"}
 ITEMS: dict[int, np.dtype[Any]] = {
@@ -27,24 +29,26 @@ ITEMS: dict[int, np.dtype[Any]] = {
     2: np.dtype(np.uint16),
     4: np.dtype(np.uint32),
     8: np.dtype(np.uint64),
-    16: np.dtype(np.complex128),  # 16 bytes that numpy moves whole and fast
+    16: np.dtype(np.complex128),  # numpy copies complex128 items as two machine words; V16 would take a memcpy each
     32: np.dtype("V32"),
 }
+"""Type of an array item that holds a lane's whole access, by bytes."""
 
 Values = lanes.Bits | tuple[lanes.Bits, ...]
+"""A register's value, or those of a vector's registers."""
 
 
 class Access:
-    """What an opcode accesses.
+    """Description of a memory access, with what the inner loops derive from it.
 
     Args:
         opcode: For messages.
         space: ``global``, ``shared`` (the CTA's own), ``cluster`` (shared::cluster), ``local`` or ``generic``.
         bits: Width of an element: 8 to 128.
-        count: Elements a lane: 1, 2, 4 or 8.
-        signed: Sign-extend a loaded element.
+        count: Elements per lane: 1, 2, 4 or 8.
+        signed: Whether a loaded element is sign-extended.
         register: Width of the destination registers; 0 for a store.
-        read_only: A load of the non-coherent path: nothing of this launch may have written the bytes.
+        read_only: Whether the load takes the non-coherent path, whose bytes no thread may write during the launch.
     """
 
     __slots__ = (
@@ -92,25 +96,25 @@ def _restore(opcode: str, space: str, bits: int, count: int, signed: bool, regis
     return Access(opcode, space, bits, count, signed=signed, register=register, read_only=read_only)
 
 
-def misaligned(access: Access, address: int, lane: int | None, said: str) -> Fault:
-    """The fault of an address that is not a multiple of the access's size."""
-    who = "" if lane is None else f" of lane {lane}"
+def misaligned(access: Access, address: int, lane: int | None, place: str) -> Fault:
+    """Return the fault of an address that is not a multiple of the access's size."""
+    owner = "" if lane is None else f" of lane {lane}"
     return Fault(
         "misaligned",
-        f"{access.opcode}: address {address:#x}{who} is not a multiple of {access.size} ({said})",
+        f"{access.opcode}: address {address:#x}{owner} is not a multiple of {access.size} ({place})",
         hint=f"an access of {access.count} x {access.bits} bits must be aligned to {access.size} bytes",
     )
 
 
 def by_rank(address: NDArray[Any], mask: int) -> list[tuple[int, int]]:
-    """CTA ranks of shared::cluster addresses, with the lanes of each."""
+    """Split shared::cluster addresses by CTA: each rank with its lanes."""
     ranks = address >> address.dtype.type(RANK_SHIFT)
     active = lanes.bools(mask)
     return [(int(rank), lanes.bits_of((ranks == rank) & active)) for rank in np.unique(ranks[active])]
 
 
 def by_space(address: NDArray[Any], mask: int, table: Any) -> list[tuple[Any, int, NDArray[Any]]]:
-    """Generic addresses by window: the function of the space, the lanes, their addresses."""
+    """Split generic addresses by window: the entry of ``table`` for the space, the lanes, their addresses."""
     shared = lanes.bits_of(address >= np.uint64(SHARED_WINDOW)) & mask
     local = lanes.bits_of(address >= np.uint64(LOCAL_WINDOW)) & mask & ~shared
     parts = []
@@ -121,3 +125,15 @@ def by_space(address: NDArray[Any], mask: int, table: Any) -> list[tuple[Any, in
     if local:
         parts.append((table["local"], local, address))
     return parts
+
+
+def join(parts: list[tuple[int, Values]], bits: int) -> Values:
+    """Merge the results of disjoint lane masks into values of ``bits`` bits."""
+    _, whole = parts[0]
+    for mask, values in parts[1:]:
+        if isinstance(whole, tuple):
+            assert isinstance(values, tuple)
+            whole = tuple(lanes.merge(mask, new, old, bits) for new, old in zip(values, whole, strict=True))
+        else:
+            whole = lanes.merge(mask, values, whole, bits)  # type: ignore[arg-type]
+    return whole

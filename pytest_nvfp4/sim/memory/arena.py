@@ -1,16 +1,15 @@
-"""Where the tensors of the simulated device live: each in a mapping of its own, with nothing around it.
+"""Allocator of the simulated device: every tensor has a mapping of its own with unmapped gaps around it.
 
-An arena reserves address space without memory behind it (``PROT_NONE``), which costs nothing, and maps every
-allocation into it with a gap on both sides of at least 1 MiB and at least the allocation's own size: an address that
-runs past a tensor by less than a whole tensor falls into no other one. What ends a tensor exactly is its ``Region``;
-the gap only makes sure that no neighbour is hit, also by native code. Pages are made when they are first touched.
+An arena reserves address space without memory behind it (``PROT_NONE``) and maps every allocation into it. The gap on
+each side is at least 1 MiB and at least the allocation's own size, so an address that runs past a tensor by less than
+the tensor's size hits no other tensor, not even from native code. The exact end of a tensor is that of its ``Region``.
+Pages are created on first touch.
 
-``shared`` mappings (``MAP_SHARED``) are the same bytes in children that are forked later. New memory is filled with
-``poison`` (0xFF: a NaN in every floating-point format but fp4) up to ``poison_bound`` bytes an allocation, because a
-filled page is a used one; beyond it, it reads as zeros.
+``shared`` mappings (``MAP_SHARED``) hold the same bytes in processes forked later. New memory is filled with ``poison``
+(0xFF: a NaN in every floating-point format except fp4), but only ``poison_bound`` bytes per allocation, because filling
+a page makes it resident; bytes beyond the bound read as zero.
 
-Only libc's ``mmap`` and ``munmap`` are called (through ``ctypes``: Python's own ``mmap`` cannot map at a given
-address).
+The module calls libc's ``mmap`` through ``ctypes``, because Python's ``mmap`` cannot map at a given address.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """``size`` bytes at ``address``, the first ``poisoned`` of them filled. Mapping and gaps take [low, high)."""
+    """``size`` bytes at ``address``, the first ``poisoned`` of them filled. Mapping and gaps occupy [low, high)."""
 
     name: str
     address: int
@@ -47,13 +46,10 @@ class Arena:
     """Allocations with gaps around them.
 
     Args:
-        shared: Make mappings that forked children share.
-        reserve: Bytes of address space taken at a time (more is taken when it is used up, or for a larger tensor).
-        poison: Byte that new memory is filled with.
-        poison_bound: Bytes of an allocation that are filled at most.
-
-    Raises:
-        OSError: from ``allocate``, if the system gives no address space or no memory.
+        shared: Whether processes forked later share the mappings.
+        reserve: Bytes of address space reserved at a time (more for a larger tensor).
+        poison: Byte that fills new memory.
+        poison_bound: Largest number of bytes filled in an allocation.
     """
 
     def __init__(
@@ -76,10 +72,10 @@ class Arena:
         self._next = self._limit = 0
         self._live: dict[int, Allocation] = {}
         self._free: list[tuple[int, int]] = []
-        """Address ranges given back, ascending, used again when the reservation is used up."""
+        """Freed address ranges, ascending; reused once the reservation is exhausted."""
 
     def allocate(self, size: int, *, name: str, align: int = 256) -> int:
-        """The address of ``size`` new bytes, a multiple of ``align`` (a power of two). Raises OSError, ValueError."""
+        """Allocate ``size`` bytes at a multiple of ``align`` (a power of two). Raises OSError or ValueError."""
         if size < 0 or align < 1 or align & (align - 1):
             raise ValueError(f"{name}: {size} bytes aligned to {align}")
         length = max(1, -(-size // _PAGE)) * _PAGE
@@ -96,22 +92,22 @@ class Arena:
         return address
 
     def free(self, address: int) -> None:
-        """Give an allocation back: touching it afterwards is a segmentation fault. Raises KeyError if it is not one."""
-        gone = self._live.pop(address)
-        length = max(1, -(-gone.size // _PAGE)) * _PAGE
-        self._map(address, length, _NONE, _PRIVATE | _ANONYMOUS | _NORESERVE | _FIXED, gone.name)
-        self._put(gone.low, gone.high)
+        """Free an allocation; a later access is a segmentation fault. Raises KeyError if none starts there."""
+        freed = self._live.pop(address)
+        length = max(1, -(-freed.size // _PAGE)) * _PAGE
+        self._map(address, length, _NONE, _PRIVATE | _ANONYMOUS | _NORESERVE | _FIXED, freed.name)
+        self._put(freed.low, freed.high)
 
     def allocations(self) -> list[Allocation]:
-        """What is allocated, by address."""
+        """Return the live allocations, by address."""
         return [self._live[address] for address in sorted(self._live)]
 
     def find(self, address: int) -> Allocation | None:
-        """The allocation whose bytes or gaps hold an address."""
+        """Return the allocation whose bytes or gaps contain an address."""
         return next((a for a in self._live.values() if a.low <= address < a.high), None)
 
     def close(self) -> None:
-        """Give all address space back, if this is the process that took it. Views of its bytes must be gone by then."""
+        """Unmap all address space, in the process that reserved it. No view of its bytes may exist any more."""
         if os.getpid() == self._owner:
             for start, length in self._reservations:
                 self._munmap(start, length)
@@ -121,7 +117,7 @@ class Arena:
         self._next = self._limit = 0
 
     def _take(self, length: int, name: str) -> tuple[int, int]:
-        """A range of ``length`` bytes of address space: new if there is any, so that freed ranges stay unused long."""
+        """Take ``length`` bytes of address space: new ones first, so that use after free is noticed for long."""
         if self._next + length > self._limit:
             for position, (low, high) in enumerate(self._free):
                 if high - low >= length:
@@ -147,8 +143,8 @@ class Arena:
         self._free.insert(position, (low, high))
 
     def _map(self, address: int, length: int, protection: int, flags: int, name: str) -> int:
-        found = self._mmap(address, length, protection, flags, -1, 0)
-        if found is None or found == _FAILED:
+        mapped = self._mmap(address, length, protection, flags, -1, 0)
+        if mapped is None or mapped == _FAILED:
             code = ctypes.get_errno()
             raise OSError(code, f"{name}: cannot map {length} bytes: {os.strerror(code)}")
-        return int(found)
+        return int(mapped)

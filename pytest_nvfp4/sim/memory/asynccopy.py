@@ -1,22 +1,21 @@
-"""``cp.async``: copies of 4, 8 or 16 bytes from global to shared memory that go on beside the thread.
+"""Asynchronous copies of 4, 8 or 16 bytes per lane from global to shared memory: ``cp.async``.
 
 PTX ISA, "Data Movement and Conversion Instructions: Non-bulk copy", "cp.async", "cp.async.commit_group",
 "cp.async.wait_group / wait_all", "cp.async.mbarrier.arrive".
 
-- Both addresses are multiples of the size; ``.cg`` copies 16 bytes only. A source size below it, or ``ignore-src``,
-  fills the rest of the destination with zeros, and reads no more than the source size.
-- A group is what one thread issued since its last commit, so groups are kept per lane: a commit takes, for its lanes,
-  what they have pending. ``wait_group N`` waits until at most the N youngest groups of each lane are pending;
-  ``wait_all`` for everything, committed or not. Empty groups count.
-- ``cp.async.mbarrier.arrive`` arrives once per lane when the lane's earlier copies have; without ``.noinc`` the
-  barrier's pending count grows by one per lane first.
+- Both addresses are multiples of the size; ``.cg`` copies 16 bytes only. A smaller source size, or ``ignore-src``,
+  reads only the source size and fills the rest of the destination with zeros.
+- A group holds the copies that one thread issued since its last commit, so groups are tracked per lane. ``wait_group
+  N`` waits until at most the N youngest groups of each lane are pending, ``wait_all`` until no copy is pending,
+  committed or not. Empty groups count.
+- ``cp.async.mbarrier.arrive`` arrives once per lane when the lane's earlier copies are complete; without ``.noinc`` it
+  first increments the barrier's pending count by one per lane.
 
-Addresses are checked when the instruction is issued; bytes are read and written when the copy happens, which a lazy
-schedule puts off; the destination counts as never written from the issue on until they arrive, so that a missing wait
-is found even where older bytes lie. Copies of one warp happen in the order they were issued (the ISA promises no
-order; the lazy schedule is late, not shuffled). A wait on ``cp.async`` by another thread proves nothing. Lanes of one
-instruction that copy from different places to one are a finding; those that copy the same are none, which rests on
-NVIDIA's kernels: they do so where a tile has fewer elements than threads.
+Addresses are checked at issue. Bytes are read and written when the copy runs, which a lazy schedule delays; until then
+the destination counts as never written, so that a missing wait is found even if older bytes are there. Copies of one
+warp run in issue order (the ISA guarantees none; the lazy schedule delays but does not reorder). A wait orders only the
+copies of the waiting thread. Two lanes of one instruction that copy different sources to one destination are a finding;
+equal sources are not, because NVIDIA's kernels do so where a tile has fewer elements than threads.
 
 Counters: ``cp_async.requests``, ``cp_async.bytes`` (read from global memory), ``cp_async.sectors``,
 ``cp_async.sectors_least``.
@@ -24,9 +23,10 @@ Counters: ``cp_async.requests``, ``cp_async.bytes`` (read from global memory), `
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,85 +35,105 @@ from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.access import Access
+from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.locate import by_region, gather, locate_global, locate_shared, mark_written, scatter
 from pytest_nvfp4.sim.memory.pattern import Pattern
+from pytest_nvfp4.sim.memory.shared import InFlight, SharedMemory
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction, Register
+from pytest_nvfp4.sim.run.waiting import wake_all
 from pytest_nvfp4.sim.sync import mbarrier
 from pytest_nvfp4.sim.sync.addresses import shared_address
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.sim.memory.globals import Region
     from pytest_nvfp4.sim.run.warp import Group, Warp
 
 __all__ = ["BLOCKING", "LOWERINGS", "CopyGroups", "arrive", "commit", "copy", "wait"]
 
 
-class _Work:
-    """One issued copy: the lanes that have not committed it, and whether it has happened."""
+@dataclass(slots=True, eq=False)
+class _Copy:
+    """One issued copy: the lanes that have not committed it, and whether it has run."""
 
-    __slots__ = ("done", "mask")
+    mask: int
+    done: bool = False
 
-    def __init__(self, mask: int) -> None:
-        self.mask = mask
-        self.done = False
+
+class _CopyGroup(NamedTuple):
+    """Committed copies: the lanes that committed, and each copy with the lanes that issued it."""
+
+    members: int
+    copies: list[tuple[int, _Copy]]
 
 
 class CopyGroups:
-    """A warp's asynchronous copies: ``pending`` not committed, ``groups`` committed, oldest first."""
+    """A warp's asynchronous copies: ``pending`` are not committed, ``groups`` are committed, oldest first."""
 
     def __init__(self, warp: Warp) -> None:
         self.warp = warp
-        self.pending: list[_Work] = []
-        self.groups: list[tuple[int, list[tuple[int, _Work]]]] = []
-        """For each group the lanes that have it, and its copies, each with those of the lanes that issued it."""
+        self.pending: list[_Copy] = []
+        self.groups: list[_CopyGroup] = []
         self.waiters: list[Group] = []
 
-    def finish(self, work: _Work) -> None:
-        """A copy has happened: waiters look again."""
-        work.done = True
-        waiters, self.waiters = self.waiters, []
-        for group in waiters:
-            group.wake()
+    def finish(self, copy: _Copy) -> None:
+        """Mark a copy as done and wake the waiters."""
+        copy.done = True
+        wake_all(self)
 
     def commit(self, mask: int) -> None:
-        """The pending copies of these lanes become their youngest group."""
-        taken = [(work.mask & mask, work) for work in self.pending if work.mask & mask and not work.done]
-        self.groups.append((mask, taken))
-        for work in self.pending:
-            work.mask &= ~mask
-        self.pending = [work for work in self.pending if work.mask and not work.done]
-        while self.groups and all(work.done for _, work in self.groups[0][1]):
-            # Copies happen in order, so what is done is always the oldest, and forgetting it changes no count.
+        """Commit the pending copies of these lanes as their youngest group."""
+        copies = [(copy.mask & mask, copy) for copy in self.pending if copy.mask & mask and not copy.done]
+        self.groups.append(_CopyGroup(mask, copies))
+        for copy in self.pending:
+            copy.mask &= ~mask
+        self.pending = [copy for copy in self.pending if copy.mask and not copy.done]
+        while self.groups and all(copy.done for _, copy in self.groups[0].copies):
+            # Copies run in order, so completed groups are the oldest, and dropping them changes no count.
             self.groups.pop(0)
 
     def waits(self, mask: int, allowed: int | None) -> bool:
-        """Whether lanes of the mask have unfinished copies beyond their ``allowed`` youngest groups (None: any)."""
+        """Return whether lanes have unfinished copies beyond their ``allowed`` youngest groups (None: any copies)."""
         if allowed is None:
-            if any(work.mask & mask and not work.done for work in self.pending):
+            if any(copy.mask & mask and not copy.done for copy in self.pending):
                 return True
             allowed = 0
         younger = np.zeros(32, np.intp)
-        for members, works in reversed(self.groups):
+        for members, copies in reversed(self.groups):
             old = lanes.bits_of(younger >= allowed) & members & mask
-            if old and any(issuers & old and not work.done for issuers, work in works):
+            if old and any(issuers & old and not copy.done for issuers, copy in copies):
                 return True
             younger += lanes.bools(members)
         return False
 
     def waiting_for(self) -> str:
-        """How many copies are outstanding, for the report of a deadlock."""
-        groups = [sum(not work.done for _, work in works) for _, works in self.groups]
+        """Describe the outstanding copies, for the report of a deadlock."""
+        groups = [sum(not copy.done for _, copy in group.copies) for group in self.groups]
         return f"cp.async groups with {groups} outstanding copies, and {len(self.pending)} not committed"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Plan:
-    """A copy whose addresses were checked: where each part of the lanes reads, and where all of them write."""
+class _Source(NamedTuple):
+    """Lanes that read whole items from one region."""
 
-    sources: tuple[tuple[int, Region, int, Pattern], ...]
-    """(lanes, region, offset, pattern) of the lanes that read whole items."""
-    short: tuple[tuple[int, Region, int, int], ...]
-    """(lane, region, offset, bytes) of those that read fewer."""
+    mask: int
+    region: Region
+    offset: int
+    pattern: Pattern
+
+
+class _ShortSource(NamedTuple):
+    """A lane that reads fewer bytes than the copy's size."""
+
+    lane: int
+    region: Region
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _CopyPlan:
+    """A copy with checked addresses: ``sources`` and ``short`` are read, ``target`` at ``index`` is written."""
+
+    sources: tuple[_Source, ...]
+    short: tuple[_ShortSource, ...]
     mask: int
     index: int
     target: Pattern
@@ -122,44 +142,44 @@ class _Plan:
 def copy(
     w: Warp, mask: int, target: lanes.Bits, source: lanes.Bits, source_size: lanes.Bits, access: Access, at: int
 ) -> None:
-    """``cp.async``: ``source_size`` of ``access.size`` bytes in each lane, zeros after them. Raises Fault."""
-    plan = _plan(w, mask, _spread(target, np.uint32), _spread(source, np.uint64), source_size, access)
+    """Issue ``cp.async``: ``source_size`` of ``access.size`` bytes in each lane, then zeros. Raises Fault."""
+    plan = _plan(w, mask, lanes.spread(target, 32), lanes.spread(source, 64), source_size, access)
     cta = w.cta
     machine = cta.launch.machine
     unit = w.unit(CopyGroups)
-    work = _Work(mask)
+    issued = _Copy(mask)
     if machine.monitor is not None:
-        sources: list[tuple[Region, int, Pattern | int]] = [(r, o, p) for _, r, o, p in plan.sources]
-        sources.extend((region, offset, many) for _, region, offset, many in plan.short)
+        sources: list[tuple[Region, int, Pattern | int]] = [(s.region, s.offset, s.pattern) for s in plan.sources]
+        sources.extend((short.region, short.offset, short.size) for short in plan.short)
         machine.monitor.async_copied(w, at, plan.index, plan.target, sources)
 
     def action() -> None:
         _move(cta.shared, plan, access)
         if cta.shared.in_flight:
             for start, _ in _runs(plan.target.offsets, access.size):
-                cta.shared.in_flight.pop((work, start), None)
+                cta.shared.in_flight.pop((issued, start), None)
         machine.changes += 1
-        unit.finish(work)
+        unit.finish(issued)
 
     machine.asynchronous.submit(("cp.async", w), action, what=access.opcode)
-    if not work.done:
-        unit.pending.append(work)
+    if not issued.done:
+        unit.pending.append(issued)
         mark_written(cta.shared, plan.index, plan.target, access, written=False)
         for start, stop in _runs(plan.target.offsets, access.size):
-            cta.shared.in_flight[work, start] = (plan.index + start, stop - start, access.opcode)
+            cta.shared.in_flight[issued, start] = InFlight(plan.index + start, stop - start, access.opcode)
 
 
 def _plan(
     w: Warp, mask: int, target: NDArray[Any], source: NDArray[Any], source_size: lanes.Bits, access: Access
-) -> _Plan:
+) -> _CopyPlan:
     size = access.size
     index, pattern = locate_shared(mask, target, w.cta.shared, access)
     if pattern.distinct != pattern.index.size:
         _check_lanes(w, pattern, source, source_size, access)
-    short: list[tuple[int, Region, int, int]] = []
+    short: list[_ShortSource] = []
     whole = mask
     if source_size.__class__ is not int or source_size != size:
-        sizes = _spread(source_size, np.uint32)
+        sizes = lanes.spread(source_size, 32)
         memory = w.cta.launch.machine.memory
         for lane in lanes.lanes(mask):
             many = int(sizes[lane])
@@ -170,11 +190,14 @@ def _plan(
                 raise Fault("cp.async", f"{access.opcode}: lane {lane}'s source size is {many}, above {size}")
             where = int(source[lane])
             if where % size:
-                raise Fault("misaligned", f"{access.opcode}: lane {lane}'s source {where:#x} is no multiple of {size}")
+                raise Fault(
+                    "misaligned", f"{access.opcode}: lane {lane}'s source {where:#x} is not a multiple of {size}"
+                )
             if many:
                 region = memory.region(where, many, write=False, what=f"{access.opcode}, lane {lane}")
-                short.append((lane, region, where - region.start, many))
-    sources: list[tuple[int, Region, int, Pattern]] = []
+                short.append(_ShortSource(lane, region, where - region.start, many))
+                _count(w, many, 1, 1)
+    sources: list[_Source] = []
     parts = [whole] if whole else []
     while parts:
         part = parts.pop()
@@ -183,26 +206,24 @@ def _plan(
             parts.extend(by_region(w, part, source, access, write=False))
         else:
             region, offset, shape, low = located
-            sources.append((part, region, offset, shape))
+            sources.append(_Source(part, region, offset, shape))
             _count(w, shape.bytes_touched, shape.sectors(low), shape.least_sectors)
-    for _, _, _, many in short:
-        _count(w, many, 1, 1)
     w.cta.launch.counters["cp_async.requests"] += 1
-    return _Plan(tuple(sources), tuple(short), mask, index, pattern)
+    return _CopyPlan(tuple(sources), tuple(short), mask, index, pattern)
 
 
 def _check_lanes(w: Warp, pattern: Pattern, source: NDArray[Any], source_size: lanes.Bits, access: Access) -> None:
-    """Report two lanes that copy different bytes to one place."""
-    sizes = _spread(source_size, np.uint32)
+    """Report two lanes that copy different sources to one destination."""
+    sizes = lanes.spread(source_size, 32)
     seen: dict[int, int] = {}
     for lane, place in zip(pattern.active.tolist(), pattern.index.tolist(), strict=True):
         other = seen.setdefault(place, lane)
         if sizes[lane] != sizes[other] or (sizes[lane] and source[lane] != source[other]):
             w.cta.launch.report(
                 "lanes-race",
-                f"{access.opcode}: lanes {other} and {lane} of the warp copy from different places to the same bytes "
-                "of shared memory; which of them stays is not defined",
-                hint="look at the layout of the threads over the tile",
+                f"{access.opcode}: lanes {other} and {lane} of the warp copy from different addresses to the same "
+                "bytes of shared memory; which of them remains is undefined",
+                hint="check the layout of the threads over the tile",
             )
             return
 
@@ -215,7 +236,7 @@ def _count(w: Warp, size: int, sectors: int, least: int) -> None:
 
 
 def _runs(offsets: NDArray[Any], size: int) -> list[tuple[int, int]]:
-    """Bytes [start, stop) that items of ``size`` bytes at some offsets cover."""
+    """Return the runs of bytes [start, stop) that items of ``size`` bytes at the offsets cover."""
     runs: list[tuple[int, int]] = []
     for start in np.unique(offsets).tolist():
         if runs and runs[-1][1] == start:
@@ -225,9 +246,9 @@ def _runs(offsets: NDArray[Any], size: int) -> list[tuple[int, int]]:
     return runs
 
 
-def _move(shared: Any, plan: _Plan, access: Access) -> None:
+def _move(shared: SharedMemory, plan: _CopyPlan, access: Access) -> None:
     size = access.size
-    if len(plan.sources) == 1 and plan.sources[0][0] == plan.mask:
+    if len(plan.sources) == 1 and plan.sources[0].mask == plan.mask:
         _, region, offset, pattern = plan.sources[0]
         data = gather(region.data, offset, pattern, access)
     else:
@@ -245,7 +266,7 @@ def _move(shared: Any, plan: _Plan, access: Access) -> None:
 def copy_unless(
     w: Warp, mask: int, target: lanes.Bits, source: lanes.Bits, ignored: lanes.Predicate, access: Access, at: int
 ) -> None:
-    """``cp.async`` with ``ignore-src``: zeros in the lanes where the predicate holds. Raises Fault."""
+    """Issue ``cp.async`` with ``ignore-src``: zeros in the lanes where the predicate holds. Raises Fault."""
     size = access.size
     many: lanes.Bits
     if isinstance(ignored, (bool, np.bool_)):
@@ -256,7 +277,7 @@ def copy_unless(
 
 
 def commit(w: Warp, mask: int) -> None:
-    """``cp.async.commit_group``."""
+    """Execute ``cp.async.commit_group``."""
     w.unit(CopyGroups).commit(mask)
     monitor = w.cta.launch.machine.monitor
     if monitor is not None:
@@ -264,7 +285,10 @@ def commit(w: Warp, mask: int) -> None:
 
 
 def wait(w: Warp, mask: int, allowed: int | None) -> bool | None:
-    """``cp.async.wait_group`` (``allowed`` groups may be pending) and ``wait_all`` (None): None while it must wait."""
+    """Execute ``cp.async.wait_group`` (``allowed`` groups may be pending) or ``wait_all`` (None).
+
+    Returns True once the wait is satisfied, None after the group was suspended.
+    """
     unit = w.unit(CopyGroups)
     if not unit.waits(mask, allowed):
         monitor = w.cta.launch.machine.monitor
@@ -276,32 +300,25 @@ def wait(w: Warp, mask: int, allowed: int | None) -> bool | None:
 
 
 def arrive(w: Warp, mask: int, address: lanes.Bits, increment: bool, generic: bool, opcode: str, at: int) -> None:
-    """``cp.async.mbarrier.arrive``: an arrival per lane after the lane's copies. Raises Fault."""
-    arrivals: dict[mbarrier.Mbarrier, int] = {}
+    """Execute ``cp.async.mbarrier.arrive``: one arrival per lane after the lane's copies. Raises Fault."""
+    arrivals: Counter[mbarrier.Mbarrier] = Counter()
     for lane in lanes.lanes(mask):
-        place = address if isinstance(address, int) else int(address[lane])
-        found = mbarrier.resolve(
-            w, shared_address(place, generic=generic, what=opcode), cluster=False, what=f"{opcode}, lane {lane}"
-        )
-        arrivals[found] = arrivals.get(found, 0) + 1
+        place = shared_address(lanes.value_in(address, lane), generic=generic, what=opcode)
+        arrivals[mbarrier.resolve(w, place, cluster=False, what=f"{opcode}, lane {lane}")] += 1
     machine = w.cta.launch.machine
-    for found, number in arrivals.items():
+    for barrier, number in arrivals.items():
         if increment:
-            if found.pending + number > mbarrier.COUNT_LIMIT:
-                raise Fault("mbarrier", f"{opcode}: the pending count of the {found.name} would be above its limit")
-            found.pending += number
+            if barrier.pending + number > mbarrier.COUNT_LIMIT:
+                raise Fault("mbarrier", f"{opcode}: the pending count of the {barrier.name} exceeds its limit")
+            barrier.pending += number
         if machine.monitor is not None:
-            machine.monitor.async_arrives(w, at, found)
+            machine.monitor.async_arrives(w, at, barrier)
 
-        def action(found: mbarrier.Mbarrier = found, number: int = number) -> None:
-            mbarrier.arrive(found, number, who=(w, at))
+        def action(barrier: mbarrier.Mbarrier = barrier, number: int = number) -> None:
+            mbarrier.arrive(barrier, number, who=(w, at))
             machine.changes += 1
 
         machine.asynchronous.submit(("cp.async", w), action, what=opcode)
-
-
-def _spread(value: lanes.Bits, dtype: Any) -> NDArray[Any]:
-    return value if isinstance(value, np.ndarray) else np.full(32, value, dtype)
 
 
 # ---- lowering ----------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """Atomics: ``atom``, ``red``, ``red.async`` (PTX ISA, "atom", "red", "red.async").
 
-Lanes that name one address apply in the order of lanes, one legal order of those the ISA allows. Vectors are element by
-element: only the elements are atomic. Memory order and scope change nothing (see ``forms``). An atomic that leaves its
-bytes as they were (a ``cas`` that fails, an ``exch`` of the same value) is no change that another warp may see: a spin
-on a lock that nobody releases then comes back to the same state. A reduction into a watched output claims its elements
-and makes no conflict.
+Lanes with one address are applied in lane order, which is one of the orders that the ISA allows. In a vector, each
+element is atomic by itself. Memory order and scope change nothing (see ``forms``). An atomic that leaves its bytes
+unchanged (a failed ``cas``, an ``exch`` of the same value) does not count as a change of memory, so a warp that spins
+on a lock which is never released returns to the same state and is recognised as spinning. A reduction into a watched
+output sets the owner of its elements without a conflict.
 
 Counters: ``global.atomic.requests`` and ``.lanes``, the same under ``shared`` and ``cluster``.
 """
@@ -19,14 +19,18 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.memory.access import Access, Values
+from pytest_nvfp4.sim.memory.access import ATOMIC, Access, Values, by_rank, by_space, join
 from pytest_nvfp4.sim.memory.coverage import note_reduce
-from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW
-from pytest_nvfp4.sim.memory.locate import by_region, check_written, locate_global, locate_shared
+from pytest_nvfp4.sim.memory.locate import (
+    AsyncTarget,
+    by_region,
+    check_written,
+    locate_async,
+    locate_global,
+    locate_shared,
+)
 from pytest_nvfp4.sim.memory.operations import INTEGER, integer_arrays, real
 from pytest_nvfp4.sim.memory.pattern import Pattern
-from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
-from pytest_nvfp4.sim.monitor import ATOMIC
 from pytest_nvfp4.sim.sync import mbarrier
 
 if TYPE_CHECKING:
@@ -37,9 +41,12 @@ __all__ = ["Operation", "atomic", "reduce_async"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """An atomic operation: ``name`` as in ``operations``, ``kind`` empty for integers or the floating-point format.
+    """An atomic operation.
 
-    ``returns`` is False for ``red``.
+    Attributes:
+        name: Name in ``operations``.
+        kind: Floating-point format, or empty for integers.
+        returns: Whether the instruction has a result (``atom``, not ``red``).
     """
 
     access: Access
@@ -51,34 +58,36 @@ class Operation:
 def atomic(
     w: Warp, mask: int, address: lanes.Bits, b: tuple[Any, ...], c: tuple[Any, ...], op: Operation, at: int
 ) -> Values:
-    """Apply to each lane's address; the values before (zeros in lanes that are not active). Raises Fault."""
-    return _in_space(w, mask, address, b, c, op, op.access.space, at)
+    """Apply the operation at each lane's address and return the old values (0 in inactive lanes). Raises Fault."""
+    where = lanes.spread(address, 32 if op.access.space in ("shared", "cluster") else 64)
+    if op.access.space != "generic":
+        return _in_space(w, mask, where, b, c, op, op.access.space, at)
+    parts = by_space(where, mask, {space: space for space in ("global", "cluster", "local")})
+    if parts[-1][0] == "local":
+        # PTX ISA, "atom": operations are defined on the global and shared state spaces only.
+        raise Fault("out-of-bounds", f"{op.access.opcode}: the address is in local memory, which has no atomics")
+    return join(
+        [(part, _in_space(w, part, place, b, c, op, space, at)) for space, part, place in parts], op.access.bits
+    )
 
 
 def _in_space(
     w: Warp,
     mask: int,
-    address: lanes.Bits,
+    where: NDArray[Any],
     b: tuple[Any, ...],
     c: tuple[Any, ...],
     op: Operation,
     space: str,
     at: int,
 ) -> Values:
-    if space == "generic":
-        return _generic(w, mask, address, b, c, op, at)
-    where = (
-        address
-        if isinstance(address, np.ndarray)
-        else np.full(32, address, np.uint64 if space == "global" else np.uint32)
-    )
     counters = w.cta.launch.counters
     monitor = w.cta.launch.machine.monitor
     if space == "global":
         located = locate_global(w, mask, where, op.access, write=True)
         if located is None:
-            parts = by_region(w, mask, where, op.access, write=True)
-            return _join([_in_space(w, part, where, b, c, op, space, at) for part in parts], parts)
+            masks = by_region(w, mask, where, op.access, write=True)
+            return join([(part, _in_space(w, part, where, b, c, op, space, at)) for part in masks], op.access.bits)
         region, offset, pattern, _ = located
         if region.initialised is not None or region.owner is not None:
             for part in pattern.offsets.tolist():
@@ -92,12 +101,12 @@ def _in_space(
     else:
         cta = w.cta
         if space == "cluster":
-            owners: NDArray[Any] = np.right_shift(where, np.array(RANK_SHIFT, where.dtype))
-            ranks = np.unique(owners[lanes.bools(mask)])
+            ranks = by_rank(where, mask)
             if len(ranks) > 1:
-                parts = [lanes.bits_of(owners == rank) & mask for rank in ranks]
-                return _join([_in_space(w, part, where, b, c, op, space, at) for part in parts], parts)
-            cta = cta.peer(int(ranks[0]), what=op.access.opcode)
+                return join(
+                    [(part, _in_space(w, part, where, b, c, op, space, at)) for _, part in ranks], op.access.bits
+                )
+            cta = cta.peer(ranks[0][0], what=op.access.opcode)
             space = "shared" if cta is w.cta else "cluster"
         offset, pattern = locate_shared(mask, where, cta.shared, op.access)
         check_written(cta.shared, offset, pattern, op.access)
@@ -106,6 +115,7 @@ def _in_space(
         data = cta.shared.data
     counters[f"{space}.atomic.requests"] += 1
     counters[f"{space}.atomic.lanes"] += mask.bit_count()
+    # PTX ISA, "atom": add.f32 flushes subnormals on global memory and preserves them on shared memory.
     flush = op.kind == "f32" and space == "global"
     values: Values
     if not op.kind and op.access.count == 1 and (pattern.same or op.access.bits == 128):
@@ -119,7 +129,7 @@ def _in_space(
 def _one_by_one(
     data: NDArray[np.uint8], offset: int, places: NDArray[Any], mask: int, b: Any, c: Any, op: Operation
 ) -> tuple[lanes.Bits, bool]:
-    """Integers, lane after lane: the values before, and whether any byte is another now."""
+    """Apply an integer operation lane by lane; return the old values and whether any byte changed."""
     size, bits = op.access.size, op.access.bits
     function = INTEGER[op.name]
     active = lanes.lanes(mask)
@@ -163,9 +173,9 @@ def _together(
     *,
     flush: bool,
 ) -> tuple[Values, bool]:
-    """All lanes whose address is theirs alone at once; those that share one in as many rounds as share it.
+    """Apply the operation to lanes with distinct addresses at once; lanes that share an address take several rounds.
 
-    The values before, and whether any round left other bytes.
+    Returns the old values and whether any byte changed.
     """
     access = op.access
     dtype = np.dtype(lanes.DTYPES[access.bits])
@@ -192,7 +202,7 @@ def _together(
 
 
 def _rounds(index: NDArray[Any]) -> list[NDArray[Any]]:
-    """Lanes by how many lower lanes have the same index: each round names every index at most once."""
+    """Group lanes by the number of lower lanes with the same index, so that a group holds each index at most once."""
     order = np.argsort(index, kind="stable")
     ranked = index[order]
     starts = np.concatenate(([True], ranked[1:] != ranked[:-1]))
@@ -209,68 +219,22 @@ def _operands(values: tuple[Any, ...], mask: int, access: Access) -> NDArray[Any
     return rows[lanes.bools(mask)]
 
 
-def _generic(
-    w: Warp, mask: int, address: lanes.Bits, b: tuple[Any, ...], c: tuple[Any, ...], op: Operation, at: int
-) -> Values:
-    where = address if isinstance(address, np.ndarray) else np.full(32, address, np.uint64)
-    shared = lanes.bits_of(where >= np.uint64(SHARED_WINDOW)) & mask
-    local = lanes.bits_of(where >= np.uint64(LOCAL_WINDOW)) & mask & ~shared
-    if local:
-        raise Fault("out-of-bounds", f"{op.access.opcode}: an atomic on local memory, which has none")
-    parts: list[int] = []
-    values: list[Values] = []
-    if mask & ~shared:
-        parts.append(mask & ~shared)
-        values.append(_in_space(w, mask & ~shared, where, b, c, op, "global", at))
-    if shared:
-        low = (where & np.uint64(0xFFFF_FFFF)).astype(np.uint32)
-        parts.append(shared)
-        values.append(_in_space(w, shared, low, b, c, op, "cluster", at))
-    return _join(values, parts)
-
-
-def _join(values: list[Values], parts: list[int]) -> Values:
-    whole = values[0]
-    for part, new in zip(parts[1:], values[1:], strict=True):
-        if isinstance(whole, tuple):
-            assert isinstance(new, tuple)
-            whole = tuple(np.where(lanes.bools(part), n, o) for n, o in zip(new, whole, strict=True))
-        else:
-            assert not isinstance(new, tuple)
-            whole = np.where(lanes.bools(part), new, whole)
-    return whole
-
-
 def reduce_async(
     w: Warp, mask: int, address: lanes.Bits, b: tuple[Any, ...], barrier: lanes.Bits, op: Operation, at: int
 ) -> None:
-    """``red.async``: each lane's reduction, then its bytes on its mbarrier. Raises Fault."""
+    """Execute ``red.async``: reduce each lane's value, then signal its bytes to the lane's mbarrier. Raises Fault."""
     machine = w.cta.launch.machine
+    counters = w.cta.launch.counters
     access = op.access
     for lane in lanes.lanes(mask):
-        target = address if isinstance(address, int) else int(address[lane])
-        place = barrier if isinstance(barrier, int) else int(barrier[lane])
-        owner = w.cta.owner_of(target, what=access.opcode)
-        index = owner.shared.index(target, access.size, what=f"{access.opcode}, lane {lane}", align=access.size)
-        owner.shared.refuse_opaque(index, index + access.size, what=access.opcode)
-        owner.shared.read(index, access.size, what=access.opcode)
-        if place >> RANK_SHIFT != target >> RANK_SHIFT:
-            raise Fault(
-                "mbarrier",
-                f"{access.opcode}: the data are in CTA rank {target >> RANK_SHIFT}, the mbarrier is in rank "
-                f"{place >> RANK_SHIFT}",
-                hint="data and mbarrier of red.async must be in the shared memory of one CTA",
-            )
-        found = mbarrier.resolve(w, place, cluster=True, what=access.opcode)
-        if machine.monitor is not None:
-            machine.monitor.stored_async(w, at, owner.shared, index, access.size, found)
-        value = b[0] if b[0].__class__ is int else int(b[0][lane])
+        target = locate_async(w, lane, address, barrier, access, at, written=True)
+        value = lanes.value_in(b[0], lane)
 
-        def action(data=owner.shared.data, index=index, value=value, found=found) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
-            _one_by_one(data, index, np.zeros(1, np.intp), 1, value, 0, op)
+        def action(target: AsyncTarget = target, value: int = value) -> None:
+            _one_by_one(target.shared.data, target.start, np.zeros(1, np.intp), 1, value, 0, op)
             machine.changes += 1
-            mbarrier.complete_tx(found, access.size, who=(w, at))
+            mbarrier.complete_tx(target.barrier, access.size, who=(w, at))
 
-        w.cta.launch.counters["cluster.atomic.requests"] += 1
-        w.cta.launch.counters["cluster.atomic.lanes"] += 1
+        counters["cluster.atomic.requests"] += 1
+        counters["cluster.atomic.lanes"] += 1
         machine.asynchronous.submit(("red.async", w), action, what=access.opcode)

@@ -1,7 +1,8 @@
-"""Global memory: the regions of this process that a kernel may touch, by name.
+"""Global memory: the named regions of this process that a kernel may access.
 
 Addresses are those of this process. A region is one allocation (a tensor's storage, a table of pointers, the parameter
-block); whatever lies between two regions is nobody's, so that running past a tensor is a fault and not a wrong number.
+block). Bytes between two regions belong to no allocation: an access past the end of a tensor is a fault and does not
+read a neighbour's data.
 """
 
 from __future__ import annotations
@@ -11,22 +12,76 @@ import ctypes
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.memory.coverage import Coverage
 
-__all__ = ["GlobalMemory", "Region"]
+__all__ = ["Conflict", "Coverage", "FreedMemory", "GlobalMemory", "Region", "contiguous_runs"]
 
-_REMEMBERED = 1024
+_FREED_LIMIT = 1024
+"""Number of freed allocations that messages can name."""
 _NEAR = 1 << 20
+"""Bytes around a tensor within which a message gives the tensor's name instead of the absolute address."""
+_STORED_RUNS = 64
+"""Runs of elements stored for one pair of CTAs and one instruction; the counts include all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Elements [start, stop) written by CTA ``before`` and then by CTA ``now`` at instruction ``at``.
+
+    ``at`` is -1 if the two CTAs ran in different processes.
+    """
+
+    before: int
+    now: int
+    at: int
+    start: int
+    stop: int
+
+
+@dataclass(slots=True)
+class Coverage:
+    """Write conflicts of one region.
+
+    Attributes:
+        conflicts: The first runs of each conflict.
+        counts: Number of elements of all conflicts, by (before, now, at).
+    """
+
+    conflicts: list[Conflict] = field(default_factory=list)
+    counts: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    _stored: dict[tuple[int, int, int], int] = field(default_factory=dict)
+
+    def record(self, elements: NDArray[np.intp], before: NDArray[np.int32], now: int, at: int) -> None:
+        """Record elements that CTA ``now`` wrote and that CTA ``before`` (one entry an element) had written."""
+        for cta in np.unique(before):
+            key = (int(cta), now, at)
+            own = np.sort(elements[before == cta])
+            self.counts[key] = self.counts.get(key, 0) + own.size
+            stored = self._stored.get(key, 0)
+            if stored < _STORED_RUNS:
+                runs = contiguous_runs(own)[: _STORED_RUNS - stored]
+                self.conflicts.extend(Conflict(key[0], now, at, start, stop) for start, stop in runs)
+                self._stored[key] = stored + len(runs)
+
+
+def contiguous_runs(elements: NDArray[np.intp]) -> list[tuple[int, int]]:
+    """Return ascending numbers as runs [start, stop); a repeated number does not end a run."""
+    if not elements.size:
+        return []
+    breaks = np.flatnonzero(np.diff(elements) > 1) + 1
+    starts = elements[np.concatenate(([0], breaks))]
+    stops = elements[np.concatenate((breaks - 1, [elements.size - 1]))] + 1
+    return [(int(a), int(b)) for a, b in zip(starts, stops, strict=True)]
 
 
 @dataclass(slots=True, eq=False)
 class Region:
-    """``size`` bytes at ``start``. ``describe`` says in the user's terms what lies at a byte offset."""
+    """``size`` bytes at address ``start``. ``describe`` returns the user's term for a byte offset."""
 
     name: str
     start: int
@@ -36,21 +91,18 @@ class Region:
     data: NDArray[np.uint8] = field(init=False, repr=False)
     """The bytes, in place."""
     owner: NDArray[np.int32] | None = field(default=None, repr=False)
-    """For a watched output: by element, the CTA that wrote it, -1 if none; ``owner_bytes`` an element.
-
-    The number is the linear CTA plus ``launch_base``.
-    """
+    """Writer of each element of ``owner_bytes`` bytes: linear CTA plus ``launch_base``, or -1. None if not watched."""
     owner_bytes: int = 1
     launch_base: int = field(default=0, repr=False)
-    """Owners of this launch are its CTAs plus this number; smaller ones wrote in an earlier launch."""
+    """Owner number of CTA 0 of this launch; smaller numbers are writers of earlier launches."""
     highest: int = field(default=-1, repr=False)
-    """The largest owner so far."""
+    """Largest owner number so far."""
     coverage: Coverage | None = field(default=None, repr=False)
-    """Who wrote what twice, for a watched output; made by ``watch``."""
+    """Write conflicts of a watched output."""
     initialised: NDArray[np.bool_] | None = field(default=None, repr=False)
-    """By byte, whether it was ever written; None where that is not tracked."""
+    """Whether each byte was ever written; None if that is not tracked."""
     read_at: int = field(default=-1, repr=False)
-    """Of a region that kernels do not write, while somebody watches: an instruction of the launch that reads it."""
+    """An instruction of the launch that reads a region which kernels do not write, while races are looked for."""
     raw: memoryview = field(init=False, repr=False)
     """The same bytes for ``struct``."""
 
@@ -58,7 +110,7 @@ class Region:
         self._bind()
 
     def cut(self, size: int) -> None:
-        """End the region after ``size`` bytes: what follows is nobody's from now on."""
+        """Shorten the region to its first ``size`` bytes. Raises ValueError."""
         if not 0 <= size <= self.size:
             raise ValueError(f"{self.name} has {self.size} bytes and cannot be cut to {size}")
         self.size = size
@@ -77,7 +129,7 @@ class Region:
             self.data = np.empty(0, np.uint8)
 
     def watch(self, owner_bytes: int) -> Coverage:
-        """Count the writer of every element of ``owner_bytes`` bytes from now on (see ``memory.coverage``)."""
+        """Start to record the writer of every element of ``owner_bytes`` bytes (see ``memory.coverage``)."""
         self.owner_bytes = owner_bytes
         self.owner = np.full(-(-self.size // owner_bytes), -1, np.int32)
         self.coverage = Coverage()
@@ -85,7 +137,7 @@ class Region:
         return self.coverage
 
     def begin_launch(self) -> None:
-        """What was written so far stays written, and writing it again in the new launch is no conflict."""
+        """Start a new launch: overwriting elements of earlier launches is no conflict."""
         self.launch_base = self.highest + 1
 
     @property
@@ -93,8 +145,8 @@ class Region:
         """Address after the last byte."""
         return self.start + self.size
 
-    def say(self, address: int) -> str:
-        """What lies at an address inside or near the region."""
+    def place(self, address: int) -> str:
+        """Describe an address inside or near the region."""
         offset = address - self.start
         if self.describe is not None and 0 <= offset < self.size:
             return self.describe(offset)
@@ -104,6 +156,16 @@ class Region:
             return f"{offset - self.size} bytes after the end of {self.name} ({self.size} bytes)"
         return f"{self.name} at byte {offset}"
 
+    say = place
+
+
+class FreedMemory(NamedTuple):
+    """An allocation that the host has freed."""
+
+    start: int
+    size: int
+    name: str
+
 
 class GlobalMemory:
     """All regions, sorted by address."""
@@ -112,12 +174,11 @@ class GlobalMemory:
         self._starts: list[int] = []
         self._regions: list[Region] = []
         self.recent = Region("nothing", 0, 0)
-        """The region of the last access: most accesses fall into it again."""
-        self.freed: deque[tuple[int, int, str]] = deque(maxlen=_REMEMBERED)
-        """Start, size and name of memory that the host has freed, for the words of a fault."""
+        """Region of the last access. Most accesses hit the same region again, which saves the search."""
+        self.freed: deque[FreedMemory] = deque(maxlen=_FREED_LIMIT)
 
     def add(self, region: Region) -> Region:
-        """Add a region; one that overlaps another is a mistake of the caller (ValueError)."""
+        """Add a region. Raises ValueError if it overlaps another one."""
         position = bisect.bisect_right(self._starts, region.start)
         for other in self._regions[max(0, position - 1) : position + 1]:
             if region.start < other.end and other.start < region.end:
@@ -127,7 +188,7 @@ class GlobalMemory:
         return region
 
     def remove(self, region: Region) -> None:
-        """Forget a region."""
+        """Remove a region."""
         position = self._regions.index(region)
         del self._starts[position], self._regions[position]
         if self.recent is region:
@@ -137,7 +198,7 @@ class GlobalMemory:
         return iter(self._regions)
 
     def find(self, address: int) -> Region | None:
-        """The region that holds an address."""
+        """Return the region that contains an address."""
         position = bisect.bisect_right(self._starts, address) - 1
         if position < 0:
             return None
@@ -145,10 +206,10 @@ class GlobalMemory:
         return region if address < region.end else None
 
     def region(self, address: int, size: int, *, write: bool, what: str) -> Region:
-        """The region that holds all of [address, address + size).
+        """Return the region that contains all of [address, address + size).
 
         Raises:
-            Fault: out of bounds, or a write to a region that is read-only.
+            Fault: out of bounds, or a write to a read-only region.
         """
         region = self.recent
         if address < region.start or address + size > region.start + region.size:
@@ -159,39 +220,35 @@ class GlobalMemory:
         if write and not region.writable:
             raise Fault(
                 "read-only",
-                f"{what}: writes {region.say(address)}, which is read-only",
+                f"{what}: writes {region.place(address)}, which is read-only",
                 hint="kernel parameters, pointer tables and inputs must not be written",
             )
         return region
-        raise self.outside(address, size, write=write, what=what)
 
     def outside(self, address: int, size: int, *, write: bool, what: str) -> Fault:
-        """The fault of touching what is nobody's, in terms of the nearest region."""
-        near = min(
-            self._regions,
-            key=lambda r: max(r.start - address, address + size - r.end, 0),
-            default=None,
-        )
+        """Return the fault of an access outside every region; its message names the nearest region."""
+        near = min(self._regions, key=lambda r: max(r.start - address, address + size - r.end, 0), default=None)
         verb = "writes" if write else "reads"
-        said = f"; the nearest tensor: {near.say(address)}" if near is not None else "; there is no tensor at all"
-        # Beside a tensor its name says it, and the words are the same in every call, wherever the tensor lies.
+        nearest = f"; the nearest tensor: {near.place(address)}" if near is not None else "; no tensor is allocated"
+        # The absolute address differs from run to run; the name of a near tensor does not.
         beside = near is not None and near.start - _NEAR < address < near.end + _NEAR
         place = "" if beside else f" at global address {address:#x}"
-        for start, extent, name in reversed(self.freed):
-            if start <= address < start + extent:
+        for freed in reversed(self.freed):
+            if freed.start <= address < freed.start + freed.size:
                 return Fault(
                     "out-of-bounds",
-                    f"{what}: {verb} {size} bytes, from byte {address - start} of {name}, which the host has freed",
+                    f"{what}: {verb} {size} bytes, from byte {address - freed.start} of {freed.name}, which the host "
+                    "has freed",
                     hint="keep the tensor until the kernel has ended: an address (data_ptr) does not keep it alive",
                 )
         return Fault(
             "out-of-bounds",
-            f"{what}: {verb} {size} bytes{place}, outside every tensor{said}",
-            hint="look at the predicate that guards the last rows or columns, and at the strides",
+            f"{what}: {verb} {size} bytes{place}, outside every tensor{nearest}",
+            hint="check the predicate that guards the last rows or columns, and the strides",
         )
 
     def read(self, address: int, size: int, *, what: str) -> NDArray[np.uint8]:
-        """A view of bytes. Raises Fault."""
+        """Return a view of bytes. Raises Fault."""
         region = self.region(address, size, write=False, what=what)
         offset = address - region.start
         if region.initialised is not None:
@@ -207,13 +264,13 @@ class GlobalMemory:
             region.initialised[offset : offset + data.size] = True
 
     def check_initialised(self, region: Region, offset: int, size: int, *, what: str) -> None:
-        """Raises Fault for a byte of a tracked region that nothing has written."""
+        """Raise Fault for a byte of a tracked region that was never written."""
         assert region.initialised is not None
         known = region.initialised[offset : offset + size]
         if not known.all():
             missing = offset + int(np.argmin(known))
             raise Fault(
                 "uninitialised",
-                f"{what}: reads {region.say(region.start + missing)}, which nothing has written",
+                f"{what}: reads {region.place(region.start + missing)}, which was never written",
                 hint="fill the tensor before the launch, or write it before it is read",
             )

@@ -1,12 +1,11 @@
-"""What tells the caches something and changes no byte: ``prefetch``, ``prefetchu``, ``applypriority``,
-``createpolicy``.
+"""Cache hints: ``prefetch``, ``prefetchu``, ``applypriority``, ``createpolicy`` and ``discard``.
 
-And ``discard``, which leaves 128 bytes of global memory undefined: they become poison, and uninitialised where that is
-tracked (PTX ISA, "prefetch, prefetchu", "applypriority", "discard", "createpolicy").
+All but ``discard`` change no byte. ``discard`` leaves 128 bytes of global memory undefined: they become poison, and
+uninitialised where that is tracked (PTX ISA, "prefetch, prefetchu", "applypriority", "discard", "createpolicy").
 
-A prefetch of an address that is nobody's is legal and does nothing. A cache policy is an opaque 64-bit value; here it
-is a constant, because nothing can be done with it but to pass it on. ``prefetch.tensormap`` is the TMA unit's.
-``multimem`` has no meaning without several devices and is unsupported by name.
+A prefetch of an unmapped address is legal and does nothing. A cache policy is an opaque 64-bit value; here it is a
+constant, because a kernel can only pass it on. The TMA unit implements ``prefetch.tensormap``. ``multimem`` needs
+several devices and is reported as unsupported.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ _PRIORITIES = frozenset({"L2::evict_last", "L2::evict_normal", "L2::evict_first"
 
 
 def discard(w: Warp, mask: int, address: lanes.Bits, erase: bool, opcode: str) -> None:
-    """Check a 128-byte line of each lane, and leave poison in it if it is discarded. Raises Fault."""
+    """Check the 128-byte line of each lane, and fill it with poison if ``erase``. Raises Fault."""
     memory = w.cta.launch.machine.memory
     for lane in lanes.lanes(mask):
-        where = address if isinstance(address, int) else int(address[lane])
+        where = lanes.value_in(address, lane)
         if where % _LINE:
             raise Fault("misaligned", f"{opcode}: lane {lane}'s address {where:#x} is not a multiple of {_LINE}")
         region = memory.region(where, _LINE, write=erase, what=f"{opcode}, lane {lane}")
@@ -86,7 +85,7 @@ def _createpolicy(ins: Instruction, e: Emitter) -> None:
         if not known or not 1 <= len(operands) <= 2:
             raise Unsupported(f"{ins.opcode}: not a form of createpolicy.fractional")
         for operand in operands[1:]:
-            if not isinstance(operand, Immediate):  # a literal has the width that its spelling gives it
+            if not isinstance(operand, Immediate):  # a literal fraction (0f3F000000) has no width to check
                 e.value(operand, 32)
     elif kind == "range":
         parts = [part for part in parts if part != "global"]
@@ -106,7 +105,7 @@ def _createpolicy(ins: Instruction, e: Emitter) -> None:
 
 def _multimem(ins: Instruction, e: Emitter) -> None:
     raise Unsupported(
-        f"{ins.opcode}: multimem addresses stand for memory of several devices, and there is one",
+        f"{ins.opcode}: multimem addresses refer to memory of several devices, and the simulator has one",
         hint="run kernels with multimem on the hardware",
     )
 

@@ -1,10 +1,8 @@
-"""Loads: ``ld`` of every state space, ``ldu`` (PTX ISA, "Data Movement and Conversion Instructions: ld, ld.global.nc,
-ldu").
+"""Loads: ``ld`` of every state space, ``ldu`` (PTX ISA, "ld", "ld.global.nc", "ldu").
 
-A loaded element narrower than its register is sign-extended for ``.s`` types and zero-extended otherwise ("Operand Size
-Exceeding Instruction-Type Size"). ``ld.param`` of a kernel parameter by name is a lookup in the launch's parameter
-block, the same for all threads. Kernel parameters as addresses (``cvta.param``, a register) lie in a read-only region
-of their own.
+An element narrower than its register is sign-extended for ``.s`` types and zero-extended otherwise (PTX ISA, "Operand
+Size Exceeding Instruction-Type Size"). ``ld.param`` of a named kernel parameter reads the launch's parameter block.
+Addresses of kernel parameters (``cvta.param``, a register) point into a read-only region.
 """
 
 from __future__ import annotations
@@ -28,39 +26,34 @@ __all__ = ["LOWERINGS", "load_parameter", "load_parameter_signed"]
 
 
 def load_parameter(w: Warp, offset: int, end: int) -> int:
-    """Bytes [offset, end) of the parameter block as an integer. Raises Fault past its end."""
+    """Return bytes [offset, end) of the parameter block as an integer. Raises Fault past its end."""
     data = w.cta.launch.parameters[offset:end]
     if len(data) != end - offset:
         raise Fault(
             "out-of-bounds",
-            f"ld.param: bytes [{offset}, {end}) of the parameters, which are {len(w.cta.launch.parameters)} bytes",
+            f"ld.param: bytes [{offset}, {end}) of the parameters, which have {len(w.cta.launch.parameters)} bytes",
         )
     return int.from_bytes(data, "little")
 
 
 def load_parameter_signed(w: Warp, offset: int, end: int, register: int) -> int:
-    """The same, sign-extended to a register's width."""
+    """Return bytes [offset, end) of the parameter block, sign-extended to the register's width."""
     value = load_parameter(w, offset, end)
     bits = 8 * (end - offset)
     return (value - (value >> (bits - 1) << bits)) & ((1 << register) - 1)
 
 
 def load_uniform(w: Warp, mask: int, address: Bits, access: Access, at: int) -> Values:
-    """``ldu``: all threads must give one address. Raises Fault if they do not."""
-    one = uniform(address, mask)
-    if one is None:
-        raise Fault("ldu", f"{access.opcode}: the lanes' addresses differ", hint="ldu is for one address a warp")
-    return READERS[access.space](w, mask, one, access, at)
+    """Execute ``ldu``, a load of one address for the whole warp. Raises Fault if the lanes' addresses differ."""
+    common = uniform(address, mask)
+    if common is None:
+        raise Fault("ldu", f"{access.opcode}: the lanes' addresses differ", hint="ldu needs one address per warp")
+    return READERS[access.space](w, mask, common, access, at)
 
 
 def _ld(ins: Instruction, e: Emitter) -> None:
-    form = Form(
-        ins,
-        orders=("weak", "volatile", "relaxed", "acquire"),
-        caches=("ca", "cg", "cs", "lu", "cv"),
-        nc=True,
-    )
-    _lower(ins, e, form, uniformly=False)
+    orders = ("weak", "volatile", "relaxed", "acquire")
+    _lower(ins, e, Form(ins, orders=orders, caches=("ca", "cg", "cs", "lu", "cv"), nc=True), uniformly=False)
 
 
 def _ldu(ins: Instruction, e: Emitter) -> None:
@@ -87,7 +80,7 @@ def _lower(ins: Instruction, e: Emitter, form: Form, *, uniformly: bool) -> None
         if offset is not None:
             _parameter(ins, e, form, offset, register)
             return
-        # A parameter of a call lies in the thread's local memory; a register holds a generic address.
+        # Parameters of a call are in the thread's local memory; a register holds a generic address.
         space = "local" if isinstance(source, Address) and isinstance(source.base, Symbol) else "global"
     access = Access(
         ins.opcode, space, form.bits, form.count, signed=form.kind == "s", register=register, read_only=form.nc
@@ -111,17 +104,17 @@ def _lower(ins: Instruction, e: Emitter, form: Form, *, uniformly: bool) -> None
 
 
 def _parts(ins: Instruction, e: Emitter, access: Access, target: Operand) -> tuple[tuple[int, Access], ...]:
-    """The elements of a vector that go to registers which something reads; none if that is all of them or none."""
+    """Return the elements of a vector load whose registers are read; empty if all or none are."""
     if not isinstance(target, Vector) or access.space not in SPACES or access.bits == 128:
         return ()
     used = [not isinstance(item, Register) or e.used(item.slot) for item in target.items]
     if all(used) or not any(used):
         return ()
-    one = Access(
+    element = Access(
         ins.opcode, access.space, access.bits, signed=access.signed, register=access.register,
         read_only=access.read_only,
     )  # fmt: skip
-    return tuple((number, one) for number, use in enumerate(used) if use)
+    return tuple((number, element) for number, use in enumerate(used) if use)
 
 
 def _parameter(ins: Instruction, e: Emitter, form: Form, offset: int, register: int) -> None:

@@ -1,7 +1,7 @@
-"""Local memory: a private block of bytes of every thread (PTX ISA, "Local State Space").
+"""Local memory: private bytes of every thread (PTX ISA, "Local State Space").
 
-The address of a local variable is ``LOCAL_WINDOW`` plus its offset, also as a generic address; ``ld.local`` looks at
-the low 32 bits only, so an address without the window is the same place.
+The address of a local variable is ``LOCAL_WINDOW`` plus its offset, also as a generic address. ``ld.local`` uses only
+the low 32 bits, so it accepts addresses with and without the window.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOCAL_WINDOW = 0xFFFE_0000_0000_0000
 
 
 class LocalMemory:
-    """The local memory of a warp's 32 threads: ``data[lane, offset]``, and which bytes were written."""
+    """Local memory of a warp's 32 threads: ``data[lane, offset]``, and whether each byte was written."""
 
     def __init__(self, warp: Warp) -> None:
         self.size = warp.cta.launch.program.shared.local
@@ -32,27 +32,27 @@ class LocalMemory:
         self.written = np.zeros((32, self.size), np.bool_)
 
     def offset(self, address: int, size: int, lane: int, *, what: str) -> int:
-        """The offset of an address. Raises Fault out of bounds or misaligned."""
+        """Return the offset of an address. Raises Fault: out of bounds or misaligned."""
         offset = address & 0xFFFF_FFFF
         if offset + size > self.size:
             raise Fault(
                 "out-of-bounds",
-                f"{what}: lane {lane} touches bytes [{offset}, {offset + size}) of local memory, and a thread has "
+                f"{what}: lane {lane} accesses bytes [{offset}, {offset + size}) of local memory, and a thread has "
                 f"{self.size}",
-                hint="look at the index into the array that lives in local memory",
+                hint="check the index into the array in local memory",
             )
         if offset % size:
             raise Fault("misaligned", f"{what}: lane {lane}'s local offset {offset} is not a multiple of {size}")
         return offset
 
     def read_lanes(self, mask: int, address: lanes.Bits, size: int, *, what: str) -> NDArray[np.uint8]:
-        """``size`` bytes of each active thread, one row a thread. Raises Fault."""
+        """Return ``size`` bytes of each active thread, one row per thread. Raises Fault."""
         rows, columns = self._places(mask, address, size, what=what)
         known = self.written[rows, columns]
         if not known.all():
             bad = int(np.argmin(known.all(axis=1)))
             where = address if isinstance(address, int) else int(address[rows[bad, 0]])
-            self.read(where, size, int(rows[bad, 0]), what=what)
+            self.read(where, size, int(rows[bad, 0]), what=what)  # raises the fault
         return self.data[rows, columns]
 
     def write_lanes(self, mask: int, address: lanes.Bits, values: NDArray[np.uint8], *, what: str) -> None:
@@ -76,7 +76,7 @@ class LocalMemory:
         return active[:, None], first[:, None] + np.arange(size)
 
     def read(self, address: int, size: int, lane: int, *, what: str) -> bytes:
-        """Bytes of one thread. Raises Fault, also for a byte never written."""
+        """Return bytes of one thread. Raises Fault, also for a byte that was never written."""
         offset = self.offset(address, size, lane, what=what)
         if not self.written[lane, offset : offset + size].all():
             raise Fault("uninitialised", f"{what}: lane {lane} reads local byte {offset}, which it never wrote")

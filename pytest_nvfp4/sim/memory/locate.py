@@ -1,13 +1,12 @@
-"""Where the items of a warp's lanes lie, checked; and moving them all at once.
+"""Address checks of a warp's access, and the gather or scatter that moves its bytes.
 
-An access of a whole warp is one gather or scatter of items of the access's size: its ``Pattern`` is known from
-earlier ones.
+An access of a warp is one gather or scatter of items of the access's size; its ``Pattern`` is cached.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +15,13 @@ from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.access import ITEMS, Access, misaligned
 from pytest_nvfp4.sim.memory.coverage import note_items, note_write
+from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.pattern import Pattern, pattern_of
-from pytest_nvfp4.sim.memory.shared import SharedMemory
-from pytest_nvfp4.sim.memory.tally import Tally
+from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SharedMemory
+from pytest_nvfp4.sim.memory.tally import Key, Tally
+from pytest_nvfp4.sim.sync import mbarrier
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.sim.memory.globals import Region
     from pytest_nvfp4.sim.run.warp import Warp
 
 __all__ = [
@@ -29,7 +29,9 @@ __all__ = [
     "check_written",
     "count",
     "gather",
+    "locate_async",
     "locate_global",
+    "locate_peer",
     "locate_shared",
     "mark_written",
     "note_store",
@@ -45,9 +47,9 @@ _ONES = {size: np.frombuffer(b"\1" * size, item)[0] for size, item in ITEMS.item
 def locate_global(
     w: Warp, mask: int, address: NDArray[Any], access: Access, *, write: bool
 ) -> tuple[Region, int, Pattern, int] | None:
-    """The region that holds all lanes' items, the offset of the lowest, their pattern, the lowest address.
+    """Return the region of all lanes' items, the lowest item's offset, the pattern, and the lowest address.
 
-    None if they do not all lie in one region.
+    None if the items are not all in one region. The result is a plain tuple: this runs once for every warp access.
 
     Raises:
         Fault: a read-only region, or an address that is not a multiple of the access's size.
@@ -59,34 +61,34 @@ def locate_global(
     region = memory.recent
     offset = low - region.start
     if offset < 0 or offset + pattern.span > region.size:
-        found = memory.find(low)
-        if found is None or low + pattern.span > found.end:
+        other = memory.find(low)
+        if other is None or low + pattern.span > other.end:
             return None
-        region = memory.recent = found
+        region = memory.recent = other
         offset = low - region.start
     if write and not region.writable:
         memory.region(low, size, write=True, what=access.opcode)
     if not pattern.aligned or low % size:
-        raise _first_misaligned(access, low, pattern, region.say)
+        raise _first_misaligned(access, low, pattern, region.place)
     return region, offset, pattern, low
 
 
 def by_region(
     w: Warp, mask: int, address: NDArray[Any], access: Access, *, write: bool, drop: bool = False
 ) -> list[int]:
-    """The lanes of each region that an access touches.
+    """Return the lane masks of the regions that an access touches.
 
     Raises:
-        Fault: a lane outside all of them. With ``drop`` that is a finding, and the lane is in no part.
+        Fault: a lane is outside every region. With ``drop`` that is a finding, and the lane is in no mask.
     """
     memory = w.cta.launch.machine.memory
     parts: dict[int, int] = {}
     outside: list[int] = []
     for lane in lanes.lanes(mask):
         where = int(address[lane])
-        found = memory.find(where)
-        if found is not None and where + access.size <= found.end:
-            parts[found.start] = parts.get(found.start, 0) | 1 << lane
+        region = memory.find(where)
+        if region is not None and where + access.size <= region.end:
+            parts[region.start] = parts.get(region.start, 0) | 1 << lane
         elif drop:
             outside.append(lane)
         else:
@@ -101,15 +103,15 @@ def by_region(
 
 
 def report_dropped(w: Warp, outside: Fault) -> None:
-    """Note a store outside every tensor, whose bytes go nowhere: the kernel goes on, and its result can be judged."""
+    """Report a store outside every tensor. Its bytes are dropped and the kernel continues, so its result is checked."""
     w.cta.launch.report(outside.kind, f"{outside.message}; the bytes were dropped", hint=outside.hint)
 
 
 def locate_shared(mask: int, address: NDArray[Any], shared: SharedMemory, access: Access) -> tuple[int, Pattern]:
-    """The index of the lowest of the lanes' items in one CTA's shared memory, and their pattern.
+    """Return the index of the lowest of the lanes' items in one CTA's shared memory, and their pattern.
 
     Raises:
-        Fault: out of bounds, misaligned, or bytes of an mbarrier.
+        Fault: out of bounds, misaligned, or overlapping an mbarrier.
     """
     size = access.size
     base, pattern = pattern_of(address, mask, size)
@@ -127,8 +129,58 @@ def locate_shared(mask: int, address: NDArray[Any], shared: SharedMemory, access
     return index, pattern
 
 
+def locate_peer(w: Warp, address: int, access: Access) -> tuple[SharedMemory, int]:
+    """Return another CTA's shared memory and the checked index there of one address for all lanes. Raises Fault."""
+    shared = w.cta.owner_of(address, what=access.opcode).shared
+    index = shared.index(address, access.size, what=access.opcode)
+    if index % access.size:
+        raise misaligned(access, address, None, f"byte {index} of CTA {shared.rank}'s shared memory")
+    shared.refuse_opaque(index, index + access.size, what=access.opcode)
+    return shared, index
+
+
+class AsyncTarget(NamedTuple):
+    """Destination of ``st.async`` or ``red.async`` in one lane, and the mbarrier that it signals."""
+
+    shared: SharedMemory
+    start: int
+    barrier: mbarrier.Mbarrier
+
+
+def locate_async(
+    w: Warp, lane: int, address: lanes.Bits, barrier: lanes.Bits, access: Access, at: int, *, written: bool = False
+) -> AsyncTarget:
+    """Return the checked target of one lane's ``st.async`` or ``red.async``, and report it to the monitor.
+
+    Args:
+        written: Whether the bytes must have been written before, as a reduction requires.
+
+    Raises:
+        Fault: out of bounds, misaligned, overlapping an mbarrier, or data and mbarrier in different CTAs.
+    """
+    target, signal = lanes.value_in(address, lane), lanes.value_in(barrier, lane)
+    shared = w.cta.owner_of(target, what=access.opcode).shared
+    index = shared.index(target, access.size, what=f"{access.opcode}, lane {lane}", align=access.size)
+    shared.refuse_opaque(index, index + access.size, what=access.opcode)
+    if written:
+        shared.read(index, access.size, what=access.opcode)
+    # PTX ISA, "st.async", "red.async": the data and the mbarrier are in the shared memory of the same CTA.
+    if signal >> RANK_SHIFT != target >> RANK_SHIFT:
+        raise Fault(
+            "mbarrier",
+            f"{access.opcode}: the data are in CTA rank {target >> RANK_SHIFT}, the mbarrier is in rank "
+            f"{signal >> RANK_SHIFT}",
+            hint="the data and the mbarrier of one instruction must be in the shared memory of one CTA",
+        )
+    resolved = mbarrier.resolve(w, signal, cluster=True, what=access.opcode)
+    monitor = w.cta.launch.machine.monitor
+    if monitor is not None:
+        monitor.stored_async(w, at, shared, index, access.size, resolved)
+    return AsyncTarget(shared, index, resolved)
+
+
 def check_written(shared: SharedMemory, index: int, pattern: Pattern, access: Access) -> None:
-    """Raises Fault for a byte of the lanes' items that nothing wrote."""
+    """Raise Fault for a byte of the lanes' items that was never written."""
     if not shared.written[index : index + pattern.span].all():
         known = gather(shared.written, index, pattern, access).view(np.uint8).reshape(-1, access.size)
         if not known.all():
@@ -138,7 +190,7 @@ def check_written(shared: SharedMemory, index: int, pattern: Pattern, access: Ac
 
 
 def gather(data: NDArray[Any], offset: int, pattern: Pattern, access: Access) -> NDArray[Any]:
-    """The lanes' items, as one array of their bytes that is not a view of memory."""
+    """Return the lanes' items as an array that is not a view of memory."""
     if pattern.dense:
         return data[offset : offset + pattern.span].copy()
     items: NDArray[Any] = np.ndarray((pattern.items,), access.item, data, offset)[pattern.index]
@@ -148,14 +200,14 @@ def gather(data: NDArray[Any], offset: int, pattern: Pattern, access: Access) ->
 def scatter(data: NDArray[Any], offset: int, pattern: Pattern, rows: NDArray[Any], access: Access) -> None:
     """Write the lanes' items."""
     if pattern.dense:
-        # Halves of a wider register come as every second element of it.
+        # Rows may be strided: a 16-bit half of a wider register is every second element of that register's array.
         data[offset : offset + pattern.span] = np.ascontiguousarray(rows).view(np.uint8).reshape(-1)
     else:
         np.ndarray((pattern.items,), access.item, data, offset)[pattern.index] = rows.view(access.item).reshape(-1)
 
 
 def mark_written(shared: SharedMemory, index: int, pattern: Pattern, access: Access, *, written: bool = True) -> None:
-    """The lanes' items are initialised from now on (or no longer)."""
+    """Mark the lanes' items as initialised, or as not initialised."""
     if pattern.dense:
         shared.written[index : index + pattern.span] = written
     else:
@@ -164,7 +216,7 @@ def mark_written(shared: SharedMemory, index: int, pattern: Pattern, access: Acc
 
 
 def note_store(region: Region, offset: int, pattern: Pattern, access: Access, cta: int, at: int) -> None:
-    """What a store leaves behind besides the bytes: initialised bytes, and writers of a watched output."""
+    """Record the initialised bytes and the watched writers of a store."""
     if region.initialised is not None:
         np.ndarray((pattern.items,), access.item, region.initialised, offset)[pattern.index] = _ONES[access.size]
     if region.owner is not None:
@@ -174,19 +226,17 @@ def note_store(region: Region, offset: int, pattern: Pattern, access: Access, ct
             note_items(region, offset, pattern.index, pattern.items, access.size, cta, at)
 
 
-def count(w: Warp, what: str, size: int) -> None:
-    """Count an access of one address."""
-    tally = w.cta.units.get(Tally) or w.cta.unit(Tally)
-    key = (what, size)
-    tally[key] = tally.get(key, 0) + 1
+def count(w: Warp, key: Key) -> None:
+    """Count one access; the innermost loops of ``read`` and ``write`` do this in line."""
+    (w.cta.units.get(Tally) or w.cta.unit(Tally))[key] += 1
 
 
 def shared_byte(shared: SharedMemory) -> Callable[[int], str]:
-    """Says what lies at an address of a CTA's shared memory."""
+    """Return a function that describes an address of a CTA's shared memory."""
     return lambda address: f"byte {address - shared.base} of shared memory"
 
 
-def _first_misaligned(access: Access, low: int, pattern: Pattern, say: Any) -> Fault:
+def _first_misaligned(access: Access, low: int, pattern: Pattern, place: Callable[[int], str]) -> Fault:
     bad = int(np.argmax((pattern.offsets + low % access.size) % access.size != 0))
     address = low + int(pattern.offsets[bad])
-    return misaligned(access, address, int(pattern.active[bad]), say(address))
+    return misaligned(access, address, int(pattern.active[bad]), place(address))

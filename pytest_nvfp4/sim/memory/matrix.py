@@ -1,4 +1,4 @@
-"""``ldmatrix``, ``stmatrix``, ``movmatrix``: 8 by 8 matrices between shared memory and the registers of a warp.
+"""Matrix moves between shared memory and the registers of a warp: ``ldmatrix``, ``stmatrix``, ``movmatrix``.
 
 PTX ISA, "Warp-level matrix load instruction: ldmatrix", "... store ...: stmatrix", "... transpose ...: movmatrix". With
 g = lane / 4 and q = lane % 4:
@@ -15,14 +15,14 @@ m16n8.trans.b8   row t % 8 of matrix t / 8, stored     matrix j, transposed: row
 =============== ===================================== =======================================================
 
 Packed sources (``b8x16.b4x16_p64``, ``b8x16.b6x16_p32``): a row of 16 bytes starts with 16 elements of 4 or 6 bits,
-the first lowest, and ends in padding, which is not read; each becomes a byte, zero-extended (the ISA calls them
-unsigned elements; CUTLASS shifts 4-bit ones to where the MMA wants them afterwards).
+the first in the lowest bits, and ends in padding, which is not read. Each element becomes a zero-extended byte (the ISA
+calls the elements unsigned; CUTLASS shifts 4-bit ones to the position that the MMA expects).
 
-Evidence: m8n8 by the ISA's figures; m16n16 and m16n8 by CUTLASS's ``copy_sm100.hpp`` and its traits, which state them
-as layouts, and by published measurements on sm_120.
+Evidence: the ISA's figures for m8n8; CUTLASS's ``copy_sm100.hpp`` and its traits, and published measurements on sm_120,
+for m16n16 and m16n8.
 
-All 32 lanes take part; a shared address is a multiple of 16, one a matrix row. Bank conflicts count as for 16-byte
-accesses, a matrix of 8 rows in one pass if it can (``shared.load``, ``shared.store`` of ``tally``).
+All 32 lanes take part. Each address is that of one matrix row and a multiple of 16. Bank conflicts are counted as for
+16-byte accesses (``shared.load`` and ``shared.store`` of ``tally``): 8 rows can take one pass.
 """
 
 from __future__ import annotations
@@ -37,31 +37,29 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.memory.access import Access
-from pytest_nvfp4.sim.memory.locate import check_written, gather, locate_shared, mark_written, scatter
-from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
-from pytest_nvfp4.sim.memory.tally import Tally
-from pytest_nvfp4.sim.monitor import READ, WRITE
+from pytest_nvfp4.sim.memory.access import READ, WRITE, Access
+from pytest_nvfp4.sim.memory.locate import check_written, count, gather, locate_shared, mark_written, scatter
+from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW, SharedMemory
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register, Vector
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "Shape", "load_matrix", "move_matrix", "store_matrix"]
+__all__ = ["LOWERINGS", "MatrixShape", "load_matrix", "move_matrix", "store_matrix"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shape:
-    """What an ``ldmatrix`` or ``stmatrix`` moves.
+class MatrixShape:
+    """Operands of an ``ldmatrix`` or ``stmatrix``.
 
     Attributes:
         kind: ``m8n8``, ``m8n16``, ``m16n16`` or ``m16n8``.
-        rows: Addresses that are used: those of the first lanes.
-        transposed: ``.trans``.
+        rows: Number of row addresses, taken from the first lanes.
+        transposed: Whether ``.trans`` is given.
         packed: Bits of a packed source element, or 0.
-        generic: The addresses are generic.
-        access: One row.
-        mask: The lanes whose addresses count.
+        generic: Whether the addresses are generic.
+        access: The access to one row.
+        mask: Lanes whose addresses are used.
     """
 
     kind: str
@@ -73,8 +71,8 @@ class Shape:
     mask: int
 
 
-def load_matrix(w: Warp, mask: int, address: lanes.Bits, shape: Shape, at: int) -> tuple[NDArray[np.uint32], ...]:
-    """The registers, in order. Raises Fault."""
+def load_matrix(w: Warp, mask: int, address: lanes.Bits, shape: MatrixShape, at: int) -> tuple[NDArray[np.uint32], ...]:
+    """Execute ``ldmatrix`` and return the registers in order. Raises Fault."""
     where = _addresses(w, mask, address, shape)
     shared = w.cta.shared
     access = shape.access
@@ -83,7 +81,7 @@ def load_matrix(w: Warp, mask: int, address: lanes.Bits, shape: Shape, at: int) 
         _check_packed(shared, index, pattern.offsets, shape)
     else:
         check_written(shared, index, pattern, access)
-    _count(w, "shared.load", pattern, index)
+    count(w, ("shared.load", pattern, index & 127))
     monitor = w.cta.launch.machine.monitor
     if monitor is not None:
         monitor.shared_accessed(w, at, shared, index, pattern, READ)
@@ -94,7 +92,7 @@ def load_matrix(w: Warp, mask: int, address: lanes.Bits, shape: Shape, at: int) 
 
 
 def fragments(rows: NDArray[np.uint8], kind: str, *, transposed: bool) -> NDArray[np.uint32]:
-    """Registers by (number, lane) of matrix rows of 16 bytes."""
+    """Return the registers, by (number, lane), that hold matrix rows of 16 bytes."""
     if kind == "m16n16":
         # (matrix, q, byte, half, g): register (matrix, half), lane (g, q), byte: the row within 4.
         parts = rows.reshape(-1, 4, 4, 2, 8).transpose(0, 3, 4, 1, 2)
@@ -106,7 +104,7 @@ def fragments(rows: NDArray[np.uint8], kind: str, *, transposed: bool) -> NDArra
 
 
 def matrix_rows(registers: NDArray[np.uint32], kind: str, *, transposed: bool) -> NDArray[np.uint8]:
-    """The matrix rows of 16 bytes that registers by (number, lane) stand for, as ``stmatrix`` stores them."""
+    """Return the matrix rows of 16 bytes that ``stmatrix`` stores from registers by (number, lane)."""
     if kind == "m16n8":
         # (matrix, g, q, half, row): row 2q + row, column g + 8 half.
         parts = registers.view(np.uint8).reshape(-1, 8, 4, 2, 2).transpose(0, 2, 4, 3, 1)
@@ -118,14 +116,14 @@ def matrix_rows(registers: NDArray[np.uint32], kind: str, *, transposed: bool) -
 
 
 def store_matrix(
-    w: Warp, mask: int, address: lanes.Bits, values: tuple[lanes.Bits, ...], shape: Shape, at: int
+    w: Warp, mask: int, address: lanes.Bits, values: tuple[lanes.Bits, ...], shape: MatrixShape, at: int
 ) -> None:
-    """Store the registers. Raises Fault; two rows at one address with different bytes are a finding."""
+    """Execute ``stmatrix``. Two rows at one address with different bytes are a finding. Raises Fault."""
     where = _addresses(w, mask, address, shape)
     shared = w.cta.shared
     access = shape.access
     index, pattern = locate_shared(shape.mask, where, shared, access)
-    _count(w, "shared.store", pattern, index)
+    count(w, ("shared.store", pattern, index & 127))
     monitor = w.cta.launch.machine.monitor
     if monitor is not None:
         monitor.shared_accessed(w, at, shared, index, pattern, WRITE)
@@ -137,20 +135,20 @@ def store_matrix(
     mark_written(shared, index, pattern, access)
     w.cta.launch.machine.changes += 1
     if pattern.distinct != shape.rows:
-        kept = gather(shared.data, index, pattern, access).view(np.uint8).reshape(-1, 16)
-        lost = (kept != rows).any(axis=1)
+        present = gather(shared.data, index, pattern, access).view(np.uint8).reshape(-1, 16)
+        lost = (present != rows).any(axis=1)
         if lost.any():
             lane = int(np.argmax(lost))
             w.cta.launch.report(
                 "lanes-race",
-                f"{access.opcode}: the row of lane {lane} at byte {index + int(pattern.offsets[lane])} of shared "
-                "memory is also another lane's, with different bytes",
-                hint="look at the addresses that the lanes give: one for each row of each matrix",
+                f"{access.opcode}: another lane writes different bytes to the row of lane {lane} at byte "
+                f"{index + int(pattern.offsets[lane])} of shared memory",
+                hint="check the lanes' addresses: each row of each matrix needs its own",
             )
 
 
 def move_matrix(mask: int, value: lanes.Bits, opcode: str) -> NDArray[np.uint32]:
-    """The transposed 8 by 8 matrix of 16-bit elements."""
+    """Execute ``movmatrix``: transpose an 8 by 8 matrix of 16-bit elements. Raises Fault."""
     _all_lanes(mask, opcode)
     registers = np.ascontiguousarray(lanes.spread(value, 32)).reshape(1, 32)
     elements = registers.view(np.uint16).reshape(8, 8).T
@@ -162,40 +160,33 @@ def _all_lanes(mask: int, opcode: str) -> None:
         raise Fault(
             "divergence",
             f"{opcode}: only lanes {mask:#010x} of the warp execute it",
-            hint="an instruction with .sync.aligned needs all 32 lanes; look at the branch or predicate around it",
+            hint="an instruction with .sync.aligned needs all 32 lanes; check the branch or predicate around it",
         )
 
 
-def _addresses(w: Warp, mask: int, address: lanes.Bits, shape: Shape) -> NDArray[Any]:
+def _addresses(w: Warp, mask: int, address: lanes.Bits, shape: MatrixShape) -> NDArray[Any]:
     _all_lanes(mask, shape.access.opcode)
-    where = address if isinstance(address, np.ndarray) else np.full(32, address, np.uint64)
+    where = lanes.spread(address, 64)
     if shape.generic:
         used = where[: shape.rows]
         if (used < np.uint64(SHARED_WINDOW)).any():
             lane = int(np.argmax(used < np.uint64(SHARED_WINDOW)))
             raise Fault(
                 "out-of-bounds",
-                f"{shape.access.opcode}: lane {lane}'s generic address {int(used[lane]):#x} is not one of shared "
-                "memory",
-                hint="the address must be a shared one, or a generic one made by cvta.shared",
+                f"{shape.access.opcode}: lane {lane}'s generic address {int(used[lane]):#x} is not in shared memory",
+                hint="the address must be a shared address, or a generic one made by cvta.shared",
             )
         where = (where & np.uint64(0xFFFF_FFFF)).astype(np.uint32)
     return where
 
 
-def _count(w: Warp, what: str, pattern: Any, index: int) -> None:
-    tally = w.cta.units.get(Tally) or w.cta.unit(Tally)
-    key = (what, pattern, index & 127)
-    tally[key] = tally.get(key, 0) + 1
-
-
-def _check_packed(shared: Any, index: int, offsets: NDArray[Any], shape: Shape) -> None:
+def _check_packed(shared: SharedMemory, index: int, offsets: NDArray[Any], shape: MatrixShape) -> None:
     for lane, offset in enumerate(offsets.tolist()):
         shared.read(index + offset, 2 * shape.packed, what=f"{shape.access.opcode}, lane {lane}")
 
 
 def _unpacked(rows: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """16 elements of 4 or 6 bits at the start of each row, as bytes."""
+    """Expand the 16 elements of 4 or 6 bits at the start of each row to bytes."""
     stream = np.unpackbits(rows[:, : 2 * bits], axis=1, bitorder="little").reshape(-1, 16, bits)
     whole = np.zeros((rows.shape[0], 16, 8), np.uint8)
     whole[:, :, :bits] = stream
@@ -215,29 +206,29 @@ _LOADS = {
     ("m8n16", False, "b4x16_p64"): 1,
     ("m8n16", False, "b6x16_p32"): 1,
 }
-"""Registers a matrix, by shape, transposition and source format."""
+"""Registers per matrix, by shape, transposition and source format."""
 _STORES = {("m8n8", False, "b16"): 1, ("m8n8", True, "b16"): 1, ("m16n8", True, "b8"): 1}
 
 
-def _shape(ins: Instruction, table: Mapping[tuple[str, bool, str], int], registers: Operand) -> Shape:
-    """The shape, checked against the number of registers. Raises Unsupported."""
+def _shape(ins: Instruction, table: Mapping[tuple[str, bool, str], int], registers: Operand) -> MatrixShape:
+    """Parse the modifiers and check the number of registers. Raises Unsupported."""
     parts = list(ins.parts[1:])
     if parts[:2] != ["sync", "aligned"]:
         raise Unsupported(f"{ins.opcode}: .sync.aligned is required")
     rest = parts[2:]
     source = rest.pop() if rest else ""
     if source in _PACKED and (not rest or rest.pop() != "b8x16"):
-        raise Unsupported(f"{ins.opcode}: a packed source goes to .b8x16")
-    found: dict[str, str] = {}
+        raise Unsupported(f"{ins.opcode}: a packed source needs .b8x16")
+    slots: dict[str, str] = {}
     for part in rest:
         kinds = {"trans": "trans", "shared": "space", "shared::cta": "space"}
         slot = "number" if part in _NUMBERS else kinds.get(part, "shape" if part[:1] == "m" else "")
-        if not slot or slot in found:
+        if not slot or slot in slots:
             raise Unsupported(f"{ins.opcode}: .{part} is not modelled")
-        found[slot] = part
-    if "number" not in found or "shape" not in found:
+        slots[slot] = part
+    if "number" not in slots or "shape" not in slots:
         raise Unsupported(f"{ins.opcode}: the shape or the number of matrices is missing")
-    kind, number, transposed = found["shape"], _NUMBERS[found["number"]], "trans" in found
+    kind, number, transposed = slots["shape"], _NUMBERS[slots["number"]], "trans" in slots
     each = table.get((kind, transposed, source))
     if each is None or (kind == "m16n16" and number > 2):
         raise Unsupported(f"{ins.opcode}: no such shape, transposition and type")
@@ -245,19 +236,19 @@ def _shape(ins: Instruction, table: Mapping[tuple[str, bool, str], int], registe
     if given != each * number:
         raise Unsupported(f"{ins.opcode}: {given} registers, expected {each * number}")
     rows = (16 if kind == "m16n16" else 8) * number
-    return Shape(
+    return MatrixShape(
         kind=kind,
         rows=rows,
         transposed=transposed,
         packed=_PACKED.get(source, 0),
-        generic="space" not in found,
+        generic="space" not in slots,
         access=Access(ins.opcode, "shared", 32, 4),
         mask=(1 << rows) - 1,
     )
 
 
-def _addressed(shape: Shape, address: Operand) -> Shape:
-    """Without a state space the address is generic, but 32 bits can only be a shared one (DSL 4.4 writes it so)."""
+def _addressed(shape: MatrixShape, address: Operand) -> MatrixShape:
+    """Take a 32-bit register without a state space for a shared address, as the DSL 4.4 spells it."""
     base = address.base if isinstance(address, Address) else None
     if isinstance(base, Register) and base.bits == 32:
         return replace(shape, generic=False)

@@ -1,12 +1,12 @@
-"""What an atomic operation does to one element, for integers and for arrays of bit patterns (PTX ISA, "atom", "red").
+"""Atomic operations on one element, for integers and for arrays of bit patterns (PTX ISA, "atom", "red").
 
-- ``inc`` wraps to 0 at its operand, ``dec`` wraps to its operand at 0 or above it; both are unsigned 32-bit.
-- ``cas`` takes two operands: the value to compare with, and the new one.
+- ``inc`` wraps to 0 at its operand; ``dec`` wraps to its operand at 0 or above it. Both are unsigned 32-bit.
+- ``cas`` has two operands: the value to compare with, and the new value.
 - Floating-point ``add`` rounds to nearest even. ``add.f32`` on global memory flushes subnormal inputs and results to
-  zero of their sign, on shared memory it does not; ``f64`` and ``.noftz`` halves never flush.
-- A NaN result is 0x7FFFFFFF, 0x7FFF or 0x7FF8000000000000, as ``add`` gives it; that atomics give the same is assumed,
-  the ISA does not say which NaN they leave.
-- ``min`` and ``max`` of halves give the operand that is no NaN, and order -0 below +0, as ``min.f16`` does.
+  zero of the same sign; on shared memory it does not. ``f64`` and ``.noftz`` halves never flush.
+- A NaN result is 0x7FFFFFFF, 0x7FFF or 0x7FF8000000000000, as for ``add``. This is assumed: the ISA does not specify
+  the NaN of an atomic.
+- ``min`` and ``max`` of halves return the operand that is not NaN, and order -0 below +0, as ``min.f16`` does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _signed(value: int, bits: int) -> int:
     return value - (value >> (bits - 1) << bits)
 
 
-# Every function takes all four, so that the caller need not know which it wants.
+# Every function has all four parameters, so that the caller is the same for all.
 INTEGER: dict[str, Scalar] = {
     "add": lambda o, b, _c, n: (o + b) & ((1 << n) - 1),
     "inc": lambda o, b, _c, _n: 0 if o >= b else o + 1,
@@ -42,11 +42,11 @@ INTEGER: dict[str, Scalar] = {
     "exch": lambda _o, b, _c, _n: b,
     "cas": lambda o, b, c, _n: c if o == b else o,
 }
-"""By name; ``smin`` and ``smax`` are those of signed types."""
+"""Integer operations by name; ``smin`` and ``smax`` compare signed values."""
 
 
 def integer_arrays(name: str, old: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
-    """The same, element by element of arrays of one unsigned type."""
+    """Apply an integer operation to each element of arrays of one unsigned type."""
     one = old.dtype.type(1)
     if name in ("smin", "smax"):
         signed = f"i{old.dtype.itemsize}"
@@ -58,8 +58,8 @@ def integer_arrays(name: str, old: NDArray[Any], b: NDArray[Any], c: NDArray[Any
     if name == "dec":
         return np.where((old == 0) | (old > b), b, old - one)
     if name == "exch":
-        kept: NDArray[Any] = b.copy()
-        return kept
+        exchanged: NDArray[Any] = b.copy()
+        return exchanged
     if name == "cas":
         return np.where(old == b, c, old)
     functions: dict[str, Any] = {
@@ -75,7 +75,7 @@ def integer_arrays(name: str, old: NDArray[Any], b: NDArray[Any], c: NDArray[Any
 
 
 def real(name: str, kind: str, old: NDArray[Any], b: NDArray[Any], *, flush: bool) -> NDArray[Any]:
-    """``add``, ``min`` or ``max`` of patterns of ``f16``, ``bf16``, ``f32`` or ``f64``."""
+    """Apply ``add``, ``min`` or ``max`` to bit patterns of ``f16``, ``bf16``, ``f32`` or ``f64``."""
     x, y = _widen(old, kind, flush), _widen(b, kind, flush)
     with np.errstate(all="ignore"):
         if name == "add":
@@ -102,10 +102,12 @@ def _narrow(value: NDArray[Any], kind: str, flush: bool) -> NDArray[Any]:
     if kind == "f64":
         return np.where(nan, np.uint64(0x7FF8_0000_0000_0000), value.view(np.uint64))
     if kind == "f16":
-        # A sum of two halves rounded to 24 bits and then to 11 is the sum rounded once (24 >= 2 * 11 + 2).
+        # Rounding the sum to 24 bits and then to 11 equals rounding once: double rounding of an add is innocuous if
+        # the wider significand has at least 2p + 2 bits (24 = 2 * 11 + 2).
         return np.where(nan, np.uint16(0x7FFF), value.astype(np.float16).view(np.uint16))
     bits = value.view(np.uint32)
     if kind == "bf16":
+        # Round to nearest even by adding 0x7FFF plus the lowest bit that remains.
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
         return np.where(nan, np.uint16(0x7FFF), rounded.astype(np.uint16))
     return np.where(nan, np.uint32(0x7FFF_FFFF), _flushed(bits) if flush else bits)

@@ -1,8 +1,8 @@
-"""Vector loads of which some elements go to registers that no instruction reads.
+"""Vector loads with elements whose registers are never read.
 
-LLVM joins loads of neighbours and loads what lies in the gaps with them, into registers that it never uses. Nothing
-comes of those elements, so that it is no finding that nothing wrote them, or that another warp writes them now: only
-the elements that are used are accesses. What the instruction costs is counted for the whole vector.
+LLVM merges loads of neighbouring elements and also loads the gaps between them, into registers that it never uses. An
+unused element cannot affect a result, so unwritten bytes and races are checked for the used elements only. The cost is
+counted for the whole vector.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.memory.access import Access
 from pytest_nvfp4.sim.memory.pattern import pattern_of
 from pytest_nvfp4.sim.memory.read import READERS
-from pytest_nvfp4.sim.memory.tally import Tally
+from pytest_nvfp4.sim.memory.tally import Key, Tally
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
@@ -25,33 +25,33 @@ SPACES = frozenset({"global", "shared"})
 """State spaces in which a load is split."""
 
 Part = tuple[int, Access]
-"""An element that is used: its number, and the access to it alone."""
+"""Number of a used element, and the access to that element."""
 
 
 def read_partly(
     w: Warp, mask: int, address: lanes.Bits, access: Access, parts: Sequence[Part], at: int
 ) -> tuple[lanes.Bits, ...]:
-    """Load the elements of ``parts``; the others are 0. Raises Fault, for an address of the whole vector too."""
+    """Load the elements of ``parts``; the others are 0. Raises Fault, also if the whole vector is misaligned."""
     cta = w.cta
     tally = cta.units.get(Tally) or cta.unit(Tally)
     size = access.size
-    low: int
-    if address.__class__ is int:
-        low, key = address, (f"{access.space}.load", size)
+    key: Key
+    if isinstance(address, int):
+        aligned, key = address % size == 0, (f"{access.space}.load", size)
     else:
-        base, pattern = pattern_of(address, mask, size)  # type: ignore[arg-type]
+        base, pattern = pattern_of(address, mask, size)
         low = base + pattern.low
-        key = (f"{access.space}.load", pattern, low & (31 if access.space == "global" else 127))  # type: ignore[assignment]
+        aligned = pattern.aligned and low % size == 0
+        key = (f"{access.space}.load", pattern, low & (31 if access.space == "global" else 127))
     reader = READERS[access.space]
-    if low % size or (address.__class__ is not int and not pattern.aligned):
-        reader(w, mask, address, access, at)  # says what is misaligned
-    found: list[Any] = [0] * access.count
-    cta.units[Tally] = Tally(cta)
+    if not aligned:
+        reader(w, mask, address, access, at)  # raises the fault
+    elements: list[Any] = [0] * access.count
+    cta.units[Tally] = Tally(cta)  # the loads of single elements are not counted
     try:
         for number, part in parts:
-            where = address + number * part.size
-            found[number] = reader(w, mask, where, part, at)
+            elements[number] = reader(w, mask, address + number * part.size, part, at)
     finally:
         cta.units[Tally] = tally
-    tally[key] = tally.get(key, 0) + 1
-    return tuple(found)
+    tally[key] += 1
+    return tuple(elements)

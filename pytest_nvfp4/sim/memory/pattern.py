@@ -1,34 +1,45 @@
-"""The shape of one access of a warp: its lanes' addresses relative to the first, and what that shape costs.
+"""Pattern of a warp's access: its lanes' addresses relative to the first, and the cost of that pattern.
 
-A kernel's accesses repeat a few shapes at many places, so everything that follows from the shape alone (bounds, whether
-two lanes meet, sectors, bank conflicts) is worked out once and found again by the bytes of the relative addresses.
+A kernel's accesses repeat a few patterns at many addresses. Everything that depends on the pattern alone (bounds,
+coinciding lanes, sectors, bank conflicts) is therefore computed once and cached by the bytes of the relative addresses.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim import lanes
 
-__all__ = ["Pattern", "pattern_of"]
+__all__ = ["ONE_PASS", "Pattern", "Wavefronts", "pattern_of"]
+
+
+class Wavefronts(NamedTuple):
+    """Passes through the shared-memory banks: taken, and the fewest possible."""
+
+    taken: int
+    least: int
+
+
+ONE_PASS = Wavefronts(1, 1)
 
 
 class Pattern:
     """``size`` bytes at each of the active lanes' addresses.
 
     Attributes:
-        active: The lanes, ascending.
+        active: Active lanes, ascending.
         offsets: Bytes from the lowest address, by active lane.
-        low: The lowest address less the first active lane's (0 or negative).
-        span: Bytes from the lowest address to the end of the highest.
-        aligned: Every offset is a multiple of ``size``; then ``index`` counts items of ``size`` bytes.
-        dense: The lanes' items lie one after the other, in order.
-        same: All lanes have one address.
-        distinct: Number of different addresses.
+        low: Lowest address minus the first active lane's (0 or negative).
+        span: Bytes from the lowest address to the end of the highest item.
+        aligned: Whether every offset is a multiple of ``size``.
+        index: Offsets in items of ``size`` bytes, if aligned.
+        dense: Whether the lanes' items are contiguous and in lane order.
+        same: Whether all lanes have one address.
+        distinct: Number of distinct addresses.
     """
 
     __slots__ = (
@@ -50,38 +61,39 @@ class Pattern:
         self.same = self.span == size
         self.distinct = len(np.unique(self.offsets))
         self._sectors: dict[int, int] = {}
-        self._wavefronts: dict[int, tuple[int, int]] = {}
+        self._wavefronts: dict[int, Wavefronts] = {}
 
     @property
     def bytes_touched(self) -> int:
-        """Different bytes."""
+        """Number of distinct bytes."""
         return self.distinct * self.size
 
     @property
     def least_sectors(self) -> int:
-        """32-byte sectors that would hold those bytes if they lay together."""
+        """Number of 32-byte sectors if those bytes were contiguous."""
         return -(-self.bytes_touched // 32)
 
     def sectors(self, low: int) -> int:
-        """32-byte sectors touched when the lowest address is ``low``."""
+        """Return the number of 32-byte sectors touched if the lowest address is ``low``."""
         residue = low & 31
-        found = self._sectors.get(residue)
-        if found is None:
+        sectors = self._sectors.get(residue)
+        if sectors is None:
             first = (self.offsets + residue) >> 5
             last = (self.offsets + residue + self.size - 1) >> 5
-            found = self._sectors[residue] = len(np.union1d(first, last))
-        return found
+            sectors = self._sectors[residue] = len(np.union1d(first, last))
+        return sectors
 
-    def wavefronts(self, low: int) -> tuple[int, int]:
-        """Passes through the 32 banks of 4 bytes that a shared access takes, and the fewest it could take.
+    def wavefronts(self, low: int) -> Wavefronts:
+        """Return the passes of a shared access through the 32 banks of 4 bytes if the lowest address is ``low``.
 
-        A pass serves a whole warp for items of up to 4 bytes, half a warp for 8 and a quarter for 16 (the rule of the
-        CUDA C++ Programming Guide's "Shared Memory" of compute capability 5.x and on; lanes that name one word share
-        it). Part of the warp that has no active lane takes no pass.
+        A pass serves a whole warp for items of up to 4 bytes, half a warp for 8 and a quarter for 16 (CUDA C++
+        Programming Guide, "Shared Memory" of compute capability 5.x and later). Within a pass, the bank with the most
+        distinct words sets the number of wavefronts; lanes that access one word share it. A part of the warp without
+        an active lane takes no pass.
         """
         residue = low & 127
-        found = self._wavefronts.get(residue)
-        if found is None:
+        passes = self._wavefronts.get(residue)
+        if passes is None:
             lanes_a_pass = 32 // max(1, self.size // 4)
             words = max(1, self.size // 4)
             total = least = 0
@@ -93,8 +105,8 @@ class Pattern:
                 word = np.unique(first[:, None] + np.arange(words))
                 total += int(np.bincount(word & 31).max())
                 least += 1
-            found = self._wavefronts[residue] = (total, least)
-        return found
+            passes = self._wavefronts[residue] = Wavefronts(total, least)
+        return passes
 
 
 @lru_cache(maxsize=1 << 14)
@@ -104,7 +116,7 @@ def _pattern(relative: bytes, mask: int, size: int) -> Pattern:
 
 
 def pattern_of(address: NDArray[Any], mask: int, size: int) -> tuple[int, Pattern]:
-    """The first active lane's address, and the pattern, of an array of 32 addresses (uint32 or uint64)."""
+    """Return the first active lane's address and the pattern of 32 addresses (uint32 or uint64)."""
     if mask != lanes.FULL:
         address = address[lanes.bools(mask)]
     base = address[0]

@@ -1,9 +1,9 @@
-"""How a warp reads memory: one address for all lanes, or one a lane, in any state space.
+"""Loads of a warp from any state space, with one address for all lanes or one per lane.
 
-Checked always: bounds by tensor, alignment (PTX ISA, "Addresses as Operands": natural, to the size of the whole access,
-vectors included), bytes that nothing wrote, bytes of mbarriers. A load of shared memory that nothing wrote is a finding
-that does not stop the kernel, and gives what lies there (NVIDIA's kernels have CTAs that load so, and end without a use
-of it); bytes of a copy under way are a fault. Counted: requests, sectors, bank conflicts (``tally``).
+Every load checks the bounds of the tensor, the alignment (PTX ISA, "Addresses as Operands": the address is a multiple
+of the size of the whole access, vectors included), and that the bytes were written and belong to no mbarrier. A load of
+unwritten shared memory is a finding that does not stop the kernel: some CTAs of NVIDIA's kernels load such bytes and
+never use them. Bytes of a copy in flight are a fault. ``Tally`` counts requests, sectors and bank conflicts.
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.memory.access import Access, Values, by_rank, by_space, misaligned
+from pytest_nvfp4.sim.memory.access import READ, Access, Values, by_rank, by_space, join, misaligned
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW, LocalMemory
-from pytest_nvfp4.sim.memory.locate import by_region, check_written, count, gather, locate_global, locate_shared
+from pytest_nvfp4.sim.memory.locate import (
+    by_region,
+    check_written,
+    count,
+    gather,
+    locate_global,
+    locate_peer,
+    locate_shared,
+)
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW, SharedMemory
 from pytest_nvfp4.sim.memory.tally import Tally
-from pytest_nvfp4.sim.monitor import READ
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
@@ -33,12 +40,12 @@ _SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 
 
 def read(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int) -> Values:
-    """Load: the register's value (a tuple for a vector). Raises Fault."""
+    """Load and return the register's value (a tuple for a vector). Raises Fault."""
     return READERS[access.space](w, mask, address, access, at)
 
 
 def read_global(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int) -> Values:
-    """``ld.global``, ``ld.const`` and ``ld.param`` of an address."""
+    """Execute ``ld.global``, ``ld.const``, or ``ld.param`` of an address."""
     if address.__class__ is not int:
         return _read_global_lanes(w, mask, address, access, at)  # type: ignore[arg-type]
     size = access.size
@@ -50,25 +57,23 @@ def read_global(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int
         region = memory.region(address, size, write=False, what=access.opcode)
         offset = address - region.start
     if address % size:
-        raise misaligned(access, address, None, region.say(address))
+        raise misaligned(access, address, None, region.place(address))
     if region.initialised is not None:
         memory.check_initialised(region, offset, size, what=access.opcode)
     if access.read_only and region.owner is not None:
         _refuse_written(region, offset, size, access)
     cta = w.cta
-    tally = cta.units.get(Tally) or cta.unit(Tally)
-    key = access.load
-    tally[key] = tally.get(key, 0) + 1
+    (cta.units.get(Tally) or cta.unit(Tally))[access.load] += 1
     if machine.monitor is not None:
         machine.monitor.global_accessed(w, at, region, offset, size, READ, mask)
-    found = access.unpack(region.raw, offset)
+    elements = access.unpack(region.raw, offset)
     if access.elements == 1 and not access.signed:
-        return found[0]  # type: ignore[no-any-return]
-    return _finish(found, access)
+        return elements[0]  # type: ignore[no-any-return]
+    return _extend(elements, access)
 
 
 def read_shared(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int) -> Values:
-    """``ld.shared``: the CTA's own shared memory."""
+    """Execute ``ld.shared``, a load of the CTA's own shared memory."""
     cta = w.cta
     shared = cta.shared
     if address.__class__ is not int:
@@ -86,75 +91,65 @@ def read_shared(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int
         try:
             shared.read(index, size, what=access.opcode)
         except Fault as fault:
-            _note_unwritten(w, fault)
-    tally = cta.units.get(Tally) or cta.unit(Tally)
-    key = access.loads
-    tally[key] = tally.get(key, 0) + 1
+            _report_unwritten(w, fault)
+    (cta.units.get(Tally) or cta.unit(Tally))[access.loads] += 1
     monitor = cta.launch.machine.monitor
     if monitor is not None:
         monitor.shared_accessed(w, at, shared, index, size, READ, mask)
-    found = access.unpack(shared.raw, index)
+    elements = access.unpack(shared.raw, index)
     if access.elements == 1 and not access.signed:
-        return found[0]  # type: ignore[no-any-return]
-    return _finish(found, access)
+        return elements[0]  # type: ignore[no-any-return]
+    return _extend(elements, access)
 
 
 def read_cluster(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int) -> Values:
-    """``ld.shared::cluster``: any CTA's shared memory."""
+    """Execute ``ld.shared::cluster``, a load of any CTA's shared memory."""
     rank = w.cta.rank
     if address.__class__ is int:
         if address >> RANK_SHIFT == rank:
             return read_shared(w, mask, address, access, at)
-        shared = w.cta.owner_of(address, what=access.opcode).shared
-        index = shared.index(address, access.size, what=access.opcode)
-        if index % access.size:
-            raise misaligned(access, address, None, f"byte {index} of CTA {shared.rank}'s shared memory")
-        shared.refuse_opaque(index, index + access.size, what=access.opcode)
+        shared, index = locate_peer(w, address, access)
         try:
             shared.read(index, access.size, what=access.opcode)
         except Fault as fault:
-            _note_unwritten(w, fault)
-        count(w, "cluster.load", access.size)
+            _report_unwritten(w, fault)
+        count(w, ("cluster.load", access.size))
         monitor = w.cta.launch.machine.monitor
         if monitor is not None:
             monitor.shared_accessed(w, at, shared, index, access.size, READ, mask)
-        return _finish(access.unpack(shared.raw, index), access)
+        return _extend(access.unpack(shared.raw, index), access)
     parts = []
     for owner, part in by_rank(address, mask):  # type: ignore[arg-type]
-        if owner == rank:
-            parts.append((part, _read_shared_lanes(w, part, address, w.cta.shared, access, "shared.load", at)))  # type: ignore[arg-type]
-        else:
-            shared = w.cta.peer(owner, what=access.opcode).shared
-            parts.append((part, _read_shared_lanes(w, part, address, shared, access, "cluster.load", at)))  # type: ignore[arg-type]
-    return _join(parts, access)
+        shared = w.cta.shared if owner == rank else w.cta.peer(owner, what=access.opcode).shared
+        counter = "shared.load" if owner == rank else "cluster.load"
+        parts.append((part, _read_shared_lanes(w, part, address, shared, access, counter, at)))  # type: ignore[arg-type]
+    return join(parts, access.register)
 
 
 def read_local(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int) -> Values:
-    """``ld.local``: each thread's own bytes, so the result differs by lane even at one address."""
+    """Execute ``ld.local``. Each thread has its own bytes, so the result differs by lane even at one address."""
     data = w.unit(LocalMemory).read_lanes(mask, address, access.size, what=access.opcode)
-    count(w, "local.load", access.size)
+    count(w, ("local.load", access.size))
     return _columns(data.reshape(-1), mask, access)
 
 
 def read_generic(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int) -> Values:
-    """``ld`` of a generic address: by window, lane by lane."""
+    """Execute ``ld`` of a generic address: each lane reads the state space of its address's window."""
     if address.__class__ is int:
         if address < LOCAL_WINDOW:
             return read_global(w, mask, address, access, at)
         if address >= SHARED_WINDOW:
             return read_cluster(w, mask, address & 0xFFFF_FFFF, access, at)
         return read_local(w, mask, address, access, at)
-    return _join(
-        [(part, reader(w, part, where, access, at)) for reader, part, where in by_space(address, mask, READERS)],  # type: ignore[arg-type]
-        access,
-    )
+    parts = by_space(address, mask, READERS)  # type: ignore[arg-type]
+    return join([(part, reader(w, part, where, access, at)) for reader, part, where in parts], access.register)
 
 
 def _read_global_lanes(w: Warp, mask: int, address: NDArray[Any], access: Access, at: int) -> Values:
     located = locate_global(w, mask, address, access, write=False)
     if located is None:
         parts = by_region(w, mask, address, access, write=False)
-        return _join([(part, _read_global_lanes(w, part, address, access, at)) for part in parts], access)
+        return join([(part, _read_global_lanes(w, part, address, access, at)) for part in parts], access.register)
     region, offset, pattern, low = located
     if region.initialised is not None:
         for part in pattern.offsets:
@@ -163,46 +158,42 @@ def _read_global_lanes(w: Warp, mask: int, address: NDArray[Any], access: Access
         for part in pattern.offsets:
             _refuse_written(region, offset + int(part), access.size, access)
     cta = w.cta
-    tally = cta.units.get(Tally) or cta.unit(Tally)
-    key = ("global.load", pattern, low & 31)
-    tally[key] = tally.get(key, 0) + 1
+    (cta.units.get(Tally) or cta.unit(Tally))["global.load", pattern, low & 31] += 1
     monitor = cta.launch.machine.monitor
     if monitor is not None:
         monitor.global_accessed(w, at, region, offset, pattern, READ)
     if pattern.same:
-        return _finish(access.unpack(region.raw, offset), access)
+        return _extend(access.unpack(region.raw, offset), access)
     return _columns(gather(region.data, offset, pattern, access), mask, access)
 
 
 def _read_shared_lanes(
-    w: Warp, mask: int, address: NDArray[Any], shared: SharedMemory, access: Access, what: str, at: int
+    w: Warp, mask: int, address: NDArray[Any], shared: SharedMemory, access: Access, counter: str, at: int
 ) -> Values:
     index, pattern = locate_shared(mask, address, shared, access)
     try:
         check_written(shared, index, pattern, access)
     except Fault as fault:
-        _note_unwritten(w, fault)
+        _report_unwritten(w, fault)
     cta = w.cta
-    tally = cta.units.get(Tally) or cta.unit(Tally)
-    key = (what, pattern, index & 127)
-    tally[key] = tally.get(key, 0) + 1
+    (cta.units.get(Tally) or cta.unit(Tally))[counter, pattern, index & 127] += 1
     monitor = cta.launch.machine.monitor
     if monitor is not None:
         monitor.shared_accessed(w, at, shared, index, pattern, READ)
     if pattern.same:
-        return _finish(access.unpack(shared.raw, index), access)
+        return _extend(access.unpack(shared.raw, index), access)
     return _columns(gather(shared.data, index, pattern, access), mask, access)
 
 
-def _note_unwritten(w: Warp, fault: Fault) -> None:
-    """Note a load of shared memory that nothing wrote, and go on. Raises the fault if a copy is under way there."""
+def _report_unwritten(w: Warp, fault: Fault) -> None:
+    """Report a load of unwritten shared memory as a finding. Raise the fault if a copy to it is in flight."""
     if fault.kind != "uninitialised":
         raise fault
     w.cta.launch.report(fault.kind, fault.message, hint=fault.hint)
 
 
 def _columns(data: NDArray[Any], mask: int, access: Access) -> Values:
-    """The active lanes' items as register values: widened, in their lanes, element by element."""
+    """Convert the active lanes' items to register values: widened, in their lanes, one array per element."""
     bits, count = access.bits, access.elements
     if bits == 128:
         return _columns_128(data, mask)
@@ -232,30 +223,14 @@ def _columns_128(data: NDArray[Any], mask: int) -> Values:
     return whole
 
 
-def _finish(found: tuple[int, ...], access: Access) -> Values:
-    """Elements of one address as register values."""
+def _extend(elements: tuple[int, ...], access: Access) -> Values:
+    """Convert the elements at one address to register values: joined to 128 bits, or sign-extended."""
     if access.bits == 128:
-        return found[0] | found[1] << 64
+        return elements[0] | elements[1] << 64
     if access.signed:
         narrow = (1 << access.register) - 1
-        found = tuple(value & narrow for value in found)
-    return found[0] if access.elements == 1 else found
-
-
-def _join(parts: list[tuple[int, Values]], access: Access) -> Values:
-    """Loads of several parts of a mask as one."""
-    if len(parts) == 1:
-        return parts[0][1]
-    register = access.register
-    mask, whole = parts[0]
-    for part, values in parts[1:]:
-        if isinstance(whole, tuple):
-            assert isinstance(values, tuple)
-            whole = tuple(lanes.merge(part, new, old, register) for new, old in zip(values, whole, strict=True))
-        else:
-            whole = lanes.merge(part, values, whole, register)  # type: ignore[arg-type]
-        mask |= part
-    return whole
+        elements = tuple(value & narrow for value in elements)
+    return elements[0] if access.elements == 1 else elements
 
 
 def _refuse_written(region: Region, offset: int, size: int, access: Access) -> None:
@@ -266,8 +241,9 @@ def _refuse_written(region: Region, offset: int, size: int, access: Access) -> N
         writer = int(part.max()) - region.launch_base
         raise Fault(
             "non-coherent",
-            f"{access.opcode}: reads {region.say(region.start + offset)}, which CTA {writer} of this launch wrote",
-            hint="the non-coherent path (.nc) is for memory that nobody writes while the kernel runs",
+            f"{access.opcode}: reads {region.place(region.start + offset)}, which CTA {writer} of this launch wrote",
+            # PTX ISA, "ld.global.nc": the memory is read-only for the duration of the kernel.
+            hint="the non-coherent path (.nc) is for memory that no thread writes while the kernel runs",
         )
 
 

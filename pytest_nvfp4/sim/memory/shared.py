@@ -1,33 +1,45 @@
-"""A CTA's shared memory: bytes, which of them were written, and which belong to an mbarrier.
+"""A CTA's shared memory: bytes, and records of those that were written and those that belong to an mbarrier.
 
-Addresses are 32-bit: the CTA's rank in its cluster in bits 24 and up, the offset in the window below (observed in the
-masks that CUTLASS applies to reach a peer CTA's barrier). The first 1,024 bytes are the system's from sm_90 on (from
-the CUBIN's section sizes), so the kernel's variables start at offset 1,024. Bytes are uninitialised until written; a
-read of one is a fault (PTX ISA, "Shared State Space": no initial value).
+Addresses are 32-bit: the CTA's rank in its cluster in bits 24 and up, the offset in the window below (as in the masks
+with which CUTLASS addresses a peer CTA's barrier). From sm_90 on, the system reserves the first 1,024 bytes (taken from
+the CUBIN's section sizes), so the kernel's variables start at offset 1,024. Bytes have no initial value (PTX ISA,
+"Shared State Space").
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
 
-__all__ = ["RANK_SHIFT", "RESERVED", "SHARED_WINDOW", "Opaque", "SharedMemory"]
+__all__ = ["RANK_SHIFT", "RESERVED", "SHARED_WINDOW", "InFlight", "Opaque", "SharedMemory"]
 
 RESERVED = 1024
-"""Bytes at the start of the window that are the system's."""
+"""Bytes at the start of the window that the system reserves."""
 RANK_SHIFT = 24
 SHARED_WINDOW = 0xFFFF_0000_0000_0000
-"""Where the shared windows of a cluster lie among generic addresses; the low 32 bits are the shared address."""
+"""Generic address of shared address 0; the low 32 bits of a generic address are the shared address."""
 _OFFSET = (1 << RANK_SHIFT) - 1
 _POISON = 0xA5
+_HINT_SIZE = "check the smem argument of the launch and the offsets of the tensors in shared memory"
+
+
+class InFlight(NamedTuple):
+    """A copy to shared memory that has not arrived: its first index, bytes, and opcode."""
+
+    start: int
+    size: int
+    name: str
 
 
 class Opaque(dict[int, tuple[int, str]]):
-    """Objects by start index: ``(size, name)``. Every one lies in [low, high), which makes most checks one compare.
+    """Objects that only their own instructions may access: ``(size, name)`` by start index.
 
-    ``made`` counts the objects that were ever made: while it stays, nothing new can be in the way.
+    All objects lie in [low, high), which reduces most checks to one comparison. ``made`` counts the objects ever added:
+    while it is unchanged, a cached check stays valid.
     """
 
     low = 1 << 32
@@ -44,7 +56,7 @@ class Opaque(dict[int, tuple[int, str]]):
 class SharedMemory:
     """``size`` bytes of the kernel's shared memory, at window offsets ``RESERVED`` to ``RESERVED + size``.
 
-    Every method takes *indices* (0 for the kernel's first byte); ``index`` makes one from an address.
+    Methods take *indices* (0 is the kernel's first byte); ``index`` converts an address.
     """
 
     def __init__(self, size: int, *, rank: int) -> None:
@@ -58,15 +70,14 @@ class SharedMemory:
         """The same bytes for ``struct``."""
         self.written_raw = memoryview(self.written.view(np.uint8))  # type: ignore[arg-type]
         self.opaque = Opaque()
-        """Start index of an object that plain accesses must not touch, its size and what it is."""
-        self.in_flight: dict[object, tuple[int, int, str]] = {}
-        """By copy that has not arrived: start index, size, and what it is. Its bytes count as not written."""
+        self.in_flight: dict[object, InFlight] = {}
+        """Copies in flight; their bytes count as not written."""
 
     def index(self, address: int, size: int, *, what: str, align: int = 1) -> int:
-        """The index of a shared::cta address, checked: own window, in bounds for ``size`` bytes, aligned.
+        """Return the index of a shared::cta address with ``size`` bytes.
 
         Raises:
-            Fault: out-of-bounds, misaligned, or an address of another CTA of the cluster.
+            Fault: out of bounds, misaligned, or an address of another CTA of the cluster.
         """
         index = address - self.base
         if index >= 0 and index + size <= self.size:
@@ -76,25 +87,25 @@ class SharedMemory:
         if address >> RANK_SHIFT != self.rank:
             raise Fault(
                 "out-of-bounds",
-                f"{what}: shared address {address:#x} lies in CTA {address >> RANK_SHIFT} of the cluster, and this is "
+                f"{what}: shared address {address:#x} is in CTA {address >> RANK_SHIFT} of the cluster, and this is "
                 f"CTA {self.rank}",
                 hint="an address of another CTA needs a shared::cluster access (mapa)",
             )
         raise Fault(
             "out-of-bounds",
             f"{what}: bytes [{index}, {index + size}) of shared memory, and the kernel was launched with {self.size}",
-            hint="look at the smem argument of the launch and at the offsets of the tensors in shared memory",
+            hint=_HINT_SIZE,
         )
 
     def read(self, index: int, size: int, *, what: str) -> NDArray[np.uint8]:
-        """A view of ``size`` bytes, all of them written before. Raises Fault if one was not."""
+        """Return a view of ``size`` bytes. Raises Fault for a byte that was never written."""
         if not self.written[index : index + size].all():
             missing = index + int(np.argmin(self.written[index : index + size]))
             raise self.uninitialised(missing, what=what)
         return self.data[index : index + size]
 
     def write(self, index: int, data: NDArray[np.uint8], *, what: str) -> None:
-        """Write bytes at an index that was checked."""
+        """Write bytes at a checked index. Raises Fault if they overlap an mbarrier."""
         size = data.size
         if self.opaque:
             self.refuse_opaque(index, index + size, what=what)
@@ -102,7 +113,7 @@ class SharedMemory:
         self.written[index : index + size] = True
 
     def gather(self, indices: NDArray[np.intp], *, what: str) -> NDArray[np.uint8]:
-        """Bytes at indices (any shape). Raises Fault for one out of bounds or never written."""
+        """Return the bytes at indices of any shape. Raises Fault: out of bounds or never written."""
         self.check_bounds(indices, what=what)
         if not self.written[indices].all():
             flat = indices.ravel()
@@ -110,7 +121,7 @@ class SharedMemory:
         return self.data[indices]
 
     def scatter(self, indices: NDArray[np.intp], data: NDArray[np.uint8], *, what: str) -> None:
-        """Write bytes at indices (same shape). Raises Fault for one out of bounds or inside an mbarrier."""
+        """Write bytes at indices of the same shape. Raises Fault: out of bounds or inside an mbarrier."""
         self.check_bounds(indices, what=what)
         if self.opaque:
             low, high = int(indices.min()), int(indices.max()) + 1
@@ -121,18 +132,18 @@ class SharedMemory:
         self.written[indices] = True
 
     def check_bounds(self, indices: NDArray[np.intp], *, what: str) -> None:
-        """Raises Fault for an index outside the memory."""
+        """Raise Fault for an index outside the memory."""
         if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= self.size):
             flat = indices.ravel()
             bad = int(flat[np.argmax((flat < 0) | (flat >= self.size))])
             raise Fault(
                 "out-of-bounds",
                 f"{what}: byte {bad} of shared memory, and the kernel was launched with {self.size} bytes",
-                hint="look at the smem argument of the launch and at the offsets of the tensors in shared memory",
+                hint=_HINT_SIZE,
             )
 
     def refuse_opaque(self, low: int, high: int, *, what: str) -> None:
-        """Raises Fault if [low, high) touches an mbarrier or another opaque object."""
+        """Raise Fault if [low, high) overlaps an mbarrier or another opaque object."""
         if low >= self.opaque.high or high <= self.opaque.low:
             return
         for start, (size, name) in self.opaque.items():
@@ -144,18 +155,18 @@ class SharedMemory:
                 )
 
     def uninitialised(self, index: int, *, what: str) -> Fault:
-        """The fault of reading a byte that nothing wrote, or that a copy is about to write."""
-        for start, size, copy in self.in_flight.values():
-            if start <= index < start + size:
+        """Return the fault of reading a byte that was never written, or that a copy in flight will write."""
+        for copy in self.in_flight.values():
+            if copy.start <= index < copy.start + copy.size:
                 return Fault(
                     "in-flight",
-                    f"{what}: byte {index} of shared memory (address {self.base + index:#x}) has not arrived: {copy} "
-                    f"to bytes [{start}, {start + size}) is under way",
-                    hint="wait for the copy's mbarrier (the right one, in the right phase) or group before data are "
-                    "read",
+                    f"{what}: byte {index} of shared memory (address {self.base + index:#x}) has not arrived: "
+                    f"{copy.name} to bytes [{copy.start}, {copy.start + copy.size}) is in flight",
+                    hint="wait for the copy's mbarrier (the right one, in the right phase) or group before the data "
+                    "are read",
                 )
         return Fault(
             "uninitialised",
             f"{what}: byte {index} of shared memory (address {self.base + index:#x}) was never written",
-            hint="a load that was not waited for, a wrong stage, or a copy that is too small",
+            hint="possible causes: no wait for a load, a wrong stage, or a copy that is too small",
         )

@@ -1,8 +1,8 @@
 """Stores: ``st`` to every state space, ``st.async``, ``st.bulk`` (PTX ISA, "st", "st.async", "st.bulk").
 
-``st.async`` writes a CTA's shared memory of the cluster and completes its bytes on an mbarrier of the same CTA; it is
-asynchronous, in order per issuing warp. ``st.bulk`` fills shared memory with zeros: size and address are multiples of
-8.
+``st.async`` writes shared memory of a CTA of the cluster and signals the bytes to an mbarrier of that CTA; it is
+asynchronous, in order per issuing warp. ``st.bulk`` fills shared memory with zeros; size and address are multiples of
+8 bytes.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
-from pytest_nvfp4.sim.lanes import Bits, lanes
+from pytest_nvfp4.sim.lanes import Bits, lanes, value_in
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.memory.access import Access
+from pytest_nvfp4.sim.memory.access import WRITE, Access
 from pytest_nvfp4.sim.memory.forms import Form
-from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
+from pytest_nvfp4.sim.memory.locate import AsyncTarget, locate_async
+from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.memory.write import WRITERS
-from pytest_nvfp4.sim.monitor import WRITE
 from pytest_nvfp4.sim.ptx.syntax import Address, Immediate, Instruction, Symbol, Vector
 from pytest_nvfp4.sim.sync import mbarrier
 
@@ -32,47 +33,36 @@ __all__ = ["LOWERINGS", "store_async", "store_bulk"]
 def store_async(
     w: Warp, mask: int, address: Bits, values: tuple[Bits, ...], barrier: Bits, access: Access, at: int
 ) -> None:
-    """``st.async``: each lane's bytes, then their completion on its mbarrier. Raises Fault."""
+    """Execute ``st.async``: write each lane's bytes, then signal them to the lane's mbarrier. Raises Fault."""
     machine = w.cta.launch.machine
     for lane in lanes(mask):
-        target = address if isinstance(address, int) else int(address[lane])
-        place = barrier if isinstance(barrier, int) else int(barrier[lane])
-        owner = w.cta.owner_of(target, what=access.opcode)
-        index = owner.shared.index(target, access.size, what=f"{access.opcode}, lane {lane}", align=access.size)
-        owner.shared.refuse_opaque(index, index + access.size, what=access.opcode)
-        if place >> RANK_SHIFT != target >> RANK_SHIFT:
-            raise Fault(
-                "mbarrier",
-                f"{access.opcode}: the data go to CTA rank {target >> RANK_SHIFT}, the mbarrier is in rank "
-                f"{place >> RANK_SHIFT}",
-                hint="data and mbarrier of st.async must be in the shared memory of one CTA",
-            )
-        found = mbarrier.resolve(w, place, cluster=True, what=access.opcode)
-        if machine.monitor is not None:
-            machine.monitor.stored_async(w, at, owner.shared, index, access.size, found)
-        items = [value if isinstance(value, int) else int(value[lane]) for value in values]
-        data = np.frombuffer(b"".join(v.to_bytes(access.bits // 8, "little") for v in items), np.uint8)
+        target = locate_async(w, lane, address, barrier, access, at)
+        parts = [value_in(value, lane).to_bytes(access.bits // 8, "little") for value in values]
+        data = np.frombuffer(b"".join(parts), np.uint8)
         w.cta.launch.counters["cluster.store_async.bytes"] += data.size
 
-        def action(owner=owner, index=index, data=data, found=found) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
-            owner.shared.write(index, data, what=access.opcode)
+        def action(target: AsyncTarget = target, data: NDArray[np.uint8] = data) -> None:
+            target.shared.write(target.start, data, what=access.opcode)
             machine.changes += 1
-            mbarrier.complete_tx(found, data.size, who=(w, at))
+            mbarrier.complete_tx(target.barrier, data.size, who=(w, at))
 
         machine.asynchronous.submit(("st.async", w), action, what=access.opcode)
 
 
 def store_bulk(w: Warp, mask: int, address: Bits, size: Bits, generic: bool, opcode: str, at: int) -> None:
-    """``st.bulk``: zeros. Raises Fault for a size or address that is not a multiple of 8, or out of bounds."""
+    """Execute ``st.bulk``, which writes zeros.
+
+    Raises:
+        Fault: the size or the address is not a multiple of 8, or the bytes are out of bounds.
+    """
     shared = w.cta.shared
     for lane in lanes(mask):
-        start = address if isinstance(address, int) else int(address[lane])
-        many = size if isinstance(size, int) else int(size[lane])
+        start, many = value_in(address, lane), value_in(size, lane)
         if generic:
             if start < SHARED_WINDOW:
-                raise Fault("out-of-bounds", f"{opcode}: generic address {start:#x} is not one of shared memory")
+                raise Fault("out-of-bounds", f"{opcode}: generic address {start:#x} is not in shared memory")
             start &= 0xFFFF_FFFF
-        if many % 8 or many > 16777216:
+        if many % 8 or many > 1 << 24:
             raise Fault("misaligned", f"{opcode}: {many} bytes, which must be a multiple of 8 up to 16 MiB")
         index = shared.index(start, many, what=opcode, align=8)
         shared.write(index, np.zeros(many, np.uint8), what=opcode)

@@ -1,68 +1,62 @@
-"""Counts of what memory accesses cost by the rules of the hardware: the same on every run, whatever the schedule.
+"""Counters of memory accesses and their cost by the rules of the hardware; independent of the schedule.
 
-A CTA's unit ``Tally`` counts how often each access happened in each shape; when the CTA ends this becomes counters:
+A CTA's unit ``Tally`` counts accesses by pattern. When the CTA ends, the tally becomes these launch counters:
 
-- ``global.load.requests``, ``global.load.bytes`` (different bytes a request), ``global.load.sectors`` (32-byte sectors
-  touched, a request at a time) and ``global.load.sectors_least`` (if those bytes lay together); the same for
-  ``global.store`` and, without sectors, ``global.atomic`` with ``.lanes``;
-- ``shared.load.requests``, ``shared.load.bytes`` (different bytes), ``shared.load.wavefronts`` (passes through the
-  banks, see ``Pattern.wavefronts``) and ``shared.load.conflicts`` (passes beyond the fewest); the same for
-  ``shared.store``; ``shared.atomic.requests`` and ``.lanes``; accesses to a peer CTA count under ``cluster`` instead
-  of ``shared``, as bytes and requests;
-- ``local.load.requests``, ``local.store.requests``.
+- ``global.load.requests``, ``global.load.bytes`` (distinct bytes per request), ``global.load.sectors`` (32-byte sectors
+  touched per request) and ``global.load.sectors_least`` (sectors if those bytes were contiguous); the same for
+  ``global.store``;
+- ``shared.load.requests``, ``shared.load.bytes`` (distinct bytes), ``shared.load.wavefronts`` (passes through the
+  banks, see ``Pattern.wavefronts``) and ``shared.load.conflicts`` (passes beyond the fewest possible); the same for
+  ``shared.store``;
+- ``cluster.load`` and ``cluster.store``, for a peer CTA's shared memory: requests and bytes;
+- ``local.load`` and ``local.store``: requests and bytes.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.sim.memory.pattern import Pattern
+from pytest_nvfp4.sim.memory.pattern import ONE_PASS, Pattern
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
 
-__all__ = ["Tally"]
+__all__ = ["Key", "Tally"]
 
 Key = tuple[str, int] | tuple[str, Pattern, int]
+"""``(operation, bytes)`` of a one-address access, or ``(operation, pattern, lowest address modulo 128)``.
+
+The operation is ``global.load``, ``shared.store`` ... Keys are plain tuples, which hash fastest.
+"""
 
 
-class Tally(dict[Key, int]):
-    """How often: keys are ``(what, bytes)`` of one-address accesses, or ``(what, pattern, lowest address % 128)``.
-
-    ``what`` is ``global.load``, ``shared.store``, ``shared.atomic`` ...
-    """
+class Tally(defaultdict[Key, int]):
+    """Number of accesses by key."""
 
     def __init__(self, cta: Cta) -> None:
-        super().__init__()
+        super().__init__(int)
         self.cta = cta
 
     def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
 
     def at_exit(self) -> None:
-        """Turn the counts into the launch's counters."""
+        """Add the tally to the launch's counters."""
         counters = self.cta.launch.counters
         for key, times in self.items():
-            what, shape = key[0], key[1]
-            counters[f"{what}.requests"] += times
-            if isinstance(shape, Pattern):
-                low = key[2] if len(key) == 3 else 0
-                size = shape.bytes_touched
-                sectors, sectors_least = shape.sectors(low), shape.least_sectors
-                lanes = len(shape.active)
-                passes = shape.wavefronts(low) if what.startswith("shared") else (1, 1)
-            else:
-                size, lanes = shape, 1
-                sectors = sectors_least = -(-size // 32)
-                passes = (1, 1)
-            if what.endswith("atomic"):
-                counters[f"{what}.lanes"] += times * lanes
-                continue
-            counters[f"{what}.bytes"] += times * size
-            if what.startswith("global"):
-                counters[f"{what}.sectors"] += times * sectors
-                counters[f"{what}.sectors_least"] += times * sectors_least
-            elif what.startswith("shared"):
-                counters[f"{what}.wavefronts"] += times * passes[0]
-                counters[f"{what}.conflicts"] += times * (passes[0] - passes[1])
+            operation, shape = key[0], key[1]
+            low = key[2] if len(key) == 3 else 0
+            pattern = shape if isinstance(shape, Pattern) else None
+            size = shape if isinstance(shape, int) else shape.bytes_touched
+            counters[f"{operation}.requests"] += times
+            counters[f"{operation}.bytes"] += times * size
+            if operation.startswith("global"):
+                least = -(-size // 32)
+                counters[f"{operation}.sectors"] += times * (least if pattern is None else pattern.sectors(low))
+                counters[f"{operation}.sectors_least"] += times * least
+            elif operation.startswith("shared"):
+                passes = ONE_PASS if pattern is None else pattern.wavefronts(low)
+                counters[f"{operation}.wavefronts"] += times * passes.taken
+                counters[f"{operation}.conflicts"] += times * (passes.taken - passes.least)
         self.clear()

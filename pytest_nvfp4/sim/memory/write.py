@@ -1,14 +1,14 @@
-"""How a warp writes memory: one address for all lanes, or one a lane, in any state space.
+"""Stores of a warp to any state space, with one address for all lanes or one per lane.
 
-Checked always: bounds by tensor, alignment, read-only regions, bytes of mbarriers, and lanes of one store that meet
-with different values (PTX ISA, "Memory Consistency Model": which stays is not defined). A store to global memory
-outside every tensor is a finding that does not stop the kernel: its bytes go nowhere, all else goes on, so that the
-result can be judged too. Counted: requests, sectors, bank conflicts (``tally``); noted: the writers of watched outputs
-(``coverage``).
+Every store checks bounds, alignment, read-only regions, mbarriers, and lanes that write different values to one address
+(PTX ISA, "Memory Consistency Model": the order of such writes is undefined). A store to global memory outside every
+tensor is a finding that does not stop the kernel: its bytes are dropped and the result is still checked. ``Tally``
+counts requests, sectors and bank conflicts; ``coverage`` records the writers of watched outputs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.memory.access import Access, by_rank, by_space, misaligned
+from pytest_nvfp4.sim.memory.access import WRITE, Access, by_rank, by_space, misaligned
 from pytest_nvfp4.sim.memory.coverage import note_write
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW, LocalMemory
 from pytest_nvfp4.sim.memory.locate import (
     by_region,
     count,
     locate_global,
+    locate_peer,
     locate_shared,
     mark_written,
     note_store,
@@ -33,7 +34,6 @@ from pytest_nvfp4.sim.memory.locate import (
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW, SharedMemory
 from pytest_nvfp4.sim.memory.tally import Tally
-from pytest_nvfp4.sim.monitor import WRITE
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
@@ -51,7 +51,7 @@ def write(w: Warp, mask: int, address: lanes.Bits, values: tuple[lanes.Bits, ...
 def write_global(
     w: Warp, mask: int, address: lanes.Bits, values: tuple[lanes.Bits, ...], access: Access, at: int
 ) -> None:
-    """``st.global``."""
+    """Execute ``st.global``."""
     cta = w.cta
     machine = cta.launch.machine
     machine.changes += 1
@@ -68,13 +68,11 @@ def write_global(
         return
     offset = address - region.start
     if address % size:
-        raise misaligned(access, address, None, region.say(address))
-    tally = cta.units.get(Tally) or cta.unit(Tally)
-    key = access.store
-    tally[key] = tally.get(key, 0) + 1
+        raise misaligned(access, address, None, region.place(address))
+    (cta.units.get(Tally) or cta.unit(Tally))[access.store] += 1
     if machine.monitor is not None:
         machine.monitor.global_accessed(w, at, region, offset, size, WRITE, mask)
-    access.pack(region.raw, offset, *_one(w, mask, values, access, region.say, address))
+    access.pack(region.raw, offset, *_common_values(w, mask, values, access, region.place, address))
     if machine.monitor is not None and machine.monitor.doubts:
         machine.monitor.global_written()
     if region.initialised is not None:
@@ -86,7 +84,7 @@ def write_global(
 def write_shared(
     w: Warp, mask: int, address: lanes.Bits, values: tuple[lanes.Bits, ...], access: Access, at: int
 ) -> None:
-    """``st.shared``: the CTA's own shared memory."""
+    """Execute ``st.shared``, a store to the CTA's own shared memory."""
     cta = w.cta
     machine = cta.launch.machine
     machine.changes += 1
@@ -103,19 +101,17 @@ def write_shared(
     opaque = shared.opaque
     if index < opaque.high and index + size > opaque.low:
         shared.refuse_opaque(index, index + size, what=access.opcode)
-    tally = cta.units.get(Tally) or cta.unit(Tally)
-    key = access.stores
-    tally[key] = tally.get(key, 0) + 1
+    (cta.units.get(Tally) or cta.unit(Tally))[access.stores] += 1
     if machine.monitor is not None:
         machine.monitor.shared_accessed(w, at, shared, index, size, WRITE, mask)
-    access.pack(shared.raw, index, *_one(w, mask, values, access, shared_byte(shared), address))
+    access.pack(shared.raw, index, *_common_values(w, mask, values, access, shared_byte(shared), address))
     access.pack(shared.written_raw, index, *access.known)
 
 
 def write_cluster(
     w: Warp, mask: int, address: lanes.Bits, values: tuple[lanes.Bits, ...], access: Access, at: int
 ) -> None:
-    """``st.shared::cluster``: any CTA's shared memory."""
+    """Execute ``st.shared::cluster``, a store to any CTA's shared memory."""
     rank = w.cta.rank
     if address.__class__ is int:
         if address >> RANK_SHIFT == rank:
@@ -123,37 +119,33 @@ def write_cluster(
             return
         machine = w.cta.launch.machine
         machine.changes += 1
-        shared = w.cta.owner_of(address, what=access.opcode).shared
-        index = shared.index(address, access.size, what=access.opcode)
-        if index % access.size:
-            raise misaligned(access, address, None, f"byte {index} of CTA {shared.rank}'s shared memory")
-        shared.refuse_opaque(index, index + access.size, what=access.opcode)
-        count(w, "cluster.store", access.size)
+        shared, index = locate_peer(w, address, access)
+        count(w, ("cluster.store", access.size))
         if machine.monitor is not None:
             machine.monitor.shared_accessed(w, at, shared, index, access.size, WRITE, mask)
-        access.pack(shared.raw, index, *_one(w, mask, values, access, shared_byte(shared), address))
+        access.pack(shared.raw, index, *_common_values(w, mask, values, access, shared_byte(shared), address))
         access.pack(shared.written_raw, index, *access.known)
         return
     w.cta.launch.machine.changes += 1
     for owner, part in by_rank(address, mask):  # type: ignore[arg-type]
         shared = w.cta.shared if owner == rank else w.cta.peer(owner, what=access.opcode).shared
-        what = "shared.store" if owner == rank else "cluster.store"
-        _write_shared_lanes(w, part, address, values, shared, access, what, at)  # type: ignore[arg-type]
+        counter = "shared.store" if owner == rank else "cluster.store"
+        _write_shared_lanes(w, part, address, values, shared, access, counter, at)  # type: ignore[arg-type]
 
 
 def write_local(
     w: Warp, mask: int, address: lanes.Bits, values: tuple[lanes.Bits, ...], access: Access, at: int
 ) -> None:
-    """``st.local``: each thread's own bytes."""
+    """Execute ``st.local``, a store to each thread's own bytes."""
     rows = np.ascontiguousarray(_rows(mask, values, access)).view(np.uint8).reshape(-1, access.size)
     w.unit(LocalMemory).write_lanes(mask, address, rows, what=access.opcode)
-    count(w, "local.store", access.size)
+    count(w, ("local.store", access.size))
 
 
 def write_generic(
     w: Warp, mask: int, address: lanes.Bits, values: tuple[lanes.Bits, ...], access: Access, at: int
 ) -> None:
-    """``st`` to a generic address: by window, lane by lane."""
+    """Execute ``st`` to a generic address: each lane writes the state space of its address's window."""
     if address.__class__ is int:
         if address < LOCAL_WINDOW:
             write_global(w, mask, address, values, access, at)
@@ -176,9 +168,7 @@ def _write_global_lanes(
         return
     region, offset, pattern, low = located
     cta = w.cta
-    tally = cta.units.get(Tally) or cta.unit(Tally)
-    key = ("global.store", pattern, low & 31)
-    tally[key] = tally.get(key, 0) + 1
+    (cta.units.get(Tally) or cta.unit(Tally))["global.store", pattern, low & 31] += 1
     monitor = cta.launch.machine.monitor
     if monitor is not None:
         monitor.global_accessed(w, at, region, offset, pattern, WRITE)
@@ -187,7 +177,7 @@ def _write_global_lanes(
     if monitor is not None and monitor.doubts:
         monitor.global_written()
     if pattern.distinct != pattern.index.size:
-        _check_lanes(w, region.data, offset, pattern, rows, access, region.say, low)
+        _check_lanes(w, region.data, offset, pattern, rows, access, region.place, low)
     note_store(region, offset, pattern, access, cta.linear, at)
 
 
@@ -198,14 +188,12 @@ def _write_shared_lanes(
     values: tuple[lanes.Bits, ...],
     shared: SharedMemory,
     access: Access,
-    what: str,
+    counter: str,
     at: int,
 ) -> None:
     index, pattern = locate_shared(mask, address, shared, access)
     cta = w.cta
-    tally = cta.units.get(Tally) or cta.unit(Tally)
-    key = (what, pattern, index & 127)
-    tally[key] = tally.get(key, 0) + 1
+    (cta.units.get(Tally) or cta.unit(Tally))[counter, pattern, index & 127] += 1
     monitor = cta.launch.machine.monitor
     if monitor is not None:
         monitor.shared_accessed(w, at, shared, index, pattern, WRITE)
@@ -217,7 +205,7 @@ def _write_shared_lanes(
 
 
 def _rows(mask: int, values: tuple[lanes.Bits, ...], access: Access) -> NDArray[Any]:
-    """What each active lane writes: one row of elements a lane."""
+    """Return the elements that each active lane writes, one row per lane."""
     if access.bits == 128:
         whole = values[0]
         words = [
@@ -238,10 +226,10 @@ def _rows(mask: int, values: tuple[lanes.Bits, ...], access: Access) -> NDArray[
     return rows if mask == lanes.FULL else rows[lanes.bools(mask)]
 
 
-def _one(
-    w: Warp, mask: int, values: tuple[lanes.Bits, ...], access: Access, say: Any, address: int
+def _common_values(
+    w: Warp, mask: int, values: tuple[lanes.Bits, ...], access: Access, place: Callable[[int], str], address: int
 ) -> tuple[int, ...] | list[int]:
-    """What all lanes write to one address: they must agree, or it is a finding and the highest lane's value stays."""
+    """Return the elements that all lanes write to one address; lanes that differ are a finding, the highest wins."""
     for value in values:
         if value.__class__ is not int:
             break
@@ -249,44 +237,40 @@ def _one(
         if access.bits == 128:
             return values[0] & 0xFFFF_FFFF_FFFF_FFFF, values[0] >> 64  # type: ignore[return-value]
         return values  # type: ignore[return-value]
-    rows = _rows(mask, values, access)
-    rows = rows.reshape(-1, access.elements)
+    rows = _rows(mask, values, access).reshape(-1, access.elements)
     if (rows != rows[-1]).any():
-        active = lanes.lanes(mask)
-        other = int(np.argmax((rows != rows[-1]).any(axis=1)))
-        _report_lanes(w, access, active[other], active[-1], rows[other], rows[-1], say(address))
+        loser = int(np.argmax((rows != rows[-1]).any(axis=1)))
+        _report_lanes(w, access, lanes.lanes(mask), rows, loser, len(rows) - 1, place(address))
     return rows[-1].tolist()  # type: ignore[no-any-return]
 
 
 def _check_lanes(
-    w: Warp, data: NDArray[Any], offset: int, pattern: Pattern, rows: NDArray[Any], access: Access, say: Any, low: int
+    w: Warp,
+    data: NDArray[Any],
+    offset: int,
+    pattern: Pattern,
+    rows: NDArray[Any],
+    access: Access,
+    place: Callable[[int], str],
+    low: int,
 ) -> None:
-    """After a store in which lanes meet: each must find its own value there."""
-    now = np.ndarray((pattern.items,), access.item, data, offset)[pattern.index]
-    kept = now.view(np.uint8).reshape(-1, access.size)
-    mine = np.ascontiguousarray(rows).view(np.uint8).reshape(-1, access.size)
-    lost = (kept != mine).any(axis=1)
+    """Report a lane whose value another lane of the same store has overwritten."""
+    present = np.ndarray((pattern.items,), access.item, data, offset)[pattern.index]
+    written = np.ascontiguousarray(rows).view(np.uint8).reshape(-1, access.size)
+    lost = (present.view(np.uint8).reshape(-1, access.size) != written).any(axis=1)
     if lost.any():
         loser = int(np.argmax(lost))
         winner = int(np.flatnonzero(pattern.index == pattern.index[loser])[-1])
-        elements = rows.reshape(-1, access.elements)
-        _report_lanes(
-            w,
-            access,
-            int(pattern.active[loser]),
-            int(pattern.active[winner]),
-            elements[loser],
-            elements[winner],
-            say(low + int(pattern.offsets[loser])),
-        )
+        address = low + int(pattern.offsets[loser])
+        _report_lanes(w, access, pattern.active, rows.reshape(-1, access.elements), loser, winner, place(address))
 
 
-def _report_lanes(w: Warp, access: Access, one: int, other: int, first: Any, second: Any, said: str) -> None:
-    shown = [" ".join(f"{int(value):#x}" for value in values) for values in (first, second)]
+def _report_lanes(w: Warp, access: Access, active: Any, rows: NDArray[Any], loser: int, winner: int, to: str) -> None:
+    values = [" ".join(f"{int(value):#x}" for value in rows[row]) for row in (loser, winner)]
     w.cta.launch.report(
         "lanes-race",
-        f"{access.opcode}: lanes {one} and {other} of one warp write different values ({shown[0]} and {shown[1]}) to "
-        f"{said}; which of them stays is not defined",
+        f"{access.opcode}: lanes {active[loser]} and {active[winner]} of one warp write different values ({values[0]} "
+        f"and {values[1]}) to {to}; which of them remains is undefined",
         hint="guard the store with one lane, or give every lane its own address",
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.driver.memory import ALIGN, POISON
 from pytest_nvfp4.sim.memory.arena import Arena
-from pytest_nvfp4.sim.memory.globals import GlobalMemory, Region
+from pytest_nvfp4.sim.memory.globals import FreedMemory, GlobalMemory, Region
 
 __all__ = ["SimulatedMemory"]
 
@@ -44,7 +44,7 @@ class SimulatedMemory:
         region = self._regions.pop(address, None)
         if region is None:
             raise HostSideError(f"free of {address:#x}, which is not a live device allocation: freed twice?")
-        self._memory.freed.append((address, self._sizes.pop(address), region.name))
+        self._memory.freed.append(FreedMemory(address, self._sizes.pop(address), region.name))
         self._memory.remove(region)
         self._arena.free(address)
 

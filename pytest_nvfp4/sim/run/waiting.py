@@ -1,4 +1,4 @@
-"""What a warp can wait for, and how it is woken."""
+"""Objects that warps wait for."""
 
 from __future__ import annotations
 
@@ -7,20 +7,26 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Group
 
-__all__ = ["Waitable"]
+__all__ = ["Waitable", "wake_all"]
 
 
 class Waitable(Protocol):
-    """Something whose change of state can let a warp go on.
+    """An object whose change of state can resume a suspended warp.
 
-    It may have a method ``suspicion() -> int`` for the report of a deadlock: 0 if its state cannot be right, 1 if some
-    have arrived and others have not, 2 if nobody has; without one it counts as 3 (see ``deadlock``).
+    Code that changes it calls ``wake_all``. A woken group executes its blocking instruction again and may wait again.
 
-    Whoever changes it calls ``Warp.wake`` for each of ``waiters`` (``wake_all``). A woken warp runs its blocking
-    instruction again and may well wait again.
+    It may have a method ``suspicion() -> int`` for the report of a deadlock: 0 for a state that cannot be right, 1 if
+    some arrivals are there and others are missing, 2 if all are missing; the default is 3 (see ``deadlock``).
     """
 
     waiters: list[Group]
 
     def waiting_for(self) -> str:
-        """Its state in words, for the report of a deadlock."""
+        """Describe the state, for the report of a deadlock."""
+
+
+def wake_all(waitable: Waitable) -> None:
+    """Wake all groups that wait for an object."""
+    waiters, waitable.waiters = waitable.waiters, []
+    for group in waiters:
+        group.wake()

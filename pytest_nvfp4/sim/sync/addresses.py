@@ -20,13 +20,13 @@ def shared_address(address: int, *, generic: bool, what: str) -> int:
     """The 32-bit shared address of an address operand.
 
     Raises:
-        Fault: a generic address that is not one of shared memory, or a shared address wider than 32 bits.
+        Fault: a generic address that is not in shared memory, or a shared address wider than 32 bits.
     """
     if generic:
         if address & ~_LOW != SHARED_WINDOW:
             raise Fault(
                 "out-of-bounds",
-                f"{what}: generic address {address:#x} is not one of shared memory",
+                f"{what}: generic address {address:#x} is not in shared memory",
                 hint="the operand must be a shared address, or a generic one made by cvta.shared",
             )
         return address & _LOW

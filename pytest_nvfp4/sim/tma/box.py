@@ -53,7 +53,7 @@ class TmaBox:
         self.cut = cut
 
     def check_initialised(self, what: str) -> None:
-        """Raise Fault if nothing has written a byte inside the tensor (of a region that keeps track)."""
+        """Raise Fault if was never written a byte inside the tensor (of a region that keeps track)."""
         region = self.region
         assert region is not None
         assert region.initialised is not None
@@ -65,7 +65,7 @@ class TmaBox:
             missing += int(np.argmin(region.initialised[missing : missing + size]))
             raise Fault(
                 "uninitialised",
-                f"{what}: reads {region.say(region.start + missing)}, which nothing has written",
+                f"{what}: reads {region.say(region.start + missing)}, which was never written",
                 hint="fill the tensor before the launch, or write it before it is read",
             )
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import lanes
-from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SharedMemory
+from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, InFlight, SharedMemory
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.sync.mbarrier import Mbarrier, complete_tx, resolve
 
@@ -218,7 +218,7 @@ def submit_inbound(
     if not arrival.done and overwrites:
         said = arrival.warp.cta.launch.say(arrival.at)
         for cta, index, _ in arrival.targets:
-            cta.shared.in_flight[arrival] = (index, size, said)
+            cta.shared.in_flight[arrival] = InFlight(index, size, said)
             written = cta.shared.written[index : index + size]
             if order is None:
                 written[:] = False

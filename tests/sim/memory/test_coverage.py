@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.memory.coverage import (
-    Coverage,
     findings,
     merge,
     note_items,
@@ -19,7 +18,7 @@ from pytest_nvfp4.sim.memory.coverage import (
     note_scatter,
     note_write,
 )
-from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.memory.globals import Coverage, Region
 from pytest_nvfp4.sim.run import parallel
 from tests.sim.memory.harness import Case
 from tests.sim.ptx_case import run_ptx

@@ -177,7 +177,7 @@ def test_faults():
         case.run(load, r60=good + 4096)
     with pytest.raises(Fault, match="only lanes"):
         case.run(load, r60=good, mask=0xFFFF)
-    with pytest.raises(Fault, match="not one of shared memory"):
+    with pytest.raises(Fault, match="not in shared memory"):
         case.run("ldmatrix.sync.aligned.m8n8.x1.b16 {%r1}, [%d60];", d60=base)
     case.cluster.ctas[0].shared.opaque[64] = (8, "the mbarrier")
     with pytest.raises(Fault, match="mbarrier at byte 64"):

@@ -112,7 +112,7 @@ def test_generic_and_peer_addresses():
     assert region.data[0] == 2
     case.run("st.shared::cluster.b32 [%r1], %r2;", r1=np.where(LANE < 3, own, peer).astype(np.uint32), r2=9)
     assert [case.cluster.ctas[i].shared.data[0] for i in (0, 1)] == [9, 9]
-    with pytest.raises(Fault, match="lies in CTA 1"):
+    with pytest.raises(Fault, match="is in CTA 1"):
         case.run("st.shared.b32 [%r1], %r2;", r1=peer, r2=9)
 
 

@@ -189,7 +189,7 @@ barrier.cluster.arrive; barrier.cluster.wait;
     own = body.replace(
         "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r3]", "mbarrier.arrive.shared::cta.b64 _, [%r3]"
     )
-    faults("out-of-bounds", "lies in CTA", own, **two)
+    faults("out-of-bounds", "is in CTA", own, **two)
 
 
 def test_generic_addresses_must_be_shared_memory():
@@ -200,7 +200,7 @@ cvta.shared.u64 %rd1, {source};
 """
     wide = "cvt.u64.u32 %rd2, %r99;\n"
     assert clean(wide + body.format(source="%rd2")).grid.counters["mbarrier.phases"] == 1
-    faults("out-of-bounds", "not one of shared memory", wide + "@%p0 mbarrier.init.b64 [%rd2], 1;")
+    faults("out-of-bounds", "not in shared memory", wide + "@%p0 mbarrier.init.b64 [%rd2], 1;")
 
 
 RULES = {
