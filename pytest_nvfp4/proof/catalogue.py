@@ -1,4 +1,4 @@
-"""Every claim that needs no kernel, and judging them."""
+"""All claims that need no kernel."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pytest_nvfp4.proof.statement import Claim, Limits, Statement, judge
 
 
 def cta_claims(groups: Sequence[int] = cta_indexing.DEFAULT_GROUPS) -> tuple[Claim, ...]:
-    """The claims on the CTA map, its schedules and its arithmetic."""
+    """Return the claims on the CTA map, its schedules and its arithmetic."""
     return (*cta_indexing.claims(groups), *schedules.claims(), *integer_range.claims())
 
 
 def scale_claims() -> tuple[Claim, ...]:
-    """The claims on scale factors that need no kernel."""
+    """Return the claims on scale factors that need no kernel."""
     return (*scale_factors.claims(), *scale_on_chip.claims())
 
 
 def pure_claims() -> tuple[Claim, ...]:
-    """All of them."""
+    """Return all claims that need no kernel."""
     return (*cta_claims(), *scale_claims(), *tmem_claims.claims())
 
 

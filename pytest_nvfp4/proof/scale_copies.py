@@ -1,8 +1,8 @@
-"""The copies of scale factors from shared memory to TMEM: whether each MMA finds at its places what shared memory has.
+"""Copies of scale factors from shared memory to TMEM, compared with what each MMA must read.
 
 ``tcgen05.cp .32x128b.warpx4`` copies 32 lines of 16 bytes; line i, byte c goes to TMEM lane i + 32 q, q = 0 .. 3, and
-byte c of four consecutive columns (PTX ISA, "tcgen05.cp"). The copies of a stage are carried out on the addresses of
-bytes instead of the bytes, and what they leave in TMEM is compared with what each MMA is due.
+byte c of four consecutive columns (PTX ISA, "tcgen05.cp"). The copies of a stage move the addresses of bytes instead of
+the bytes; the addresses that end up in TMEM are compared with those that each MMA must read.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.notation import Layout
 from pytest_nvfp4.layout.offsets import domain_size, offset_array
 from pytest_nvfp4.layout.tree import leaves
-from pytest_nvfp4.proof.scale_operand import LANE, LANE_BYTES, LANES, MMA_K, Operand
+from pytest_nvfp4.proof.scale_operand import LANE, LANE_BYTES, LANES, MMA_K, ScaleOperand
 from pytest_nvfp4.proof.scale_places import Places, missing_rows, places_of, tmem_words
-from pytest_nvfp4.proof.statement import Look
+from pytest_nvfp4.proof.statement import CaseResult
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,13 +31,13 @@ _QUADRANTS = 4
 
 @dataclass(frozen=True, slots=True)
 class _Copies:
-    """The copies of one operand.
+    """Copies of one operand.
 
     Attributes:
-        reads: By stage, the line-sized unit of shared memory at which each copy begins.
-        writes: The TMEM address at which each begins, alike in every stage.
-        line_step: Bytes of shared memory from one line of a copy to the next.
-        side: The TMEM side of one copy.
+        reads: Starts of the copies in shared memory, in 16-byte units, by stage.
+        writes: TMEM addresses of their starts, the same in every stage.
+        line_step: Bytes of shared memory between lines of a copy.
+        side: TMEM side of one copy.
     """
 
     reads: list[list[int]]
@@ -46,13 +46,13 @@ class _Copies:
     side: Layout
 
 
-def look_at_copy(operand: Operand, *, line_units: int = 1, source_units: int = 0) -> Look:
-    """Whether, after the copies of a stage, each MMA finds at its places the bytes of its rows and k-blocks.
+def check_copy(operand: ScaleOperand, *, line_units: int = 1, source_units: int = 0) -> CaseResult:
+    """Check that, after the copies of a stage, each MMA reads the bytes of its rows and k-blocks.
 
-    Wrong with ``line_units`` 8 (lines 128 bytes apart) or ``source_units`` (16-byte units that the copy starts late).
+    Wrong with ``line_units`` 8 (lines 128 bytes apart) or ``source_units`` (16-byte units of delay of the copy).
 
     Raises:
-        LayoutError: the copy was not seen, or its layouts are of another form.
+        LayoutError: the copy was not found, or its layouts have another form.
     """
     import numpy as np
 
@@ -62,38 +62,39 @@ def look_at_copy(operand: Operand, *, line_units: int = 1, source_units: int = 0
         missing_rows(operand, smem, "shared memory")
         or missing_rows(operand, tmem, "TMEM")
         or _unequal_k(operand, smem, tmem)
-        or _lines_astray(operand, copies)
-        or _start_astray(operand, copies)
+        or _lines_mismatch(operand, copies)
+        or _start_mismatch(operand, copies)
     )
     if wrong is not None:
-        return wrong, 1
+        return CaseResult(wrong, 1)
     smem, tmem = smem.within(operand.rows), tmem.within(operand.rows)
-    one = tmem.k % operand.vector == 0  # of the elements that share a factor
-    row, k, mma, place = tmem.row[one], tmem.k[one], tmem.mma[one], tmem.offset[one]
+    first = tmem.k % operand.vector == 0  # one of the elements that share a factor is enough
+    row, k, mma, place = tmem.row[first], tmem.k[first], tmem.mma[first], tmem.offset[first]
     if len(outside := np.flatnonzero((place // LANE >= LANES) | (place % LANE >= LANE_BYTES) | (place < 0))):
-        return f"{operand.name}: the MMA reads {tmem_words(int(place[outside[0]]))}, which is outside TMEM", 1
+        return CaseResult(f"{operand.name}: the MMA reads {tmem_words(int(place[outside[0]]))}, outside TMEM", 1)
     due = np.zeros((operand.rows, MMA_K, int(smem.mma.max()) + 1), np.int64)
     for stage, reads in enumerate(copies.reads):
         late = [unit + source_units for unit in reads]
         image = _tmem_after(late, copies.writes, line_step=copies.line_step * line_units)
         now = smem.stage == stage
         due[smem.row[now], smem.k[now], smem.mma[now]] = smem.offset[now]
-        got, wanted = image[place // LANE, place % LANE], due[row, k, mma]
-        differ = np.flatnonzero(got != wanted)
+        actual, expected = image[place // LANE, place % LANE], due[row, k, mma]
+        differ = np.flatnonzero(actual != expected)
         if len(differ):
             at = int(differ[0])
-            byte = int(got[at])
-            found = f"byte {byte} of shared memory, not {wanted[at]}" if byte >= 0 else "written by no copy"
-            return (
+            byte = int(actual[at])
+            content = f"byte {byte} of shared memory, not {expected[at]}" if byte >= 0 else "written by no copy"
+            wrong = (
                 f"{operand.name}, stage {stage}, row {row[at]}, k {mma[at] * MMA_K + k[at]}: the MMA reads "
-                f"{tmem_words(int(place[at]))}, which is {found}"
-            ), (stage + 1) * len(place)
-    return None, len(copies.reads) * len(place)
+                f"{tmem_words(int(place[at]))}, which is {content}"
+            )
+            return CaseResult(wrong, (stage + 1) * len(place))
+    return CaseResult(None, len(copies.reads) * len(place))
 
 
-def _copies_of(operand: Operand) -> _Copies:
+def _copies_of(operand: ScaleOperand) -> _Copies:
     if operand.source is None or operand.target is None:
-        raise LayoutError(f"{operand.name}: its copy was not seen")
+        raise LayoutError(f"{operand.name}: its copy was not found")
     parts = modes(operand.smem)
     reads = _starts(operand.source, stages=domain_size(parts[3]) if len(parts) == 4 else 1)
     writes = _starts(operand.target, stages=1)[0]
@@ -105,40 +106,40 @@ def _copies_of(operand: Operand) -> _Copies:
 
 
 def _starts(layout: Layout, *, stages: int) -> list[list[int]]:
-    """Where each instruction starts, by stage: the values of all modes but the first, which is one instruction's."""
+    """Return the start of each instruction by stage; the first mode is the inside of one instruction."""
     inner = domain_size(modes(layout)[0])
-    found = offset_array(layout)[::inner] if inner else offset_array(layout)
-    if not stages or len(found) % stages:
-        raise LayoutError(f"{layout}: {len(found)} instructions are no whole number for each of {stages} stages")
-    return found.reshape(stages, -1).tolist()
+    starts = offset_array(layout)[::inner] if inner else offset_array(layout)
+    if not stages or len(starts) % stages:
+        raise LayoutError(f"{layout}: {len(starts)} instructions do not divide into {stages} stages")
+    return starts.reshape(stages, -1).tolist()
 
 
-def _unequal_k(operand: Operand, smem: Places, tmem: Places) -> str | None:
+def _unequal_k(operand: ScaleOperand, smem: Places, tmem: Places) -> str | None:
     if smem.size[1] == tmem.size[1]:
         return None
     return f"{operand.name}: shared memory has {smem.size[1]} MMAs of k, and TMEM {tmem.size[1]}"
 
 
-def _lines_astray(operand: Operand, copies: _Copies) -> str | None:
-    """Whether a copy's TMEM side says otherwise than the instruction where its lines go."""
+def _lines_mismatch(operand: ScaleOperand, copies: _Copies) -> str | None:
+    """Return a message if a copy's TMEM side differs from the places that the instruction writes."""
     import numpy as np
 
     line, byte = _line_bytes()
     goes = [(line + _LINES * quadrant) * LANE + byte for quadrant in range(_QUADRANTS)]
     if offset_array(copies.side).tolist() == np.stack([part.T for part in goes]).ravel().tolist():
         return None
-    return f"{operand.name}: a copy's TMEM side is {copies.side}, and lines go to other places"
+    return f"{operand.name}: a copy's TMEM side is {copies.side}, but its lines go to other places"
 
 
-def _start_astray(operand: Operand, copies: _Copies) -> str | None:
+def _start_mismatch(operand: ScaleOperand, copies: _Copies) -> str | None:
     for address in copies.writes:
         if address // LANE or address + _LINE > LANE_BYTES:
-            return f"{operand.name}: a copy starts at {tmem_words(address)}; it must at lane 0 of columns that exist"
+            return f"{operand.name}: a copy starts at {tmem_words(address)}; it must start at lane 0 of a legal column"
     return None
 
 
 def _tmem_after(reads: Sequence[int], writes: Sequence[int], *, line_step: int) -> NDArray[np.int64]:
-    """By lane and byte of TMEM, which byte of shared memory the copies of one stage left there; -1 where none did."""
+    """Return the byte of shared memory at each lane and byte of TMEM after one stage's copies; -1 where none wrote."""
     import numpy as np
 
     line, byte = _line_bytes()
@@ -151,7 +152,7 @@ def _tmem_after(reads: Sequence[int], writes: Sequence[int], *, line_step: int) 
 
 
 def _line_bytes() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Line and byte of everything that one copy reads, each an array of lines by bytes."""
+    """Return line and byte of everything that one copy reads, each an array of lines by bytes."""
     import numpy as np
 
     line, byte = np.meshgrid(np.arange(_LINES), np.arange(_LINE), indexing="ij")

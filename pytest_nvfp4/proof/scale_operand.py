@@ -1,8 +1,8 @@
-"""The scale factors of one operand of a kernel, and the layouts that they are to have in shared memory and TMEM.
+"""Scale factors of one operand of a kernel, and their expected layouts in shared memory and TMEM.
 
 A tile has ``rows`` rows and KB k-blocks of one MMA (64 elements) each; a factor belongs to V elements, so one MMA takes
-64 / V = 4 (NVFP4) or 2 (MXFP4) factors of each row. In shared memory they lie in the 128x4 blocks of global memory, 512
-bytes each (`pytest_nvfp4.proof.scale_factors`).
+64 / V = 4 (NVFP4) or 2 (MXFP4) factors of each row. Shared memory has the 128x4 blocks of global memory, 512 bytes each
+(`pytest_nvfp4.proof.scale_factors`).
 
 TMEM addresses of one-byte elements count bytes: the lane is ``address >> 18``, the column ``address >> 2 & 0xffff``.
 """
@@ -18,14 +18,14 @@ LANE = 1 << 18
 """Step of one lane in a TMEM address of one-byte elements."""
 LANES, LANE_BYTES = 128, 2048
 MMA_K = 64
-"""Elements of k that one MMA takes."""
+"""Elements of k of one MMA: 4-bit operands have K = 64 (PTX ISA, "Matrix Shape")."""
 BLOCK = 512
 """Bytes of 128 rows by 4 factors."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
-    """The scale factors of A or B in one kernel.
+class ScaleOperand:
+    """Scale factors of A or B in one kernel.
 
     Attributes:
         name: ``SFA`` or ``SFB``.
@@ -33,9 +33,9 @@ class Operand:
         vector: Elements that share a factor.
         smem: Shared memory, ``((rows, 64), 1, KB[, stages])`` -> byte.
         tmem: TMEM, ``(((rows, 4 copies), 64), 1, KB)`` -> address of a byte.
-        source: The copy's matrix descriptors, ``(line.., 1, .., KB[, stages])`` -> 16-byte unit; None if not seen.
-        target: The copy's TMEM side, ``((32, 16, 4).., 1, .., KB)`` -> address of a byte; None if not seen.
-        names: Which variables these are.
+        source: The copy's matrix descriptors, ``(line.., 1, .., KB[, stages])`` -> 16-byte unit; None if not found.
+        target: The copy's TMEM side, ``((32, 16, 4).., 1, .., KB)`` -> address of a byte; None if not found.
+        names: The kernel's variables that hold these layouts.
     """
 
     name: str
@@ -49,12 +49,12 @@ class Operand:
 
     @property
     def factors(self) -> int:
-        """Factors of a row that one MMA takes."""
+        """Number of factors of a row for one MMA."""
         return MMA_K // self.vector
 
 
 def explicit_smem(*, rows: int, tile_k: int, vector: int, stages: int) -> str:
-    """Shared memory of ``rows`` x ``tile_k`` elements a stage, in whole blocks of 128 rows."""
+    """Return the shared-memory layout of ``rows`` x ``tile_k`` elements a stage, in whole blocks of 128 rows."""
     blocks, ktiles = -(-rows // 128), tile_k // (4 * vector)
     shape_k, stride_k = _mma_modes(tile_k, vector, step=BLOCK)
     return (
@@ -64,7 +64,7 @@ def explicit_smem(*, rows: int, tile_k: int, vector: int, stages: int) -> str:
 
 
 def explicit_tmem(*, rows: int, tile_k: int, vector: int) -> str:
-    """TMEM of the same tile: a column for 32 rows and four factors, four copies."""
+    """Return the TMEM layout of the same tile: one column for 32 rows and four factors, in four copies."""
     columns = 4 * -(-rows // 128)
     shape_k, stride_k = _mma_modes(tile_k, vector, step=4 * columns)
     return (
@@ -74,7 +74,7 @@ def explicit_tmem(*, rows: int, tile_k: int, vector: int) -> str:
 
 
 def explicit_copy(*, rows: int, tile_k: int, vector: int, stages: int) -> tuple[str, str]:
-    """The copy's source in 16-byte units and its target: one instruction for each 512-byte block."""
+    """Return the copy's source in 16-byte units and its target: one instruction for each 512-byte block."""
     blocks, ktiles = -(-rows // 128), tile_k // (4 * vector)
     return (
         f"(((32,4),1),{blocks},{ktiles},{stages}):(((1,0),0),{32 * ktiles},32,{32 * ktiles * blocks})",
@@ -83,15 +83,15 @@ def explicit_copy(*, rows: int, tile_k: int, vector: int, stages: int) -> tuple[
 
 
 def _mma_modes(tile_k: int, vector: int, *, step: int) -> tuple[str, str]:
-    """Size and stride of the k-blocks: one block of 4 factors holds one MMA's (V = 16) or two's (V = 32)."""
+    """Return size and stride of the k-blocks: 4 factors belong to one MMA (V = 16) or two (V = 32)."""
     count = tile_k // MMA_K
     return (str(count), str(step)) if vector == 16 else (f"(2,{count // 2})", f"(2,{step})")
 
 
-def explicit_operand(*, rows: int, tile_k: int = 256, vector: int = 16, stages: int = 2) -> Operand:
-    """An operand with all layouts as they are to be."""
+def explicit_operand(*, rows: int, tile_k: int = 256, vector: int = 16, stages: int = 2) -> ScaleOperand:
+    """Return an operand with every layout as expected."""
     source, target = explicit_copy(rows=rows, tile_k=tile_k, vector=vector, stages=stages)
-    return Operand(
+    return ScaleOperand(
         name=f"{rows} rows, V = {vector}",
         rows=rows,
         vector=vector,

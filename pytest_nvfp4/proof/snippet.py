@@ -1,4 +1,4 @@
-"""The proved CTA map as CuTe DSL code, ready to paste into a kernel."""
+"""CuTe DSL source of the proved CTA map, to paste into a kernel."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _HEAD = '''\
 #   P(0) = 0, P(g + 1) = P(g) + ceil(m_g / TILE_M) * ceil(n_g / TILE_N);  the grid is P(G) CTAs
 #   {formula}
 #
-# Proved for any number of groups and any sizes by `nvfp4 prove cta-indexing`, in 32-bit signed integers under what
-# `tile_table` checks. `table` is int32 [G + 1, 2], row-major, on the device. Launch nothing if the grid is 0.
+# Proved for any number of groups and any sizes by `nvfp4 prove cta-indexing`, in 32-bit signed integers under the
+# bounds that `tile_table` checks. `table` is int32 [G + 1, 2], row-major, on the device. Do not launch a grid of 0.
 import cutlass.cute as cute
 from cutlass import Int32
 
@@ -56,7 +56,7 @@ _SCAN = '''\
 @cute.jit
 def find_tile(table: cute.Tensor, num_groups: Int32, b: Int32):
     """(group, x, y) of CTA b, 0 <= b < P(num_groups)."""
-    # Invariant: P(low) <= b < P(num_groups). A group without tiles is stepped over: its P is its successor's.
+    # Invariant: P(low) <= b < P(num_groups). A group without tiles is skipped: its P is its successor's.
     low = Int32(0)
     while b >= table[low + 1, 0]:
         low += 1
@@ -82,12 +82,12 @@ _FORMULAS = {
 
 
 def cta_snippet(*, tile_m: int = 128, tile_n: int = 128, search: Search = "binary", raster: Raster = "m") -> str:
-    """Python source: ``tile_table`` for the host and ``find_tile`` for the device.
+    """Return Python source: ``tile_table`` for the host and ``find_tile`` for the device.
 
     Args:
         tile_m, tile_n: The output tile of one CTA.
-        search: How the group is found.
-        raster: Which of x (``m``) and y (``n``) varies fastest.
+        search: The search for the group.
+        raster: The coordinate that varies fastest: x (``m``) or y (``n``).
 
     Raises:
         ValueError: a tile below 1.

@@ -1,31 +1,51 @@
-"""What is claimed, how it was checked, and what came of it.
+"""Claims, their checks and the judged statements.
 
-A `Claim` is words, formulas and a check, with negative controls beside it: the same claim with something wrong in it.
-Judging a claim gives a `Statement`. The words are kept apart:
+A `Claim` is a text, formulas, a check and negative controls: the same claim with a deliberate mistake in it. `judge`
+turns a claim into a `Statement` with one of three statuses:
 
-* ``proved``: by z3 (for all integers that the preconditions admit), by canonical form, or by looking at every case.
-* ``refuted``: there is a counterexample, and it is shown.
-* ``unknown``: a time limit, a missing solver, a control that was not refuted. It is never a pass.
+* ``proved``: by z3 (for all integers that the preconditions admit), by canonical form, or by checking every case.
+* ``refuted``: the statement has a counterexample.
+* ``unknown``: a time limit, a missing solver, or a control that was not refuted. It never counts as a pass.
 
-A control that is not refuted takes the proof with it: a check that cannot fail proves nothing.
+A control that is not refuted makes the claim unknown: a check that cannot fail proves nothing.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, Self
 
 from pytest_nvfp4.layout.errors import LayoutError
 
-Look = tuple[str | None, int]
-"""A counterexample, or None, and how many cases were looked at."""
+
+class CaseResult(NamedTuple):
+    """Result of checking cases one by one.
+
+    Attributes:
+        counterexample: The first case that fails, or None.
+        checked: Number of cases checked, the failing one included.
+    """
+
+    counterexample: str | None
+    checked: int
+
+
+def first_failure(results: Iterable[CaseResult]) -> CaseResult:
+    """Combine results up to the first with a counterexample, adding up the cases checked."""
+    checked = 0
+    for counterexample, count in results:
+        checked += count
+        if counterexample is not None:
+            return CaseResult(counterexample, checked)
+    return CaseResult(None, checked)
 
 
 class Status(StrEnum):
-    """What came of a check."""
+    """Outcome of a check."""
 
     PROVED = "proved"
     REFUTED = "refuted"
@@ -41,36 +61,36 @@ class Method(StrEnum):
 
     @property
     def meaning(self) -> str:
-        """The method in words."""
+        """Explanation of the method for reports."""
         return _MEANINGS[self]
 
 
 _MEANINGS = {
     Method.Z3: "for all integers that the preconditions admit, by the solver z3",
     Method.CANONICAL: "coalesced layouts are unique: equal forms are equal functions",
-    Method.EXHAUSTIVE: "every case was looked at",
+    Method.EXHAUSTIVE: "every case was checked",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a check may take.
+    """Resource limits of a check.
 
     Attributes:
-        query_ms: Milliseconds of one question to the solver; one that takes longer is unknown.
+        query_ms: Time limit of one solver query in milliseconds; a query that exceeds it is unknown.
     """
 
     query_ms: int = 5000
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a check found.
+class ProofVerdict:
+    """Result of one check.
 
     Attributes:
-        counterexample: Of a refuted claim, the case in which it fails.
-        reason: Of an unknown one, why it is not known.
-        checked: What was looked at, such as ``6 obligations``.
+        counterexample: The case in which a refuted claim fails.
+        reason: Why an unknown claim could not be decided.
+        checked: What was checked, such as ``6 obligations``.
     """
 
     status: Status
@@ -80,51 +100,58 @@ class Verdict:
 
 
 class Check(Protocol):
-    """Decides a claim."""
+    """Decision procedure of a claim."""
 
-    def run(self, limits: Limits) -> Verdict:
-        """The verdict; never raises for what the claim says."""
+    def run(self, limits: Limits) -> ProofVerdict:
+        """Decide the claim; never raises for the contents of a claim."""
+
+    def changed(self, **changes: Any) -> Self:
+        """Return the same check with keyword arguments that introduce a mistake."""
 
     @property
     def solver(self) -> str:
-        """The solver with its version, or an empty text where none is needed or there."""
+        """Solver with its version, or an empty text where none is needed or installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """A check without a solver."""
+    """Check that enumerates cases and needs no solver."""
 
-    look: Callable[[], Look]
+    look: Callable[..., CaseResult]
     unit: str = "cases"
 
-    def run(self, limits: Limits) -> Verdict:
-        """Look at every case; a layout that the check cannot read makes it unknown."""
+    def run(self, limits: Limits) -> ProofVerdict:
+        """Check every case; a layout that the check cannot read makes the claim unknown."""
         del limits
         try:
             counterexample, count = self.look()
         except LayoutError as error:
-            return Verdict(Status.UNKNOWN, reason=str(error))
+            return ProofVerdict(Status.UNKNOWN, reason=str(error))
         checked = f"{count} {self.unit}"
         if counterexample is not None:
-            return Verdict(Status.REFUTED, counterexample=counterexample, checked=checked)
+            return ProofVerdict(Status.REFUTED, counterexample=counterexample, checked=checked)
         if not count:
-            return Verdict(Status.UNKNOWN, reason="there was nothing to look at", checked=checked)
-        return Verdict(Status.PROVED, checked=checked)
+            return ProofVerdict(Status.UNKNOWN, reason="there are no cases to check", checked=checked)
+        return ProofVerdict(Status.PROVED, checked=checked)
+
+    def changed(self, **changes: Any) -> Self:
+        """Return the check with these keyword arguments of ``look``."""
+        return replace(self, look=partial(self.look, **changes))
 
     @property
     def solver(self) -> str:
-        """None is needed."""
+        """Empty: enumeration needs no solver."""
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A claim made wrong on purpose, which its check must refute.
+    """A deliberately wrong claim, which its check must refute.
 
     Attributes:
-        words: What is wrong with it.
+        words: The mistake.
         check: The check of the wrong claim.
-        example: A concrete case of the failure, found without the solver, or None where the check shows one itself.
+        example: Returns a concrete failure found without the solver; None where the check reports one itself.
     """
 
     words: str
@@ -133,17 +160,37 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """Something to be proved.
+class Mistake:
+    """A control that runs the claim's own check with other keyword arguments.
 
     Attributes:
-        name: ``topic.claim``, stable.
-        words: The claim for people.
-        formulas: The claim in symbols, a line each.
+        words: The mistake.
+        changes: The keyword arguments that introduce it.
+        example: As in `Control`; a constant text is accepted too.
+    """
+
+    words: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    example: Callable[[], str] | str | None = None
+
+    def control(self, check: Check) -> Control:
+        """Return the control that this mistake makes of a claim's check."""
+        text = self.example
+        return Control(self.words, check.changed(**self.changes), (lambda: text) if isinstance(text, str) else text)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A statement to be proved.
+
+    Attributes:
+        name: Stable name, ``topic.claim``.
+        words: The claim in prose.
+        formulas: The claim in symbols, one line each.
         method: How it is checked.
-        check: What checks it.
-        preconditions: What it rests on, besides the definitions in the formulas.
-        controls: What must be refuted for the proof to count.
+        check: Decides it.
+        preconditions: Assumptions beyond the definitions in the formulas.
+        controls: Wrong claims that must be refuted for the proof to count.
     """
 
     name: str
@@ -155,14 +202,39 @@ class Claim:
     controls: tuple[Control, ...] = ()
 
 
+def claim_by_cases(
+    name: str,
+    words: str,
+    look: Callable[..., CaseResult],
+    unit: str,
+    *,
+    formulas: tuple[str, ...],
+    given: tuple[str, ...] = (),
+    controls: Sequence[Mistake] = (),
+    method: Method = Method.EXHAUSTIVE,
+) -> Claim:
+    """Return a claim that ``look`` checks case by case; ``unit`` is the plural noun of a case."""
+    check = Cases(look, unit)
+    return Claim(name, words, formulas, method, check, given, tuple(each.control(check) for each in controls))
+
+
 @dataclass(frozen=True, slots=True)
 class ControlResult:
-    """What came of a control; ``refuted`` is what is wanted."""
+    """Result of a control; it passes if it was refuted."""
 
     words: str
     status: Status
     counterexample: str
     reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON-ready values."""
+        return {
+            "words": self.words,
+            "status": str(self.status),
+            "counterexample": self.counterexample or None,
+            "reason": self.reason or None,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +242,10 @@ class Statement:
     """A judged claim.
 
     Attributes:
-        seconds: Wall time of the check and its controls.
         solver: The solver with its version; empty where none was used.
+        seconds: Wall time of the check and its controls.
         status, counterexample, reason, checked: The verdict.
-        controls: What came of the negative controls.
+        controls: Results of the negative controls.
     """
 
     name: str
@@ -191,13 +263,13 @@ class Statement:
 
     @property
     def verdict(self) -> str:
-        """The verdict in words: ``proved by z3``, ``proved (exhaustive)``, ``refuted``, ``unknown``."""
+        """Verdict for reports: ``proved by z3``, ``proved (exhaustive)``, ``refuted`` or ``unknown``."""
         if self.status is not Status.PROVED:
             return str(self.status)
         return "proved by z3" if self.method is Method.Z3 else f"proved ({self.method})"
 
     def to_json(self) -> dict[str, Any]:
-        """The statement as JSON-ready values."""
+        """Return the statement as JSON-ready values."""
         return {
             "name": self.name,
             "status": str(self.status),
@@ -211,15 +283,7 @@ class Statement:
             "seconds": round(self.seconds, 4),
             "counterexample": self.counterexample or None,
             "reason": self.reason or None,
-            "controls": [
-                {
-                    "words": control.words,
-                    "status": str(control.status),
-                    "counterexample": control.counterexample or None,
-                    "reason": control.reason or None,
-                }
-                for control in self.controls
-            ],
+            "controls": [control.to_json() for control in self.controls],
         }
 
 
@@ -228,9 +292,9 @@ def judge(claim: Claim, limits: Limits | None = None) -> Statement:
     limits = limits or Limits()
     began = time.perf_counter()
     verdict = claim.check.run(limits)
-    controls = tuple(_controlled(control, limits) for control in claim.controls)
+    controls = tuple(_run_control(control, limits) for control in claim.controls)
     if verdict.status is Status.PROVED:
-        verdict = _trusted(verdict, controls)
+        verdict = _require_refuted(verdict, controls)
     return Statement(
         name=claim.name,
         words=claim.words,
@@ -247,7 +311,7 @@ def judge(claim: Claim, limits: Limits | None = None) -> Statement:
     )
 
 
-def _controlled(control: Control, limits: Limits) -> ControlResult:
+def _run_control(control: Control, limits: Limits) -> ControlResult:
     verdict = control.check.run(limits)
     shown = verdict.counterexample
     if verdict.status is Status.REFUTED and control.example is not None:
@@ -256,8 +320,8 @@ def _controlled(control: Control, limits: Limits) -> ControlResult:
     return ControlResult(control.words, verdict.status, shown, verdict.reason)
 
 
-def _trusted(verdict: Verdict, controls: tuple[ControlResult, ...]) -> Verdict:
-    """The verdict, or *unknown* if a control was not refuted."""
+def _require_refuted(verdict: ProofVerdict, controls: tuple[ControlResult, ...]) -> ProofVerdict:
+    """Return the verdict, or *unknown* if a control was not refuted."""
     for control in controls:
         if control.status is not Status.REFUTED:
             reason = f"the negative control was not refuted ({control.words}): {control.reason or control.status}"

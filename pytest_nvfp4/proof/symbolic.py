@@ -1,8 +1,8 @@
-"""Layouts at symbolic coordinates: what CuTe's evaluation of ``shape:stride`` is for every coordinate at once.
+"""Layouts at symbolic coordinates: CuTe's evaluation of ``shape:stride`` for every coordinate at once.
 
-CuTe takes the coordinate of a mode apart in mixed radix, the first size fastest, and the last digit goes on past its
-size. Here each digit is a variable with the equation and the ranges that define it: z3 decides linear facts on such
-digits in milliseconds, and nested divisions not at all.
+CuTe decomposes the coordinate of a mode in mixed radix, the first size fastest; the last digit may exceed its size.
+Here each digit is a variable with its defining equation and ranges: z3 decides linear facts on such digits in
+milliseconds, and nested divisions not at all.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Evaluated:
     """A layout at a coordinate.
 
     Attributes:
-        value: Its offset, as a sum over the digits.
+        value: The offset, as a sum over the digits.
         digits: The digits, mode by mode.
-        by_mode: What defines the digits of each mode, in words.
+        by_mode: Defining facts of the digits of each mode, by name.
     """
 
     value: Term
@@ -33,32 +33,32 @@ class Evaluated:
 
     @property
     def facts(self) -> dict[str, Formula]:
-        """What defines all digits."""
+        """Defining facts of all digits."""
         return {words: formula for facts in self.by_mode for words, formula in facts.items()}
 
 
 def evaluate(
     z3: Z3, layout: Layout, coordinate: Sequence[Term], *, unknowns: Sequence[Term] = (), prefix: str = "d"
 ) -> Evaluated:
-    """The layout at one coordinate a top-level mode.
+    """Evaluate a layout at one coordinate per top-level mode.
 
     Args:
         z3: The solver.
-        layout: Its sizes and strides are integers or ``?``.
-        coordinate: One number or symbol a mode.
-        unknowns: What stands for each ``?``, in the order of the text (sizes, then strides).
-        prefix: Begins the names of the digits.
+        layout: A layout whose sizes and strides are integers or ``?``.
+        coordinate: One number or symbol per mode.
+        unknowns: Value of each ``?``, in the order of the text (sizes, then strides).
+        prefix: Prefix of the digits' names.
 
     Raises:
-        LayoutError: another rank than the coordinate's, a ``?`` too many or too few, a stride that is a coordinate.
+        LayoutError: the ranks differ, the number of ``?`` differs, or a stride is a coordinate.
     """
     parts = modes(layout)
     if len(parts) != len(coordinate):
-        raise LayoutError(f"{layout}: it has {len(parts)} modes, and the coordinate {len(coordinate)}")
+        raise LayoutError(f"{layout}: the layout has {len(parts)} modes, and the coordinate {len(coordinate)}")
     flat = [*leaves(layout.shape), *leaves(layout.stride)]
     queue = iter(unknowns)
     if sum(isinstance(leaf, Dynamic) for leaf in flat) != len(unknowns):
-        raise LayoutError(f"{layout}: {len(unknowns)} values are given for its '?'")
+        raise LayoutError(f"{layout}: {len(unknowns)} values do not match its number of '?'")
     sizes_of = [[_number(layout, leaf, queue) for leaf in leaves(part.shape)] for part in parts]
     strides_of = [[_number(layout, leaf, queue) for leaf in leaves(part.stride)] for part in parts]
     value: Term = 0

@@ -1,4 +1,4 @@
-"""Claims on TMEM: the columns of tiles, and that accumulators and scale factors do not overlap while they are live."""
+"""Claims on TMEM: columns of MMA tiles, and disjointness of live accumulators and scale factors."""
 
 from __future__ import annotations
 
@@ -8,66 +8,60 @@ from dataclasses import replace
 
 from pytest_nvfp4.layout.offsets import offset_array
 from pytest_nvfp4.proof.scale_operand import LANE, explicit_operand
-from pytest_nvfp4.proof.statement import Cases, Claim, Control, Look, Method
-from pytest_nvfp4.tmem.columns import COLUMNS, Tile, columns, most_stages
+from pytest_nvfp4.proof.statement import CaseResult, Claim, Mistake, claim_by_cases, first_failure
+from pytest_nvfp4.tmem.columns import COLUMNS, MmaTile, columns, most_stages
 from pytest_nvfp4.tmem.phases import Placement, best_leads, best_order, prove_disjoint
 
 SUBTILE = 32
-"""Columns that an epilogue reads at once in the pipelines that are looked at."""
+"""Columns that the epilogue reads at once in these pipelines."""
 
 
 def claims() -> tuple[Claim, ...]:
-    """The claims on TMEM."""
+    """Return the claims on TMEM."""
     return (_columns(), _side_by_side(), _overlapped())
 
 
-def tiles() -> Iterator[Tile]:
-    """One- and two-CTA tiles of 64 to 256 columns, 256 and 512 of k, with as many accumulators as fit."""
-    for ctas in (1, 2):
-        for n in (64, 128, 192, 256):
-            for k in (256, 512):
-                one = Tile(128 * ctas, n, k, ctas=ctas)
-                for stages in range(1, most_stages(one) + 1):
-                    yield Tile(128 * ctas, n, k, ctas=ctas, stages=stages)
+def tiles() -> Iterator[MmaTile]:
+    """Iterate over tiles of 64 to 256 columns, one and two CTAs, K = 256 and 512, with 1 .. most stages."""
+    for ctas, n, k in itertools.product((1, 2), (64, 128, 192, 256), (256, 512)):
+        tile = MmaTile(128 * ctas, n, k, ctas=ctas)
+        yield from (replace(tile, stages=stages) for stages in range(1, most_stages(tile) + 1))
 
 
 # --- columns ------------------------------------------------------------------------------------------------------
 
 
-def look_at_columns(*, ignore_k: bool = False, ignore_vector: bool = False) -> Look:
-    """Whether the formula's columns of scale factors are those that the layouts span.
+def check_columns(*, ignore_k: bool = False, ignore_vector: bool = False) -> CaseResult:
+    """Check that the formula's columns of scale factors are those that the layouts span.
 
-    Wrong with ``ignore_k`` (as for 256 of k) or ``ignore_vector`` (as for 16 elements to a factor).
+    Wrong with ``ignore_k`` (counts as for K = 256) or ``ignore_vector`` (as for 16 elements to a factor).
     """
-    looked = 0
+    checked = 0
     for ctas, n, k, vector in itertools.product((1, 2), (64, 128, 192, 256), (256, 512), (16, 32)):
-        tile = Tile(128 * ctas, n, k, ctas=ctas, sf_vector=vector)
-        found = columns(replace(tile, k=256 if ignore_k else k, sf_vector=16 if ignore_vector else vector))
-        for name, rows, counted in (("SFA", tile.m // ctas, found.sfa), ("SFB", n, found.sfb)):
-            looked += 1
+        tile = MmaTile(128 * ctas, n, k, ctas=ctas)
+        need = columns(replace(tile, k=256 if ignore_k else k, sf_vector=16 if ignore_vector else vector))
+        for name, rows, counted in (("SFA", tile.m // ctas, need.sfa), ("SFB", n, need.sfb)):
+            checked += 1
             offsets = offset_array(explicit_operand(rows=rows, tile_k=k, vector=vector).tmem)
             spanned = int((offsets % LANE).max()) // 4 + 1
             if spanned != counted:
-                return f"tile {tile}, V = {vector}: the layout of {name} spans {spanned} columns, not {counted}", looked
-    return None, looked
+                wrong = f"tile {tile}, V = {vector}: the layout of {name} spans {spanned} columns, not {counted}"
+                return CaseResult(wrong, checked)
+    return CaseResult(None, checked)
 
 
 def _columns() -> Claim:
-    return Claim(
-        name="tmem.columns",
-        words="The columns that are counted for scale factors by formula are those that their TMEM layouts span, for "
-        "tiles of 64 to 256 columns, 256 and 512 of k, 16 and 32 elements to a factor, one and two CTAs with 128 rows "
-        "each.",
+    return claim_by_cases(
+        "tmem.columns",
+        "The columns of scale factors counted by formula are those that their TMEM layouts span, for tiles of 64 to "
+        "256 columns, 256 and 512 of k, 16 and 32 elements to a factor, one and two CTAs with 128 rows each.",
+        check_columns,
+        "layouts",
         formulas=("rows / 32 * k / (4 V) columns for SFA, ceil(N / 128) * 4 * k / (4 V) for SFB",),
-        method=Method.EXHAUSTIVE,
-        check=Cases(look_at_columns, "layouts"),
-        preconditions=("scale-factors.helpers proves the layouts to be those of the DSL",),
+        given=("scale-factors.helpers proves the layouts to be those of the DSL",),
         controls=(
-            Control("the columns do not grow with k", Cases(lambda: look_at_columns(ignore_k=True), "layouts")),
-            Control(
-                "the columns do not shrink with the elements to a factor",
-                Cases(lambda: look_at_columns(ignore_vector=True), "layouts"),
-            ),
+            Mistake("the columns do not grow with k", {"ignore_k": True}),
+            Mistake("the columns do not shrink with the elements to a factor", {"ignore_vector": True}),
         ),
     )
 
@@ -75,85 +69,81 @@ def _columns() -> Claim:
 # --- live segments ------------------------------------------------------------------------------------------------
 
 
-def side_by_side(tile: Tile) -> Placement:
-    """Accumulators from column 0 on, then SFA, then SFB."""
-    found = columns(tile)
-    order = tuple(range(-(-found.stage // SUBTILE)))
-    after = found.acc + found.sfa
+def side_by_side(tile: MmaTile, *, shift: int = 0) -> Placement:
+    """Place accumulators from column 0 on, then SFA, then SFB; with ``shift``, factors that many columns lower."""
+    need = columns(tile)
+    order = tuple(range(-(-need.stage // SUBTILE)))
+    first, middle = need.acc - shift, need.acc - shift + need.sfa
     return Placement(
-        stages=tuple(range(0, found.acc, found.stage)),
-        width=found.stage,
+        stages=tuple(range(0, need.acc, need.stage)),
+        width=need.stage,
         subtile=SUBTILE,
-        order=(order,) * found.stages,
-        others=(("SFA", (found.acc, after)), ("SFB", (after, after + found.sfb))),
+        order=(order,) * need.stages,
+        others=(("SFA", (first, middle)), ("SFB", (middle, middle + need.sfb))),
     )
 
 
-def look_at_side_by_side(*, early: int = 0, shift: int = 0) -> Look:
-    """Whether no live segments overlap in any phase; wrong with MMAs ``early`` or scale factors ``shift`` lower."""
-    phases = 0
-    for tile in tiles():
-        whole = side_by_side(tile)
-        moved = tuple((name, (first - shift, end - shift)) for name, (first, end) in whole.others)
-        placement = Placement(whole.stages, whole.width, whole.subtile, whole.order, moved)
-        if max(end for _, (_, end) in moved) > COLUMNS:
-            return f"tile {tile}: more than {COLUMNS} columns", phases
-        result = prove_disjoint(placement, [lead + early for lead in best_leads(placement)])
-        phases += result.phases
-        if result.clash is not None:
-            return f"tile {tile}: {result.clash}", phases
-    return None, phases
+def _disjoint(placement: Placement, *, early: int, prefix: str = "") -> CaseResult:
+    """Prove a placement with each MMA ``early`` subtiles before its safe start."""
+    result = prove_disjoint(placement, [lead + early for lead in best_leads(placement)])
+    return CaseResult(None if result.clash is None else f"{prefix}{result.clash}", result.phases)
+
+
+def check_side_by_side(*, early: int = 0, shift: int = 0) -> CaseResult:
+    """Check every phase for overlaps; wrong with MMAs ``early`` or scale factors ``shift`` columns lower."""
+
+    def results() -> Iterator[CaseResult]:
+        for tile in tiles():
+            placement = side_by_side(tile, shift=shift)
+            if max(end for _, (_, end) in placement.others) > COLUMNS:
+                yield CaseResult(f"tile {tile}: more than {COLUMNS} columns", 0)
+            yield _disjoint(placement, early=early, prefix=f"tile {tile}: ")
+
+    return first_failure(results())
 
 
 def _side_by_side() -> Claim:
-    return Claim(
-        name="tmem.side-by-side",
-        words="With accumulators, SFA and SFB side by side, for every such tile with as many accumulators as fit, no "
-        "two live segments overlap in any phase that MMA and epilogue can reach, whichever is faster.",
+    return claim_by_cases(
+        "tmem.side-by-side",
+        "With accumulators, SFA and SFB side by side, for every such tile with as many accumulators as fit, no two "
+        "live segments overlap in any phase that MMA and epilogue can reach, whichever is faster.",
+        check_side_by_side,
+        "phases",
         formulas=("live(phase): pairwise disjoint columns, for every reachable phase",),
-        method=Method.EXHAUSTIVE,
-        check=Cases(look_at_side_by_side, "phases"),
-        preconditions=(
+        given=(
             "an MMA waits until its own accumulator is read; the epilogue reads tiles in order, 32 columns at once",
             "scale factors count as live at all times",
         ),
         controls=(
-            Control("the MMA starts one subtile early", Cases(lambda: look_at_side_by_side(early=1), "phases")),
-            Control("scale factors 16 columns too low", Cases(lambda: look_at_side_by_side(shift=16), "phases")),
+            Mistake("the MMA starts one subtile early", {"early": 1}),
+            Mistake("scale factors 16 columns too low", {"shift": 16}),
         ),
     )
 
 
 def overlapped() -> Placement:
-    """Two accumulators of 256 columns in 512 with the scale factors of a 128x256x256 tile behind the first."""
-    found = columns(Tile(128, 256, 256))
-    scales = found.sfa + found.sfb
+    """Place two accumulators of 256 columns in 512 with the scale factors of a 128x256x256 tile behind the first."""
+    need = columns(MmaTile(128, 256, 256))
+    scales = need.sfa + need.sfb
     stages = (0, 256 - scales)
     return Placement(
         stages=stages,
         width=256,
         subtile=16,
         order=best_order(stages, width=256, subtile=16),
-        others=(("SFA", (512 - scales, 512 - found.sfb)), ("SFB", (512 - found.sfb, 512))),
+        others=(("SFA", (512 - scales, 512 - need.sfb)), ("SFB", (512 - need.sfb, 512))),
     )
 
 
-def look_at_overlapped(*, early: int = 0) -> Look:
-    """Whether two accumulators that share columns are never live in the same ones; wrong with MMAs ``early``."""
-    placement = overlapped()
-    result = prove_disjoint(placement, [lead + early for lead in best_leads(placement)])
-    return (None if result.clash is None else str(result.clash)), result.phases
-
-
 def _overlapped() -> Claim:
-    return Claim(
-        name="tmem.overlapped",
-        words="Two accumulators of 256 columns and the scale factors of a 128x256x256 tile fit 512 columns: the second "
-        "accumulator begins 48 columns inside the first, and an MMA that waits for what it covers to be read never "
-        "writes a live column.",
+    return claim_by_cases(
+        "tmem.overlapped",
+        "Two accumulators of 256 columns and the scale factors of a 128x256x256 tile fit 512 columns: the second "
+        "accumulator begins 48 columns inside the first, and an MMA that waits for the epilogue to read the columns it "
+        "overwrites never writes a live column.",
+        lambda *, early=0: _disjoint(overlapped(), early=early),
+        "phases",
         formulas=("live(phase): pairwise disjoint columns, for every reachable phase",),
-        method=Method.EXHAUSTIVE,
-        check=Cases(look_at_overlapped, "phases"),
-        preconditions=("the epilogue reads 16 columns at once, in the order that frees the shared ones first",),
-        controls=(Control("the MMA starts one subtile early", Cases(lambda: look_at_overlapped(early=1), "phases")),),
+        given=("the epilogue reads 16 columns at once, in the order that frees the shared ones first",),
+        controls=(Mistake("the MMA starts one subtile early", {"early": 1}),),
     )

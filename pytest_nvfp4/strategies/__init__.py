@@ -47,7 +47,7 @@ __all__ = [
 def register() -> None:
     """Register strategies and profiles; Hypothesis calls this when it is imported.
 
-    The types are `Layout`, `Swizzle`, `ComposedLayout`, `Group`, `Problem`, and `Tile`, `Segment` and `Request` of
+    The types are `Layout`, `Swizzle`, `ComposedLayout`, `Group`, `Problem`, and `MmaTile`, `Segment` and `Request` of
     tensor memory. The profiles are ``nvfp4-dev``, ``nvfp4-ci`` and ``nvfp4-thorough``: names of their own, since
     profiles of a suite that has this package installed are its own too.
     """
@@ -56,7 +56,7 @@ def register() -> None:
 
     from pytest_nvfp4.layout.notation import ComposedLayout, Layout, Swizzle
     from pytest_nvfp4.problem import Group, Problem
-    from pytest_nvfp4.tmem.columns import Tile
+    from pytest_nvfp4.tmem.columns import MmaTile
     from pytest_nvfp4.tmem.packing import Request, Segment
 
     st.register_type_strategy(Layout, layouts())
@@ -64,7 +64,7 @@ def register() -> None:
     st.register_type_strategy(ComposedLayout, composed_layouts())
     st.register_type_strategy(Group, groups())
     st.register_type_strategy(Problem, problems())
-    st.register_type_strategy(Tile, tiles())
+    st.register_type_strategy(MmaTile, tiles())
     st.register_type_strategy(Segment, segments())
     st.register_type_strategy(Request, tmem_requests())
     for profile in PROFILES.values():

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.tmem.columns import COLUMNS, Tile
+from pytest_nvfp4.tmem.columns import COLUMNS, MmaTile
 from pytest_nvfp4.tmem.packing import Packing, Request, Segment
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
 
 
-def tiles(*, most_stages: int = 4, ctas: tuple[int, ...] = (1, 2)) -> SearchStrategy[Tile]:
+def tiles(*, most_stages: int = 4, ctas: tuple[int, ...] = (1, 2)) -> SearchStrategy[MmaTile]:
     """Tiles that a block-scaled MMA has, over one CTA or a pair (M = 128 too); not all of them fit TMEM."""
     from hypothesis import strategies as st
 
     @st.composite
-    def draw_tile(draw: DrawFn) -> Tile:
+    def draw_tile(draw: DrawFn) -> MmaTile:
         count = draw(st.sampled_from(ctas))
         halved = count == 2 and draw(st.integers(0, 3)) == 3
-        return Tile(
+        return MmaTile(
             m=128 if halved else 128 * count * draw(st.integers(1, 2)),
             n=8 * count * draw(st.integers(1, 32 // count)),
             k=64 * draw(st.integers(1, 8)),

@@ -40,7 +40,7 @@ HALVED_SFA = (
     "make_tmem_layout_sfa lays out the 64 rows that a CTA has of M = 128 over a pair as two blocks of 128; the "
     "MMA reads half of the first, so lay SFA out by hand"
 )
-"""Why the DSL's layout of SFA is twice the formula's for a `Tile.halved`."""
+"""Why the DSL's layout of SFA is twice the formula's for a `MmaTile.halved`."""
 
 
 class TmemError(ValueError):
@@ -61,7 +61,7 @@ def allocation(columns: int) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class MmaTile:
     """The tile of one MMA loop, in elements.
 
     Attributes:
@@ -155,7 +155,7 @@ class Columns:
         return COLUMNS // self.allocation if self.allocation else 0
 
 
-def columns(tile: Tile) -> Columns:
+def columns(tile: MmaTile) -> Columns:
     """The columns of a tile, by formula."""
     rows = tile.m // tile.ctas
     scales = -(-tile.k // (SCALES_A_COLUMN * tile.sf_vector))
@@ -168,7 +168,7 @@ def columns(tile: Tile) -> Columns:
     )
 
 
-def most_stages(tile: Tile) -> int:
+def most_stages(tile: MmaTile) -> int:
     """The most accumulators of this tile that fit side by side with its scale factors; 0 if not even one does."""
     one = columns(tile)
     return max(0, (COLUMNS - one.sfa - one.sfb) // one.stage)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-from pytest_nvfp4.tmem.columns import COLUMNS, Tile, TmemError, allocation, columns
+from pytest_nvfp4.tmem.columns import COLUMNS, MmaTile, TmemError, allocation, columns
 from pytest_nvfp4.tmem.phases import Disjoint, Placement, best_leads, best_order, prove_disjoint
 
 SCALES_ALIGN = 4
@@ -100,7 +100,7 @@ class Request:
         return total // math.prod(math.factorial(count) for count in alike.values())
 
     @classmethod
-    def of(cls, tile: Tile, *, subtile: int = 32, capacity: int = COLUMNS, align: int = SCALES_ALIGN) -> Request:
+    def of(cls, tile: MmaTile, *, subtile: int = 32, capacity: int = COLUMNS, align: int = SCALES_ALIGN) -> Request:
         """The accumulators and scale factors of a tile.
 
         Raises:
@@ -291,13 +291,13 @@ def _shortest(
 
 
 def pack_tile(
-    tile: Tile, *, stages: Sequence[int] | None = None, subtile: int = 32, capacity: int = COLUMNS
+    tile: MmaTile, *, stages: Sequence[int] | None = None, subtile: int = 32, capacity: int = COLUMNS
 ) -> list[Search]:
     """A search for each number of accumulators: those given, else 1 to 4 as long as one packing fits."""
     found: list[Search] = []
     for count in stages or range(1, 5):
         request = Request.of(
-            Tile(tile.m, tile.n, tile.k, tile.ctas, count, tile.sf_vector), subtile=subtile, capacity=capacity
+            MmaTile(tile.m, tile.n, tile.k, tile.ctas, count, tile.sf_vector), subtile=subtile, capacity=capacity
         )
         search = pack(request)
         if stages is None and found and search.best is None:

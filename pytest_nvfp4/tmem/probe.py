@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import parse_type
 from pytest_nvfp4.layout.measures import tmem_columns
-from pytest_nvfp4.tmem.columns import LANES, MMA_K, WIDEST_N, Columns, Tile
+from pytest_nvfp4.tmem.columns import LANES, MMA_K, WIDEST_N, Columns, MmaTile
 from pytest_nvfp4.toolchain.trace import Trace
 
 ENTRY = "build"
@@ -68,7 +68,7 @@ class ProbeError(RuntimeError):
     """The DSL has no layout for a tile; the message says what it answered."""
 
 
-def write_probe(folder: Path, tiles: Sequence[Tile]) -> Path:
+def write_probe(folder: Path, tiles: Sequence[MmaTile]) -> Path:
     """Write the probe of some tiles; its entry is `ENTRY`."""
     rows = [
         (
@@ -82,7 +82,7 @@ def write_probe(folder: Path, tiles: Sequence[Tile]) -> Path:
     return path
 
 
-def read_probe(trace: Trace, tiles: Sequence[Tile]) -> list[Columns]:
+def read_probe(trace: Trace, tiles: Sequence[MmaTile]) -> list[Columns]:
     """The columns of each tile, from the layouts of the probe's tensors.
 
     Raises:

@@ -17,7 +17,7 @@ from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits, parse_type
 from pytest_nvfp4.layout.measures import tmem_columns
 from pytest_nvfp4.layout.roles import base_name, plain, top_modes
 from pytest_nvfp4.layout.tree import Dynamic, leaves
-from pytest_nvfp4.tmem.columns import HALVED_SFA, Columns, Tile, TmemError, allocation, columns
+from pytest_nvfp4.tmem.columns import HALVED_SFA, Columns, MmaTile, TmemError, allocation, columns
 
 Role = Literal["acc", "SFA", "SFB"]
 
@@ -61,7 +61,7 @@ class Usage:
 
     tensors: tuple[Tensor, ...]
     unknown: tuple[tuple[str, int | None], ...]
-    tile: Tile | None
+    tile: MmaTile | None
     why_no_tile: str
 
     @property
@@ -201,7 +201,7 @@ def _tensor(role: Role, members: list[tuple[str, TypeInfo, int]]) -> Tensor:
     return Tensor(role, tuple(dict.fromkeys(name for name, _, _ in members)), count, stages, step)
 
 
-def _tile(values: Sequence[tuple[str, TypeInfo]], tensors: Sequence[Tensor]) -> tuple[Tile | None, str]:
+def _tile(values: Sequence[tuple[str, TypeInfo]], tensors: Sequence[Tensor]) -> tuple[MmaTile | None, str]:
     # The pair's MMA has a second one beside it, of one CTA, that only lays out SFB.
     atoms = {
         found.groups()
@@ -229,7 +229,7 @@ def _tile(values: Sequence[tuple[str, TypeInfo]], tensors: Sequence[Tensor]) -> 
     (rows, steps), (across, _) = next(iter(rests["A"])), next(iter(rests["B"]))
     stages = max((tensor.stages for tensor in tensors if tensor.role == "acc"), default=1)
     try:
-        tile = Tile(int(m) * rows, int(n) * across, int(k) * steps, int(ctas), stages, int(vector))
+        tile = MmaTile(int(m) * rows, int(n) * across, int(k) * steps, int(ctas), stages, int(vector))
     except TmemError as error:
         return None, str(error)
     return tile, ""

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_nvfp4.proof import cta_map, schedules
 from pytest_nvfp4.proof.scale_factors import formula
-from pytest_nvfp4.tmem.columns import Tile, TmemError, allocation, columns
+from pytest_nvfp4.tmem.columns import MmaTile, TmemError, allocation, columns
 
 
 def walked_table(tiles):
@@ -93,7 +93,7 @@ def test_columns_of_every_legal_tile_by_counting_words():
     """Words of the accumulator and copies of each factor's, over 128 lanes; no other tile is taken."""
     for ctas, m, n in itertools.product((1, 2), range(0, 513, 64), range(0, 520, 8)):
         try:
-            need = columns(Tile(m, n, 128, ctas))
+            need = columns(MmaTile(m, n, 128, ctas))
         except TmemError:
             assert not legal(m, n, ctas), (m, n, ctas)
             continue

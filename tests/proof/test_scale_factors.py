@@ -105,7 +105,7 @@ def test_what_cannot_be_evaluated_is_named():
     layout = parse_layout("(4,?):(1,?)")
     with pytest.raises(LayoutError, match="2 modes, and the coordinate 1"):
         evaluate(z3, layout, (1,), unknowns=(1, 1))
-    with pytest.raises(LayoutError, match="1 values are given"):
+    with pytest.raises(LayoutError, match="1 values do not match"):
         evaluate(z3, layout, (1, 2), unknowns=(1,))
     with pytest.raises(LayoutError, match="not an integer"):
         evaluate(z3, parse_layout("(4,4):(1@0,1@1)"), (1, 2))

@@ -11,7 +11,7 @@ import pytest
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import parse_layout
 from pytest_nvfp4.proof import scale_traced
-from pytest_nvfp4.proof.scale_loads import Load, load_claim, look_at_load
+from pytest_nvfp4.proof.scale_loads import ScaleLoad, check_load, load_claim
 from pytest_nvfp4.proof.scale_operand import explicit_operand
 from pytest_nvfp4.proof.statement import Status, judge
 
@@ -22,7 +22,7 @@ def load_of(*, rows, vector=16):
     """A load as it is to be, of blocks of 512 bytes: along k first, then along the rows."""
     blocks, ktiles = -(-rows // 128), 256 // (4 * vector)
     mmas, step = ("4", "1@1") if vector == 16 else ("(2,2)", "(1@0,1@1)")
-    return Load(
+    return ScaleLoad(
         explicit_operand(rows=rows, vector=vector),
         parse_layout(f"(512,{ktiles},{blocks}):(1/2@0,1@1,1@2)"),
         parse_layout(f"({512 * ktiles * blocks}):(1)"),
@@ -37,10 +37,10 @@ def load_of(*, rows, vector=16):
 @pytest.mark.parametrize("rows", [64, 128, 192, 256])
 def test_a_load_by_blocks_is_proved(rows, vector):
     load = load_of(rows=rows, vector=vector)
-    assert look_at_load(load) == (None, rows * 256 // vector)
+    assert check_load(load) == (None, rows * 256 // vector)
     assert (
-        "TMA brings its coordinate (0, 0, 0, 0) to byte 512, and shared memory has it at byte 0"
-        in look_at_load(load, late=512)[0]
+        "TMA writes its coordinate (0, 0, 0, 0) to byte 512, and shared memory has it at byte 0"
+        in check_load(load, late=512)[0]
     )
 
 
@@ -71,29 +71,29 @@ WRONG = [
 
 @pytest.mark.parametrize(("part", "text", "what"), WRONG, ids=[what for *_, what in WRONG])
 def test_a_wrong_load_is_refuted_with_its_place(part, text, what):
-    wrong, _ = look_at_load(replace(load_of(rows=256), **{part: parse_layout(text)}))
+    wrong, _ = check_load(replace(load_of(rows=256), **{part: parse_layout(text)}))
     assert wrong is not None, what
     assert "row" in wrong
 
 
 def test_one_coordinate_for_two_bytes_is_refuted():
-    wrong, _ = look_at_load(replace(load_of(rows=128), source=parse_layout("(512,4):(1/2@0,0)")))
+    wrong, _ = check_load(replace(load_of(rows=128), source=parse_layout("(512,4):(1/2@0,0)")))
     assert "to bytes 0 and 512" in wrong
 
 
 def test_what_is_no_byte_or_no_number_is_unknown():
     load = load_of(rows=128)
     with pytest.raises(LayoutError, match="1/2@0"):
-        look_at_load(replace(load, target=load.source))
-    with pytest.raises(LayoutError, match="no coordinates"):
-        look_at_load(replace(load, source=load.target))
-    with pytest.raises(LayoutError, match="no whole number of bytes"):
-        look_at_load(replace(load, source=parse_layout("(512,4):(1/4@0,1@1)")))
+        check_load(replace(load, target=load.source))
+    with pytest.raises(LayoutError, match="not coordinates"):
+        check_load(replace(load, source=load.target))
+    with pytest.raises(LayoutError, match="not a whole number of bytes"):
+        check_load(replace(load, source=parse_layout("(512,4):(1/4@0,1@1)")))
     assert judge(load_claim([replace(load, target=load.source)], topic="t")).status is Status.UNKNOWN
 
 
 def test_the_kernels_own_layouts_are_found_by_their_form(records):
-    found = scale_traced.find(records)
+    found = scale_traced.find_scale_factors(records)
     assert [load.names for load in found.loads] == [
         tuple(f"{SCOPE}.{name}" for name in ("tAgSFA", "tAsSFA", "tCgSFA")),
         tuple(f"{SCOPE}.{name}" for name in ("tBgSFB", "tBsSFB", "tCgSFB")),
@@ -107,11 +107,11 @@ def test_the_kernels_own_layouts_are_found_by_their_form(records):
 
 
 def test_a_wrong_layout_of_a_kernel_is_refuted(records):
-    found = scale_traced.find(edited(records, "tCgSFA", "((8@0,2@0)", "((2@0,64@0)"))
+    found = scale_traced.find_scale_factors(edited(records, "tCgSFA", "((8@0,2@0)", "((2@0,64@0)"))
     (claim,) = [claim for claim in scale_traced.claims_of(found) if claim.name.endswith(".load")]
     statement = judge(claim)
     assert statement.status is Status.REFUTED
-    assert statement.counterexample.startswith("SFA, row 1, k 0: TMA brings its coordinate (2, 0, 0, 0) to byte 4")
+    assert statement.counterexample.startswith("SFA, row 1, k 0: TMA writes its coordinate (2, 0, 0, 0) to byte 4")
 
 
 @pytest.mark.parametrize(
@@ -124,25 +124,25 @@ def test_a_wrong_layout_of_a_kernel_is_refuted(records):
     ],
 )
 def test_tiles_and_stages_that_lie_elsewhere_are_refuted(records, name, old, new, says):
-    _, load = scale_traced.find(edited(records, name, old, new)).loads
-    assert look_at_load(load)[0] == f"SFB: {says}"
+    _, load = scale_traced.find_scale_factors(edited(records, name, old, new)).loads
+    assert check_load(load)[0] == f"SFB: {says}"
 
 
 def test_a_step_along_k_that_is_not_the_tiles_is_refuted(records):
     changed = edited(edited(records, "tBgSFB", "1@2,4@1", "1@2,8@1"), "tCgSFB", "1@2,4@1", "1@2,8@1")
-    _, load = scale_traced.find(changed).loads
-    assert look_at_load(load)[0] == "SFB: TMA steps along k by 8@1, and a tile has 4 blocks of k"
+    _, load = scale_traced.find_scale_factors(changed).loads
+    assert check_load(load)[0] == "SFB: TMA steps along k by 8@1, and a tile has 4 blocks of k"
 
 
 def test_a_slice_of_the_tiles_is_no_other_tile(records):
-    _, load = scale_traced.find(records).loads
+    _, load = scale_traced.find_scale_factors(records).loads
     assert load.tiles[0] == load.tiles[1]
-    assert look_at_load(replace(load, tiles=(load.tiles[0][1:], load.tiles[1])))[0] is None
-    assert look_at_load(replace(load, tiles=(load.tiles[0][::-1], load.tiles[1])))[0] is not None
+    assert check_load(replace(load, tiles=(load.tiles[0][1:], load.tiles[1])))[0] is None
+    assert check_load(replace(load, tiles=(load.tiles[0][::-1], load.tiles[1])))[0] is not None
 
 
 def test_of_layouts_that_differ_none_is_taken(records):
-    found = scale_traced.find(edited(records, "tBgSFB", "((1/2@0,1@1),0)", "((1/2@0,2@1),0)"))
+    found = scale_traced.find_scale_factors(edited(records, "tBgSFB", "((1/2@0,1@1),0)", "((1/2@0,2@1),0)"))
     assert [load.operand.name for load in found.loads] == ["SFA"]
     (said,) = found.missing
     assert said.startswith(f"SFB: {SCOPE}.tBgSFB and {SCOPE}.tBgSFB#2")

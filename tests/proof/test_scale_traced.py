@@ -19,7 +19,7 @@ from .shipped import SCOPE, edited
 
 
 def verdicts(records):
-    found = scale_traced.find(records)
+    found = scale_traced.find_scale_factors(records)
     return {claim.name.rpartition(".")[2]: judge(claim) for claim in scale_traced.claims_of(found)}, found
 
 
@@ -82,15 +82,17 @@ def test_wrong_global_memory_is_refuted(records, name, old, new):
 def test_tiles_of_rows_an_unknown_distance_apart_are_unknown(records):
     judged, _ = verdicts(edited(records, "operands[3]", "?{div=512}),((0,1),512)", "?{div=16}),((0,1),512)"))
     assert judged["gmem"].status is Status.UNKNOWN
-    assert "need not be whole blocks of 512" in judged["gmem"].reason
+    assert "may not be whole blocks of 512" in judged["gmem"].reason
 
 
 def test_an_operand_that_is_not_seen_in_global_memory_is_missed(records):
     gone = [record for record in records if "sfb" not in record.name or SCOPE in record.name]
-    (said,) = scale_traced.find([record for record in gone if "operands[3]" not in record.name]).missing
+    (said,) = scale_traced.find_scale_factors([record for record in gone if "operands[3]" not in record.name]).missing
     assert said.startswith("SFB: no layout of blocks")
     unnamed = [record for record in records if "sf" not in record.name.lower() or SCOPE in record.name]
-    assert scale_traced.find(unnamed).missing == (), "operands[2] and [3] say of neither that it is theirs"
+    assert scale_traced.find_scale_factors(unnamed).missing == (), (
+        "operands[2] and [3] say of neither that it is theirs"
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,11 +101,11 @@ def test_an_operand_that_is_not_seen_in_global_memory_is_missed(records):
         ("((32,4),?),((16,4),?)", "((4,32),?),((16,4),?)", "not made of blocks of 128 rows by 4 factors"),
         ("((32,4),?),((16,4),?)", "((64,4),?),((16,4),?)", "not made of blocks of 128 rows by 4 factors"),
         ("((0,1),512),(0,0))", "((1,16),512),(0,0))", "not made of blocks of 128 rows by 4 factors"),
-        ("((32,4),?),((16,4),?)", "((32,4),?),((32,4),?)", "has 32 elements to a factor, and the MMA 16"),
+        ("((32,4),?),((16,4),?)", "((32,4),?),((32,4),?)", "has 32 elements to a factor, but the MMA has 16"),
     ],
 )
 def test_blocks_of_another_form_in_global_memory_are_refuted(records, old, new, says):
-    found = scale_traced.find(edited(records, "operands[3]", old, new))
+    found = scale_traced.find_scale_factors(edited(records, "operands[3]", old, new))
     statement = judge(scale_traced.claims_of(found)[0])
     assert statement.status is Status.REFUTED
     assert says in statement.counterexample
@@ -119,31 +121,31 @@ def test_static_global_memory_is_compared_with_numbers(records):
     [
         ("sSFA", "SFA: no tensor of its factors in shared memory"),
         ("tCtSFB", "SFB: no tensor of its factors in TMEM"),
-        ("tSsSFA", "SFA: the source descriptors of its copy"),
-        ("tStSFB", "SFB: the TMEM side of its copy"),
+        ("tSsSFA", "SFA: no name with 'sfa' in it is bound to the source descriptors"),
+        ("tStSFB", "SFB: no name with 'sfb' in it is bound to the TMEM side"),
     ],
 )
 def test_what_is_not_seen_is_said(records, gone, says):
-    found = scale_traced.find([record for record in records if record.name != f"{SCOPE}.{gone}"])
+    found = scale_traced.find_scale_factors([record for record in records if record.name != f"{SCOPE}.{gone}"])
     assert [text for text in found.missing if says in text]
 
 
 def test_without_or_with_two_mmas_nothing_is_guessed(records):
-    none = scale_traced.find([record for record in records if "mma" not in record.name])
+    none = scale_traced.find_scale_factors([record for record in records if "mma" not in record.name])
     assert none.operands == ()
     assert "no block-scaled MMA" in none.missing[0]
     mma = next(record for record in records if record.name.endswith(".tiled_mma"))
     partitioning = Record("k.tiled_mma_sfb", mma.raw.replace("128x128x64", "128x256x64"))
-    assert scale_traced.find([*records, partitioning]).missing == ()
-    two = scale_traced.find([*records, Record("k.other", mma.raw.replace("128x128x64", "128x256x64"))])
+    assert scale_traced.find_scale_factors([*records, partitioning]).missing == ()
+    two = scale_traced.find_scale_factors([*records, Record("k.other", mma.raw.replace("128x128x64", "128x256x64"))])
     assert "2 block-scaled MMAs" in two.missing[0]
-    empty = scale_traced.find([])
+    empty = scale_traced.find_scale_factors([])
     assert len(empty.missing) == 2
     assert scale_traced.claims_of(empty) == ()
 
 
 def test_damaged_types_are_passed_over(records):
-    found = scale_traced.find(
+    found = scale_traced.find_scale_factors(
         [*records, Record("k.sfa_bad", '!cute.layout<"x">'), Record("k.sfb_bad", "!cute.memref<")]
     )
     assert found.missing == ()
@@ -161,20 +163,20 @@ def test_damaged_types_are_passed_over(records):
     ],
 )
 def test_broadcast_is_the_stride_0_modes_and_nothing_else(text, says):
-    wrong = scale_on_chip.look_at_broadcast(parse_layout(text), 16)
+    wrong = scale_on_chip.check_broadcast(parse_layout(text), 16)
     assert wrong is None if says is None else says in wrong
 
 
 def test_rows_that_are_missing_are_a_counterexample():
     """128 rows of SFB for an MMA of N = 256: what is there is right, and half is not there."""
     operand = replace(explicit_operand(rows=128), rows=256)
-    for look in (scale_places.look_at_smem, scale_places.look_at_tmem, scale_copies.look_at_copy):
+    for look in (scale_places.check_smem, scale_places.check_tmem, scale_copies.check_copy):
         assert "has 128 rows, and the MMA reads 256" in look(operand)[0]
 
 
 def test_k_blocks_that_do_not_match_are_a_counterexample():
     operand = replace(explicit_operand(rows=128), tmem=explicit_operand(rows=128, tile_k=128).tmem)
-    assert "4 MMAs of k, and TMEM 2" in scale_copies.look_at_copy(operand)[0]
+    assert "4 MMAs of k, and TMEM 2" in scale_copies.check_copy(operand)[0]
 
 
 def test_of_two_views_the_whole_one_is_taken(records):
@@ -189,8 +191,8 @@ def test_of_two_views_the_whole_one_is_taken(records):
 
 def test_an_instruction_of_more_than_32_lines_is_not_taken_for_the_copy(records):
     old = "((((32,1,1),4),1),1,1,4,3):((((1,1,1),0),0),0,0,32,128)"
-    found = scale_traced.find(edited(records, "tSsSFB", old, old.replace("(32,1,1)", "(32,2,1)")))
-    assert "SFB: the source descriptors of its copy" in " ".join(found.missing)
+    found = scale_traced.find_scale_factors(edited(records, "tSsSFB", old, old.replace("(32,1,1)", "(32,2,1)")))
+    assert "SFB: no name with 'sfb' in it is bound to the source descriptors" in " ".join(found.missing)
 
 
 def test_a_copy_that_cannot_be_paired_is_unknown(records):
@@ -203,21 +205,21 @@ def test_a_copy_that_cannot_be_paired_is_unknown(records):
 @pytest.mark.parametrize(
     ("name", "old", "new", "says"),
     [
-        ("tSsSFA", ",1,1,4,3):", ",1,1,4,4):", "16 instructions are no whole number for each of 3 stages"),
-        ("sSFA", ",1,4,3):", ",1,4,0):", "12 instructions are no whole number for each of 0 stages"),
-        ("tCtSFA", ",1,4):", ",1,0):", "it is empty"),
+        ("tSsSFA", ",1,1,4,3):", ",1,1,4,4):", "16 instructions do not divide into 3 stages"),
+        ("sSFA", ",1,4,3):", ",1,4,0):", "12 instructions do not divide into 0 stages"),
+        ("tCtSFA", ",1,4):", ",1,0):", "the layout is empty"),
     ],
 )
 def test_sizes_that_mean_nothing_are_unknown(records, name, old, new, says):
-    operand, _ = scale_traced.find(edited(records, name, old, new)).operands
+    operand, _ = scale_traced.find_scale_factors(edited(records, name, old, new)).operands
     assert judge(scale_on_chip.claims_for([operand])[-1]).status is Status.UNKNOWN
     with pytest.raises(LayoutError, match=says):
-        scale_copies.look_at_copy(operand)
+        scale_copies.check_copy(operand)
 
 
 def test_another_k_is_not_followed(records):
     changed = [Record(record.name, record.raw.replace("128x128x64", "128x128x32")) for record in records]
-    found = scale_traced.find(changed)
+    found = scale_traced.find_scale_factors(changed)
     assert found.operands == ()
     assert "K = 32" in found.missing[0]
 
@@ -231,8 +233,8 @@ def test_an_mma_over_a_pair_of_ctas_has_the_same_claims(records):
     assert found.missing == ()
     assert [operand.rows for operand in found.operands] == [128, 128]
     assert {one.status for one in judged.values()} == {Status.PROVED}
-    _, sfb = scale_traced.find(with_mma(records, "256x256x64, num_cta = 2")).operands
-    assert "SFB: shared memory has 128 rows, and the MMA reads 256" in scale_places.look_at_smem(sfb)[0]
+    _, sfb = scale_traced.find_scale_factors(with_mma(records, "256x256x64, num_cta = 2")).operands
+    assert "SFB: shared memory has 128 rows, and the MMA reads 256" in scale_places.check_smem(sfb)[0]
 
 
 def test_beside_a_pairs_mma_one_of_one_cta_only_partitions(records):
@@ -244,7 +246,7 @@ def test_beside_a_pairs_mma_one_of_one_cta_only_partitions(records):
 
 
 def test_a_pair_with_64_rows_each_is_not_followed_and_said(records):
-    found = scale_traced.find(with_mma(records, "128x128x64, num_cta = 2"))
+    found = scale_traced.find_scale_factors(with_mma(records, "128x128x64, num_cta = 2"))
     assert found.operands == ()
     assert found.missing == (scale_traced.HALF_ROWS,)
 
@@ -255,15 +257,15 @@ def given(found, part):
 
 
 def test_what_is_not_followed_is_a_precondition(records):
-    found = scale_traced.find(records)
+    found = scale_traced.find_scale_factors(records)
     assert [load.operand.name for load in found.loads] == ["SFA", "SFB"]
     assert scale_traced.NOT_FOLLOWED not in given(found, "smem")
     assert not [text for text in given(found, "copy") if "first row on" in text]
-    unseen = scale_traced.find([record for record in records if "tBgSFB" not in record.name])
+    unseen = scale_traced.find_scale_factors([record for record in records if "tBgSFB" not in record.name])
     assert [load.operand.name for load in unseen.loads] == ["SFA"]
     assert unseen.missing == ("SFB: its load from global memory is not bound to names, and the other operand's is",)
     assert scale_traced.NOT_FOLLOWED in given(unseen, "smem")
-    narrow = scale_traced.find(with_mma(records, "128x64x64, num_cta = 1"))
+    narrow = scale_traced.find_scale_factors(with_mma(records, "128x64x64, num_cta = 1"))
     (said,) = [text for text in given(narrow, "copy") if "first row on" in text]
     assert said.startswith("an MMA reads SFB from its first row on: 64 of the 128 rows that are laid out")
 
@@ -283,7 +285,9 @@ def test_bytes_of_two_mmas_of_k_are_one_copys_target(records):
         Record(record.name, record.raw.replace(whole[1:], split[1:].replace("1),2,(4", "2),1,(4")))
         for record in records
     ]
-    assert "SFA: the TMEM side of its copy to TMEM are not bound" in " ".join(scale_traced.find(wrong).missing)
+    assert "SFA: no name with 'sfa' in it is bound to the TMEM side" in " ".join(
+        scale_traced.find_scale_factors(wrong).missing
+    )
 
 
 # --- the explicit layouts, derived again -------------------------------------------------------------------------
@@ -317,7 +321,7 @@ def test_the_copy_again_by_a_plain_loop(rows, vector):
                 for quadrant in range(4):
                     read = tmem[row % 32 + 32 * quadrant, column + row // 32, byte + factor]
                     assert read == 1000 * row + mma * factors + factor
-    for look in (scale_places.look_at_smem, scale_places.look_at_tmem, scale_copies.look_at_copy):
+    for look in (scale_places.check_smem, scale_places.check_tmem, scale_copies.check_copy):
         assert look(operand)[0] is None
 
 
@@ -325,11 +329,11 @@ def test_operands_of_another_form_are_refused():
     operand = explicit_operand(rows=128)
     short = replace(operand, smem=parse_layout("((((32,4),1),(16,2)),1,4,2):((((16,4),0),(0,1)),0,512,2048)"))
     with pytest.raises(LayoutError, match="64 elements of k"):
-        scale_places.look_at_smem(short)
+        scale_places.check_smem(short)
     with pytest.raises(LayoutError, match="not of the form"):
-        scale_places.look_at_smem(replace(operand, smem=parse_layout("(128,4):(4,1)")))
+        scale_places.check_smem(replace(operand, smem=parse_layout("(128,4):(4,1)")))
     target = parse_layout("(((32,16,4),1),1,2):(((262144,1,8388608),0),0,16)")
     with pytest.raises(LayoutError, match="do not pair"):
-        scale_copies.look_at_copy(replace(operand, target=target))
-    with pytest.raises(LayoutError, match="was not seen"):
-        scale_copies.look_at_copy(replace(operand, source=None))
+        scale_copies.check_copy(replace(operand, target=target))
+    with pytest.raises(LayoutError, match="was not found"):
+        scale_copies.check_copy(replace(operand, source=None))

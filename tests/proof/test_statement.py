@@ -162,7 +162,7 @@ def test_lines_keep_proved_and_unknown_apart(judged):
     unknown = judge(claim(Cases(lambda: (None, 0))))
     text = "\n".join(report.lines([judged[0], unknown]))
     assert "PROVED BY Z3" in text
-    assert "unknown because: there was nothing to look at" in text
+    assert "unknown because: there are no cases to check" in text
     assert "1 proved, 1 unknown" in text
     assert "measured" in text.splitlines()[-1]
     assert len(list(report.lines(judged, brief=True))) < len(list(report.lines(judged)))

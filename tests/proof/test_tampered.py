@@ -188,24 +188,24 @@ def down_to_nothing(z3):
     """The binary search goes on with one group left: its middle is low, and nothing moves."""
     low, high = ints("low high")
     obligations = group_search.binary_obligations(z3)
-    return swap(obligations, "the loop ends", "the loop goes on", high - low > 0)
+    return swap(obligations, "the loop ends", "the loop continues", high - low > 0)
 
 
 def scan_from_one(z3):
     """The scan starts at group 1."""
     g = ints("g")
-    return swap(group_search.scan_obligations(z3), "the invariant holds at the start", "g = 0", g == 1)
+    return swap(group_search.scan_obligations(z3), "the invariant holds at the start", "g == 0", g == 1)
 
 
 def scan_past_the_grid(z3):
     """A grid of one CTA more than there are tiles."""
     b, total = ints("b P(G)")
-    return swap(group_search.scan_obligations(z3), "a turn keeps the invariant", "b < P(G)", b <= total)
+    return swap(group_search.scan_obligations(z3), "an iteration keeps the invariant", "b < P(G)", b <= total)
 
 
 def subtracting_past_the_grid(z3):
     b, total = ints("b P(G)")
-    return swap(group_search.subtracting_obligations(z3), "a turn keeps the invariant", "b < P(G)", b <= total)
+    return swap(group_search.subtracting_obligations(z3), "an iteration keeps the invariant", "b < P(G)", b <= total)
 
 
 def sums_short(z3):
@@ -311,7 +311,7 @@ TAMPERED = {
     "k not padded": blocks_past_the_row,
     "rows not padded": partial(scale_factors.bijective_obligations, rest_m_short=True),
     "the order is no permutation": partial(schedules.sorted_obligations, permutation=False),
-    "the position taken for the group": partial(schedules.sorted_obligations, through_order=False),
+    "the position used as the group": partial(schedules.sorted_obligations, through_order=False),
 }
 
 

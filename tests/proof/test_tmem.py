@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4 import strategies
-from pytest_nvfp4.tmem.columns import Columns, Tile, TmemError, allocation, columns, most_stages
+from pytest_nvfp4.tmem.columns import Columns, MmaTile, TmemError, allocation, columns, most_stages
 from pytest_nvfp4.tmem.judge import judge
 from pytest_nvfp4.tmem.phases import Placement, best_leads, best_order, prove_disjoint
 from pytest_nvfp4.tmem.usage import of_kernel, usage
@@ -46,16 +46,16 @@ def values(
     ("n", "acc", "sfa", "sfb"), [(64, 64, 16, 16), (128, 128, 16, 16), (192, 192, 16, 32), (256, 256, 16, 32)]
 )
 def test_the_columns_of_one_stage_are_those_that_were_measured(n: int, acc: int, sfa: int, sfb: int) -> None:
-    assert columns(Tile(128, n, 256)) == Columns(acc, 1, sfa, sfb)
-    twice = columns(Tile(128, n, 512))
+    assert columns(MmaTile(128, n, 256)) == Columns(acc, 1, sfa, sfb)
+    twice = columns(MmaTile(128, n, 512))
     assert (twice.sfa, twice.sfb) == (2 * sfa, 2 * sfb)
 
 
 def test_what_is_known_not_to_fit_does_not_fit() -> None:
     for tile, total in (
-        (Tile(128, 128, 256, stages=4), 544),
-        (Tile(128, 192, 256, stages=3), 624),
-        (Tile(128, 256, 256, stages=2), 560),
+        (MmaTile(128, 128, 256, stages=4), 544),
+        (MmaTile(128, 192, 256, stages=3), 624),
+        (MmaTile(128, 256, 256, stages=2), 560),
     ):
         need = columns(tile)
         assert (need.total, need.allocation, need.slack, need.ctas_per_sm) == (total, None, 512 - total, 0)
@@ -64,7 +64,7 @@ def test_what_is_known_not_to_fit_does_not_fit() -> None:
 
 @settings(deadline=None)
 @given(strategies.tiles())
-def test_scale_factors_have_a_byte_for_each_row_and_block(tile: Tile) -> None:
+def test_scale_factors_have_a_byte_for_each_row_and_block(tile: MmaTile) -> None:
     """Counted another way: bytes of the blocks of 128 rows by 4 scale factors, over the bytes of a column."""
     rows_a = -(-tile.m // tile.ctas // 128) * 128
     rows_b = -(-tile.n // 128) * 128
@@ -101,20 +101,20 @@ def test_the_allocation_is_the_least_legal_one_that_holds_the_columns() -> None:
 )
 def test_tiles_that_no_mma_has_are_refused_in_words(arguments: tuple[int, ...], words: str) -> None:
     with pytest.raises(TmemError, match=words):
-        Tile(*arguments)
+        MmaTile(*arguments)
 
 
 SOME_TILES = (
-    *(Tile(128, n, k) for n in (8, 40, 64, 128, 136, 192, 256, 512) for k in (64, 256, 512)),
-    *(Tile(256, n, 256, 2, stages) for n in (16, 64, 128, 256) for stages in (1, 2)),
-    *(Tile(128, n, 256, 1, 3) for n in (64, 128)),
-    *(Tile(128, n, k, sf_vector=32) for n in (64, 256) for k in (128, 512)),
-    Tile(256, 256, 256),
-    Tile(512, 64, 256, 2),
-    *(Tile(128, n, 256, 2, stages) for n in (16, 64, 192, 256) for stages in (1, 2)),
+    *(MmaTile(128, n, k) for n in (8, 40, 64, 128, 136, 192, 256, 512) for k in (64, 256, 512)),
+    *(MmaTile(256, n, 256, 2, stages) for n in (16, 64, 128, 256) for stages in (1, 2)),
+    *(MmaTile(128, n, 256, 1, 3) for n in (64, 128)),
+    *(MmaTile(128, n, k, sf_vector=32) for n in (64, 256) for k in (128, 512)),
+    MmaTile(256, 256, 256),
+    MmaTile(512, 64, 256, 2),
+    *(MmaTile(128, n, 256, 2, stages) for n in (16, 64, 192, 256) for stages in (1, 2)),
 )
 ALL_TILES = tuple(
-    Tile(m, n, k, ctas, 1, vector)  # type: ignore[arg-type]
+    MmaTile(m, n, k, ctas, 1, vector)  # type: ignore[arg-type]
     for ctas, rows in ((1, (128, 256)), (2, (128, 256, 512)))
     for m in rows
     for n in (*range(8 * ctas, 257, 8 * ctas), 512)
@@ -131,7 +131,7 @@ ALL_TILES = tuple(
         *(pytest.param(ALL_TILES[at : at + 64], marks=pytest.mark.slow) for at in range(0, len(ALL_TILES), 64)),
     ],
 )
-def test_the_layouts_of_the_installed_dsl_agree_with_the_formula(tmp_path: Path, tiles: tuple[Tile, ...]) -> None:
+def test_the_layouts_of_the_installed_dsl_agree_with_the_formula(tmp_path: Path, tiles: tuple[MmaTile, ...]) -> None:
     pytest.importorskip("cutlass")
     from pytest_nvfp4.tmem.probe import ENTRY, ProbeError, read_probe, write_probe
     from pytest_nvfp4.toolchain.cache import TraceCache
@@ -161,11 +161,11 @@ def test_a_pair_with_64_rows_each_halves_n_over_the_lanes(n: int, acc: int, sfb:
         for k in range(4)
     }
     assert len(words) == padded * 2 * 4
-    need = columns(Tile(128, n, 256, 2))
+    need = columns(MmaTile(128, n, 256, 2))
     assert (need.stage, need.sfa, need.sfb) == (acc, 16, sfb)
     assert need.stage == max(column for _, column in places) + 1
     assert need.sfb == max(column for _, column in words) + 1
-    assert columns(Tile(256, n, 256, 2)).sfb == 2 * sfb
+    assert columns(MmaTile(256, n, 256, 2)).sfb == 2 * sfb
 
 
 def test_the_dsls_sfa_of_a_pair_with_64_rows_each_is_named() -> None:
@@ -179,7 +179,7 @@ def test_the_dsls_sfa_of_a_pair_with_64_rows_each_is_named() -> None:
     smem = [("k.sA", SMEM.format(rows=64, stage=16384)), ("k.sB", SMEM.format(rows=64, stage=16384))]
     bound = [("k.tiled_mma", mma), *smem, ("k.tCtAcc", acc), ("k.tCtSFB", sfb)]
     found = usage([*bound, ("k.tCtSFA", sfa)])
-    assert found.tile == Tile(128, 128, 256, 2)
+    assert found.tile == MmaTile(128, 128, 256, 2)
     (said,) = found.disagreements()
     assert said.startswith("k.tCtSFA: 32 columns by layout, 16 by formula (make_tmem_layout_sfa")
     assert not usage([*bound, ("k.tCtSFA", SFA)]).disagreements()
@@ -195,15 +195,15 @@ def test_a_kernels_tensors_are_counted_once_each() -> None:
     found = usage([*values(), ("k.tCtSFA_compact", SFA), ("k.tCtAcc_fake", ACC.format(n=256, stages=1, step=0))])
     assert [(tensor.role, tensor.columns) for tensor in found.tensors] == [("SFA", 16), ("SFB", 16), ("acc", 128)]
     assert (found.total, found.allocation, found.complete) == (160, 256, True)
-    assert found.tile == Tile(128, 128, 256)
-    assert found.formula == columns(Tile(128, 128, 256))
+    assert found.tile == MmaTile(128, 128, 256)
+    assert found.formula == columns(MmaTile(128, 128, 256))
     assert not found.disagreements()
 
 
 def test_beside_a_pairs_mma_one_of_one_cta_only_partitions() -> None:
     pair = ("k.mmas[0]", MMA.format(m=256, n=128, ctas=2))
     found = usage([*values(), pair])
-    assert found.tile == Tile(256, 128, 256, 2)
+    assert found.tile == MmaTile(256, 128, 256, 2)
     two = usage([*values(), ("k.other", MMA.format(m=128, n=64, ctas=1))])
     assert (two.tile, two.why_no_tile) == (None, "several MMAs are among its values")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4 import strategies
 from pytest_nvfp4.tmem import packing as tmem_packing
-from pytest_nvfp4.tmem.columns import Tile, TmemError
+from pytest_nvfp4.tmem.columns import MmaTile, TmemError
 from pytest_nvfp4.tmem.packing import Request, Segment, best_of, pack, pack_tile
 from pytest_nvfp4.tmem.phases import Placement, best_leads, best_order, prove_disjoint
 
@@ -86,7 +86,7 @@ def test_every_packing_keeps_its_alignments_and_is_proved(request: Request) -> N
 
 
 def test_two_accumulators_of_256_columns_fit_by_sharing_64() -> None:
-    best = best_of(pack_tile(Tile(128, 256, 256)))
+    best = best_of(pack_tile(MmaTile(128, 256, 256)))
     assert best is not None
     assert (best.request.stages, best.overlap, best.used, best.slack, best.allocation) == (2, 64, 496, 16, 512)
     assert best.leads == (6, 6)
@@ -96,7 +96,7 @@ def test_two_accumulators_of_256_columns_fit_by_sharing_64() -> None:
 
 def test_tiles_apart_in_time_may_share_almost_for_free() -> None:
     # Four accumulators of 128 columns and 32 of scale factors lack 32 columns of 512.
-    best = pack(Request.of(Tile(128, 128, 256, stages=4))).best
+    best = pack(Request.of(MmaTile(128, 128, 256, stages=4))).best
     assert best is not None
     assert best.used == 512
     assert best.lead == 7, (
@@ -105,7 +105,7 @@ def test_tiles_apart_in_time_may_share_almost_for_free() -> None:
 
 
 def test_what_fits_side_by_side_shares_nothing() -> None:
-    for tile in (Tile(128, 192, 256, stages=2), Tile(128, 128, 256, stages=3), Tile(128, 64, 256, stages=4)):
+    for tile in (MmaTile(128, 192, 256, stages=2), MmaTile(128, 128, 256, stages=3), MmaTile(128, 64, 256, stages=4)):
         best = pack(Request.of(tile)).best
         assert best is not None
         assert best.overlap == 0

@@ -50,7 +50,7 @@ def _helper_claims() -> tuple[tuple[Claim, ...], tuple[str, ...]]:
 
     from pytest_nvfp4.cli.subject import findings_text, resolve
     from pytest_nvfp4.cli.tracing import trace
-    from pytest_nvfp4.proof.scale_traced import find, gmem_claim, helper_claim
+    from pytest_nvfp4.proof.scale_traced import find_scale_factors, gmem_claim, helper_claim
 
     if find_spec("cutlass") is None:
         return (), ("the layouts that the DSL's helpers build: nvidia-cutlass-dsl is not installed",)
@@ -60,7 +60,10 @@ def _helper_claims() -> tuple[tuple[Claim, ...], tuple[str, ...]]:
         return (), (f"the layouts that the DSL's helpers build: {findings_text(traced.trace, traced.subject)}",)
     records = traced.listing.records
     version = traced.trace.dsl_version
-    return (gmem_claim(find(records).gmem, topic="scale-factors.helpers"), helper_claim(records, dsl=version)), ()
+    return (
+        gmem_claim(find_scale_factors(records).gmem, topic="scale-factors.helpers"),
+        helper_claim(records, dsl=version),
+    ), ()
 
 
 def _tile(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
@@ -162,11 +165,11 @@ def scale_factors_command(
     from pytest_nvfp4.cli.subject import resolve
     from pytest_nvfp4.cli.tracing import trace
     from pytest_nvfp4.proof.catalogue import judge_all, scale_claims
-    from pytest_nvfp4.proof.scale_traced import claims_of, find
+    from pytest_nvfp4.proof.scale_traced import claims_of, find_scale_factors
 
     traced = trace(resolve(kernel, how))
     traced.report_findings()
-    found = find(traced.listing.records)
+    found = find_scale_factors(traced.listing.records)
     missing = (
         found.missing
         if traced.trace.ok

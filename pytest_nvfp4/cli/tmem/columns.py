@@ -18,7 +18,7 @@ from pytest_nvfp4.cli.subject import resolve
 from pytest_nvfp4.cli.tmem.options import tile_of, tile_options
 from pytest_nvfp4.cli.tracing import Traced, trace
 from pytest_nvfp4.text import visible
-from pytest_nvfp4.tmem.columns import COLUMNS, HALVED_SFA, Columns, Tile, allocation, columns, most_stages
+from pytest_nvfp4.tmem.columns import COLUMNS, HALVED_SFA, Columns, MmaTile, allocation, columns, most_stages
 
 _TITLES = ("what", "stages", "acc", "SFA", "SFB", "total", "allocate", "slack", "CTAs an SM", "known by")
 
@@ -73,7 +73,7 @@ def row(what: str, need: Columns, *, acc: int | None = None, known_by: str) -> R
     )
 
 
-def tile_rows(tiles: Sequence[Tile], *, traced: Sequence[Columns] | None) -> list[Row]:
+def tile_rows(tiles: Sequence[MmaTile], *, traced: Sequence[Columns] | None) -> list[Row]:
     """By formula, and by the layouts that the DSL gave where it was asked."""
     rows = []
     for at, tile in enumerate(tiles):
@@ -84,7 +84,7 @@ def tile_rows(tiles: Sequence[Tile], *, traced: Sequence[Columns] | None) -> lis
     return rows
 
 
-def _probe(tiles: Sequence[Tile]) -> list[Columns]:
+def _probe(tiles: Sequence[MmaTile]) -> list[Columns]:
     from pytest_nvfp4.tmem.probe import ENTRY, ProbeError, read_probe, write_probe
 
     with tempfile.TemporaryDirectory(prefix="nvfp4-tmem-") as name:

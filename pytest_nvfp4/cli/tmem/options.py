@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.tmem.columns import Tile, TmemError
+from pytest_nvfp4.tmem.columns import MmaTile, TmemError
 
 Function = Callable[..., Any]
 
@@ -26,7 +26,7 @@ def numbers(text: str, *, count: int, option: str, form: str) -> tuple[int, ...]
     return tuple(int(part) for part in parts)
 
 
-def tile_of(text: str, *, ctas: int, stages: int, sf_vector: int) -> Tile:
+def tile_of(text: str, *, ctas: int, stages: int, sf_vector: int) -> MmaTile:
     """The tile that ``--tile`` and the options beside it say.
 
     Raises:
@@ -34,7 +34,7 @@ def tile_of(text: str, *, ctas: int, stages: int, sf_vector: int) -> Tile:
     """
     m, n, k = numbers(text, count=3, option="--tile", form="M,N,K, such as 128,256,256")
     try:
-        return Tile(m, n, k, ctas, stages, sf_vector)
+        return MmaTile(m, n, k, ctas, stages, sf_vector)
     except TmemError as error:
         raise InputError(f"--tile {text}: {error}") from error
 

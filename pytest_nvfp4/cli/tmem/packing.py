@@ -12,7 +12,7 @@ from pytest_nvfp4.cli.errors import Exit, InputError
 from pytest_nvfp4.cli.options import json_option
 from pytest_nvfp4.cli.tmem.columns import table
 from pytest_nvfp4.cli.tmem.options import tile_of, tile_options
-from pytest_nvfp4.tmem.columns import COLUMNS, Tile, TmemError
+from pytest_nvfp4.tmem.columns import COLUMNS, MmaTile, TmemError
 from pytest_nvfp4.tmem.packing import SCALES_ALIGN, Packing, Request, Search, Segment, best_of, pack
 
 _TITLES = ("overlap", "stages", "used", "slack", "allocate", "lead", "fits")
@@ -31,7 +31,7 @@ def segment_of(text: str, *, option: str) -> Segment:
 
 
 def _requests(
-    tile: Tile | None,
+    tile: MmaTile | None,
     counts: Sequence[int],
     *,
     accumulator: Segment | None,
@@ -44,7 +44,7 @@ def _requests(
     for count in counts:
         if tile is not None:
             one = Request.of(
-                Tile(tile.m, tile.n, tile.k, tile.ctas, count, tile.sf_vector),
+                MmaTile(tile.m, tile.n, tile.k, tile.ctas, count, tile.sf_vector),
                 subtile=subtile,
                 capacity=capacity,
                 align=align,
