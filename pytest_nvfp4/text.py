@@ -49,6 +49,6 @@ def clip(text: str, limit: int) -> str:
     return text[:limit] + tail
 
 
-def plural(count: int, noun: str) -> str:
-    """``1 layout``, ``2 layouts``, ``2 checks``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def plural(count: int, noun: str, several: str = "") -> str:
+    """Return a count with its noun: ``1 layout``, ``2 layouts``, ``2 launches``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"

@@ -1,8 +1,8 @@
-"""``nvfp4 compile``, ``ptx`` and ``sass``: what the compiler makes of a kernel."""
+"""``nvfp4 compile``, ``ptx`` and ``sass``: the code of a kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,27 @@ import click
 
 from pytest_nvfp4.cli import artifacts, output
 from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import KernelOptions, json_option, kernel_options
+from pytest_nvfp4.cli.options import KernelOptions, kernel_options, result_options
+from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.subject import resolve
 from pytest_nvfp4.cli.tracing import Traced, trace
-from pytest_nvfp4.text import visible
-from pytest_nvfp4.toolchain.trace import Code, LaunchFact, Trace
+from pytest_nvfp4.report.document import Block, Code, Document, Facts, Paragraph, Section
+from pytest_nvfp4.report.render import OutputFormat
+from pytest_nvfp4.text import plural
+from pytest_nvfp4.toolchain.trace import Code as KernelCode
+from pytest_nvfp4.toolchain.trace import LaunchFact
 
-_TOP = 12
+_SHOWN_OPCODES = 12
+_TENSOR_FAMILIES = (
+    "tcgen05.",
+    "cp.async.bulk",
+    "cp.reduce",
+    "mbarrier.",
+    "tensormap.",
+    "fence.",
+    "griddepcontrol.",
+)
+"""Instructions that carry the work of a Blackwell GEMM; they are shown however rare they are."""
 
 
 def _known(value: int | None, unit: str = "") -> str:
@@ -25,15 +39,9 @@ def _known(value: int | None, unit: str = "") -> str:
 
 def _mix(mix: dict[str, int]) -> str:
     common = sorted(mix.items(), key=lambda item: (-item[1], item[0]))
-    rest = sum(count for _, count in common[_TOP:])
-    shown = ", ".join(f"{name} {count}" for name, count in common[:_TOP])
+    rest = sum(count for _, count in common[_SHOWN_OPCODES:])
+    shown = ", ".join(f"{name} {count}" for name, count in common[:_SHOWN_OPCODES])
     return shown + (f", {rest} others" if rest else "")
-
-
-def _blackwell(mix: dict[str, int]) -> str:
-    """The instructions that carry the work of a kernel of this kind, however rare they are."""
-    families = ("tcgen05.", "cp.async.bulk", "cp.reduce", "mbarrier.", "tensormap.", "fence.", "griddepcontrol.")
-    return ", ".join(f"{name} {count}" for name, count in mix.items() if name.startswith(families))
 
 
 def _launch_line(launch: LaunchFact) -> str:
@@ -44,41 +52,38 @@ def _launch_line(launch: LaunchFact) -> str:
     return f"grid {grid}, block {block}, cluster {cluster}, dynamic smem {launch.smem_bytes} B{more}"
 
 
-def _code_lines(code: Code, launches: list[LaunchFact]) -> Iterator[str]:
-    yield visible(code.source_name or code.symbol)
-    yield f"  registers     {_known(code.registers)} a thread" + (
-        f", at most {code.max_threads} threads" if code.max_threads else ""
-    )
-    spills = (
-        "unavailable"
-        if code.spill_stores is None or code.spill_loads is None
-        else f"{code.spill_stores} stores, {code.spill_loads} loads"
-    )
-    yield f"  spills        {spills}; stack {_known(code.stack_bytes, ' B')}, local {_known(code.local_bytes, ' B')}"
+def _code_facts(code: KernelCode, launches: list[LaunchFact]) -> Iterator[tuple[str, str]]:
+    most = f", at most {code.max_threads} threads" if code.max_threads else ""
+    yield "registers", f"{_known(code.registers)} a thread{most}"
+    known = code.spill_stores is not None and code.spill_loads is not None
+    spills = f"{code.spill_stores} stores, {code.spill_loads} loads" if known else "unavailable"
+    yield "spills", f"{spills}; stack {_known(code.stack_bytes, ' B')}, local {_known(code.local_bytes, ' B')}"
     columns = ", ".join("computed at run time" if count is None else str(count) for count in code.tmem_columns)
-    yield f"  TMEM columns  {columns or 'none allocated'}"
-    yield f"  static smem   {code.static_smem_bytes} B"
+    yield "TMEM columns", columns or "none allocated"
+    yield "static smem", f"{code.static_smem_bytes} B"
     for launch in launches:
-        yield f"  launch        {_launch_line(launch)}"
-    if special := _blackwell(code.ptx_mix):
-        yield f"  PTX           {special}"
-    yield f"  PTX, all      {_mix(code.ptx_mix)}"
+        yield "launch", _launch_line(launch)
+    if special := {name: count for name, count in code.ptx_mix.items() if name.startswith(_TENSOR_FAMILIES)}:
+        yield "PTX", ", ".join(f"{name} {count}" for name, count in special.items())
+    yield "PTX, all", _mix(code.ptx_mix)
     if code.sass_mix:
-        yield f"  SASS          {_mix(code.sass_mix)}"
+        yield "SASS", _mix(code.sass_mix)
 
 
-def summary_lines(found: Trace, description: str) -> Iterator[str]:
-    """What a compile came to, for people."""
-    yield visible(
-        f"{description}: {'compiled' if found.ok else 'did not compile'} for {found.arch} with CuTe DSL "
-        f"{found.dsl_version} in {found.seconds:.1f} s; {found.launch_count} launch(es)"
+def code_sections(traced: Traced) -> Iterator[Block]:
+    """Yield the result of a compile: one line, and a section for each kernel."""
+    done = traced.trace
+    yield Paragraph(
+        f"{traced.subject.description}: {'compiled' if done.ok else 'did not compile'} for {done.arch} with CuTe DSL "
+        f"{done.dsl_version} in {done.seconds:.1f} s; {plural(done.launch_count, 'launch', 'launches')}"
     )
-    for code in found.code:
-        yield from _code_lines(code, [launch for launch in found.launches if launch.kernel == code.symbol])
+    for code in done.code:
+        launches = [launch for launch in done.launches if launch.kernel == code.symbol]
+        yield Section(code.source_name or code.symbol, [Facts(list(_code_facts(code, launches)))])
 
 
 def summary_json(traced: Traced) -> dict[str, Any]:
-    """What a compile came to, as JSON-ready values."""
+    """Return the result of a compile as JSON-ready values."""
     return {
         **traced.to_json(),
         "seconds": traced.trace.seconds,
@@ -89,106 +94,94 @@ def summary_json(traced: Traced) -> dict[str, Any]:
     }
 
 
-def _out_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--out",
-        type=click.Path(path_type=Path, file_okay=False),
-        metavar="DIR",
-        help="Folder to write the artifacts to, as FILE.KERNEL.KIND, with a manifest.json.",
-    )(function)
+_OUT = click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write the artifacts to DIR as FILE.KERNEL.KIND, with a manifest.json.",
+)
 
 
 @click.command("compile")
 @click.argument("kernel", type=click.Path(path_type=Path))
 @kernel_options
-@_out_option
-@json_option
+@_OUT
+@result_options()
 @click.pass_context
-def compile_command(ctx: click.Context, *, kernel: Path, how: KernelOptions, out: Path | None, as_json: bool) -> None:
+def compile_command(
+    ctx: click.Context, *, kernel: Path, how: KernelOptions, out: Path | None, result: ResultWriter
+) -> None:
     """Compile KERNEL without a device: registers, spills, shared memory, TMEM columns, instructions, seconds.
 
-    With --out, its PTX, CUBIN, SASS and MLIR are kept there. The seconds are those of the compile itself; a compile
-    made before is not made again. Exit code 1 if it does not compile; what it left until then is written all the same.
+    --out saves its PTX, CUBIN, SASS and MLIR. The seconds are those of the compile itself; a cached compile is not
+    repeated. Exit code 1 if the kernel does not compile; artifacts from before the error are written all the same.
     """
     traced = trace(resolve(kernel, how))
     traced.report_findings()
     written = [] if out is None else artifacts.write(traced, artifacts.modules(traced.trace), artifacts.KINDS, out)
-    if as_json:
-        output.write_json({**summary_json(traced), "written": [str(path) for path in written]})
-    else:
-        output.write("\n".join(summary_lines(traced.trace, traced.subject.description)))
-        for path in written:
-            output.write(f"wrote {visible(str(path))}")
+    blocks = [*code_sections(traced), *(Paragraph(f"wrote {path}") for path in written)]
+    data = {**summary_json(traced), "written": [str(path) for path in written]}
+    result.write(Document(f"Compile of {traced.subject.description}", blocks, data))
     ctx.exit(Exit.FINE if traced.trace.ok else Exit.FAILED)
 
 
-def _text_command(
-    ctx: click.Context,
-    kind: artifacts.Kind,
-    kernel: Path,
-    how: KernelOptions,
-    *,
-    out: Path | None,
-    only: str | None,
-    as_json: bool,
-) -> None:
-    traced = trace(resolve(kernel, how))
-    traced.report_findings()
-    label = traced.subject.label
-    found = artifacts.modules(traced.trace)
-    wanted = [
-        module
-        for module in artifacts.chosen(found, only, label=label)
-        if kind in module.files or (kind == "sass" and "cubin" in module.files)
-    ]
-    if not wanted and traced.trace.ok:
-        raise InputError(f"{label}: the compile left no {kind.upper()}")
-    if out is not None:
-        for path in artifacts.write(traced, wanted, [kind], out):
-            output.note(f"wrote {path}")
-    texts = {module.name: artifacts.content(module, kind, label=label).decode("utf-8", "replace") for module in wanted}
-    if as_json:
-        output.write_json({**traced.to_json(), kind: texts})
-    elif out is None:
-        output.write("".join(text if text.endswith("\n") else text + "\n" for text in texts.values()))
-    ctx.exit(Exit.FINE if traced.trace.ok else Exit.FAILED)
+def _code_command(kind: artifacts.Kind, text: str) -> click.Command:
+    """Return the command that writes the code of one kind; ``text`` is its help."""
+
+    @click.command(kind, help=text)
+    @click.argument("kernel", type=click.Path(path_type=Path))
+    @kernel_options
+    @click.option(
+        "--kernel", "only", metavar="NAME", help="Only the kernel with this function name, symbol or pattern."
+    )
+    @_OUT
+    @result_options()
+    @click.pass_context
+    def command(
+        ctx: click.Context,
+        *,
+        kernel: Path,
+        how: KernelOptions,
+        only: str | None,
+        out: Path | None,
+        result: ResultWriter,
+    ) -> None:
+        traced = trace(resolve(kernel, how))
+        traced.report_findings()
+        label = traced.subject.label
+        modules = [
+            module
+            for module in artifacts.chosen(artifacts.modules(traced.trace), only, label=label)
+            if kind in module.files or (kind == "sass" and "cubin" in module.files)
+        ]
+        if not modules and traced.trace.ok:
+            raise InputError(f"{label}: the compile produced no {kind.upper()}")
+        if out is not None:
+            for path in artifacts.write(traced, modules, [kind], out):
+                output.note(f"wrote {path}")
+        texts = {
+            module.name: artifacts.content(module, kind, label=label).decode("utf-8", "replace") for module in modules
+        }
+        if out is None or result.format is OutputFormat.JSON:
+            blocks = [Code(code, kind) for code in texts.values()]
+            title = f"{kind.upper()} of {traced.subject.description}"
+            result.write(Document(title, blocks, {**traced.to_json(), kind: texts}))
+        ctx.exit(Exit.FINE if traced.trace.ok else Exit.FAILED)
+
+    return command
 
 
-def _kernel_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--kernel", "only", metavar="NAME", help="Only the kernel of this name or pattern (function or symbol)."
-    )(function)
+ptx_command = _code_command(
+    "ptx",
+    """Write the PTX of KERNEL to standard output, or with --out to files.
 
+    Exit code 1 if the kernel does not compile; PTX from before the error is written all the same.
+    """,
+)
+sass_command = _code_command(
+    "sass",
+    """Write the SASS of KERNEL, as nvdisasm prints it, to standard output, or with --out to files.
 
-@click.command("ptx")
-@click.argument("kernel", type=click.Path(path_type=Path))
-@kernel_options
-@_kernel_option
-@_out_option
-@json_option
-@click.pass_context
-def ptx_command(
-    ctx: click.Context, *, kernel: Path, how: KernelOptions, only: str | None, out: Path | None, as_json: bool
-) -> None:
-    """The PTX of KERNEL: to standard output, or with --out to files.
-
-    Exit code 1 if the kernel does not compile; PTX that it left until then is shown all the same.
-    """
-    _text_command(ctx, "ptx", kernel, how, out=out, only=only, as_json=as_json)
-
-
-@click.command("sass")
-@click.argument("kernel", type=click.Path(path_type=Path))
-@kernel_options
-@_kernel_option
-@_out_option
-@json_option
-@click.pass_context
-def sass_command(
-    ctx: click.Context, *, kernel: Path, how: KernelOptions, only: str | None, out: Path | None, as_json: bool
-) -> None:
-    """The SASS of KERNEL as nvdisasm prints it: to standard output, or with --out to files.
-
-    Exit code 1 if the kernel does not compile; SASS that it left until then is shown all the same.
-    """
-    _text_command(ctx, "sass", kernel, how, out=out, only=only, as_json=as_json)
+    Exit code 1 if the kernel does not compile; SASS from before the error is written all the same.
+    """,
+)

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 
-from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import KernelOptions, json_option, kernel_options
+from pytest_nvfp4.cli.options import KernelOptions, kernel_options, result_options
+from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.subject import matching, resolve
 from pytest_nvfp4.cli.tracing import Traced, trace
-from pytest_nvfp4.report.markdown import code
-from pytest_nvfp4.text import visible
+from pytest_nvfp4.report.document import Cell, Column, Document, Table
+
+_COLUMNS = (
+    Column("layout", share=3, code=True),
+    Column("canonical", share=4, code=True),
+    Column("type", share=6, code=True),
+    Column("space", code=True),
+    Column("align", code=True),
+    Column("at", share=2, code=True),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One layout as it is shown; ``canonical`` is None where ``error`` says why the type cannot be read."""
+class LayoutRow:
+    """One named layout.
+
+    Attributes:
+        name: Its name, with the scope.
+        canonical: Its canonical form; None if the type cannot be read.
+        raw: Its type as the DSL prints it.
+        space, align, dtype: Memory space, alignment in bytes, and element type, where the type has them.
+        file, line: Where the name was bound.
+        error: Why the type cannot be read.
+    """
 
     name: str
     canonical: str | None
@@ -32,13 +48,15 @@ class Row:
     error: str | None = None
 
     @property
-    def place(self) -> str:
-        """``file:line``, or ``-``."""
-        return f"{self.file}:{self.line}" if self.file else "-"
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells of the table; ``=`` for a type equal to its canonical form."""
+        canonical = self.canonical or f"error: {self.error}"
+        place = f"{self.file}:{self.line}" if self.file else None
+        return (self.name, canonical, "=" if self.raw == self.canonical else self.raw, self.space, self.align, place)
 
 
-def rows_of(traced: Traced, patterns: tuple[str, ...]) -> list[Row]:
-    """The layouts whose names one of the patterns fits (all where there is none), sorted by name."""
+def rows_of(traced: Traced, patterns: tuple[str, ...]) -> list[LayoutRow]:
+    """Return the layouts whose names match one of the patterns, or all if there is no pattern, sorted by name."""
     records = traced.listing.records
     chosen = matching([record.name for record in records], patterns) if patterns else None
     rows = []
@@ -46,74 +64,47 @@ def rows_of(traced: Traced, patterns: tuple[str, ...]) -> list[Row]:
         if chosen is not None and record.name not in chosen:
             continue
         value = traced.places.get(record.name)
-        wrong = record.unreadable
+        error = record.unreadable
         rows.append(
-            Row(
+            LayoutRow(
                 name=record.name,
-                canonical=None if wrong else record.canonical,
+                canonical=None if error else record.canonical,
                 raw=record.raw,
-                space=None if wrong else record.space,
-                align=None if wrong else record.align,
-                dtype=None if wrong else record.dtype,
+                space=None if error else record.space,
+                align=None if error else record.align,
+                dtype=None if error else record.dtype,
                 file=traced.subject.relative(value.file) if value else None,
                 line=value.line if value else None,
-                error=wrong,
+                error=error,
             )
         )
     return rows
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    align = "-" if row.align is None else str(row.align)
-    raw = "=" if row.raw == row.canonical else row.raw
-    return (row.name, row.canonical or f"error: {row.error}", raw, row.space or "-", align, row.place)
-
-
-def _markdown(rows: list[Row]) -> Iterator[str]:
-    yield "| layout | canonical | type | space | align | at |"
-    yield "| --- | --- | --- | --- | --- | --- |"
-    for row in rows:
-        # In a table a bar ends the cell even within code.
-        cells = (code(cell).replace("|", "\\|") if cell not in {"-", "="} else cell for cell in _cells(row))
-        yield f"| {' | '.join(cells)} |"
-
-
 @click.command("layouts")
 @click.argument("kernel", type=click.Path(path_type=Path))
 @kernel_options
-@click.option("--filter", "patterns", multiple=True, metavar="GLOB", help="Only names that fit; may be repeated.")
-@json_option
-@click.option("--md", "as_markdown", is_flag=True, help="Write a Markdown table.")
+@click.option("--filter", "patterns", multiple=True, metavar="GLOB", help="Show only matching names; may be repeated.")
+@result_options()
 @click.pass_context
 def layouts_command(
-    ctx: click.Context,
-    *,
-    kernel: Path,
-    how: KernelOptions,
-    patterns: tuple[str, ...],
-    as_json: bool,
-    as_markdown: bool,
+    ctx: click.Context, *, kernel: Path, how: KernelOptions, patterns: tuple[str, ...], result: ResultWriter
 ) -> None:
-    """Every named layout of KERNEL: name, canonical form, type, space, alignment in bytes, file and line.
+    """List every named layout of KERNEL: name, canonical form, type, space, alignment in bytes, file and line.
 
-    A type equal to its canonical form is written '='. Exit code 1 if the kernel does not compile; the layouts seen
-    until then are shown all the same.
+    A type equal to its canonical form is written '='. Exit code 1 if the kernel does not compile; the layouts captured
+    before the error are listed all the same.
     """
-    if as_json and as_markdown:
-        raise click.UsageError("--json and --md cannot be had together")
     traced = trace(resolve(kernel, how))
     rows = rows_of(traced, patterns)
     traced.report_findings()
-    if as_json:
-        output.write_json({**traced.to_json(), "layouts": [asdict(row) for row in rows]})
-    elif as_markdown:
-        output.write("\n".join(_markdown(rows)))
-    elif rows and output.wants_table():
-        columns = (("layout", 3), ("canonical", 4), ("type", 6), ("space", None), ("align", None), ("at", 2))
-        output.write_table(columns, [_cells(row) for row in rows])
-    else:
-        for row in rows:
-            output.write("  ".join(visible(cell) for cell in _cells(row)))
+    result.write(
+        Document(
+            f"Layouts of {traced.subject.description}",
+            [Table(_COLUMNS, [row.cells for row in rows])],
+            {**traced.to_json(), "layouts": [asdict(row) for row in rows]},
+        )
+    )
     if patterns and not rows and traced.trace.ok:
-        raise InputError(f"{kernel}: none of its {len(traced.listing.records)} layouts fits {', '.join(patterns)}")
+        raise InputError(f"{kernel}: none of its {len(traced.listing.records)} layouts matches {', '.join(patterns)}")
     ctx.exit(Exit.FINE if traced.trace.ok and not any(row.error for row in rows) else Exit.FAILED)

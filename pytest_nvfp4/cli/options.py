@@ -6,13 +6,17 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import click
 
+from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.layout.change import Severity
+from pytest_nvfp4.report.render import OutputFormat
 
 Function = Callable[..., Any]
+_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +94,45 @@ def kernel_options(function: Function) -> Function:
 
 
 def json_option(function: Function) -> Function:
-    """Add ``--json``."""
+    """Add ``--json`` to a command whose text is that of a program or protocol, so that no other format fits."""
     return click.option("--json", "as_json", is_flag=True, help="Write JSON.")(function)
+
+
+_HTML = click.option("--html", "page", type=_FILE, metavar="FILE", help="Also write an HTML page to FILE.")
+_OUTPUT = click.option("--output", type=_FILE, metavar="FILE", help="Write the result to FILE, not to standard output.")
+
+
+def result_options(*, csv: bool = False, page: bool = False) -> Callable[[Function], Function]:
+    """Add the options that choose a result's format and file; the function receives them as ``result``.
+
+    Args:
+        csv: Whether to add ``--csv``, for a result that is a table.
+        page: Whether to add ``--html FILE``, for a page besides the result.
+    """
+    flags = {"--json": OutputFormat.JSON, "--md": OutputFormat.MARKDOWN} | ({"--csv": OutputFormat.CSV} if csv else {})
+    formats = [item.value for item in OutputFormat if csv or item is not OutputFormat.CSV]
+    options = [
+        click.option("--format", "named", type=click.Choice(formats), help="Format of the result.  [default: text]"),
+        *(click.option(flag, is_flag=True, help=f"Same as --format {item.value}.") for flag, item in flags.items()),
+        _OUTPUT,
+        *([_HTML] if page else []),
+    ]
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def call(*args: Any, named: str | None, output: Path | None, page: Path | None = None, **kwargs: Any) -> Any:
+            given = {f"--format {named}": OutputFormat(named)} if named else {}
+            given |= {flag: item for flag, item in flags.items() if kwargs.pop(flag.lstrip("-"))}
+            if len(set(given.values())) > 1:
+                raise click.UsageError(f"{' and '.join(given)} name different formats; choose one")
+            chosen = next(iter(given.values()), OutputFormat.TEXT)
+            return function(*args, result=ResultWriter(chosen, output, page), **kwargs)
+
+        for option in reversed(options):
+            call = option(call)
+        return call
+
+    return decorate
 
 
 _SEVERITIES = ", ".join(item.name.lower().replace("_", "-") for item in Severity if item)

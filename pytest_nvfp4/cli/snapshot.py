@@ -1,17 +1,25 @@
-"""``nvfp4 snapshot``: read a snapshot file."""
+"""``nvfp4 snapshot``: read snapshot files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import json_option
+from pytest_nvfp4.cli.options import result_options
+from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.sides import Side, of_snapshot
-from pytest_nvfp4.text import visible
+from pytest_nvfp4.report.document import Column, Document, Facts, Table
+
+_KINDS = {"launch": "launch facts", "codegen": "code facts", "cost": "costs"}
+_FIELDS = ("name", "canonical", "raw", "space", "align", "dtype")
+_COLUMNS = (
+    Column("layout", code=True, share=3),
+    Column("canonical", code=True, share=6),
+    Column("space", code=True),
+    Column("alignment"),
+)
 
 
 def _read(file: Path) -> Side:
@@ -23,82 +31,58 @@ def _read(file: Path) -> Side:
 
 
 def _kind(side: Side) -> str:
-    if side.listing is not None:
-        return "layouts"
-    return "launch facts" if side.launch is not None else "costs" if side.cost is not None else "code facts"
-
-
-def _facts(side: Side) -> Mapping[str, str] | None:
-    return next((facts for facts in (side.launch, side.codegen, side.cost) if facts is not None), None)
-
-
-def _count(side: Side) -> int:
-    return len(side.listing.records) if side.listing is not None else len(_facts(side) or {})
+    return next((_KINDS[kind] for kind in side.facts), "layouts")
 
 
 @click.group("snapshot")
 def snapshot_command() -> None:
-    """Read a snapshot file of layouts, launch facts, code facts or costs."""
+    """Read snapshot files of layouts, launch facts, code facts or costs."""
 
 
 @snapshot_command.command("show")
 @click.argument("file", type=click.Path(path_type=Path))
-@json_option
-def show_command(file: Path, as_json: bool) -> None:
-    """What the snapshot FILE holds: its header, and a line for each layout or fact."""
+@result_options()
+def show_command(file: Path, *, result: ResultWriter) -> None:
+    """Show the snapshot FILE: its header, and one line for each layout or fact."""
     side = _read(file)
-    facts = _facts(side)
-    if as_json:
-        layouts = None
-        if side.listing is not None:
-            layouts = [
-                {
-                    "name": record.name,
-                    "canonical": record.canonical,
-                    "raw": record.raw,
-                    "space": record.space,
-                    "align": record.align,
-                    "dtype": record.dtype,
-                }
-                for record in side.listing.records
-            ]
-        output.write_json({"kind": _kind(side), "header": dict(side.header), "layouts": layouts, "facts": facts})
-        return
-    for key, value in side.header.items():
-        output.write(f"{visible(key)}: {visible(value)}")
+    facts = next(iter(side.facts.values()), None)
+    layouts = None
+    blocks: list[Facts | Table] = [Facts(list(side.header.items()))]
     if side.listing is not None:
-        for record in side.listing.records:
-            align = "" if record.align is None else f"  align {record.align}"
-            space = f"  {record.space}" if record.space else ""
-            output.write(visible(f"{record.name}  {record.canonical}{space}{align}"))
-    for name, value in (facts or {}).items():
-        output.write(visible(f"{name}  {value}"))
+        records = side.listing.records
+        layouts = [{key: getattr(record, key) for key in _FIELDS} for record in records]
+        blocks.append(
+            Table(_COLUMNS, [(r.name, r.canonical, r.space, r.align and f"align {r.align}") for r in records])
+        )
+    if facts is not None:
+        blocks.append(Facts(list(facts.items())))
+    data = {"kind": _kind(side), "header": dict(side.header), "layouts": layouts, "facts": facts}
+    result.write(Document(f"{file}: {_kind(side)}", blocks, data))
 
 
 @snapshot_command.command("check")
 @click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FILE...")
-@json_option
-def check_command(files: tuple[Path, ...], as_json: bool) -> None:
-    """Whether each FILE is a whole snapshot that could have been written by this tool.
+@result_options()
+def check_command(files: tuple[Path, ...], *, result: ResultWriter) -> None:
+    """Check that each FILE is a complete and undamaged snapshot.
 
-    A damaged one (a merge conflict, a cut, an edited field) is an error that names the line; exit code 2.
+    A damaged file (a merge conflict, a missing end, an edited field) is reported with the line; exit code 2.
     """
-    good: list[dict[str, object]] = []
-    broken: list[InputError] = []
+    snapshots: list[dict[str, str | int]] = []
+    damaged: list[InputError] = []
     for file in files:
         try:
             side = _read(file)
-            good.append({"file": str(file), "kind": _kind(side), "count": _count(side)})
+            contents = side.listing.records if side.listing is not None else next(iter(side.facts.values()))
+            snapshots.append({"file": str(file), "kind": _kind(side), "count": len(contents)})
         except InputError as error:
-            broken.append(error)
+            damaged.append(error)
         except OSError as error:
-            broken.append(InputError(f"{file}: cannot be read: {error.strerror}"))
-    if as_json:
-        output.write_json({"snapshots": good, "errors": [found.message for found in broken]})
-    else:
-        for one in good:
-            output.write(visible(f"{one['file']}: {one['count']} {one['kind']}, whole"))
-    for found in broken[:-1]:
-        found.show()
-    if broken:
-        raise broken[-1]
+            damaged.append(InputError(f"{file}: cannot be read: {error.strerror}"))
+    lines = [(str(found["file"]), f"{found['count']} {found['kind']}, complete") for found in snapshots]
+    data = {"snapshots": snapshots, "errors": [error.message for error in damaged]}
+    result.write(Document("Snapshots", [Facts(lines)], data))
+    for problem in damaged[:-1]:
+        problem.show()
+    if damaged:
+        raise damaged[-1]

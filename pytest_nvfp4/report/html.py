@@ -7,19 +7,20 @@ The page is also well-formed XML. Filters work by CSS alone, so that it can be r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
 from importlib import resources
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from pytest_nvfp4.layout.change import Change, HeaderChange, Severity
 from pytest_nvfp4.layout.drawing import Colour, draw_pair_svg, draw_svg, why_not
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import TypeInfo
+from pytest_nvfp4.report.document import Block, cell_style, cell_text
 from pytest_nvfp4.report.model import OUTCOMES, CheckReport, Outcome, Report
 from pytest_nvfp4.text import visible
 
@@ -31,17 +32,34 @@ _WORDS = re.compile(r"\w+|\s+|[^\w\s]")
 _MARK_LIMIT = 4_000
 
 
-def render_html(report: Report, *, title: str = "NVFP4 kernel report", max_drawings: int = MAX_DRAWINGS) -> str:
-    """The report as an HTML page.
+def render_page(*, title: str, body: Markup) -> str:
+    """Return a page with a title and a body that is safe HTML."""
+    return _template("page.html.j2").render(title=visible(title), headline="", body=body)
+
+
+def render_blocks(blocks: Sequence[Block]) -> Markup:
+    """Return blocks of a document as safe HTML. A report among them is left out: it is a page's main part."""
+    return Markup(_template("blocks.html.j2").module.show(blocks, 2))  # type: ignore[attr-defined]
+
+
+def render_html(
+    report: Report,
+    *,
+    title: str = "NVFP4 kernel report",
+    max_drawings: int = MAX_DRAWINGS,
+    more: Markup = Markup(""),  # noqa: B008 - immutable
+) -> str:
+    """Return the report as an HTML page.
 
     Args:
-        report: what to show.
-        title: the page's title.
-        max_drawings: layouts drawn at most; the page says how many more there are.
+        report: The report.
+        title: The page's title.
+        max_drawings: Greatest number of layouts drawn; the page states how many it leaves out.
+        more: Safe HTML that follows the report.
     """
     pens = _Pens(max_drawings)
     checks = [_view(check, at, report, pens) for at, check in enumerate(report.worst_first())]
-    return _template().render(
+    return _template("report.html.j2").render(
         title=visible(title),
         headline=report.headline,
         ok=report.ok,
@@ -53,6 +71,7 @@ def render_html(report: Report, *, title: str = "NVFP4 kernel report", max_drawi
         filters=[item for item in reversed(Severity) if any(change.severity is item for change in _changes(report))],
         outcomes=[(outcome, report.outcomes[outcome]) for outcome in OUTCOMES if report.outcomes[outcome]],
         undrawn=pens.refused,
+        more=more,
     )
 
 
@@ -241,11 +260,22 @@ def _marked(old: str, new: str) -> tuple[list[_Marked], list[_Marked]]:
     return before, after
 
 
-@lru_cache(maxsize=1)
-def _template() -> Template:
-    source = resources.files("pytest_nvfp4.report").joinpath("report.html.j2").read_text(encoding="utf-8")
+@lru_cache(maxsize=3)
+def _template(name: str) -> Template:
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        loader=FunctionLoader(
+            lambda file: resources.files("pytest_nvfp4.report").joinpath(file).read_text(encoding="utf-8")
+        ),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    environment.filters["css"] = _css
-    return environment.from_string(source)
+    environment.filters.update(
+        css=_css,
+        kind=lambda block: type(block).__name__,
+        shown=lambda cell: visible(cell_text(cell), multiline=True),
+        style=cell_style,
+    )
+    return environment.get_template(name)

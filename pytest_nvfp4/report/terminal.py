@@ -7,19 +7,16 @@ folds long cells onto further lines. What is left out is counted in the text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from io import StringIO
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from pytest_nvfp4.layout.change import Change, HeaderChange, ListingDiff, Severity
+from pytest_nvfp4.report.console import PLAIN, Terminal
 from pytest_nvfp4.report.model import CheckReport, Outcome, Report
 from pytest_nvfp4.text import plural, visible
 
-TABLE_WIDTH = 100
-"""Columns below which the table would fold every cell; plain lines are then easier to read."""
 MAX_CHANGES = 200
 """Changes shown for one check; the rest is counted."""
 
@@ -39,31 +36,11 @@ _STYLES = {
 }
 
 
-def render_terminal(report: Report, *, width: int = 80, color: bool = False, ascii_only: bool = False) -> str:
-    """The report as text for a terminal.
-
-    Args:
-        report: what to show.
-        width: columns of the terminal.
-        color: whether it understands ANSI colours. Without colour, or below :data:`TABLE_WIDTH` columns, the
-            report is plain lines.
-        ascii_only: draw the table's lines in ASCII.
-    """
-    if not color or width < TABLE_WIDTH:
+def render_terminal(report: Report, terminal: Terminal = PLAIN) -> str:
+    """Return the report as text for a terminal: plain lines unless it is wide and coloured."""
+    if not terminal.wide:
         return "\n".join(_plain(report)) + "\n"
-    out = StringIO()
-    console = Console(
-        file=out,
-        width=width,
-        force_terminal=True,
-        color_system="standard",
-        markup=False,
-        highlight=False,
-        emoji=False,
-        legacy_windows=False,
-    )
-    _rich(report, console, box.ASCII2 if ascii_only else box.SIMPLE_HEAD)
-    return out.getvalue()
+    return terminal.render(lambda console: _rich(report, console, terminal))
 
 
 def _plain(report: Report) -> Iterator[str]:
@@ -160,7 +137,7 @@ def _closing(report: Report) -> Iterator[str]:
     yield f"nvfp4: {report.headline}"
 
 
-def _rich(report: Report, console: Console, lines: box.Box) -> None:
+def _rich(report: Report, console: Console, terminal: Terminal) -> None:
     for check in report.worst_first():
         console.print(Text(_title(check), style=_OUTCOME_STYLES[check.outcome]))
         for line in _message(check):
@@ -169,7 +146,7 @@ def _rich(report: Report, console: Console, lines: box.Box) -> None:
             for line in _diff_lines(check.diff, report):
                 console.print(Text(f"  {line}"))
             if check.diff.changes:
-                console.print(_table(check.diff, report, lines))
+                console.print(_table(check.diff, report, terminal.table()))
             _print_raws(check.diff, report, console)
             for line in _left_out(check.diff):
                 console.print(Text(f"  {line}"))
@@ -180,8 +157,7 @@ def _rich(report: Report, console: Console, lines: box.Box) -> None:
         console.print(Text(line, style="bold" if line.startswith("nvfp4:") else ""))
 
 
-def _table(diff: ListingDiff, report: Report, lines: box.Box) -> Table:
-    table = Table(box=lines, expand=True, show_edge=False, pad_edge=False)
+def _table(diff: ListingDiff, report: Report, table: Table) -> Table:
     table.add_column("severity", no_wrap=True)
     for title, ratio in (("layout", 3), ("what changed", 6), ("first difference", 4)):
         table.add_column(title, ratio=ratio, overflow="fold")

@@ -190,7 +190,7 @@ def test_snapshots_of_costs_are_read_and_compared(cli, tmp_path) -> None:
     old, new = tmp_path / "old.txt", tmp_path / "new.txt"
     old.write_text(COSTS)
     new.write_text(COSTS.replace("4096", "8192"))
-    assert f"{old}: 2 costs, whole" in cli("snapshot", "check", str(old)).out
+    assert f"{old}  2 costs, complete" in cli("snapshot", "check", str(old)).out
     assert "launch.0.tma.load.bytes  4096" in cli("snapshot", "show", str(old)).out
     assert "launch.0.tma.load.bytes 4096 -> 8192" in cli("diff", str(old), str(new)).out
     new.write_text(COSTS.replace("nvfp4-cost", "nvfp4-launch"))

@@ -105,7 +105,7 @@ def test_launch_snapshots_can_be_compared_too(tmp_path, cli) -> None:
     assert cli("diff", tmp_path / "a.txt", tmp_path / "b.txt", "--fail-on-launch").code == 1
     other = cli("diff", tmp_path / "a.txt", _snapshot(tmp_path / "c.txt", A))
     assert other.code == 2
-    assert "nothing to compare" in other.err
+    assert "snapshots of different kinds" in other.err
 
 
 def test_settings_protect_a_layout(tmp_path, cli, monkeypatch) -> None:
@@ -250,7 +250,7 @@ def test_a_file_that_exists_is_meant_before_a_revision(own_repository, cli) -> N
         ("--help:snap.txt", "a revision does not start with a dash"),
         ("HEAD; touch pwned:snap.txt", "has no revision"),
         ("$(touch pwned):snap.txt", "has no revision"),
-        ("none.txt", "no such file, and no REV:path"),
+        ("none.txt", "no such file, and not REV:path"),
     ],
 )
 def test_a_revision_that_is_none(text, words, repository, cli) -> None:

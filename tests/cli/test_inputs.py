@@ -90,7 +90,7 @@ def test_a_file_that_is_no_kernel(kind, command, tmp_path, cli) -> None:
 def test_a_side_of_a_diff_that_is_no_kernel(kind, tmp_path, cli, project, monkeypatch) -> None:
     path, words = _bad_file(tmp_path, kind)
     monkeypatch.chdir(tmp_path)
-    words = {"other language": "is no layout snapshot", "pipe": "is no regular file"}.get(kind, words)
+    words = {"other language": "is not a layout snapshot", "pipe": "is not a regular file"}.get(kind, words)
     for sides in ((path, project / "row_major.py"), (project / "row_major.py", path)):
         result = cli("diff", *sides)
         assert result.code == 2
@@ -105,7 +105,7 @@ def test_a_side_of_a_diff_that_is_no_kernel(kind, tmp_path, cli, project, monkey
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is no layout snapshot"),
+        (b"", "is not a layout snapshot"),
         (b"\xff\xfe\0", "not UTF-8 text"),
         (b"# nvfp4-layouts 1\n\0", "NUL bytes"),
         (b"hello\n", "its first line is 'hello'"),

@@ -50,7 +50,9 @@ def test_a_filter_keeps_what_fits(cli) -> None:
 @pytest.mark.usefixtures("in_project")
 def test_markdown_is_one_table_whose_cells_hold_the_text(cli) -> None:
     shown = cli("layouts", "row_major.py", "--md")
-    lines = shown.out.strip().splitlines()
+    title, blank, *lines = shown.out.strip().splitlines()
+    assert title.startswith("## Layouts of ")
+    assert not blank
     assert lines[1] == "| --- | --- | --- | --- | --- | --- |"
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 7 for line in lines)
     assert any("`(128,64):(64,1)`" in line for line in lines)

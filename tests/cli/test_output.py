@@ -1,9 +1,11 @@
-"""Writing results: files whole or not at all, tables, sizes."""
+"""Writing results: complete files, formats, sizes."""
 
 import pytest
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.report.document import Document, Paragraph
+from pytest_nvfp4.report.render import OutputFormat
 
 
 def test_a_file_is_replaced_whole(tmp_path, monkeypatch) -> None:
@@ -29,22 +31,25 @@ def test_sizes(count, text) -> None:
     assert output.size_text(count) == text
 
 
-def test_a_table_keeps_every_character(monkeypatch, capsys) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    cell = "x" * 500
-    output.write_table((("name", 1), ("value", 3), ("n", None)), [("a\x1b[31m", cell, "7")])
-    shown = capsys.readouterr().out
-    assert shown.count("x") == 500 + shown.count("\\x1b")
-    assert "\x1b[31m" not in shown
-
-
-def test_tables_are_for_wide_terminals_with_colour(monkeypatch) -> None:
+def test_colour_is_for_terminals_without_no_color(monkeypatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("TERM", "xterm")
-    assert output.wants_table()
-    monkeypatch.setenv("COLUMNS", "80")
-    assert not output.wants_table()
-    monkeypatch.setenv("COLUMNS", "120")
+    assert output.coloured()
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not output.wants_table()
+    assert not output.coloured()
+
+
+def test_a_result_goes_to_its_files(tmp_path, capsys) -> None:
+    text, page = tmp_path / "result.txt", tmp_path / "page.html"
+    document = Document("A <title>", [Paragraph("one line")])
+    output.ResultWriter(OutputFormat.TEXT, text, page).write(document)
+    assert text.read_text() == "one line\n"
+    assert "<h1>A &lt;title&gt;</h1>" in page.read_text()
+    assert capsys.readouterr().out == ""
+
+
+def test_two_formats_are_refused(cli, tmp_path) -> None:
+    done = cli("snapshot", "show", tmp_path / "none", "--json", "--format", "html")
+    assert done.code == 2
+    assert "--format html and --json name different formats" in done.err
+    assert "no such file" in cli("snapshot", "show", tmp_path / "none", "--json", "--format", "json").err

@@ -26,8 +26,9 @@ def test_a_snapshot_is_shown(snapshot, cli) -> None:
     shown = cli("snapshot", "show", snapshot)
     assert shown.code == 0
     assert shown.out.splitlines() == [
-        "kernel: k.py",
-        "dsl: 4.8.1",
+        "kernel  k.py",
+        "dsl     4.8.1",
+        "",
         "k.copy  !cute.ptr<f16, gmem, align<16>>  gmem  align 16",
         "k.sA  (8,4):(4,1)  smem  align 128",
     ]
@@ -37,14 +38,14 @@ def test_a_snapshot_is_shown(snapshot, cli) -> None:
 
 
 def test_whole_snapshots_pass_and_each_damaged_one_is_named(snapshot, cli, tmp_path) -> None:
-    assert cli("snapshot", "check", snapshot).out == f"{snapshot}: 2 layouts, whole\n"
+    assert cli("snapshot", "check", snapshot).out == f"{snapshot}  2 layouts, complete\n"
     cut = tmp_path / "cut.txt"
     cut.write_text(snapshot.read_text().rpartition("# end")[0])
     edited = tmp_path / "edited.txt"
     edited.write_text(snapshot.read_text().replace("(8,4):(4,1)  !", "(8,4):(8,1)  !"))
     shown = cli("snapshot", "check", cut, snapshot, edited)
     assert shown.code == 2
-    assert shown.out == f"{snapshot}: 2 layouts, whole\n"
+    assert shown.out == f"{snapshot}  2 layouts, complete\n"
     lines = shown.err.splitlines()
     assert len(lines) == 2
     assert "cut.txt" in lines[0]
@@ -57,7 +58,7 @@ def test_whole_snapshots_pass_and_each_damaged_one_is_named(snapshot, cli, tmp_p
 def test_facts_are_shown(tmp_path, cli) -> None:
     path = tmp_path / "launch.txt"
     path.write_text("# nvfp4-launch 1\n# kernel  k.py\n\nlaunches  1\nlaunch.0.grid  3x1x1\n# end 2\n")
-    assert cli("snapshot", "show", path).out.splitlines()[1:] == ["launches  1", "launch.0.grid  3x1x1"]
+    assert cli("snapshot", "show", path).out.splitlines()[1:] == ["launches       1", "launch.0.grid  3x1x1"]
     assert "2 launch facts" in cli("snapshot", "check", path).out
 
 
