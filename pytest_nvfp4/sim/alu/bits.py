@@ -18,7 +18,7 @@ import numpy as np
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, atoms, literal
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, signed
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["FORMS", "LOWERINGS"]
@@ -91,7 +91,7 @@ def _shuffle(a: str, b: str, selector: int) -> str | None:
 
 
 def _prmt(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     read.one("b32")
     mode = read.maybe(*_MODES)
     dst, *sources = read.end(4)
@@ -144,7 +144,7 @@ def _extract_signed(a: Array, position: Array, length: Array) -> Array:
 
 
 def _bfe(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     kind = read.one("u32", "u64", "s32", "s64")
     dst, source, position, length = read.end(4)
     bits = BITS[kind]
@@ -171,7 +171,7 @@ def _insert(a: Array, b: Array, position: Array, length: Array) -> Array:
 
 
 def _bfi(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     bits = BITS[read.one("b32", "b64")]
     dst, first, second, position, length = read.end(5)
     names = atoms(e, bits, first, second) + atoms(e, 32, position, length)
@@ -197,7 +197,7 @@ def _szext_kernel(mode: str, kind: str) -> Kernel:
 
 
 def _szext(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     mode = read.one("clamp", "wrap")
     kind = read.one("u32", "s32")
     dst, *sources = read.end(3)
@@ -219,7 +219,7 @@ def _mask_kernel(mode: str) -> Kernel:
 
 
 def _bmsk(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     mode = read.one("clamp", "wrap")
     read.one("b32")
     dst, *sources = read.end(3)
@@ -258,7 +258,7 @@ _COUNTING = {"brev": _reverse, "clz": _leading_zeros, "popc": _population}
 
 
 def _counting(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     bits = BITS[read.one("b32", "b64")]
     dst, source = read.end(2)
     (a,) = atoms(e, bits, source)
@@ -281,7 +281,7 @@ def _find_kernel(shift: bool, signs: bool) -> Kernel:
 
 def _bfind(ins: Instruction, e: Emitter) -> None:
     """The place of the highest bit that is not the sign's, 0xFFFFFFFF if there is none."""
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     shift = read.has("shiftamt")
     kind = read.one("u32", "u64", "s32", "s64")
     dst, source = read.end(2)
@@ -314,7 +314,7 @@ def _find_nth(mask: Array, base: Array, offset: Array) -> Array:
 
 
 def _fns(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     read.one("b32")
     dst, *sources = read.end(4)
     e.assign(dst, e.call(lift(_find_nth, 32, 32, 32), *atoms(e, 32, *sources)), 32)

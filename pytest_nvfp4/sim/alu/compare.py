@@ -19,7 +19,7 @@ from pytest_nvfp4.sim.alu.lift import Array, lift
 from pytest_nvfp4.sim.alu.numbers import floats, halves
 from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Sink
 
 __all__ = ["FORMS", "LOWERINGS"]
@@ -75,7 +75,7 @@ def _comparison(operator: str, kind: str, flush: bool) -> Callable[..., object]:
     return lift(compare, BITS[kind], BITS[kind])
 
 
-def _condition(read: Reader, e: Emitter, operator: str, kind: str, flush: bool, a: str, b: str) -> str:
+def _condition(read: OpcodeReader, e: Emitter, operator: str, kind: str, flush: bool, a: str, b: str) -> str:
     """Expression of ``a operator b``."""
     if kind in _FLOATS:
         if operator not in _FLOAT:
@@ -108,7 +108,7 @@ _BOOL = {"and": "&", "or": "|", "xor": "^"}
 
 
 def _setp(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     operator = read.one(*_FLOAT, *_UNSIGNED_ORDER)
     combine = read.maybe(*_BOOL)
     flush = read.has("ftz")
@@ -164,7 +164,7 @@ def _results(kind: str, flush: bool) -> tuple[str, ...]:
 
 def _set(ins: Instruction, e: Emitter) -> None:
     """All ones (integers) or 1.0 where the condition holds, else 0; by half for a pair, also in an integer."""
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     operator = read.one(*_FLOAT, *_UNSIGNED_ORDER)
     combine = read.maybe(*_BOOL)
     flush = read.has("ftz")

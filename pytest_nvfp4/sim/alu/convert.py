@@ -33,7 +33,7 @@ from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed, settled64
 from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
 from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["FORMS", "LOWERINGS", "extend", "half_pair"]
@@ -332,7 +332,7 @@ def _cvt(ins: Instruction, e: Emitter) -> None:
     if not NARROW.isdisjoint(ins.parts):
         lower_narrow(ins, e)
         return
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     mode = read.maybe(*ROUNDINGS, "rna", *_TO_INTEGER)
     relu = read.has("relu")
     if relu or "satfinite" in ins.parts or "tf32" in ins.parts or "x2" in ins.parts[-2]:
@@ -366,7 +366,7 @@ def _cvt(ins: Instruction, e: Emitter) -> None:
         _real(ins, e, read, mode, flush=flush, clamps=clamps, target=target, source=source, a=a)
 
 
-def _check(read: Reader, target: str, source: str, *, clamps: bool) -> None:
+def _check(read: OpcodeReader, target: str, source: str, *, clamps: bool) -> None:
     """Combinations that ptxas refuses."""
     if clamps and target in _INTEGERS and source in _INTEGERS:
         (low, high), (least, most) = _limits(source), _limits(target)
@@ -379,7 +379,7 @@ def _check(read: Reader, target: str, source: str, *, clamps: bool) -> None:
 def _real(
     ins: Instruction,
     e: Emitter,
-    read: Reader,
+    read: OpcodeReader,
     mode: str,
     *,
     flush: bool,
@@ -403,7 +403,7 @@ def _real(
     e.assign(ins.operands[0], e.call(lift(kernel, BITS[source]), a), BITS[target])
 
 
-def _special(ins: Instruction, e: Emitter, read: Reader, mode: str, relu: bool) -> None:
+def _special(ins: Instruction, e: Emitter, read: OpcodeReader, mode: str, relu: bool) -> None:
     """The forms with ``.relu``, ``.satfinite``, a pair, or tf32. The order of the two modifiers is free in ptxas."""
     saturates = read.has("satfinite")
     relu = relu or read.has("relu")

@@ -10,7 +10,7 @@ import numpy as np
 from pytest_nvfp4.sim.alu.forms import atoms
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["FORMS", "LOWERINGS"]
@@ -52,7 +52,7 @@ def _words_kernel(part: str, first: str, second: str) -> Kernel:
 
 
 def _dot(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     part = read.one("lo", "hi") if ins.root == "dp2a" else ""
     first, second = read.one("u32", "s32"), read.one("u32", "s32")
     dst, *sources = read.end(4)

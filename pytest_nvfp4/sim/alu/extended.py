@@ -19,7 +19,7 @@ from pytest_nvfp4.sim.alu.forms import BITS, MASKS, atoms, settle
 from pytest_nvfp4.sim.alu.multiply import high
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _assign(e: Emitter, dst: Any, a: str, b: str, bits: int, *, subtracts: bool,
 
 
 def _sum(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     takes = ins.root.endswith("c")
     puts = read.has("cc")
     bits = BITS[read.one("u32", "s32", "u64", "s64")]
@@ -98,7 +98,7 @@ def _sum(ins: Instruction, e: Emitter) -> None:
 
 
 def _multiply(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     takes = ins.root == "madc"
     part = read.one("lo", "hi")
     puts = read.has("cc")

@@ -29,7 +29,7 @@ from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, flushed, quiet64, settled64, without_sign
 from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["BY_TYPE", "FORMS", "LOWERINGS", "ROUNDINGS", "fused", "odd_sum", "saturated", "settled", "sign_kernel"]
@@ -175,7 +175,7 @@ def f32x2_kernel(root: str, mode: str, flush: bool) -> Kernel:
 
 
 def _arithmetic(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     root = {"mad": "fma"}.get(ins.root, ins.root)
     mode = read.one(*ROUNDINGS) if root == "fma" else read.maybe(*ROUNDINGS) or "rn"
     flush = read.has("ftz")
@@ -216,7 +216,7 @@ def sign_kernel(root: str, kind: str) -> Kernel:
 
 
 def _sign(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     flush = read.has("ftz")
     kind = read.one("f32") if flush else read.one("f32", "f64")
     dst, source = read.end(2)
@@ -229,7 +229,7 @@ def _sign(ins: Instruction, e: Emitter) -> None:
 
 def _copysign(ins: Instruction, e: Emitter) -> None:
     """The sign of the first source with the magnitude of the second."""
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     bits = BITS[read.one("f32", "f64")]
     dst, *sources = read.end(3)
     a, b = atoms(e, bits, *sources)
@@ -238,7 +238,7 @@ def _copysign(ins: Instruction, e: Emitter) -> None:
 
 def _testp(ins: Instruction, e: Emitter) -> None:
     """The class of a number; zeros are normal ones (PTX ISA, "testp"; measured on an H200)."""
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     what = read.one("finite", "infinite", "number", "notanumber", "normal", "subnormal")
     kind = read.one("f32", "f64")
     dst, source = read.end(2)
@@ -319,7 +319,7 @@ def _extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, modifie
 
 
 def _extreme(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     flush = read.has("ftz")
     propagates = read.has("NaN")
     modifier = read.maybe("xorsign", "abs")

@@ -23,7 +23,7 @@ from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed_half
 from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["BY_TYPE", "FORMS", "LOWERINGS", "bfloat_patterns", "half_patterns", "on_pairs"]
@@ -125,7 +125,7 @@ def _bf16_kernel(root: str, limit: str) -> Kernel:
 
 
 def _arithmetic(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     fma = ins.root == "fma"
     if len(ins.parts) > 2 and ins.parts[-2] == "f32":
         _mixed(ins, e)
@@ -173,7 +173,7 @@ def _mixed_kernel(root: str, mode: str, saturates: bool, kind: str) -> Kernel:
 
 def _mixed(ins: Instruction, e: Emitter) -> None:
     """``a + c``, ``a - c`` and ``a * b + c`` with a and b narrow, c and the result f32."""
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     fma = ins.root == "fma"
     if ins.root == "mul":
         raise read.refuse("mul has no mixed precision")
@@ -191,7 +191,7 @@ def _mixed(ins: Instruction, e: Emitter) -> None:
 
 
 def _sign(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     flush = read.has("ftz")
     kind = read.one("f16", "f16x2") if flush else read.one(*_KINDS)
     dst, source = read.end(2)
@@ -220,7 +220,7 @@ def _extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, by_sign
 
 
 def _extreme(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     flush = read.has("ftz")
     propagates = read.has("NaN")
     by_sign = read.has("xorsign")

@@ -19,7 +19,7 @@ from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SCALARS, SIGNS, array, atoms, both, inline, literal
 from pytest_nvfp4.sim.alu.lift import Array, clamped, lift, signed, unsigned
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _add_pair(a: Array, b: Array) -> Array:
 
 
 def _sum(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     saturates = read.has("sat")
     kind = read.one("s32") if saturates else read.one(*SCALARS, *(_PAIRS if ins.root == "add" else ()))
     dst, *sources = read.end(3)
@@ -94,7 +94,7 @@ def _sad_unsigned(a: Array, b: Array, c: Array) -> Array:
 
 
 def _sad(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     kind = read.one(*SCALARS)
     dst, *sources = read.end(4)
     bits = BITS[kind]
@@ -148,7 +148,7 @@ def _check_divisor(w: Warp, mask: int, divisor: Any) -> None:
 
 
 def _division(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     kind = read.one(*SCALARS)
     dst, *sources = read.end(3)
     bits = BITS[kind]
@@ -181,7 +181,7 @@ def ints_nonzero(a: str, b: str) -> str:
 
 
 def _abs(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     kind = read.one("s16", "s32", "s64")
     dst, source = read.end(2)
     bits = BITS[kind]
@@ -191,7 +191,7 @@ def _abs(ins: Instruction, e: Emitter) -> None:
 
 
 def _neg(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     kind = read.one("s16", "s32", "s64")
     dst, source = read.end(2)
     bits = BITS[kind]
@@ -249,7 +249,7 @@ _EXTREME_PAIR = {key: _on_halves(kernel) for key, kernel in _EXTREME.items()}
 
 
 def _extreme(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     relu = read.has("relu")
     kind = read.one("s16x2", "s32") if relu else read.one(*SCALARS, *_PAIRS)
     # ptxas takes the modifier on either side of this type, and the ISA's example has it behind

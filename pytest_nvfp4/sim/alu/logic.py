@@ -12,7 +12,7 @@ from itertools import product
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, array, atoms, both, collapsed, inline, literal
 from pytest_nvfp4.sim.alu.lift import Array
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 
 __all__ = ["FORMS", "LOWERINGS", "lut_expression"]
@@ -28,7 +28,7 @@ _SIGN = {"and": "&", "or": "|", "xor": "^"}
 
 
 def _binary(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     kind = read.one("pred", "b16", "b32", "b64")
     dst, first, second = read.end(3)
     sign = _SIGN[ins.root]
@@ -49,7 +49,7 @@ def _binary(ins: Instruction, e: Emitter) -> None:
 
 
 def _not(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     kind = read.one("pred", "b16", "b32", "b64")
     dst, source = read.end(2)
     if kind == "pred":
@@ -66,7 +66,7 @@ def _is_zero(a: Array) -> Array:
 
 
 def _cnot(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     bits = BITS[read.one("b16", "b32", "b64")]
     dst, source = read.end(2)
     (a,) = atoms(e, bits, source)
@@ -110,7 +110,7 @@ def _pairs(by_size: list[dict[int, str]]) -> Iterator[tuple[tuple[int, str], tup
 
 
 def _lop3(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     combine = read.maybe("or", "and")
     read.one("b32")
     operands = read.end(6 if combine else 5)

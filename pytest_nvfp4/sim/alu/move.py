@@ -20,9 +20,9 @@ from pytest_nvfp4.sim.alu.forms import BITS, MASKS, atom, inline, literal
 from pytest_nvfp4.sim.alu.lift import parts
 from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Sink, Vector
 
 if TYPE_CHECKING:
@@ -54,14 +54,14 @@ def pack(bits: int, *items: Any) -> Any:
     return result.view(DTYPES[total])
 
 
-def _item_bits(read: Reader, vector: Vector, total: int) -> int:
+def _item_bits(read: OpcodeReader, vector: Vector, total: int) -> int:
     count = len(vector.items)
     if count not in (2, 4) or total // count not in (8, 16, 32, 64):
         raise read.refuse(f"{count} items in {total} bits")
     return total // count
 
 
-def _pack(read: Reader, e: Emitter, dst: Operand, source: Vector, total: int) -> None:
+def _pack(read: OpcodeReader, e: Emitter, dst: Operand, source: Vector, total: int) -> None:
     bits = _item_bits(read, source, total)
     names = [atom(e, item, bits) for item in source.items]
     on_ints = " | ".join(f"{name} << {bits * number}" if number else name for number, name in enumerate(names))
@@ -80,7 +80,7 @@ def _packer(bits: int) -> Any:
     return packed
 
 
-def _unpack(read: Reader, e: Emitter, dst: Vector, source: Operand, total: int) -> None:
+def _unpack(read: OpcodeReader, e: Emitter, dst: Vector, source: Operand, total: int) -> None:
     bits = _item_bits(read, dst, total)
     known = e.items(source, dst.items, bits=bits)
     if known is not None:
@@ -119,7 +119,7 @@ def _part(bits: int, number: int) -> Any:
 
 
 def _mov(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     kind = read.one("pred", *_TYPES)
     dst, source = read.end(2)
     if kind == "pred":
@@ -143,7 +143,7 @@ _SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "const
 
 def _cvta(ins: Instruction, e: Emitter) -> None:
     """Between an address of a state space and the generic one. Code for sm_90 and later has 64-bit addresses only."""
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     to = read.has("to")
     space = read.one(*_SPACES)
     read.one("u64")
@@ -162,7 +162,7 @@ def _in_own_shared(w: Warp, address: Any) -> Any:
 
 def _isspacep(ins: Instruction, e: Emitter) -> None:
     """Whether a generic address lies in a state space. That of ``.const`` and ``.param`` is not modelled."""
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     space = read.one("global", "shared", "shared::cta", "shared::cluster", "local")
     dst, source = read.end(2)
     a = atom(e, source, 64)

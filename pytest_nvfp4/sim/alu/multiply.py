@@ -15,7 +15,7 @@ import numpy as np
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SCALARS, SIGNS, atoms, inline, literal
 from pytest_nvfp4.sim.alu.lift import Array, clamped, lift, signed
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["BY_TYPE", "FORMS", "LOWERINGS", "high", "wide"]
@@ -126,12 +126,12 @@ def _low_of_mad(bits: int) -> Any:
 _mad_low = {bits: _low_of_mad(bits) for bits in (16, 32, 64)}
 
 
-def _kind(read: Reader, part: str) -> str:
+def _kind(read: OpcodeReader, part: str) -> str:
     return read.one(*(SCALARS if part != "wide" else _WIDE))
 
 
 def _multiply(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     adds = ins.root == "mad"
     part = read.one("lo", "hi", "wide")
     kind = read.one("s32") if adds and part == "hi" and read.has("sat") else _kind(read, part)
@@ -190,7 +190,7 @@ _MUL24 = {
 
 def _multiply24(ins: Instruction, e: Emitter) -> None:
     """The product of the low 24 bits: its low 32 bits, or bits 16 to 47."""
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     adds = ins.root == "mad24"
     part = read.one("lo", "hi")
     saturates = adds and part == "hi" and read.has("sat")

@@ -24,7 +24,7 @@ from pytest_nvfp4.sim.alu.forms import atom, atoms
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, floats
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["FORMS", "LOWERINGS", "NARROW", "lower_narrow"]
@@ -136,7 +136,7 @@ def _of_scale(a: Array) -> Array:
     return result
 
 
-def _pack(ins: Instruction, e: Emitter, read: Reader) -> None:
+def _pack(ins: Instruction, e: Emitter, read: OpcodeReader) -> None:
     """``cvt.pack``: two s32 clamped to a small type and put side by side, above ``c`` shifted up where there is one."""
     read.one("pack")
     read.one("sat")
@@ -168,7 +168,7 @@ def _pack_kernel(kind: str) -> Kernel:
 
 def lower_narrow(ins: Instruction, e: Emitter) -> None:
     """A ``cvt`` with one of the parts ``NARROW``."""
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     if "pack" in ins.parts:
         _pack(ins, e, read)
         return

@@ -12,7 +12,7 @@ from pytest_nvfp4.sim.alu.lift import Array, lift
 from pytest_nvfp4.sim.alu.numbers import flushed
 from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["FORMS", "LOWERINGS"]
@@ -33,7 +33,7 @@ def _choose(predicate: Array, a: Any, b: Any, bits: int) -> Array:
 
 
 def _selp(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     bits = BITS[read.one(*_TYPES)]
     dst, first, second, condition = read.end(4)
     a, b = atoms(e, bits, first, second)
@@ -56,7 +56,7 @@ def _by_flushed_float(a: Array, b: Array, c: Array) -> Array:
 
 
 def _slct(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     flush = read.has("ftz")
     bits = BITS[read.one(*_TYPES)]
     kind = read.one("f32") if flush else read.one("s32", "f32")

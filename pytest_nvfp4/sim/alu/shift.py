@@ -15,7 +15,7 @@ from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, array, atom, both, collapsed, inline, literal
 from pytest_nvfp4.sim.alu.lift import Array, lift, signed, unsigned
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["FORMS", "LOWERINGS"]
@@ -47,7 +47,7 @@ def _right_signed(a: Array, b: Array) -> Array:
 
 
 def _shl(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     bits = BITS[read.one("b16", "b32", "b64")]
     dst, source, by = read.end(3)
     a, b = atom(e, source, bits), atom(e, by, 32)
@@ -62,7 +62,7 @@ def _shl(ins: Instruction, e: Emitter) -> None:
 
 
 def _shr(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     kind = read.one(*(f"{letter}{width}" for letter in "bus" for width in (16, 32, 64)))
     dst, source, by = read.end(3)
     bits = BITS[kind]
@@ -88,7 +88,7 @@ def _shr(ins: Instruction, e: Emitter) -> None:
 
 def _funnel(ins: Instruction, e: Emitter) -> None:
     """``shf.l``: the upper half of {b, a} << amount; ``shf.r``: the lower half of {b, a} >> amount."""
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     side = read.one("l", "r")
     mode = read.one("clamp", "wrap")
     read.one("b32")

@@ -27,7 +27,7 @@ from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift
 from pytest_nvfp4.sim.alu.numbers import floats, flushed, settled64
 from pytest_nvfp4.sim.alu.rounding import to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 __all__ = ["BY_TYPE", "FORMS", "LOWERINGS"]
@@ -197,7 +197,7 @@ def _plain_f64(a: Array) -> Array:
 
 def _function(ins: Instruction, e: Emitter) -> None:
     """Functions of one operand."""
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     rounds = ins.root in ("rcp", "sqrt")
     mode = read.one("approx", *ROUNDINGS) if rounds else read.one("approx")
     flush = ins.root != "tanh" and read.has("ftz")
@@ -224,7 +224,7 @@ def _function(ins: Instruction, e: Emitter) -> None:
 
 
 def _division(ins: Instruction, e: Emitter) -> None:
-    read = Reader(ins)
+    read = OpcodeReader(ins)
     mode = read.one("approx", "full", *ROUNDINGS)
     flush = read.has("ftz")
     kind = read.one("f32") if flush or mode not in ROUNDINGS else read.one("f32", "f64")

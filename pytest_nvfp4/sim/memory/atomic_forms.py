@@ -34,7 +34,7 @@ _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 _WIDTHS = {"f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32}
 
 
-class _Form:
+class AtomicForm:
     """The modifiers of ``atom`` and ``red``."""
 
     def __init__(self, ins: Instruction) -> None:
@@ -109,7 +109,7 @@ def _items(operand: Operand) -> int:
 
 
 def _atom(ins: Instruction, e: Emitter) -> None:
-    form = _Form(ins)
+    form = AtomicForm(ins)
     returns = ins.root == "atom"
     wanted = 2 + returns + (form.name == "cas") + form.hinted
     if len(ins.operands) != wanted:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand
 
-__all__ = ["EVICTIONS", "SCOPES", "SPACES", "TYPES", "Form"]
+__all__ = ["EVICTIONS", "SCOPES", "SPACES", "TYPES", "AccessForm"]
 
 SCOPES = frozenset({"cta", "cluster", "gpu", "sys"})
 SPACES = {
@@ -41,7 +41,7 @@ _PREFETCHES = frozenset({"L2::64B", "L2::128B", "L2::256B"})
 _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 
 
-class Form:
+class AccessForm:
     """The modifiers of a load or store, taken apart.
 
     Attributes:

@@ -14,7 +14,7 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.access import Access, Values
-from pytest_nvfp4.sim.memory.forms import Form
+from pytest_nvfp4.sim.memory.forms import AccessForm
 from pytest_nvfp4.sim.memory.partly import SPACES, read_partly
 from pytest_nvfp4.sim.memory.read import READERS
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register, Symbol, Vector
@@ -53,17 +53,17 @@ def load_uniform(w: Warp, mask: int, address: Bits, access: Access, at: int) -> 
 
 def _ld(ins: Instruction, e: Emitter) -> None:
     orders = ("weak", "volatile", "relaxed", "acquire")
-    _lower(ins, e, Form(ins, orders=orders, caches=("ca", "cg", "cs", "lu", "cv"), nc=True), uniformly=False)
+    _lower(ins, e, AccessForm(ins, orders=orders, caches=("ca", "cg", "cs", "lu", "cv"), nc=True), uniformly=False)
 
 
 def _ldu(ins: Instruction, e: Emitter) -> None:
-    form = Form(ins, orders=())
+    form = AccessForm(ins, orders=())
     if form.space not in ("global", "generic"):
         raise Unsupported(f"{ins.opcode}: ldu of .{form.named}")
     _lower(ins, e, form, uniformly=True)
 
 
-def _lower(ins: Instruction, e: Emitter, form: Form, *, uniformly: bool) -> None:
+def _lower(ins: Instruction, e: Emitter, form: AccessForm, *, uniformly: bool) -> None:
     operands = form.operands(ins, 2)
     target, source = operands[0], operands[1]
     if form.hinted:
@@ -117,7 +117,7 @@ def _parts(ins: Instruction, e: Emitter, access: Access, target: Operand) -> tup
     return tuple((number, element) for number, use in enumerate(used) if use)
 
 
-def _parameter(ins: Instruction, e: Emitter, form: Form, offset: int, register: int) -> None:
+def _parameter(ins: Instruction, e: Emitter, form: AccessForm, offset: int, register: int) -> None:
     size = form.bits // 8
     if offset % (size * form.count):
         raise Fault("misaligned", f"{ins.opcode}: parameter byte {offset} is not a multiple of {size * form.count}")

@@ -17,7 +17,7 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, lanes, value_in
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.access import WRITE, Access
-from pytest_nvfp4.sim.memory.forms import Form
+from pytest_nvfp4.sim.memory.forms import AccessForm
 from pytest_nvfp4.sim.memory.locate import AsyncTarget, locate_async
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.memory.write import WRITERS
@@ -73,7 +73,7 @@ def store_bulk(w: Warp, mask: int, address: Bits, size: Bits, generic: bool, opc
 
 
 def _st(ins: Instruction, e: Emitter) -> None:
-    form = Form(ins, orders=("weak", "volatile", "relaxed", "release"), caches=("wb", "cg", "cs", "wt"))
+    form = AccessForm(ins, orders=("weak", "volatile", "relaxed", "release"), caches=("wb", "cg", "cs", "wt"))
     operands = form.operands(ins, 2)
     target, source = operands[0], operands[1]
     if form.hinted:

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import lanes
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW, LocalMemory
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Symbol, Vector
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ _FUNCTIONS: Mapping[str, tuple[Callable[[Warp, int, int | None, tuple[int, ...]]
 
 
 def _call(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     m.maybe("uni")
     operands = list(m.end(1, 2, 3))
     results = operands.pop(0) if isinstance(operands[0], Vector) else Vector(())

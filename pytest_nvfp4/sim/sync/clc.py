@@ -23,7 +23,7 @@ import numpy as np
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import Bits, Predicate, lanes, value_in
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Vector
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.sync import mbarrier
@@ -43,7 +43,7 @@ _WORD = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ClcForm:
     """A try_cancel: its name, whether it answers all CTAs, whether its addresses are generic, where it stands."""
 
     what: str
@@ -83,7 +83,7 @@ def decode(response: int, *, what: str) -> tuple[int, int, int] | None:
     )
 
 
-def try_cancel(w: Warp, mask: int, place: Bits, barrier: Bits, form: Form) -> None:
+def try_cancel(w: Warp, mask: int, place: Bits, barrier: Bits, form: ClcForm) -> None:
     """clusterlaunchcontrol.try_cancel by one lane."""
     if mask & (mask - 1):
         raise Fault(
@@ -160,19 +160,19 @@ def first_ctaid(mask: int, response: Any) -> tuple[Bits, Bits, Bits]:
 
 
 def _try_cancel(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins, 2)
+    m = OpcodeReader(ins, 2)
     m.one("async")
     generic = not m.has("shared::cta")
     m.one("mbarrier::complete_tx::bytes")
     multicast = m.has("multicast::cluster::all")
     m.one("b128")
     place, barrier = m.end(2)
-    form = e.constant(Form(ins.opcode, multicast, generic, e.at), "form")
+    form = e.constant(ClcForm(ins.opcode, multicast, generic, e.at), "form")
     e.line(e.call(try_cancel, "w", e.mask, e.address(place), e.address(barrier), form))
 
 
 def _query(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins, 2)
+    m = OpcodeReader(ins, 2)
     which = m.one("is_canceled", "get_first_ctaid", *(f"get_first_ctaid::{axis}" for axis in "xyz"))
     if which == "is_canceled":
         m.one("pred")

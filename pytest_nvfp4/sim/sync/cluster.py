@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, first, lanes
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cluster, Cta
 
@@ -46,7 +46,7 @@ _KEPT = (1 << 64) - 1 & ~(_NOWHERE << RANK_SHIFT)
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ClusterForm:
     """What a cluster barrier instruction is called, whether it is aligned, and where it stands."""
 
     what: str
@@ -86,7 +86,7 @@ class ClusterBarrier:
             ", ".join(missing[:8]) + more
         )
 
-    def arrive(self, w: Warp, mask: int, form: Form) -> None:
+    def arrive(self, w: Warp, mask: int, form: ClusterForm) -> None:
         """Lanes arrive. Raises Fault for lanes that have arrived and not waited."""
         before = (self.arrived.get(w, 0) | self.completed.get(w, 0)) & mask
         if before:
@@ -122,7 +122,7 @@ class ClusterBarrier:
         for group in waiters:
             group.wake()
 
-    def wait(self, w: Warp, mask: int, form: Form) -> bool | None:
+    def wait(self, w: Warp, mask: int, form: ClusterForm) -> bool | None:
         """True if the lanes' round is complete, None after the group was made to wait."""
         done = self.completed.get(w, 0)
         if not mask & ~done:
@@ -155,19 +155,19 @@ class _Exits:
     warp_exited = lanes_exited
 
 
-def arrive(w: Warp, mask: int, form: Form) -> None:
+def arrive(w: Warp, mask: int, form: ClusterForm) -> None:
     """barrier.cluster.arrive."""
     _check_aligned(w, mask, form)
     w.cta.cluster.unit(ClusterBarrier).arrive(w, mask, form)
 
 
-def wait(w: Warp, mask: int, form: Form) -> bool | None:
+def wait(w: Warp, mask: int, form: ClusterForm) -> bool | None:
     """barrier.cluster.wait: True, or None while it waits."""
     _check_aligned(w, mask, form)
     return w.cta.cluster.unit(ClusterBarrier).wait(w, mask, form)
 
 
-def _check_aligned(w: Warp, mask: int, form: Form) -> None:
+def _check_aligned(w: Warp, mask: int, form: ClusterForm) -> None:
     if form.aligned and w.live & ~mask:
         raise Fault(
             "divergence",
@@ -223,12 +223,12 @@ def rank_of(w: Warp, mask: int, address: Bits, generic: bool) -> Bits:
 
 
 def _barrier(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins, 2)
+    m = OpcodeReader(ins, 2)
     kind = m.one("arrive", "wait")
     m.maybe(*(("release", "relaxed") if kind == "arrive" else ("acquire",)))
     aligned = m.has("aligned")
     m.end(0)
-    form = e.constant(Form(ins.opcode, aligned, e.at), "form")
+    form = e.constant(ClusterForm(ins.opcode, aligned, e.at), "form")
     if kind == "arrive":
         e.line(e.call(arrive, "w", e.mask, form))
         return
@@ -236,7 +236,7 @@ def _barrier(ins: Instruction, e: Emitter) -> None:
 
 
 def _mapa(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     generic = not m.has("shared::cluster")
     bits = int(m.one("u32", "u64")[1:])
     m.done()
@@ -248,7 +248,7 @@ def _mapa(ins: Instruction, e: Emitter) -> None:
 
 
 def _getctarank(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     generic = not m.has("shared::cluster")
     bits = int(m.one("u32", "u64")[1:])
     m.done()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lanes import FULL
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 from pytest_nvfp4.sim.sync.collective import (
     REDUCTIONS,
@@ -27,7 +27,7 @@ __all__ = ["LOWERINGS"]
 
 
 def _shfl(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     m.one("sync")
     mode = m.one("up", "down", "bfly", "idx")
     m.one("b32")
@@ -50,7 +50,7 @@ def _shfl(ins: Instruction, e: Emitter) -> None:
 
 
 def _vote(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     m.one("sync")
     mode = m.one("all", "any", "uni", "ballot")
     m.one("b32" if mode == "ballot" else "pred")
@@ -63,7 +63,7 @@ def _vote(ins: Instruction, e: Emitter) -> None:
 
 
 def _match(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     mode = m.one("any", "all")
     m.one("sync")
     bits = int(m.one("b32", "b64")[1:])
@@ -80,7 +80,7 @@ def _match(ins: Instruction, e: Emitter) -> None:
 
 
 def _redux(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     m.one("sync")
     name = m.one("add", "min", "max", "and", "or", "xor")
     magnitude = m.has("abs")
@@ -99,7 +99,7 @@ def _redux(ins: Instruction, e: Emitter) -> None:
 
 
 def _elect(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     m.one("sync")
     result, members = m.end(2)
     lane, predicate = e.pair(result)
@@ -113,14 +113,14 @@ def _elect(ins: Instruction, e: Emitter) -> None:
 
 
 def _activemask(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     m.one("b32")
     (result,) = m.end(1)
     e.assign(result, e.mask, 32)
 
 
 def _bar_warp(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     m.one("warp")
     m.one("sync")
     (members,) = m.end(1)

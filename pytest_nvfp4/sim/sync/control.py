@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 from pytest_nvfp4.sim.run.cta import Cta
 
@@ -146,7 +146,7 @@ def trap(what: str) -> None:
 
 
 def _griddepcontrol(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     action = m.one("wait", "launch_dependents")
     m.end(0)
     if action == "wait":
@@ -156,7 +156,7 @@ def _griddepcontrol(ins: Instruction, e: Emitter) -> None:
 
 
 def _setmaxnreg(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     action = m.one("inc", "dec")
     for part in ("sync", "aligned", "u32"):
         m.one(part)
@@ -168,7 +168,7 @@ def _setmaxnreg(ins: Instruction, e: Emitter) -> None:
 
 
 def _nanosleep(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     m.one("u32")
     (time,) = m.end(1)
     e.value(time, 32)
@@ -176,13 +176,13 @@ def _nanosleep(ins: Instruction, e: Emitter) -> None:
 
 
 def _trap(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     m.end(0)
     e.line(e.call(trap, repr(ins.opcode)))
 
 
 def _pmevent(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     m.maybe("mask")
     m.end(1)
     e.line(e.call(count, "w", "'pmevent'"))

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, lanes
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 from pytest_nvfp4.sim.run.cta import Cta
 
@@ -176,7 +176,7 @@ def _emit(ins: Instruction, e: Emitter) -> None:
     e.line(e.call(fence, "w", e.mask, repr(kind), str(e.at)))
 
 
-def _restricted(m: Reader, sense: str) -> bool:
+def _restricted(m: OpcodeReader, sense: str) -> bool:
     """Takes ``.sync_restrict::shared::{cta,cluster}.cluster``, which fits one sense each."""
     place = "sync_restrict::shared::cta" if sense == "release" else "sync_restrict::shared::cluster"
     if not m.has(place):
@@ -187,7 +187,7 @@ def _restricted(m: Reader, sense: str) -> bool:
 
 
 def _fence(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     m.operands(0)
     if m.has("mbarrier_init"):
         m.one("release")
@@ -202,7 +202,7 @@ def _fence(ins: Instruction, e: Emitter) -> None:
 
 
 def _membar(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     m.operands(0)
     m.one("cta", "gl", "sys")
     m.done()
@@ -210,7 +210,7 @@ def _membar(ins: Instruction, e: Emitter) -> None:
 
 
 def _proxy(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins, 2)
+    m = OpcodeReader(ins, 2)
     if m.has("tensormap::generic"):
         sense = m.one("acquire", "release")
         scope = m.one(*_SCOPES)

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Sink
 from pytest_nvfp4.sim.sync.mbarrier_ops import (
-    Form,
+    MbarrierForm,
     arrive,
     complete,
     expect,
@@ -28,7 +28,7 @@ __all__ = ["BLOCKING", "LOWERINGS"]
 _SHARED = ("shared", "shared::cta", "shared::cluster")
 
 
-def _form(m: Reader, *, cluster: bool) -> tuple[bool, bool]:
+def _form(m: OpcodeReader, *, cluster: bool) -> tuple[bool, bool]:
     """Takes ``{.space}.b64``: whether it is shared::cluster, and whether it is generic."""
     space = m.maybe(*_SHARED)
     m.one("b64")
@@ -39,34 +39,34 @@ def _form(m: Reader, *, cluster: bool) -> tuple[bool, bool]:
 
 
 def _init(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins, 2)
+    m = OpcodeReader(ins, 2)
     cluster, generic = _form(m, cluster=False)
     place, count = m.operands(2)
-    form = e.constant(Form(ins.opcode, e.at, cluster, generic), "form")
+    form = e.constant(MbarrierForm(ins.opcode, e.at, cluster, generic), "form")
     e.line(e.call(init, "w", e.mask, e.address(place), e.value(count, 32), form))
 
 
 def _inval(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins, 2)
+    m = OpcodeReader(ins, 2)
     cluster, generic = _form(m, cluster=False)
     (place,) = m.operands(1)
-    form = e.constant(Form(ins.opcode, e.at, cluster, generic), "form")
+    form = e.constant(MbarrierForm(ins.opcode, e.at, cluster, generic), "form")
     e.line(e.call(invalidate, "w", e.mask, e.address(place), form))
 
 
 def _transaction(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins, 2)
+    m = OpcodeReader(ins, 2)
     if m.has("relaxed"):
         m.one("cta", "cluster")
     cluster, generic = _form(m, cluster=True)
     place, size = m.operands(2)
-    form = e.constant(Form(ins.opcode, e.at, cluster, generic), "form")
+    form = e.constant(MbarrierForm(ins.opcode, e.at, cluster, generic), "form")
     function = expect if ins.parts[1] == "expect_tx" else complete
     e.line(e.call(function, "w", e.mask, e.address(place), e.value(size, 32), form))
 
 
 def _arrive(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins, 2)
+    m = OpcodeReader(ins, 2)
     kind = m.maybe("expect_tx", "noComplete")
     if m.has("release", "relaxed"):
         m.one("cta", "cluster")
@@ -77,7 +77,7 @@ def _arrive(ins: Instruction, e: Emitter) -> None:
     if cluster and wanted:
         raise Unsupported(f"{ins.opcode}: a shared::cluster barrier gives no state; the result must be _")
     amount = e.value(operands[2], 32) if len(operands) == 3 else "1"
-    form = Form(
+    form = MbarrierForm(
         ins.opcode,
         e.at,
         cluster,
@@ -92,7 +92,7 @@ def _arrive(ins: Instruction, e: Emitter) -> None:
 
 
 def _wait_lowering(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins, 2)
+    m = OpcodeReader(ins, 2)
     parity = m.has("parity")
     if m.has("acquire", "relaxed"):
         m.one("cta", "cluster")
@@ -100,7 +100,7 @@ def _wait_lowering(ins: Instruction, e: Emitter) -> None:
     operands = m.operands(3, 4) if ins.parts[1] == "try_wait" else m.operands(3)
     if len(operands) == 4:
         e.value(operands[3], 32)  # the suspend-time hint: it must be a value, and means nothing here
-    form = e.constant(Form(ins.opcode, e.at, cluster, generic), "form")
+    form = e.constant(MbarrierForm(ins.opcode, e.at, cluster, generic), "form")
     place = e.address(operands[1])
     if parity:
         call = e.call(wait_parity, "w", e.mask, place, e.value(operands[2], 32), form)
@@ -112,7 +112,7 @@ def _wait_lowering(ins: Instruction, e: Emitter) -> None:
 
 
 def _pending_count(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins, 2)
+    m = OpcodeReader(ins, 2)
     m.one("b64")
     count, state = m.end(2)
     e.assign(count, e.call(pending_count, e.mask, e.value(state, 64)), 32)

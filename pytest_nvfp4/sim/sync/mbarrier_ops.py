@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnyOf",
-    "Form",
+    "MbarrierForm",
     "arrive",
     "complete",
     "expect",
@@ -52,7 +52,7 @@ _PHASE = (1 << 24) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class MbarrierForm:
     """What an mbarrier instruction does, from its opcode."""
 
     what: str
@@ -85,7 +85,7 @@ class AnyOf:
         return "one of: " + "; ".join(barrier.waiting_for() for barrier in self.barriers)
 
 
-def init(w: Warp, mask: int, address: Bits, count: Bits, form: Form) -> None:
+def init(w: Warp, mask: int, address: Bits, count: Bits, form: MbarrierForm) -> None:
     """mbarrier.init in each lane.
 
     Lanes of one instruction that initialise one barrier with one count leave it in the same state, and NVIDIA's own
@@ -112,7 +112,7 @@ def init(w: Warp, mask: int, address: Bits, count: Bits, form: Form) -> None:
             w.cta.launch.machine.monitor.mbarrier_initialised(barrier, (w, form.at))
 
 
-def invalidate(w: Warp, mask: int, address: Bits, form: Form) -> None:
+def invalidate(w: Warp, mask: int, address: Bits, form: MbarrierForm) -> None:
     """mbarrier.inval in each lane."""
     for lane in lanes(mask):
         place = address if isinstance(address, int) else int(address[lane])
@@ -120,21 +120,21 @@ def invalidate(w: Warp, mask: int, address: Bits, form: Form) -> None:
         owner.invalidate(index, what=mbarrier.said((w, form.at)))
 
 
-def expect(w: Warp, mask: int, address: Bits, size: Bits, form: Form) -> None:
+def expect(w: Warp, mask: int, address: Bits, size: Bits, form: MbarrierForm) -> None:
     """mbarrier.expect_tx in each lane."""
     for lane in lanes(mask):
         place = address if isinstance(address, int) else int(address[lane])
         mbarrier.expect_tx(_barrier(w, place, form), _signed(size, lane, form), who=(w, form.at))
 
 
-def complete(w: Warp, mask: int, address: Bits, size: Bits, form: Form) -> None:
+def complete(w: Warp, mask: int, address: Bits, size: Bits, form: MbarrierForm) -> None:
     """mbarrier.complete_tx in each lane: no data arrives, it is as if bytes had."""
     for lane in lanes(mask):
         place = address if isinstance(address, int) else int(address[lane])
         mbarrier.complete_tx(_barrier(w, place, form), _signed(size, lane, form), who=(w, form.at))
 
 
-def arrive(w: Warp, mask: int, address: Bits, amount: Bits, form: Form) -> Bits:
+def arrive(w: Warp, mask: int, address: Bits, amount: Bits, form: MbarrierForm) -> Bits:
     """mbarrier.arrive or arrive_drop in each lane; the states before each lane's arrival (0 if not wanted)."""
     one = address if isinstance(address, int) else uniform(address, mask)
     many = amount if isinstance(amount, int) else uniform(amount, mask)
@@ -169,7 +169,7 @@ def arrive(w: Warp, mask: int, address: Bits, amount: Bits, form: Form) -> Bits:
     return states
 
 
-def _arrive_one(w: Warp, barrier: Mbarrier, count: int, form: Form) -> None:
+def _arrive_one(w: Warp, barrier: Mbarrier, count: int, form: MbarrierForm) -> None:
     if form.drop:
         if count > barrier.count:
             raise Fault(
@@ -185,7 +185,7 @@ def _arrive_one(w: Warp, barrier: Mbarrier, count: int, form: Form) -> None:
     mbarrier.arrive(barrier, count, who=(w, form.at))
 
 
-def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: Form) -> Predicate | None:
+def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: MbarrierForm) -> Predicate | None:
     """Whether the phase of a parity is complete; None after the group was made to wait."""
     if isinstance(address, int) and isinstance(parity, int):
         shared = w.cta.shared
@@ -216,7 +216,7 @@ def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: Form) -> 
     return _wait(w, mask, address, complete, form)
 
 
-def wait_state(w: Warp, mask: int, address: Bits, state: Bits, form: Form) -> Predicate | None:
+def wait_state(w: Warp, mask: int, address: Bits, state: Bits, form: MbarrierForm) -> Predicate | None:
     """Whether the phase of a state is complete; None after the group was made to wait."""
 
     def complete(lane: int, barrier: Mbarrier) -> bool:
@@ -240,7 +240,9 @@ def wait_state(w: Warp, mask: int, address: Bits, state: Bits, form: Form) -> Pr
     return _wait(w, mask, address, complete, form)
 
 
-def _wait(w: Warp, mask: int, address: Bits, complete: Callable[[int, Mbarrier], bool], form: Form) -> Predicate | None:
+def _wait(
+    w: Warp, mask: int, address: Bits, complete: Callable[[int, Mbarrier], bool], form: MbarrierForm
+) -> Predicate | None:
     answers = np.zeros(32, np.bool_)
     pending: list[Mbarrier] = []
     seen: dict[Mbarrier, int] = {}
@@ -274,7 +276,7 @@ def _wait(w: Warp, mask: int, address: Bits, complete: Callable[[int, Mbarrier],
     return None
 
 
-def _gives_up(w: Warp, form: Form) -> bool:
+def _gives_up(w: Warp, form: MbarrierForm) -> bool:
     """Whether a wait that does not hold is to answer False: in an impatient schedule, once until it holds."""
     if w.cta.launch.machine.asynchronous.patient:
         return False
@@ -306,19 +308,19 @@ def _pending_in(state: int) -> int:
     return state >> 24 & mbarrier.COUNT_LIMIT
 
 
-def _state(barrier: Mbarrier, form: Form) -> int:
+def _state(barrier: Mbarrier, form: MbarrierForm) -> int:
     state = _MAGIC << 61 | (barrier.index >> 3 & 0xFFFF) << 44 | barrier.phase & _PHASE
     return state if form.completes else state | 1 << 60 | barrier.pending << 24
 
 
-def _signed(size: Bits, lane: int, form: Form) -> int:
+def _signed(size: Bits, lane: int, form: MbarrierForm) -> int:
     value = size if isinstance(size, int) else int(size[lane])
     if value >> 31:
         raise Fault("mbarrier", f"{form.what}: {value - (1 << 32)} bytes, which must be 0 to {mbarrier.COUNT_LIMIT}")
     return value
 
 
-def _bad_parity(parity: int, form: Form) -> Fault:
+def _bad_parity(parity: int, form: MbarrierForm) -> Fault:
     return Fault(
         "mbarrier",
         f"{form.what}: parity {parity}, which must be 0 or 1",
@@ -326,12 +328,12 @@ def _bad_parity(parity: int, form: Form) -> Fault:
     )
 
 
-def _locate(w: Warp, address: int, form: Form) -> tuple[MbarrierFile, int]:
+def _locate(w: Warp, address: int, form: MbarrierForm) -> tuple[MbarrierFile, int]:
     place = shared_address(address, generic=form.generic, what=form.what)
     owner, index = locate(w.cta, place, mbarrier.SIZE, cluster=form.cluster, align=mbarrier.SIZE, what=form.what)
     return owner.unit(MbarrierFile), index
 
 
-def _barrier(w: Warp, address: int, form: Form) -> Mbarrier:
+def _barrier(w: Warp, address: int, form: MbarrierForm) -> Mbarrier:
     owner, index = _locate(w, address, form)
     return owner.at(index, what=form.what)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, Predicate, guard_mask, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.lower.reader import Reader
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
 
@@ -40,7 +40,7 @@ _WARP = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class NamedBarrierForm:
     """What a barrier instruction does. ``operation`` is None for ``.sync`` and ``.arrive``."""
 
     what: str
@@ -88,7 +88,7 @@ class NamedBarrier:
             text += f"; warps {', '.join(map(str, ended))} have ended without arriving"
         return text
 
-    def enter(self, w: Warp, new: int, predicate: Predicate, count: int | None, form: Form) -> None:
+    def enter(self, w: Warp, new: int, predicate: Predicate, count: int | None, form: NamedBarrierForm) -> None:
         """Lanes arrive. Raises Fault for a count or an operation that does not fit the others'."""
         whole = _WARP * len(self.cta.warps)
         expected = whole if count is None else count
@@ -196,7 +196,7 @@ class NamedBarriers:
 Operands = tuple[Bits, Bits | None, Predicate]
 
 
-def barrier(w: Warp, mask: int, operands: Operands, form: Form, group: int) -> int | None:
+def barrier(w: Warp, mask: int, operands: Operands, form: NamedBarrierForm, group: int) -> int | None:
     """Arrive, and for all but ``.arrive`` wait. The result of the reduction (0 without), or None while waiting."""
     number, count, predicate = operands
     one = number if isinstance(number, int) else uniform(number, mask)
@@ -235,7 +235,7 @@ def barrier(w: Warp, mask: int, operands: Operands, form: Form, group: int) -> i
 
 
 def _lowering(ins: Instruction, e: Emitter) -> None:
-    m = Reader(ins)
+    m = OpcodeReader(ins)
     m.maybe("cta")
     kind = m.one("sync", "arrive", "red")
     operation = m.one("popc", "and", "or") if kind == "red" else None
@@ -243,7 +243,7 @@ def _lowering(ins: Instruction, e: Emitter) -> None:
     if operation is not None:
         m.one("u32" if operation == "popc" else "pred")
     m.done()
-    form = Form(ins.opcode, aligned, kind != "arrive", operation, e.at)
+    form = NamedBarrierForm(ins.opcode, aligned, kind != "arrive", operation, e.at)
     operands = m.operands(*{"sync": (1, 2), "arrive": (2,), "red": (3, 4)}[kind])
     predicate = "True"
     if operation is not None:

@@ -43,14 +43,14 @@ from pytest_nvfp4.sim.tcgen05.tmem import LANES
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["Form", "MmaPlan", "issue"]
+__all__ = ["MmaForm", "MmaPlan", "issue"]
 
 _SF_IDS = 3 << 4 | 3 << 29
 """The ids of SFB and SFA in a scaled kind's instruction descriptor: from which byte of a column an MMA takes them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Form:
+class MmaForm:
     """What an opcode says: kind, group, scale factors a row, whether A is in TMEM, ``scale-input-d``."""
 
     kind: str
@@ -98,7 +98,7 @@ def issue(
     disable: Sequence[Bits],
     sfa: Bits,
     sfb: Bits,
-    form: Form,
+    form: MmaForm,
     at: int,
 ) -> None:
     """Issue one instruction (``at`` is its index). Raises Fault or Unsupported as the module says."""
@@ -160,7 +160,14 @@ class MmaPlan:
     __slots__ = ("_touched", "column", "enable", "enabled", "epoch", "form", "ins", "key", "path", "sides", "work")
 
     def __init__(
-        self, work: _Work, path: Datapath, column: int, *, enable: bool, enabled: NDArray[np.bool_] | None, form: Form
+        self,
+        work: _Work,
+        path: Datapath,
+        column: int,
+        *,
+        enable: bool,
+        enabled: NDArray[np.bool_] | None,
+        form: MmaForm,
     ) -> None:
         self.work = work
         self.ins = work.ins
@@ -262,7 +269,7 @@ def _touches(
 
 def _plan(
     w: Warp, core: TensorCore, d: int, a: int, b: int, descriptor: int, enable: bool, disable: Sequence[Bits],
-    sfa: int, sfb: int, form: Form,
+    sfa: int, sfb: int, form: MmaForm,
 ) -> MmaPlan:  # fmt: skip
     """Check an instruction. Raises Fault or Unsupported."""
     what = form.what
@@ -342,7 +349,7 @@ def _disjoint(d: int, columns: int, name: str, start: int, count: int, what: str
         )
 
 
-def _enabled(words: Sequence[Bits], path: Datapath, form: Form) -> NDArray[np.bool_] | None:
+def _enabled(words: Sequence[Bits], path: Datapath, form: MmaForm) -> NDArray[np.bool_] | None:
     """Lanes that are updated, None for all of the datapath's."""
     if not any(words):
         return None

@@ -10,7 +10,7 @@ from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx import syntax
 from pytest_nvfp4.sim.tcgen05.descriptor import KINDS
 from pytest_nvfp4.sim.tcgen05.group import group_of
-from pytest_nvfp4.sim.tcgen05.mma import Form, issue
+from pytest_nvfp4.sim.tcgen05.mma import MmaForm, issue
 
 __all__ = ["LOWERINGS"]
 
@@ -83,7 +83,7 @@ def _lower(ins: syntax.Instruction, e: Emitter) -> None:
         shift = rest[1].value
     elif len(rest) > 2:
         raise Unsupported(f"{ins.opcode}: {len(operands)} operands")
-    form = e.constant(Form(kind, group, vector, a_in_tmem, shift, f"tcgen05.mma.kind::{kind}"), "form")
+    form = e.constant(MmaForm(kind, group, vector, a_in_tmem, shift, f"tcgen05.mma.kind::{kind}"), "form")
     lanes = "(" + "".join(f"{word}, " for word in disable) + ")"
     e.line(e.call(issue, "w", e.mask, d, a, b, descriptor, enable, lanes, sfa, sfb, form, str(e.at)))
 

@@ -27,7 +27,7 @@ from pytest_nvfp4.sim.wgmma.shapes import Shape
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["MmaForm", "mma_sync", "multiply"]
+__all__ = ["MmaSyncForm", "mma_sync", "multiply"]
 
 _TYPES = {
     **dict.fromkeys([("f16", "f16")], ("f16", "f32")),
@@ -39,7 +39,7 @@ _ALL_ROWS = slice(0, 16)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MmaForm:
+class MmaSyncForm:
     """One ``mma.sync`` of the code."""
 
     name: str
@@ -51,7 +51,7 @@ class MmaForm:
 
 
 def multiply(
-    w: Warp, mask: int, form: MmaForm, a: tuple[Bits, ...], b: tuple[Bits, ...], c: tuple[Bits, ...]
+    w: Warp, mask: int, form: MmaSyncForm, a: tuple[Bits, ...], b: tuple[Bits, ...], c: tuple[Bits, ...]
 ) -> tuple[NDArray[np.uint32], ...]:
     """The registers of D.
 
@@ -100,6 +100,6 @@ def mma_sync(ins: Instruction, e: Emitter) -> None:
     for operand, count, what in zip(ins.operands, counts, "DABC", strict=True):
         if len(operand.items if isinstance(operand, Vector) else (operand,)) != count:
             raise Unsupported(f"{ins.opcode}: {what} must be {count} registers")
-    form = MmaForm(ins.opcode, shape.k, a, b, accumulator, saturate)
+    form = MmaSyncForm(ins.opcode, shape.k, a, b, accumulator, saturate)
     values = [e.tuple(operand, 32) for operand in ins.operands[1:]]
     e.assign_all(ins.operands[0], e.call(multiply, "w", e.mask, e.constant(form, "form"), *values), 32)

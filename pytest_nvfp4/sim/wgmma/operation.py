@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.shared import SharedMemory
     from pytest_nvfp4.sim.run.cta import Cta
 
-__all__ = ["Form", "Operation", "alike", "product_of"]
+__all__ = ["Operation", "WgmmaForm", "alike", "product_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Form:
+class WgmmaForm:
     """One ``wgmma.mma_async`` of the code: everything about it that does not change as it runs.
 
     Attributes:
@@ -69,7 +69,7 @@ class Operation:
     )  # fmt: skip
 
     def __init__(
-        self, form: Form, number: int, a_bits: int | None, b_bits: int, *, scale: bool, shared: SharedMemory
+        self, form: WgmmaForm, number: int, a_bits: int | None, b_bits: int, *, scale: bool, shared: SharedMemory
     ) -> None:
         """Raises what ``footprint`` raises: a bad descriptor is found where the instruction is issued."""
         self.form = form
@@ -154,7 +154,7 @@ def _undefined(rows: list[NDArray[np.bool_] | None], count: int) -> NDArray[np.b
     return np.array([np.zeros(count, np.bool_) if row is None else row for row in rows])
 
 
-def alike(one: Form, other: Form) -> bool:
+def alike(one: WgmmaForm, other: WgmmaForm) -> bool:
     """Whether instructions of two forms on the same accumulator can be added as one product."""
     return (
         one.k == other.k

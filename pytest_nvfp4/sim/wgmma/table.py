@@ -14,7 +14,7 @@ from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction, Operand, Registe
 from pytest_nvfp4.sim.wgmma import unit
 from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES, OperandType
 from pytest_nvfp4.sim.wgmma.mma_sync import mma_sync
-from pytest_nvfp4.sim.wgmma.operation import Form
+from pytest_nvfp4.sim.wgmma.operation import WgmmaForm
 from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, AccumulatorType
 from pytest_nvfp4.sim.wgmma.shapes import Shape
 
@@ -91,7 +91,7 @@ def _mma_async(ins: Instruction, e: Emitter) -> None:
         raise Unsupported(f"{ins.opcode}: {len(ins.operands)} operands, and {4 + wanted} are expected")
     scales = [_immediate(ins, x, (1, -1), "imm-scale") for x in flags[:2]]
     transposes = [_immediate(ins, x, (0, 1), "imm-trans") for x in flags[2:]]
-    form = Form(
+    form = WgmmaForm(
         name=".".join(part for part in ins.parts if part not in ("sync", "aligned")),
         at=ins.index,
         n=shape.n,

@@ -31,7 +31,7 @@ from pytest_nvfp4.sim.deferred import Pending
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import FULL, Bits, Predicate, uniform
 from pytest_nvfp4.sim.wgmma.fragments import stack
-from pytest_nvfp4.sim.wgmma.operation import Form, Operation
+from pytest_nvfp4.sim.wgmma.operation import Operation, WgmmaForm
 from pytest_nvfp4.sim.wgmma.warp_accumulator import WarpAccumulator
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def wait(w: Warp, mask: int, pending: int) -> bool | None:
 def issue(
     w: Warp,
     mask: int,
-    form: Form,
+    form: WgmmaForm,
     registers: tuple[Any, ...],
     a: Bits | tuple[Any, ...],
     b: Bits,
@@ -227,7 +227,7 @@ def issue(
 
 
 def _extend(
-    member: WarpgroupMember, form: Form, operation: Operation, registers: tuple[Any, ...], *, scaled: bool
+    member: WarpgroupMember, form: WgmmaForm, operation: Operation, registers: tuple[Any, ...], *, scaled: bool
 ) -> list[Any] | None:
     tile, tokens = _tile_of(member, form, registers)
     if tile is not None and tile.touched == member.fences:
@@ -258,7 +258,9 @@ def _extend(
     return made.tokens
 
 
-def _tile_of(member: WarpgroupMember, form: Form, registers: tuple[Any, ...]) -> tuple[WarpAccumulator | None, bool]:
+def _tile_of(
+    member: WarpgroupMember, form: WgmmaForm, registers: tuple[Any, ...]
+) -> tuple[WarpAccumulator | None, bool]:
     """The tile that all registers are of, in order, and whether they hold its tokens (or else its settled values)."""
     head = registers[0]
     if head.__class__ is Pending:
@@ -288,7 +290,7 @@ def _aligned(mask: int, name: str) -> None:
         raise Fault("wgmma", f"{name} is executed by lanes {mask:#010x}, and .aligned needs all 32 of the warp")
 
 
-def _same(value: Predicate, what: str, form: Form) -> bool:
+def _same(value: Predicate, what: str, form: WgmmaForm) -> bool:
     if isinstance(value, bool):
         return value
     found = uniform(value, FULL)
@@ -297,7 +299,7 @@ def _same(value: Predicate, what: str, form: Form) -> bool:
     return bool(found)
 
 
-def _descriptor(value: Bits, what: str, form: Form) -> int:
+def _descriptor(value: Bits, what: str, form: WgmmaForm) -> int:
     if isinstance(value, int):
         return value
     found = uniform(value, FULL)
@@ -306,7 +308,7 @@ def _descriptor(value: Bits, what: str, form: Form) -> int:
     return found
 
 
-def _check_fences(member: WarpgroupMember, form: Form) -> None:
+def _check_fences(member: WarpgroupMember, form: WgmmaForm) -> None:
     if member.fences and not form.unfenced:
         return
     report = member.warp.cta.launch.report
@@ -325,7 +327,7 @@ def _check_fences(member: WarpgroupMember, form: Form) -> None:
 
 
 def _check_same(
-    group: Warpgroup, operation: Operation, form: Form, a_bits: int | None, b_bits: int, warp: int, *, scale: bool
+    group: Warpgroup, operation: Operation, form: WgmmaForm, a_bits: int | None, b_bits: int, warp: int, *, scale: bool
 ) -> None:
     if operation.form.at != form.at:
         what = f"{form.name} (instruction {form.at}) by warp {warp}, {operation.form.name} ({operation.form.at})"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
-from pytest_nvfp4.sim.tcgen05.mma import Form, issue
+from pytest_nvfp4.sim.tcgen05.mma import MmaForm, issue
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.harness import make_ctas, own
 from tests.sim.tcgen05.places import lane_column
@@ -42,7 +42,7 @@ def _run(kind, form, *, m=128, n=32, group=1, lane=0, vector=0, copies=True, a_l
             spoil(tmem)
         values_a.append(va)
         values_b.append(vb)
-    what = Form(kind, group, vector, True, 0, "test")
+    what = MmaForm(kind, group, vector, True, 0, "test")
     d = 2 if kind == "i8" else 1
     bits = idesc(kind, form, form, m, n, d=d)
     a = (lane if a_lane is None else a_lane) << 16 | A
@@ -114,8 +114,8 @@ def test_a_waits_for_nobody_but_the_accumulator_it_was() -> None:
     a, b = put(ctas[0], 1024, da, swizzle=2, mn=False), put(ctas[0], 33792, db, swizzle=2, mn=False)
     bits = idesc("tf32", "tf32", "tf32", 128, 8)
     w = ctas[0].warps[0]
-    issue(w, 1, 64, a, b, bits, False, (), 0, 0, Form("tf32", 1, 0, False, 0, "test"), 0)
-    issue(w, 1, 128, 64, b, bits, False, (), 0, 0, Form("tf32", 1, 0, True, 0, "test"), 0)
+    issue(w, 1, 64, a, b, bits, False, (), 0, 0, MmaForm("tf32", 1, 0, False, 0, "test"), 0)
+    issue(w, 1, 128, 64, b, bits, False, (), 0, 0, MmaForm("tf32", 1, 0, True, 0, "test"), 0)
     tmem.settle(0, 512)
     cut = (tmem.data[64:72].T & 0xFFFFE000).view(np.float32).astype(np.float64)
     other = (db.reshape(8, 32).view("<u4") & 0xFFFFE000).view("<f4").astype(np.float64)

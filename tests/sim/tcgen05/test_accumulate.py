@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.tcgen05 import accumulate, blas, formats
 from pytest_nvfp4.sim.tcgen05.accumulate import Chain
-from pytest_nvfp4.sim.tcgen05.mma import Form, issue
+from pytest_nvfp4.sim.tcgen05.mma import MmaForm, issue
 from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding, OperandTile, OperandTileCache, decode
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.harness import make_ctas, matrix_bits, own, poke
 from tests.sim.tcgen05.places import E2M1, E4M3, k_major
 
-FORM = Form("mxf4nvf4", 1, 4, False, 0, "test")
+FORM = MmaForm("mxf4nvf4", 1, 4, False, 0, "test")
 N = 32
 IDESC = 1 << 7 | 1 << 10 | (N >> 3) << 17 | 1 << 27
 PLACES = np.array([[k_major(r, k, swizzle=2, stride=1024) for k in range(32)] for r in range(128)])

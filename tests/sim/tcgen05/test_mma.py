@@ -10,7 +10,7 @@ import pytest
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.loadstore import movement, store
-from pytest_nvfp4.sim.tcgen05.mma import Form, issue
+from pytest_nvfp4.sim.tcgen05.mma import MmaForm, issue
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.harness import make_ctas, matrix_bits, own
 from tests.sim.tcgen05.places import E2M1, E2M3, E3M2, E4M3, E5M2, PITCH, k_major, lane_column, mn_major
@@ -121,7 +121,7 @@ def run(
     k, packed = K[kind], K[kind] == 64
     rows = m // group
     partial = []
-    form = Form(kind, group, vector, False, 0, "test")
+    form = MmaForm(kind, group, vector, False, 0, "test")
     bits = idesc(
         kind, a, b, m, n, d=d, a_mn=int(a_mn), b_mn=int(b_mn), a_neg=negate[0], b_neg=negate[1],
         scale=int(scale == "ue8m0"), ids=ids, sat=sat,
@@ -246,7 +246,7 @@ def test_integers_wrap_or_clamp(a: str, b: str, sat: int) -> None:
     bits = idesc("i8", a, b, 128, 32, d=2, sat=sat)
     core = ctas[0].unit(TensorCore)
     desc_a, desc_b = next(iter(core.plans))[1:3]
-    issue(ctas[0].warps[0], 1, 0, desc_a, desc_b, bits, True, (), 0, 0, Form("i8", 1, 0, False, 0, "test"), 0)
+    issue(ctas[0].warps[0], 1, 0, desc_a, desc_b, bits, True, (), 0, 0, MmaForm("i8", 1, 0, False, 0, "test"), 0)
     tmem.settle(0, 32)
     value = 0x7FFF_FFF0 + partial[-1].astype(np.int64)
     value = np.clip(value, -(2**31), 2**31 - 1) if sat else (value + 2**31) % 2**32 - 2**31
@@ -267,7 +267,7 @@ def test_scale_input_d_and_disabled_lanes() -> None:
     tmem = core.tmem
     before = tmem.floats[:16].copy()
     desc_a, desc_b = next(iter(core.plans))[1:3]
-    form = Form("f16", 1, 0, False, 3, "test")
+    form = MmaForm("f16", 1, 0, False, 3, "test")
     mask = (0xFFFF0000, 0, 0, 0x80000000)
     issue(ctas[0].warps[0], 1, 0, desc_a, desc_b, idesc("f16", "f16", "f16", 128, 16), True, mask, 0, 0, form, 0)
     tmem.settle(0, 16)
@@ -285,7 +285,7 @@ def test_without_input_d_the_old_value_is_gone() -> None:
     core = ctas[0].unit(TensorCore)
     desc_a, desc_b = next(iter(core.plans))[1:3]
     bits = idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64)
-    form = Form("mxf4nvf4", 1, 4, False, 0, "test")
+    form = MmaForm("mxf4nvf4", 1, 4, False, 0, "test")
     for _ in range(3):
         issue(ctas[0].warps[0], 1, 0, desc_a, desc_b, bits, False, (), SFA, SFB, form, 0)
     core.tmem.settle(0, 64)
@@ -296,7 +296,7 @@ def test_operands_are_read_when_issued() -> None:
     _, partial, ctas = run("mxf4nvf4", "e2m1", "e2m1", vector=4, scale="ue4m3", count=1)
     core = ctas[0].unit(TensorCore)
     desc_a, desc_b = next(iter(core.plans))[1:3]
-    form = Form("mxf4nvf4", 1, 4, False, 0, "test")
+    form = MmaForm("mxf4nvf4", 1, 4, False, 0, "test")
     bits = idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64)
     issue(ctas[0].warps[0], 1, 0, desc_a, desc_b, bits, False, (), SFA, SFB, form, 0)
     ctas[0].shared.data[:] = 0xFF
@@ -313,7 +313,7 @@ def _once(**changes: Any) -> None:
     arguments: dict[str, Any] = {
         "mask": 1, "d": 0, "a": desc_a, "b": desc_b, "enable": True,
         "bits": idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64),
-        "sfa": SFA, "sfb": SFB, "form": Form("mxf4nvf4", 1, 4, False, 0, "test"), "prepare": None,
+        "sfa": SFA, "sfb": SFB, "form": MmaForm("mxf4nvf4", 1, 4, False, 0, "test"), "prepare": None,
     }  # fmt: skip
     arguments.update(changes)
     g = arguments
@@ -353,7 +353,7 @@ def _spoil(tmem: Tmem) -> None:
         ({"d": SFA - 60, "enable": False}, "tmem", "overlaps the accumulator"),
         ({"prepare": _spoil}, "tmem", "row 37"),
         ({"prepare": _release}, "tmem", "nothing is allocated"),
-        ({"form": Form("mxf4nvf4", 2, 4, False, 0, "test")}, "cta-group", "earlier"),
+        ({"form": MmaForm("mxf4nvf4", 2, 4, False, 0, "test")}, "cta-group", "earlier"),
     ],
 )
 def test_what_is_found(changes: dict[str, Any], kind: str, said: str) -> None:
@@ -392,7 +392,7 @@ def test_scale_factors_that_were_stored_are_compared_each_time() -> None:
     _, _, ctas = run("mxf4nvf4", "e2m1", "e2m1", vector=4, scale="ue4m3", count=1)
     core = ctas[0].unit(TensorCore)
     desc_a, desc_b = next(iter(core.plans))[1:3]
-    form = Form("mxf4nvf4", 1, 4, False, 0, "test")
+    form = MmaForm("mxf4nvf4", 1, 4, False, 0, "test")
     bits = idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64)
     move = movement("32x32b", 4)
     words = tuple(np.full(32, 0x38383838, np.uint32) for _ in range(4))
@@ -409,7 +409,7 @@ def test_a_pair_of_64_rows_a_cta_reads_the_factors_of_each_half_of_n_from_its_ow
     how = {"vector": 4, "scale": "ue4m3", "m": 128, "group": 2, "n": 64, "count": 1}
     _, _, ctas = run("mxf4nvf4", "e2m1", "e2m1", **how)
     desc_a, desc_b = next(iter(ctas[0].unit(TensorCore).plans))[1:3]
-    form = Form("mxf4nvf4", 2, 4, False, 0, "test")
+    form = MmaForm("mxf4nvf4", 2, 4, False, 0, "test")
     arguments = (desc_a, desc_b, idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64), False, (), SFA, SFB, form, 0)
     tmems = [cta.unit(Tmem) for cta in ctas]
 
@@ -440,7 +440,7 @@ def test_what_was_checked_is_checked_again_after_a_change(change: str) -> None:
     core = ctas[0].unit(TensorCore)
     desc_a, desc_b = next(iter(core.plans))[1:3]
     bits = idesc("f16", "f16", "f16", 128, 16)
-    arguments = (1, 0, desc_a, desc_b, bits, True, (), 0, 0, Form("f16", 1, 0, False, 0, "test"), 0)
+    arguments = (1, 0, desc_a, desc_b, bits, True, (), 0, 0, MmaForm("f16", 1, 0, False, 0, "test"), 0)
     w = ctas[0].warps[0]
     issue(w, *arguments)
     issue(w, *arguments)
@@ -456,7 +456,7 @@ def test_the_peer_must_not_have_exited() -> None:
     _, _, ctas = run("f16", "f16", "f16", m=256, group=2, count=1, n=16)
     desc_a, desc_b = next(iter(ctas[0].unit(TensorCore).plans))[1:3]
     bits = idesc("f16", "f16", "f16", 256, 16)
-    arguments = (1, 0, desc_a, desc_b, bits, False, (), 0, 0, Form("f16", 2, 0, False, 0, "test"), 0)
+    arguments = (1, 0, desc_a, desc_b, bits, False, (), 0, 0, MmaForm("f16", 2, 0, False, 0, "test"), 0)
     issue(ctas[0].warps[0], *arguments)
     ctas[1].exited = len(ctas[1].warps)
     with pytest.raises(Fault, match="has exited"):

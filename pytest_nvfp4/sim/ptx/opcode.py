@@ -1,0 +1,92 @@
+"""The reader of dotted opcodes: every lowering takes an instruction's modifiers apart with it.
+
+A lowering states its grammar as a sequence of calls, one a modifier group, in the order of the PTX ISA's syntax line:
+``one`` for a required group, ``maybe`` for an optional one, ``has`` for a flag, ``end`` for the operands. What the
+calls do not take is not modelled, and ``end`` reports it by name.
+"""
+
+from __future__ import annotations
+
+from pytest_nvfp4.sim.fault import Unsupported
+from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction, Operand, Vector
+
+__all__ = ["OpcodeReader", "item_count"]
+
+
+def item_count(operand: Operand) -> int:
+    """Return the number of registers of an operand: the items of a vector, else 1."""
+    return len(operand.items) if isinstance(operand, Vector) else 1
+
+
+class OpcodeReader:
+    """Reader of the modifiers and operands of one instruction.
+
+    Args:
+        ins: The instruction.
+        taken: Number of leading parts that name the instruction and are skipped.
+        ordered: Whether modifiers must stand in the order of the calls. The compilers of CUDA, MLIR and Triton put the
+            modifiers of copies, loads and atomics in different orders, and ptxas accepts each.
+    """
+
+    def __init__(self, ins: Instruction, taken: int = 1, *, ordered: bool = True) -> None:
+        self.ins = ins
+        self.opcode = ins.opcode
+        self._rest = list(ins.parts[taken:])
+        self._ordered = ordered
+
+    def maybe(self, *names: str) -> str:
+        """Take an optional modifier: return the next one if it is one of ``names``, else an empty string."""
+        for index, part in enumerate(self._rest[:1] if self._ordered else self._rest):
+            if part in names:
+                return self._rest.pop(index)
+        return ""
+
+    def has(self, *names: str) -> bool:
+        """Take an optional modifier; return whether there was one of ``names``."""
+        return bool(self.maybe(*names))
+
+    def one(self, *names: str) -> str:
+        """Take a required modifier, one of ``names``. Raises Unsupported."""
+        found = self.maybe(*names)
+        if not found:
+            given = f".{self._rest[0]}" if self._rest else "nothing"
+            place = f"{given} where " if self._ordered or not self._rest else ""
+            raise self.refuse(f"{place}one of {', '.join('.' + name for name in names)} is expected")
+        return found
+
+    def last(self, *names: str) -> str:
+        """Take the last modifier, one of ``names``: the type, which decides how the others are read."""
+        if not self._rest or self._rest[-1] not in names:
+            raise self.refuse(f"type .{self._rest[-1] if self._rest else ''} is not modelled")
+        return self._rest.pop()
+
+    def done(self) -> None:
+        """Raise Unsupported if a modifier is left."""
+        if self._rest:
+            raise self.refuse(f"modifier .{self._rest[0]} is not modelled here")
+
+    def operands(self, *counts: int) -> tuple[Operand, ...]:
+        """Return the operands, whose number must be one of ``counts``. Raises Unsupported."""
+        if len(self.ins.operands) not in counts:
+            raise self.refuse(f"{len(self.ins.operands)} operands, {' or '.join(map(str, counts))} expected")
+        return self.ins.operands
+
+    def end(self, *counts: int) -> tuple[Operand, ...]:
+        """Return the operands, once no modifier is left and their number is one of ``counts``. Raises Unsupported."""
+        self.done()
+        return self.operands(*counts)
+
+    def immediate(self, operand: Operand, name: str) -> int:
+        """Return the value of an operand that must be an integer literal. Raises Unsupported."""
+        if not isinstance(operand, Immediate) or operand.bits:
+            raise self.refuse(f"{name} must be an immediate integer, found {operand!r}")
+        return operand.value
+
+    def items(self, operand: Operand, count: int, what: str = "values") -> None:
+        """Check the number of registers of an operand. Raises Unsupported."""
+        if (given := item_count(operand)) != count:
+            raise self.refuse(f"{given} {what}, {count} expected")
+
+    def refuse(self, why: str) -> Unsupported:
+        """Return the exception that names the opcode and the reason."""
+        return Unsupported(f"{self.opcode}: {why}")
