@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "snapshot": ("cli.snapshot", "Read a layout snapshot file."),
     "cache": ("cli.cache", "Where traces and results are kept, and how many."),
     "doctor": ("cli.doctor.command", "What works on this machine, and how to get what does not."),
+    "guide": ("cli.guide", "The documentation, one page a topic."),
     "bench-self": ("selfcheck.speed.command", "How fast this tool is on this machine."),
 }
 """Name -> module below ``pytest_nvfp4`` and one line of help, so that ``nvfp4 --help`` imports none of them."""
