@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shutil
 
 import click
 
@@ -31,7 +32,7 @@ def guide_command(*, topic: str | None, raw: bool) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    console = Console(width=output.width(), color_system="auto" if output.coloured() else None)
+    console = Console(width=shutil.get_terminal_size().columns, color_system="auto" if output.coloured() else None)
     with console.capture() as captured:
         console.print(Markdown(text, hyperlinks=False))
     output.write(captured.get())
