@@ -14,11 +14,12 @@ from pytest_nvfp4.sim.races.clocks import Agent
 from pytest_nvfp4.sim.races.launch import CtaMemory, LaunchRaces, Parts
 from pytest_nvfp4.sim.races.sync_variables import Known
 from pytest_nvfp4.sim.races.tensor_order import TensorUse
+from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
-    from pytest_nvfp4.sim.tcgen05.monitor import CtaAccesses, PipeAccesses, TmemBox
+    from pytest_nvfp4.sim.tcgen05.monitor import CtaAccesses, PipeAccesses
     from pytest_nvfp4.sim.wgmma.operation import Operation
     from pytest_nvfp4.sim.wgmma.unit import Warpgroup
 
@@ -145,14 +146,14 @@ class TensorHooks(Hooks):
         """The columns have no history."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
-        box = (column, count, 0, 128)
+        box = TmemBox(column, count, 0, 128)
         agent.memory.tmem.forget((launch.tmem.find(box) or box_footprint(launch, box)).parts)
 
     def tmem_freed(self, w: Warp, at: int, column: int, count: int) -> None:
         """All use of the columns must have ended."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
-        box = (column, count, 0, 128)
+        box = TmemBox(column, count, 0, 128)
         access = Access(agent.number, agent.epoch(), 0, at, agent.who, None, self._use_of(agent, at))
         parts = (launch.tmem.find(box) or box_footprint(launch, box)).parts
         shadow = agent.memory.tmem

@@ -1,28 +1,28 @@
-"""Accumulators: chains of MMAs into one accumulator, computed when somebody looks at it.
+"""Chains of MMAs into one accumulator, computed when the accumulator is read.
 
-The rule (the ISA does not say how one instruction rounds): D becomes the exact sum of the instruction's products, each
-scaled, plus D, rounded once to D's type, to nearest even. An i8 instruction adds to 32 bits and wraps, or clamps if its
-descriptor says so. NaN results are 0x7fffffff (f32) or 0x7fff (f16).
+The PTX ISA does not specify how one instruction rounds. The model: D becomes the exact sum of the instruction's scaled
+products plus D, rounded once to D's type, to nearest even. An i8 instruction adds to 32 bits and wraps, or clamps if
+its descriptor sets saturation. NaN results are 0x7fffffff (f32) or 0x7fff (f16).
 
-A chain keeps copies of its operands' bytes. When it is computed:
+A chain holds copies of its operands' bytes. One of these methods computes it:
 
-- Let the values of row r of A be multiples of 2**g(r), and those of column c of B multiples of 2**h(c): all products of
-  (r, c), and all their sums, are integers in steps of 2**(g(r) + h(c)). By Cauchy-Schwarz the sum of the magnitudes of
-  the products of some instructions is at most the product of the norms of the row and the column over them. While it
-  stays below 2**24 steps, together with what D holds before, every partial sum in every order is a float32, and nothing
-  is ever rounded: one float32 product of the whole chain is the result. A chain is cut into as many equal segments as
-  it takes for each to have a bound of 2**23 steps; that D is below 2**23 steps between them is looked at. NVFP4 data
-  with moderate scale factors is of this kind.
-- Where D has grown beyond (or did not start on the grid), while the bound of each single instruction is below 2**24
-  steps: its sum is exactly a float32, so that one addition in float32 rounds as the rule says.
-- Else the products of each instruction are summed in float64 and D is rounded after each. While the bound of an
-  instruction is below 2**53 steps (with D), the sum before the rounding is exact, and so is the rule.
+- *Segments.* Let the values of row r of A be multiples of 2**g(r), and those of column c of B multiples of 2**h(c): all
+  products of (r, c), and all their sums, are integers in steps of 2**(g(r) + h(c)). By Cauchy-Schwarz the sum of the
+  magnitudes of the products of some instructions is at most the product of the norms of the row and the column over
+  them. While it stays below 2**24 steps, together with the previous D, every partial sum in every order is a float32
+  and nothing is rounded: one float32 product of the whole chain is the result. A chain is cut into equal segments, as
+  many as are needed for each to have a bound of 2**23 steps; D is checked to be below 2**23 steps between them. NVFP4
+  data with moderate scale factors is of this kind.
+- *Steps.* Where D exceeds that bound (or did not start on the grid), but the bound of each single instruction is below
+  2**24 steps, the sum of an instruction is exactly a float32, so that one addition in float32 rounds as modelled.
+- *Float64.* Otherwise the products of each instruction are summed in float64 and D is rounded after each. While the
+  bound of an instruction is below 2**53 steps (with D), the sum before the rounding is exact, and so is the result.
   Beyond (f16, bf16 and tf32 of wide range, wide E8M0 scales) a product is still exact, and the float64 sum of at most
-  65 terms errs by at most 65 * 2**-53 of the sum of their magnitudes: only what lies that close to a tie of the
-  rounding to 24 bits can come out differently.
+  65 terms errs by at most 65 * 2**-53 of the sum of their magnitudes: only a value that lies this close to a tie of the
+  rounding to 24 bits can differ.
 - i8 products are exact in float64 for any length.
 
-The number of elements of K in a chain is bounded; a longer one goes on from the computed D.
+The number of elements of K in a chain is bounded; a longer one continues from the computed D.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ from pytest_nvfp4.sim.tcgen05.operand import Recording
 from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding, OperandTile, OperandTileCache
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
-__all__ = ["LONGEST", "Chain", "Half"]
+__all__ = ["LONGEST", "Chain", "CtaRecording"]
 
 LONGEST = 16384
 """Elements of K in one chain."""
 _BATCH = 16
-_HALF = 2.0**23
+"""Instructions whose products are computed together in float64, which bounds the memory for them."""
+_SEGMENT_STEPS = 2.0**23
 _FLOAT_MAX = 3.0e38
-_SMALLEST, _LARGEST = -149, 100
-"""Grids on which 2**24 steps are float32."""
+_LOWEST_GRID, _HIGHEST_GRID = -149, 100
+"""Grids on which all integers up to 2**24 steps are float32: subnormals end at 2**-149, and 2**(100 + 24) is finite."""
 _NAN = np.uint32(0x7FFF_FFFF)
 
 
-class Half:
-    """One CTA's part: its rows of A and of B, its accumulator, and the scale factors in its TMEM, by instruction."""
+class CtaRecording:
+    """One CTA's part of a chain: its accumulator, and by instruction its rows of A and B and their scale factors."""
 
     __slots__ = ("a", "b", "sfa", "sfb", "tmem")
 
@@ -64,18 +65,22 @@ class Half:
 
 
 class Chain:
-    """Instructions of one kind that add to one accumulator.
+    """Instructions of one family that add to one accumulator.
 
     Args:
-        key: What an instruction must share to go on with the chain.
-        base: Whether the first instruction adds to what the accumulator holds.
+        key: Key that an instruction must share to extend the chain.
+        base: Whether the first instruction adds to the accumulator's previous value.
         shift: ``scale-input-d`` of the first instruction.
         enabled: Lanes that are updated, None for all.
+
+    Attributes:
+        parts: The recorded operands, by CTA.
+        length: Number of instructions.
     """
 
     __slots__ = (
-        "a_ids", "a_operand", "b_ids", "b_operand", "base", "cache", "enabled", "first", "halves", "ins", "key",
-        "last", "length", "path", "shift",
+        "a_ids", "a_operand", "b_ids", "b_operand", "base", "cache", "enabled", "first", "ins", "key", "last",
+        "length", "parts", "path", "shift",
     )  # fmt: skip
 
     def __init__(
@@ -105,65 +110,66 @@ class Chain:
         self.shift = shift
         self.enabled = enabled
         self.length = 0
-        start, most = cache.recordings.start, -(-LONGEST // ins.kind.k)
-        self.halves = [
-            Half(tmem, start(most, 2 * operands[0].rows), start(most, 2 * operands[1].rows)) for tmem in tmems
+        start, capacity = cache.recordings.start, -(-LONGEST // ins.kind.k)
+        self.parts = [
+            CtaRecording(tmem, start(capacity, 2 * operands[0].rows), start(capacity, 2 * operands[1].rows))
+            for tmem in tmems
         ]
-        """By CTA."""
         for tmem in tmems:
             tmem.pending.append(self)
 
     @property
     def room(self) -> bool:
-        """Whether another instruction may join."""
+        """Whether the chain may take another instruction."""
         return self.length * self.ins.kind.k < LONGEST
 
     def forget(self) -> None:
-        """Leave the lists without a value: it is about to be overwritten and nobody looked."""
-        for half in self.halves:
-            half.tmem.pending.remove(self)
-        self._end()
+        """Drop the chain without computing it: its accumulator is overwritten before it was read."""
+        for part in self.parts:
+            part.tmem.pending.remove(self)
+        self._release()
 
-    def _end(self) -> None:
-        for half in self.halves:
-            self.cache.recordings.end(half.a)
-            self.cache.recordings.end(half.b)
+    def _release(self) -> None:
+        for part in self.parts:
+            self.cache.recordings.end(part.a)
+            self.cache.recordings.end(part.b)
 
     def finish(self) -> None:
-        """Compute the value and write it."""
-        for half in self.halves:
-            half.tmem.pending.remove(self)
+        """Compute the value and write it to TMEM."""
+        for part in self.parts:
+            part.tmem.pending.remove(self)
         a_ids, b_ids = tuple(self.a_ids), tuple(self.b_ids)
-        all_b = [half.b.all() for half in self.halves]
+        # Each CTA multiplies its own rows of A with the rows of B of the whole pair.
+        all_b = [part.b.all() for part in self.parts]
         tiles = [
             (
-                half,
-                self.cache.get(self.a_operand, [half.a.all()], bytes(half.sfa), a_ids),
-                self.cache.get(self.b_operand, all_b, bytes(half.sfb), b_ids),
+                part,
+                self.cache.get(self.a_operand, [part.a.all()], bytes(part.sfa), a_ids),
+                self.cache.get(self.b_operand, all_b, bytes(part.sfb), b_ids),
             )
-            for half in self.halves
+            for part in self.parts
         ]
-        self._end()
-        for half, a, b in tiles:
-            words = self._value(half, a, b)
+        self._release()
+        for part, a, b in tiles:
+            words = self._value(part.tmem, a, b)
             if words is not None:
-                self.path.write(half.tmem, self.first, words, self.enabled)
+                self.path.write(part.tmem, self.first, words, self.enabled)
 
-    def _value(self, half: Half, a: OperandTile, b: OperandTile) -> NDArray[np.uint32] | None:
-        """The accumulator's words ``[n][row]``; None if they were written in place."""
+    def _value(self, tmem: Tmem, a: OperandTile, b: OperandTile) -> NDArray[np.uint32] | None:
+        """Return the accumulator's words ``[n][row]``; None if they were written in place."""
         if self.ins.d == "s32":
-            return self._integers(half, a, b)
+            return self._integers(tmem, a, b)
         single = self.ins.d == "f32"
         base: NDArray[Any] | None = None
         if self.base:
-            words = self.path.read(half.tmem, self.first)
+            words = self.path.read(tmem, self.first)
             base = words.view(np.float32) if single else words.astype(np.uint16).view(np.float16)
             if self.shift:
                 base = base.astype(np.float64) * 2.0**-self.shift
         if single:
             segments = _segments(a, b, self.length)
             if segments == 1 and base is None:
-                return self._whole(half, a, b)
+                return self._whole(tmem, a, b)
             if segments and not self.shift:
                 value, start = self._segmented(a, b, base, segments)
                 if start < self.length:
@@ -174,13 +180,13 @@ class Chain:
                 return words
         return self._rounded(a, b, base)
 
-    def _whole(self, half: Half, a: OperandTile, b: OperandTile) -> NDArray[np.uint32] | None:
-        """The chain as one product, if it is known that nothing is rounded."""
+    def _whole(self, tmem: Tmem, a: OperandTile, b: OperandTile) -> NDArray[np.uint32] | None:
+        """Compute the chain as one product. The caller has shown that nothing is rounded."""
         n, rows = self.ins.n, self.ins.rows
         left = b.values[: b.height]
         right = a.values[: a.height].T
         if self.enabled is None and self.path.columns == n and rows == 128:
-            target = half.tmem.floats[self.first : self.last]
+            target = tmem.floats[self.first : self.last]
             if a.height == rows and b.height == n:
                 np.matmul(left, right, out=target)
             else:
@@ -194,12 +200,16 @@ class Chain:
     def _segmented(
         self, a: OperandTile, b: OperandTile, base: NDArray[Any] | None, segments: int
     ) -> tuple[NDArray[np.float32], int]:  # fmt: skip
-        """As much of the chain as provably needs no rounding: the value, and how many instructions that is."""
+        """Compute the longest prefix of the chain that provably needs no rounding.
+
+        Returns:
+            The value ``[n][row]``, and the number of instructions in it.
+        """
         k = self.ins.kind.k
         value = np.zeros((self.ins.n, self.ins.rows), np.float32)
         part = value[: b.height, : a.height]
         step = np.ldexp(1.0, b.grids[: b.height])[:, None] * np.ldexp(1.0, a.grids[: a.height])[None, :]
-        limits = np.minimum(step * _HALF, _FLOAT_MAX).astype(np.float32)
+        limits = np.minimum(step * _SEGMENT_STEPS, _FLOAT_MAX).astype(np.float32)
         scratch = np.empty_like(part)
         if base is not None:
             value[...] = base
@@ -220,7 +230,7 @@ class Chain:
         return value, done
 
     def _stepped(self, a: OperandTile, b: OperandTile, value: NDArray[np.float32], start: int) -> None:
-        """Add the instructions from ``start`` on to ``value``, each of whose sums is exactly a float32."""
+        """Add the instructions from ``start`` on to ``value``. The sum of each must be exactly a float32."""
         k = self.ins.kind.k
         part = value[: b.height, : a.height]
         scratch = np.empty_like(part)
@@ -230,7 +240,7 @@ class Chain:
             part += scratch
 
     def _rounded(self, a: OperandTile, b: OperandTile, base: NDArray[Any] | None) -> NDArray[np.uint32]:
-        """The chain, rounded after each instruction."""
+        """Compute the chain in float64, rounded after each instruction."""
         n, rows, count, k = self.ins.n, self.ins.rows, self.length, self.ins.kind.k
         kind = np.float32 if self.ins.d == "f32" else np.float16
         left = b.values.reshape(n, count, k)
@@ -240,12 +250,12 @@ class Chain:
         with np.errstate(all="ignore"):
             for begin in range(0, count, _BATCH):
                 part = slice(begin, begin + _BATCH)
-                some = np.matmul(
+                sums = np.matmul(
                     left[:, part].transpose(1, 0, 2).astype(np.float64),
                     right[:, part].transpose(1, 2, 0).astype(np.float64),
                 )
-                for products in some:
-                    value += products
+                for instruction_sum in sums:
+                    value += instruction_sum
                     rounded[...] = value
                     value[...] = rounded
         missing = np.isnan(rounded)
@@ -257,11 +267,11 @@ class Chain:
         words[missing] = 0x7FFF
         return words
 
-    def _integers(self, half: Half, a: OperandTile, b: OperandTile) -> NDArray[np.uint32]:
+    def _integers(self, tmem: Tmem, a: OperandTile, b: OperandTile) -> NDArray[np.uint32]:
         n, rows, count, k = self.ins.n, self.ins.rows, self.length, self.ins.kind.k
         value = np.zeros((n, rows), np.int64)
         if self.base:
-            value += self.path.read(half.tmem, self.first).view(np.int32)
+            value += self.path.read(tmem, self.first).view(np.int32)
         if not self.ins.saturate:
             value += (b.values.astype(np.float64) @ a.values.astype(np.float64).T).astype(np.int64)
         else:
@@ -274,18 +284,18 @@ class Chain:
 
 
 def _below(value: NDArray[np.float32], limits: NDArray[np.float32], scratch: NDArray[np.float32]) -> bool:
-    """Whether all magnitudes are below their limits."""
+    """Return whether all magnitudes are below their limits."""
     np.abs(value, out=scratch)
     return bool((scratch < limits).all())
 
 
 def _segments(a: OperandTile, b: OperandTile, count: int) -> int:
-    """Into how many segments a chain is cut for each to be bounded by 2**23 grid steps; 0 if there is no way.
+    """Return into how many segments to cut a chain for each to be bounded by 2**23 grid steps; 0 if none suffices.
 
-    A whole chain, and a single instruction, may be bounded by 2**24.
+    A chain in one segment, and segments of one instruction, may reach 2**24.
     """
     lowest, highest = a.grids.min() + b.grids.min(), _highest(a) + _highest(b)
-    if lowest < _SMALLEST or highest > _LARGEST:
+    if lowest < _LOWEST_GRID or highest > _HIGHEST_GRID:
         return 0
     segments = 1
     while segments <= count:
@@ -293,15 +303,15 @@ def _segments(a: OperandTile, b: OperandTile, count: int) -> int:
         most_a = np.add.reduceat(a.squares, starts, axis=1).max(axis=0)
         most_b = np.add.reduceat(b.squares, starts, axis=1).max(axis=0)
         bound = np.sqrt(most_a) * np.sqrt(most_b)
-        if bool((bound < (2 * _HALF if segments in (1, count) else _HALF)).all()):
+        if bool((bound < (2 * _SEGMENT_STEPS if segments in (1, count) else _SEGMENT_STEPS)).all()):
             return segments
-        if segments == count or float(bound.max()) > _HALF * count:
+        if segments == count or float(bound.max()) > _SEGMENT_STEPS * count:
             return 0
         segments = min(2 * segments, count)
     return 0
 
 
 def _highest(tile: OperandTile) -> int:
-    """The largest grid of a row that is not zero."""
+    """Return the largest grid of a row that is not zero."""
     used = tile.grids[tile.squares.any(axis=1)]
     return int(used.max()) if used.size else 0

@@ -1,8 +1,8 @@
-"""How many threads numpy's matrix products use.
+"""Number of threads of numpy's matrix products.
 
-Processes share the CTAs of a launch, so a product must not start threads of its own there: two processes with two
-threads each on two cores are slower than without. OpenBLAS, which numpy's wheels bring, can be told so at run time;
-with another BLAS nothing happens.
+Several processes share the CTAs of a launch, so that a product must not start threads there: two processes with two
+threads each on two cores are slower than one thread each. OpenBLAS, which numpy's wheels contain, has a setter for it;
+with another BLAS nothing changes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _NAMES = (
 
 @cache
 def _functions() -> tuple[Any, Any] | None:
-    """The getter and the setter of the OpenBLAS that numpy has loaded, if it has."""
+    """Return the getter and the setter of the OpenBLAS that numpy loaded, None without one."""
     package = Path(np.__file__).parent
     folders = (package.parent / "numpy.libs", package / ".dylibs", package / ".libs")
-    for path in (found for folder in folders for found in sorted(folder.glob("*openblas*"))):
+    for path in (path for folder in folders for path in sorted(folder.glob("*openblas*"))):
         with contextlib.suppress(OSError):
             library = ctypes.CDLL(str(path))
             for getter, setter in _NAMES:
@@ -42,15 +42,15 @@ def _functions() -> tuple[Any, Any] | None:
 
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Let products use ``count`` threads inside, and as many as before afterwards."""
+    """Let products use ``count`` threads inside the block."""
     functions = _functions()
     if functions is None:
         yield
         return
-    get, put = functions
-    before = int(get())
-    put(count)
+    get_threads, set_threads = functions
+    before = int(get_threads())
+    set_threads(count)
     try:
         yield
     finally:
-        put(before)
+        set_threads(before)

@@ -1,9 +1,9 @@
-"""``tcgen05.commit``: an mbarrier learns that the earlier asynchronous tcgen05 operations are done.
+"""``tcgen05.commit``: an arrival at an mbarrier once the earlier asynchronous tcgen05 operations are complete.
 
-PTX ISA, "tcgen05.commit": one arrival, after all operations that the issuing thread started before (here: all of its
-CTA's pipe, or of the pair's, which is stricter in order only; a thread that commits what others started is a finding,
-see ``issuers``). With ``.multicast::cluster`` the barrier at the same
-offset of every CTA whose bit is set in the 16-bit mask gets the arrival. One thread issues.
+PTX ISA, "tcgen05.commit": one arrival, after all operations that the issuing thread initiated before. Here it follows
+all operations of the CTA's pipe, or of the pair's, which is stricter in order only; a commit of operations that other
+threads initiated is a finding (see ``issuers``). With ``.multicast::cluster`` the barrier at the same offset of every
+CTA whose bit is set in the 16-bit mask gets the arrival. One thread issues.
 
 Counter: ``tcgen05.commits``.
 """
@@ -21,7 +21,7 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.sync.addresses import shared_address
 from pytest_nvfp4.sim.sync.mbarrier import Mbarrier, arrive, resolve
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
-from pytest_nvfp4.sim.tcgen05.group import expect, group_of, single_lane
+from pytest_nvfp4.sim.tcgen05.group import expect_operands, group_of, single_lane
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
@@ -72,7 +72,7 @@ def _lower(ins: Instruction, e: Emitter) -> None:
     multicast = "multicast::cluster" in middle
     if middle != ([] if generic else ["shared::cluster"]) + (["multicast::cluster"] if multicast else []):
         raise Unsupported(f"{ins.opcode}: modifiers {'.'.join(rest)}")
-    expect(ins, 2 if multicast else 1)
+    expect_operands(ins, 2 if multicast else 1)
     targets = e.value(ins.operands[1], 16) if multicast else "None"
     address = e.address(ins.operands[0])
     e.line(e.call(commit, "w", e.mask, address, targets, str(group), str(generic), str(e.at)))

@@ -1,25 +1,35 @@
-"""One CTA's tensor core: TMEM, shared memory in chunks, its pipe, and what is known of operands already looked at."""
+"""State of one CTA's tensor core that its MMAs, copies and commits share."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_nvfp4.sim.tcgen05.copy_plan import CopyPlan, CopyShape
 from pytest_nvfp4.sim.tcgen05.group import Pipe
 from pytest_nvfp4.sim.tcgen05.issuers import Issuers
+from pytest_nvfp4.sim.tcgen05.mma_plan import MmaPlan
 from pytest_nvfp4.sim.tcgen05.operand import SharedChunks
 from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandTileCache
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
-    from pytest_nvfp4.sim.tcgen05.copy import CopyPlan, CopyShape
-    from pytest_nvfp4.sim.tcgen05.mma import MmaPlan
 
 __all__ = ["TensorCore"]
 
 
 class TensorCore:
-    """``cta.unit(TensorCore)``."""
+    """Tensor core of one CTA: ``cta.unit(TensorCore)``.
+
+    A loop issues the same copies and MMAs again and again. Their checked plans are cached here by operands; a plan is
+    valid while the epoch of TMEM (``Tmem.epoch``) is the one it was made in.
+
+    Attributes:
+        chunks: The CTA's shared memory in units of 16 bytes.
+        cache: Decoded operands, shared by all CTAs of the machine.
+        copies: Plans of ``tcgen05.cp`` by destination address, source descriptor and shape.
+        plans: Plans of ``tcgen05.mma`` by operands and form.
+    """
 
     __slots__ = (
         "cache", "chunks", "copies", "counters", "cta", "issuers", "machine", "pipe", "plans", "submit", "tmem",
@@ -36,11 +46,9 @@ class TensorCore:
         self.machine = cta.launch.machine
         self.submit = cta.launch.machine.asynchronous.submit
         self.copies: dict[tuple[int, int, CopyShape], CopyPlan] = {}
-        """Copies that were checked, by operands and shape, and hold in one epoch of TMEM."""
         self.plans: dict[tuple[object, ...], MmaPlan] = {}
-        """MMAs that were checked, likewise."""
 
     def dissolve(self) -> None:
-        """Let go of what refers back to it."""
+        """Drop the plans, which refer back to the CTA, so that reference counting can free it."""
         self.copies.clear()
         self.plans.clear()

@@ -1,12 +1,12 @@
-"""Which lanes and columns of TMEM hold the accumulator of one CTA (PTX ISA, "Data Path Layout Organization").
+"""Lanes and columns of TMEM that hold the accumulator of one CTA (PTX ISA, "Data Path Layout Organization").
 
 - M = 128 (``.cta_group::1``) and M = 256 (``::2``), layouts D and A: row r in lane r, column n in column n.
 - M = 64 (``::1``), layout F: row r in lane 32 * (r / 16) + r % 16, plus 16 if the address has lane 16.
-- M = 128 (``::2``), layout B: 64 rows a CTA; row r in lane r for the first half of the columns of D and in lane 64 + r
-  for the second half, which takes N / 2 columns.
+- M = 128 (``::2``), layout B: 64 rows for each CTA; row r in lane r for the first half of the columns of D and in lane
+  64 + r for the second half, so that D takes N / 2 columns.
 
-Values are handled transposed, ``[n][row]``. A in TMEM lies in the same lanes, 8 columns of 4 bytes of K; in layout B
-both halves of the lanes hold a copy, which must be equal.
+Values are arranged transposed, ``[n][row]``. A in TMEM lies in the same lanes, 8 columns of 4 bytes of K; in layout B
+both halves of the lanes must hold the same copy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ __all__ = ["Datapath", "datapath"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Datapath:
-    """The place of an accumulator of ``rows`` x ``n`` in one CTA's TMEM: ``columns`` columns, ``lanes`` (None: all)."""
+    """Place of an accumulator of ``rows`` x ``n`` values in one CTA's TMEM.
+
+    Attributes:
+        layout: The ISA's letter: A, B, D or F.
+        columns: Number of TMEM columns.
+        lanes: Lanes that hold values, None for all.
+        align: 1 for layout F at lane 16, else 0.
+    """
 
     layout: str
     rows: int
@@ -38,7 +45,7 @@ class Datapath:
     align: int
 
     def view(self, words: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """``[columns][128]`` of TMEM as ``[.., n', rows']``: what ``shape`` of the values maps onto."""
+        """Return ``[columns][128]`` words of TMEM as a view of shape ``self.shape``."""
         if self.layout == "F":
             return words.reshape(-1, 4, 2, 16)[:, :, self.align, :]
         if self.layout == "B":
@@ -47,7 +54,7 @@ class Datapath:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of ``view``; values ``[n][rows]`` reshape to it."""
+        """Shape of ``view``, to which values ``[n][rows]`` reshape."""
         if self.layout == "F":
             return (self.n, 4, 16)
         if self.layout == "B":
@@ -60,18 +67,18 @@ class Datapath:
         return self.layout == "B"
 
     def boxes(self, column: int, columns: int) -> tuple[TmemBox, ...]:
-        """The rectangles of TMEM of so many columns."""
+        """Return the rectangles of TMEM that columns of this layout occupy."""
         if self.layout == "F":
-            return tuple((column, columns, 32 * q + 16 * self.align, 16) for q in range(4))
-        return ((column, columns, 0, LANES),)
+            return tuple(TmemBox(column, columns, 32 * q + 16 * self.align, 16) for q in range(4))
+        return (TmemBox(column, columns, 0, LANES),)
 
     def read(self, tmem: Tmem, column: int) -> NDArray[np.uint32]:
-        """A copy of the words, ``[n][row]``."""
+        """Return a copy of the words, ``[n][row]``."""
         words = self.view(tmem.data[column : column + self.columns])
         return np.array(words).reshape(self.n, self.rows)
 
     def write(self, tmem: Tmem, column: int, words: NDArray[np.uint32], enabled: NDArray[np.bool_] | None) -> None:
-        """Write words ``[n][row]``; ``enabled`` (128 lanes) keeps the others as they are."""
+        """Write words ``[n][row]`` to the ``enabled`` ones of the 128 lanes (None: all)."""
         target = tmem.data[column : column + self.columns]
         if enabled is None:
             self.view(target)[...] = words.reshape(self.shape)
@@ -81,15 +88,19 @@ class Datapath:
         target[:, enabled] = changed[:, enabled]
 
     def read_a(self, tmem: Tmem, column: int, *, what: str) -> Chunks:
-        """Rows of A, 32 bytes each, as chunks ``[row][2]``."""
+        """Return the rows of A, 32 bytes each, as chunks ``[row][2]``.
+
+        Raises:
+            Unsupported: the two copies that layout B needs differ.
+        """
         words = tmem.data[column : column + 8]
         if self.layout == "F":
             words = words.reshape(8, 4, 2, 16)[:, :, self.align, :].reshape(8, 64)
         elif self.layout == "B":
             if not (words[:, :64] == words[:, 64:]).all():
                 raise Unsupported(
-                    f"{what}: A in TMEM for M = 128 of a pair, and lanes 64-127 do not hold a copy of lanes 0-63",
-                    hint="A must be duplicated over the two halves of the lanes",
+                    f"{what}: A in TMEM, M = 128 over a pair of CTAs: lanes 64-127 do not hold a copy of lanes 0-63",
+                    hint="duplicate A over the two halves of the lanes",
                 )
             words = words[:, :64]
         return np.ascontiguousarray(words.T).view(np.complex128).ravel()
@@ -97,10 +108,10 @@ class Datapath:
 
 @lru_cache(maxsize=1024)
 def datapath(ins: InstructionDescriptor, lane: int, what: str) -> Datapath:
-    """The datapath of an instruction whose D (or A) has this lane in its address.
+    """Return the datapath of an instruction whose D (or A) has this lane in its address.
 
     Raises:
-        Fault: a lane that the layout does not allow.
+        Fault: the layout does not allow the lane.
     """
     if ins.rows == 128:
         layout, columns = ("A" if ins.group == 2 else "D"), ins.n

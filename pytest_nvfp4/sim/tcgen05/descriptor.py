@@ -4,7 +4,7 @@ Matrix descriptor (PTX ISA, "Shared memory descriptor"): 0-13 start address >> 4
 (LBO) >> 4; 32-45 stride-dimension byte offset (SBO) >> 4; 46-48 fixed 0b001; 49-51 base offset; 52 LBO mode (1, an
 absolute address, is sm_103a only); 53-60 fixed 0; 61-63 swizzle (0 none, 1 128 B with 32 B atoms, 2 128 B, 4 64 B,
 6 32 B). All other bits are reserved and must be 0. The base offset is 0 for a pattern that starts at a multiple of its
-length, as TMA writes it; another one is unsupported.
+length, which is where TMA writes it; another base offset is unsupported.
 
 Instruction descriptor (PTX ISA, "Instruction descriptor"), for f16, tf32, f8f6f4, i8: 0-1 sparsity selector,
 2 sparsity, 3 saturate (i8), 4-5 D type (0 f16, 1 f32, 2 s32), 7-9 A type, 10-12 B type, 13/14 negate A/B,
@@ -12,9 +12,9 @@ Instruction descriptor (PTX ISA, "Instruction descriptor"), for f16, tf32, f8f6f
 sparsity, 4-5 SFB id, 7-9 A type, 10-12 B type, 13-16 as above (no transpose for mxf4 and mxf4nvf4), 17-22 N >> 3,
 23 scale type (0 UE4M3, 1 UE8M0), 27-28 M >> 7, 29-30 SFA id, 31 K = 96 (mxf4 and mxf4nvf4; sm_103a only).
 
-Shapes: PTX ISA, "Matrix Shape". Types against scale vectors: "Valid combinations of scale_vectorsize with types and
-MMA-Kind". Majors against swizzles: "Valid Combinations of Type-Size, Major-ness and Swizzling". What breaks one of
-these is a fault of kind ``descriptor``; sparsity is unsupported.
+Legal shapes: PTX ISA, "Matrix Shape". Legal types and scale vectors: "Valid combinations of scale_vectorsize with types
+and MMA-Kind". Legal major modes and swizzles: "Valid Combinations of Type-Size, Major-ness and Swizzling". A violation
+is a fault of kind ``descriptor``; sparsity is unsupported.
 """
 
 from __future__ import annotations
@@ -39,7 +39,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class DescriptorSwizzle:
-    """A swizzle: the XOR ``a ^ (a >> shift & mask)`` of an absolute shared address; ``pitch`` bytes a row."""
+    """A swizzle: ``a ^ (a >> shift & mask)`` of an absolute shared address ``a``.
+
+    Attributes:
+        code: Bits 61-63 of the descriptor.
+        pitch: Bytes of a row.
+        rows: Rows of an atom.
+    """
 
     code: int
     name: str
@@ -47,11 +53,10 @@ class DescriptorSwizzle:
     shift: int
     mask: int
     rows: int
-    """Rows of its atom."""
 
     @property
     def pattern(self) -> int:
-        """Bytes after which the pattern repeats."""
+        """Period of the swizzle in bytes."""
         return self.pitch * self.rows
 
 
@@ -66,7 +71,7 @@ SWIZZLES = {
 
 @dataclass(frozen=True, slots=True)
 class MatrixDescriptor:
-    """A decoded matrix descriptor; offsets in bytes, ``start`` in the CTA's shared window."""
+    """A decoded matrix descriptor, in bytes; ``start`` is an address of the CTA's shared window."""
 
     start: int
     leading: int
@@ -86,23 +91,22 @@ def decode_matrix(value: int, what: str) -> MatrixDescriptor:
         Unsupported: a base offset other than 0.
     """
 
-    def refuse(reason: str) -> Fault:
+    def illegal(reason: str) -> Fault:
         return Fault(
             "descriptor",
             f"{what}: matrix descriptor {value:#018x}: {reason}",
-            hint="was the register made from a descriptor and an offset in 16-byte units? PTX ISA, 'Shared memory "
-            "descriptor'",
+            hint="advance a descriptor in units of 16 bytes (PTX ISA, 'Shared memory descriptor')",
         )
 
     if value >> 46 & 7 != 1:
-        raise refuse(f"bits 46-48 are {value >> 46 & 7:#05b}, and must be 0b001")
+        raise illegal(f"bits 46-48 are {value >> 46 & 7:#05b}; they must be 0b001")
     if value & 0xC000_C000 or value >> 53 & 0xFF:
-        raise refuse("a reserved bit (14-15, 30-31, 53-60) is set")
+        raise illegal("a reserved bit (14-15, 30-31, 53-60) is set")
     swizzle = SWIZZLES.get(value >> 61 & 7)
     if swizzle is None:
-        raise refuse(f"swizzle {value >> 61 & 7} does not exist (0, 1, 2, 4, 6 do)")
+        raise illegal(f"swizzle {value >> 61 & 7} does not exist (0, 1, 2, 4, 6 do)")
     if value >> 52 & 1:
-        raise refuse("the leading dimension is an absolute address (bit 52), which sm_103a has and sm_100a has not")
+        raise illegal("the leading dimension is an absolute address (bit 52), which exists on sm_103a only")
     if value >> 49 & 7:
         raise Unsupported(
             f"{what}: matrix descriptor {value:#018x} with base offset {value >> 49 & 7}",
@@ -113,20 +117,27 @@ def decode_matrix(value: int, what: str) -> MatrixDescriptor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MmaKind:
-    """A ``.kind`` of MMA: ``k`` elements an instruction (32 bytes of each row), the element formats by their code."""
+    """A ``.kind`` of MMA.
+
+    Attributes:
+        k: Elements of K in an instruction: 32 bytes of each row.
+        formats: Element formats by their code in the descriptor.
+        scales: Legal numbers of scale factors for each row and instruction, by scale type; empty without block scaling.
+        outputs: Legal codes of the type of D.
+        transposable, negatable: Whether operands can be MN-major, and can be negated.
+    """
 
     name: str
     k: int
     formats: dict[int, str]
     scales: dict[str, tuple[int, ...]]
-    """Scale type by scale factors a row and instruction; empty for a kind without block scaling."""
     outputs: tuple[int, ...]
     transposable: bool
     negatable: bool
 
     @property
     def scaled(self) -> bool:
-        """Whether it is block-scaled."""
+        """Whether the kind is block-scaled."""
         return bool(self.scales)
 
 
@@ -144,7 +155,15 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InstructionDescriptor:
-    """A decoded, legal instruction descriptor. ``m`` and ``n`` are the whole instruction's, over both CTAs."""
+    """A decoded, legal instruction descriptor.
+
+    Attributes:
+        m, n: Shape of the whole instruction, over both CTAs of a pair.
+        a, b, d: Formats.
+        a_mn, b_mn: Whether A is M-major and B is N-major.
+        vector: Scale factors for each row and instruction, 0 without block scaling.
+        a_id, b_id: SFA id and SFB id.
+    """
 
     kind: MmaKind
     group: int
@@ -156,13 +175,10 @@ class InstructionDescriptor:
     negate_a: bool
     negate_b: bool
     a_mn: bool
-    """A is M-major."""
     b_mn: bool
-    """B is N-major."""
     saturate: bool
     scale: str
     vector: int
-    """Scale factors a row and instruction, 0 without block scaling."""
     a_id: int
     b_id: int
 
@@ -173,26 +189,31 @@ class InstructionDescriptor:
 
     @property
     def flops(self) -> int:
-        """2 M N K."""
+        """Number of operations: 2 M N K."""
         return 2 * self.m * self.n * self.kind.k
 
 
-_TYPES = {0: "f16", 1: "f32", 2: "s32"}
-_Refuse = Callable[..., Fault]
-"""Makes the fault of an instruction descriptor, of a reason and a hint."""
+_D_TYPES = {0: "f16", 1: "f32", 2: "s32"}
+_Illegal = Callable[..., Fault]
+"""Builds the fault of an instruction descriptor from a reason and an optional hint."""
 
 
 @lru_cache(maxsize=4096)
 def decode_instruction(value: int, kind_name: str, group: int, vector: int, what: str) -> InstructionDescriptor:
-    """Decode an instruction descriptor for a kind, ``.cta_group`` and scale factors a row (0 without block scaling).
+    """Decode an instruction descriptor.
+
+    Args:
+        group: ``.cta_group``: 1 or 2.
+        vector: Scale factors for each row and instruction, 0 without block scaling.
+        what: The instruction, for messages.
 
     Raises:
         Fault: an illegal field, or a combination that the ISA does not list.
-        Unsupported: sparsity, or K = 96.
+        Unsupported: sparsity.
     """
     kind = KINDS[kind_name]
 
-    def refuse(reason: str, hint: str = "") -> Fault:
+    def illegal(reason: str, hint: str = "") -> Fault:
         return Fault(
             "descriptor",
             f"{what}: instruction descriptor {value:#010x} for .kind::{kind.name}, .cta_group::{group}: {reason}",
@@ -201,34 +222,34 @@ def decode_instruction(value: int, kind_name: str, group: int, vector: int, what
 
     if value >> 2 & 1:
         raise Unsupported(f"{what}: sparse A (bit 2 of instruction descriptor {value:#010x})")
-    own = _scaled(value, kind, vector, refuse) if kind.scaled else _plain(value, kind, refuse)
-    if value & own.reserved:
-        raise refuse(f"reserved bits {value & own.reserved:#010x} are set")
+    fields = _scaled(value, kind, vector, illegal) if kind.scaled else _plain(value, kind, illegal)
+    if value & fields.reserved:
+        raise illegal(f"reserved bits {value & fields.reserved:#010x} are set")
     a, b = kind.formats.get(value >> 7 & 7), kind.formats.get(value >> 10 & 7)
     if a is None or b is None:
-        raise refuse(f"A type {value >> 7 & 7}, B type {value >> 10 & 7}; this kind has {kind.formats}")
-    if kind.name == "f16" and own.d == "f16" and "bf16" in (a, b):
-        raise refuse("an f16 accumulator takes f16 operands only")
+        raise illegal(f"A type {value >> 7 & 7}, B type {value >> 10 & 7}; legal types: {kind.formats}")
+    if kind.name == "f16" and fields.d == "f16" and "bf16" in (a, b):
+        raise illegal("an f16 accumulator takes f16 operands only")
     negate_a, negate_b = bool(value >> 13 & 1), bool(value >> 14 & 1)
     if (negate_a or negate_b) and not kind.negatable:
-        raise refuse("this kind cannot negate an operand")
+        raise illegal("this kind cannot negate an operand")
     a_mn, b_mn = bool(value >> 15 & 1), bool(value >> 16 & 1)
     if (a_mn or b_mn) and not kind.transposable:
-        raise refuse("this kind takes K-major operands only (bits 15 and 16)", "FP4 tensors must be K-major")
-    for name, mn, form in (("A", a_mn, a), ("B", b_mn, b)):
-        if mn and form in ("e2m3", "e3m2", "e2m1"):
-            raise refuse(f"MN-major {name} of {form}; only 8-, 16- and 32-bit elements can be MN-major")
+        raise illegal("this kind takes K-major operands only (bits 15 and 16)", "FP4 tensors must be K-major")
+    for name, mn, element in (("A", a_mn, a), ("B", b_mn, b)):
+        if mn and element in ("e2m3", "e3m2", "e2m1"):
+            raise illegal(f"MN-major {name} of {element}; only 8-, 16- and 32-bit elements can be MN-major")
     n = (value >> 17 & 63) << 3
-    _check_shape(kind, group, own.m, n, b_mn, refuse)
+    _check_shape(kind, group, fields.m, n, b_mn, illegal)
     return InstructionDescriptor(
-        kind, group, own.m, n, a, b, own.d, negate_a, negate_b, a_mn, b_mn, own.saturate, own.scale, vector, own.a_id,
-        own.b_id,
+        kind, group, fields.m, n, a, b, fields.d, negate_a, negate_b, a_mn, b_mn, fields.saturate, fields.scale,
+        vector, fields.a_id, fields.b_id,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class _Own:
-    """The fields that block-scaled kinds have otherwise than the others, and the bits that neither may set."""
+class _KindFields:
+    """Fields that block-scaled and other kinds encode differently, and the reserved bits of the kind."""
 
     m: int
     reserved: int
@@ -239,46 +260,48 @@ class _Own:
     b_id: int = 0
 
 
-def _scaled(value: int, kind: MmaKind, vector: int, refuse: _Refuse) -> _Own:
-    reserved = 0x0700_004B
+def _scaled(value: int, kind: MmaKind, vector: int, illegal: _Illegal) -> _KindFields:
+    reserved = 0x0700_004B  # Bits 0-1, 3, 6 and 24-26.
     if kind.k == 64:
-        reserved |= 0x1000
+        reserved |= 0x1000  # Bit 12: the FP4 kinds have a 2-bit B type.
         if value >> 31:
-            raise refuse("K = 96 (bit 31), which sm_103a has and sm_100a has not")
+            raise illegal("K = 96 (bit 31), which exists on sm_103a only")
     else:
         reserved |= 1 << 31
     scale = "ue8m0" if value >> 23 & 1 else "ue4m3"
     a_id, b_id = value >> 29 & 3, value >> 4 & 3
     if vector not in kind.scales.get(scale, ()):
         legal = "; ".join(f"{s} with {' or '.join(map(str, v))} a row" for s, v in kind.scales.items())
-        raise refuse(
+        raise illegal(
             f"scale type {scale} (bit 23) with {vector} scale factors a row and instruction; legal: {legal}",
-            "look at sf_dtype and sf_vec_size of the MMA",
+            "check sf_dtype and sf_vec_size of the MMA",
         )
     for name, sf_id in (("SFA", a_id), ("SFB", b_id)):
         if sf_id % vector:
             legal = "0" if vector == 4 else "0 or 2"
-            raise refuse(f"{name} id {sf_id} with {vector} scale factors a row; it must be {legal}")
-    return _Own((value >> 27 & 3) << 7, reserved, scale=scale, a_id=a_id, b_id=b_id)
+            raise illegal(f"{name} id {sf_id} with {vector} scale factors a row; it must be {legal}")
+    return _KindFields((value >> 27 & 3) << 7, reserved, scale=scale, a_id=a_id, b_id=b_id)
 
 
-def _plain(value: int, kind: MmaKind, refuse: _Refuse) -> _Own:
+def _plain(value: int, kind: MmaKind, illegal: _Illegal) -> _KindFields:
     if value >> 4 & 3 not in kind.outputs:
-        raise refuse(f"D type {value >> 4 & 3} (0 f16, 1 f32, 2 s32), which this kind has not")
+        legal = " or ".join(f"{code} ({_D_TYPES[code]})" for code in kind.outputs)
+        raise illegal(f"D type {value >> 4 & 3}; it must be {legal}")
     saturate = bool(value >> 3 & 1)
     if saturate and kind.name != "i8":
-        raise refuse("saturation (bit 3) is for .kind::i8 only")
-    return _Own((value >> 24 & 31) << 4, 0x2080_0043 | 3 << 30, d=_TYPES[value >> 4 & 3], saturate=saturate)
+        raise illegal("saturation (bit 3) is for .kind::i8 only")
+    reserved = 0x2080_0043 | 3 << 30  # Bits 0-1, 6, 23 and 29-31 (30-31 belong to .ws, which is unsupported).
+    return _KindFields((value >> 24 & 31) << 4, reserved, d=_D_TYPES[value >> 4 & 3], saturate=saturate)
 
 
-def _check_shape(kind: MmaKind, group: int, m: int, n: int, b_mn: bool, refuse: _Refuse) -> None:
+def _check_shape(kind: MmaKind, group: int, m: int, n: int, b_mn: bool, illegal: _Illegal) -> None:
     legal_m = (128, 256) if group == 2 else (128,) if kind.scaled else (64, 128)
     if m not in legal_m:
-        raise refuse(f"M = {m}; it must be {' or '.join(map(str, legal_m))}")
+        raise illegal(f"M = {m}; it must be {' or '.join(map(str, legal_m))}")
     step = 16 if group == 2 else 8
     if kind.name == "i8":
         step = 32 if group == 2 else 16 if n > 32 else 8
     if b_mn and kind.k == 32:
         step = max(step, 16 * group)
     if not step <= n <= 256 or n % step:
-        raise refuse(f"N = {n}; it must be a multiple of {step}, up to 256")
+        raise illegal(f"N = {n}; it must be a multiple of {step}, up to 256")

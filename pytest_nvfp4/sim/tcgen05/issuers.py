@@ -1,15 +1,16 @@
-"""Which thread started which tcgen05 operations, and whether a ``tcgen05.commit`` of that thread followed.
+"""Which thread issued which tcgen05 operations, and whether that thread committed them.
 
 PTX ISA, "tcgen05.commit": an arrival "tracks the completion of all prior async tcgen05 operations initiated by the
-executing thread". A commit of another thread tracks none of them, although the values come out right wherever the
-tensor core happens to be fast enough, here too. Two findings of kind ``commit``:
+executing thread". The commit of another thread tracks none of them, although the values are right wherever the tensor
+core happens to be fast enough, as it always is in the simulator. Two findings of kind ``commit``:
 
-- a commit of a thread that has started nothing, while other lanes of its warp have operations that nobody committed;
-- an MMA that no commit of its thread follows until the CTA ends: nothing can have waited for it.
+- a commit of a thread that issued nothing, while other lanes of its warp have uncommitted operations;
+- an MMA that its thread never commits: nothing can wait for it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,51 +25,61 @@ _HINT = (
 )
 
 
-class Issuers:
-    """``cta.unit(Issuers)``."""
+@dataclass(slots=True)
+class _Uncommitted:
+    """Operations of a thread since its last commit; ``last_mma`` is an instruction index, -1 for none."""
 
-    __slots__ = ("cta", "known", "open")
+    operations: int = 0
+    last_mma: int = -1
+
+
+class Issuers:
+    """Issuing threads of one CTA: ``cta.unit(Issuers)``. A thread is a warp and the mask of one lane."""
+
+    __slots__ = ("_issued", "_uncommitted", "cta")
 
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
-        self.known: set[tuple[Warp, int]] = set()
-        """Threads that have started anything: warp, mask of the lane."""
-        self.open: dict[tuple[Warp, int], tuple[int, int]] = {}
-        """By thread: operations since its last commit, and the last MMA among them (-1 for none), by instruction."""
+        self._issued: set[tuple[Warp, int]] = set()
+        """Threads that issued at least one operation."""
+        self._uncommitted: dict[tuple[Warp, int], _Uncommitted] = {}
 
     def issued(self, w: Warp, mask: int, at: int, *, mma: bool) -> None:
-        """A thread starts an operation."""
+        """Record that a thread issues an operation."""
         thread = (w, mask)
-        count, last = self.open.get(thread, (0, -1))
-        if not count:
-            self.known.add(thread)
-        self.open[thread] = (count + 1, at if mma else last)
+        uncommitted = self._uncommitted.get(thread)
+        if uncommitted is None:
+            self._issued.add(thread)
+            uncommitted = self._uncommitted[thread] = _Uncommitted()
+        uncommitted.operations += 1
+        if mma:
+            uncommitted.last_mma = at
 
     def committed(self, w: Warp, mask: int, *, what: str) -> None:
-        """A thread commits what it has started."""
+        """Record that a thread commits its operations; report a commit that tracks none of its warp's."""
         thread = (w, mask)
-        if self.open.pop(thread, None) is not None or thread in self.known:
+        if self._uncommitted.pop(thread, None) is not None or thread in self._issued:
             return
-        others = [(lane, count) for (warp, lane), (count, _) in self.open.items() if warp is w]
+        others = [(lane, left.operations) for (warp, lane), left in self._uncommitted.items() if warp is w]
         if not others:
             return
-        told = ", ".join(f"{count} by lane {lane.bit_length() - 1}" for lane, count in others[:4])
+        counts = ", ".join(f"{count} by lane {lane.bit_length() - 1}" for lane, count in others[:4])
         self.cta.launch.report(
             "commit",
-            f"{what} by lane {mask.bit_length() - 1} of warp {w.index} waits for no operation: it tracks those of its "
-            f"own thread, which has started none, and the warp's operations without a commit are {told}",
+            f"{what} by lane {mask.bit_length() - 1} of warp {w.index} tracks no operation: a commit tracks only those "
+            f"of its own thread, which issued none; uncommitted operations of the warp: {counts}",
             hint=_HINT,
         )
 
     def at_exit(self) -> None:
-        """Report MMAs that nobody committed."""
+        """Report MMAs that were never committed."""
         launch = self.cta.launch
-        for (warp, lane), (_, last) in self.open.items():
-            if last >= 0:
+        for (warp, lane), left in self._uncommitted.items():
+            if left.last_mma >= 0:
                 launch.report(
                     "commit",
                     f"the CTA ended, and no tcgen05.commit of lane {lane.bit_length() - 1} of warp {warp.index} "
                     "follows its last MMA: nothing can have waited for it",
                     hint=_HINT,
-                    where=launch.where(warp, last, mask=lane),
+                    where=launch.where(warp, left.last_mma, mask=lane),
                 )

@@ -1,7 +1,8 @@
 """``tcgen05.ld`` and ``tcgen05.st``: TMEM to and from the registers of a warp; ``tcgen05.wait``.
 
-PTX ISA, "tcgen05.ld", "tcgen05.st", "Data Movement Shape", "Access restrictions", "Packing and Unpacking". A warp
-reaches lanes 32 * (warp % 4) to + 31 only. For lane t of the warp, with the address's lane and column as origin:
+PTX ISA, "tcgen05.ld", "tcgen05.st", "Data Movement Shape", "Access restrictions", "Packing and Unpacking". A warp can
+access the lanes 32 * (warp % 4) to 32 * (warp % 4) + 31 only. For lane t of the warp, with the address's lane and
+column as origin:
 
 | shape | register | lane of TMEM | column |
 |---|---|---|---|
@@ -11,17 +12,19 @@ reaches lanes 32 * (warp % 4) to + 31 only. For lane t of the warp, with the add
 | .16x256b | 4 i + 2 h + j | t / 4 + 8 h | 8 i + 2 (t % 4) + j |
 | .16x32bx2 | i | t % 16 | i, plus the immediate for t >= 16 |
 
-(The .16 shapes as CUTLASS's copy traits state them, which agree with the DSL's.) ``.pack::16b`` takes the low halves of
+(Source of the .16 shapes: CUTLASS's copy traits, which agree with the DSL's.) ``.pack::16b`` takes the low halves of
 columns 2 c and 2 c + 1 for column c above; ``.unpack::16b`` writes them, with the high halves 0.
 
-All lanes give the same address. That lane t of a .32x32b may give the address of the row that it reaches, t lanes above
-the warp's, rests on NVIDIA's kernels (a store through the partition of a load). So does it, and on DeepGEMM, that an
-address without a quadrant (lanes 0 to 31) means the warp's own: the ISA leaves it open, and it is reported as
-``own-quadrant``, which is worth a word and no error. Any other quadrant is a fault.
+All lanes must give the same address, with two exceptions that the ISA leaves open and NVIDIA's kernels depend on:
 
-Results are there when the instruction is issued: registers may be used before ``tcgen05.wait::ld``, for the true
-dependency is respected (PTX ISA, "Register dependencies, same thread"); ``races`` can warn of such a use. ``.red`` is
-sm_103's: unsupported.
+- Lane t of a .32x32b may give the address of the row that it accesses, t lanes above the warp's first (a store through
+  the partition of a load).
+- An address without a quadrant (lanes 0 to 31) means the warp's own quadrant; DeepGEMM depends on this too. It is
+  reported as ``own-quadrant``, which is not an error. Any other quadrant is a fault.
+
+Results are available when the instruction is issued. Registers may be used before ``tcgen05.wait::ld``, because true
+dependencies are respected (PTX ISA, "Register dependencies, same thread"); ``races`` can warn of such a use. ``.red``,
+which exists on sm_103 only, is unsupported.
 
 Counters: ``tcgen05.ld.instructions``, ``tcgen05.ld.words``, ``tcgen05.st.instructions``, ``tcgen05.st.words``.
 """
@@ -38,7 +41,7 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import FULL, Bits, spread, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Address, Immediate, Instruction, TensorAddress, Vector
-from pytest_nvfp4.sim.tcgen05.group import expect
+from pytest_nvfp4.sim.tcgen05.group import expect_operands
 from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
@@ -49,32 +52,39 @@ if TYPE_CHECKING:
 __all__ = ["LOWERINGS", "Movement", "load", "movement", "store"]
 
 _ROWS = np.arange(32, dtype=np.uint32) << np.uint32(16)
-"""The lane of TMEM that each lane of the warp reaches with .32x32b, relative to the first, as part of an address."""
+"""By lane of the warp the TMEM lane that it accesses with .32x32b, relative to the first, as part of an address."""
 _WIDTHS = {"32x32b": 1, "16x64b": 2, "16x128b": 4, "16x256b": 8, "16x32bx2": 1}
+"""Columns of a shape."""
 _REGISTERS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}
+"""Registers of a shape."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Movement:
-    """A shape, repeated: for each register and lane of the warp a lane and column of TMEM, relative to the address."""
+    """TMEM words that the registers of a warp move to or from, relative to the instruction's address.
+
+    Attributes:
+        name: Shape and ``.num``.
+        lanes: ``[register][32]``.
+        columns: ``[register][32]``: the first of two columns where ``packed``.
+        packed: Whether a register holds the low halves of two columns.
+        plain: Whether register i of lane t is column i of lane t: .32x32b, not packed.
+        rows: Number of TMEM lanes accessed.
+        spans: Ranges of columns accessed: first, count.
+    """
 
     name: str
     registers: int
     lanes: NDArray[np.intp]
-    """``[register][32]``."""
     columns: NDArray[np.intp]
-    """``[register][32]``, in words before packing."""
     packed: bool
     plain: bool
-    """The .32x32b shape: register i is column i."""
     rows: int
-    """Lanes of TMEM reached."""
     spans: tuple[tuple[int, int], ...]
-    """Ranges of columns of TMEM reached: first, count."""
 
 
 def movement(shape: str, repeat: int, *, packed: bool = False, split: int = 0) -> Movement:
-    """The movement of a shape and ``.num``. ``split`` is the immediate of .16x32bx2."""
+    """Return the movement of a shape and ``.num``; ``split`` is the immediate of .16x32bx2."""
     registers = _REGISTERS[shape] * repeat
     r = np.arange(registers)[:, None]
     t = np.arange(32)[None, :]
@@ -101,7 +111,7 @@ def movement(shape: str, repeat: int, *, packed: bool = False, split: int = 0) -
 
 
 def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) -> tuple[NDArray[np.uint32], ...]:
-    """The registers. Raises Fault."""
+    """Return the registers that a warp loads. Raises Fault."""
     tmem = w.cta.unit(Tmem)
     lane, column = _origin(w, mask, address, move, what)
     reached = slice(lane, lane + move.rows)
@@ -125,7 +135,7 @@ def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) 
 
 
 def store(w: Warp, mask: int, address: Bits, values: tuple[Bits, ...], move: Movement, what: str, at: int) -> None:
-    """Write the registers. Raises Fault."""
+    """Write a warp's registers to TMEM. Raises Fault."""
     tmem = w.cta.unit(Tmem)
     lane, column = _origin(w, mask, address, move, what)
     reached = slice(lane, lane + move.rows)
@@ -149,123 +159,124 @@ def store(w: Warp, mask: int, address: Bits, values: tuple[Bits, ...], move: Mov
 
 
 def wait(w: Warp, mask: int, what: str, at: int) -> None:
-    """``tcgen05.wait``: nothing to wait for, as loads and stores happen when issued."""
-    _whole(w, mask, what)
+    """Execute ``tcgen05.wait``. Loads and stores complete at their issue, so that only the monitor needs it."""
+    _check_whole_warp(w, mask, what)
     if w.cta.launch.machine.monitor is not None:
         w.cta.launch.machine.monitor.fence(w, mask, what, at)
 
 
 def _boxes(move: Movement, lane: int, column: int) -> tuple[TmemBox, ...]:
-    """The rectangles of TMEM reached."""
-    return tuple((column + first, count, lane, move.rows) for first, count in move.spans)
+    """Return the rectangles of TMEM accessed."""
+    return tuple(TmemBox(column + first, count, lane, move.rows) for first, count in move.spans)
 
 
-def _whole(w: Warp, mask: int, what: str) -> None:
+def _check_whole_warp(w: Warp, mask: int, what: str) -> None:
     if mask != FULL:
         raise Fault(
             "divergence",
             f"{what}: {mask.bit_count()} of the 32 lanes of warp {w.index} execute it (mask {mask:#010x})",
-            hint="tcgen05.ld, .st and .wait are .aligned: all 32 threads of the warp execute them",
+            hint="tcgen05.ld, .st and .wait are .aligned: all 32 threads of the warp must execute them",
         )
 
 
-class _Said:
-    """What has been said of a launch."""
+class _QuadrantReport:
+    """Whether a launch has reported ``own-quadrant``, which it does once."""
 
     def __init__(self, _launch: Grid) -> None:
-        self.own_quadrant = False
+        self.done = False
 
 
 def _origin(w: Warp, mask: int, address: Bits, move: Movement, what: str) -> tuple[int, int]:
-    """Lane and column of the address, checked."""
+    """Check an address and return its lane and column. Raises Fault."""
     if mask != FULL:
-        _whole(w, mask, what)
-    one = address if address.__class__ is int else uniform(address, mask)
-    if one is None and move.rows == 32:
-        one = uniform(address - _ROWS, mask)
-    if one is None:
+        _check_whole_warp(w, mask, what)
+    common = address if address.__class__ is int else uniform(address, mask)
+    if common is None and move.rows == 32:
+        common = uniform(address - _ROWS, mask)
+    if common is None:
         raise Fault("tmem", f"{what}: the address differs between the lanes of the warp")
-    lane, column = one >> 16, one & 0xFFFF
+    lane, column = common >> 16, common & 0xFFFF
     low = 32 * (w.index % 4)
     if lane < 32 <= low and lane + move.rows <= 32:
-        said = w.cta.launch.unit(_Said)
-        if not said.own_quadrant:
-            said.own_quadrant = True
+        report = w.cta.launch.unit(_QuadrantReport)
+        if not report.done:
+            report.done = True
             w.cta.launch.report(
                 "own-quadrant",
-                f"{what}: lane {lane} of TMEM by warp {w.index}, which reaches lanes [{low}, {low + 32}): taken for "
-                f"lane {low + lane}, here and wherever else this launch leaves the quadrant out, as kernels that run "
-                "on B200s rely on it; the PTX ISA leaves it open",
-                hint=f"adding {low} << 16, 32 lanes times warp index % 4, to the address says it",
+                f"{what}: TMEM lane {lane} by warp {w.index}, which can access lanes [{low}, {low + 32}): taken for "
+                f"lane {low + lane}, here and wherever else this launch omits the quadrant. The PTX ISA leaves the "
+                "meaning open; kernels that run on B200s depend on it",
+                hint=f"add {low} << 16 (32 lanes times warp index % 4) to the address",
             )
         lane += low
     if not low <= lane or lane + move.rows > low + 32:
         raise Fault(
             "lane-quadrant",
-            f"{what}: lanes [{lane}, {lane + move.rows}) of TMEM by warp {w.index}, which reaches lanes "
+            f"{what}: TMEM lanes [{lane}, {lane + move.rows}) by warp {w.index}, which can access lanes "
             f"[{low}, {low + 32})",
-            hint="warp i of the CTA reaches the quadrant i % 4: look at the warp index in the address and at which "
-            "warps run the epilogue",
+            hint="warp i of the CTA can access quadrant i % 4: check the warp index in the address, and which warps "
+            "run the epilogue",
         )
     if move.rows == 16 and lane % 16:
         raise Fault("tmem", f"{what}: shape {move.name} at lane {lane}, which is not a multiple of 16")
     return lane, column
 
 
-def _parse(ins: Instruction, pack: str) -> tuple[str, int, bool]:
-    rest = ins.parts[2:]
-    if len(rest) not in (5, 6) or rest[:2] != ("sync", "aligned") or rest[-1] != "b32":
-        raise Unsupported(f"{ins.opcode}: modifiers {'.'.join(rest)}")
-    shape, times = rest[2], rest[3]
-    packed = len(rest) == 6
-    repeat = int(times[1:]) if times[:1] == "x" and times[1:].isdigit() else 0
-    legal = repeat in (1, 2, 4, 8, 16, 32, 64, 128) and _REGISTERS.get(shape, 129) * repeat <= 128
-    if not legal or (packed and rest[4] != pack):
-        raise Unsupported(f"{ins.opcode}: modifiers {'.'.join(rest)}")
-    return shape, repeat, packed
+def _movement_of(ins: Instruction, pack: str, *, registers: int, split: int) -> Movement:
+    """Return the movement of an opcode. Raises Unsupported.
 
-
-def _registers(ins: Instruction, operand: object, move: Movement) -> None:
-    count = len(operand.items) if isinstance(operand, Vector) else 1
+    Args:
+        pack: The modifier of packed forms.
+        registers, split: Indices of the operands that hold the registers and, for .16x32bx2, immHalfSplitoff.
+    """
+    modifiers = ins.parts[2:]
+    shape, num = modifiers[2:4] if len(modifiers) in (5, 6) else ("", "")
+    packed = len(modifiers) == 6
+    repeat = int(num[1:]) if num[:1] == "x" and num[1:].isdigit() else 0
+    if (
+        modifiers[:2] != ("sync", "aligned")
+        or modifiers[-1] != "b32"
+        or repeat not in (1, 2, 4, 8, 16, 32, 64, 128)
+        or _REGISTERS.get(shape, 129) * repeat > 128
+        or (packed and modifiers[4] != pack)
+    ):
+        raise Unsupported(f"{ins.opcode}: modifiers {'.'.join(modifiers)}")
+    has_split = shape == "16x32bx2"
+    expect_operands(ins, 2 + has_split)
+    half_split = 0
+    if has_split:
+        operand = ins.operands[split]
+        if not isinstance(operand, Immediate) or isinstance(operand, (Address, TensorAddress)):
+            raise Unsupported(f"{ins.opcode}: immHalfSplitoff {operand!r} is not an immediate")
+        half_split = operand.value
+    move = movement(shape, repeat, packed=packed, split=half_split)
+    vector = ins.operands[registers]
+    count = len(vector.items) if isinstance(vector, Vector) else 1
     if count != move.registers:
         raise Unsupported(f"{ins.opcode}: {count} registers; .{move.name} has {move.registers}")
+    return move
 
 
 def _lower_ld(ins: Instruction, e: Emitter) -> None:
     if "red" in ins.parts:
-        raise Unsupported(f"{ins.opcode}: tcgen05.ld.red, which sm_103 has and sm_100a has not")
-    shape, repeat, packed = _parse(ins, "pack::16b")
-    expect(ins, 3 if shape == "16x32bx2" else 2)
-    move = movement(shape, repeat, packed=packed, split=_split(ins, 2) if shape == "16x32bx2" else 0)
-    _registers(ins, ins.operands[0], move)
-    text = repr(f"tcgen05.ld.{move.name}")
-    address = e.address(ins.operands[1])
-    found = e.call(load, "w", e.mask, address, e.constant(move, "move"), text, str(e.at))
-    e.assign_all(ins.operands[0], found, 32)
+        raise Unsupported(f"{ins.opcode}: tcgen05.ld.red, which exists on sm_103 only")
+    move = _movement_of(ins, "pack::16b", registers=0, split=2)
+    what = repr(f"tcgen05.ld.{move.name}")
+    loaded = e.call(load, "w", e.mask, e.address(ins.operands[1]), e.constant(move, "move"), what, str(e.at))
+    e.assign_all(ins.operands[0], loaded, 32)
 
 
 def _lower_st(ins: Instruction, e: Emitter) -> None:
-    shape, repeat, packed = _parse(ins, "unpack::16b")
-    expect(ins, 3 if shape == "16x32bx2" else 2)
-    move = movement(shape, repeat, packed=packed, split=_split(ins, 1) if shape == "16x32bx2" else 0)
-    source = ins.operands[-1]
-    _registers(ins, source, move)
-    text = repr(f"tcgen05.st.{move.name}")
-    address = e.address(ins.operands[0])
-    e.line(e.call(store, "w", e.mask, address, e.tuple(source, 32), e.constant(move, "move"), text, str(e.at)))
-
-
-def _split(ins: Instruction, which: int) -> int:
-    operand = ins.operands[which]
-    if not isinstance(operand, Immediate) or isinstance(operand, (Address, TensorAddress)):
-        raise Unsupported(f"{ins.opcode}: immHalfSplitoff {operand!r} is not an immediate")
-    return operand.value
+    move = _movement_of(ins, "unpack::16b", registers=-1, split=1)
+    what = repr(f"tcgen05.st.{move.name}")
+    address, values = e.address(ins.operands[0]), e.tuple(ins.operands[-1], 32)
+    e.line(e.call(store, "w", e.mask, address, values, e.constant(move, "move"), what, str(e.at)))
 
 
 def _lower_wait(ins: Instruction, e: Emitter) -> None:
     if ins.parts[1:] not in (("wait::ld", "sync", "aligned"), ("wait::st", "sync", "aligned")):
         raise Unsupported(f"{ins.opcode}: modifiers")
-    expect(ins, 0)
+    expect_operands(ins, 0)
     e.line(e.call(wait, "w", e.mask, repr(f"tcgen05.{ins.parts[1]}"), str(e.at)))
 
 

@@ -10,7 +10,8 @@ from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx import syntax
 from pytest_nvfp4.sim.tcgen05.descriptor import KINDS
 from pytest_nvfp4.sim.tcgen05.group import group_of
-from pytest_nvfp4.sim.tcgen05.mma import MmaForm, issue
+from pytest_nvfp4.sim.tcgen05.mma import issue
+from pytest_nvfp4.sim.tcgen05.mma_plan import MmaForm
 
 __all__ = ["LOWERINGS"]
 

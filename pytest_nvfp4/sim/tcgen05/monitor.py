@@ -1,14 +1,14 @@
-"""What the tensor core tells the machine's monitor (``machine.monitor``), so that it can find races.
+"""Events that the tensor core reports to the machine's monitor (``machine.monitor``), which searches for races.
 
-Every call happens while the instruction is issued. The operations of a pipe (``Pipe.queue``) happen in order, after
-what ordered their issue; loads and stores are the warp's own. ``tcgen05.commit`` is an arrival of the pipe at its
-barriers: the barrier tells of it. Nothing is called without a monitor.
+Every event is reported while its instruction is issued. The operations of a pipe (``Pipe.queue``) execute in order,
+after whatever was ordered before their issue; loads and stores belong to the warp itself. ``tcgen05.commit`` makes the
+pipe arrive at its barriers, and the barrier reports the arrival. Without a monitor nothing is called.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +20,24 @@ if TYPE_CHECKING:
 
 __all__ = ["CtaAccesses", "PipeAccesses", "TensorMonitor", "TmemBox"]
 
-TmemBox = tuple[int, int, int, int]
-"""A rectangle of TMEM: first column, number of columns, first lane, number of lanes."""
+
+class TmemBox(NamedTuple):
+    """A rectangle of TMEM."""
+
+    column: int
+    columns: int
+    lane: int
+    lanes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PipeAccesses:
-    """What an operation of a pipe reads and writes in a CTA: the same object for what is the same, in all CTAs.
+    """Memory that an operation of a pipe reads and writes in a CTA.
+
+    Equal operations share one object in all CTAs, so that a monitor can cache by identity.
 
     Attributes:
-        shared: Numbers of the 16-byte pieces of shared memory that are read (0 is the kernel's first byte), unique.
+        shared: Numbers of the 16-byte units of shared memory that are read (0 is the kernel's first), unique.
         reads, writes: Rectangles of TMEM.
     """
 
@@ -38,27 +46,30 @@ class PipeAccesses:
     writes: tuple[TmemBox, ...]
 
 
-CtaAccesses = tuple["Cta", PipeAccesses]
-"""A CTA, and what is touched there."""
+class CtaAccesses(NamedTuple):
+    """A CTA, and the memory that an operation reads and writes there."""
+
+    cta: Cta
+    accesses: PipeAccesses
 
 
 class TensorMonitor(Protocol):
-    """The part of the monitor that hears of the tensor core."""
+    """The part of the monitor that receives the tensor core's events."""
 
     def tensor_issued(self, w: Warp, at: int, queue: object, touched: tuple[CtaAccesses, ...]) -> None:
-        """A warp gave an MMA or a copy to a pipe; ``touched`` has the CTAs that it works on."""
+        """A warp issued an MMA or a copy to a pipe; ``touched`` has an entry for each CTA that it works on."""
 
     def tensor_committed(self, w: Warp, at: int, queue: object, barriers: tuple[Mbarrier, ...]) -> None:
-        """A commit: the barriers get their arrivals when the pipe has done all that it was given before."""
+        """A warp issued a commit: the barriers get their arrivals once the pipe's earlier operations are done."""
 
     def tmem_accessed(self, w: Warp, at: int, boxes: tuple[TmemBox, ...], write: bool) -> None:
         """A warp loads from or stores to its CTA's TMEM."""
 
     def tmem_allocated(self, w: Warp, at: int, column: int, count: int) -> None:
-        """Columns of the warp's CTA now belong to an allocation."""
+        """Columns of the warp's CTA were allocated."""
 
     def tmem_freed(self, w: Warp, at: int, column: int, count: int) -> None:
-        """Columns of the warp's CTA are free."""
+        """Columns of the warp's CTA were freed."""
 
     def fence(self, w: Warp, mask: int, kind: str, at: int) -> None:
-        """A tcgen05 fence or wait; ``kind`` is its opcode."""
+        """A warp executed a tcgen05 fence or wait; ``kind`` is its opcode."""

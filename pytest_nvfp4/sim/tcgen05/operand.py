@@ -1,8 +1,8 @@
-"""Where the elements of a matrix operand lie in shared memory, and copies of its bytes.
+"""Matrix operands in shared memory: the place of their elements, and copies of their bytes.
 
-An MMA reads 32 bytes of K of each row. Shared memory is read in *chunks* of 16 bytes, the granule of every swizzle, so
-a geometry is a table of chunk numbers relative to the start of the swizzle pattern, made once for each (swizzle,
-offsets, rows, place in the pattern), and an operand is one gather.
+An MMA reads 32 bytes of K of each row. Shared memory is read in *chunks* of 16 bytes, the smallest unit that any
+swizzle moves. A geometry is a table of chunk numbers relative to the start of the swizzle pattern, computed once for
+each combination of swizzle, offsets, rows and phase, so that reading an operand is one gather.
 
 Layouts (PTX ISA, "Strides" and "Shared Memory Layout and Swizzling"; offsets before the swizzle, which XORs the
 absolute address as TMA does; pitch is 128, 64 or 32 bytes; r a row of M or N, k a byte of K in K-major, an element of K
@@ -11,13 +11,13 @@ in MN-major, c a chunk of a row of M or N):
 - K-major, swizzled: ``(r / 8) * SBO + (r % 8) * pitch + k`` (LBO is not used);
 - K-major, no swizzle: ``(r / 8) * SBO + (r % 8) * 16 + (k / 16) * LBO + k % 16``;
 - MN-major, swizzled: ``(c / w) * LBO + (c % w) * 16 + (k / s) * SBO + (k % s) * pitch`` with w = pitch / 16 chunks and
-  s = 8 rows an atom, or 4 for 128B with 32B atoms (the stride of those atoms rests on CUTLASS's canonical layouts);
+  s = 8 rows an atom, or 4 for 128B with 32B atoms (source of the stride of those atoms: CUTLASS's canonical layouts);
 - MN-major, no swizzle: ``c * SBO + (k / 8) * LBO + (k % 8) * 16``.
 
-Elements of 32 bits are MN-major with 32B atoms only, others never (PTX ISA, "Valid Combinations of Type-Size,
-Major-ness and Swizzling"). A start may lie anywhere in the pattern on 16 bytes, as long as what is read along K stays
-in a row: the swizzle acts on absolute addresses, so TMA and MMA agree (rests on NVIDIA's grouped-GEMM template, whose
-operands start 640 bytes into a pattern with a base offset of 0).
+MN-major operands of 32-bit elements need 32B atoms, and no other operand may have them (PTX ISA, "Valid Combinations
+of Type-Size, Major-ness and Swizzling"). A start may be any multiple of 16 bytes in the pattern, as long as the bytes
+read along K stay in a row: the swizzle acts on absolute addresses, so that TMA and MMA agree (source: NVIDIA's
+grouped-GEMM template, whose operands start 640 bytes into a pattern with a base offset of 0).
 """
 
 from __future__ import annotations
@@ -45,17 +45,20 @@ __all__ = [
 ]
 
 Chunks = NDArray[np.complex128]
-"""Bytes in items of 16; complex numbers are never looked at."""
+"""Items of 16 bytes; the values as complex numbers are never used."""
 _PATTERN = 1024
+"""Bytes of the longest swizzle pattern; a multiple of every shorter one."""
 _SPARE = 8
-"""Recordings of one shape whose memory is kept."""
+"""Free recordings of one shape to keep for reuse."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Geometry:
-    """Chunk numbers relative to a multiple of 1,024 bytes, in the order of the operand.
+    """Chunk numbers of an operand, relative to a multiple of 1,024 bytes.
 
-    K-major: [row][2] (a copy of 128-bit rows: [row][1]); MN-major: [chunk of rows][k].
+    Attributes:
+        table: K-major ``[row][2]`` (``[row][1]`` for a copy of 128-bit rows), MN-major ``[chunk of rows][k]``.
+        lowest, last: Smallest and largest number in the table.
     """
 
     table: NDArray[np.intp]
@@ -67,28 +70,28 @@ class Geometry:
 
 
 class SharedChunks:
-    """A CTA's shared memory in chunks, and what of it is known to be written."""
+    """A CTA's shared memory in chunks, and the operands whose bytes were found written."""
 
     def __init__(self, shared: SharedMemory) -> None:
         self.shared = shared
         usable = shared.size & ~15
         self.chunks: Chunks = shared.data[:usable].view(np.complex128)
         self.written: NDArray[np.bool_] = shared.written[:usable].reshape(-1, 16)
-        self._known: set[tuple[int, Geometry]] = set()
+        self._checked: set[tuple[int, Geometry]] = set()
 
     def check(self, start: int, geometry: Geometry, *, what: str) -> int:
-        """The first chunk of the operand's pattern, after checking bounds and that every byte was written.
+        """Check that an operand lies in bounds and every byte was written; return its pattern's first chunk.
 
         Raises:
-            Fault: out-of-bounds or uninitialised.
+            Fault: ``out-of-bounds`` or ``uninitialised``.
         """
         first = first_chunk(start)
-        if (first, geometry) in self._known:
+        if (first, geometry) in self._checked:
             return first
         low, last = first + geometry.lowest, first + geometry.last
         if first >= 0 and last < self.chunks.size and self.written[low : last + 1].all():
-            # All that lies between them was written: mostly there is nothing else between them.
-            self._known.add((first, geometry))
+            # Operands are nearly always contiguous, so that a slice finds out faster than the table.
+            self._checked.add((first, geometry))
             return first
         indices = geometry.table + first
         if first < 0 or first + geometry.last >= self.chunks.size:
@@ -99,24 +102,24 @@ class SharedChunks:
             row = int(np.argmin(written.reshape(-1, 16).all(axis=1)))
             byte = int(np.argmin(self.written[flat[row]]))
             raise self.shared.uninitialised(int(flat[row]) * 16 + byte, what=what)
-        self._known.add((first, geometry))
+        self._checked.add((first, geometry))
         return first
 
     def gather(self, first: int, geometry: Geometry) -> Chunks:
-        """A copy of the operand's chunks; ``first`` is from ``check``."""
+        """Return a copy of the operand's chunks; ``first`` is from ``check``."""
         return self.chunks[first:].take(geometry.table)
 
 
 def first_chunk(start: int) -> int:
-    """The chunk that the tables of operands at a start address count from."""
+    """Return the number of the chunk to which the table of an operand at a start address is relative."""
     return ((start & ~(_PATTERN - 1)) - RESERVED) >> 4
 
 
 class Recording:
-    """Copies of an operand's chunks, one instruction after the other, in memory that is used again.
+    """Copies of an operand's chunks, one instruction after the other.
 
     Attributes:
-        count: Instructions recorded.
+        count: Number of instructions recorded.
     """
 
     __slots__ = ("_memory", "count")
@@ -126,7 +129,7 @@ class Recording:
         self.count = 0
 
     def gather(self, chunks: Chunks, table: NDArray[np.intp]) -> None:
-        """Record the chunks of a table."""
+        """Record the chunks of a table, without a copy in between."""
         chunks.take(table, out=self._memory[self.count].reshape(table.shape), mode="clip")
         self.count += 1
 
@@ -136,23 +139,23 @@ class Recording:
         self.count += 1
 
     def all(self) -> Chunks:
-        """What was recorded: ``[instruction][chunk]``, in place."""
+        """Return a view of all recorded chunks, ``[instruction][chunk]``."""
         return self._memory[: self.count]
 
 
 class Recordings:
-    """Memory for recordings, kept for the next ones: fresh memory costs as much as the copies."""
+    """Pool of recordings' memory. It is reused, because touching fresh memory costs as much as the copies."""
 
     def __init__(self) -> None:
         self._free: dict[tuple[int, int], list[Chunks]] = {}
 
-    def start(self, most: int, size: int) -> Recording:
-        """A recording of up to ``most`` instructions of ``size`` chunks."""
-        free = self._free.get((most, size))
-        return Recording(free.pop() if free else np.empty((most, size), np.complex128))
+    def start(self, capacity: int, size: int) -> Recording:
+        """Return a recording of up to ``capacity`` instructions of ``size`` chunks."""
+        free = self._free.get((capacity, size))
+        return Recording(free.pop() if free else np.empty((capacity, size), np.complex128))
 
     def end(self, recording: Recording) -> None:
-        """Take the memory back; nobody looks at the recording any more."""
+        """Take back the memory of a recording that is not used any more."""
         memory = recording._memory
         free = self._free.setdefault(memory.shape, [])
         if len(free) < _SPARE:
@@ -162,7 +165,12 @@ class Recordings:
 def geometry(
     matrix: MatrixDescriptor, *, rows: int, mn: bool, element_bytes: int, what: str, row_bytes: int = 32
 ) -> Geometry:  # fmt: skip
-    """The table of an operand of ``rows`` rows of M or N; of ``row_bytes`` of K (32, or 16 for a copy) in K-major.
+    """Return the geometry of an operand.
+
+    Args:
+        rows: Rows of M or N.
+        mn: Whether the operand is MN-major.
+        row_bytes: Bytes of K of a K-major row: 32, or 16 for a copy.
 
     Raises:
         Fault: the descriptor is illegal for this operand.
@@ -174,8 +182,8 @@ def geometry(
         if (element_bytes == 4) != (swizzle.code == 1):
             raise Fault(
                 "descriptor",
-                f"{what}: MN-major operand of {8 * element_bytes}-bit elements with swizzle {swizzle.name}; 32-bit "
-                "elements need 128B with 32B atoms, and others cannot have it",
+                f"{what}: MN-major operand of {8 * element_bytes}-bit elements with swizzle {swizzle.name}; swizzle "
+                "128B with 32B atoms is required for 32-bit elements and illegal for others",
             )
     elif swizzle.code == 1:
         raise Unsupported(f"{what}: K-major operand with swizzle {swizzle.name}")
@@ -187,8 +195,8 @@ def geometry(
             raise Fault(
                 "descriptor",
                 f"{what}: {reach} bytes from byte {offset} of a row of {swizzle.pitch} bytes (swizzle {swizzle.name}) "
-                "run past the row",
-                hint="advance the descriptor by 32 bytes along K, and by atoms after a row is used up",
+                "run past the end of the row",
+                hint="advance the descriptor by 32 bytes along K inside a row, and by an atom at its end",
             )
     uses_leading = mn or not swizzle.mask
     return _table(
@@ -223,7 +231,7 @@ def _table(
 
 @lru_cache(maxsize=1024)
 def units_of(geometry: Geometry) -> NDArray[np.intp]:
-    """The 16-byte pieces that an operand has, each once, relative to the first."""
+    """Return the unique chunk numbers of an operand."""
     units = np.unique(geometry.table)
     units.flags.writeable = False
     return units
@@ -232,17 +240,17 @@ def units_of(geometry: Geometry) -> NDArray[np.intp]:
 def k_major_rows(
     together: Chunks, count: int, *, rows: int, mn: bool, element_bytes: int
 ) -> NDArray[np.uint8]:  # fmt: skip
-    """Bytes of a chain of ``count`` operands as rows of K: [row][instruction][32 bytes], contiguous.
+    """Return the bytes of ``count`` operands as rows of K: ``[row][instruction][32 bytes]``, contiguous.
 
     Args:
-        together: What ``gather`` gave for each instruction, one after the other.
+        together: The chunks of every instruction, in order.
     """
     if not mn:
-        # Copies of 32-byte runs.
+        # Each row is a run of 32 bytes that is copied whole.
         pairs = together.reshape(count, rows, 2).transpose(1, 0, 2)
         return np.ascontiguousarray(pairs).view(np.uint8).reshape(rows, count, 32)
     per = 16 // element_bytes
     k = 32 // element_bytes
     words = together.view({1: np.uint8, 2: np.uint16, 4: np.uint32}[element_bytes]).reshape(count, rows // per, k, per)
-    found = np.ascontiguousarray(words.transpose(1, 3, 0, 2)).reshape(rows, count, k)
-    return found.view(np.uint8).reshape(rows, count, 32)
+    k_major = np.ascontiguousarray(words.transpose(1, 3, 0, 2)).reshape(rows, count, k)
+    return k_major.view(np.uint8).reshape(rows, count, 32)

@@ -1,13 +1,13 @@
-"""Operands of a chain of MMAs as numbers: decoded once, kept while they are likely to come again.
+"""Decoded operands of a chain of MMAs, and a cache of them.
 
-A *tile* is an operand over all instructions of a chain: ``[row][k]`` in float32 (float64 where scale factors leave
-float32's range), scale factors applied. Each value is exact: an element times a scale has at most 8 significant bits,
-f16, bf16 and tf32 are float32 themselves. With it comes what the proof of exactness needs: for each row a grid (every
-value of the row is a multiple of 2**grid), and for each row and instruction a bound on the sum of the squares of the
-values, counted in steps of the grid.
+An operand tile is an operand over all instructions of a chain: ``[row][k]`` in float32 (float64 where scale factors
+leave float32's range), scale factors applied. Each value is exact: an element times a scale has at most 8 significant
+bits, and f16, bf16 and tf32 are subsets of float32. A tile also holds what the proof of exactness needs (see
+``accumulate``): for each row a grid (every value of the row is a multiple of 2**grid), and for each row and instruction
+a bound on the sum of the squares of the values, in steps of the grid.
 
-Tiles are looked up by their bytes, all of which are compared: the CTAs of one column of a grid share their weights.
-Counters: ``mma.tiles.decoded``, ``mma.tiles.shared`` are not kept, as they depend on the order of the CTAs.
+The cache compares all bytes of an operand. It hits where CTAs of one row or column of the grid share an operand. No
+counter reports the hits, because their number depends on the order of the CTAs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,31 +29,40 @@ if TYPE_CHECKING:
 __all__ = ["OperandEncoding", "OperandTile", "OperandTileCache", "decode"]
 
 _BUDGET = 96 << 20
-"""Bytes of decoded tiles that a cache keeps."""
+"""Capacity of the cache in bytes of decoded values."""
 _SAMPLES = 64
-_TOGETHER = 16
-"""Rows that are decoded together: at 7,168 elements a row half a megabyte."""
+"""Chunks of an operand that are part of its key."""
+_ROWS_AT_ONCE = 16
+"""Rows that are decoded together: half a megabyte at 7,168 elements a row, which stays in the CPU's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperandEncoding:
-    """What an operand's bytes mean. ``packed`` for two E2M1 a byte; else every element fills its bytes."""
+    """Meaning of an operand's bytes.
 
-    form: str
+    Attributes:
+        element: Name of the element format.
+        packed: Whether a byte holds two E2M1 elements; otherwise every element fills its container.
+        mn: Whether the operand is M- or N-major.
+        rows: Rows in one CTA's part.
+        k: Elements of K in an instruction.
+        scale: Name of the scale format, empty without block scaling.
+        vector: Scale factors for each row and instruction.
+    """
+
+    element: str
     packed: bool
     negate: bool
     mn: bool
     rows: int
-    """Rows in one CTA's part."""
     k: int
-    """Elements of K an instruction."""
     scale: str
     vector: int
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of an element's place; 1 for sub-byte formats (of 16-byte groups of 16, or packed)."""
-        return {"f16": 2, "bf16": 2, "tf32": 4}.get(self.form, 1)
+        """Bytes of an element's container; 1 for sub-byte formats (in 16-byte groups of 16, or packed)."""
+        return {"f16": 2, "bf16": 2, "tf32": 4}.get(self.element, 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -62,9 +71,9 @@ class OperandTile:
 
     Attributes:
         values: ``[row][k]``.
-        grids: ``[row]``: exponents.
-        squares: ``[row][instruction]``: bounds of the sums of squares, in grid steps.
-        height: Rows up to the last that is not zero.
+        grids: ``[row]``: exponent of a power of two that divides every value of the row.
+        squares: ``[row][instruction]``: upper bounds of the sums of squares, in grid steps.
+        height: Number of rows up to the last that is not zero.
     """
 
     values: NDArray[Any]
@@ -73,8 +82,20 @@ class OperandTile:
     height: int
 
 
+class _CachedTile(NamedTuple):
+    """A tile and the bytes that it was decoded from."""
+
+    raw: list[NDArray[np.uint64]]
+    words: bytes
+    tile: OperandTile
+
+
 class OperandTileCache:
-    """Decoded tiles, and the memory for them: ``machine.unit(OperandTileCache)``."""
+    """Least-recently-used cache of decoded operands: ``machine.unit(OperandTileCache)``.
+
+    Attributes:
+        held: Bytes of decoded values in the cache.
+    """
 
     def __init__(self, machine: Machine | None = None, *, budget: int = _BUDGET) -> None:
         del machine
@@ -82,17 +103,17 @@ class OperandTileCache:
         self.held = 0
         self.hits = 0
         self.misses = 0
-        self._tiles: OrderedDict[tuple[Any, ...], tuple[list[NDArray[np.uint64]], bytes, OperandTile]] = OrderedDict()
+        self._tiles: OrderedDict[tuple[Any, ...], _CachedTile] = OrderedDict()
         self._scratch: dict[tuple[int, int], NDArray[np.float32]] = {}
         self.recordings = Recordings()
 
     def get(self, operand: OperandEncoding, parts: list[Chunks], words: bytes, ids: tuple[int, ...]) -> OperandTile:
-        """The tile of a chain.
+        """Return the decoded operand of a chain.
 
         Args:
             parts: For each CTA that holds rows of the operand, its chunks, ``[instruction][...]``.
             words: The words of scale factors of all rows, by instruction; empty without block scaling.
-            ids: By instruction, the SF id.
+            ids: The SF id of each instruction.
         """
         count = len(parts[0])
         together = [part.reshape(-1) for part in parts]
@@ -101,15 +122,15 @@ class OperandTileCache:
         sample = first[:: max(1, first.size // _SAMPLES)].tobytes()
         ids_key = ids if operand.vector != 4 else ()
         key = (operand, len(parts), count, ids_key, sample, words[:256], words[-256:])
-        found = self._tiles.get(key)
-        if found is not None and found[1] == words and _same(found[0], raw):
+        cached = self._tiles.get(key)
+        if cached is not None and cached.words == words and _same(cached.raw, raw):
             self._tiles.move_to_end(key)
             self.hits += 1
-            return found[2]
+            return cached.tile
         self.misses += 1
         out = None
         shape = (operand.rows * len(parts), operand.k * count)
-        if self.held + 4 * shape[0] * shape[1] > self.budget and found is None:
+        if self.held + 4 * shape[0] * shape[1] > self.budget and cached is None:
             out = self._evict(shape)
         scaled = operand.scale and not (operand.packed and operand.scale == "ue4m3")
         scratch = self._scratch.get(shape) if scaled else None
@@ -117,15 +138,15 @@ class OperandTileCache:
             scratch = np.empty(shape, np.float32)
             self._scratch = {shape: scratch}
         tile = decode(operand, together, count, words, ids, out=out, scratch=scratch)
-        if found is not None:
-            self.held -= found[2].values.nbytes
-        self._tiles[key] = ([part.copy() for part in raw], words, tile)
+        if cached is not None:
+            self.held -= cached.tile.values.nbytes
+        self._tiles[key] = _CachedTile([part.copy() for part in raw], words, tile)
         self._tiles.move_to_end(key)
         self.held += tile.values.nbytes
         return tile
 
     def _evict(self, shape: tuple[int, int]) -> NDArray[np.float32] | None:
-        """Forget the oldest tiles; give back the memory of one of the shape that is needed."""
+        """Drop the oldest tiles; return the memory of one that has the shape, for reuse."""
         out: NDArray[np.float32] | None = None
         while self._tiles and self.held > self.budget * 7 // 8:
             _, (_, _, tile) = self._tiles.popitem(last=False)
@@ -136,13 +157,13 @@ class OperandTileCache:
 
 
 def _same(one: list[NDArray[np.uint64]], other: list[NDArray[np.uint64]]) -> bool:
-    """Whether all bytes are the same."""
+    """Return whether all bytes are equal."""
     return all(a.size == b.size and bool((a == b).all()) for a, b in zip(one, other, strict=True))
 
 
 @cache
 def _pairs(negate: bool) -> NDArray[np.float32]:
-    """Four E2M1 values for each 16 bits, lowest nibble first."""
+    """Return the four E2M1 values of every 16-bit code, lowest nibble first."""
     codes = np.arange(65536)
     table = code_table("e2m1").values
     four = np.stack([table[codes >> 4 * i & 15] for i in range(4)], axis=1)
@@ -151,7 +172,7 @@ def _pairs(negate: bool) -> NDArray[np.float32]:
 
 @cache
 def _repeated(name: str, times: int) -> NDArray[np.float32]:
-    """Each scale factor's value, a block long."""
+    """Return the value of every scale-factor code, repeated ``times`` times: one block of elements."""
     with np.errstate(over="ignore", under="ignore"):
         return np.ascontiguousarray(np.repeat(code_table(name).values[:, None], times, axis=1), np.float32)
 
@@ -166,7 +187,7 @@ def decode(
     out: NDArray[np.float32] | None = None,
     scratch: NDArray[np.float32] | None = None,
 ) -> OperandTile:
-    """Decode an operand of ``count`` instructions; ``out`` and ``scratch`` are memory to use, of the tile's shape."""
+    """Decode an operand of ``count`` instructions; ``out`` and ``scratch`` are reusable memory of the tile's shape."""
     rows = operand.rows * len(parts)
     size = operand.element_bytes
     split = [
@@ -185,7 +206,7 @@ def decode(
     else:
         if operand.packed:
             np.take(_pairs(operand.negate), data.view(np.uint16), axis=0, out=out.reshape(rows, -1, 4), mode="clip")
-            grids = np.full(rows, -1)
+            grids = np.full(rows, -1)  # Every E2M1 value is a multiple of 1/2.
         else:
             grids = _unpacked(operand, data, out)
         if codes is not None:
@@ -197,6 +218,8 @@ def decode(
         with np.errstate(over="ignore", invalid="ignore"):
             squares = np.einsum("rik,rik->ri", wide, wide).astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
+        # Each term of the float32 sum takes at most k roundings, of a relative error of 2**-24 each: enlarged by
+        # 1 + k * 2**-23 the sum bounds the exact one.
         squares *= 1 + operand.k * 2.0**-23
         filled = np.flatnonzero(squares.any(axis=1))
         squares *= np.ldexp(1.0, -2 * grids)[:, None]
@@ -206,38 +229,38 @@ def decode(
 def _packed(
     operand: OperandEncoding, data: NDArray[np.uint8], codes: NDArray[np.uint8], values: NDArray[np.float32], count: int
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Decode E2M1 with E4M3 scale factors into ``values``, some rows at a time, which stay in the CPU's cache.
+    """Decode E2M1 with E4M3 scale factors into ``values``, a few rows at a time.
 
     Returns:
-        The sums of squares by row and instruction; they neither vanish nor overflow in float32.
+        The sums of squares by row and instruction, which neither underflow nor overflow in float32.
     """
     rows, wide = values.shape
     block = operand.k // operand.vector
     pairs, scale = _pairs(operand.negate), _repeated(operand.scale, block)
-    factors = np.empty((min(rows, _TOGETHER), wide), np.float32)
+    factors = np.empty((min(rows, _ROWS_AT_ONCE), wide), np.float32)
     squares = np.empty((rows, count), np.float64)
-    for first in range(0, rows, _TOGETHER):
-        some = slice(first, first + _TOGETHER)
-        part = values[some]
+    for first in range(0, rows, _ROWS_AT_ONCE):
+        batch = slice(first, first + _ROWS_AT_ONCE)
+        part = values[batch]
         here = factors[: len(part)]
-        np.take(pairs, data[some].view(np.uint16), axis=0, out=part.reshape(len(part), -1, 4), mode="clip")
-        np.take(scale, codes[some], axis=0, out=here.reshape(len(part), -1, block), mode="clip")
+        np.take(pairs, data[batch].view(np.uint16), axis=0, out=part.reshape(len(part), -1, 4), mode="clip")
+        np.take(scale, codes[batch], axis=0, out=here.reshape(len(part), -1, block), mode="clip")
         np.multiply(part, here, out=part)
         by_instruction = part.reshape(len(part), count, operand.k)
-        squares[some] = np.einsum("rik,rik->ri", by_instruction, by_instruction)
+        squares[batch] = np.einsum("rik,rik->ri", by_instruction, by_instruction)
     return squares
 
 
 def _scale_grids(grids: NDArray[np.int64], operand: OperandEncoding, codes: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """The rows' grids, once scale factors are applied."""
-    found: NDArray[np.int64] = np.minimum(grids + code_table(operand.scale).grids.take(codes).min(axis=1), NO_GRID)
-    return found
+    """Return the grids of the rows after their scale factors are applied."""
+    scaled: NDArray[np.int64] = np.minimum(grids + code_table(operand.scale).grids.take(codes).min(axis=1), NO_GRID)
+    return scaled
 
 
 def _scaled(
     operand: OperandEncoding, values: NDArray[np.float32], codes: NDArray[np.uint8], scratch: NDArray[np.float32] | None
 ) -> NDArray[Any]:  # fmt: skip
-    """The values times their scale factors, in place unless float32 cannot hold them."""
+    """Return the values times their scale factors, in place unless float32 cannot hold them."""
     block = operand.k // operand.vector
     if operand.scale == "ue8m0" and _extreme(codes):
         wide = values.astype(np.float64).reshape(len(values), -1, block)
@@ -251,17 +274,17 @@ def _scaled(
 
 
 def _unpacked(operand: OperandEncoding, data: NDArray[np.uint8], values: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Decode formats other than packed E2M1 into ``values``; the grids of the rows."""
-    form = operand.form
-    if form == "f16":
+    """Decode formats other than packed E2M1 into ``values`` and return the grids of the rows."""
+    element = operand.element
+    if element == "f16":
         np.copyto(values, data.view(np.float16))
-    elif form == "bf16":
+    elif element == "bf16":
         np.left_shift(data.view(np.uint16), 16, out=values.view(np.uint32), dtype=np.uint32)
-    elif form == "tf32":
+    elif element == "tf32":
         np.bitwise_and(data.view(np.uint32), np.uint32(0xFFFF_E000), out=values.view(np.uint32))
     else:
-        codes = _bytes_of(form, data) if form in ("e2m1", "e2m3", "e3m2") else data
-        table = code_table(form)
+        codes = _bytes_of(element, data) if element in ("e2m1", "e2m3", "e3m2") else data
+        table = code_table(element)
         np.take(table.values.astype(np.float32), codes, out=values, mode="clip")
         if operand.negate:
             np.negative(values, out=values)
@@ -272,11 +295,11 @@ def _unpacked(operand: OperandEncoding, data: NDArray[np.uint8], values: NDArray
     return _grid_of(values)
 
 
-def _bytes_of(form: str, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Sub-byte elements in groups of 16 that start at multiples of 16 bytes, as one code a byte."""
+def _bytes_of(element: str, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return sub-byte elements, stored in groups of 16 at multiples of 16 bytes, as one code a byte."""
     groups = data.reshape(data.shape[0], -1, 16)
     codes = np.empty_like(groups)
-    if form == "e2m1":
+    if element == "e2m1":
         codes[:, :, 0::2] = groups[:, :, :8] & 15
         codes[:, :, 1::2] = groups[:, :, :8] >> 4
     else:
@@ -288,10 +311,11 @@ def _bytes_of(form: str, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _grid_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
-    """For each row the exponent of the largest power of two that divides all its values."""
+    """Return for each row the exponent of the largest power of two that divides all its values."""
     bits = values.view(np.uint32)
     exponent = (bits >> 23 & 0xFF).astype(np.int32)
     mantissa = (bits & 0x7F_FFFF | np.where(exponent > 0, 0x80_0000, 0)).astype(np.int32)
+    # The lowest set bit of the mantissa is 2**(power - 1), and a float32 is mantissa * 2**(max(exponent, 1) - 150).
     _, power = np.frexp((mantissa & -mantissa).astype(np.float32))
     grids = np.maximum(exponent, 1) - 151 + power
     grids[(mantissa == 0) | (exponent == 255)] = NO_GRID
@@ -302,7 +326,7 @@ def _grid_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
 def _scale_codes(
     operand: OperandEncoding, words: bytes, count: int, rows: int, ids: tuple[int, ...]
 ) -> NDArray[np.uint8]:  # fmt: skip
-    """Scale factors ``[row][instruction * vector]``."""
+    """Return the codes of scale factors, ``[row][instruction * vector]``."""
     codes = np.frombuffer(words, np.uint8).reshape(count, -1, 4)[:, :rows]
     if operand.vector == 4:
         return np.ascontiguousarray(codes.view(np.uint32)[:, :, 0].T).view(np.uint8)
@@ -312,4 +336,5 @@ def _scale_codes(
 
 
 def _extreme(codes: NDArray[np.uint8]) -> bool:
+    """Return whether an element times one of these E8M0 scale factors may leave float32's normal range."""
     return bool(codes.min() < 40 or (np.where(codes == 255, 0, codes)).max() > 214)

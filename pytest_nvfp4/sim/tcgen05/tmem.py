@@ -2,21 +2,21 @@
 
 An address has the lane in bits 16-31 and the column in bits 0-15. Each column belongs to one allocation or to none;
 each word is uninitialised until written, and again when its column is allocated anew. A load from columns that were
-freed, and that nobody has allocated since, finds the old words: a finding that does not stop the kernel.
+freed and not allocated since returns the old words: a finding that does not stop the kernel.
 
-Values of accumulators may be *pending*: written as far as every check is concerned, computed when somebody looks
+Accumulators may be *pending*: written as far as every check is concerned, and computed when they are read
 (``settle``).
 
-Columns whose four 32-lane quadrants hold the same words because a ``.warpx4`` copy wrote them are known as
-*replicated*, so that scale factors need not be compared again.
+Columns whose four 32-lane quadrants hold the same words because a ``.warpx4`` copy wrote them are marked *replicated*,
+so that scale factors need not be compared again.
 
-``epoch`` grows whenever a check that passed could fail now (a change of allocations) or what an instruction noted is
-no longer so (a change of what is replicated). An instruction that is issued again in the same epoch passes again.
+``epoch`` grows whenever a check that passed could fail now (the allocations change) or a plan's assumption may no
+longer hold (the replicated columns change). An instruction issued again in the same epoch passes its checks again.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,34 +26,48 @@ from pytest_nvfp4.sim.fault import Fault
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
 
-__all__ = ["COLUMNS", "LANES", "Pending", "Tmem", "split"]
+__all__ = ["COLUMNS", "LANES", "Pending", "Tmem"]
 
 COLUMNS = 512
+"""TMEM capacity in columns."""
 LANES = 128
 _ONES = bytes([1]) * COLUMNS
 _ZEROS = bytes(COLUMNS)
 
 
 class Pending(Protocol):
-    """An accumulator whose value is still to be computed, in columns [first, last) of this memory."""
+    """An accumulator in columns [first, last) whose value has not been computed."""
 
     first: int
     last: int
 
     def finish(self) -> None:
-        """Write the value, and leave every memory's list."""
+        """Compute and write the value, and remove the accumulator from every memory's list."""
 
     def forget(self) -> None:
-        """Leave every memory's list."""
+        """Remove the accumulator from every memory's list without computing it."""
 
 
-def split(address: int) -> tuple[int, int]:
-    """Lane and column of a TMEM address."""
-    return address >> 16, address & 0xFFFF
+class FreedBlock(NamedTuple):
+    """A freed allocation: its number of columns, and the warp and instruction that freed it."""
+
+    columns: int
+    warp: int
+    at: int
 
 
 class Tmem:
-    """The memory. ``data[column, lane]``; ``owner[column]`` is the number of the allocation, 0 for none."""
+    """Tensor Memory of one CTA: ``cta.unit(Tmem)``.
+
+    Attributes:
+        data: The words, ``[column, lane]``.
+        owner: By column the number of its allocation, 0 for none.
+        full: By column 1 if every lane was written.
+        some: ``[column, lane]``: lanes written, of columns that are not full.
+        replicated: By column 1 if a ``.warpx4`` copy wrote it last.
+        pending: Accumulators that have not been computed.
+        freed: The blocks freed last, by first column.
+    """
 
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
@@ -61,27 +75,24 @@ class Tmem:
         self.floats: NDArray[np.float32] = self.data.view(np.float32)
         self.owner = bytearray(COLUMNS)
         self.full = bytearray(COLUMNS)
-        """1 for a column of which every lane was written."""
         self.some: NDArray[np.bool_] = np.zeros((COLUMNS, LANES), np.bool_)
-        """Lanes written of the columns that are not full."""
         self.replicated = bytearray(COLUMNS)
         self.pending: list[Pending] = []
         self.epoch = 0
-        self.freed: dict[int, tuple[int, int, int]] = {}
-        """By first column the blocks that were freed last: columns, warp, and instruction."""
+        self.freed: dict[int, FreedBlock] = {}
 
     def claim(self, column: int, count: int, *, what: str) -> None:
-        """Check that columns lie inside one allocation. Raises Fault."""
+        """Raise Fault unless columns lie inside one allocation."""
         end = column + count
         owner = self.owner
         if end <= COLUMNS:
-            one = owner[column]
-            if one and owner.count(one, column, end) == count:
+            allocation = owner[column]
+            if allocation and owner.count(allocation, column, end) == count:
                 return
         raise self._outside(column, count, what=what)
 
     def claim_to_read(self, column: int, count: int, *, what: str) -> None:
-        """The same for a load, which is only reported if its columns were freed and still hold what they held."""
+        """Do the same for a load, but only report one from columns that were freed and not allocated again."""
         try:
             self.claim(column, count, what=what)
         except Fault as fault:
@@ -89,11 +100,11 @@ class Tmem:
                 raise
             self.cta.launch.report(fault.kind, fault.message, hint=fault.hint)
 
-    def _freed(self, column: int, count: int) -> tuple[int, int] | None:
-        """The warp and instruction that freed the block that these columns were part of."""
-        for first, (size, warp, at) in self.freed.items():
-            if first <= column and column + count <= first + size:
-                return warp, at
+    def _freed(self, column: int, count: int) -> FreedBlock | None:
+        """Return the freed block that contained these columns."""
+        for first, block in self.freed.items():
+            if first <= column and column + count <= first + block.columns:
+                return block
         return None
 
     def _outside(self, column: int, count: int, *, what: str) -> Fault:
@@ -104,32 +115,32 @@ class Tmem:
                 if self.owner[start]:
                     runs.append(f"[{start}, {end})")
                 start = end
-        held = f"allocated: columns {', '.join(runs)}" if runs else "nothing is allocated"
-        by = self._freed(column, count)
-        if by is not None:
+        allocated = f"allocated: columns {', '.join(runs)}" if runs else "nothing is allocated"
+        freed = self._freed(column, count)
+        if freed is not None:
             return Fault(
                 "tmem",
-                f"{what}: TMEM columns [{column}, {column + count}) were freed by warp {by[0]} at "
-                f"{self.cta.launch.say(by[1])}; {held}",
-                hint="nothing makes tcgen05.dealloc wait for the last use: a barrier of all warps that use the "
-                "accumulator is missing before it",
+                f"{what}: TMEM columns [{column}, {column + count}) were freed by warp {freed.warp} at "
+                f"{self.cta.launch.say(freed.at)}; {allocated}",
+                hint="tcgen05.dealloc does not wait for the last use: put a barrier of all warps that use the "
+                "accumulator before it",
             )
         return Fault(
             "tmem",
-            f"{what}: TMEM columns [{column}, {column + count}) do not lie inside one allocation; {held}",
-            hint="an address that is not tcgen05.alloc's, a wrong column offset, too few columns, or a use after "
-            "tcgen05.dealloc",
+            f"{what}: TMEM columns [{column}, {column + count}) do not lie inside one allocation; {allocated}",
+            hint="look for an address that is not tcgen05.alloc's, a wrong column offset, too few columns, or a use "
+            "after tcgen05.dealloc",
         )
 
     def settle(self, column: int, count: int) -> None:
-        """Compute what is pending in columns."""
+        """Compute pending accumulators that overlap columns."""
         if self.pending:
             end = column + count
             for chain in [p for p in self.pending if p.first < end and column < p.last]:
                 chain.finish()
 
     def wrote(self, column: int, count: int, lanes: slice | NDArray[np.bool_] | None = None) -> None:
-        """Note that lanes (None: all) of columns were written."""
+        """Record that lanes (None: all) of columns were written."""
         end = column + count
         if self.replicated.find(1, column, end) >= 0:
             self.epoch += 1
@@ -145,11 +156,11 @@ class Tmem:
             self.full[column + offset] = 1
 
     def is_replicated(self, column: int, count: int) -> bool:
-        """Whether columns are known to hold the same words in each quadrant."""
+        """Return whether columns are marked as holding the same words in each quadrant."""
         return self.replicated.find(0, column, column + count) < 0
 
     def wrote_replicated(self, column: int, count: int) -> None:
-        """Note that all lanes of columns were written, with the same words in each quadrant."""
+        """Record that all lanes of columns were written, with the same words in each quadrant."""
         end = column + count
         if self.replicated.find(0, column, end) >= 0:
             self.epoch += 1
@@ -159,38 +170,36 @@ class Tmem:
     def need(
         self, column: int, count: int, lanes: slice | NDArray[np.bool_] | None = None, *, what: str, hint: str = ""
     ) -> None:
-        """Check that lanes (None: all) of columns were written. Raises Fault."""
+        """Raise Fault unless lanes (None: all) of columns were written."""
         end = column + count
         if self.full.find(0, column, end) < 0:
             return
-        for one in range(column, end):
-            if self.full[one]:
+        for partial in range(column, end):
+            if self.full[partial]:
                 continue
-            have = self.some[one]
-            wanted = np.zeros(LANES, np.bool_)
-            wanted[slice(None) if lanes is None else lanes] = True
-            missing = wanted & ~have
+            missing = np.zeros(LANES, np.bool_)
+            missing[slice(None) if lanes is None else lanes] = True
+            missing &= ~self.some[partial]
             if missing.any():
-                lane = int(np.argmax(missing))
                 raise Fault(
                     "uninitialised",
-                    f"{what}: lane {lane} of TMEM column {one} was never written",
+                    f"{what}: lane {int(np.argmax(missing))} of TMEM column {partial} was never written",
                     hint=hint or "an earlier tcgen05.mma, tcgen05.cp or tcgen05.st is missing, or wrote elsewhere",
                 )
 
     def take(self, column: int, count: int, number: int) -> None:
-        """Give free columns to an allocation; they hold nothing."""
+        """Assign free columns to an allocation; they become uninitialised."""
         end = column + count
         self.epoch += 1
-        self.freed = {c: block for c, block in self.freed.items() if end <= c or c + block[0] <= column}
+        self.freed = {c: block for c, block in self.freed.items() if end <= c or c + block.columns <= column}
         self.owner[column:end] = bytes([number]) * count
         self.full[column:end] = _ZEROS[:count]
         self.replicated[column:end] = _ZEROS[:count]
         self.some[column:end] = False
 
     def free(self, column: int, count: int, *, warp: int = 0, at: int = 0) -> None:
-        """Take columns back, which a warp frees at an instruction."""
+        """Free columns; ``warp`` executes the instruction ``at`` that frees them."""
         self.settle(column, count)
         self.epoch += 1
         self.owner[column : column + count] = _ZEROS[:count]
-        self.freed[column] = (count, warp, at)
+        self.freed[column] = FreedBlock(count, warp, at)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
-from pytest_nvfp4.sim.tcgen05.mma import MmaForm, issue
+from pytest_nvfp4.sim.tcgen05.mma import issue
+from pytest_nvfp4.sim.tcgen05.mma_plan import MmaForm
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.harness import make_ctas, own
 from tests.sim.tcgen05.places import lane_column
@@ -95,7 +96,7 @@ def test_the_copies_differ_in_layout_b() -> None:
 
 
 def test_a_and_d_must_be_in_the_same_lanes() -> None:
-    with pytest.raises(Fault, match="wants the same lane"):
+    with pytest.raises(Fault, match="must start at the same lane"):
         _run("f16", "f16", m=64, lane=0, a_lane=16)
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.tcgen05 import accumulate, blas, formats
 from pytest_nvfp4.sim.tcgen05.accumulate import Chain
-from pytest_nvfp4.sim.tcgen05.mma import MmaForm, issue
+from pytest_nvfp4.sim.tcgen05.mma import issue
+from pytest_nvfp4.sim.tcgen05.mma_plan import MmaForm
 from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding, OperandTile, OperandTileCache, decode
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.harness import make_ctas, matrix_bits, own, poke

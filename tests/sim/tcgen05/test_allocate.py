@@ -126,7 +126,7 @@ def test_a_pair_allocates_together(order: tuple[int, int]) -> None:
 def test_a_pair_must_agree() -> None:
     ctas = make_ctas(2)
     alloc(ctas[0].warps[0], FULL, ctas[0].shared.base, 128, 2, 0)
-    with pytest.raises(Fault, match="64 columns here, and the peer CTA asks for 128"):
+    with pytest.raises(Fault, match="64 columns here, but the peer CTA requests 128"):
         alloc(ctas[1].warps[0], FULL, ctas[1].shared.base, 64, 2, 0)
 
 

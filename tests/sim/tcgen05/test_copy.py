@@ -9,7 +9,8 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.run.asynchronous import Lazy
 from pytest_nvfp4.sim.sync.mbarrier import MbarrierFile
 from pytest_nvfp4.sim.tcgen05.commit import commit
-from pytest_nvfp4.sim.tcgen05.copy import CopyShape, copy
+from pytest_nvfp4.sim.tcgen05.copy import copy
+from pytest_nvfp4.sim.tcgen05.copy_plan import CopyShape
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.harness import make_ctas, matrix_bits, own
 from tests.sim.tcgen05.places import PITCH, k_major

@@ -30,7 +30,7 @@ def test_a_commit_of_another_lane_waits_for_nothing(schedule: type[Lazy] | None)
     assert np.array_equal(got, want[:32, :2].astype(np.float32))
     commit, mma = ran.grid.findings
     assert commit.kind == mma.kind == "commit"
-    assert "by lane 3 of warp 0 waits for no operation" in commit.message
+    assert "by lane 3 of warp 0 tracks no operation" in commit.message
     assert "4 by lane 0" in commit.message
     assert commit.where.text.startswith("@%p5 tcgen05.commit")
     assert mma.message.startswith(f"{ENDED} of lane 0 of warp 0")

@@ -10,7 +10,8 @@ import pytest
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.loadstore import movement, store
-from pytest_nvfp4.sim.tcgen05.mma import MmaForm, issue
+from pytest_nvfp4.sim.tcgen05.mma import issue
+from pytest_nvfp4.sim.tcgen05.mma_plan import MmaForm
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.harness import make_ctas, matrix_bits, own
 from tests.sim.tcgen05.places import E2M1, E2M3, E3M2, E4M3, E5M2, PITCH, k_major, lane_column, mn_major

@@ -1,0 +1,84 @@
+"""A ``tcgen05.cp`` whose operands were checked, and its execution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.tcgen05.monitor import CtaAccesses
+from pytest_nvfp4.sim.tcgen05.tmem import Tmem
+
+__all__ = ["CopyPlan", "CopyShape", "CtaCopy"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CopyShape:
+    """Shape of a copy, as its opcode gives it.
+
+    Attributes:
+        rows, bits: Rows of the source, and bits of each.
+        multicast: ``warpx4``, ``warpx2::02_13``, ``warpx2::01_23``, or empty.
+        group: ``.cta_group``: 1 or 2.
+        what: The opcode, for messages.
+    """
+
+    rows: int
+    bits: int
+    multicast: str
+    group: int
+    what: str
+
+    @property
+    def columns(self) -> int:
+        """Number of TMEM columns that the copy writes."""
+        return self.bits // 32
+
+
+class CtaCopy(NamedTuple):
+    """One CTA's part of a copy.
+
+    Attributes:
+        words: Shared memory in 32-bit words, from the start of the source's swizzle pattern on.
+        table: For each target word the number of its source word.
+        target: The words of TMEM that are written.
+    """
+
+    tmem: Tmem
+    words: NDArray[np.uint32]
+    table: NDArray[np.intp]
+    target: NDArray[np.uint32]
+
+
+class CopyPlan:
+    """A checked copy to ``shape.columns`` columns from ``column`` on. It is valid while ``epoch == current_epoch()``.
+
+    Attributes:
+        parts: By CTA.
+        size: Bytes read from shared memory.
+        accesses: What the copy reads and writes, for the monitor; None until a monitor needs it.
+    """
+
+    __slots__ = ("accesses", "column", "epoch", "parts", "shape", "size")
+
+    def __init__(self, parts: list[CtaCopy], shape: CopyShape, column: int) -> None:
+        self.parts = parts
+        self.shape = shape
+        self.column = column
+        self.size = shape.rows * shape.bits // 8 * shape.group
+        self.epoch = self.current_epoch()
+        self.accesses: tuple[CtaAccesses, ...] | None = None
+
+    def current_epoch(self) -> int:
+        """Return a number that grows with every change that could invalidate the plan."""
+        parts = self.parts
+        return parts[0].tmem.epoch if len(parts) == 1 else parts[0].tmem.epoch + parts[1].tmem.epoch
+
+    def execute(self) -> None:
+        """Copy the words in every CTA."""
+        for tmem, words, table, target in self.parts:
+            if tmem.pending:
+                tmem.settle(self.column, self.shape.columns)
+            words.take(table, out=target, mode="clip")
