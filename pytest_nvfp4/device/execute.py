@@ -13,7 +13,7 @@ from pytest_nvfp4.device.remote.base import Execution, RemoteError
 from pytest_nvfp4.device.worker.program import SIMULATING_VARIABLE
 from pytest_nvfp4.isolation import blas
 from pytest_nvfp4.isolation.environment import NO_GPU
-from pytest_nvfp4.isolation.stream import OnOutput, Piece, Streamed, hand_over, streamed
+from pytest_nvfp4.isolation.stream import OnOutput, OutputChunk, Streamed, forward_output, streamed
 from pytest_nvfp4.toolchain.launcher import worker
 
 _PROGRAM = "program.py"
@@ -64,12 +64,12 @@ def execute(
     """
     if simulating is not None:
         environ = {**(environ or {}), SIMULATING_VARIABLE: simulating.model_dump_json()}
-    return hand_over(execution(program, backend=backend, environ=environ, visible=visible), on_output)
+    return forward_output(execution(program, backend=backend, environ=environ, visible=visible), on_output)
 
 
 def execution(
     program: Execution, *, backend: str, environ: dict[str, str] | None = None, visible: str = ""
-) -> Generator[Piece, None, Streamed]:
+) -> Generator[OutputChunk, None, Streamed]:
     """The pieces of output of ``execute`` as they come, and its end. Closing the generator ends the program."""
     with tempfile.TemporaryDirectory(prefix="nvfp4-exec-") as name:
         folder = Path(name)

@@ -18,7 +18,6 @@ _PRELOAD = (
     *PRELOAD,
     "pytest_nvfp4.device.job",
     "pytest_nvfp4.device.worker.device_info",
-    "pytest_nvfp4.device.worker.offspring",
     "pytest_nvfp4.device.worker.simulation",
     "pytest_nvfp4.device.worker.tamper",
     "pytest_nvfp4.device.worker.verify",

@@ -1,20 +1,20 @@
-"""Run what is not trusted in a process of its own, so that a crash, a hang or a flood stays there."""
+"""Run untrusted code in processes whose crash, hang or flood of output stays within them."""
 
+from pytest_nvfp4.isolation.cancellation import StoppedError, stopped_by
 from pytest_nvfp4.isolation.outcome import Captured, Outcome
 from pytest_nvfp4.isolation.run import run
-from pytest_nvfp4.isolation.stopping import StoppedError, stopped_by
-from pytest_nvfp4.isolation.stream import OnOutput, Piece, Streamed, hand_over, run_streamed, streamed
+from pytest_nvfp4.isolation.stream import OnOutput, OutputChunk, Streamed, forward_output, run_streamed, streamed
 from pytest_nvfp4.isolation.worker import Worker
 
 __all__ = [
     "Captured",
     "OnOutput",
     "Outcome",
-    "Piece",
+    "OutputChunk",
     "StoppedError",
     "Streamed",
     "Worker",
-    "hand_over",
+    "forward_output",
     "run",
     "run_streamed",
     "stopped_by",

@@ -1,31 +1,27 @@
-"""What an isolated process does to itself before it runs anything that is not trusted."""
+"""Limits that an isolated process sets on itself before it runs untrusted code."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
+from collections.abc import Mapping
 
-_PR_SET_PDEATHSIG = 1
+from pytest_nvfp4.isolation.prctl import die_with_parent
 
 MEMORY_VARIABLE = "NVFP4_MEMORY_BYTES"
 FILE_VARIABLE = "NVFP4_FILE_BYTES"
 PARENT_VARIABLE = "NVFP4_PARENT_PID"
 
 
-def apply(environ: dict[str, str]) -> None:
+def apply(environ: Mapping[str, str]) -> None:
     """Bind this process to its parent's life and to the limits named in ``environ``.
 
-    Memory is bounded by ``RLIMIT_DATA`` (private writable memory), not ``RLIMIT_AS``: CUDA libraries reserve far more
-    address space than they use. Core files are switched off, and a single file is bounded so that a runaway kernel
-    cannot fill the disk.
+    Memory is bounded by ``RLIMIT_DATA`` (private writable memory), not ``RLIMIT_AS``, because CUDA libraries reserve
+    far more address space than they use. Core files are disabled. The size of a single file is bounded, so that a
+    runaway kernel cannot fill the disk. It is not a cgroup: that would need privileges, and binds a whole process tree.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        parent = environ.get(PARENT_VARIABLE)
-        if parent is not None and os.getppid() != int(parent):
-            os._exit(1)  # the parent died before the line above could bind us to it
+        die_with_parent(int(environ.get(PARENT_VARIABLE, os.getppid())))
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

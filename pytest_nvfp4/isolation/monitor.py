@@ -1,4 +1,4 @@
-"""Watch one started process to its end: read its pipes, stop it at its deadline, and end what it left behind."""
+"""Read the pipes of a started process to its end, and kill it at its deadline with what it left behind."""
 
 from __future__ import annotations
 
@@ -9,38 +9,40 @@ import time
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Literal
 
-from pytest_nvfp4.isolation import stopping
-from pytest_nvfp4.isolation.killing import kill_family, kill_group, kill_marked
+from pytest_nvfp4.isolation import cancellation
+from pytest_nvfp4.isolation.process_tree import kill_by_token, kill_group, kill_tree
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.isolation.nursery import Forked
+    from pytest_nvfp4.isolation.fork_server import ForkedProcess
 
 Pipe = Literal["stdout", "stderr", "result"]
-"""What a process is read by."""
+"""Name of a pipe of a process."""
 
 _DRAIN_S = 1.0
-"""How long its pipes are read on after its end, for what is still in them."""
-_LOOK_S = 0.05
-_CHUNK = 1 << 16
+"""Seconds for which pipes are read after the end of a process; a straggler may hold one open."""
+_POLL_S = 0.05
+_CHUNK_BYTES = 1 << 16
 _MOST_CHUNKS = 16
-"""As much as a pipe may hold (pipe-max-size); a straggler could write without end."""
+"""A pipe holds at most 1 MiB (``/proc/sys/fs/pipe-max-size``); a straggler could write to it without end."""
 
 
 class ProcessMonitor:
-    """A process on its way to its end.
+    """Monitors a process until it has ended.
 
     Args:
-        process: The process, as :func:`~pytest_nvfp4.isolation.start.started` gave it.
-        result: The reading end of its result pipe.
-        token: What its environment was marked with.
-        until: The time, on the monotonic clock, at which it is killed.
+        process: The process, from :func:`~pytest_nvfp4.isolation.start.started`.
+        result: Reading end of its result pipe.
+        token: Its process token.
+        until: Deadline on the monotonic clock, in seconds.
 
     Attributes:
-        timed_out: It was killed because its deadline passed.
-        stragglers: Processes it left behind that were killed so far.
+        timed_out: Whether it was killed at its deadline.
+        stragglers: Number of processes that it left behind and that were killed so far.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes] | Forked, result: int, *, token: str, until: float) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes] | ForkedProcess, result: int, *, token: str, until: float
+    ) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         self.timed_out = False
@@ -56,66 +58,67 @@ class ProcessMonitor:
         self._ended = False
 
     def output(self) -> Generator[tuple[Pipe, bytes], None, None]:
-        """What comes out of its pipes, piece by piece, until it has ended; only waiting for it is left then.
+        """Yield the output of all pipes in chunks until the process has ended; it has not been reaped then.
 
         Raises:
-            StoppedError: this thread was to stop meanwhile (see ``stopped_by``).
+            StoppedError: This thread was stopped (see ``stopped_by``).
         """
         with selectors.DefaultSelector() as selector:
             for pipe, descriptor in self._pipes.items():
                 os.set_blocking(descriptor, False)
                 selector.register(descriptor, selectors.EVENT_READ, pipe)
             while selector.get_map():
-                stopping.check()
+                cancellation.check()
                 left = self._until - time.monotonic()
                 if left <= 0:
-                    self._notice_end()  # in time, where this process was held up and looks late
+                    # This process may itself have been held up, so the other one may have ended in time.
+                    self._check_end()
                     if self._ended:
-                        yield from self._rest(selector)
-                        break  # a straggler holds a pipe open: it is killed later, what it has to say does not count
-                    self._stop_late()
+                        yield from self._buffered(selector)
+                        break  # a straggler holds a pipe open; it is killed later, and its output does not count
+                    self._time_out()
                     continue
-                for key, _ in selector.select(timeout=min(left, _LOOK_S)):
+                for key, _ in selector.select(timeout=min(left, _POLL_S)):
                     try:
-                        chunk = os.read(key.fd, _CHUNK)
+                        chunk = os.read(key.fd, _CHUNK_BYTES)
                     except BlockingIOError:
                         continue
                     if chunk:
                         yield key.data, chunk
                     else:
                         selector.unregister(key.fd)
-                self._notice_end()
-        self._outwait()
+                self._check_end()
+        self._wait()
 
-    def _rest(self, selector: selectors.BaseSelector) -> Generator[tuple[Pipe, bytes], None, None]:
-        """What is in the pipes already: all that a process wrote, once it has ended, though it was not read yet."""
+    def _buffered(self, selector: selectors.BaseSelector) -> Generator[tuple[Pipe, bytes], None, None]:
+        """Yield what the pipes already hold."""
         for key in list(selector.get_map().values()):
             for _ in range(_MOST_CHUNKS):
                 try:
-                    chunk = os.read(key.fd, _CHUNK)
+                    chunk = os.read(key.fd, _CHUNK_BYTES)
                 except BlockingIOError:
                     break
                 if not chunk:
                     break
                 yield key.data, chunk
 
-    def _stop_late(self) -> None:
+    def _time_out(self) -> None:
         self.timed_out = True
-        self.stragglers += kill_family(self._process.pid)
+        self.stragglers += kill_tree(self._process.pid)
         self._ended, self._until = True, time.monotonic() + _DRAIN_S
 
-    def _notice_end(self) -> None:
+    def _check_end(self) -> None:
         if not self._ended and self._process.poll() is not None:
             kill_group(self._process.pid)
-            self.stragglers += kill_marked(self._token, os.getpid())  # they may hold a pipe open
+            self.stragglers += kill_by_token(self._token)  # they may hold a pipe open
             self._ended, self._until = True, min(self._until, time.monotonic() + _DRAIN_S)
 
-    def _outwait(self) -> None:
-        """Wait for a process that closed its pipes and runs on."""
+    def _wait(self) -> None:
+        """Wait for a process that has closed its pipes and runs on."""
         while not self._ended and self._process.poll() is None:
-            stopping.check()
+            cancellation.check()
             try:
-                self._process.wait(timeout=min(_LOOK_S, max(0.0, self._until - time.monotonic())))
+                self._process.wait(timeout=min(_POLL_S, max(0.0, self._until - time.monotonic())))
             except subprocess.TimeoutExpired:
                 if time.monotonic() >= self._until:
-                    self._stop_late()
+                    self._time_out()

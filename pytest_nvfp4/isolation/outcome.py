@@ -1,19 +1,26 @@
-"""What is known about an isolated process once it has ended."""
+"""The outcome of an isolated process."""
 
 from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
 
+_SIGNAL_HINTS = {
+    "SIGSEGV": " (a crash in native code)",
+    "SIGABRT": " (native code aborted)",
+    "SIGKILL": " (the system ran out of memory, or another process killed it)",
+    "SIGXFSZ": " (it wrote a file larger than allowed)",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """The output of a stream: its beginning and its end, with what was dropped between them.
+    """The output of a stream: its start and its end.
 
     Attributes:
         head: The first bytes, decoded.
-        tail: The last bytes, decoded; empty when nothing was dropped.
-        dropped: Bytes that were read and not kept.
+        tail: The last bytes, decoded; empty if nothing was dropped.
+        dropped: Number of bytes dropped between them.
     """
 
     head: str
@@ -22,25 +29,25 @@ class Captured:
 
     @property
     def text(self) -> str:
-        """Everything that was kept, with a line that says what is missing."""
+        """The stored output, with a line in place of the dropped bytes."""
         if not self.dropped:
             return self.head + self.tail
-        return f"{self.head}\n[... {self.dropped} bytes not kept ...]\n{self.tail}"
+        return f"{self.head}\n[... {self.dropped} bytes dropped ...]\n{self.tail}"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an isolated process ended.
+    """The end of an isolated process, and what it returned.
 
     Attributes:
-        returncode: Its exit status, negative for a signal (as ``subprocess`` has it).
-        timed_out: It was killed because its deadline passed.
-        result: What it wrote to its result pipe; None when it wrote nothing.
-        result_overflow: It wrote more to its result pipe than was allowed, so the result was dropped.
-        stdout: Its standard output.
-        stderr: Its standard error.
+        returncode: Exit status, negative for a signal (as in ``subprocess``).
+        timed_out: Whether it was killed at its deadline.
+        result: Bytes that it wrote to its result pipe; None if it wrote nothing.
+        result_overflow: Whether it wrote more to its result pipe than allowed, so that the result was dropped.
+        stdout: Standard output.
+        stderr: Standard error.
         wall_s: Seconds from start to end.
-        stragglers: Processes it left behind, which were killed.
+        stragglers: Number of processes that it left behind, which were killed.
     """
 
     returncode: int
@@ -53,20 +60,13 @@ class Outcome:
     stragglers: int
 
     def describe_end(self) -> str:
-        """The end in words: a time-out, a signal by name, or an exit status."""
+        """Return how the process ended, as a predicate: a timeout, the name of a signal, or an exit status."""
         if self.timed_out:
             return f"did not finish within its deadline and was stopped after {self.wall_s:.1f} s"
         if self.returncode < 0:
-            number = -self.returncode
             try:
-                name = signal.Signals(number).name
+                name = signal.Signals(-self.returncode).name
             except ValueError:
-                name = f"signal {number}"
-            hint = {
-                "SIGSEGV": " (a crash in native code)",
-                "SIGABRT": " (native code aborted)",
-                "SIGKILL": " (the system ran out of memory, or someone stopped it)",
-                "SIGXFSZ": " (it wrote a file larger than allowed)",
-            }.get(name, "")
-            return f"was ended by {name}{hint}"
+                name = f"signal {-self.returncode}"
+            return f"was ended by {name}{_SIGNAL_HINTS.get(name, '')}"
         return f"exited with status {self.returncode}"

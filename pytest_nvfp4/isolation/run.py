@@ -1,4 +1,4 @@
-"""Run one command isolated: own session, deadline, bounded output, result over its own pipe, no orphans."""
+"""Run one command isolated: in a session of its own, with a deadline, bounded output and a pipe for its result."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_nvfp4.isolation.environment import scrubbed
-from pytest_nvfp4.isolation.killing import kill_marked
 from pytest_nvfp4.isolation.limits import FILE_VARIABLE, MEMORY_VARIABLE, PARENT_VARIABLE
 from pytest_nvfp4.isolation.monitor import Pipe, ProcessMonitor
 from pytest_nvfp4.isolation.outcome import Captured, Outcome
+from pytest_nvfp4.isolation.process_tree import kill_by_token
 from pytest_nvfp4.isolation.start import started
 from pytest_nvfp4.isolation.worker import Worker
 
 
-class _Tail:
-    """Keeps the first and the last bytes of a stream and counts the rest."""
+class _OutputBuffer:
+    """Stores the first and the last bytes of a stream and counts the rest."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -49,8 +49,8 @@ class _Tail:
         return Captured(self._head.decode("utf-8", "replace"), tail.decode("utf-8", "replace"), self._dropped)
 
 
-class _Result:
-    """Collects the result pipe up to a limit."""
+class _ResultBuffer:
+    """Stores a result up to a limit, and nothing of one that exceeds it."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -65,7 +65,7 @@ class _Result:
             self._data += chunk
 
     def value(self) -> bytes | None:
-        return bytes(self._data) if self._data and not self.overflow else None
+        return bytes(self._data) or None
 
 
 def run(
@@ -81,27 +81,27 @@ def run(
 ) -> Outcome:
     """Run ``command`` isolated and wait for its end.
 
-    The command gets a scrubbed environment with ``environ`` on top, no standard input, and a descriptor (named by
+    The command gets a scrubbed environment with ``environ`` on top, an empty standard input, and a descriptor (named by
     ``NVFP4_RESULT_FD``) on which it returns its result. It leads its own session. When it ends, when the deadline
-    passes, or when this call is interrupted, it and everything it started are killed: its process group, and by a
-    token in the environment also children that left the group.
+    passes, or when this call is interrupted, it and everything that it started are killed: its process group, and, by
+    a token in the environment, also processes that left the group.
 
     Args:
-        command: Program and arguments, or a worker, which may be forked (see ``isolation.nursery``). Memory and file
-            limits take effect where the command calls ``pytest_nvfp4.isolation.limits.apply`` on itself, as this
+        command: Program and arguments, or a worker, which may be forked (see ``isolation.fork_server``). Memory and
+            file limits take effect when the command calls ``pytest_nvfp4.isolation.limits.apply`` on itself, as this
             project's workers do.
-        cwd: Its working directory.
+        cwd: Working directory.
         deadline_s: Seconds after which it is killed.
-        environ: Variables on top of the scrubbed environment.
+        environ: Variables added to the scrubbed environment.
         memory_bytes: Limit on its private memory.
-        file_bytes: Limit on the size of any file it writes.
-        output_bytes: How much of each output stream is kept (half from the start, half from the end); the rest is
-            read and dropped, so that a flood costs neither memory nor disk.
-        result_bytes: The largest result that is accepted.
+        file_bytes: Limit on the size of any file that it writes.
+        output_bytes: Bytes stored of each output stream (half from the start, half from the end). The rest is read and
+            dropped, so that a flood costs neither memory nor disk.
+        result_bytes: Size of the largest accepted result.
 
     Raises:
-        OSError: the command could not be started.
-        StoppedError: this thread was to stop meanwhile (see ``stopped_by``).
+        OSError: The command could not be started.
+        StoppedError: This thread was stopped (see ``stopped_by``).
     """
     token = secrets.token_hex(16)
     settings = {PARENT_VARIABLE: str(os.getpid()), **(environ or {})}
@@ -109,20 +109,20 @@ def run(
         settings[MEMORY_VARIABLE] = str(memory_bytes)
     if file_bytes is not None:
         settings[FILE_VARIABLE] = str(file_bytes)
-    out, err, result = _Tail(output_bytes), _Tail(output_bytes), _Result(result_bytes)
-    sinks: dict[Pipe, _Tail | _Result] = {"stdout": out, "stderr": err, "result": result}
+    out, err, result = _OutputBuffer(output_bytes), _OutputBuffer(output_bytes), _ResultBuffer(result_bytes)
+    buffers: dict[Pipe, _OutputBuffer | _ResultBuffer] = {"stdout": out, "stderr": err, "result": result}
     with started(command, cwd=cwd, environ=scrubbed(os.environ, settings), token=token) as (process, read_end):
-        start = time.monotonic()  # what it waited for a nursery is no time of its own
-        watch = ProcessMonitor(process, read_end, token=token, until=start + deadline_s)
-        with contextlib.closing(watch.output()) as output:
+        start = time.monotonic()  # the time that a fork server took to start is not the command's
+        monitor = ProcessMonitor(process, read_end, token=token, until=start + deadline_s)
+        with contextlib.closing(monitor.output()) as output:
             for pipe, chunk in output:
-                sinks[pipe].feed(chunk)
+                buffers[pipe].feed(chunk)
         wall = time.monotonic() - start
         returncode = process.wait()
-        stragglers = watch.stragglers + kill_marked(token, os.getpid())
+        stragglers = monitor.stragglers + kill_by_token(token)
     return Outcome(
         returncode=returncode,
-        timed_out=watch.timed_out,
+        timed_out=monitor.timed_out,
         result=result.value(),
         result_overflow=result.overflow,
         stdout=out.captured(),

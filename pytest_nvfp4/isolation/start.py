@@ -1,4 +1,4 @@
-"""Start one command in a session of its own, and leave nothing of it."""
+"""Start one command in a session of its own, and end it with everything that it started."""
 
 from __future__ import annotations
 
@@ -9,41 +9,46 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.isolation.environment import TOKEN_VARIABLE
-from pytest_nvfp4.isolation.killing import kill_family, kill_group, kill_marked
+from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, TOKEN_VARIABLE
+from pytest_nvfp4.isolation.process_tree import kill_by_token, kill_group, kill_tree
 from pytest_nvfp4.isolation.worker import Worker
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.isolation.nursery import Forked
-
-RESULT_VARIABLE = "NVFP4_RESULT_FD"
-"""Environment variable that names the descriptor on which the process returns its result."""
+    from pytest_nvfp4.isolation.fork_server import ForkedProcess
 
 
 @contextlib.contextmanager
 def started(
     command: Sequence[str] | Worker, *, cwd: Path, environ: Mapping[str, str], token: str, stdin: Path | None = None
-) -> Iterator[tuple[subprocess.Popen[bytes] | Forked, int]]:
-    """The started process and the reading end of its result pipe; whatever happens, nothing of it is left.
+) -> Iterator[tuple[subprocess.Popen[bytes] | ForkedProcess, int]]:
+    """Start a process for the length of a ``with`` block, and kill what is left of it and its descendants afterwards.
 
-    Its standard input is the file ``stdin``, or empty.
+    Args:
+        command: Program and arguments, or a worker, which is forked from a fork server if possible.
+        cwd: Working directory.
+        environ: Environment.
+        token: Process token, added to the environment.
+        stdin: File for the standard input; empty input if None.
+
+    Yields:
+        The process, and the reading end of its result pipe.
     """
     read_end, write_end = os.pipe()
     try:
         try:
-            with (stdin or Path(os.devnull)).open("rb") as given:
-                process = _start(command, cwd=cwd, environ=environ, token=token, stdin=given.fileno(), result=write_end)
+            with (stdin or Path(os.devnull)).open("rb") as file:
+                process = _start(command, cwd=cwd, environ=environ, token=token, stdin=file.fileno(), result=write_end)
         finally:
             os.close(write_end)
         try:
             yield process, read_end
         finally:
             if process.poll() is None:
-                kill_family(process.pid)
+                kill_tree(process.pid)
             else:
                 kill_group(process.pid)
             process.wait()
-            kill_marked(token, os.getpid())
+            kill_by_token(token)
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
@@ -55,15 +60,12 @@ def started(
 
 def _start(
     command: Sequence[str] | Worker, *, cwd: Path, environ: Mapping[str, str], token: str, stdin: int, result: int
-) -> subprocess.Popen[bytes] | Forked:
-    """Have it forked where that can be, and start it from nothing otherwise."""
+) -> subprocess.Popen[bytes] | ForkedProcess:
     if isinstance(command, Worker):
-        from pytest_nvfp4.isolation.nursery import NURSERIES, Birth
+        from pytest_nvfp4.isolation.fork_server import FORK_SERVERS, ForkRequest
 
-        birth = Birth(
-            cwd=cwd, environ=environ, token=token, stdin=stdin, result=result, result_variable=RESULT_VARIABLE
-        )
-        forked = NURSERIES.fork(command, birth)
+        request = ForkRequest(cwd=cwd, environ=environ, token=token, stdin=stdin, result=result)
+        forked = FORK_SERVERS.fork(command, request)
         if forked is not None:
             return forked
         command = command.command

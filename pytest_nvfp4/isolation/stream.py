@@ -1,4 +1,4 @@
-"""Run one command isolated and pass its output on as it comes."""
+"""Run one command isolated and forward its output as it arrives."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
 from pytest_nvfp4.isolation.monitor import ProcessMonitor
 from pytest_nvfp4.isolation.start import started
 
-Piece = tuple[Literal["stdout", "stderr"], bytes]
-"""Something that one of the two streams said."""
+OutputChunk = tuple[Literal["stdout", "stderr"], bytes]
+"""The name of a stream, and bytes that were written to it."""
 OnOutput = Callable[[Literal["stdout", "stderr"], bytes], None]
-"""Takes a piece of one of the two streams."""
+"""Callback for each chunk of output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """How a command ended: its exit status (negative for a signal), and whether its deadline stopped it."""
+    """The end of a command: its exit status (negative for a signal), whether it timed out, and its seconds."""
 
     returncode: int
     timed_out: bool
@@ -32,7 +32,7 @@ class Streamed:
 
     @property
     def exit_status(self) -> int:
-        """The status as a shell gives it: 124 for a deadline (as ``timeout`` does), 128 + n for signal n."""
+        """Exit status as a shell reports it: 124 for a timeout (as ``timeout(1)``), 128 + n for signal n."""
         if self.timed_out:
             return 124
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
@@ -47,33 +47,32 @@ def run_streamed(
     environ: Mapping[str, str] | None = None,
     stdin: Path | None = None,
 ) -> Streamed:
-    """Run ``command`` isolated, as :func:`pytest_nvfp4.isolation.run` does, without keeping what it says.
+    """Run ``command`` isolated, as :func:`pytest_nvfp4.isolation.run` does, and forward its output.
 
     Args:
         command: Program and arguments.
-        cwd: Its working directory.
+        cwd: Working directory.
         deadline_s: Seconds after which it is killed.
-        on_output: Gets each piece of output. An exception it raises ends the command.
-        environ: Variables on top of the scrubbed environment.
-        stdin: The file that is its standard input; empty without one.
+        on_output: Called with each chunk of output. An exception that it raises ends the command.
+        environ: Variables added to the scrubbed environment.
+        stdin: File for the standard input; empty input if None.
 
     Raises:
-        OSError: the command could not be started.
-        StoppedError: this thread was to stop meanwhile (see ``stopped_by``).
+        OSError: The command could not be started.
+        StoppedError: This thread was stopped (see ``stopped_by``).
     """
-    pieces = streamed(command, cwd=cwd, deadline_s=deadline_s, environ=environ, stdin=stdin)
-    return hand_over(pieces, on_output)
+    return forward_output(streamed(command, cwd=cwd, deadline_s=deadline_s, environ=environ, stdin=stdin), on_output)
 
 
-def hand_over(pieces: Generator[Piece, None, Streamed], on_output: OnOutput) -> Streamed:
-    """Give every piece to a function, and return how the command ended. What the function raises ends the command."""
-    with contextlib.closing(pieces):
+def forward_output(chunks: Generator[OutputChunk, None, Streamed], on_output: OnOutput) -> Streamed:
+    """Call a function with every chunk, and return how the command ended. An exception from it ends the command."""
+    with contextlib.closing(chunks):
         while True:
             try:
-                stream, data = next(pieces)
-            except StopIteration as ended:
-                how: Streamed = ended.value
-                return how
+                stream, data = next(chunks)
+            except StopIteration as stop:
+                end: Streamed = stop.value
+                return end
             on_output(stream, data)
 
 
@@ -84,16 +83,19 @@ def streamed(
     deadline_s: float,
     environ: Mapping[str, str] | None = None,
     stdin: Path | None = None,
-) -> Generator[Piece, None, Streamed]:
-    """The pieces of output of ``run_streamed`` as they come, and its end. Closing the generator ends the command."""
+) -> Generator[OutputChunk, None, Streamed]:
+    """Run a command as ``run_streamed`` does, as a generator of its output that returns its end.
+
+    Closing the generator ends the command.
+    """
     token = secrets.token_hex(16)
     start = time.monotonic()
-    settings = scrubbed(os.environ, {PARENT_VARIABLE: str(os.getpid()), **(environ or {})})
-    with started(command, cwd=cwd, environ=settings, token=token, stdin=stdin) as (process, result):
-        watch = ProcessMonitor(process, result, token=token, until=start + deadline_s)
-        with contextlib.closing(watch.output()) as output:
+    scrubbed_environ = scrubbed(os.environ, {PARENT_VARIABLE: str(os.getpid()), **(environ or {})})
+    with started(command, cwd=cwd, environ=scrubbed_environ, token=token, stdin=stdin) as (process, result):
+        monitor = ProcessMonitor(process, result, token=token, until=start + deadline_s)
+        with contextlib.closing(monitor.output()) as output:
             for pipe, chunk in output:
-                if pipe != "result":  # a program returns nothing there: what it writes is dropped
+                if pipe != "result":  # a program has no result; its pipe is only drained
                     yield pipe, chunk
         returncode = process.wait()
-    return Streamed(returncode, watch.timed_out, time.monotonic() - start)
+    return Streamed(returncode, monitor.timed_out, time.monotonic() - start)

@@ -1,4 +1,4 @@
-"""A module of this package that is run in a process of its own."""
+"""A module of this package that runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What to run, and what a nursery may have ready for it.
+    """A module to run, and the modules that a fork server may import for it.
 
     Attributes:
         launcher: The interpreter, its options, and the script that starts a module by name.
-        module: The module that is run as ``__main__``.
+        module: The module that runs as ``__main__``.
         arguments: Its arguments.
-        preload: Modules that it imports before it runs anything that is not trusted. Where they are named, it may be
-            forked from a process that has imported them (see ``isolation.nursery``). None of them may read variables
-            that are this job's own (``isolation.nursery.likeness``), start threads, or initialise CUDA.
+        preload: Modules that it imports before it runs untrusted code. If there are any, the worker may be forked from
+            a process that has imported them (see ``isolation.fork_server``). None of them may read variables that
+            differ between jobs (``fork_server.compatibility``), start threads, or initialise CUDA.
     """
 
     launcher: tuple[str, ...]
@@ -25,5 +25,5 @@ class Worker:
 
     @property
     def command(self) -> list[str]:
-        """The command that runs it in a process that begins from nothing."""
+        """The command that runs it in a new process."""
         return [*self.launcher, self.module, *self.arguments]

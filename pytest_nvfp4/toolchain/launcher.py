@@ -36,7 +36,7 @@ def worker(
         module: Its full name.
         arguments: Its arguments.
         python: The interpreter.
-        preload: What a nursery may have imported for it.
+        preload: Modules that a fork server may import for it.
     """
     launcher = (str(python), "-P", str(BOOTSTRAP), str(PACKAGE))
     return Worker(launcher, module, tuple(map(str, arguments)), preload)

@@ -1,4 +1,4 @@
-"""Workers of the tests' own, and whether a nursery has them."""
+"""Fixtures that run small workers, forked from a fork server or started as plain processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.isolation import Outcome, Worker, run
-from pytest_nvfp4.isolation.nursery import NURSERIES, SWITCH
+from pytest_nvfp4.isolation.fork_server import FORK_SERVERS, SWITCH_VARIABLE
 from pytest_nvfp4.toolchain.launcher import worker
 from tests.waiting import LONGEST_S
 
@@ -19,7 +19,7 @@ PRELOAD = ("colorsys",)
 
 
 class Workers:
-    """Runs modules of a folder as workers."""
+    """Run modules of a folder as workers."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -30,14 +30,14 @@ class Workers:
         return worker("the_worker", *arguments, preload=preload)
 
     def run(
-        self, source: str, *arguments: str, preload: tuple[str, ...] = PRELOAD, nursery: bool = True, **options: object
+        self, source: str, *arguments: str, preload: tuple[str, ...] = PRELOAD, forked: bool = True, **options: object
     ) -> Outcome:
-        """How a worker ended; one without a nursery is started from nothing."""
+        """Run a worker, as a plain process unless ``forked``, and return its outcome."""
         module = self.module(source, *arguments, preload=preload)
-        return self.run_module(module, nursery=nursery, **options)
+        return self.run_module(module, forked=forked, **options)
 
-    def run_module(self, module: Worker, *, nursery: bool = True, **options: object) -> Outcome:
-        self._monkeypatch.setenv(SWITCH, str(int(nursery)))
+    def run_module(self, module: Worker, *, forked: bool = True, **options: object) -> Outcome:
+        self._monkeypatch.setenv(SWITCH_VARIABLE, str(int(forked)))
         environ = {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1", **options.pop("environ", {})}  # type: ignore[dict-item]
         options = {"cwd": self.folder, "deadline_s": LONGEST_S, "environ": environ, **options}
         return run(module, **options)  # type: ignore[arg-type]
@@ -45,14 +45,14 @@ class Workers:
 
 @pytest.fixture
 def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
-    """Workers; the nurseries of this test end with it."""
-    NURSERIES.close()
+    """Runner of workers; the fork servers of this test end with it."""
+    FORK_SERVERS.close()
     yield Workers(tmp_path, monkeypatch)
-    NURSERIES.close()
+    FORK_SERVERS.close()
 
 
-def parents(outcome: Outcome) -> bool:
-    """Whether a worker that printed its parent's number first was started from nothing."""
+def is_plain(outcome: Outcome) -> bool:
+    """Return whether a worker that printed its parent's number first was a plain process, not a forked one."""
     return int(outcome.stdout.text.split()[0]) == os.getpid()
 
 

@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_nvfp4.device.job import Job, KernelSpec
-from pytest_nvfp4.device.worker import device_info, offspring
+from pytest_nvfp4.device.worker import device_info
 from pytest_nvfp4.device.worker.audit import KernelAudit, trap_oracle
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import CudaMemory, DeviceMemory, DriverError, HostMemory
 from pytest_nvfp4.device.worker.tamper import TamperCheck, reaches_into
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.isolation.descent import adopt
+from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
 from pytest_nvfp4.isolation.limits import apply as apply_limits
+from pytest_nvfp4.isolation.prctl import become_subreaper
+from pytest_nvfp4.isolation.process_tree import kill_descendants
 from pytest_nvfp4.toolchain.cache import default_root
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.findings import from_exception
@@ -32,7 +34,6 @@ from pytest_nvfp4.toolchain.worker.startup import begin_imports, end_imports
 if TYPE_CHECKING:
     from pytest_nvfp4.device.worker.simulation import Simulation
 
-_RESULT_VARIABLE = "NVFP4_RESULT_FD"
 _COMPILED_VARIABLE = "NVFP4_COMPILED"
 
 
@@ -253,11 +254,11 @@ def _keep_temporary_files(folder: Path) -> None:
 
 def main() -> None:
     """Do the job named on the command line, and leave without running any of the kernel's exit handlers."""
-    events = Events(int(os.environ.pop(_RESULT_VARIABLE)))
+    events = Events(int(os.environ.pop(RESULT_VARIABLE)))
     leave = os._exit
     apply_limits(dict(os.environ))
-    adopt()
-    end_all = offspring.end_all
+    become_subreaper()
+    end_descendants = kill_descendants
     flush = [stream.flush for stream in (sys.stdout, sys.stderr)]
     try:
         _, file, folder, backend = [*sys.argv, "cuda"][:4]
@@ -278,7 +279,7 @@ def main() -> None:
         with contextlib.suppress(Exception):
             one()
     with contextlib.suppress(Exception):
-        end_all()
+        end_descendants()
     leave(0)
 
 

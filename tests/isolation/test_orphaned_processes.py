@@ -1,4 +1,4 @@
-"""What threw its mark away is found by descent, whether its worker ended, crashed or hung."""
+"""A process that cleared its environment is found as an orphan, whether its worker ended, crashed or hung."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.waiting import alive, far_enough, gone
 
 from .conftest import Workers
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no nurseries elsewhere")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no fork servers elsewhere")
 
 HIDES = """
 import os, subprocess, sys, time
@@ -29,21 +29,21 @@ ENDS = {"ends": "pass", "crashes": "os.abort()", "hangs": "time.sleep(600)"}
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_it_is_ended(workers: Workers, end: str) -> None:
+def test_it_is_killed(workers: Workers, end: str) -> None:
     source = HIDES.replace("{end}", ENDS[end])
     if end == "hangs":
         outcome = far_enough(
-            lambda deadline_s: workers.run(source, nursery=True, deadline_s=deadline_s), lambda it: it.stdout.text
+            lambda deadline_s: workers.run(source, forked=True, deadline_s=deadline_s), lambda it: it.stdout.text
         )
         assert outcome.timed_out
     else:
-        outcome = workers.run(source, nursery=True)
+        outcome = workers.run(source, forked=True)
     (pid,) = map(int, outcome.stdout.text.split())
     assert gone(pid)
 
 
-def test_without_a_nursery_it_would_be_lost(workers: Workers) -> None:
-    outcome = workers.run(HIDES.replace("{end}", "pass"), nursery=False)
+def test_without_a_fork_server_it_is_lost(workers: Workers) -> None:
+    outcome = workers.run(HIDES.replace("{end}", "pass"), forked=False)
     (pid,) = map(int, outcome.stdout.text.split())
     assert alive(pid)
     subprocess.run(["kill", "-9", str(pid)], check=True)

@@ -1,4 +1,4 @@
-"""End what a thread runs from another thread: an interrupt reaches only the main one."""
+"""Cancel what a thread runs from another thread; an interrupt reaches only the main thread."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _STOP: Final[ContextVar[threading.Event | None]] = ContextVar("nvfp4_stop", defa
 
 
 class StoppedError(RuntimeError):
-    """A process was ended before its end, because nobody wants its answer any more."""
+    """A process was killed before its end because its result is no longer needed."""
 
 
 @contextlib.contextmanager
 def stopped_by(event: threading.Event) -> Iterator[None]:
-    """Within, :func:`~pytest_nvfp4.isolation.run` of this thread ends with :class:`StoppedError` once this is set."""
+    """Make this thread's :func:`~pytest_nvfp4.isolation.run` raise :class:`StoppedError` once ``event`` is set."""
     token = _STOP.set(event)
     try:
         yield
@@ -26,7 +26,7 @@ def stopped_by(event: threading.Event) -> Iterator[None]:
 
 
 def check() -> None:
-    """Raise :class:`StoppedError` if this thread is to stop."""
+    """Raise :class:`StoppedError` if this thread was stopped."""
     event = _STOP.get()
     if event is not None and event.is_set():
-        raise StoppedError("ended before its end: the run is over")
+        raise StoppedError("killed before its end: the run is over")

@@ -1,20 +1,23 @@
+"""The descendants of a process are found and killed wherever they went."""
+
 from __future__ import annotations
 
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descent is read from /proc")
+from tests.waiting import alive
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process trees are read from /proc")
 
 HIDES = """
 import os, subprocess, sys, time
-from pytest_nvfp4.device.worker import offspring
-from pytest_nvfp4.isolation import descent
+from pytest_nvfp4.isolation.prctl import become_subreaper
+from pytest_nvfp4.isolation.process_tree import descendants, kill_descendants
 if sys.argv[1] == "adopts":
-    descent.adopt()
+    become_subreaper()
 away = subprocess.Popen(
     ["env", "-i", "setsid", "--fork", "sh", "-c", "sleep 60 >/dev/null & echo $!"],
     stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -23,17 +26,10 @@ hidden = int(away.stdout.readline())
 away.wait()
 plain = subprocess.Popen(["sleep", "60"]).pid
 if sys.argv[1] == "adopts":
-    assert {plain, hidden} <= set(descent.descendants(os.getpid()))
-offspring.end_all()
+    assert {plain, hidden} <= set(descendants(os.getpid()))
+kill_descendants()
 print(plain, hidden, flush=True)
 """
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):  # it ended before it was opened, or before it was read
-        return False
 
 
 def left(how: str) -> list[bool]:
@@ -48,9 +44,9 @@ def left(how: str) -> list[bool]:
     return found
 
 
-def test_what_left_the_group_and_its_environment_is_found_by_descent() -> None:
+def test_a_process_without_group_and_environment_is_found_as_a_descendant() -> None:
     assert left("adopts") == [False, False]
 
 
-def test_without_adopting_it_would_be_lost() -> None:
+def test_without_a_subreaper_it_is_lost() -> None:
     assert left("does not") == [False, True]

@@ -1,0 +1,65 @@
+"""Messages between a process that requests a child and a fork server.
+
+A request is a datagram of one byte with six descriptors: an anonymous file that holds the request as JSON, which may be
+larger than a datagram, and those that the child takes over. Reports about the child (``started=PID``,
+``refused=REASON``, ``ended=STATUS``) are JSON datagrams on a socket of its own; closing that socket ends the child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRequest:
+    """What a forked child receives from the process that requests it.
+
+    Attributes:
+        cwd: Working directory.
+        environ: Environment.
+        token: Process token.
+        stdin: Descriptor of its standard input.
+        result: Descriptor on which it returns its result.
+    """
+
+    cwd: Path
+    environ: Mapping[str, str]
+    token: str
+    stdin: int
+    result: int
+
+
+class Descriptors(NamedTuple):
+    """Descriptors that a child takes over: its standard streams, its result, and the socket for reports about it."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+    result: int
+    reports: int
+
+
+def send_report(reports: socket.socket, **report: int | str) -> None:
+    """Send a report, unless its receiver has ended."""
+    with contextlib.suppress(OSError):
+        reports.send(json.dumps(report).encode())
+
+
+def receive_report(reports: socket.socket, *, timeout_s: float) -> dict[str, Any] | None:
+    """Return the next report: None if none came in time, an empty one if the other side has ended."""
+    poll = select.poll()
+    poll.register(reports, select.POLLIN)
+    if not poll.poll(timeout_s * 1000):
+        return None
+    data = b""
+    with contextlib.suppress(ConnectionError):
+        data = reports.recv(1 << 16)
+    report: dict[str, Any] = json.loads(data) if data else {}
+    return report
