@@ -97,10 +97,7 @@ def jump(w: Warp, index: Bits, mask: int, places: tuple[int, ...], group: int, a
 def leave(w: Warp, mask: int, group: int, after: int) -> int:
     """Lanes exit; those of the group that do not go on after the instruction."""
     w.live &= ~mask
-    for unit in list(w.cta.units.values()):
-        exited = getattr(unit, "lanes_exited", None)
-        if exited is not None:
-            exited(w)
+    w.cta.call_units("lanes_exited", w)
     if mask == group:
         w.split([])
     else:

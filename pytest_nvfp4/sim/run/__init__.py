@@ -1,1 +1,1 @@
-"""Machines, launches, warps, and the order in which they run."""
+"""Machines, launches, warps, and their scheduling."""

@@ -1,9 +1,9 @@
-"""Schedules: when the work beside the warps (TMA, tcgen05, bulk copies) happens, and what else a device may choose.
+"""Schedules: when asynchronous work (TMA, tcgen05, bulk copies) completes, and other choices of a device.
 
-The eager schedule does work when it is issued. A lazy schedule lets it lie in queues, in order within a queue, and does
-it only when nothing else can go on. A random one draws everything from a seed: when work completes, which warp runs and
-for how long, the order of clusters and how many run at once, the elected lane, where TMEM is allocated. All are legal
-orders of the same program, and the same seed gives the same one.
+The eager schedule completes work at issue. The lazy schedule queues it, in order within a queue, and runs it only when
+no warp can run. The random schedule draws every choice from a seed: when work completes, which warp runs and for how
+long, the order of clusters and how many start together, the elected lane, the TMEM columns allocated. Each schedule is
+a legal order of the program, and a seed reproduces its run.
 """
 
 from __future__ import annotations
@@ -22,75 +22,75 @@ Action = Callable[[], None]
 
 
 class Asynchronous:
-    """The interface: units submit, the scheduler asks for one more step when it is stuck.
+    """Interface of a schedule: units submit work, and the scheduler requests steps when no warp can run.
 
     Attributes:
-        patient: False if a wait that may give up (``mbarrier.try_wait``) does so at once the first time that it does
-            not hold, which is legal however long its time limit.
+        patient: Whether ``mbarrier.try_wait`` waits. If False, it returns False at once the first time that its phase
+            is incomplete, which is legal for any time limit.
     """
 
     patient = True
     shuffles = False
-    """Whether the scheduler asks what to do next; else warps run one after the other."""
+    """Whether the scheduler calls ``between_turns``, ``turn`` and ``pick``; else warps run in queue order."""
     elected_lane: int | None = None
-    """The lane that ``elect.sync`` elects where it may choose."""
+    """Lane that ``elect.sync`` elects if it is a member; None for the lowest."""
 
     def between_turns(self) -> None:
-        """Do what should happen before the next warp runs."""
+        """Complete work before the next warp runs."""
 
     def turn(self, ready: Sequence[Warp]) -> int:  # noqa: ARG002
-        """Which of the warps that can run is next."""
+        """Return the position of the next warp to run."""
         return 0
 
     def pick(self, count: int) -> int:  # noqa: ARG002
-        """Which of ``count`` possibilities a device would take, where it may take any."""
+        """Return one of ``count`` possibilities where a device may take any."""
         return 0
 
     def blocks(self, most: int, warp: Warp) -> int:  # noqa: ARG002
-        """How many blocks of code a warp runs before it is another's turn."""
+        """Return how many basic blocks a warp runs in its turn."""
         return most
 
     def clusters(self, numbers: Sequence[int]) -> Sequence[int]:
-        """The order in which clusters start."""
+        """Return the order in which clusters start."""
         return numbers
 
     def together(self) -> int:
-        """How many clusters start at once."""
+        """Return how many clusters start together."""
         return 1
 
     def submit(self, queue: Hashable, action: Action, *, what: str = "") -> None:
-        """Take on work. Actions of the same queue happen in the order of their submission."""
+        """Accept work. Actions of one queue run in the order of their submission."""
         raise NotImplementedError
 
     def step(self) -> bool:
-        """Do one piece of waiting work; False if there is none."""
+        """Run one queued action; return False if there is none."""
         return False
 
 
 class Eager(Asynchronous):
-    """Everything happens when it is issued."""
+    """Schedule that runs work when it is issued."""
 
     def submit(self, queue: Hashable, action: Action, *, what: str = "") -> None:  # noqa: ARG002
-        """Do it now."""
+        """Run the action."""
         action()
 
 
 class Lazy(Asynchronous):
-    """Everything happens as late as it can: when no warp can run, the youngest queue goes first."""
+    """Schedule that runs work as late as possible: when no warp can run, youngest queue first."""
 
     def __init__(self, *, patient: bool = True) -> None:
         self.patient = patient
         self._queues: dict[Hashable, deque[Action]] = {}
 
     def submit(self, queue: Hashable, action: Action, *, what: str = "") -> None:  # noqa: ARG002
-        """Put it at the end of its queue."""
+        """Append the action to its queue."""
         self._queues.setdefault(queue, deque()).append(action)
 
     def step(self) -> bool:
-        """Do the first action of the youngest queue."""
+        """Run the first action of the next queue."""
         if not self._queues:
             return False
-        queue = next(reversed(self._queues))
+        queue = self._next_queue()
         actions = self._queues[queue]
         action = actions.popleft()
         if not actions:
@@ -98,14 +98,17 @@ class Lazy(Asynchronous):
         action()
         return True
 
+    def _next_queue(self) -> Hashable:
+        return next(reversed(self._queues))
+
 
 class Late(Eager):
-    """Everything happens when it is issued, but some warps of each CTA run only when no other can.
+    """Schedule that runs work when it is issued, and some warps of each CTA only when no other warp can run.
 
-    A reader that does not wait for its writer then comes after it, which shows whom it did not wait for.
+    A reader that does not wait for its writer then reads after the write, which shows the writer it did not wait for.
 
     Args:
-        warps: Their numbers in the CTA.
+        warps: Warp numbers in the CTA.
     """
 
     shuffles = True
@@ -114,81 +117,64 @@ class Late(Eager):
         self.warps = frozenset(warps)
 
     def turn(self, ready: Sequence[Warp]) -> int:
-        """The first that is not late, if there is one."""
+        """Return the position of the first warp that is not late, if there is one."""
         return next((place for place, warp in enumerate(ready) if warp.index not in self.warps), 0)
 
     def blocks(self, most: int, warp: Warp) -> int:
-        """A late warp gives way at once to what it has let go on."""
+        """Return 1 for a late warp, so that a warp which it wakes runs next."""
         return 1 if warp.index in self.warps else most
 
 
-class Random(Asynchronous):
-    """Everything that a device may choose is drawn from a seed.
-
-    Args:
-        seed: Any number; the same one repeats the run.
-    """
+class Random(Lazy):
+    """Schedule that draws every choice from a seed."""
 
     shuffles = True
 
     def __init__(self, seed: int) -> None:
+        super().__init__()
         self.seed = seed
         self._random = random.Random(seed)
-        self._queues: dict[Hashable, deque[Action]] = {}
         self._haste = self._random.choice((0.05, 0.3, 0.7))
         self._slices = self._random.choice(((1, 4), (1, 40), (1, 400), (4000,)))
         self.elected_lane = self._random.randrange(32)
 
-    def submit(self, queue: Hashable, action: Action, *, what: str = "") -> None:  # noqa: ARG002
-        """Put it at the end of its queue."""
-        self._queues.setdefault(queue, deque()).append(action)
-
-    def step(self) -> bool:
-        """Do the first action of some queue."""
-        if not self._queues:
-            return False
+    def _next_queue(self) -> Hashable:
         queues = list(self._queues)
-        queue = queues[self._random.randrange(len(queues))]
-        actions = self._queues[queue]
-        action = actions.popleft()
-        if not actions:
-            del self._queues[queue]
-        action()
-        return True
+        return queues[self._random.randrange(len(queues))]
 
     def between_turns(self) -> None:
-        """Complete some of the work, or none."""
+        """Run a random number of queued actions, possibly none."""
         while self._random.random() < self._haste and self.step():
             pass
 
     def turn(self, ready: Sequence[Warp]) -> int:
-        """Any."""
+        """Return any position."""
         return self._random.randrange(len(ready))
 
     def pick(self, count: int) -> int:
-        """Any."""
+        """Return any possibility."""
         return self._random.randrange(count)
 
     def blocks(self, most: int, warp: Warp) -> int:  # noqa: ARG002
-        """Few or many."""
+        """Return a random number of blocks."""
         return min(most, self._random.randint(self._slices[0], self._slices[-1]))
 
     def clusters(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Any order."""
+        """Return any order."""
         shuffled = list(numbers)
         self._random.shuffle(shuffled)
         return shuffled
 
     def together(self) -> int:
-        """A few."""
+        """Return 1 to 4 clusters."""
         return self._random.randint(1, 4)
 
 
 def schedule(name: str | int) -> Asynchronous:
-    """The schedule of a name: ``eager``, ``lazy``, ``late-0-3`` (warps 0 and 3 are), or the seed of a random one.
+    """Return a schedule by name: ``eager``, ``lazy``, ``late-0-3`` (late warps 0 and 3), or the seed of a random one.
 
     Raises:
-        ValueError: no such name.
+        ValueError: the name is none of these.
     """
     if name == "eager":
         return Eager()

@@ -1,9 +1,9 @@
-"""How often Python looks for garbage cycles while a grid runs.
+"""Frequency of Python's garbage collection while a grid runs.
 
-By default it looks after every 700 allocations, again and again through the CTAs that run, and sometimes through the
-whole process, which holds torch and a compiler: 8 % of the time of a large launch (352 CTAs, measured on a CPU). Ended
-clusters are taken apart when they end (``Cluster.dissolve``), so that little is left to find: here it looks seldom, and
-never at what was there before the launch.
+By default the collector runs after every 700 allocations and scans the running CTAs, and sometimes the whole process
+with torch and a compiler: 8 % of the time of a large launch (352 CTAs, measured on a CPU). ``Cluster.dissolve`` breaks
+the cycles of an ended cluster, so little garbage is left: the collector runs seldom here, and objects from before the
+launch are frozen.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 __all__ = ["seldom"]
 
 _ALLOCATIONS = 50_000
-"""Net allocations of containers between two looks."""
+"""Net allocations of containers between two collections."""
 
 
 @contextlib.contextmanager
 def seldom() -> Iterator[None]:
-    """Look for cycles seldom inside, and as before afterwards. Does nothing where collection is switched off."""
+    """Reduce the frequency of garbage collection inside the context. Does nothing if collection is disabled."""
     if not gc.isenabled():
         yield
         return

@@ -1,4 +1,4 @@
-"""A CTA and its cluster: what their warps share."""
+"""CTAs and clusters."""
 
 from __future__ import annotations
 
@@ -27,39 +27,33 @@ class Cluster(HasUnits):
         self.index = index
         self.shape = shape
         self.ctas: list[Cta] = []
-        """By rank (``%cluster_ctarank``: x fastest)."""
+        """CTAs by rank (``%cluster_ctarank``: x fastest)."""
 
     def dissolve(self) -> None:
-        """Cut the ties between the parts of an ended cluster, so that its memory is free at once.
+        """Break the reference cycles of an ended cluster, so that its memory is freed at once.
 
-        Nothing may be under way any more, and nobody may ask about it later. A unit of a CTA with a method
-        ``dissolve()`` has it called.
+        No work may be in flight, and no code may use the cluster afterwards.
         """
         for cta in self.ctas:
-            for unit in cta.units.values():
-                let_go = getattr(unit, "dissolve", None)
-                if let_go is not None:
-                    let_go()
+            cta.call_units("dissolve")
             for warp in cta.warps:
                 warp.units.clear()
                 warp.groups.clear()
-                del warp.current  # its group knows the warp
+                del warp.current  # a group refers to its warp
             cta.units.clear()
             cta.warps.clear()
-            del cta.shared  # the launch may go on to know the CTA, as the one that changed a tensor map
+            del cta.shared  # the launch may keep a reference to the CTA, as the writer of a tensor map
         self.units.clear()
         self.ctas.clear()
 
 
 class Cta(HasUnits):
-    """One CTA. A unit of its own with a method ``at_exit()`` has it called when its last warp has ended.
+    """One CTA.
 
     Attributes:
-        launch: The grid it belongs to; ``launch.machine`` is the device.
-        cluster, rank: Its cluster and its number there.
+        launch: Its grid; ``launch.machine`` is the device.
+        cluster, rank: Its cluster and its rank there.
         index, place: ``%ctaid`` and ``%cluster_ctaid``.
-        shared: Its shared memory.
-        warps: Its warps.
     """
 
     def __init__(
@@ -75,16 +69,16 @@ class Cta(HasUnits):
         self.shared = SharedMemory(shared_bytes, rank=rank)
         self.warps: list[Warp] = []
         self.exited = 0
-        """Warps that have ended."""
+        """Number of warps that have ended."""
 
     @property
     def linear(self) -> int:
-        """Number in the grid, x fastest."""
+        """Linear index in the grid, x fastest."""
         x, y, _ = self.launch.shape
         return self.index[0] + x * (self.index[1] + y * self.index[2])
 
     def peer(self, rank: int, *, what: str) -> Cta:
-        """The CTA of a rank in the cluster. Raises Fault if there is none, or if it has exited."""
+        """Return the CTA of a rank in the cluster. Raises Fault if there is none, or if it has exited."""
         ctas = self.cluster.ctas
         if not 0 <= rank < len(ctas):
             raise Fault("cluster", f"{what}: CTA rank {rank} of a cluster of {len(ctas)}")
@@ -93,10 +87,11 @@ class Cta(HasUnits):
             raise Fault(
                 "cluster",
                 f"{what}: shared memory of CTA rank {rank}, which has exited",
-                hint="a CTA must stay until its peers have stopped using its shared memory (barrier.cluster)",
+                # PTX ISA, "mapa" and "barrier.cluster": shared memory of a CTA lives as long as the CTA.
+                hint="a CTA must not exit before its peers have finished with its shared memory (barrier.cluster)",
             )
         return other
 
     def owner_of(self, address: int, *, what: str) -> Cta:
-        """The CTA whose shared memory a shared::cluster address names. Raises Fault."""
+        """Return the CTA whose shared memory contains a shared::cluster address. Raises Fault."""
         return self.peer(address >> RANK_SHIFT, what=what)

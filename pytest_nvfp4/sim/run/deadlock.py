@@ -1,9 +1,9 @@
-"""The report of a deadlock: which wait to look at first, every warp, where it is, and what it waits for.
+"""Report of a deadlock: the wait that most likely causes it, and the place and wait of every warp.
 
-Most warps of a deadlock wait because another one does. The wait to look at first is chosen by what can be seen of it
-(``Waitable.suspicion``): bytes that do not add up, then a phase that some have arrived at and others have not, then one
-that nobody has arrived at, then everything else. Among equals it is the one whose warp would next load data, then the
-one whose warp would next arrive somewhere: those that wait downstream of them are victims.
+Most warps of a deadlock wait because another warp does. The likely cause is ranked by the state of the awaited object
+(``Waitable.suspicion``): byte counts that do not match, then a phase with some but not all arrivals, then a phase
+without arrivals, then everything else. Ties go to the warp whose next operation is a load, then to the one whose next
+operation is an arrival, because warps downstream of these wait for them.
 """
 
 from __future__ import annotations
@@ -24,59 +24,58 @@ if TYPE_CHECKING:
 __all__ = ["deadlock"]
 
 _CTAS = 4
-"""CTAs that are told of in full."""
-_LEAST = 3
-"""Suspicion of what says nothing of itself."""
-_LOOK = 400
-"""Instructions behind a wait that are looked through for what the warp would do next."""
+"""Groups of CTAs with equal waits that are reported in full."""
+_DEFAULT_SUSPICION = 3
+_LOOKAHEAD = 400
+"""Instructions after a wait that are searched for the warp's next operation."""
 _LOADS = ("cp.async.", "cp.reduce.", "mbarrier.arrive.expect_tx", "mbarrier.expect_tx")
 _ARRIVES = ("tcgen05.commit", "mbarrier.arrive", "tcgen05.mma", "wgmma.mma_async")
 
 
 @dataclass(frozen=True, slots=True)
-class _Stuck:
-    """Lanes of a warp that cannot go on, and why."""
+class _Blocked:
+    """Lanes of a warp that cannot continue, the reason, and their rank as the cause (lowest is likeliest)."""
 
     warp: Warp
     group: Group
     lanes: str
-    what: str
+    reason: str
     rank: tuple[int, int]
 
 
 def deadlock(scheduler: Scheduler) -> Fault:
-    """Why nothing can go on. The place is that of the wait to look at first."""
+    """Return the fault of a deadlock. Its place is that of the likeliest cause."""
     grid = scheduler.grid
     ctas = [cta for cluster in scheduler.resident for cta in cluster.ctas if cta.exited < len(cta.warps)]
-    found: list[_Stuck] = []
+    all_blocked: list[_Blocked] = []
     notes: list[str] = []
-    alike: dict[tuple[str, ...], list[Cta]] = {}
+    by_lines: dict[tuple[str, ...], list[Cta]] = {}
     for cta in ctas:
-        stuck = list(_stuck(scheduler, cta))
-        found.extend(stuck)
-        alike.setdefault(tuple(_told(scheduler, cta, stuck)), []).append(cta)
-    told = 0
-    for lines, those in list(alike.items())[:_CTAS]:
-        told += len(those)
-        notes += [f"CTA {those[0].index} {line}" for line in lines]
-        if len(those) > 1:
-            others = ", ".join(str(cta.index) for cta in those[1 : 1 + _CTAS])
-            more = f" and {len(those) - 1 - _CTAS} more" if len(those) - 1 > _CTAS else ""
+        blocked = list(_blocked(scheduler, cta))
+        all_blocked.extend(blocked)
+        by_lines.setdefault(tuple(_lines(scheduler, cta, blocked)), []).append(cta)
+    listed = 0
+    for lines, alike in list(by_lines.items())[:_CTAS]:
+        listed += len(alike)
+        notes += [f"CTA {alike[0].index} {line}" for line in lines]
+        if len(alike) > 1:
+            others = ", ".join(str(cta.index) for cta in alike[1 : 1 + _CTAS])
+            more = f" and {len(alike) - 1 - _CTAS} more" if len(alike) - 1 > _CTAS else ""
             notes.append(f"the same in CTA {others}{more}")
-    if told < len(ctas):
-        notes.append(f"and {len(ctas) - told} more CTAs")
+    if listed < len(ctas):
+        notes.append(f"and {len(ctas) - listed} more CTAs")
     waiting = grid.clusters_left
     if waiting:
         notes.append(f"{waiting} clusters have not started: {grid.capacity} CTAs fit on the device at once")
-    message = f"no warp can go on in {len(ctas)} CTA{'s' if len(ctas) > 1 else ''}"
-    first = min(found, key=lambda one: one.rank) if found else None
+    message = f"no warp can continue in {len(ctas)} CTA{'s' if len(ctas) > 1 else ''}"
+    first = min(all_blocked, key=lambda blocked: blocked.rank) if all_blocked else None
     if first is not None:
-        message += f"; look first at warp {first.warp.index} of CTA {first.warp.cta.index}, which {first.what}"
+        message += f"; look first at warp {first.warp.index} of CTA {first.warp.cta.index}, which {first.reason}"
     fault = Fault(
         "deadlock",
         message,
-        hint="look at what each warp waits for: a missing arrive, a wrong phase or count, or an expect_tx that no copy "
-        "meets",
+        hint="check what each warp waits for: a missing arrive, a wrong phase or count, or an expect_tx without a copy "
+        "of as many bytes",
         notes=tuple(notes),
     )
     if first is not None:
@@ -84,46 +83,46 @@ def deadlock(scheduler: Scheduler) -> Fault:
     return fault
 
 
-def _stuck(scheduler: Scheduler, cta: Cta) -> Iterator[_Stuck]:
+def _blocked(scheduler: Scheduler, cta: Cta) -> Iterator[_Blocked]:
     spinning = set(scheduler.spinning)
     code = scheduler.grid.kernel.instructions
     for warp in cta.warps:
         for group in sorted(warp.groups, key=lambda g: g.pc):
-            suspicion = _LEAST
+            suspicion = _DEFAULT_SUSPICION
             if group.waiting is not None:
-                what = f"waits for {group.waiting.waiting_for()}"
-                suspect = getattr(group.waiting, "suspicion", None)
-                suspicion = _LEAST if suspect is None else suspect()
+                reason = f"waits for {group.waiting.waiting_for()}"
+                suspicion = getattr(group.waiting, "suspicion", lambda: _DEFAULT_SUSPICION)()
             elif warp in spinning:
-                what = "reads memory again and again that nobody changes"
+                reason = "spins on memory that no other warp changes"
             else:
-                what = "can run"
-                suspicion = _LEAST + 1
+                reason = "can run"
+                suspicion = _DEFAULT_SUSPICION + 1
             lanes = "" if group.mask == warp.live else f" lanes {group.mask:#010x}"
-            yield _Stuck(warp, group, lanes, what, (suspicion, _next(code, group.pc)))
+            yield _Blocked(warp, group, lanes, reason, (suspicion, _next(code, group.pc)))
 
 
-def _told(scheduler: Scheduler, cta: Cta, stuck: list[_Stuck]) -> Iterator[str]:
-    """A line for warps that are at one place and wait for one thing, without the CTA."""
-    lines: dict[str, list[int]] = {}
+def _lines(scheduler: Scheduler, cta: Cta, blocked: list[_Blocked]) -> Iterator[str]:
+    """Yield one line for all warps with the same place and reason; a line does not name the CTA."""
+    warps: dict[str, list[int]] = {}
     order: list[tuple[int, str, str]] = []
-    for one in stuck:
-        text = f"at {_say(scheduler, one.group.pc)} {one.what}"
-        if one.lanes:
-            order.append((one.warp.index, f"warp {one.warp.index}{one.lanes}", text))
-        elif text in lines:
-            lines[text].append(one.warp.index)
+    for entry in blocked:
+        index = entry.warp.index
+        text = f"at {_place(scheduler, entry.group.pc)} {entry.reason}"
+        if entry.lanes:
+            order.append((index, f"warp {index}{entry.lanes}", text))
+        elif text in warps:
+            warps[text].append(index)
         else:
-            lines[text] = [one.warp.index]
-            order.append((one.warp.index, "", text))
+            warps[text] = [index]
+            order.append((index, "", text))
     ended = [warp.index for warp in cta.warps if not warp.groups]
-    for _, who, text in sorted(order):
-        yield f"{who or _warps(lines[text])} {text}"
+    for _, part, text in sorted(order):
+        yield f"{part or _warps(warps[text])} {text}"
     if ended:
         yield f"{_warps(ended)} {'has' if len(ended) == 1 else 'have'} ended"
 
 
-def _say(scheduler: Scheduler, at: int) -> str:
+def _place(scheduler: Scheduler, at: int) -> str:
     code = scheduler.grid.kernel.instructions
     return f"{quoted(code[at])} ({code[at].opcode})" if at < len(code) else "the end of the kernel"
 
@@ -137,9 +136,9 @@ def _warps(numbers: list[int]) -> str:
 
 
 def _next(code: tuple[Instruction, ...], at: int) -> int:
-    """What stands behind a wait, before the next one: 0 for copies, 1 for an arrival or an MMA, 2 for neither."""
+    """Return the kind of operation between a wait and the next one: 0 for a copy, 1 for an arrival or MMA, else 2."""
     best = 2
-    for instruction in code[at + 1 : at + 1 + _LOOK]:
+    for instruction in code[at + 1 : at + 1 + _LOOKAHEAD]:
         opcode = instruction.opcode
         if opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait", "bar.", "barrier.")):
             break

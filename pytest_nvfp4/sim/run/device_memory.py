@@ -1,4 +1,4 @@
-"""The simulated device's allocations: each its own mapping with guards around it, and a region by name."""
+"""Allocations of the simulated device: each has a mapping of its own and a named region."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["SimulatedMemory"]
 
 
 class SimulatedMemory:
-    """What torch's and the driver's stand-ins allocate from (``driver.memory.DeviceMemory``)."""
+    """Allocator of the stand-ins for torch and the driver (implements ``driver.memory.DeviceMemory``)."""
 
     def __init__(self, memory: GlobalMemory) -> None:
         self._memory = memory
@@ -24,7 +24,7 @@ class SimulatedMemory:
         self._count = 0
 
     def allocate(self, size: int) -> int:
-        """Reserve ``size`` bytes, filled with ``POISON``, at a multiple of ``ALIGN``."""
+        """Allocate ``size`` bytes, filled with ``POISON``, at a multiple of ``ALIGN``."""
         name = f"device allocation {self._count} of {size} bytes"
         self._count += 1
         address = self._arena.allocate(size, name=name, align=ALIGN)
@@ -37,7 +37,7 @@ class SimulatedMemory:
         """Release an allocation; null is allowed.
 
         Raises:
-            HostSideError: the address is not a live allocation's.
+            HostSideError: no live allocation starts at the address.
         """
         if not address:
             return
@@ -58,17 +58,15 @@ class SimulatedMemory:
         size: int | None = None,
         writable: bool = True,
     ) -> Region:
-        """Give the allocation at an address a name, and its bytes a description in the user's terms.
+        """Name the allocation that starts at an address, and describe its bytes in the user's terms.
 
         Args:
-            address: Where the allocation starts.
-            name: What to call it.
-            describe: From a byte offset (counted from ``start``) to what lies there.
-            start, size: Cut it to these bytes: what lies before and after is nobody's from then on.
+            describe: Returns the description of a byte offset from ``start``.
+            start, size: Bytes that kernels may access; an access to the rest of the allocation is out of bounds.
             writable: Whether kernels may write it.
 
         Raises:
-            HostSideError: no allocation starts there, or it is smaller than that.
+            HostSideError: no allocation starts there, or it is smaller.
         """
         old = self._regions.get(address)
         if old is None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import lanes
 from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.memory.coverage import merge
-from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.memory.globals import Coverage, Region
 from pytest_nvfp4.sim.run.cta import Cluster, Cta, Dim3
 from pytest_nvfp4.sim.run.source import place_of
 from pytest_nvfp4.sim.run.units import HasUnits
@@ -27,7 +29,35 @@ if TYPE_CHECKING:
 __all__ = ["PRINTED_MOST", "Grid"]
 
 PRINTED_MOST = 1 << 20
-"""Characters that are kept of what a launch prints, in each of its processes."""
+"""Largest number of printed characters stored, in each process of a launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRegion:
+    """Owners and conflicts of a watched region (see ``memory.coverage``), which starts at ``start``."""
+
+    start: int
+    owner: NDArray[np.int32]
+    coverage: Coverage
+
+
+@dataclass(frozen=True, slots=True)
+class GridPart:
+    """Result of a forked process that ran some of a launch's clusters.
+
+    Attributes:
+        units: Results of the launch's units by class, for those with a method ``part``.
+        fault: The fault that stopped the process, as a finding.
+        unsupported: Whether that fault is ``Unsupported``.
+    """
+
+    counters: Counter[str]
+    findings: list[Finding]
+    output: list[str]
+    units: dict[type, Any]
+    written: list[WrittenRegion]
+    fault: Finding | None
+    unsupported: bool
 
 
 class Grid(HasUnits):
@@ -40,7 +70,7 @@ class Grid(HasUnits):
         block: Block dimensions in threads.
         cluster: Cluster dimensions in CTAs.
         dynamic_shared: Bytes of dynamic shared memory.
-        parameters: The bytes of each kernel parameter, in order.
+        parameters: Bytes of each kernel parameter, in order.
         ordinal: Number of the launch.
 
     Raises:
@@ -78,7 +108,7 @@ class Grid(HasUnits):
         self.counting = False
         self._check(parameters)
         self.shared_bytes = program.shared.static + dynamic_shared
-        self._kept: list[Any] = []
+        self._buffers: list[Any] = []
         self.parameters = self._pack(parameters)
         self._regions: list[Region] = []
         self.parameter_address = self._place(self.parameters, "the kernel's parameters", align=128, writable=False)
@@ -99,13 +129,19 @@ class Grid(HasUnits):
         sizes = [p.size for p in kernel.parameters]
         if [len(p) for p in parameters] != sizes:
             raise Fault(
-                "launch", f"{kernel.name} takes parameters of {sizes} bytes, and got {[len(p) for p in parameters]}"
+                "launch",
+                f"{kernel.name} has parameters of {sizes} bytes, but the launch has {[len(p) for p in parameters]}",
             )
         if kernel.required_threads is not None and kernel.required_threads != self.block:
-            raise Fault("launch", f"{kernel.name} requires {kernel.required_threads} threads, and got {self.block}")
+            raise Fault(
+                "launch",
+                f"{kernel.name} requires {kernel.required_threads} threads, but the launch has {self.block}",
+            )
         if kernel.required_cluster is not None and kernel.required_cluster != self.cluster_shape:
             raise Fault(
-                "launch", f"{kernel.name} requires clusters of {kernel.required_cluster}, and got {self.cluster_shape}"
+                "launch",
+                f"{kernel.name} requires clusters of {kernel.required_cluster}, but the launch has "
+                f"{self.cluster_shape}",
             )
         for axis in range(3):
             if self.shape[axis] % self.cluster_shape[axis]:
@@ -116,7 +152,8 @@ class Grid(HasUnits):
         if self.program.shared.static + self.dynamic_shared > most:
             raise Fault(
                 "launch",
-                f"{self.program.shared.static + self.dynamic_shared} bytes of shared memory, and a CTA can have {most}",
+                f"{self.program.shared.static + self.dynamic_shared} bytes of shared memory, but a CTA has at most "
+                f"{most}",
             )
 
     @property
@@ -131,12 +168,12 @@ class Grid(HasUnits):
 
     @property
     def clusters_left(self) -> int:
-        """Clusters that have not started."""
+        """Number of clusters that have not started."""
         return self._left
 
     @property
     def capacity(self) -> int:
-        """CTAs that are resident at once at most: SMs times CTAs an SM, by shared memory and threads."""
+        """Largest number of resident CTAs: SMs times CTAs per SM, limited by shared memory, threads and blocks."""
         model = self.machine.model
         x, y, z = self.block
         by_shared = model.smem_per_sm // (self.shared_bytes + model.smem_reserved_per_block)
@@ -145,10 +182,11 @@ class Grid(HasUnits):
 
     @property
     def started_together(self) -> int:
-        """Clusters that are started before any runs: half of them, where the kernel takes clusters off the queue.
+        """Number of clusters that start before any runs: half of them, if the kernel uses cluster launch control.
 
-        Which of them still wait when it asks is up to the device's other work, so any number is legal; with half of
-        them both answers occur, and CTAs run beside each other as they do on a device. Other kernels start one by one.
+        How many clusters are still queued at a ``try_cancel`` depends on the device's other work, so any number is
+        legal. With half of them, requests both succeed and fail, and CTAs run concurrently as on a device. The clusters
+        of other kernels start one by one.
         """
         if not any(instruction.root == "clusterlaunchcontrol" for instruction in self.kernel.instructions):
             return 1
@@ -156,7 +194,7 @@ class Grid(HasUnits):
         return max(1, min(self.capacity // (x * y * z), -(-self._left // 2)))
 
     def sm_of(self, cta: Cta) -> int:
-        """``%smid``: any answer is legal; the linear CTA modulo the number of SMs."""
+        """Return ``%smid``: the linear CTA modulo the number of SMs. Any value is legal."""
         return cta.linear % self.machine.model.sm_count
 
     # ---- clusters ------------------------------------------------------------------------------------------------
@@ -166,7 +204,7 @@ class Grid(HasUnits):
         return number % x, number // x % y, number // (x * y)
 
     def next_cluster(self, scheduler: Scheduler) -> Cluster | None:
-        """Start the next cluster of the grid; None if all have started or were cancelled."""
+        """Start the next cluster of the grid, or return None if all have started or were cancelled."""
         number = next(self._order, None)
         if number is None:
             return None
@@ -186,7 +224,7 @@ class Grid(HasUnits):
         return cluster
 
     def cancel_next(self) -> Dim3 | None:
-        """Take the next cluster off the queue, as cluster launch control does; its first CTA's index, or None."""
+        """Cancel the next queued cluster (cluster launch control); return the index of its first CTA, or None."""
         number = next(self._order, None)
         if number is None:
             return None
@@ -207,12 +245,12 @@ class Grid(HasUnits):
         memory = ctypes.create_string_buffer(size + 2 * align)
         start = -(-ctypes.addressof(memory) // align) * align
         ctypes.memmove(start, data, len(data))
-        self._kept.append(memory)
+        self._buffers.append(memory)
         self._regions.append(self.machine.memory.add(Region(name, start, size, writable)))
         return start
 
     def close(self) -> None:
-        """Forget the launch's own regions."""
+        """Remove the launch's own regions."""
         for region in self._regions:
             self.machine.memory.remove(region)
         self._regions.clear()
@@ -220,7 +258,7 @@ class Grid(HasUnits):
     # ---- findings ------------------------------------------------------------------------------------------------
 
     def where(self, warp: Warp, at: int | None, *, mask: int | None = None) -> Where:
-        """A place, in full."""
+        """Return the place of an instruction that a warp executes."""
         instruction = self.kernel.instructions[at] if at is not None and at < len(self.kernel.instructions) else None
         group = warp.current.mask if mask is None else mask
         return Where(
@@ -235,20 +273,22 @@ class Grid(HasUnits):
         )
 
     def where_cta(self, cta: Cta) -> Where:
-        """A CTA as a place."""
+        """Return a CTA as a place."""
         return Where(kernel=self.kernel.name, cta=cta.index)
 
-    def say(self, at: int) -> str:
-        """An instruction in words: the user's line first."""
+    def place(self, at: int) -> str:
+        """Describe an instruction: the source line and the opcode."""
         if at >= len(self.kernel.instructions):
             return "the end of the kernel"
         instruction = self.kernel.instructions[at]
         return f"{place_of(instruction)} ({instruction.opcode})"
 
-    def report(self, kind: str, message: str, *, hint: str = "", where: Where | None = None) -> None:
-        """Note a finding that does not stop the kernel; the same at the same instruction is noted once.
+    say = place
 
-        ``where`` is the place, if it is not that of the instruction that runs.
+    def report(self, kind: str, message: str, *, hint: str = "", where: Where | None = None) -> None:
+        """Record a finding that does not stop the kernel, once for each kind and instruction.
+
+        ``where`` is the place, if it is not that of the running instruction.
         """
         scheduler = self._scheduler
         warp = scheduler.running if scheduler is not None else None
@@ -262,7 +302,7 @@ class Grid(HasUnits):
         self.findings.append(Finding(kind, message, hint=hint, where=where))
 
     def printed(self, text: str) -> None:
-        """Take what the kernel printed; what comes after the first mebibyte (a device's buffer has one) is left out."""
+        """Store text that the kernel printed, up to 1 MiB (the default size of a device's printf buffer)."""
         left = PRINTED_MOST - self._printed
         self._printed += len(text)
         if len(text) <= left:
@@ -274,97 +314,86 @@ class Grid(HasUnits):
     _scheduler: Scheduler | None = None
 
     def run(self) -> None:
-        """Run the grid to its end. Raises Fault."""
+        """Run all clusters of the grid. Raises Fault."""
         self.run_part()
         self.finish()
 
     def run_part(self) -> None:
-        """Run the clusters that are on the list (see ``limit_to``). Raises Fault."""
+        """Run the selected clusters (see ``limit_to``). Raises Fault."""
         from pytest_nvfp4.sim.run.scheduler import Scheduler
 
         self._scheduler = Scheduler(self, self.program)
         try:
-            # Overflow to infinity and NaN are results here, not accidents.
+            # Kernels may compute infinities and NaN, so numpy's warnings about them are disabled.
             with np.errstate(all="ignore"):
                 self._scheduler.run()
         finally:
             self._scheduler = None
 
     def finish(self) -> None:
-        """Let the launch's units judge what they have seen, once all clusters have ended."""
-        for unit in self.units.values():
-            at_exit = getattr(unit, "at_exit", None)
-            if at_exit is not None:
-                at_exit()
+        """Run the final checks of the launch's units, after all clusters have ended."""
+        self.call_units("at_exit")
 
     # ---- several processes ---------------------------------------------------------------------------------------
 
     def limit_to(self, clusters: range) -> None:
-        """From now on start only these clusters, by number."""
+        """Select the clusters to start, by number."""
         self._order = iter(clusters)
         self._left = len(clusters)
 
     def begin_part(self) -> None:
-        """In a forked process: count from nothing, for the parent to add."""
+        """Reset all results in a forked process, so that the parent can add them to its own."""
         self.counters = Counter()
         self.findings = []
         self.output = []
         self._printed = 0
         for region in self._watched():
             region.watch(region.owner_bytes)
-        for unit in self.units.values():
-            begin = getattr(unit, "begin_part", None)
-            if begin is not None:
-                begin()
+        self.call_units("begin_part")
 
-    def part(self, fault: Fault | None) -> dict[str, Any]:
-        """What a forked process has to tell: plain values. A launch's unit with ``part`` adds its own."""
-        units = {}
-        for kind, unit in self.units.items():
-            tell = getattr(unit, "part", None)
-            if tell is not None:
-                units[kind] = tell()
-        told = None if fault is None else (fault.finding(), isinstance(fault, Unsupported))
-        return {
-            "counters": self.counters,
-            "findings": self.findings,
-            "output": self.output,
-            "units": units,
-            "written": [(region.start, region.owner, region.coverage) for region in self._watched()],
-            "fault": told,
-        }
+    def part(self, fault: Fault | None) -> GridPart:
+        """Return the result of a forked process. A launch's unit with a method ``part`` adds its own."""
+        return GridPart(
+            counters=self.counters,
+            findings=self.findings,
+            output=self.output,
+            units=self.call_units("part"),
+            written=[WrittenRegion(r.start, r.owner, r.coverage) for r in self._watched()],  # type: ignore[arg-type]
+            fault=None if fault is None else fault.finding(),
+            unsupported=isinstance(fault, Unsupported),
+        )
 
     def _watched(self) -> list[Region]:
         return [region for region in self.machine.memory if region.owner is not None]
 
-    def absorb(self, told: dict[str, Any]) -> Fault | None:
-        """Add what a forked process told; its fault, if it had one."""
-        self.counters.update(told["counters"])
+    def absorb(self, part: GridPart) -> Fault | None:
+        """Add the result of a forked process, and return its fault."""
+        self.counters.update(part.counters)
         known = {(f.kind, f.where.at if f.where else None): index for index, f in enumerate(self.findings)}
-        for finding in told["findings"]:
+        for finding in part.findings:
             index = known.get((finding.kind, finding.where.at if finding.where else None))
             if index is None:
                 self.findings.append(finding)
             elif _first_cta(finding) < _first_cta(self.findings[index]):
-                self.findings[index] = finding  # which process tells first is chance
-        self.output.extend(told["output"])
+                self.findings[index] = finding  # the order in which processes report is arbitrary
+        self.output.extend(part.output)
         by_start = {region.start: region for region in self._watched()}
-        for start, owner, coverage in told["written"]:
-            merge(by_start[start], owner, coverage)
-        for kind, data in told["units"].items():
+        for region in part.written:
+            merge(by_start[region.start], region.owner, region.coverage)
+        for kind, data in part.units.items():
             self.unit(kind).absorb(data)
-        if told["fault"] is None:
+        found = part.fault
+        if found is None:
             return None
-        finding, unsupported = told["fault"]
         fault = (
-            Unsupported(finding.message, hint=finding.hint)
-            if unsupported
-            else Fault(finding.kind, finding.message, hint=finding.hint, notes=finding.notes)
+            Unsupported(found.message, hint=found.hint)
+            if part.unsupported
+            else Fault(found.kind, found.message, hint=found.hint, notes=found.notes)
         )
-        fault.where = finding.where
+        fault.where = found.where
         return fault
 
 
 def _first_cta(finding: Finding) -> tuple[int, ...]:
-    """Sorts findings by their CTA's place in the grid."""
+    """Sort key: the place of a finding's CTA in the grid."""
     return finding.where.cta[::-1] if finding.where is not None and finding.where.cta is not None else ()

@@ -1,4 +1,4 @@
-"""The simulated device: its memory, its model, and how asynchronous work is scheduled."""
+"""The simulated device: its memory, its model, and the schedule of asynchronous work."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ __all__ = ["Machine"]
 
 
 class Machine(HasUnits):
-    """One device of one process. Its own units outlive launches.
+    """One simulated device. Its units outlive launches.
 
     Attributes:
         memory: Global memory.
-        model: What host code is told of the device; its SM count bounds the CTAs that run at once.
+        model: Device properties for host code; the SM count bounds the number of resident CTAs.
         asynchronous: The schedule of asynchronous work.
-        changes: Grows with every change that another warp may see; what spins while it stands still spins forever.
-        monitor: The race detector, if one watches.
-        trace: What draws a timeline, if one is wanted.
-        elected_lane: The lane that ``elect.sync`` elects where it may choose; None for the lowest.
+        changes: Number of changes that another warp may see. A warp that repeats its state while this number is
+            constant spins forever.
+        monitor: The race detector, if any.
+        trace: The recorder of a timeline, if any.
+        elected_lane: Lane that ``elect.sync`` elects if it is a member; None for the lowest.
     """
 
     def __init__(
@@ -42,6 +43,6 @@ class Machine(HasUnits):
         self._ticks = 0
 
     def tick(self) -> int:
-        """A number that grows with each call: what ``%clock64`` gives instead of a time."""
+        """Return a number that grows with each call, the value of ``%clock64`` in place of a time."""
         self._ticks += 1
         return self._ticks

@@ -1,8 +1,8 @@
-"""Shares a large launch among forked processes, when its CTAs cannot notice.
+"""Distribution of a large launch over forked processes.
 
-CTAs that speak with each other through global memory (atomics, flags) stay in one process. The others are dealt out
-in turn: device memory is shared between the processes, so that what a CTA writes is there for the parent; counters,
-findings and printed text come back over a pipe.
+CTAs that communicate through global memory (atomics, flags) stay in one process. Others are distributed round robin.
+The processes share device memory, so the parent sees what every CTA writes; counters, findings and printed text are
+returned over a pipe.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pytest_nvfp4.sim.tcgen05 import blas
 __all__ = ["communicates", "run_grid"]
 
 _WORTH_S = 0.25
-"""Seconds of work left, judged by the first clusters, from which a fork pays for itself."""
+"""Remaining work in seconds, estimated from the first clusters, above which a fork pays off."""
 _ORDERED = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
 _OWN_SPACES = frozenset({"shared", "shared::cta", "shared::cluster", "param", "local"})
 
 
 def communicates(kernel: Kernel) -> bool:
-    """Whether CTAs of different clusters may speak with each other: atomics, volatile or ordered global accesses."""
+    """Return whether clusters may communicate: through atomics, or volatile or ordered accesses to global memory."""
     for instruction in kernel.instructions:
         parts = set(instruction.parts)
         if instruction.root in ("atom", "red") and not parts & {"shared", "shared::cta", "shared::cluster"}:
@@ -45,9 +45,9 @@ def communicates(kernel: Kernel) -> bool:
 
 
 def run_grid(grid: Grid, *, processes: int) -> None:
-    """Run a grid, in several processes if that pays. Raises Fault, the first in the order of clusters.
+    """Run a grid, in several processes if that pays off. Raises the Fault of the first CTA in grid order.
 
-    Matrix products of numpy use one thread meanwhile: their threads would spin against those of the other processes.
+    numpy's matrix products use one thread meanwhile: their threads would compete with the other processes.
     """
     with blas.threads(1), collector.seldom():
         _run_grid(grid, processes)
@@ -92,7 +92,7 @@ def _share(grid: Grid, rest: range, processes: int) -> None:
             answer = _receive(read)
             os.waitpid(child, 0)
             if answer is None:
-                error = error or Fault("internal", "a process that simulated some of the CTAs ended without an answer")
+                error = error or Fault("internal", "a process that simulated some of the CTAs ended without a result")
                 continue
             error = _first(error, grid.absorb(answer))
         children.clear()
@@ -108,7 +108,7 @@ def _share(grid: Grid, rest: range, processes: int) -> None:
 
 
 def _first(one: BaseException | None, other: Fault | None) -> BaseException | None:
-    """Of two faults, that of the earlier CTA, so that the answer does not depend on which process was faster."""
+    """Return the fault of the earlier CTA, so that the result does not depend on the speed of the processes."""
     if one is None or other is None:
         return other if one is None else one
     if isinstance(one, Fault) and one.where and other.where and one.where.cta and other.where.cta:
@@ -117,7 +117,7 @@ def _first(one: BaseException | None, other: Fault | None) -> BaseException | No
 
 
 def _child(grid: Grid, clusters: range, write: int) -> None:
-    # Everything after a fork ends here: no exit handlers, no buffers of the parent's.
+    # os._exit skips exit handlers and the flush of buffers that belong to the parent.
     code = 1
     try:
         grid.begin_part()
@@ -136,7 +136,7 @@ def _child(grid: Grid, clusters: range, write: int) -> None:
 
 
 def _receive(read: int) -> Any:
-    # The writer is a fork of this very process; what it sends is this package's own data.
+    # Unpickling is safe: the writer is a fork of this process and sends this package's own data.
     with os.fdopen(read, "rb") as pipe:
         head = pipe.read(8)
         if len(head) < 8:

@@ -1,12 +1,10 @@
-"""Compiled kernels by their module, so that a kernel launched again is not parsed again.
+"""In-process cache of compiled kernels.
 
-They are kept in the process and not on disk. The process that simulates also runs the kernel's own Python, which may do
-as it likes with the simulator in its memory: code that it wrote to a cache could not be trusted by the next kernel's
-process. Only the parent could fill such a cache, and it would gain little. Preparing the shipped sm_100a kernel takes
-41 ms of CPU time (measured): 9 to parse, 17 to lower, 14 in Python's ``compile``. The code of a block refers to live
-objects (functions, tables, forms of instructions), so that lowering must run in any case; 23 ms could be saved, in a
-process that needs seconds to import torch and the DSL. A job with nothing new in it is not simulated again at all
-(``device.result_cache``).
+The cache is not stored on disk. The process that simulates also runs the kernel's own Python, which can alter the
+simulator in memory, so another kernel's process could not trust code that it stored. Only the parent could fill such a
+cache, and the gain would be small: preparing the shipped sm_100a kernel takes 41 ms of CPU time (measured): 9 to parse,
+17 to lower, 14 in Python's ``compile``. Generated code refers to live objects (functions, tables, instruction forms),
+so lowering must run in any case; 23 ms could be saved in a process that takes seconds to import torch and the DSL.
 """
 
 from __future__ import annotations
@@ -23,27 +21,27 @@ __all__ = ["Programs"]
 
 
 class Programs:
-    """A cache from PTX text and kernel name to the compiled program."""
+    """Cache of compiled programs by PTX text and kernel name."""
 
     def __init__(self) -> None:
         self._modules: dict[str, Module] = {}
         self._programs: dict[tuple[str, str], Program] = {}
 
     def get(self, ptx: str, kernel: str) -> Program:
-        """The program of a kernel.
+        """Return the compiled program of a kernel.
 
         Raises:
-            PtxError: the text is not PTX as the parser knows it.
+            PtxError: the parser does not accept the text.
             Fault: the module has no such kernel.
         """
         digest = hashlib.sha256(ptx.encode()).hexdigest()
-        found = self._programs.get((digest, kernel))
-        if found is None:
+        program = self._programs.get((digest, kernel))
+        if program is None:
             module = self._modules.get(digest)
             if module is None:
                 module = self._modules[digest] = parse(ptx)
             if kernel not in module.kernels:
                 raise Fault("launch", f"the PTX has no kernel {kernel}; it has {', '.join(module.kernels)}")
-            found = Program(module, module.kernels[kernel], lowerings=lowerings(), blocking=blocking())
-            self._programs[digest, kernel] = found
-        return found
+            program = Program(module, module.kernels[kernel], lowerings=lowerings(), blocking=blocking())
+            self._programs[digest, kernel] = program
+        return program

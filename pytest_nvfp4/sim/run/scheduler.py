@@ -1,8 +1,8 @@
-"""Runs warps until all have ended, and says why when they cannot.
+"""Scheduler of warps, with the detection of deadlocks.
 
-One cluster after the other; when every resident warp waits, or provably spins on memory that nobody changes, the next
-cluster joins (as many as fit the device), so that CTAs that wait for later ones get what they wait for. What then
-still waits is a deadlock.
+Clusters run one after the other. When every resident warp waits, or provably spins on memory that does not change, the
+next cluster starts, as long as it fits on the device; a CTA that waits for a later one can then continue. If no cluster
+can start and warps still wait, the launch is deadlocked.
 """
 
 from __future__ import annotations
@@ -18,28 +18,23 @@ from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.lower.control import SPLIT
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.cta import Cluster, Cta
+    from pytest_nvfp4.sim.run.cta import Cluster
     from pytest_nvfp4.sim.run.grid import Grid
     from pytest_nvfp4.sim.run.warp import Group, Warp
 
 __all__ = ["Scheduler"]
 
 _SLICE = 4000
-"""Blocks a warp runs before the others get their turn."""
+"""Basic blocks that a warp runs in one turn."""
 _PATIENCE = 256
-"""Blocks that the foremost group of a diverged warp runs before another gets its turn: a lane that spins on a lock must
-not keep the lane that holds it from going on."""
+"""Blocks that the first group of a diverged warp runs before another group: a lane that spins on a lock must not block
+the lane that holds it."""
 _CYCLE = 20_000
-"""Blocks within which a spinning warp must come back to the same state to be taken for one that spins forever."""
+"""Blocks within which a warp must return to the same state to be recognised as spinning forever."""
 
 
 class Scheduler:
-    """Runs the clusters of a grid.
-
-    Args:
-        grid: The grid.
-        program: Its compiled kernel.
-    """
+    """Scheduler of the clusters of a grid."""
 
     def __init__(self, grid: Grid, program: Program) -> None:
         self.grid = grid
@@ -55,7 +50,7 @@ class Scheduler:
         self._forced_at = -1
 
     def run(self) -> None:
-        """Run all clusters of the grid. Raises Fault with its place."""
+        """Run all clusters of the grid. Raises Fault with the place of the error."""
         machine = self.grid.machine
         schedule = machine.asynchronous
         for _ in range(max(self.grid.started_together, schedule.together()) - 1):
@@ -68,7 +63,7 @@ class Scheduler:
                 warp = self.ready.popleft()
                 warp.queued = False
                 if not warp.groups:
-                    continue  # woken in the very turn in which it then ended
+                    continue  # woken and ended in the same turn
                 self._turn(warp)
                 if self._spinning and machine.changes != self._spun_at:
                     self._unspin()
@@ -105,9 +100,9 @@ class Scheduler:
                 fault.where = self._where(warp, fault)
             raise
         except Exception as error:
-            own = Fault("internal", f"the simulator itself failed: {type(error).__name__}: {error}")
-            own.where = self._where(warp, error)
-            raise own from error
+            internal = Fault("internal", f"the simulator itself failed: {type(error).__name__}: {error}")
+            internal.where = self._where(warp, error)
+            raise internal from error
         finally:
             self.running = None
             if trace is not None:
@@ -162,18 +157,18 @@ class Scheduler:
                 group.pc = ~place
                 if len(warp.groups) > 1:
                     warp.join()
-            # After SPLIT and LEFT the warp has new groups.
+            # A block that returns SPLIT or LEFT has replaced the warp's groups.
         return left
 
     def _check_meeting(self, warp: Warp) -> None:
         if all(group.waiting is warp.meeting for group in warp.groups):
-            said = "; ".join(
-                f"lanes {group.mask:#010x} at {self.grid.say(group.pc)}"
+            places = "; ".join(
+                f"lanes {group.mask:#010x} at {self.grid.place(group.pc)}"
                 for group in sorted(warp.groups, key=lambda g: g.pc)
             )
             fault = Fault(
                 "divergence",
-                f"lanes of one warp wait for each other at different instructions: {said}",
+                f"lanes of one warp wait for each other at different instructions: {places}",
                 hint="an instruction with .sync or .aligned must be reached by all lanes of its mask together",
             )
             fault.where = self.grid.where(warp, warp.groups[0].pc)
@@ -185,30 +180,20 @@ class Scheduler:
         self.grid.counters[f"instructions.warp{warp.index}"] += warp.executed
         self.grid.counters["instructions"] += warp.executed
         self.grid.machine.changes += 1
-        for unit in cta.units.values():
-            left = getattr(unit, "warp_exited", None)
-            if left is not None:
-                left(warp)
+        cta.call_units("warp_exited", warp)
         if cta.exited == len(cta.warps):
-            self._finish(cta)
-
-    def _finish(self, cta: Cta) -> None:
-        for unit in list(cta.units.values()):
-            at_exit = getattr(unit, "at_exit", None)
-            if at_exit is not None:
-                try:
-                    at_exit()
-                except Fault as fault:
-                    if fault.where is None:
-                        fault.where = self.grid.where_cta(cta)
-                    raise
+            try:
+                cta.call_units("at_exit")
+            except Fault as fault:
+                if fault.where is None:
+                    fault.where = self.grid.where_cta(cta)
+                raise
 
     def _retire(self) -> None:
-        machine = self.grid.machine
         ended = [c for c in self.resident if all(cta.exited == len(cta.warps) for cta in c.ctas)]
         if ended:
             self.resident = [c for c in self.resident if c not in ended]
-            if machine.trace is None:  # that may name what was long ago
+            if self.grid.machine.trace is None:  # a trace may refer to CTAs that have ended
                 for cluster in ended:
                     cluster.dissolve()
 
@@ -228,7 +213,7 @@ class Scheduler:
         return True
 
     def _force(self) -> bool:
-        """Make one wait that may give up (``try_wait``) do so; twice at most for one state of the machine."""
+        """Make one ``try_wait`` return False, at most twice for one state of the machine."""
         if self._forced_at != self.grid.machine.changes:
             self._forced.clear()
             self._forced_at = self.grid.machine.changes
@@ -258,13 +243,14 @@ class Scheduler:
 
     @property
     def spinning(self) -> list[Warp]:
-        """Warps that provably come back to the same state until memory changes."""
+        """Warps that provably return to the same state until memory changes."""
         return list(self._spinning)
 
     def _suspect(self, warp: Warp, blocks: int) -> bool:
-        """Whether to look if a warp that changed nothing in its turn spins: in its 1st, 2nd, 4th, 8th ... such turn.
+        """Return whether to check a warp that changed nothing in its turn for spinning.
 
-        A long computation must not be watched all the time, and turns of a few blocks count together as one.
+        The check runs in the 1st, 2nd, 4th, 8th ... such turn, because a long computation must not be checked all the
+        time. Turns of a few blocks count together as one.
         """
         if warp.select() is None:
             return False
@@ -277,25 +263,29 @@ class Scheduler:
         return not turns & (turns - 1)
 
     def _spins(self, warp: Warp) -> bool:
-        """Whether the warp comes back to the very same registers and places, with nothing changed in between."""
+        """Return whether the warp returns to the same registers and places while no memory changes.
+
+        Execution is deterministic, so a warp that repeats its whole state repeats it forever. A read of the clock
+        advances ``tick`` and so counts as a change of state.
+        """
         machine = self.grid.machine
         before, ticks = machine.changes, machine.tick()
         state = sorted((g.pc, g.mask, g.waiting is None) for g in warp.groups)
-        kept = list(warp.registers)
+        registers = list(warp.registers)
         differs = 0
         for _ in range(_CYCLE):
             self._run(warp, 1, fairly=True)
             if machine.changes != before or not warp.groups or warp.select() is None:
                 return False
             if sorted((g.pc, g.mask, g.waiting is None) for g in warp.groups) == state:
-                differs = _difference(warp.registers, kept, differs) if kept else -1
+                differs = _difference(warp.registers, registers, differs) if registers else -1
                 if differs < 0:
                     return machine.tick() == ticks + 1
         return False
 
 
 def _difference(one: list[Any], other: list[Any], first: int) -> int:
-    """An index where two register files differ, -1 if none; looks at ``first`` first, which differed before."""
+    """Return an index where two register files differ, or -1. ``first`` is tried first: it differed the last time."""
     if not _same(one[first], other[first]):
         return first
     return next((index for index, value in enumerate(one) if not _same(value, other[index])), -1)

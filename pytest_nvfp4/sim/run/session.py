@@ -1,4 +1,4 @@
-"""One simulated device and the launches that it has run, each to its end before the call returns."""
+"""A simulated device and the launches that ran on it; a launch runs to its end before the call returns."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pytest_nvfp4.sim.run.programs import Programs
 __all__ = ["LaunchRecord", "Session"]
 
 _BOUNDS = frozenset({"maxnreg", "minnctapersm", "maxnctapersm"})
-"""Bounds on a kernel's registers. Without one ptxas ignores ``setmaxnreg`` (its message C7508), and so do we."""
+"""Bounds on a kernel's registers. Without one, ptxas ignores ``setmaxnreg`` (message C7508), and so does this."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
-    """What one launch did. ``counters`` are those of the units (deterministic; see their modules)."""
+    """Result of one launch. The units' modules document the counters, which are deterministic."""
 
     launch: Launch
     counters: Counter[str]
@@ -34,15 +34,14 @@ class LaunchRecord:
 
 @dataclass(slots=True)
 class Session:
-    """One simulated device and what was run on it.
+    """A simulated device and the launches that ran on it.
 
     Attributes:
-        machine: The device.
-        processes: How many processes may share the CTAs of a large launch.
-        launches: What was run, in order.
-        faults: What stopped a kernel: kept here too, because the code around a launch may swallow an exception.
+        processes: Number of processes that may share the CTAs of a large launch.
+        launches: Results, in order.
+        faults: Faults that stopped a kernel; stored because code around a launch may catch the exception.
         prepare: Called with each grid before it runs (to watch outputs, to count, to trace).
-        order: What compares the work of different streams, where races are looked for.
+        order: Race detection between streams, if races are looked for.
     """
 
     machine: Machine
@@ -56,26 +55,26 @@ class Session:
 
     @property
     def findings(self) -> list[Finding]:
-        """All findings that did not stop a kernel."""
-        between = self.order.findings if self.order is not None else []
-        return [*(finding for record in self.launches for finding in record.findings), *between]
+        """Findings that did not stop a kernel."""
+        between_streams = self.order.findings if self.order is not None else []
+        return [*(finding for record in self.launches for finding in record.findings), *between_streams]
 
     @property
     def output(self) -> str:
-        """All that kernels printed."""
+        """Text that kernels printed."""
         return "".join(record.output for record in self.launches)
 
     def launch(self, launch: Launch) -> None:
         """Run a launch to its end.
 
         Raises:
-            Fault: the kernel did what it must not, with its place; what it wrote before stays.
+            Fault: an error of the kernel, with its place; earlier writes remain.
         """
         if launch.module.ptx is None:
             raise Fault(
                 "launch",
-                f"{launch.kernel} comes without PTX, and only PTX can be simulated",
-                hint="a kernel that was compiled elsewhere, or loaded from a CUBIN, runs on a GPU only",
+                f"{launch.kernel} has no PTX, and only PTX can be simulated",
+                hint="a kernel that was compiled elsewhere, or loaded from a CUBIN, runs only on a GPU",
             )
         program = self.programs.get(launch.module.ptx, launch.kernel)
         grid = Grid(
@@ -100,7 +99,7 @@ class Session:
                 trace.begin(grid)
             if self.machine.monitor is not None:
                 judged = self.machine.monitor.launched(grid, stream=launch.stream, early=early)
-            # Which process runs which CTA depends on the time, so that a seed would not repeat a run of several.
+            # The distribution of CTAs over processes depends on time, so a seed reproduces a run in one process only.
             alone = trace is not None or self.machine.asynchronous.shuffles
             run_grid(grid, processes=1 if alone else self.processes)
             if self.order is not None:
@@ -117,8 +116,8 @@ class Session:
             grid.close()
 
     def _before(self, launch: Launch) -> LaunchRecord | None:
-        """The launch that may still run when this one begins."""
-        before = next((one for one in reversed(self.launches) if one.launch.stream == launch.stream), None)
+        """Return the launch that may still run when this one begins (programmatic dependent launch)."""
+        before = next((record for record in reversed(self.launches) if record.launch.stream == launch.stream), None)
         if (
             launch.programmatic_dependent_launch
             and before is not None
@@ -128,18 +127,18 @@ class Session:
         return None
 
     def _check_dependence(self, launch: Launch, grid: Grid) -> None:
-        """Find a launch that may overlap the one before it and never waits for it.
+        """Report a launch that may overlap the one before it and never waits for it.
 
-        Launches run one after the other here, so that its results are right all the same.
+        Launches run one after the other here, so the results do not show the error.
         """
         before = self._before(launch)
         if before is not None and not grid.counters["griddepcontrol.wait"]:
             grid.report(
                 "griddepcontrol",
-                f"{launch.kernel} is launched while {before.launch.kernel} runs (programmatic dependent launch), which "
-                "lets it start with griddepcontrol.launch_dependents, and no warp executes griddepcontrol.wait: what "
-                "the earlier kernel writes may not be there yet",
-                hint="execute griddepcontrol.wait (cute.arch.griddepcontrol_wait) before the first access to what "
-                "earlier kernels write, or launch without use_pdl",
+                f"{launch.kernel} may start while {before.launch.kernel} still runs (programmatic dependent launch, "
+                "griddepcontrol.launch_dependents), and no warp executes griddepcontrol.wait: data that the earlier "
+                "kernel writes may be missing",
+                hint="execute griddepcontrol.wait (cute.arch.griddepcontrol_wait) before the first access to data of "
+                "earlier kernels, or launch without use_pdl",
                 where=Where(kernel=launch.kernel),
             )

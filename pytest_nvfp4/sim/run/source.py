@@ -1,4 +1,4 @@
-"""The user's lines, for messages: file, number and text."""
+"""Source places of instructions, for messages."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _OPEN, _CLOSE = "([{", ")]}"
 
 
 def statement(file: str, line: int) -> str:
-    """The user's statement that starts at a line, in one line; empty if the file is not there.
+    """Return the statement that starts at a line, joined to one line; empty if the file does not exist.
 
-    A call over several lines has the place of its first one, which alone may say no more than ``cute.copy(``. Brackets
-    in strings and comments are counted like others; at worst the text is cut.
+    The place of a call over several lines is its first line, which may contain only ``cute.copy(``. Brackets in strings
+    and comments are counted like others; at worst the text is cut short.
     """
     text, depth = "", 0
     for number in range(line, line + _LINES):
@@ -29,13 +29,13 @@ def statement(file: str, line: int) -> str:
 
 
 def place_of(instruction: Instruction) -> str:
-    """``sm100.py:317``, or the PTX line where the PTX names no line of the user's."""
+    """Return ``sm100.py:317``, or the PTX line if the instruction has no source line."""
     source = instruction.location
     return f"{source.file.rsplit('/', 1)[-1]}:{source.line}" if source else f"PTX line {instruction.ptx_line}"
 
 
 def quoted(instruction: Instruction) -> str:
-    """The same with the line's text, if the file is there."""
+    """Return the place with the statement's text, if the file exists."""
     source = instruction.location
     text = statement(source.file, source.line) if source is not None else ""
     return f"{place_of(instruction)} `{text}`" if text else place_of(instruction)

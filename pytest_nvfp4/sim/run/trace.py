@@ -1,21 +1,21 @@
-"""A timeline of a run in *steps, not time*: what each warp did, and what went on beside it.
+"""Timeline of a run in *steps, not time*: the warps, the asynchronous units and the barriers.
 
-One step is one warp-instruction executed by the CTA, whichever of its warps ran it; each CTA counts its own. The
-simulator has no clock: how long a step would take, and what would overlap on a device, is not known. What is shown is
-one legal order of the program, that of the schedule in use. In the eager schedule asynchronous work is done when it is
-issued, so a copy is one step wide there.
+One step is one warp-instruction executed by any warp of a CTA; each CTA counts its own. The simulator has no clock, so
+the duration of a step and the overlap on a device are unknown. The timeline shows one legal order of the program, that
+of the schedule in use. The eager schedule completes asynchronous work at issue, so a copy is one step wide.
 
-``Trace.to_json`` is Chrome's trace event format, which https://ui.perfetto.dev reads. A process is a CTA; its threads
-are its warps (``run`` and ``wait`` slices), the asynchronous units (from issue to completion) and its barriers (a slice
-a phase). Set ``machine.trace`` and ``machine.asynchronous`` with ``attach`` before a launch, and call ``begin`` and
-``end`` around it. Only the CTAs with the lowest numbers are kept, in this process alone.
+``Trace.to_json`` returns Chrome's trace event format, which https://ui.perfetto.dev reads. A process is a CTA; its
+threads are its warps (``run`` and ``wait`` slices), the asynchronous units (slices from issue to completion) and its
+barriers (one slice per phase). Call ``attach`` before a launch, and ``begin`` and ``end`` around it. Only the CTAs with
+the lowest numbers are recorded, in one process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.asynchronous import Asynchronous
@@ -34,12 +34,12 @@ _UNITS = (
     ("cp.reduce", "TMA reductions"),
 )
 _FIRST_UNIT, _FIRST_BARRIER = 100, 200
-"""Numbers of threads: warps come first, then asynchronous units, then barriers."""
+"""Thread numbers: warps first, then asynchronous units, then barriers."""
 _PROCESSES_A_LAUNCH = 10_000
 
 
 def unit_of(what: str) -> str:
-    """The track of asynchronous work, from its opcode: ``TMA loads``, ``tcgen05.mma``, ``cp.async`` ..."""
+    """Return the name of the track for an opcode: ``TMA loads``, ``tcgen05.mma``, ``cp.async`` ..."""
     for prefix, unit in _UNITS:
         if what.startswith(prefix):
             return unit
@@ -52,7 +52,7 @@ def unit_of(what: str) -> str:
 
 
 def _short(what: str, action: Callable[[], None]) -> str:
-    """A name that fits a slice; a store reads shared memory and writes the destination in two pieces."""
+    """Return a short slice name. A store has two actions: it reads shared memory and writes the destination."""
     parts = what.split(".")
     size = 5 if "tensor" in parts else 4
     step = getattr(action, "__name__", "")
@@ -60,7 +60,7 @@ def _short(what: str, action: Callable[[], None]) -> str:
 
 
 def _destination(action: Callable[[], None]) -> dict[str, Any]:
-    """Where a copy into shared memory goes, how many bytes it is, and whom it signals."""
+    """Return the destination, the mbarriers and the bytes of a copy into shared memory."""
     targets = getattr(action, "targets", None)
     if not targets:
         return {}
@@ -69,25 +69,31 @@ def _destination(action: Callable[[], None]) -> dict[str, Any]:
     return {"to": ", ".join(to), "signals": ", ".join(signals), "bytes": getattr(action, "count", 0)}
 
 
-class _Operation:
-    """Asynchronous work under way."""
+class Track(NamedTuple):
+    """Process and thread number of a track in the trace."""
 
-    __slots__ = ("began", "cta", "key", "track", "what")
+    pid: int
+    tid: int
 
-    def __init__(self, cta: Cta, track: tuple[int, int], key: int, began: int, what: str) -> None:
-        self.cta = cta
-        self.track = track
-        self.key = key
-        self.began = began
-        self.what = what
+
+@dataclass(frozen=True, slots=True)
+class _TracedOperation:
+    """Asynchronous work in flight."""
+
+    cta: Cta
+    unit: str
+    track: Track
+    key: int
+    began: int
+    name: str
 
 
 class Trace:
-    """Collects the timeline of launches.
+    """Recorder of the timeline of launches.
 
     Args:
-        ctas: CTAs of each launch that are kept: those with the lowest numbers.
-        limit: Most events; what comes later is counted and left out.
+        ctas: Number of CTAs recorded in each launch: those with the lowest numbers.
+        limit: Largest number of events; later ones are counted and omitted.
     """
 
     def __init__(self, *, ctas: int = 4, limit: int = 400_000) -> None:
@@ -100,32 +106,34 @@ class Trace:
         self._launches: list[dict[str, Any]] = []
         self._base = 0
         self._last: dict[Cta, int] = {}
-        self._open: dict[tuple[int, int], list[bool]] = {}
+        self._open: dict[Track, list[bool]] = {}
+        """Stack of open slices by track; False for one that was omitted."""
         self._turns: dict[Warp, tuple[int, int]] = {}
+        """Step and executed instructions at the start of each warp's turn."""
         self._waiting: set[Warp] = set()
-        self._barriers: dict[tuple[Cta, Hashable], tuple[int, int]] = {}
-        self._phases: dict[tuple[int, int], int] = {}
-        self._units: dict[tuple[Cta, str], tuple[int, int]] = {}
-        self._known: set[tuple[int, int]] = set()
+        self._barriers: dict[tuple[Cta, Hashable], Track] = {}
+        self._phases: dict[Track, int] = {}
+        self._units: dict[tuple[Cta, str], Track] = {}
+        self._known: set[Track] = set()
         self._keys = 0
 
     def attach(self, machine: Machine) -> None:
-        """Hear of what happens on a machine."""
+        """Record the launches of a machine."""
         machine.trace = self
         machine.asynchronous = cast("Asynchronous", TracedAsynchronous(machine.asynchronous, self))
 
     def begin(self, grid: Grid) -> None:
-        """A launch starts."""
+        """Start the record of a launch."""
         self._grid = grid
         self._base = 1 + _PROCESSES_A_LAUNCH * len(self._launches)
         self._launches.append({"kernel": grid.kernel.name, "grid": list(grid.shape), "block": list(grid.block)})
 
     def end(self) -> None:
-        """The launch ended, or was stopped: what is open ends here."""
+        """Close all open slices: the launch ended or was stopped."""
         ctas = {self._pid(cta): cta for cta in self._last}
         for (pid, tid), stack in self._open.items():
-            for kept in reversed(stack):
-                if kept:
+            for recorded in reversed(stack):
+                if recorded:
                     self._events.append({"ph": "E", "pid": pid, "tid": tid, "ts": self._last[ctas[pid]]})
         self._open.clear()
         self._last.clear()
@@ -137,7 +145,7 @@ class Trace:
         self._grid = None
 
     def to_json(self) -> dict[str, Any]:
-        """The trace as JSON values, in the order of steps."""
+        """Return the trace as JSON values, ordered by step."""
         return {
             "traceEvents": [*self._names, *sorted(self._events, key=lambda event: event["ts"])],
             "displayTimeUnit": "ns",
@@ -150,11 +158,11 @@ class Trace:
             },
         }
 
-    # ---- what the simulator tells --------------------------------------------------------------------------------
+    # ---- events of the simulator -----------------------------------------------------------------------------------
 
     def turn_begins(self, warp: Warp) -> None:
-        """The scheduler lets a warp run."""
-        if not self._keeps(warp.cta):
+        """Record the start of a warp's turn."""
+        if not self._records(warp.cta):
             return
         now = self._now(warp.cta)
         if warp not in self._turns:
@@ -162,8 +170,8 @@ class Trace:
         self._turns[warp] = (now, warp.executed)
 
     def turn_ends(self, warp: Warp) -> None:
-        """A warp waits, has ended, or had its turn."""
-        if not self._keeps(warp.cta) or self._grid is None:
+        """Record the end of a warp's turn: it waits, has ended, or another warp is next."""
+        if not self._records(warp.cta) or self._grid is None:
             return
         track = self._warp(warp)
         began, executed = self._turns[warp]
@@ -179,16 +187,16 @@ class Trace:
             self._end(track, now)
         elif waits:
             self._end(track, now)
-            group = min(warp.groups, key=lambda one: one.pc)
+            group = min(warp.groups, key=lambda group: group.pc)
             what = group.waiting.waiting_for() if group.waiting is not None else ""
             short = what.split(", ")[0].split(" (")[0]
-            arguments = {"waits for": what, "at": self._grid.say(group.pc)}
+            arguments = {"waits for": what, "at": self._grid.place(group.pc)}
             self._begin(track, f"wait for {short}", now, arguments)
             self._waiting.add(warp)
 
     def phase(self, cta: Cta, key: Hashable, name: str) -> None:
-        """A barrier completed a phase. The first is number 0, and is drawn from the start."""
-        if not self._keeps(cta):
+        """Record that a barrier completed a phase. Phase 0 starts at step 0."""
+        if not self._records(cta):
             return
         track = self._barriers.get((cta, key))
         if track is None:
@@ -200,14 +208,12 @@ class Trace:
         number = self._phases[track] = self._phases.get(track, 0) + 1
         self._begin(track, f"phase {number}", now)
 
-    def issued(self, what: str, action: Callable[[], None]) -> _Operation | None:
-        """A warp handed work to an asynchronous unit."""
+    def issued(self, what: str, action: Callable[[], None]) -> _TracedOperation | None:
+        """Record that a warp issued asynchronous work."""
         grid = self._grid
         scheduler = grid._scheduler if grid is not None else None
         warp = scheduler.running if scheduler is not None else None
-        if grid is None or warp is None or not self._keeps(warp.cta):
-            return None
-        if self._full():
+        if grid is None or warp is None or not self._records(warp.cta) or self._full():
             return None
         cta = warp.cta
         unit = unit_of(what)
@@ -219,27 +225,25 @@ class Trace:
         self._keys += 1
         now = self._now(cta)
         name = _short(what, action)
-        arguments = {"warp": warp.index, "at": grid.say(place[0]) if place is not None else "unknown"}
+        arguments = {"warp": warp.index, "at": grid.place(place[0]) if place is not None else "unknown"}
         arguments |= {"opcode": what} | _destination(action)
         event = {"ph": "b", "cat": unit, "id": self._keys, "name": name, "ts": now, "args": arguments}
-        self._events.append(event | {"pid": track[0], "tid": track[1]})
-        return _Operation(cta, track, self._keys, now, name)
+        self._events.append(event | track._asdict())
+        return _TracedOperation(cta, unit, track, self._keys, now, name)
 
-    def completed(self, operation: _Operation) -> None:
-        """Asynchronous work was done."""
+    def completed(self, operation: _TracedOperation) -> None:
+        """Record the completion of asynchronous work."""
         now = max(self._now(operation.cta), operation.began + 1)
-        pid, tid = operation.track
-        unit = next(unit for (cta, unit), track in self._units.items() if track == operation.track)
-        event = {"ph": "e", "cat": unit, "id": operation.key, "name": operation.what, "ts": now}
-        self._events.append(event | {"pid": pid, "tid": tid})
+        event = {"ph": "e", "cat": operation.unit, "id": operation.key, "name": operation.name, "ts": now}
+        self._events.append(event | operation.track._asdict())
 
     # ---- events --------------------------------------------------------------------------------------------------
 
-    def _keeps(self, cta: Cta) -> bool:
+    def _records(self, cta: Cta) -> bool:
         return cta.linear < self.ctas
 
     def _now(self, cta: Cta) -> int:
-        """Instructions that the CTA has executed, those of the block that runs included; never less than before."""
+        """Return the number of instructions that the CTA has executed, including the running block; monotonic."""
         now = sum(warp.executed for warp in cta.warps)
         scheduler = cta.scheduler
         if scheduler.running is not None and scheduler.running.cta is cta:
@@ -251,25 +255,25 @@ class Trace:
     def _pid(self, cta: Cta) -> int:
         return self._base + cta.linear
 
-    def _warp(self, warp: Warp) -> tuple[int, int]:
-        track = (self._pid(warp.cta), warp.index)
+    def _warp(self, warp: Warp) -> Track:
+        track = Track(self._pid(warp.cta), warp.index)
         if track not in self._known:
             self._track(warp.cta, warp.index, f"warp {warp.index}")
         return track
 
-    def _track(self, cta: Cta, tid: int, name: str) -> tuple[int, int]:
+    def _track(self, cta: Cta, tid: int, name: str) -> Track:
         assert self._grid is not None
-        pid = self._pid(cta)
-        if (pid, -1) not in self._known:
-            self._known.add((pid, -1))
+        track = Track(self._pid(cta), tid)
+        process = Track(track.pid, -1)
+        if process not in self._known:
+            self._known.add(process)
             launch = len(self._launches) - 1
-            said = f"launch {launch} {self._grid.kernel.name[:60]}, CTA {cta.index} (steps, not time)"
-            self._names.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": said}})
-        self._known.add((pid, tid))
-        self._names.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}})
-        order = {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}}
-        self._names.append(order)
-        return pid, tid
+            title = f"launch {launch} {self._grid.kernel.name[:60]}, CTA {cta.index} (steps, not time)"
+            self._names.append({"ph": "M", "name": "process_name", "pid": track.pid, "args": {"name": title}})
+        self._known.add(track)
+        self._names.append({"ph": "M", "name": "thread_name", "args": {"name": name}} | track._asdict())
+        self._names.append({"ph": "M", "name": "thread_sort_index", "args": {"sort_index": tid}} | track._asdict())
+        return track
 
     def _full(self) -> bool:
         if len(self._events) < self.limit:
@@ -277,23 +281,23 @@ class Trace:
         self.left_out += 1
         return True
 
-    def _begin(self, track: tuple[int, int], name: str, ts: int, arguments: dict[str, Any] | None = None) -> None:
-        kept = not self._full()
-        self._open.setdefault(track, []).append(kept)
-        if kept:
-            event = {"ph": "B", "pid": track[0], "tid": track[1], "ts": ts, "name": name}
+    def _begin(self, track: Track, name: str, ts: int, arguments: dict[str, Any] | None = None) -> None:
+        recorded = not self._full()
+        self._open.setdefault(track, []).append(recorded)
+        if recorded:
+            event = {"ph": "B", "ts": ts, "name": name} | track._asdict()
             self._events.append(event | ({"args": arguments} if arguments else {}))
 
-    def _end(self, track: tuple[int, int], ts: int) -> None:
+    def _end(self, track: Track, ts: int) -> None:
         stack = self._open.get(track)
         if stack and stack.pop():
-            self._events.append({"ph": "E", "pid": track[0], "tid": track[1], "ts": ts})
+            self._events.append({"ph": "E", "ts": ts} | track._asdict())
 
 
 class TracedAsynchronous:
-    """A schedule whose work is traced from issue to completion; all else is the schedule's own.
+    """Wrapper of a schedule that traces its work from issue to completion.
 
-    It is no subclass, whose inherited methods would hide the schedule's.
+    It is not a subclass of ``Asynchronous``, because inherited methods would hide those of the wrapped schedule.
     """
 
     def __init__(self, inner: Asynchronous, trace: Trace) -> None:
@@ -304,12 +308,12 @@ class TracedAsynchronous:
         return getattr(self._inner, name)
 
     def submit(self, queue: Hashable, action: Callable[[], None], *, what: str = "") -> None:
-        """Take on work, and note when it is issued and when it is done."""
+        """Submit work, and record its issue and its completion."""
         operation = self._trace.issued(what, action)
         if operation is not None:
             action = partial(self._run, operation, action)
         self._inner.submit(queue, action, what=what)
 
-    def _run(self, operation: _Operation, action: Callable[[], None]) -> None:
+    def _run(self, operation: _TracedOperation, action: Callable[[], None]) -> None:
         action()
         self._trace.completed(operation)

@@ -1,4 +1,4 @@
-"""The parts that a warp, a CTA and so on each have of the machine's hardware units."""
+"""Per-object state of hardware units."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ _Unit = TypeVar("_Unit")
 
 
 class HasUnits:
-    """Something that has parts of hardware units, which it knows nothing of: they are made when they are asked for."""
+    """Base of warps, CTAs, clusters, grids and machines, which hold the state of hardware units by class.
+
+    A unit may have hooks, methods that are called at an event: ``at_exit()`` when its CTA or grid has ended,
+    ``warp_exited(warp)`` and ``lanes_exited(warp)`` of a CTA's unit, and ``dissolve()`` when its cluster is discarded.
+    """
 
     __slots__ = ("units",)
 
@@ -18,8 +22,13 @@ class HasUnits:
         self.units: dict[type, Any] = {}
 
     def unit(self, kind: type[_Unit]) -> _Unit:
-        """Its part of a hardware unit, made on first use by ``kind(self)``."""
-        found: _Unit | None = self.units.get(kind)
-        if found is None:
-            found = self.units[kind] = kind(self)  # type: ignore[call-arg]
-        return found
+        """Return the unit of a class, created on first use by ``kind(self)``."""
+        unit: _Unit | None = self.units.get(kind)
+        if unit is None:
+            unit = self.units[kind] = kind(self)  # type: ignore[call-arg]
+        return unit
+
+    def call_units(self, hook: str, *arguments: Any) -> dict[type, Any]:
+        """Call a hook of every unit that has it, and return the results by class."""
+        hooks = {kind: getattr(unit, hook, None) for kind, unit in self.units.items()}
+        return {kind: method(*arguments) for kind, method in hooks.items() if method is not None}

@@ -1,8 +1,8 @@
-"""A warp: its registers, and its groups of lanes that run together.
+"""A warp: its registers, and its groups of lanes with a common program counter.
 
-Lanes that took different ways are *groups*, each with a place in the code and a mask; groups that meet at one place
-become one. Independent thread scheduling (PTX ISA, "Independent Thread Scheduling") allows any order of them; the
-lowest place first lets them meet soonest.
+Diverged lanes form *groups*, each with a program counter and a mask; groups that reach the same place are merged.
+Independent thread scheduling (PTX ISA, "Independent Thread Scheduling") allows any order of groups. The group with the
+lowest program counter runs first, because groups then reconverge earliest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Group", "Warp"]
 
 
 class Group:
-    """Lanes of a warp at one place. ``waiting`` is what they wait for, None while they can run."""
+    """Lanes of a warp at one program counter. ``waiting`` is the object they wait for, None while they can run."""
 
     __slots__ = ("forced", "mask", "pc", "waiting", "warp")
 
@@ -33,10 +33,10 @@ class Group:
         self.mask = mask
         self.waiting: Waitable | None = None
         self.forced = False
-        """Nothing else can run: a wait that may give up (``mbarrier.try_wait``) must answer now."""
+        """Whether no other group can run, so that ``mbarrier.try_wait`` must return a result now."""
 
     def wake(self) -> None:
-        """Let the group run again; whoever waits forgets it first."""
+        """Let the group run again. The caller removes it from the waiters first."""
         self.waiting = None
         warp = self.warp
         if not warp.queued:
@@ -45,7 +45,7 @@ class Group:
 
 
 class Meeting:
-    """The wait of lanes for the others of their warp, at an instruction that they execute together."""
+    """Wait of lanes for the other lanes of their warp, at an instruction that they execute together."""
 
     __slots__ = ("waiters",)
 
@@ -53,13 +53,13 @@ class Meeting:
         self.waiters: list[Group] = []
 
     def waiting_for(self) -> str:
-        """In words."""
+        """Describe the wait, for the report of a deadlock."""
         return "the other lanes of the warp, at an instruction that all execute together"
 
 
 @lru_cache(maxsize=256)
 def _threads(block: tuple[int, int, int], index: int) -> tuple[int, tuple[lanes.Bits, lanes.Bits, lanes.Bits]]:
-    """The lanes that exist of a warp of a block, and their places in it."""
+    """Return the mask of existing lanes of a warp of a block, and their thread indices (x, y, z)."""
     x, y, z = block
     linear = np.arange(32, dtype=np.uint32) + np.uint32(32 * index)
     places = (linear % np.uint32(x), linear // np.uint32(x) % np.uint32(y), linear // np.uint32(x * y))
@@ -73,13 +73,12 @@ class Warp(HasUnits):
     """32 lanes of a CTA.
 
     Attributes:
-        cta: Its CTA.
-        index: Its number in the CTA (linear thread id / 32).
+        index: Number in the CTA (linear thread id / 32).
         live: Mask of the lanes that exist and have not exited.
-        registers: By slot; an int or array (see ``lanes``); never written values are poison.
+        registers: Values by slot, each an int or array (see ``lanes``); poison until written.
         tid: ``(x, y, z)``, each an int or an array of uint32.
-        elected: What ``elect.sync`` answers when all 32 lanes execute it.
-        executed: Instructions it has run.
+        elected: Result of ``elect.sync`` when all 32 lanes execute it.
+        executed: Number of executed instructions.
     """
 
     __slots__ = (
@@ -101,13 +100,13 @@ class Warp(HasUnits):
         self.meeting = Meeting()
 
     def wait_for(self, what: Waitable) -> None:
-        """The running group waits; its blocking instruction runs again when ``what`` wakes it."""
+        """Suspend the running group; its blocking instruction executes again when ``what`` wakes it."""
         group = self.current
         group.waiting = what
         what.waiters.append(group)
 
     def split(self, parts: list[tuple[int, int]]) -> None:
-        """Replace the running group by groups of ``(place, mask)``; lanes named by none have exited."""
+        """Replace the running group by groups of ``(place, mask)``; lanes in none of them have exited."""
         self.groups.remove(self.current)
         for place, mask in parts:
             self.groups.append(Group(self, place, mask))
@@ -115,7 +114,7 @@ class Warp(HasUnits):
         self.reconsider()
 
     def join(self) -> None:
-        """Make one group of those that can run, or wait for each other, at the same place."""
+        """Merge the groups at the same place that can run or wait for each other."""
         if len(self.groups) < 2:
             return
         at: dict[int, Group] = {}
@@ -136,18 +135,18 @@ class Warp(HasUnits):
         self.groups = joined
 
     def reconsider(self) -> None:
-        """Let groups look again whether all lanes that they wait for are there."""
+        """Resume groups that wait for other lanes, so that they check again whether all are present."""
         waiters, self.meeting.waiters = self.meeting.waiters, []
         for group in waiters:
             if group.waiting is self.meeting:
                 group.waiting = None
 
     def await_lanes(self) -> None:
-        """The running group waits for other lanes of the warp; whoever comes lets it look again."""
+        """Suspend the running group until other lanes of the warp arrive."""
         self.wait_for(self.meeting)
 
     def select(self) -> Group | None:
-        """The group to run next: of those that can, the one at the lowest place."""
+        """Return the runnable group at the lowest place."""
         best: Group | None = None
         for group in self.groups:
             if group.waiting is None and (best is None or group.pc < best.pc):
@@ -155,7 +154,7 @@ class Warp(HasUnits):
         return best
 
     def select_other(self) -> Group | None:
-        """The group that has not run for longest, of those that can; for fairness between groups that spin."""
+        """Return the runnable group that has not run for longest, for fairness between groups that spin."""
         for position, group in enumerate(self.groups):
             if group.waiting is None and group is not self.current:
                 del self.groups[position]

@@ -142,7 +142,7 @@ def test_a_kernel_that_is_stopped_leaves_its_timeline() -> None:
     trace.attach(machine)
     body = HANDSHAKE.replace(", 64;\ncp", ", 128;\ncp")
     how = {"block": (64, 1, 1), "shared": 256, "machine": machine, "prepare": trace.begin}
-    with pytest.raises(Fault, match="no warp can go on"):
+    with pytest.raises(Fault, match="no warp can continue"):
         run_ptx(body, buffers={"a": np.zeros(64, np.uint8)}, **how)  # type: ignore[arg-type]
     trace.end()
     tracks = {name: events for (_, name), events in check(trace.to_json()).items()}

@@ -61,7 +61,7 @@ setp.lt.u32 %p1, %r0, 32;
 @%p1 barrier.cluster.wait;
 bar.sync 1, 64;
 """
-    fault = faults("deadlock", "no warp can go on", body, threads=64, **PAIR)
+    fault = faults("deadlock", "no warp can continue", body, threads=64, **PAIR)
     assert any("2 of 4 warps have not arrived: rank 0 warp 1, rank 1 warp 1" in note for note in fault.notes)
 
 

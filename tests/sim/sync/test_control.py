@@ -50,7 +50,7 @@ def test_registers_move_between_warpgroups():
 
 def test_more_registers_than_the_pool_has_are_a_deadlock():
     body = SPLIT.format(grown=224) + "bar.sync 0;"
-    fault = faults("deadlock", "no warp can go on", body, threads=256, **knows(128))
+    fault = faults("deadlock", "no warp can continue", body, threads=256, **knows(128))
     assert any("registers of the CTA's pool" in note for note in fault.notes)
     clean(SPLIT.format(grown=216) + "bar.sync 0;", threads=256, **knows(128))
 

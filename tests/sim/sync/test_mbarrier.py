@@ -303,7 +303,7 @@ def test_bytes_that_never_arrive_are_a_deadlock_that_says_so():
         + wait()
     )
     clean(body.format(size=20480), threads=64)
-    fault = faults("deadlock", "no warp can go on", body.format(size=16384), threads=64)
+    fault = faults("deadlock", "no warp can continue", body.format(size=16384), threads=64)
     (note,) = fault.notes
     assert "warps 0-1 at" in note
     assert "waits for 4096 more bytes: expect_tx announced 20480, 16384 arrived" in note

@@ -118,7 +118,7 @@ WAIT: bar.sync 0;
 
 def test_too_few_arrivals_are_a_deadlock_that_names_the_warps():
     body = "setp.ge.u32 %p1, %r0, 64;\n@%p1 exit;\nbar.sync 3, 128;"
-    fault = faults("deadlock", "no warp can go on", body, threads=128)
+    fault = faults("deadlock", "no warp can continue", body, threads=128)
     assert any(
         "barrier 3, 64 of 128 threads arrived (warps 0, 1); warps 2, 3 have ended" in note for note in fault.notes
     )
