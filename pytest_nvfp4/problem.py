@@ -1,4 +1,4 @@
-"""Problems: what a grouped GEMM is asked to compute.
+"""Problems: the groups of a grouped GEMM and the seed of their inputs.
 
 A problem is a list of groups, each ``C[m, n] = A[m, k] @ B[n, k]^T`` in NVFP4 with one scale factor for 16
 elements of k. The named problems are the test and benchmark cases of GPU MODE's ``nvfp4_group_gemm`` leaderboard.
@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 GPUMODE_SEED = 1111
 """Seed of GPU MODE's test cases."""
 
 
 class ProblemError(ValueError):
-    """A problem that is malformed or that a kernel's contract rules out."""
+    """A problem is malformed or violates a kernel's contract."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One GEMM of the list: ``m x n`` outputs, ``k`` products each, ``l`` batches.
+    """One GEMM: ``m x n`` outputs of ``k`` products each, in ``l`` batches.
 
     Sizes are in elements. ``m`` may be zero (a group without rows); ``n``, ``k`` and ``l`` are positive.
     """
@@ -34,27 +34,24 @@ class Group:
         for name, least in (("m", 0), ("n", 1), ("k", 1), ("l", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
-                raise ProblemError(f"{name} = {value!r} of group {self._text()} is not an integer")
+                raise ProblemError(f"{name} = {value!r} of group {self} is not an integer")
             if value < least:
-                raise ProblemError(f"{name} = {value} of group {self._text()} must be at least {least}")
-
-    def _text(self) -> str:
-        return f"{self.m}x{self.n}x{self.k}" + (f"x{self.l}" if self.l != 1 else "")
+                raise ProblemError(f"{name} = {value} of group {self} must be at least {least}")
 
     def __str__(self) -> str:
-        return self._text()
+        return f"{self.m}x{self.n}x{self.k}" + (f"x{self.l}" if self.l != 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A named list of groups with the seed of its inputs.
+    """Named list of groups with the seed of its inputs.
 
-    The name is what appears in a node id: ``sm100.py::layouts[gpumode-0]``.
+    The name appears in node ids: ``sm100.py::layouts[gpumode-0]``.
     """
 
     name: str
     groups: tuple[Group, ...]
-    seed: int = field(default=GPUMODE_SEED)
+    seed: int = GPUMODE_SEED
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -67,11 +64,11 @@ class Problem:
 
     @property
     def key(self) -> str:
-        """The groups as text, without the name: equal for equal work."""
+        """Groups and seed as text, without the name: equal for equal work."""
         return ",".join(str(group) for group in self.groups) + f"@{self.seed}"
 
     def contract_violation(self) -> str | None:
-        """What of GPU MODE's contract this problem breaks (l = 1, k % 256 == 0, n % 128 == 0), or None."""
+        """Return the violated rule of GPU MODE's contract (l = 1, k % 256 == 0, n % 128 == 0), or None."""
         for index, group in enumerate(self.groups):
             if group.l != 1:
                 return f"group {index} ({group}): l must be 1"
@@ -115,16 +112,16 @@ GPUMODE_BENCH: tuple[Problem, ...] = tuple(
 """The four official benchmark cases, ``gpumode-bench-0`` to ``gpumode-bench-3``."""
 
 SETS: Mapping[str, tuple[Problem, ...]] = {"gpumode": GPUMODE, "gpumode-bench": GPUMODE_BENCH}
-"""Names that stand for several problems."""
+"""Problem sets by name."""
 
 _SHAPE = re.compile(r"(\d+)x(\d+)x(\d+)(?:x(\d+))?")
 
 
 def parse_shape(text: str, *, name: str | None = None) -> Problem:
-    """Read ``MxNxK[,MxNxK...]``, each optionally ``xL``, as a problem; its name is the text with ``+`` for ``,``.
+    """Parse ``MxNxK[,MxNxK...]``, each optionally ``xL``; the problem's name is the text with ``+`` for ``,``.
 
     Raises:
-        ProblemError: a part is not of that form.
+        ProblemError: a part does not have this form.
     """
     groups = []
     for part in text.replace(" ", "").split(","):
@@ -136,7 +133,7 @@ def parse_shape(text: str, *, name: str | None = None) -> Problem:
 
 
 def parse_table(name: str, table: Mapping[str, object]) -> Problem:
-    """Read a problem of ``[tool.pytest_nvfp4.problems]``: ``{ m = [96, 128], n = 128, k = [256, 512] }``.
+    """Parse a problem of ``[tool.pytest_nvfp4.problems]``: ``{ m = [96, 128], n = 128, k = [256, 512] }``.
 
     A single integer stands for every group. Raises ProblemError.
     """
@@ -166,13 +163,13 @@ def parse_table(name: str, table: Mapping[str, object]) -> Problem:
 
 
 def resolve(names: Iterable[str], *, own: Mapping[str, Problem] | None = None) -> tuple[Problem, ...]:
-    """The problems behind names: one of ``own``, a set, one problem of a set, or a shape ``MxNxK[,...]``.
+    """Return the problems of names: one of ``own``, a set, one problem of a set, or a shape ``MxNxK[,...]``.
 
-    Order is kept and repeats are dropped. Raises ProblemError for a name that is none of these.
+    Keeps the order and drops repeats. Raises ProblemError for an unknown name.
     """
     own = own or {}
-    singles = {problem.name: problem for problems in SETS.values() for problem in problems} | dict(own)
-    found: dict[str, Problem] = {}
+    singles = {problem.name: problem for members in SETS.values() for problem in members} | dict(own)
+    problems: dict[str, Problem] = {}
     for name in names:
         if name in singles:
             chosen: tuple[Problem, ...] = (singles[name],)
@@ -184,5 +181,5 @@ def resolve(names: Iterable[str], *, own: Mapping[str, Problem] | None = None) -
             known = ", ".join([*own, *SETS, "gpumode-0 … gpumode-9", "gpumode-bench-0 … gpumode-bench-3"])
             raise ProblemError(f"no problem is called {name!r}; known are {known}, or a shape such as 96x128x256")
         for problem in chosen:
-            found.setdefault(problem.name, problem)
-    return tuple(found.values())
+            problems.setdefault(problem.name, problem)
+    return tuple(problems.values())

@@ -19,7 +19,7 @@ from pytest_nvfp4.layout.tree import leaves
 from pytest_nvfp4.problem import Group, Problem, parse_shape
 from pytest_nvfp4.strategies.profiles import PROFILES
 from pytest_nvfp4.tmem.columns import MmaTile, columns
-from pytest_nvfp4.tmem.packing import Request, Segment
+from pytest_nvfp4.tmem.packing import PackingRequest, Segment
 
 UNHURRIED = settings(deadline=None)
 
@@ -152,7 +152,7 @@ def test_a_search_can_climb_to_imbalance(problem: Problem) -> None:
 
 @UNHURRIED
 @given(strategies.tiles(), strategies.tmem_requests(), strategies.segment_lists())
-def test_tmem_is_drawn_legal(tile: MmaTile, request: Request, segments: tuple[Segment, ...]) -> None:
+def test_tmem_is_drawn_legal(tile: MmaTile, request: PackingRequest, segments: tuple[Segment, ...]) -> None:
     assert columns(tile).total > 0
     assert request.orders >= 1
     assert len({segment.name for segment in segments}) == len(segments)
@@ -195,5 +195,5 @@ def test_what_hypothesis_takes_for_a_ci_server_makes_no_other_profile_repeatable
 
 def test_more_registered_types_need_no_strategy() -> None:
     strategies.register()
-    for drawn in (Problem, Group, MmaTile, Segment, Request):
+    for drawn in (Problem, Group, MmaTile, Segment, PackingRequest):
         assert isinstance(found(st.from_type(drawn), lambda _: True), drawn)

@@ -47,9 +47,9 @@ __all__ = [
 def register() -> None:
     """Register strategies and profiles; Hypothesis calls this when it is imported.
 
-    The types are `Layout`, `Swizzle`, `ComposedLayout`, `Group`, `Problem`, and `MmaTile`, `Segment` and `Request` of
-    tensor memory. The profiles are ``nvfp4-dev``, ``nvfp4-ci`` and ``nvfp4-thorough``: names of their own, since
-    profiles of a suite that has this package installed are its own too.
+    The types are `Layout`, `Swizzle`, `ComposedLayout`, `Group`, `Problem`, and `MmaTile`, `Segment` and
+    `PackingRequest` of tensor memory. The profiles are ``nvfp4-dev``, ``nvfp4-ci`` and ``nvfp4-thorough``; the prefix
+    keeps them apart from the profiles of the suite that has this package installed.
     """
     import hypothesis
     from hypothesis import strategies as st
@@ -57,7 +57,7 @@ def register() -> None:
     from pytest_nvfp4.layout.notation import ComposedLayout, Layout, Swizzle
     from pytest_nvfp4.problem import Group, Problem
     from pytest_nvfp4.tmem.columns import MmaTile
-    from pytest_nvfp4.tmem.packing import Request, Segment
+    from pytest_nvfp4.tmem.packing import PackingRequest, Segment
 
     st.register_type_strategy(Layout, layouts())
     st.register_type_strategy(Swizzle, swizzles())
@@ -66,6 +66,6 @@ def register() -> None:
     st.register_type_strategy(Problem, problems())
     st.register_type_strategy(MmaTile, tiles())
     st.register_type_strategy(Segment, segments())
-    st.register_type_strategy(Request, tmem_requests())
+    st.register_type_strategy(PackingRequest, tmem_requests())
     for profile in PROFILES.values():
         hypothesis.settings.register_profile(profile.hypothesis_name, profile.settings())

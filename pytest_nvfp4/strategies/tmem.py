@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.tmem.columns import COLUMNS, MmaTile
-from pytest_nvfp4.tmem.packing import Packing, Request, Segment
+from pytest_nvfp4.tmem.packing import Packing, PackingRequest, Segment
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
@@ -47,15 +47,17 @@ def segment_lists(*, most: int = 4, most_columns: int = 128) -> SearchStrategy[t
     )
 
 
-def tmem_requests(*, most_stages: int = 3, most_others: int = 3, most_columns: int = 256) -> SearchStrategy[Request]:
+def tmem_requests(
+    *, most_stages: int = 3, most_others: int = 3, most_columns: int = 256
+) -> SearchStrategy[PackingRequest]:
     """Accumulators and other segments to pack, and what the epilogue reads at once."""
     from hypothesis import strategies as st
 
     @st.composite
-    def draw_request(draw: DrawFn) -> Request:
+    def draw_request(draw: DrawFn) -> PackingRequest:
         width = draw(st.integers(1, most_columns))
         accumulator = Segment("acc", width, draw(st.sampled_from([1, 1, 4, 32])))
-        return Request(
+        return PackingRequest(
             accumulator,
             draw(st.integers(1, most_stages)),
             draw(segment_lists(most=most_others, most_columns=max(1, most_columns // 4))),

@@ -1,4 +1,4 @@
-"""What is wrong with a kernel's TMEM allocation, and what could be less."""
+"""Judge a kernel's TMEM allocations against the columns that its layouts cover."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_nvfp4.tmem.columns import COLUMNS, LEAST_ALLOCATION, allocation
-from pytest_nvfp4.tmem.usage import Usage
+from pytest_nvfp4.tmem.usage import Usage, of_kernel, usage
+from pytest_nvfp4.toolchain.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a kernel's allocations and its layouts say together.
+    """Comparison of a kernel's allocations with its layouts.
 
     Attributes:
-        kernel: The function.
-        allocated: Columns of each ``tcgen05.alloc`` in the order of the PTX; None where they are computed at run time.
-        usage: What its layouts cover.
-        errors: What cannot work.
-        notes: What is worth knowing.
+        kernel: Name of the function.
+        allocated: Columns of each ``tcgen05.alloc`` in PTX order; None where they are computed at run time.
+        usage: Columns that its layouts cover.
+        errors: Defects that make the kernel fail or corrupt TMEM.
+        notes: Possible savings, and limits of the comparison.
     """
 
     kernel: str
@@ -29,46 +30,68 @@ class Judgement:
 
     @property
     def total(self) -> int | None:
-        """Columns of all allocations; None where one is computed at run time."""
+        """Columns of all allocations; None if one is computed at run time."""
         counts = [count for count in self.allocated if count is not None]
         return sum(counts) if len(counts) == len(self.allocated) else None
 
 
-def judge(kernel: str, allocated: Sequence[int | None], usage: Usage) -> Judgement:
-    """Compare what a kernel allocates with what its named tensors cover."""
+def judgements(trace: Trace) -> list[Judgement]:
+    """Judge each kernel of a trace that allocates TMEM.
+
+    If none allocates but a tensor lies in TMEM, return one judgement for all kernels together.
+    """
+    values = [(value.name, value.type) for value in trace.values]
+    allocating = [code for code in trace.code if code.tmem_columns and not code.library]
+    if not allocating:
+        used = usage(values)
+        # Without machine code (a compilation that stopped early) there are layouts but no allocations to compare.
+        return [judge("the kernel", (), used)] if used.tensors and trace.code else []
+    alone = len(allocating) == 1
+    return [
+        judge(
+            code.source_name or code.symbol,
+            code.tmem_columns,
+            usage(of_kernel(values, code.source_name, alone=alone)),
+        )
+        for code in allocating
+    ]
+
+
+def judge(kernel: str, allocated: Sequence[int | None], used: Usage) -> Judgement:
+    """Compare a kernel's allocations with the columns of its named tensors."""
     errors = [*_malformed(allocated), *_too_much(allocated)]
     notes: list[str] = []
     total = None if None in allocated else sum(count for count in allocated if count is not None)
     if total is None:
         notes.append(
-            "a tcgen05.alloc computes its columns at run time, so that nothing is said about them; make the number a "
-            "compile-time constant"
+            "a tcgen05.alloc computes its columns at run time, so they are not checked; make the number a compile-time "
+            "constant"
         )
-    elif usage.total > total:
-        errors.append(_too_little(total, usage))
-    elif total and usage.tensors and not errors:
-        notes += _could_be_less(total, usage)
-    if total and not usage.tensors:
+    elif used.total > total:
+        errors.append(_too_little(total, used))
+    elif total and used.tensors and not errors:
+        notes += _could_be_less(total, used)
+    if total and not used.tensors:
         notes.append(
-            f"it allocates {total} columns, and no tensor in TMEM is known by its name (tCtAcc, tCtSFA, tCtSFB), so "
-            "that it is not known what it uses"
+            f"it allocates {total} columns, and no tensor in TMEM has a known name (tCtAcc, tCtSFA, tCtSFB), so the "
+            "columns in use are unknown"
         )
     notes += [
-        f"{text}; either the layout is not the one of this tile, or the tile is not what shared memory and the MMA say"
-        for text in usage.disagreements()
+        f"{text}; either the layout does not belong to this tile, or the tile of shared memory and the MMA is wrong"
+        for text in used.disagreements()
     ]
-    return Judgement(kernel, tuple(allocated), usage, tuple(errors), tuple(notes))
+    return Judgement(kernel, tuple(allocated), used, tuple(errors), tuple(notes))
 
 
-def parts(usage: Usage) -> str:
-    """``acc 128 + SFA 16 + SFB 16``."""
-    return " + ".join(f"{role} {count}" for role in ("acc", "SFA", "SFB") if (count := usage.of(role)))
+def parts(used: Usage) -> str:
+    """Format the columns by role, such as ``acc 128 + SFA 16 + SFB 16``."""
+    return " + ".join(f"{role} {count}" for role in ("acc", "SFA", "SFB") if (count := used.of(role)))
 
 
 def _malformed(allocated: Sequence[int | None]) -> list[str]:
     return [
-        f"tcgen05.alloc of {count} columns: it takes a power of two from {LEAST_ALLOCATION} to {COLUMNS}; allocate "
-        f"{allocation(count)}"
+        f"tcgen05.alloc of {count} columns: the number must be a power of two from {LEAST_ALLOCATION} to "
+        f"{COLUMNS}; allocate {allocation(count)}"
         for count in allocated
         if count is not None and 0 <= count <= COLUMNS and allocation(count) != count
     ]
@@ -81,30 +104,30 @@ def _too_much(allocated: Sequence[int | None]) -> list[str]:
     held = " + ".join(map(str, counts))
     return [
         f"it allocates {held}{f' = {sum(counts)}' if len(counts) > 1 else ''} columns, and an SM has {COLUMNS}: the "
-        "allocation waits forever; use fewer accumulator stages, let them overlap (nvfp4 tmem-pack), or a smaller tile"
+        "allocation never returns; use fewer accumulator stages, let them overlap (nvfp4 tmem-pack), or a smaller tile"
     ]
 
 
-def _too_little(total: int, usage: Usage) -> str:
-    needed = allocation(usage.total)
+def _too_little(total: int, used: Usage) -> str:
+    needed = allocation(used.total)
     advice = (
         f"allocate {needed}"
         if needed is not None
         else f"an SM has {COLUMNS}: use fewer accumulator stages, let them overlap (nvfp4 tmem-pack), or a smaller tile"
     )
-    names = ", ".join(tensor.names[0] for tensor in usage.tensors)
-    what = f"{parts(usage)} = {usage.total} columns ({names})" if usage.tensors else f"{usage.total} columns"
-    had = f"it allocates {total}" if total else "it allocates none"
-    return f"it uses {what}, and {had}: what lies beyond is another CTA's, or nobody's; {advice}"
+    names = ", ".join(tensor.names[0] for tensor in used.tensors)
+    what = f"{parts(used)} = {used.total} columns ({names})" if used.tensors else f"{used.total} columns"
+    held = f"allocates {total}" if total else "allocates none"
+    return f"it uses {what}, and {held}: accesses beyond the allocation corrupt another CTA's TMEM or fault; {advice}"
 
 
-def _could_be_less(total: int, usage: Usage) -> list[str]:
-    needed = allocation(usage.total)
+def _could_be_less(total: int, used: Usage) -> list[str]:
+    needed = allocation(used.total)
     if needed is None or needed >= total:
         return []
-    if not usage.complete:
-        return [f"it allocates {total} columns, and of its tensors {usage.total} are known"]
+    if not used.complete:
+        return [f"it allocates {total} columns, of which {used.total} belong to tensors with known names"]
     return [
-        f"it allocates {total} columns and uses {parts(usage)} = {usage.total}: {needed} would do, and "
+        f"it allocates {total} columns and uses {parts(used)} = {used.total}: {needed} are enough, and "
         f"{COLUMNS // needed} CTAs instead of {COLUMNS // total} could hold TMEM on an SM at once"
     ]

@@ -1,12 +1,12 @@
-"""Pack accumulators and other segments into TMEM: every order, alignment and overlap of accumulators, *exhaustive*.
+"""Exhaustive search for packings of accumulators and other segments into TMEM: orders, alignments and overlaps.
 
-A packing is an order of the segments by their first column. For one order, and one bound on how far an accumulator may
-reach into the one before it, no packing is shorter than the one that puts every segment at the lowest column that its
-alignment allows: each start only grows with the ones before it. So trying every order leaves nothing out; orders that
-differ by segments of equal size and alignment are one order.
+A packing is an order of the segments by their first column. For a given order and a given bound on the overlap of
+neighbouring accumulators, the shortest packing puts every segment at the lowest column that its alignment allows,
+because each start grows with the starts before it. So trying every order is exhaustive; orders that differ only by
+segments of equal size and alignment count as one.
 
-Accumulators that overlap cost the epilogue its freedom: the next MMA waits until the shared columns were read. What is
-left of that freedom, the *lead*, is what packings that fit are ranked by (see `pytest_nvfp4.tmem.phases`).
+Overlapping accumulators constrain the epilogue: the next MMA waits until the shared columns are read. Packings that fit
+are ranked by the remaining freedom, the *lead* (see `pytest_nvfp4.tmem.phases`).
 """
 
 from __future__ import annotations
@@ -16,30 +16,40 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pytest_nvfp4.tmem.columns import COLUMNS, MmaTile, TmemError, allocation, columns
 from pytest_nvfp4.tmem.phases import Disjoint, Placement, best_leads, best_order, prove_disjoint
 
 SCALES_ALIGN = 4
-"""Columns that ``tcgen05.cp.4x32x128b`` writes at once: where scale factors begin, unless told otherwise."""
+"""Default alignment of scale factors: the columns that ``tcgen05.cp.4x32x128b`` writes at once."""
 MOST_ORDERS = 20_000
+"""Largest number of orders that is searched."""
 MOST_OVERLAPS = 20_000
+"""Largest number of overlaps that is searched."""
 
-Starts: TypeAlias = tuple[tuple[str, int, int], ...]
-"""Name, first column and number of columns of each segment."""
+
+class PlacedSegment(NamedTuple):
+    """Segment with its first column."""
+
+    name: str
+    start: int
+    columns: int
+
+
+Starts: TypeAlias = tuple[PlacedSegment, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Columns that lie side by side.
+    """Contiguous columns.
 
     Attributes:
-        name: What they are.
-        columns: How many.
-        align: The first is a multiple of this.
+        name: Unique name.
+        columns: Number of columns.
+        align: Alignment of the first column.
     """
 
     name: str
@@ -48,21 +58,21 @@ class Segment:
 
     def __post_init__(self) -> None:
         if not 1 <= self.columns <= COLUMNS:
-            raise TmemError(f"segment {self.name}: {self.columns} columns; there are 1 to {COLUMNS}")
+            raise TmemError(f"segment {self.name}: {self.columns} columns; use 1 to {COLUMNS}")
         if self.align < 1:
-            raise TmemError(f"segment {self.name}: an alignment of {self.align} columns; the least is 1")
+            raise TmemError(f"segment {self.name}: an alignment of {self.align} columns; use at least 1")
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is to be packed.
+class PackingRequest:
+    """Segments to pack.
 
     Attributes:
         accumulator: One accumulator stage.
-        stages: How many of them; 0 for none.
-        others: Everything else, live at all times.
+        stages: Number of accumulators.
+        others: All other segments, always live.
         subtile: Columns that the epilogue reads at once.
-        capacity: Columns there are.
+        capacity: TMEM capacity in columns.
     """
 
     accumulator: Segment
@@ -74,37 +84,39 @@ class Request:
     def __post_init__(self) -> None:
         names = [segment.name for segment in self.others]
         if len({*names, self.accumulator.name}) != len(names) + 1:
-            raise TmemError(f"two segments have one name: {', '.join([self.accumulator.name, *names])}")
+            raise TmemError(f"two segments have the same name: {', '.join([self.accumulator.name, *names])}")
         if self.stages < 1:
             raise TmemError(f"{self.stages} accumulators: at least 1 is needed")
         if self.subtile < 1:
-            raise TmemError(f"a subtile of {self.subtile} columns: the epilogue reads at least 1 at once")
+            raise TmemError(f"a subtile of {self.subtile} columns: use at least 1")
         if not 1 <= self.capacity <= COLUMNS:
             raise TmemError(f"a capacity of {self.capacity} columns: an SM has {COLUMNS}")
         if (orders := self.orders) > MOST_ORDERS:
             raise TmemError(
                 f"{self.stages} accumulators and {len(self.others)} other segments have {orders} orders, more than the "
-                f"{MOST_ORDERS} that are tried: join segments that are always used together"
+                f"{MOST_ORDERS} that are searched: join segments that are always used together"
             )
 
     @property
     def width(self) -> int:
-        """Columns of one subtile, no wider than the accumulator."""
+        """Columns of one subtile, at most those of the accumulator."""
         return min(self.subtile, self.accumulator.columns)
 
     @property
     def orders(self) -> int:
-        """How many orders there are; segments of equal size and alignment are alike."""
+        """Number of orders; segments of equal size and alignment are interchangeable."""
         alike = Counter((segment.columns, segment.align) for segment in self.others)
         total = math.factorial(self.stages + len(self.others)) // math.factorial(self.stages)
         return total // math.prod(math.factorial(count) for count in alike.values())
 
     @classmethod
-    def of(cls, tile: MmaTile, *, subtile: int = 32, capacity: int = COLUMNS, align: int = SCALES_ALIGN) -> Request:
-        """The accumulators and scale factors of a tile.
+    def of(
+        cls, tile: MmaTile, *, subtile: int = 32, capacity: int = COLUMNS, align: int = SCALES_ALIGN
+    ) -> PackingRequest:
+        """Return the request for the accumulators and scale factors of a tile.
 
         Raises:
-            TmemError: a tile whose single accumulator is wider than TMEM.
+            TmemError: one accumulator is wider than TMEM.
         """
         need = columns(tile)
         return cls(
@@ -118,17 +130,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Packing:
-    """A packing.
+    """One packing.
 
     Attributes:
-        request: What was packed.
-        overlaps: For each accumulator but the first, in the order of the columns, the most columns that it may reach
-            into the one before it.
-        starts: Each segment's name, first column and number of columns, in the order of the columns; accumulators are
-            ``acc0``, ``acc1``, ...
+        request: The packed segments.
+        overlaps: Bound on the overlap of each accumulator but the first with the one before it, in column order.
+        starts: The segments in column order; accumulators are ``acc0``, ``acc1``, ...
     """
 
-    request: Request
+    request: PackingRequest
     overlaps: tuple[int, ...]
     starts: Starts
 
@@ -138,28 +148,28 @@ class Packing:
 
     @property
     def placement(self) -> Placement:
-        """The same for the proof: accumulators in the order of their tiles, and how each is read."""
+        """Input of the proof: accumulators in tile order, with their read orders."""
         return self._timed[0]
 
     @property
     def leads(self) -> tuple[int, ...]:
-        """For each accumulator in the order of tiles, how many subtiles may be unread when an MMA into it starts."""
+        """Number of subtiles that may be unread when an MMA into each accumulator starts, in tile order."""
         return self._timed[1]
 
     @property
     def overlap(self) -> int:
-        """The most columns that two accumulators share."""
+        """Largest number of columns that two accumulators share."""
         stages = sorted(self.placement.stages)
         return max((max(0, self.placement.width - (b - a)) for a, b in itertools.pairwise(stages)), default=0)
 
     @property
     def used(self) -> int:
-        """Columns from the first to the last."""
+        """Number of columns up to the last."""
         return max(start + size for _, start, size in self.starts)
 
     @property
     def allocation(self) -> int | None:
-        """What to allocate; None where it does not fit an SM."""
+        """Smallest sufficient allocation; None if it does not fit an SM."""
         return allocation(self.used)
 
     @property
@@ -169,42 +179,42 @@ class Packing:
 
     @property
     def slack(self) -> int:
-        """Columns of the capacity that nothing uses; negative: how many it lacks."""
+        """Unused columns of the capacity; negative if it is too small."""
         return self.request.capacity - self.used
 
     @property
     def lead(self) -> int:
-        """The least lead."""
+        """Smallest lead of all accumulators."""
         return min(self.leads)
 
     @property
     def waits_for(self) -> int:
-        """Subtiles of the tile before that must be read before an MMA may start, at worst."""
+        """Largest number of subtiles of the previous tile that must be read before an MMA may start."""
         return max(0, self.placement.subtiles - self.lead)
 
     def prove(self) -> Disjoint:
-        """The proof that no two live segments overlap in any phase."""
+        """Prove that no two live segments overlap in any phase."""
         return prove_disjoint(self.placement, self.leads)
 
 
 @dataclass(frozen=True)
-class Search:
-    """Everything that was found.
+class PackingSearch:
+    """Result of a search.
 
     Attributes:
-        request: What was packed.
-        packings: The shortest packing for each overlap: all that are alike for every pair of neighbours, and of the
-            others those that fit and that none with less overlap replaces.
-        tried: Orders and overlaps that were tried.
+        request: The packed segments.
+        packings: The shortest packing for each overlap that is equal for all pairs of neighbours, and for each unequal
+            overlap that fits and is not covered by a smaller one.
+        tried: Number of combinations of orders and overlaps that were tried.
     """
 
-    request: Request
+    request: PackingRequest
     packings: tuple[Packing, ...]
     tried: int
 
     @property
     def best(self) -> Packing | None:
-        """The one that fits and leaves the epilogue most freedom, then the one that uses least; None if none fits."""
+        """The fitting packing with the largest lead, then the fewest columns; None if none fits."""
         fitting = [packing for packing in self.packings if packing.fits]
         return min(fitting, key=_badness, default=None)
 
@@ -213,14 +223,14 @@ def _badness(packing: Packing) -> tuple[int, int, int, int, int]:
     return (-packing.lead, -sum(packing.leads), packing.allocation or COLUMNS, packing.used, sum(packing.overlaps))
 
 
-def pack(request: Request) -> Search:
-    """Every order of the segments, every overlap of neighbouring accumulators, every order in time of accumulators.
+def pack(request: PackingRequest) -> PackingSearch:
+    """Search every order of the segments, overlap of neighbouring accumulators and order in time of accumulators.
 
-    Of the overlaps only those are tried that the shortest packing for some lead can have (``_steps``). An overlap that
-    is larger everywhere than one that fits has no larger lead.
+    Only overlaps that the shortest packing for some lead can have are tried (`_steps`). An overlap that is at least as
+    large everywhere as one that fits is skipped, because its lead is not larger.
 
     Raises:
-        TmemError: more overlaps than are tried.
+        TmemError: more overlaps than `MOST_OVERLAPS`.
     """
     steps = _steps(request)
     pairs = request.stages - 1
@@ -228,37 +238,37 @@ def pack(request: Request) -> Search:
     if ways > MOST_OVERLAPS:
         raise TmemError(
             f"{request.stages} accumulators of {len(steps)} subtiles overlap in {ways} ways, more than "
-            f"the {MOST_OVERLAPS} that are tried: take a wider subtile than {request.width}, or fewer accumulators"
+            f"the {MOST_OVERLAPS} that are searched: use a wider subtile than {request.width}, or fewer accumulators"
         )
     orders = list(_orders(request))
     tried = 0
-    found: list[Packing] = []
+    packings: list[Packing] = []
     fitting: list[tuple[int, ...]] = []
     for overlaps in sorted(itertools.product(steps, repeat=pairs), key=lambda each: (sum(each), each)):
-        if len(set(overlaps)) > 1 and any(map(lambda one, all_=overlaps: _covers(all_, one), fitting)):  # type: ignore[misc]
+        if len(set(overlaps)) > 1 and any(_covers(overlaps, fit) for fit in fitting):
             continue
         starts, looked = _shortest(request, orders, overlaps)
         tried += looked
         packing = Packing(request, overlaps, starts)
         if packing.fits:
             fitting.append(overlaps)
-            found.append(packing)
+            packings.append(packing)
         elif len(set(overlaps)) <= 1:
-            found.append(packing)
-    return Search(request, tuple(found), tried)
+            packings.append(packing)
+    return PackingSearch(request, tuple(packings), tried)
 
 
 def _covers(larger: tuple[int, ...], smaller: tuple[int, ...]) -> bool:
     return all(map(operator.ge, larger, smaller))
 
 
-def _steps(request: Request) -> list[int]:
-    """The overlaps of neighbours that can matter.
+def _steps(request: PackingRequest) -> list[int]:
+    """Return the overlaps of neighbours that can change a lead.
 
-    How many subtiles two accumulators share changes where their distance passes a multiple of a subtile, from either
-    side. A lead is thus a set of least distances, also of accumulators that are not neighbours, and the shortest
-    packing that keeps them all has every start at a sum of such distances: the overlaps are what neighbouring sums
-    leave.
+    The number of subtiles that two accumulators share changes only where their distance passes a multiple of a subtile,
+    counted from either side. A lead is therefore a set of minimum distances, also between accumulators that are not
+    neighbours. In the shortest packing that respects them, every start is a sum of such distances, so the overlaps are
+    the width minus differences of such sums.
     """
     width = request.accumulator.columns
     if request.stages == 1:
@@ -273,9 +283,9 @@ def _steps(request: Request) -> list[int]:
 
 
 def _shortest(
-    request: Request, orders: Sequence[tuple[tuple[Segment, bool], ...]], overlaps: Sequence[int]
+    request: PackingRequest, orders: Sequence[tuple[tuple[Segment, bool], ...]], overlaps: Sequence[int]
 ) -> tuple[Starts, int]:
-    """The shortest packing with these overlaps, and how many orders were looked at."""
+    """Return the shortest packing with these overlaps, and the number of orders tried."""
     sizes = request.stages * request.accumulator.columns + sum(segment.columns for segment in request.others)
     least = sizes - sum(overlaps)
     best: tuple[int, Starts] | None = None
@@ -284,7 +294,7 @@ def _shortest(
         used = max(start + size for _, start, size in starts)
         if best is None or used < best[0]:
             best = (used, starts)
-        if used == least:  # fewer columns no packing has
+        if used == least:  # a lower bound for every order
             return starts, looked
     assert best is not None
     return best[1], len(orders)
@@ -292,32 +302,29 @@ def _shortest(
 
 def pack_tile(
     tile: MmaTile, *, stages: Sequence[int] | None = None, subtile: int = 32, capacity: int = COLUMNS
-) -> list[Search]:
-    """A search for each number of accumulators: those given, else 1 to 4 as long as one packing fits."""
-    found: list[Search] = []
+) -> list[PackingSearch]:
+    """Search for each number of accumulators: those given, or 1 to 4 while a packing fits."""
+    searches: list[PackingSearch] = []
     for count in stages or range(1, 5):
-        request = Request.of(
-            MmaTile(tile.m, tile.n, tile.k, tile.ctas, count, tile.sf_vector), subtile=subtile, capacity=capacity
-        )
-        search = pack(request)
-        if stages is None and found and search.best is None:
+        search = pack(PackingRequest.of(replace(tile, stages=count), subtile=subtile, capacity=capacity))
+        if stages is None and searches and search.best is None:
             break
-        found.append(search)
-    return found
+        searches.append(search)
+    return searches
 
 
-def best_of(searches: Sequence[Search]) -> Packing | None:
-    """The best packing of several searches; of equally good ones the one with fewer accumulators."""
-    found = [search.best for search in searches if search.best is not None]
-    return min(found, key=lambda one: (-one.lead, one.request.stages, *_badness(one)), default=None)
+def best_of(searches: Sequence[PackingSearch]) -> Packing | None:
+    """Return the best packing of several searches; of equally good ones, the one with fewer accumulators."""
+    best = [search.best for search in searches if search.best is not None]
+    return min(best, key=lambda packing: (-packing.lead, packing.request.stages, *_badness(packing)), default=None)
 
 
-def _orders(request: Request) -> Iterator[tuple[tuple[Segment, bool], ...]]:
-    """Every order, alike segments and accumulators in their own; True marks an accumulator."""
+def _orders(request: PackingRequest) -> Iterator[tuple[tuple[Segment, bool], ...]]:
+    """Iterate over orders of (segment, whether it is an accumulator); interchangeable segments keep their order."""
     kinds: dict[tuple[bool, int, int], list[Segment]] = {}
     for at in range(request.stages):
-        one = request.accumulator
-        kinds.setdefault((True, one.columns, one.align), []).append(Segment(f"{one.name}{at}", one.columns, one.align))
+        acc = request.accumulator
+        kinds.setdefault((True, acc.columns, acc.align), []).append(replace(acc, name=f"{acc.name}{at}"))
     for segment in request.others:
         kinds.setdefault((False, segment.columns, segment.align), []).append(segment)
 
@@ -340,15 +347,15 @@ def _place(order: Sequence[tuple[Segment, bool]], overlaps: Sequence[int]) -> St
     for segment, accumulator in order:
         least = end - overlaps[seen - 1] if accumulator and after_accumulator else end
         start = -(-max(0, least) // segment.align) * segment.align
-        placed.append((segment.name, start, segment.columns))
+        placed.append(PlacedSegment(segment.name, start, segment.columns))
         end, after_accumulator, seen = start + segment.columns, accumulator, seen + accumulator
     return tuple(placed)
 
 
-def _in_time(request: Request, starts: Starts) -> tuple[Placement, tuple[int, ...]]:
-    """The order in time of the accumulators, and the order of reading, that leave the largest leads.
+def _in_time(request: PackingRequest, starts: Starts) -> tuple[Placement, tuple[int, ...]]:
+    """Return the order in time of the accumulators, and their read orders, with the largest leads.
 
-    Which one is tile 0's does not matter, so the one at the lowest column is.
+    Tiles cycle through the accumulators, so tile 0 can always be the one at the lowest column.
     """
     by_name = {name: start for name, start, _ in starts}
     first, *rest = (by_name[f"{request.accumulator.name}{at}"] for at in range(request.stages))

@@ -1,17 +1,16 @@
-"""Proof that no two live TMEM segments overlap in any phase of the accumulator pipeline, by visiting every phase.
+"""Proof by enumeration that no two live TMEM segments overlap in any phase of the accumulator pipeline.
 
-The pipeline: tiles 0, 1, 2, ... are computed in order, tile t into accumulator t mod S. The MMA of a tile writes all
-columns of its accumulator, from when it starts. The epilogue reads finished tiles in order, subtile by subtile; a
-column holds something live from the start of its tile's MMA until its subtile was read. Scale factors (and all other
-segments) count as live at all times.
+The pipeline computes tiles 0, 1, 2, ... in order, tile t into accumulator t mod S. The MMA of a tile writes all columns
+of its accumulator from its start on. The epilogue reads finished tiles in order, subtile by subtile. A column is live
+from the start of its tile's MMA until its subtile is read. Scale factors and all other segments are always live.
 
-Accumulators may overlap, as CUTLASS does for a tile of 256 columns: then the MMA of a tile starts only when so much of
-the earlier tiles was read that what is unread lies outside its columns. A schedule says for each accumulator how many
-subtiles may still be unread when an MMA into it starts: its *lead*. Everything else is free: whichever of MMA and
-epilogue is faster, every interleaving is a path through the phases.
+Accumulators may overlap, as in CUTLASS for a tile of 256 columns: the MMA of a tile then starts only when all unread
+subtiles of earlier tiles lie outside its columns. A schedule gives each accumulator a *lead*: the number of subtiles
+that may be unread when an MMA into it starts. Nothing else is constrained: every interleaving of MMA and epilogue is a
+path through the phases.
 
-The phases repeat every S tiles, so there are finitely many, and all that can be reached are visited: *exhaustive*, no
-solver is needed.
+The phases repeat every S tiles, so they are finitely many, and all reachable ones are visited (*exhaustive*, without a
+solver).
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from functools import cached_property
 from pytest_nvfp4.tmem.columns import TmemError
 
 Span = tuple[int, int]
-"""First column, and one past the last."""
+"""First column, and one past the last column."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where everything lies.
+    """Columns of every segment.
 
     Attributes:
         stages: First column of each accumulator.
@@ -48,46 +47,46 @@ class Placement:
 
     def __post_init__(self) -> None:
         if not self.stages or self.width < 1 or len(self.order) != len(self.stages):
-            raise TmemError("a placement has at least one accumulator of at least one column, each with a read order")
+            raise TmemError("a placement needs at least one accumulator of at least one column, each with a read order")
         if not 1 <= self.subtile <= self.width:
             raise TmemError(f"a subtile of {self.subtile} columns: an accumulator has {self.width}")
         if len({name for name, _ in self.others}) != len(self.others):
-            raise TmemError(f"segments {', '.join(name for name, _ in self.others)}: two have one name")
+            raise TmemError(f"segments {', '.join(name for name, _ in self.others)}: two have the same name")
         if any(sorted(order) != list(range(self.subtiles)) for order in self.order):
-            raise TmemError(f"read orders {self.order}: each names the {self.subtiles} subtiles once")
+            raise TmemError(f"read orders {self.order}: each must name the {self.subtiles} subtiles once")
 
     @property
     def subtiles(self) -> int:
-        """Subtiles of one accumulator."""
+        """Number of subtiles of one accumulator."""
         return -(-self.width // self.subtile)
 
     def stage(self, tile: int) -> Span:
-        """The columns of a tile's accumulator."""
+        """Return the columns of a tile's accumulator."""
         start = self.stages[tile % len(self.stages)]
         return start, start + self.width
 
     @cached_property
     def _reads(self) -> tuple[tuple[Span, ...], ...]:
-        found = []
+        reads = []
         for start, order in zip(self.stages, self.order, strict=True):
             ends = [(at * self.subtile, min((at + 1) * self.subtile, self.width)) for at in order]
-            found.append(tuple((start + first, start + end) for first, end in ends))
-        return tuple(found)
+            reads.append(tuple((start + first, start + end) for first, end in ends))
+        return tuple(reads)
 
     def reads(self, tile: int) -> tuple[Span, ...]:
-        """The subtiles of a tile in the order in which the epilogue reads them."""
+        """Return the subtiles of a tile in the epilogue's read order."""
         return self._reads[tile % len(self.stages)]
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One state of the pipeline.
+    """State of the pipeline.
 
     Attributes:
-        tile: The tile the epilogue is at, modulo the number of accumulators.
-        read: Its subtiles that were read.
-        ahead: Tiles from that one on whose MMA has started.
-        running: Whether the last of them is still being computed.
+        tile: The epilogue's tile, modulo the number of accumulators.
+        read: Number of its subtiles already read.
+        ahead: Number of tiles from that one on whose MMA has started.
+        running: Whether the MMA of the last of them is still running.
     """
 
     tile: int
@@ -103,7 +102,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """Two live segments that share columns, and when."""
+    """Two live segments that share columns in a phase."""
 
     phase: Phase
     one: str
@@ -117,12 +116,12 @@ class Clash:
 
 @dataclass(frozen=True, slots=True)
 class Disjoint:
-    """The result: *proved* (exhaustive) where there is no clash.
+    """Result of the proof: *proved* (exhaustive) if there is no clash.
 
     Attributes:
-        phases: How many phases can be reached.
-        clash: The first in which two live segments overlap; None if there is none.
-        most_unread: Most subtiles that are unread in any phase.
+        phases: Number of reachable phases.
+        clash: The first phase with two overlapping live segments; None if there is none.
+        most_unread: Largest number of unread subtiles in any phase.
     """
 
     phases: int
@@ -136,34 +135,34 @@ class Disjoint:
 
 
 def overlap(one: Span, other: Span) -> Span | None:
-    """The columns that two spans share, or None."""
+    """Return the columns that two spans share, or None."""
     first, end = max(one[0], other[0]), min(one[1], other[1])
     return (first, end) if first < end else None
 
 
 def live(placement: Placement, phase: Phase) -> list[tuple[str, Span]]:
-    """Everything that is live in a phase, with its columns. Parts of one tile are given one name."""
-    found = list(placement.others)
+    """Return all live segments of a phase with their columns; the parts of one tile share a name."""
+    segments = list(placement.others)
     finished = phase.ahead - phase.running
     for ahead in range(finished):
         tile = phase.tile + ahead
         spans = placement.reads(tile)[phase.read if ahead == 0 else 0 :]
-        found += [(f"tile {tile} (unread)", span) for span in spans]
+        segments += [(f"tile {tile} (unread)", span) for span in spans]
     if phase.running:
         tile = phase.tile + finished
-        found.append((f"tile {tile} (MMA)", placement.stage(tile)))
-    return found
+        segments.append((f"tile {tile} (MMA)", placement.stage(tile)))
+    return segments
 
 
 def prove_disjoint(placement: Placement, leads: Sequence[int]) -> Disjoint:
-    """Visit every phase that can be reached and compare all live segments in it.
+    """Visit every reachable phase and compare all of its live segments.
 
     Args:
-        placement: Where everything lies.
-        leads: For each accumulator, how many subtiles of earlier tiles may be unread when an MMA into it starts.
+        placement: Columns of every segment.
+        leads: For each accumulator, the number of subtiles that may be unread when an MMA into it starts.
 
     Raises:
-        TmemError: leads that are not one for each accumulator, or negative (the MMA would never start).
+        TmemError: not one lead per accumulator, or a negative one (the MMA would never start).
     """
     count = len(placement.stages)
     if len(leads) != count or any(lead < 0 for lead in leads):
@@ -209,10 +208,10 @@ def _clash(placement: Placement, phase: Phase) -> Clash | None:
 
 
 def best_leads(placement: Placement) -> tuple[int, ...]:
-    """For each accumulator, the most subtiles that may be unread when an MMA into it starts.
+    """Return for each accumulator the most subtiles that may be unread when an MMA into it starts.
 
-    Reading goes in order, so with L subtiles unread these are the last L before the tile: the longest run, backwards
-    from it, that stays clear of its columns. The tile before in the same accumulator ends every run.
+    Subtiles are read in order, so L unread subtiles are the last L before the tile. The lead is therefore the longest
+    run backwards from the tile that does not touch its columns; the previous tile of the same accumulator ends it.
     """
     count = len(placement.stages)
     return tuple(_run(placement, tile) for tile in range(count, 2 * count))
@@ -230,16 +229,16 @@ def _run(placement: Placement, tile: int) -> int:
 
 
 def best_order(stages: tuple[int, ...], *, width: int, subtile: int) -> tuple[tuple[int, ...], ...]:
-    """The read order of each accumulator that gives the following MMA the largest lead.
+    """Return the read order of each accumulator that gives the following MMA the largest lead.
 
-    What the next tile's accumulator covers is read first, then what the one after that covers, and so on: the lead of
-    a tile is cut most by the tile just before it. Where plain forwards and backwards do as well, they are taken.
+    Subtiles under the next tile's accumulator are read first, then those under the one after that, and so on, because
+    the tile just before limits a lead most. Forward or backward order is preferred where it is equally good.
     """
     count = len(stages)
     plain = tuple(range(-(-width // subtile)))
-    found = []
+    orders = []
     for stage, start in enumerate(stages):
-        # How many tiles later something is written over each subtile; at the latest by the same accumulator's next.
+        # Number of tiles after which each subtile is overwritten; the same accumulator's next tile is the last chance.
         needed = [count] * len(plain)
         for later in range(count - 1, 0, -1):
             first = stages[(stage + later) % count] - start
@@ -249,5 +248,5 @@ def best_order(stages: tuple[int, ...], *, width: int, subtile: int) -> tuple[tu
         order = tuple(sorted(plain, key=needed.__getitem__))
         classes = [needed[at] for at in order]
         same = (each for each in (plain, plain[::-1]) if [needed[at] for at in each] == classes)
-        found.append(next(same, order))
-    return tuple(found)
+        orders.append(next(same, order))
+    return tuple(orders)

@@ -1,6 +1,6 @@
-"""A kernel that lays out the TMEM of tiles with the DSL's own helpers and does nothing else: the formula's witness.
+"""Probe kernel that lays out the TMEM of tiles with the DSL's own helpers, to check the formula.
 
-It is traced as any kernel is, so what comes back is what the installed DSL gives to a kernel of that tile.
+It is traced as any kernel, so its layouts are those that the installed DSL gives to a kernel of that tile.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def build():
 
 
 class ProbeError(RuntimeError):
-    """The DSL has no layout for a tile; the message says what it answered."""
+    """The DSL has no layout for a tile; the message contains its error."""
 
 
 def write_probe(folder: Path, tiles: Sequence[MmaTile]) -> Path:
-    """Write the probe of some tiles; its entry is `ENTRY`."""
+    """Write the probe of these tiles; its entry function is `ENTRY`."""
     rows = [
         (
             *(tile.m, tile.n, tile.k, min(tile.m, LANES * tile.ctas), min(tile.n, WIDEST_N)),
@@ -83,7 +83,7 @@ def write_probe(folder: Path, tiles: Sequence[MmaTile]) -> Path:
 
 
 def read_probe(trace: Trace, tiles: Sequence[MmaTile]) -> list[Columns]:
-    """The columns of each tile, from the layouts of the probe's tensors.
+    """Return the columns of each tile from the layouts of the probe's tensors.
 
     Raises:
         ProbeError: the probe did not compile, or a layout cannot be read.

@@ -1,8 +1,8 @@
-"""How many TMEM columns a compiled kernel uses, read from the layouts of its named tensors.
+"""TMEM columns of a compiled kernel, read from the layouts of its named tensors.
 
-Two ways that share nothing but the kernel: the layouts of its tensors *in TMEM* say what they cover, and its MMA with
-the layouts of its operands *in shared memory* says which tile it has, from which the formula of
-`pytest_nvfp4.tmem.columns` gives the same numbers, or one of them is wrong.
+The columns come from two independent sources: the layouts of its tensors *in TMEM*, and the formula of
+`pytest_nvfp4.tmem.columns` for the tile of its MMA and of its operands' layouts *in shared memory*. If they differ, one
+of them is wrong.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits, parse_type
 from pytest_nvfp4.layout.measures import tmem_columns
 from pytest_nvfp4.layout.roles import base_name, plain, top_modes
-from pytest_nvfp4.layout.tree import Dynamic, leaves
+from pytest_nvfp4.layout.tree import Tree, leaves
 from pytest_nvfp4.tmem.columns import HALVED_SFA, Columns, MmaTile, TmemError, allocation, columns
 
 Role = Literal["acc", "SFA", "SFB"]
@@ -30,15 +31,15 @@ _OPERAND = re.compile(r"(?:tC)?s(?P<op>[AB])\d*")
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor in TMEM under all the names that the kernel has for it.
+class TmemTensor:
+    """Tensor in TMEM with all of its names in the kernel.
 
     Attributes:
-        role: What it is.
+        role: Accumulator, SFA or SFB.
         names: Its names, the one with the most columns first.
-        columns: From its first column to its last.
-        stages: Of an accumulator, how many; 1 for others.
-        step: Of staged accumulators, columns from one to the next; 0 for others.
+        columns: Number of columns from its first to its last.
+        stages: Number of accumulators; 1 for other roles.
+        step: Columns from one accumulator stage to the next; 0 without stages.
     """
 
     role: Role
@@ -50,25 +51,25 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Usage:
-    """What the layouts of a trace say.
+    """TMEM of a kernel according to its layouts.
 
     Attributes:
-        tensors: The tensors that are known by name.
-        unknown: Names of tensors in TMEM whose columns are not known, or that no rule knows, and their columns.
-        tile: The tile as the MMA and shared memory have it; None where that is not plain.
-        why_no_tile: Why not.
+        tensors: Tensors recognised by name.
+        unknown: Names and columns of other tensors in TMEM; None for unknown columns.
+        tile: Tile of the MMA and shared memory; None if it cannot be derived.
+        why_no_tile: Reason why there is no tile.
     """
 
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TmemTensor, ...]
     unknown: tuple[tuple[str, int | None], ...]
     tile: MmaTile | None
     why_no_tile: str
 
     @property
     def total(self) -> int:
-        """Columns of all tensors that are known, side by side: the kernel uses at least so many.
+        """Columns of all recognised tensors side by side, a lower bound of what the kernel uses.
 
-        Where none is known by name, those of the largest.
+        Without recognised tensors, the columns of the largest.
         """
         if self.tensors:
             return sum(tensor.columns for tensor in self.tensors)
@@ -76,56 +77,53 @@ class Usage:
 
     @property
     def complete(self) -> bool:
-        """Whether an accumulator is known, and nothing larger is left unexplained."""
+        """Whether an accumulator is recognised and no other tensor is larger."""
         roles = {tensor.role for tensor in self.tensors}
         most = max((tensor.columns for tensor in self.tensors), default=0)
         return "acc" in roles and all(count is not None and count <= most for _, count in self.unknown)
 
     @property
     def allocation(self) -> int | None:
-        """What would have to be allocated; None where it does not fit."""
+        """Smallest sufficient allocation; None if it does not fit."""
         return allocation(self.total)
 
     def of(self, role: Role) -> int:
-        """Columns of one role."""
+        """Return the columns of one role."""
         return sum(tensor.columns for tensor in self.tensors if tensor.role == role)
 
     @property
     def formula(self) -> Columns | None:
-        """The columns of the tile by formula, with the stages that the accumulator has."""
+        """Columns of the tile by formula, with the accumulator's stages."""
         return None if self.tile is None else columns(self.tile)
 
     def disagreements(self) -> list[str]:
-        """Where formula and layouts differ; nothing where there is no formula.
+        """Return the differences between formula and layouts; empty without a formula.
 
-        Accumulators that overlap on purpose cover fewer columns than side by side, and are compared stage by stage.
+        Accumulators may overlap on purpose, so they are compared stage by stage and not by their sum.
         """
-        found: list[str] = []
+        differences: list[str] = []
         need = self.formula
         if need is None:
-            return found
+            return differences
         accumulators = [tensor for tensor in self.tensors if tensor.role == "acc"]
         for tensor in accumulators:
             stage = tensor.columns - (tensor.stages - 1) * tensor.step
             if stage != need.stage:
-                found.append(f"{tensor.names[0]}: {stage} columns a stage by layout, {need.stage} by formula")
+                differences.append(f"{tensor.names[0]}: {stage} columns a stage by layout, {need.stage} by formula")
         for role, formula in (("SFA", need.sfa), ("SFB", need.sfb)):
             for tensor in self.tensors:
                 if tensor.role == role and tensor.columns != formula:
                     doubled = role == "SFA" and self.tile is not None and self.tile.halved
                     why = f" ({HALVED_SFA})" if doubled and tensor.columns == 2 * formula else ""
-                    found.append(f"{tensor.names[0]}: {tensor.columns} columns by layout, {formula} by formula{why}")
-        return found
+                    counts = f"{tensor.columns} columns by layout, {formula} by formula"
+                    differences.append(f"{tensor.names[0]}: {counts}{why}")
+        return differences
 
 
 def usage(values: Iterable[tuple[str, str]]) -> Usage:
-    """The TMEM of a kernel.
-
-    Args:
-        values: Names (with their scope) and types of everything that one kernel binds.
-    """
+    """Return the TMEM usage of a kernel from the names (with their scope) and types of its values."""
     readable = list(_readable(values))
-    found: dict[tuple[Role, str], list[tuple[str, TypeInfo, int]]] = {}
+    by_tensor: dict[tuple[Role, str], list[tuple[str, TypeInfo, int]]] = {}
     unknown: dict[str, int | None] = {}
     for name, info in readable:
         if info.space != "tmem" or info.family != "memref":
@@ -136,23 +134,23 @@ def usage(values: Iterable[tuple[str, str]]) -> Usage:
             if key is not None or not _is_view(name):
                 unknown[name] = count
         else:
-            found.setdefault(key, []).append((name, info, count))
-    tensors = tuple(_tensor(key[0], _real(members)) for key, members in sorted(found.items()))
-    known = {str(info) for members in found.values() for _, info, _ in members}
+            by_tensor.setdefault(key, []).append((name, info, count))
+    tensors = tuple(_tensor(key[0], _real(members)) for key, members in sorted(by_tensor.items()))
+    known = {str(info) for members in by_tensor.values() for _, info, _ in members}
     types = {name: str(info) for name, info in readable}
-    # A helper function has the same tensor under a name of its own.
+    # A helper function binds the same tensor to its own parameter name.
     unknown = {name: count for name, count in unknown.items() if types[name] not in known}
     tile, why = _tile(readable, tensors)
     return Usage(tensors, tuple(unknown.items()), tile, why)
 
 
 def of_kernel(values: Sequence[tuple[str, str]], kernel: str | None, *, alone: bool) -> list[tuple[str, str]]:
-    """Those values that one kernel of a trace binds.
+    """Return the values that one kernel of a trace binds.
 
     Args:
-        values: Everything that the trace has.
-        kernel: The function of the kernel, as its machine code names it; None where that is not known.
-        alone: It is the only kernel: then the values of helper functions are its own too.
+        values: All values of the trace.
+        kernel: Name of the kernel's function in its machine code; None if unknown.
+        alone: Whether it is the only kernel, so that values of helper functions belong to it too.
     """
     if alone or kernel is None:
         return list(values)
@@ -179,17 +177,17 @@ def _key(name: str) -> tuple[Role, str] | None:
 
 
 def _is_view(name: str) -> bool:
-    """Whether a name is CuTe's for a part of another tensor (``tDtAcc``, ``tTR_tAcc``, ``tCtSFA_compact_s2t``)."""
+    """Whether CuTe's naming makes this a view of another tensor (``tDtAcc``, ``tTR_tAcc``, ``tCtSFA_compact_s2t``)."""
     return re.fullmatch(r"t[A-Z][A-Za-z0-9]*_?t[A-Z]\w*|tAcc\w*|tCt\w+", base_name(name)) is not None
 
 
 def _real(members: list[tuple[str, TypeInfo, int]]) -> list[tuple[str, TypeInfo, int]]:
-    """The members without layouts made before there was an address (``tCtAcc_fake``), which later ones replace."""
+    """Drop layouts without an address (``tCtAcc_fake``) if later ones replace them."""
     placed = [member for member in members if not base_name(member[0]).endswith("_fake")]
     return placed or members
 
 
-def _tensor(role: Role, members: list[tuple[str, TypeInfo, int]]) -> Tensor:
+def _tensor(role: Role, members: list[tuple[str, TypeInfo, int]]) -> TmemTensor:
     members = sorted(members, key=lambda member: -member[2])
     _, info, count = members[0]
     stages, step = 1, 0
@@ -198,17 +196,17 @@ def _tensor(role: Role, members: list[tuple[str, TypeInfo, int]]) -> Tensor:
         shape, stride = (modes[3].shape, modes[3].stride) if len(modes) == 4 else (1, 0)
         if isinstance(shape, int) and isinstance(stride, int) and shape > 1:
             stages, step = shape, stride
-    return Tensor(role, tuple(dict.fromkeys(name for name, _, _ in members)), count, stages, step)
+    return TmemTensor(role, tuple(dict.fromkeys(name for name, _, _ in members)), count, stages, step)
 
 
-def _tile(values: Sequence[tuple[str, TypeInfo]], tensors: Sequence[Tensor]) -> tuple[MmaTile | None, str]:
-    # The pair's MMA has a second one beside it, of one CTA, that only lays out SFB.
+def _tile(values: Sequence[tuple[str, TypeInfo]], tensors: Sequence[TmemTensor]) -> tuple[MmaTile | None, str]:
+    # A kernel with a 2-CTA MMA has a second tiled MMA of one CTA that only lays out SFB.
     atoms = {
         found.groups()
         for name, info in values
         if "sfb" not in base_name(name) and (found := _MMA.search(str(info))) is not None
     }
-    # All tcgen05 instructions of a kernel have one .cta_group, so beside a pair's MMA none of one CTA is executed.
+    # All tcgen05 instructions of a kernel have one .cta_group (PTX ISA): with a 2-CTA MMA, none of 1 CTA is executed.
     atoms = {atom for atom in atoms if atom[4] == "2"} or atoms
     if len(atoms) != 1:
         return None, "no MMA is among its values" if not atoms else "several MMAs are among its values"
@@ -235,10 +233,6 @@ def _tile(values: Sequence[tuple[str, TypeInfo]], tensors: Sequence[Tensor]) -> 
     return tile, ""
 
 
-def _size(shape: object) -> int | None:
-    total = 1
-    for leaf in leaves(shape):  # type: ignore[arg-type]
-        if isinstance(leaf, Dynamic) or not isinstance(leaf, int):
-            return None
-        total *= leaf
-    return total
+def _size(shape: Tree) -> int | None:
+    sizes = [leaf for leaf in leaves(shape) if isinstance(leaf, int)]
+    return prod(sizes) if len(sizes) == len(leaves(shape)) else None

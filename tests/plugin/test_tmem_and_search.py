@@ -80,7 +80,7 @@ class TestTmem:
         assert "it uses acc 128 + SFA 16 + SFB 16 = 160 columns" in ran.text
         assert "and it allocates 128" in ran.text
         assert "allocate 256" in ran.text
-        assert "it allocates 512 columns and uses acc 128 + SFA 16 + SFB 16 = 160: 256 would do" in ran.text
+        assert "it allocates 512 columns and uses acc 128 + SFA 16 + SFB 16 = 160: 256 are enough" in ran.text
         assert "KernelWarning" in ran.text
 
     def test_a_kernel_without_tensor_memory_has_no_such_check(self, run: Run, pytester: pytest.Pytester) -> None:

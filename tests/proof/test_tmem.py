@@ -80,20 +80,20 @@ def test_the_allocation_is_the_least_legal_one_that_holds_the_columns() -> None:
     legal = [32, 64, 128, 256, 512]
     for count in range(600):
         assert allocation(count) == next((size for size in legal if size >= count), None)
-    with pytest.raises(TmemError, match="never fewer than none"):
+    with pytest.raises(TmemError, match="must not be negative"):
         allocation(-1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((64, 128, 256), "multiple of 128; M = 64 is legal without block scaling only"),
+        ((64, 128, 256), "multiple of 128; M = 64 is legal only without block scaling"),
         ((64, 128, 256, 2), "multiple of 256, or 128, which is 64 rows a CTA"),
         ((384, 128, 256, 2), "multiple of 256, or 128"),
         ((128, 12, 256), "steps of 8"),
         ((256, 24, 256, 2), "steps of 16"),
         ((128, 384, 256), "multiple of 256"),
-        ((128, 128, 96), "multiple of that"),
+        ((128, 128, 96), "multiple of 64"),
         ((128, 128, 256, 3), "in a pair"),
         ((128, 128, 256, 1, 0), "at least 1"),
         ((128, 128, 256, 1, 1, 8), "MXFP4"),
@@ -228,7 +228,7 @@ def test_names_that_no_rule_knows_are_not_counted_as_known() -> None:
     assert found.why_no_tile == "no MMA is among its values"
     notes = judge("k", [256], found).notes
     assert len(notes) == 1
-    assert "no tensor in TMEM is known by its name" in notes[0]
+    assert "no tensor in TMEM has a known name" in notes[0]
 
 
 def test_values_go_to_the_kernel_that_binds_them() -> None:
@@ -241,9 +241,9 @@ def test_values_go_to_the_kernel_that_binds_them() -> None:
     ("allocated", "error", "note"),
     [
         ([256], None, None),
-        ([512], None, "256 would do, and 2 CTAs instead of 1"),
-        ([128], "acc 128 + SFA 16 + SFB 16 = 160 columns (k.tCtSFA, k.tCtSFB, k.tCtAcc), and it allocates 128", None),
-        ([], "it allocates none", None),
+        ([512], None, "256 are enough, and 2 CTAs instead of 1"),
+        ([128], "acc 128 + SFA 16 + SFB 16 = 160 columns (k.tCtSFA, k.tCtSFB, k.tCtAcc), and allocates 128", None),
+        ([], "and allocates none", None),
         ([1024], "it allocates 1024 columns, and an SM has 512", None),
         ([512, 256], "it allocates 512 + 256 = 768 columns", None),
         ([160], "power of two from 32 to 512; allocate 256", None),
@@ -367,9 +367,9 @@ def test_no_order_of_reading_gives_a_larger_lead(count: int, subtiles: int, data
 def test_placements_and_leads_that_mean_nothing_are_refused() -> None:
     with pytest.raises(TmemError, match="read order"):
         Placement((0,), 8, 4, ())
-    with pytest.raises(TmemError, match="names the 2 subtiles once"):
+    with pytest.raises(TmemError, match="name the 2 subtiles once"):
         Placement((0,), 8, 4, ((0, 0),))
-    with pytest.raises(TmemError, match="two have one name"):
+    with pytest.raises(TmemError, match="two have the same name"):
         placement((0,), width=8, subtile=4, others=(("S", (8, 12)), ("S", (10, 14))))
     with pytest.raises(TmemError, match="none negative"):
         prove_disjoint(placement((0,), width=8, subtile=4), (-1,))

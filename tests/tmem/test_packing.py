@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_nvfp4 import strategies
 from pytest_nvfp4.tmem import packing as tmem_packing
 from pytest_nvfp4.tmem.columns import MmaTile, TmemError
-from pytest_nvfp4.tmem.packing import Request, Segment, best_of, pack, pack_tile
+from pytest_nvfp4.tmem.packing import PackingRequest, Segment, best_of, pack, pack_tile
 from pytest_nvfp4.tmem.phases import Placement, best_leads, best_order, prove_disjoint
 
 
@@ -29,7 +29,7 @@ def shortest_by_hand(sizes: list[tuple[int, int]], limit: int) -> int | None:
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from([1, 2, 4])), min_size=1, max_size=3), st.integers(1, 3))
 def test_without_overlap_no_placement_is_shorter(others: list[tuple[int, int]], width: int) -> None:
-    request = Request(
+    request = PackingRequest(
         Segment("acc", width), 1, tuple(Segment(f"s{at}", *each) for at, each in enumerate(others)), subtile=1
     )
     (packing,) = pack(request).packings
@@ -47,7 +47,7 @@ def test_no_placement_of_accumulators_leaves_a_larger_lead(
     They could not be allocated: here any number of columns can.
     """
     others = (Segment("s", more),) if more else ()
-    request = Request(Segment("acc", width), stages, others, subtile=min(subtile, width), capacity=capacity)
+    request = PackingRequest(Segment("acc", width), stages, others, subtile=min(subtile, width), capacity=capacity)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tmem_packing, "allocation", lambda used: used)
         found = [each for each in pack(request).packings if each.fits]
@@ -63,7 +63,7 @@ def test_no_placement_of_accumulators_leaves_a_larger_lead(
 
 @settings(deadline=None, max_examples=60)
 @given(strategies.tmem_requests())
-def test_every_packing_keeps_its_alignments_and_is_proved(request: Request) -> None:
+def test_every_packing_keeps_its_alignments_and_is_proved(request: PackingRequest) -> None:
     search = pack(request)
     assert search.packings
     sizes = {segment.name: segment for segment in request.others}
@@ -96,7 +96,7 @@ def test_two_accumulators_of_256_columns_fit_by_sharing_64() -> None:
 
 def test_tiles_apart_in_time_may_share_almost_for_free() -> None:
     # Four accumulators of 128 columns and 32 of scale factors lack 32 columns of 512.
-    best = pack(Request.of(MmaTile(128, 128, 256, stages=4))).best
+    best = pack(PackingRequest.of(MmaTile(128, 128, 256, stages=4))).best
     assert best is not None
     assert best.used == 512
     assert best.lead == 7, (
@@ -106,21 +106,21 @@ def test_tiles_apart_in_time_may_share_almost_for_free() -> None:
 
 def test_what_fits_side_by_side_shares_nothing() -> None:
     for tile in (MmaTile(128, 192, 256, stages=2), MmaTile(128, 128, 256, stages=3), MmaTile(128, 64, 256, stages=4)):
-        best = pack(Request.of(tile)).best
+        best = pack(PackingRequest.of(tile)).best
         assert best is not None
         assert best.overlap == 0
         assert best.lead == (tile.stages - 1) * best.placement.subtiles
 
 
 def test_an_alignment_costs_the_columns_it_skips() -> None:
-    tight = pack(Request(Segment("acc", 100), 1, (Segment("a", 16, 32), Segment("b", 16, 32)), subtile=100)).best
+    tight = pack(PackingRequest(Segment("acc", 100), 1, (Segment("a", 16, 32), Segment("b", 16, 32)), subtile=100)).best
     assert tight is not None
     # a and b at 0 and 32 leave a hole that the accumulator does not fit; b behind the accumulator is shorter.
     assert tight.used == shortest_by_hand([(25, 1), (4, 8), (4, 8)], 48) * 4  # type: ignore[operator]
 
 
 def test_nothing_fits_where_even_all_that_is_shared_is_too_wide() -> None:
-    search = pack(Request(Segment("acc", 256), 2, (Segment("s", 260),), subtile=32))
+    search = pack(PackingRequest(Segment("acc", 256), 2, (Segment("s", 260),), subtile=32))
     assert search.best is None
     assert all(packing.slack < 0 for packing in search.packings)
 
@@ -129,14 +129,14 @@ def test_requests_that_mean_nothing_are_refused() -> None:
     acc = Segment("acc", 64)
     for arguments, words in (
         ((acc, 0), "at least 1"),
-        ((acc, 1, (Segment("acc", 2),)), "one name"),
+        ((acc, 1, (Segment("acc", 2),)), "the same name"),
         ((acc, 1, (), 0), "subtile"),
         ((acc, 1, (), 8, 1024), "capacity"),
         ((acc, 1, tuple(Segment(f"s{at}", at + 1) for at in range(9))), "orders"),
     ):
         with pytest.raises(TmemError, match=words):
-            Request(*arguments)
+            PackingRequest(*arguments)
     with pytest.raises(TmemError, match="wider subtile"):
-        pack(Request(Segment("acc", 64), 8, subtile=4))
+        pack(PackingRequest(Segment("acc", 64), 8, subtile=4))
     with pytest.raises(TmemError, match="1 to 512"):
         Segment("wide", 513)

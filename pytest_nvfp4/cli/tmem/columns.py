@@ -97,7 +97,7 @@ def _probe(tiles: Sequence[MmaTile]) -> list[Columns]:
 
 
 def _kernel_rows(traced: Traced) -> tuple[list[Row], list[dict[str, object]], list[str]]:
-    from pytest_nvfp4.tmem.kernel import judgements
+    from pytest_nvfp4.tmem.judge import judgements
 
     rows: list[Row] = []
     found: list[dict[str, object]] = []

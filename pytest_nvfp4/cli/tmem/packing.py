@@ -13,7 +13,7 @@ from pytest_nvfp4.cli.options import json_option
 from pytest_nvfp4.cli.tmem.columns import table
 from pytest_nvfp4.cli.tmem.options import tile_of, tile_options
 from pytest_nvfp4.tmem.columns import COLUMNS, MmaTile, TmemError
-from pytest_nvfp4.tmem.packing import SCALES_ALIGN, Packing, Request, Search, Segment, best_of, pack
+from pytest_nvfp4.tmem.packing import SCALES_ALIGN, Packing, PackingRequest, PackingSearch, Segment, best_of, pack
 
 _TITLES = ("overlap", "stages", "used", "slack", "allocate", "lead", "fits")
 
@@ -39,20 +39,20 @@ def _requests(
     subtile: int,
     capacity: int,
     align: int,
-) -> list[Request]:
+) -> list[PackingRequest]:
     made = []
     for count in counts:
         if tile is not None:
-            one = Request.of(
+            one = PackingRequest.of(
                 MmaTile(tile.m, tile.n, tile.k, tile.ctas, count, tile.sf_vector),
                 subtile=subtile,
                 capacity=capacity,
                 align=align,
             )
-            made.append(Request(one.accumulator, count, (*one.others, *others), subtile, capacity))
+            made.append(PackingRequest(one.accumulator, count, (*one.others, *others), subtile, capacity))
         else:
             assert accumulator is not None
-            made.append(Request(accumulator, count, tuple(others), subtile, capacity))
+            made.append(PackingRequest(accumulator, count, tuple(others), subtile, capacity))
     return made
 
 
@@ -184,7 +184,7 @@ def tmem_pack_command(
             capacity=capacity,
             align=align,
         )
-        searches: list[Search] = []
+        searches: list[PackingSearch] = []
         for request in requests:
             found = pack(request)
             if not stages and searches and found.best is None:

@@ -13,7 +13,7 @@ from pytest_nvfp4.plugin.kernel import KernelUnderTest, KernelWarning
 
 def tmem(nvfp4_case: KernelUnderTest) -> None:
     """No kernel uses TMEM that it did not allocate, or allocates what there is not."""
-    from pytest_nvfp4.tmem.kernel import judgements
+    from pytest_nvfp4.tmem.judge import judgements
 
     trace = nvfp4_case.compiled_or_skip()
     found = judgements(trace)
