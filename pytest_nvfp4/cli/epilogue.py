@@ -7,34 +7,38 @@ from pathlib import Path
 
 import click
 
-from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import KernelOptions, json_option, kernel_options
+from pytest_nvfp4.cli.options import KernelOptions, kernel_options, result_options
+from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.subject import resolve
-from pytest_nvfp4.cli.tmem.columns import table
 from pytest_nvfp4.cli.tmem.options import numbers
 from pytest_nvfp4.cli.tracing import Traced, trace
 from pytest_nvfp4.insights.copies import global_widths
+from pytest_nvfp4.report.document import Cell, Column, Document, Paragraph, Table
 from pytest_nvfp4.search.epilogue_own import Own, own
 from pytest_nvfp4.search.epilogue_store import EpilogueError, EpilogueTile, Way, rank, ways
-from pytest_nvfp4.text import visible
 from pytest_nvfp4.tmem.usage import usage
 
-_TITLES = ("way", "rank", "sectors/request", "sectors", "lines", "B a lane", "conflicts", "registers", "smem B")
+_COLUMNS = (
+    Column("way"),
+    *(
+        Column(name, right=True)
+        for name in ("rank", "sectors/request", "sectors", "lines", "B a lane", "conflicts", "registers", "smem B")
+    ),
+)
 
 
-def _cells(way: Way, place: int) -> tuple[str, ...]:
-    request = f"{way.sectors_a_request:.4g}" if way.path != "TMA" else "box"
+def _cells(way: Way, place: int) -> tuple[Cell, ...]:
     return (
         f"{'> ' if way.own else '  '}{way.name}",
-        str(place),
-        request,
+        place,
+        f"{way.sectors_a_request:.4g}" if way.path != "TMA" else "box",
         f"{way.store.efficiency:.0%}",
         f"{way.line_efficiency:.0%}",
-        str(way.width),
-        "-" if way.shared is None else str(way.conflicts),
-        str(way.registers),
-        str(way.smem_bytes),
+        way.width,
+        None if way.shared is None else way.conflicts,
+        way.registers,
+        way.smem_bytes,
     )
 
 
@@ -94,7 +98,7 @@ def _columns_said(tile: str) -> int:
 )
 @click.option("--bits", type=click.Choice(["8", "16", "32"]), help="Bits of an element of C (16 without a kernel).")
 @click.option("--top-k", "top", type=click.IntRange(min=1), default=10, show_default=True, help="How many are shown.")
-@json_option
+@result_options()
 @click.pass_context
 def epilogue_command(
     ctx: click.Context,
@@ -105,7 +109,7 @@ def epilogue_command(
     threads: str | None,
     bits: str | None,
     top: int,
-    as_json: bool,
+    result: ResultWriter,
 ) -> None:
     """Ways of an accumulator from TMEM through registers to C, best first, with KERNEL's own among them.
 
@@ -115,7 +119,7 @@ def epilogue_command(
     Exit code 1 if the kernel does not compile or its own way is not known.
     """
     if (kernel is None) == (tile is None):
-        raise click.UsageError("give a KERNEL or --tile M,N, one of them")
+        raise click.UsageError("give either a KERNEL or --tile M,N")
     mine: Own | None = None
     why, compiled = "", True
     document: dict[str, object] = {}
@@ -141,29 +145,24 @@ def epilogue_command(
     except EpilogueError as error:
         raise InputError(str(error)) from error
     shown = chosen(ranked, top)
-    if as_json:
-        output.write_json(
-            {
-                **document,
-                "tile": {"columns": shape.n, "threads": shape.threads, "bits": shape.bits},
-                "own": None if mine is None else {"source": mine.source, "rank": ranked.index(mine.way) + 1},
-                "why_no_own": why or None,
-                "ways": len(ranked),
-                "ranked": [way_json(way, place) for place, way in shown],
-            }
-        )
-    else:
-        lines = [*table(_TITLES, [_cells(way, place) for place, way in shown]), ""]
-        lines.append(f"{len(ranked)} ways of 128 x {shape.n} elements of {shape.bits} bits by {shape.threads} threads")
-        if mine is not None:
-            lines.append(visible(f"> the kernel's own, from {mine.source}: {_verdict(mine.way, ranked)}"))
-        elif kernel is not None:
-            lines.append(visible(f"the kernel's own way is not known: {why}"))
-        best = next((way for way in ranked if way.thread_value is not None), None)
-        if best is not None:
-            lines.append(f"layout of the best, (thread, value) -> row + 128 * column: {best.thread_value}")
-        lines.append("enumerated from addresses; nothing was measured")
-        output.write("\n".join(lines))
+    lines = [f"{len(ranked)} ways of 128 x {shape.n} elements of {shape.bits} bits by {shape.threads} threads"]
+    if mine is not None:
+        lines.append(f"> the kernel's own, from {mine.source}: {_verdict(mine.way, ranked)}")
+    elif kernel is not None:
+        lines.append(f"the kernel's own way is not known: {why}")
+    if (best := next((way for way in ranked if way.thread_value is not None), None)) is not None:
+        lines.append(f"layout of the best, (thread, value) -> row + 128 * column: {best.thread_value}")
+    lines.append("enumerated from addresses; nothing was measured")
+    values = {
+        **document,
+        "tile": {"columns": shape.n, "threads": shape.threads, "bits": shape.bits},
+        "own": None if mine is None else {"source": mine.source, "rank": ranked.index(mine.way) + 1},
+        "why_no_own": why or None,
+        "ways": len(ranked),
+        "ranked": [way_json(way, place) for place, way in shown],
+    }
+    table = Table(_COLUMNS, [_cells(way, place) for place, way in shown])
+    result.write(Document("Ways from TMEM to global memory", [table, *map(Paragraph, lines)], values))
     ctx.exit(Exit.FINE if compiled and (kernel is None or mine is not None) else Exit.FAILED)
 
 

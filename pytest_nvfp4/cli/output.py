@@ -35,14 +35,18 @@ class ResultWriter:
     file: Path | None = None
     page: Path | None = None
 
-    def write(self, document: Document) -> None:
+    def write(self, document: Document, *, page: Document | None = None) -> None:
         """Write a result.
+
+        Args:
+            document: The result.
+            page: A longer form of the result for the page; None for the same.
 
         Raises:
             InputError: A file cannot be written.
         """
         if self.page is not None:
-            write_file(self.page, render(document, OutputFormat.HTML))
+            write_file(self.page, render(page or document, OutputFormat.HTML))
             note(f"wrote {self.page}")
         if self.file is None:
             write(render(document, self.format, Terminal(shutil.get_terminal_size().columns, coloured())))

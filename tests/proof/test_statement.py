@@ -9,10 +9,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_nvfp4.proof import report, solver, tmem_claims
+from pytest_nvfp4.proof import solver, tmem_claims
 from pytest_nvfp4.proof.catalogue import cta_claims, judge_all, pure_claims, scale_claims
 from pytest_nvfp4.proof.solver import Obligation, Questions, discharge
 from pytest_nvfp4.proof.statement import Cases, Claim, Control, Limits, Method, Status, judge
+from pytest_nvfp4.report.proofs import all_proved, proof_document
+from pytest_nvfp4.report.render import render_html, render_text
 
 z3 = pytest.importorskip("z3")
 
@@ -34,7 +36,7 @@ def test_a_time_limit_is_unknown_and_never_a_pass():
     assert statement.status is Status.UNKNOWN
     assert statement.verdict == "unknown"
     assert "30 ms" in statement.reason or "incomplete" in statement.reason
-    assert not report.all_proved([statement])
+    assert not all_proved([statement])
 
 
 def test_an_undecidable_hypothesis_is_unknown_too():
@@ -75,7 +77,7 @@ def test_a_refuted_claim_stays_refuted_whatever_its_controls_say():
 def test_nothing_to_look_at_is_no_proof():
     assert judge(claim(Cases(lambda: (None, 0)))).status is Status.UNKNOWN
     assert judge(claim(Questions(lambda _: []), method=Method.Z3)).status is Status.UNKNOWN
-    assert not report.all_proved([])
+    assert not all_proved([])
 
 
 @pytest.mark.usefixtures("no_solver")
@@ -90,7 +92,7 @@ def test_without_the_solver_its_claims_are_unknown_and_the_others_proved():
         else:
             assert statement.status is Status.PROVED, statement
     assert {one.method for one in statements if one.status is Status.PROVED} == {Method.EXHAUSTIVE, Method.CANONICAL}
-    assert not report.to_json(statements)["ok"]
+    assert not proof_document(statements, title="").data["ok"]
 
 
 @pytest.mark.usefixtures("no_solver")
@@ -113,7 +115,7 @@ def test_a_solver_that_cannot_be_imported_is_unknown_and_says_why(monkeypatch, t
 
 def test_the_package_does_not_import_the_solver_before_it_is_asked():
     source = (
-        "import sys, pytest_nvfp4.proof.catalogue as c, pytest_nvfp4.proof.report\n"
+        "import sys, pytest_nvfp4.proof.catalogue as c, pytest_nvfp4.report.proofs\n"
         "c.pure_claims()\n"
         "assert not {'z3', 'torch', 'cutlass', 'jinja2'} & set(sys.modules), sys.modules.keys()"
     )
@@ -149,32 +151,33 @@ def test_controls_of_the_map_show_problems(judged):
 
 
 def test_json_says_everything(judged):
-    data = json.loads(json.dumps(report.to_json(judged)))
+    data = json.loads(json.dumps(proof_document(judged, title="").data))
     assert data["ok"] is True
     assert data["solver"].startswith("z3 ")
     first = data["statements"][0]
     assert set(first) >= {"words", "formulas", "method", "seconds", "solver", "preconditions", "controls", "status"}
     assert first["controls"][0]["counterexample"]
-    assert report.to_json(judged, missing=["a tensor"])["ok"] is False
+    assert proof_document(judged, title="", missing=["a tensor"]).data["ok"] is False
 
 
 def test_lines_keep_proved_and_unknown_apart(judged):
     unknown = judge(claim(Cases(lambda: (None, 0))))
-    text = "\n".join(report.lines([judged[0], unknown]))
+    text = render_text(proof_document([judged[0], unknown], title=""))
     assert "PROVED BY Z3" in text
     assert "unknown because: there are no cases to check" in text
     assert "1 proved, 1 unknown" in text
     assert "measured" in text.splitlines()[-1]
-    assert len(list(report.lines(judged, brief=True))) < len(list(report.lines(judged)))
+    brief, whole = (render_text(proof_document(judged, title="", brief=brief)) for brief in (True, False))
+    assert len(brief) < len(whole)
 
 
 def test_the_page_is_well_formed_and_escapes_what_it_shows(judged):
     bad = judge(replace(claim(Cases(lambda: ("<script>alert(1)</script>", 1))), words="a < b & c"))
-    page = report.render_html([*judged, bad], missing=["x < y"])
+    page = render_html(proof_document([*judged, bad], title="Proofs", missing=["x < y"]))
     assert "<script>" not in page
     ElementTree.fromstring(page.partition("\n")[2])
     HTMLParser().feed(page)
-    assert page.index("refuted: topic.name") < page.index("proved by z3"), "what failed comes first"
+    assert page.index("REFUTED") < page.index("PROVED BY Z3"), "what failed comes first"
     assert all(statement.name in page for statement in judged)
 
 

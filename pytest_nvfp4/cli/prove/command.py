@@ -11,41 +11,40 @@ import click
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import KernelOptions, kernel_options
-from pytest_nvfp4.cli.prove.options import finish, groups_of, limits, result_options
+from pytest_nvfp4.cli.output import ResultWriter
+from pytest_nvfp4.cli.prove.options import finish, groups_of, proof_options
 from pytest_nvfp4.proof.cta_indexing import DEFAULT_GROUPS
-from pytest_nvfp4.proof.statement import Claim
+from pytest_nvfp4.proof.statement import Claim, Limits
 
 
 @click.group("prove", invoke_without_command=True)
-@click.option("--all", "everything", is_flag=True, help="Every statement that needs no kernel of yours.")
-@result_options
+@click.option("--all", "everything", is_flag=True, help="Prove every statement that needs no kernel.")
+@proof_options
 @click.pass_context
-def prove_command(
-    ctx: click.Context, *, everything: bool, as_json: bool, html: Path | None, brief: bool, query_ms: int
-) -> None:
+def prove_command(ctx: click.Context, *, everything: bool, brief: bool, query_ms: int, result: ResultWriter) -> None:
     """Prove the CTA map, and that scale factors are where the MMA reads them.
 
-    Each statement is given in words and formulas with its preconditions, and with negative controls: the same
-    statement made wrong, which must be refuted with a counterexample. A statement is proved (by z3, by canonical form,
-    or because every case was looked at), refuted, or unknown; unknown is no pass. z3 is optional: pip install
-    'pytest-nvfp4[proof]'. Exit code 1 if anything is not proved.
+    Each statement is shown in prose and formulas with its preconditions and its negative controls: wrong versions of
+    the statement, which must be refuted with a counterexample. A statement is proved (by z3, by canonical form, or
+    exhaustively), refuted, or unknown; unknown is no pass. z3 is optional: pip install 'pytest-nvfp4[proof]'. Exit code
+    1 unless everything is proved.
     """
     if ctx.invoked_subcommand is not None:
         given = ctx.get_parameter_source("query_ms") is click.core.ParameterSource.COMMANDLINE
-        if everything or as_json or html or brief or given:
-            raise click.UsageError(f"give options after {ctx.invoked_subcommand!r}; --all stands alone")
+        if everything or brief or given or result != ResultWriter():
+            raise click.UsageError(f"give options after {ctx.invoked_subcommand!r}; --all takes no subcommand")
         return
     if not everything:
-        raise click.UsageError("say what to prove: --all, cta-indexing, or scale-factors KERNEL")
+        raise click.UsageError("choose what to prove: --all, cta-indexing, or scale-factors KERNEL")
     from pytest_nvfp4.proof.catalogue import judge_all, pure_claims
 
     helpers, missing = _helper_claims()
-    statements = judge_all((*pure_claims(), *helpers), limits(query_ms))
-    finish(ctx, statements, as_json=as_json, html=html, brief=brief, title="NVFP4 proofs", missing=missing)
+    statements = judge_all((*pure_claims(), *helpers), Limits(query_ms=query_ms))
+    finish(ctx, statements, result=result, brief=brief, title="NVFP4 proofs", missing=missing)
 
 
 def _helper_claims() -> tuple[tuple[Claim, ...], tuple[str, ...]]:
-    """The claims on what the installed DSL's helpers build, and why there are none."""
+    """Return the claims on the layouts that the installed DSL's helpers build, or the reason why there are none."""
     from importlib.util import find_spec
 
     from pytest_nvfp4.cli.subject import findings_text, resolve
@@ -69,7 +68,7 @@ def _helper_claims() -> tuple[tuple[Claim, ...], tuple[str, ...]]:
 def _tile(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
     match = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", value)
     if match is None:
-        raise click.BadParameter(f"{value!r} is no tile; write it as 128x128", ctx=ctx, param=param)
+        raise click.BadParameter(f"{value!r} is not a tile; write it as 128x128", ctx=ctx, param=param)
     return int(match[1]), int(match[2])
 
 
@@ -78,18 +77,18 @@ def _tile(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, 
     "--groups",
     metavar="G[,G...]",
     callback=groups_of,
-    help="Numbers of groups for the statement on given ones (8, 1-16, 2,4,8); "
-    f"{','.join(map(str, DEFAULT_GROUPS))} by default. The other statements hold for any number.",
+    help="Numbers of groups for the statement on given numbers, such as 8, 1-16 or 2,4,8; the other statements hold "
+    f"for any number.  [default: {','.join(map(str, DEFAULT_GROUPS))}]",
 )
 @click.option("--problem", "problems", multiple=True, metavar="NAME", help="Also map every CTA of this problem.")
 @click.option("--shape", "shapes", multiple=True, metavar="MxNxK[,...]", help="Also map every CTA of these groups.")
 @click.option(
     "--tile", callback=_tile, default="128x128", show_default=True, metavar="MxN", help="Output tile of a CTA."
 )
-@click.option("--emit-snippet", is_flag=True, help="Write the proved map as CuTe DSL code, and prove nothing.")
-@click.option("--search", type=click.Choice(("binary", "scan")), default="binary", help="The snippet's search.")
-@click.option("--raster", type=click.Choice(("m", "n")), default="m", help="What varies fastest in the snippet.")
-@result_options
+@click.option("--emit-snippet", is_flag=True, help="Write the map as CuTe DSL code and exit.")
+@click.option("--search", type=click.Choice(("binary", "scan")), default="binary", help="Search of the snippet.")
+@click.option("--raster", type=click.Choice(("m", "n")), default="m", help="Fastest dimension of the snippet.")
+@proof_options
 @click.pass_context
 def cta_indexing_command(
     ctx: click.Context,
@@ -101,20 +100,19 @@ def cta_indexing_command(
     emit_snippet: bool,
     search: str,
     raster: str,
-    as_json: bool,
-    html: Path | None,
     brief: bool,
     query_ms: int,
+    result: ResultWriter,
 ) -> None:
     """Prove that every output tile of a grouped GEMM is computed by exactly one CTA.
 
-    For linear scan and binary search, M-major and N-major rasters, sorted groups, 2-CTA clusters and persistent grids,
-    for any number of groups and any sizes; and in 32-bit integers, with the exact bounds. The statements are about the
-    map, as --emit-snippet writes it; whether a kernel computes every tile is what its coverage check looks at.
+    The statements cover linear scan and binary search, M-major and N-major rasters, sorted groups, 2-CTA clusters and
+    persistent grids, for any number of groups and any sizes, and 32-bit integers with their exact bounds. They are
+    about the map that --emit-snippet writes; the coverage check tests whether a kernel computes every tile.
     """
     if emit_snippet:
-        if as_json or html or problems or shapes or groups:
-            raise click.UsageError("--emit-snippet writes code only; give it with --tile, --search and --raster alone")
+        if problems or shapes or groups or result != ResultWriter():
+            raise click.UsageError("--emit-snippet writes code only; it takes --tile, --search and --raster")
         from pytest_nvfp4.proof.snippet import cta_snippet
 
         output.write(cta_snippet(tile_m=tile[0], tile_n=tile[1], search=search, raster=raster))  # type: ignore[arg-type]
@@ -123,7 +121,7 @@ def cta_indexing_command(
 
     claims = (*cta_claims(groups or DEFAULT_GROUPS), *_problem_claims(problems, shapes, tile))
     title = "The CTA map of a grouped GEMM"
-    finish(ctx, judge_all(claims, limits(query_ms)), as_json=as_json, html=html, brief=brief, title=title)
+    finish(ctx, judge_all(claims, Limits(query_ms=query_ms)), result=result, brief=brief, title=title)
 
 
 def _problem_claims(problems: Sequence[str], shapes: Sequence[str], tile: tuple[int, int]) -> tuple[Claim, ...]:
@@ -134,8 +132,8 @@ def _problem_claims(problems: Sequence[str], shapes: Sequence[str], tile: tuple[
     chosen = [*load(find_root(Path.cwd())).resolve_problems(list(problems)), *map(parse_shape, shapes)]
     try:
         return tuple(
-            on_problem(one.name, [(group.m, group.n) for group in one.groups], tile_m=tile[0], tile_n=tile[1])
-            for one in chosen
+            on_problem(problem.name, [(group.m, group.n) for group in problem.groups], tile_m=tile[0], tile_n=tile[1])
+            for problem in chosen
         )
     except ValueError as error:
         raise InputError(str(error)) from error
@@ -144,23 +142,22 @@ def _problem_claims(problems: Sequence[str], shapes: Sequence[str], tile: tuple[
 @prove_command.command("scale-factors")
 @click.argument("kernel", type=click.Path(path_type=Path))
 @kernel_options
-@result_options
+@proof_options
 @click.pass_context
 def scale_factors_command(
     ctx: click.Context,
     *,
     kernel: Path,
     how: KernelOptions,
-    as_json: bool,
-    html: Path | None,
     brief: bool,
     query_ms: int,
+    result: ResultWriter,
 ) -> None:
     """Prove that KERNEL's scale factors are where the MMA reads them.
 
-    Its layouts in global memory, shared memory and TMEM, its loads by TMA and its copies to TMEM are taken from its
-    trace; every (row, k-block) of a tile is followed to the lane, column and byte that the MMA reads. With the
-    statements on cuBLAS's 128x4 layout, for all m and k.
+    The layouts in global memory, shared memory and TMEM, the TMA loads and the copies to TMEM come from its trace.
+    Every (row, k-block) of a tile is followed to the lane, column and byte that the MMA reads. The statements on
+    cuBLAS's 128x4 layout, for all m and k, are included.
     """
     from pytest_nvfp4.cli.subject import resolve
     from pytest_nvfp4.cli.tracing import trace
@@ -175,6 +172,6 @@ def scale_factors_command(
         if traced.trace.ok
         else ("the kernel did not compile; these are the layouts seen until then", *found.missing)
     )
-    statements = judge_all((*claims_of(found), *scale_claims()), limits(query_ms))
+    statements = judge_all((*claims_of(found), *scale_claims()), Limits(query_ms=query_ms))
     title = f"Scale factors of {traced.subject.description}"
-    finish(ctx, statements, as_json=as_json, html=html, brief=brief, title=title, missing=missing)
+    finish(ctx, statements, result=result, brief=brief, title=title, missing=missing)

@@ -1,90 +1,46 @@
-"""``nvfp4 tmem``: the TMEM columns of a kernel or of a tile, by formula and by what the DSL lays out."""
+"""``nvfp4 tmem``: the TMEM columns of a kernel or of a tile, by formula and by the layouts of the DSL."""
 
 from __future__ import annotations
 
-import csv
-import io
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
-from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import KernelOptions, json_option, kernel_options
+from pytest_nvfp4.cli.options import KernelOptions, kernel_options, result_options
+from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.subject import resolve
 from pytest_nvfp4.cli.tmem.options import tile_of, tile_options
-from pytest_nvfp4.cli.tracing import Traced, trace
-from pytest_nvfp4.text import visible
-from pytest_nvfp4.tmem.columns import COLUMNS, HALVED_SFA, Columns, MmaTile, allocation, columns, most_stages
+from pytest_nvfp4.cli.tracing import trace
+from pytest_nvfp4.report.document import Block, Cell, Column, Document, Paragraph, Table
+from pytest_nvfp4.tmem.columns import HALVED_SFA, Columns, MmaTile, columns, most_stages
+from pytest_nvfp4.tmem.judge import Judgement
 
-_TITLES = ("what", "stages", "acc", "SFA", "SFB", "total", "allocate", "slack", "CTAs an SM", "known by")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """TMEM columns of one CTA.
-
-    Attributes:
-        what: The tile, or the kernel.
-        stages: Accumulators.
-        acc, sfa, sfb: Columns.
-        total: Their sum.
-        allocate: What to ask ``tcgen05.alloc`` for; None where an SM has not so many.
-        slack: Columns of the allocation that stay free; negative: how many an SM lacks.
-        ctas_per_sm: CTAs whose allocations fit an SM.
-        known_by: ``formula`` or ``layouts``.
-    """
-
-    what: str
-    stages: int
-    acc: int
-    sfa: int
-    sfb: int
-    total: int
-    allocate: int | None
-    slack: int
-    ctas_per_sm: int
-    known_by: str
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """As text, ``-`` for an allocation that there is not."""
-        return tuple("-" if cell is None else str(cell) for cell in asdict(self).values())
+_COLUMNS = (
+    Column("what", key="what"),
+    Column("stages", right=True, key="stages"),
+    Column("acc", right=True, key="acc"),
+    Column("SFA", right=True, key="sfa"),
+    Column("SFB", right=True, key="sfb"),
+    Column("total", right=True, key="total"),
+    Column("allocate", right=True, key="allocate"),
+    Column("slack", right=True, key="slack"),
+    Column("CTAs an SM", right=True, key="ctas_per_sm"),
+    Column("known by", right=True, key="known_by"),
+)
 
 
-def row(what: str, need: Columns, *, acc: int | None = None, known_by: str) -> Row:
-    """A row; ``acc`` of accumulators that are not side by side."""
-    total = need.total if acc is None else acc + need.sfa + need.sfb
-    needed = allocation(total)
-    return Row(
-        what,
-        need.stages,
-        need.acc if acc is None else acc,
-        need.sfa,
-        need.sfb,
-        total,
-        needed,
-        (needed or COLUMNS) - total,
-        COLUMNS // needed if needed else 0,
-        known_by,
-    )
+def _row(what: str, need: Columns, *, stages: int, known_by: str) -> tuple[Cell, ...]:
+    parts = (need.acc, need.sfa, need.sfb, need.total, need.allocation, need.slack, need.ctas_per_sm)
+    return (what, stages, *parts, known_by)
 
 
-def tile_rows(tiles: Sequence[MmaTile], *, traced: Sequence[Columns] | None) -> list[Row]:
-    """By formula, and by the layouts that the DSL gave where it was asked."""
-    rows = []
-    for at, tile in enumerate(tiles):
-        name = f"{tile.m}x{tile.n}x{tile.k}" + f" ({tile.ctas} CTAs)" * (tile.ctas > 1)
-        rows.append(row(name, columns(tile), known_by="formula"))
-        if traced is not None:
-            rows.append(row(name, traced[at], known_by="layouts"))
-    return rows
-
-
-def _probe(tiles: Sequence[MmaTile]) -> list[Columns]:
+def _traced_columns(tiles: Sequence[MmaTile]) -> list[Columns]:
+    """Return the columns of tiles as the installed DSL lays them out."""
     from pytest_nvfp4.tmem.probe import ENTRY, ProbeError, read_probe, write_probe
 
     with tempfile.TemporaryDirectory(prefix="nvfp4-tmem-") as name:
@@ -96,69 +52,87 @@ def _probe(tiles: Sequence[MmaTile]) -> list[Columns]:
             raise InputError(f"the DSL has no layouts for {tiles[0]}: {error}") from error
 
 
-def _kernel_rows(traced: Traced) -> tuple[list[Row], list[dict[str, object]], list[str]]:
+def _kernel_rows(judged: Judgement) -> Iterator[tuple[Cell, ...]]:
+    usage = judged.usage
+    stages = max((tensor.stages for tensor in usage.tensors if tensor.role == "acc"), default=1)
+    # Accumulators that overlap cover fewer columns than their number times the columns of one.
+    layouts = Columns(usage.of("acc"), 1, usage.of("SFA"), usage.of("SFB"))
+    yield _row(judged.kernel, layouts, stages=stages, known_by="layouts")
+    if usage.formula is not None:
+        yield _row(str(usage.tile), usage.formula, stages=usage.formula.stages, known_by="formula")
+
+
+def _kernel_lines(judged: Judgement) -> Iterator[Paragraph]:
+    allocated = ", ".join("?" if count is None else str(count) for count in judged.allocated) or "none"
+    yield Paragraph(f"{judged.kernel} allocates {allocated}")
+    if judged.usage.tile is None:
+        yield Paragraph(f"  no formula: {judged.usage.why_no_tile}")
+    yield from (Paragraph(f"  error: {error}", "bad") for error in judged.errors)
+    yield from (Paragraph(f"  note: {note}") for note in judged.notes)
+
+
+def _kernel_json(judged: Judgement) -> dict[str, Any]:
+    usage = judged.usage
+    return {
+        "kernel": judged.kernel,
+        "allocated": list(judged.allocated),
+        "used": usage.total,
+        "allocation": usage.allocation,
+        "tensors": [asdict(tensor) for tensor in usage.tensors],
+        "unknown": [{"name": name, "columns": count} for name, count in usage.unknown],
+        "tile": None if usage.tile is None else asdict(usage.tile),
+        "formula": None if usage.formula is None else asdict(usage.formula),
+        "agree": None if usage.formula is None else not usage.disagreements(),
+        "errors": list(judged.errors),
+        "notes": list(judged.notes),
+    }
+
+
+def _of_kernel(kernel: Path, how: KernelOptions) -> tuple[Document, bool]:
+    """Return the columns of a kernel, and whether its allocation is right."""
     from pytest_nvfp4.tmem.judge import judgements
 
-    rows: list[Row] = []
-    found: list[dict[str, object]] = []
-    lines: list[str] = []
-    for one in judgements(traced.trace):
-        usage = one.usage
-        stages = max((tensor.stages for tensor in usage.tensors if tensor.role == "acc"), default=1)
-        layouts = Columns(0, stages, usage.of("SFA"), usage.of("SFB"))
-        rows.append(row(one.kernel, layouts, acc=usage.of("acc"), known_by="layouts"))
-        if usage.formula is not None:
-            rows.append(row(str(usage.tile), usage.formula, known_by="formula"))
-        asked = ", ".join("?" if count is None else str(count) for count in one.allocated) or "none"
-        lines.append(f"{one.kernel} allocates {asked}")
-        if usage.tile is None:
-            lines.append(f"  no formula: {usage.why_no_tile}")
-        lines += [f"  error: {error}" for error in one.errors] + [f"  note: {note}" for note in one.notes]
-        found.append(
-            {
-                "kernel": one.kernel,
-                "allocated": list(one.allocated),
-                "used": usage.total,
-                "allocation": usage.allocation,
-                "tensors": [asdict(tensor) for tensor in usage.tensors],
-                "unknown": [{"name": name, "columns": count} for name, count in usage.unknown],
-                "tile": None if usage.tile is None else asdict(usage.tile),
-                "formula": None if usage.formula is None else asdict(usage.formula),
-                "agree": None if usage.formula is None else not usage.disagreements(),
-                "errors": list(one.errors),
-                "notes": list(one.notes),
-            }
-        )
-    return rows, found, lines
+    traced = trace(resolve(kernel, how))
+    traced.report_findings()
+    judged = judgements(traced.trace)
+    blocks: list[Block] = []
+    if judged:
+        blocks.append(Table(_COLUMNS, [row for one in judged for row in _kernel_rows(one)]))
+    blocks += [line for one in judged for line in _kernel_lines(one)]
+    if not judged and traced.trace.ok:
+        blocks.append(Paragraph(f"{kernel}: its kernels use no tensor memory"))
+    found = [_kernel_json(one) for one in judged]
+    right = traced.trace.ok and not any(one["errors"] or one["agree"] is False for one in found)
+    return Document(f"TMEM columns of {traced.subject.description}", blocks, {**traced.to_json(), "tmem": found}), right
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines with columns as wide as they need to be, numbers to the right."""
-    cells = [list(titles), *[[visible(cell) for cell in each] for each in rows]]
-    widths = [max(len(line[at]) for line in cells) for at in range(len(titles))]
-    for line in cells:
-        first, *rest = (
-            text.ljust(width) if at == 0 else text.rjust(width)
-            for at, (text, width) in enumerate(zip(line, widths, strict=True))
-        )
-        yield "  ".join([first, *rest]).rstrip()
-
-
-def _write_csv(rows: Sequence[Row]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(list(Row.__dataclass_fields__))
-    writer.writerows(["" if cell is None else cell for cell in asdict(each).values()] for each in rows)
-    output.write(text.getvalue())
+def _of_tile(text: str, stages: Sequence[int], *, ctas: int, sf_vector: int, with_trace: bool) -> tuple[Document, bool]:
+    """Return the columns of a tile for each number of stages, and whether formula and layouts agree."""
+    tile = tile_of(text, ctas=ctas, stages=1, sf_vector=sf_vector)
+    counts = sorted(set(stages)) or range(1, max(2, most_stages(tile) + 2))
+    tiles = [tile_of(text, ctas=ctas, stages=count, sf_vector=sf_vector) for count in counts]
+    traced = _traced_columns(tiles) if with_trace else None
+    name = f"{tile.m}x{tile.n}x{tile.k}" + (f" ({tile.ctas} CTAs)" if tile.ctas > 1 else "")
+    rows, errors = [], []
+    why = f": {HALVED_SFA}" if tile.halved else ""
+    for at, each in enumerate(tiles):
+        rows.append(_row(name, columns(each), stages=each.stages, known_by="formula"))
+        if traced is not None:
+            rows.append(_row(name, traced[at], stages=each.stages, known_by="layouts"))
+            if traced[at] != columns(each):
+                errors.append(Paragraph(f"error: formula and layouts differ for {each}{why}", "bad"))
+    table = Table(_COLUMNS, rows)
+    return Document(f"TMEM columns of {name}", [table, *errors], {"tile": asdict(tile), "rows": [*table.records()]}), (
+        not errors
+    )
 
 
 @click.command("tmem")
 @click.argument("kernel", type=click.Path(path_type=Path), required=False)
 @kernel_options
 @tile_options
-@click.option("--trace", "with_trace", is_flag=True, help="With --tile: lay it out with the installed DSL as well.")
-@click.option("--csv", "as_csv", is_flag=True, help="Write CSV.")
-@json_option
+@click.option("--trace", "with_trace", is_flag=True, help="With --tile: also compare with the layouts of the DSL.")
+@result_options(csv=True)
 @click.pass_context
 def tmem_command(
     ctx: click.Context,
@@ -170,49 +144,22 @@ def tmem_command(
     ctas: int,
     sf_vector: int,
     with_trace: bool,
-    as_csv: bool,
-    as_json: bool,
+    result: ResultWriter,
 ) -> None:
-    """TMEM columns of KERNEL, or of a tile: accumulators, scale factors, and what to allocate for them.
+    """Count the TMEM columns of KERNEL, or of a tile: accumulators, scale factors, and the allocation they need.
 
-    Of a kernel, what its layouts cover is compared with what its machine code allocates, and with the formula for the
-    tile that its MMA and shared memory have. Columns are of one CTA; of a pair each CTA has so many. Exit code 1 if a
-    kernel allocates less than it uses or more than an SM has, or if formula and layouts differ.
+    For a kernel, the columns that its layouts cover are compared with those that its machine code allocates, and with
+    the formula for the tile that its MMA and shared memory have. Columns are those of one CTA; with --ctas 2, each CTA
+    of the pair has as many. Exit code 1 if a kernel allocates less than it uses or more than an SM has, or if formula
+    and layouts differ.
     """
-    if (kernel is None) == (tile is None):
-        raise click.UsageError("give a KERNEL or --tile M,N,K, one of them")
-    if as_csv and as_json:
-        raise click.UsageError("--json and --csv cannot be had together")
-    if kernel is not None:
+    if kernel is not None and tile is None:
         if stages or with_trace:
-            raise click.UsageError(
-                "--stages and --trace go with --tile: a kernel has its own stages and is traced anyway"
-            )
-        traced = trace(resolve(kernel, how))
-        traced.report_findings()
-        rows, found, lines = _kernel_rows(traced)
-        document: dict[str, object] = {**traced.to_json(), "tmem": found}
-        bad = not traced.trace.ok or any(one["errors"] or one["agree"] is False for one in found)
-        if not found and traced.trace.ok:
-            lines.append(f"{kernel}: its kernels use no tensor memory")
+            raise click.UsageError("--stages and --trace need --tile: a kernel has its own stages and is always traced")
+        document, right = _of_kernel(kernel, how)
+    elif tile is not None and kernel is None:
+        document, right = _of_tile(tile, stages, ctas=ctas, sf_vector=sf_vector, with_trace=with_trace)
     else:
-        assert tile is not None
-        one = tile_of(tile, ctas=ctas, stages=1, sf_vector=sf_vector)
-        counts = sorted(set(stages)) or range(1, max(2, most_stages(one) + 2))
-        tiles = [tile_of(tile, ctas=ctas, stages=count, sf_vector=sf_vector) for count in counts]
-        seen = _probe(tiles) if with_trace else None
-        rows = tile_rows(tiles, traced=seen)
-        differ = [] if seen is None else [each for each, need in zip(tiles, seen, strict=True) if need != columns(each)]
-        why = f": {HALVED_SFA}" if one.halved else ""
-        lines = [f"error: formula and layouts differ for {each}{why}" for each in differ]
-        bad = bool(differ)
-        document = {"tile": asdict(one), "rows": [asdict(each) for each in rows]}
-    if as_json:
-        output.write_json(document)
-    elif as_csv:
-        _write_csv(rows)
-    else:
-        output.write(
-            "\n".join([*(table(_TITLES, [each.cells for each in rows]) if rows else ()), *map(visible, lines)])
-        )
-    ctx.exit(Exit.FAILED if bad else Exit.FINE)
+        raise click.UsageError("give either a KERNEL or --tile M,N,K")
+    result.write(document)
+    ctx.exit(Exit.FINE if right else Exit.FAILED)

@@ -1,4 +1,4 @@
-"""The options that say which tile a command is about."""
+"""Options that name a tile."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Function = Callable[..., Any]
 
 
 def numbers(text: str, *, count: int, option: str, form: str) -> tuple[int, ...]:
-    """``count`` positive integers separated by commas or ``x``.
+    """Parse ``count`` non-negative integers separated by commas or ``x``.
 
     Raises:
-        InputError: it is something else.
+        InputError: The text is something else; the message shows ``form``.
     """
     parts = text.replace("x", ",").split(",")
     if len(parts) != count or not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
@@ -27,10 +27,10 @@ def numbers(text: str, *, count: int, option: str, form: str) -> tuple[int, ...]
 
 
 def tile_of(text: str, *, ctas: int, stages: int, sf_vector: int) -> MmaTile:
-    """The tile that ``--tile`` and the options beside it say.
+    """Return the tile of ``--tile`` and the options beside it.
 
     Raises:
-        InputError: it is not M,N,K, or no block-scaled MMA has it.
+        InputError: The text is not M,N,K, or no block-scaled MMA has this tile.
     """
     m, n, k = numbers(text, count=3, option="--tile", form="M,N,K, such as 128,256,256")
     try:
@@ -42,21 +42,23 @@ def tile_of(text: str, *, ctas: int, stages: int, sf_vector: int) -> MmaTile:
 def tile_options(function: Function) -> Function:
     """Add ``--tile``, ``--stages``, ``--ctas`` and ``--sf-vector``."""
     options = (
-        click.option("--tile", metavar="M,N,K", help="A tile instead of a kernel, over all CTAs that share it."),
+        click.option("--tile", metavar="M,N,K", help="Tile in place of a kernel, over all CTAs that share it."),
         click.option(
             "--stages",
             type=click.IntRange(1, 16),
             multiple=True,
             metavar="S",
-            help="Accumulators; may be repeated. All from 1 on that make sense, if not given.",
+            help="Number of accumulators; may be repeated.  [default: every number from 1 that fits]",
         ),
-        click.option("--ctas", type=click.Choice(["1", "2"]), default="1", show_default=True, help="CTAs of one MMA."),
+        click.option(
+            "--ctas", type=click.Choice(["1", "2"]), default="1", show_default=True, help="CTAs that share one MMA."
+        ),
         click.option(
             "--sf-vector",
             type=click.Choice(["16", "32"]),
             default="16",
             show_default=True,
-            help="Elements of K a scale factor: 16 for NVFP4, 32 for MXFP4.",
+            help="Elements of K per scale factor: 16 for NVFP4, 32 for MXFP4.",
         ),
     )
 

@@ -1,28 +1,32 @@
-"""``nvfp4 tmem-pack``: every packing of accumulators and scale factors, and the best."""
+"""``nvfp4 tmem-pack``: all packings of accumulators and scale factors, and the best of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 
 import click
 
-from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import json_option
-from pytest_nvfp4.cli.tmem.columns import table
+from pytest_nvfp4.cli.options import result_options
+from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.tmem.options import tile_of, tile_options
-from pytest_nvfp4.tmem.columns import COLUMNS, MmaTile, TmemError
+from pytest_nvfp4.report.document import Block, Cell, Column, Document, Paragraph, Section, Table
+from pytest_nvfp4.text import plural
+from pytest_nvfp4.tmem.columns import COLUMNS, TmemError
 from pytest_nvfp4.tmem.packing import SCALES_ALIGN, Packing, PackingRequest, PackingSearch, Segment, best_of, pack
 
-_TITLES = ("overlap", "stages", "used", "slack", "allocate", "lead", "fits")
+_COLUMNS = (
+    Column("overlap"),
+    *(Column(name, right=True) for name in ("stages", "used", "slack", "allocate", "lead", "fits")),
+)
 
 
 def segment_of(text: str, *, option: str) -> Segment:
-    """``NAME:COLUMNS`` or ``NAME:COLUMNS:ALIGN``, as ``option`` has it.
+    """Parse ``NAME:COLUMNS`` or ``NAME:COLUMNS:ALIGN`` of an option.
 
     Raises:
-        InputError: it is something else.
+        InputError: The text is something else.
     """
     name, *numbers = text.split(":")
     if not name or not 1 <= len(numbers) <= 2 or not all(part.isascii() and part.isdigit() for part in numbers):
@@ -30,49 +34,16 @@ def segment_of(text: str, *, option: str) -> Segment:
     return Segment(name, *(int(part) for part in numbers))
 
 
-def _requests(
-    tile: MmaTile | None,
-    counts: Sequence[int],
-    *,
-    accumulator: Segment | None,
-    others: Sequence[Segment],
-    subtile: int,
-    capacity: int,
-    align: int,
-) -> list[PackingRequest]:
-    made = []
-    for count in counts:
-        if tile is not None:
-            one = PackingRequest.of(
-                MmaTile(tile.m, tile.n, tile.k, tile.ctas, count, tile.sf_vector),
-                subtile=subtile,
-                capacity=capacity,
-                align=align,
-            )
-            made.append(PackingRequest(one.accumulator, count, (*one.others, *others), subtile, capacity))
-        else:
-            assert accumulator is not None
-            made.append(PackingRequest(accumulator, count, tuple(others), subtile, capacity))
-    return made
+def _row(packing: Packing) -> tuple[Cell, ...]:
+    overlaps = ",".join(map(str, packing.overlaps)) or None
+    lead = f"{packing.lead}/{(packing.request.stages - 1) * packing.placement.subtiles}"
+    fits = "yes" if packing.fits else "no"
+    return (overlaps, packing.request.stages, packing.used, packing.slack, packing.allocation, lead, fits)
 
 
-def _row(packing: Packing) -> tuple[str, ...]:
-    overlaps = ",".join(map(str, packing.overlaps)) or "-"
-    needed = packing.allocation
-    return (
-        overlaps,
-        str(packing.request.stages),
-        str(packing.used),
-        str(packing.slack),
-        "-" if needed is None else str(needed),
-        f"{packing.lead}/{(packing.request.stages - 1) * packing.placement.subtiles}",
-        "yes" if packing.fits else "no",
-    )
-
-
-def packing_json(packing: Packing, *, proof: bool) -> dict[str, object]:
-    """A packing as JSON-ready values."""
-    found: dict[str, object] = {
+def _packing_json(packing: Packing, *, proof: bool) -> dict[str, object]:
+    """Return a packing as JSON-ready values."""
+    values: dict[str, object] = {
         "stages": packing.request.stages,
         "overlaps": list(packing.overlaps),
         "used": packing.used,
@@ -87,33 +58,34 @@ def packing_json(packing: Packing, *, proof: bool) -> dict[str, object]:
     }
     if proof:
         result = packing.prove()
-        found["disjoint"] = {
+        values["disjoint"] = {
             "proved": result.proved,
             "method": "exhaustive",
             "phases": result.phases,
             "clash": None if result.clash is None else str(result.clash),
         }
-    return found
+    return values
 
 
-def _best_lines(packing: Packing) -> Iterator[str]:
+def _best(packing: Packing) -> Iterator[Block]:
     request, placement = packing.request, packing.placement
-    yield (
-        f"best: {request.stages} accumulator{'s' * (request.stages > 1)}, the most overlap {packing.overlap} columns; "
-        f"{packing.used} columns used, {packing.slack} of {request.capacity} free; allocate {packing.allocation}"
-    )
-    for name, start, size in packing.starts:
-        yield f"  {start:>3}..{start + size - 1:<3}  {name}"
+    lines = [f"{start:>3}..{start + size - 1:<3}  {name}" for name, start, size in packing.starts]
     for at, (start, order, lead) in enumerate(zip(placement.stages, placement.order, packing.leads, strict=True)):
-        yield (
-            f"  tile {at} mod {len(placement.stages)}: accumulator at column {start}; its MMA starts with {lead} "
-            f"subtiles of earlier tiles unread at most; the epilogue reads its subtiles {', '.join(map(str, order))}"
+        lines.append(
+            f"tile {at} mod {len(placement.stages)}: accumulator at column {start}; its MMA starts with at most {lead} "
+            f"unread subtiles of earlier tiles; the epilogue reads its subtiles {', '.join(map(str, order))}"
         )
-    result = packing.prove()
-    if result.clash is None:
-        yield f"  proved (exhaustive, {result.phases} phases): no two live segments overlap in any phase"
-    else:
-        yield f"  refuted: {result.clash}"
+    proof = packing.prove()
+    lines.append(
+        f"proved (exhaustive, {proof.phases} phases): no two live segments overlap in any phase"
+        if proof.clash is None
+        else f"refuted: {proof.clash}"
+    )
+    yield Section(
+        f"best: {plural(request.stages, 'accumulator')}, the most overlap {packing.overlap} columns; "
+        f"{packing.used} columns used, {packing.slack} of {request.capacity} free; allocate {packing.allocation}",
+        [Paragraph(line) for line in lines],
+    )
 
 
 @click.command("tmem-pack")
@@ -123,29 +95,33 @@ def _best_lines(packing: Packing) -> Iterator[str]:
     "accumulators",
     multiple=True,
     metavar="NAME:COLUMNS[:ALIGN]",
-    help="One accumulator, instead of --tile; --stages says how many there are.",
+    help="One accumulator, in place of --tile; --stages sets their number.",
 )
 @click.option(
-    "--segment", "segments", multiple=True, metavar="NAME:COLUMNS[:ALIGN]", help="More that is live at all times."
+    "--segment",
+    "segments",
+    multiple=True,
+    metavar="NAME:COLUMNS[:ALIGN]",
+    help="Segment that is always live; may be repeated.",
 )
 @click.option(
     "--subtile",
     type=click.IntRange(1, COLUMNS),
     default=32,
     show_default=True,
-    help="Columns the epilogue reads at once.",
+    help="Columns that the epilogue reads at once.",
 )
 @click.option(
-    "--capacity", type=click.IntRange(32, COLUMNS), default=COLUMNS, show_default=True, help="Columns there are."
+    "--capacity", type=click.IntRange(32, COLUMNS), default=COLUMNS, show_default=True, help="TMEM capacity in columns."
 )
 @click.option(
     "--align",
     type=click.IntRange(1, COLUMNS),
     default=SCALES_ALIGN,
     show_default=True,
-    help="Where the scale factors of --tile may begin.",
+    help="Alignment of the scale factors of --tile in columns.",
 )
-@json_option
+@result_options()
 @click.pass_context
 def tmem_pack_command(
     ctx: click.Context,
@@ -159,58 +135,48 @@ def tmem_pack_command(
     subtile: int,
     capacity: int,
     align: int,
-    as_json: bool,
+    result: ResultWriter,
 ) -> None:
     """Pack accumulators, scale factors and other segments into TMEM: exhaustive.
 
-    Every order of the segments is tried, every overlap of neighbouring accumulators, and every order in which tiles use
-    them. Accumulators may share columns if the MMA of a tile waits until those were read; the lead says how many
-    subtiles the epilogue may still have to read when an MMA starts, and the best packing that fits has the largest.
-    For it, proved: no two live segments overlap in any phase of the pipeline. Exit code 1 if nothing fits.
+    The search covers every order of the segments, every overlap of neighbouring accumulators, and every order in which
+    tiles use them. Accumulators may share columns if the MMA of a tile waits until those columns were read. The lead is
+    the number of subtiles that the epilogue may still have to read when an MMA starts; the best packing that fits has
+    the largest lead. For it, proved: no two live segments overlap in any phase of the pipeline. Exit code 1 if nothing
+    fits.
     """
     if (tile is None) == (not accumulators):
-        raise click.UsageError("give --tile M,N,K or --accumulator NAME:COLUMNS, one of them")
+        raise click.UsageError("give either --tile M,N,K or --accumulator NAME:COLUMNS")
     if len(accumulators) > 1:
-        raise click.UsageError("accumulators are alike: give --accumulator once, and their number by --stages")
+        raise click.UsageError("all accumulators are alike: give --accumulator once, and their number by --stages")
     one = None if tile is None else tile_of(tile, ctas=ctas, stages=1, sf_vector=sf_vector)
-    counts = sorted(set(stages)) or [1, 2, 3, 4]
+    others = tuple(segment_of(text, option="--segment") for text in segments)
     try:
-        requests = _requests(
-            one,
-            counts,
-            accumulator=segment_of(accumulators[0], option="--accumulator") if accumulators else None,
-            others=[segment_of(text, option="--segment") for text in segments],
-            subtile=subtile,
-            capacity=capacity,
-            align=align,
-        )
+        if one is not None:
+            of_tile = PackingRequest.of(one, align=align)
+            accumulator, others = of_tile.accumulator, (*of_tile.others, *others)
+        else:
+            accumulator = segment_of(accumulators[0], option="--accumulator")
         searches: list[PackingSearch] = []
-        for request in requests:
-            found = pack(request)
-            if not stages and searches and found.best is None:
+        for count in sorted(set(stages)) or (1, 2, 3, 4):
+            search = pack(PackingRequest(accumulator, count, others, subtile, capacity))
+            if not stages and searches and search.best is None:
                 break
-            searches.append(found)
+            searches.append(search)
     except TmemError as error:
         raise InputError(str(error)) from error
+    packings = [packing for search in searches for packing in search.packings]
     best = best_of(searches)
-    if as_json:
-        output.write_json(
-            {
-                "tile": None if one is None else asdict(one),
-                "capacity": capacity,
-                "subtile": subtile,
-                "method": "exhaustive",
-                "tried": sum(search.tried for search in searches),
-                "packings": [packing_json(each, proof=False) for search in searches for each in search.packings],
-                "best": None if best is None else packing_json(best, proof=True),
-            }
-        )
-    else:
-        rows = [_row(each) for search in searches for each in search.packings]
-        lines = [*table(_TITLES, rows), ""]
-        if best is not None:
-            lines += _best_lines(best)
-        else:
-            lines.append(f"nothing fits {capacity} columns: use fewer accumulators, a smaller tile or fewer segments")
-        output.write("\n".join(lines))
+    advice = f"nothing fits {capacity} columns: use fewer accumulators, a smaller tile or fewer segments"
+    data = {
+        "tile": None if one is None else asdict(one),
+        "capacity": capacity,
+        "subtile": subtile,
+        "method": "exhaustive",
+        "tried": sum(search.tried for search in searches),
+        "packings": [_packing_json(packing, proof=False) for packing in packings],
+        "best": None if best is None else _packing_json(best, proof=True),
+    }
+    table = Table(_COLUMNS, [_row(packing) for packing in packings])
+    result.write(Document("TMEM packings", [table, *([Paragraph(advice)] if best is None else _best(best))], data))
     ctx.exit(Exit.FINE if best is not None else Exit.FAILED)

@@ -1,0 +1,90 @@
+"""Judged statements as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_nvfp4.proof.statement import Statement, Status
+from pytest_nvfp4.report.document import Block, Code, Document, Facts, Paragraph, Section, Style, Styled
+from pytest_nvfp4.text import visible
+
+_STYLES: dict[Status, Style] = {Status.PROVED: "good", Status.UNKNOWN: "warning", Status.REFUTED: "bad"}
+
+
+def headline(statements: Sequence[Statement]) -> str:
+    """Return the number of proved, unknown and refuted statements and controls, and the time of all checks."""
+    counts = [(status, sum(statement.status is status for statement in statements)) for status in _STYLES]
+    shown = ", ".join(f"{count} {status}" for status, count in counts if count) or "nothing to prove"
+    controls = [control for statement in statements for control in statement.controls]
+    refuted = sum(control.status is Status.REFUTED for control in controls)
+    seconds = sum(statement.seconds for statement in statements)
+    return f"{shown}; {refuted} of {len(controls)} negative controls refuted; {seconds:.2f} s"
+
+
+def all_proved(statements: Sequence[Statement]) -> bool:
+    """Return whether there is a statement and every statement is proved."""
+    return bool(statements) and all(statement.status is Status.PROVED for statement in statements)
+
+
+def proof_document(
+    statements: Sequence[Statement], *, title: str, missing: Sequence[str] = (), brief: bool = False
+) -> Document:
+    """Return statements as a command's result, refuted and unknown ones first.
+
+    Args:
+        statements: The judged statements.
+        title: Title of the document.
+        missing: Claims that could not be made, with the reason.
+        brief: Whether to leave out the formulas and controls of what is proved; data is complete all the same.
+    """
+    solver = next((statement.solver for statement in statements if statement.solver), None)
+    order = list(reversed(_STYLES))
+    worst_first = sorted(statements, key=lambda statement: order.index(statement.status))
+    methods = dict.fromkeys(statement.method for statement in statements)
+    return Document(
+        title,
+        [
+            *(_section(statement, brief=brief) for statement in worst_first),
+            Section(
+                headline(statements),
+                [
+                    Facts([(str(method), method.meaning) for method in methods]),
+                    *([Paragraph(f"solver: {solver}")] if solver else []),
+                ],
+            ),
+            Paragraph("nothing here was measured on a device"),
+            *(Paragraph(f"not claimed: {text}", "bad") for text in missing),
+        ],
+        {
+            "ok": all_proved(statements) and not missing,
+            "headline": headline(statements),
+            "solver": solver,
+            "missing": list(missing),
+            "statements": [statement.to_json() for statement in statements],
+        },
+    )
+
+
+def _section(statement: Statement, *, brief: bool) -> Section:
+    checked = statement.checked or "nothing checked"
+    title = f"{statement.verdict.upper():<23} {statement.name}  ({checked}, {statement.seconds * 1e3:.0f} ms)"
+    return Section(
+        Styled(title, _STYLES[statement.status]),
+        list(_blocks(statement, brief=brief and statement.status is Status.PROVED)),
+    )
+
+
+def _blocks(statement: Statement, *, brief: bool) -> Iterator[Block]:
+    yield Paragraph(statement.words)
+    if statement.counterexample:
+        yield Paragraph(f"counterexample: {statement.counterexample}")
+    if statement.reason:
+        yield Paragraph(f"unknown because: {statement.reason}")
+    if brief:
+        return
+    if statement.formulas:
+        yield Code(visible("\n".join(statement.formulas), multiline=True))
+    yield from (Paragraph(f"given: {text}") for text in statement.preconditions)
+    for control in statement.controls:
+        yield Paragraph(f"control, {control.status}: {control.words}")
+        yield Paragraph(f"  {control.counterexample or control.reason or 'no counterexample'}")
