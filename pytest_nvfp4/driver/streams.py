@@ -1,17 +1,17 @@
-"""What host code puts in order: streams, events, and the host that waits for them.
+"""The order of work on a device: streams, events, and synchronisation by the host.
 
-Where nobody watches, nothing is kept. To a watcher every piece of work is told with its place in the order that a
-device must respect, by vector clocks over streams (CUDA C++ Programming Guide, "Streams", "Default Stream", "Events"):
+Without a watcher nothing is recorded. A watcher gets every piece of work with its position in the order that a device
+must respect, as a vector clock over streams (CUDA C++ Programming Guide, "Streams", "Default Stream", "Events"):
 
-- the work of a stream is in order;
-- an event has all that its stream had when it was recorded, and so has whoever waits for it;
-- the legacy default stream (handles 0 and 1) and the *blocking* streams wait for each other; streams made with
-  ``cudaStreamNonBlocking``, as all of torch's are, wait for no other. The default stream of a thread (handle 2) blocks;
-- what the host knows to be complete (it synchronised, or a query said so) is before all that is issued later. Threads
-  are taken for one host: what orders them is not seen, and nothing false is to be told;
-- the work of a CUDA graph is between what its stream had and gets; inside, it is ordered as it was captured.
+- The work of a stream is in order.
+- An event is ordered behind the work of its stream at the time of its record; a stream that waits for it, behind it.
+- The legacy default stream (handles 0 and 1) and the *blocking* streams wait for each other. Streams made with
+  ``cudaStreamNonBlocking``, as all of torch's are, wait for no other. The default stream of a thread (handle 2) blocks.
+- Work that the host has synchronised with, or that a query reported as complete, is before all work issued later. All
+  threads count as one host: synchronisation between them is not observed, and must not cause false findings.
+- The work of a CUDA graph is between the earlier and later work of its stream; inside, in the order of its capture.
 
-Torch's blocks go back to the pool of the stream that they were allocated on; ``cudaFree`` waits for the whole device.
+Torch's blocks return to the pool of the stream that they were allocated on; ``cudaFree`` waits for the whole device.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Work:
     """A piece of work on a stream.
 
     Attributes:
-        what: What it is, for people.
+        what: Description for messages.
         stream, tick: Its stream and its number there.
-        clock: By stream, the number up to which all work is ordered before it, its own included.
-        line: Where it was issued; None: by who called the user's code.
+        clock: By stream, the number up to which work is ordered before it, itself included.
+        line: The user's line that issued it; None for the caller of the user's code.
     """
 
     what: str
@@ -65,35 +65,35 @@ class Work:
     line: UserLine | None
 
     def after(self, other: Work) -> bool:
-        """Whether other work is ordered before this."""
+        """Return whether other work is ordered before this."""
         return self.clock.get(other.stream, 0) >= other.tick
 
 
 class Watcher(Protocol):
-    """Who is told of work and of memory."""
+    """Observer of work and memory."""
 
     def worked(self, work: Work, reads: Sequence[Extent], writes: Sequence[Extent]) -> None:
-        """Work was issued."""
+        """Record issued work."""
 
     def allocated(self, address: int, size: int, stream: Key, line: UserLine | None, *, pooled: bool) -> None:
-        """A block begins; ``pooled``: it comes from the pool of a stream, and goes back there."""
+        """Add a block; ``pooled``: it comes from the pool of a stream, and returns there."""
 
     def freed(self, address: int, line: UserLine | None) -> None:
-        """The block at an address ends. May be called at any time: from inside any other call."""
+        """Remove the block at an address. This may be called inside any other method."""
 
-    def lent(self, address: int, stream: Key) -> None:
-        """The block that holds an address is not given to others before the work that a stream has now is complete."""
+    def recorded(self, address: int, stream: Key) -> None:
+        """Record that the block of an address is not reused before a stream's present work is complete."""
 
-    def block(self, address: int) -> tuple[int, int] | None:
-        """Address and size of the block that holds an address."""
+    def block(self, address: int) -> Extent | None:
+        """Return the block that contains an address."""
 
 
 class Streams:
-    """The streams of a device, and what orders them.
+    """The streams of a device and their order.
 
     Attributes:
-        watcher: Who is told; None: nothing is kept.
-        captured: While a graph is captured: what happens when it is replayed.
+        watcher: The observer; None to record nothing.
+        captured: While a graph is captured: the actions of its replay.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class Streams:
 
     @property
     def current(self) -> int:
-        """The handle of the stream that torch gives work to, of this thread."""
+        """Handle of torch's current stream in this thread."""
         return getattr(self._thread, "current", LEGACY)
 
     @current.setter
@@ -121,7 +121,7 @@ class Streams:
         self._thread.current = handle
 
     def made(self, handle: int, *, blocking: bool) -> int:
-        """A stream was made; its handle."""
+        """Add a stream and return its handle."""
         if not blocking:
             self._alone.add(handle)
         if self.watcher is not None:
@@ -129,11 +129,11 @@ class Streams:
         return handle
 
     def new_event(self) -> int:
-        """The handle of a new event."""
+        """Return the handle of a new event."""
         return next(self._numbers)
 
     def name(self, stream: Key) -> str:
-        """A stream in words."""
+        """Return the name of a stream, for messages."""
         if stream == LEGACY:
             return "the default stream"
         if isinstance(stream, tuple):
@@ -164,29 +164,29 @@ class Streams:
         writes: Sequence[Extent] = (),
         waits: bool = False,
     ) -> None:
-        """Work is issued, to the current stream if to no other; with ``waits`` the host waits for the stream then."""
+        """Issue work, by default to the current stream; with ``waits`` the host then waits for the stream."""
         if self.watcher is not None:
             handle = self.current if stream is None else stream
             self._later(partial(self._work, what, handle, user_line(), reads=reads, writes=writes, waits=waits))
 
-    def launched(self, what: str, stream: int, told: Callable[[Work], None]) -> None:
-        """A kernel is launched; ``told`` is called with it."""
+    def launched(self, what: str, stream: int, report: Callable[[Work], None]) -> None:
+        """Issue a kernel launch and call ``report`` with it."""
         if self.watcher is not None:
             line = user_line() if self._replay is None else self._replay.line
             with self._lock:
-                told(self._issue(what, stream, line))
+                report(self._issue(what, stream, line))
 
     def copied(self, what: str, to: int, source: int, size: int, *, stream: int = LEGACY, waits: bool = True) -> None:
-        """Memory is copied. The host waits for what it gets, and with ``waits`` for what it gives."""
+        """Issue a copy. The host waits for copies to the host, and with ``waits`` for copies from it."""
         if self.watcher is None:
             return
-        inward, outward = self.watcher.block(to) is not None, self.watcher.block(source) is not None
+        to_device, from_device = self.watcher.block(to) is not None, self.watcher.block(source) is not None
         self.work(
             what,
             stream=stream,
-            reads=[Extent(source, size)] if outward else [],
-            writes=[Extent(to, size)] if inward else [],
-            waits=not inward or (waits and not outward),
+            reads=[Extent(source, size)] if from_device else [],
+            writes=[Extent(to, size)] if to_device else [],
+            waits=not to_device or (waits and not from_device),
         )
 
     def _work(
@@ -213,13 +213,13 @@ class Streams:
         return Work(what, key, tick, dict(clock), line)
 
     def _begin(self, key: Key) -> Clock:
-        """The clock of a stream, with all that something issued to it now comes after."""
+        """Return the clock of a stream, with everything that work issued to it now is ordered behind."""
         clock = self._clocks.setdefault(key, {})
         _join(clock, self._host)
         if key == LEGACY:
-            for other, theirs in self._clocks.items():
+            for other, other_clock in self._clocks.items():
                 if self._blocks(other):
-                    _join(clock, theirs)
+                    _join(clock, other_clock)
         elif self._blocks(key):
             _join(clock, self._clocks.get(LEGACY, {}))
         elif self._replay is not None:
@@ -227,27 +227,27 @@ class Streams:
         return clock
 
     def _blocks(self, key: Key) -> bool:
-        """Whether a stream and the legacy default stream wait for each other."""
+        """Return whether a stream and the legacy default stream wait for each other."""
         return key != LEGACY and key not in self._alone and not (isinstance(key, tuple) and key[0] == "graph")
 
     def order(self, work: Work, after: Work) -> None:
-        """Count work as ordered behind other work from now on: a race between them was told."""
+        """Order work behind other work from now on, because a race between them was reported."""
         for clock in (work.clock, self._clocks[work.stream]):
             _join(clock, after.clock)
 
     def done(self, work: Work) -> bool:
-        """Whether the host knows that work is complete."""
+        """Return whether the host has synchronised with work."""
         return self._host.get(work.stream, 0) >= work.tick
 
     def ordered(self, stream: Key, work: Work) -> bool:
-        """Whether work is before all that a stream gets from now on."""
+        """Return whether work is ordered before everything that a stream gets from now on."""
         with self._lock:
             return self._begin(stream).get(work.stream, 0) >= work.tick
 
     # ---- edges ---------------------------------------------------------------------------------------------------
 
     def record(self, event: int, stream: int | None = None) -> None:
-        """An event is recorded on a stream."""
+        """Record an event on a stream."""
         if self.watcher is not None:
             self._later(partial(self._record, event, self.current if stream is None else stream))
 
@@ -256,7 +256,7 @@ class Streams:
             self._events[self._event(event)] = dict(self._begin(self._key(handle)))
 
     def wait(self, event: int, stream: int | None = None) -> None:
-        """A stream waits for an event; one that was never recorded orders nothing."""
+        """Let a stream wait for an event. An event that was never recorded orders nothing."""
         if self.watcher is not None:
             self._later(partial(self._wait, event, self.current if stream is None else stream))
 
@@ -266,18 +266,18 @@ class Streams:
             _join(self._begin(key), self._events.get(self._event(event), {}))
 
     def synchronize(self, stream: int) -> None:
-        """The host waits for a stream."""
+        """Let the host wait for a stream."""
         if self.watcher is not None and self.captured is None:
             with self._lock:
                 _join(self._host, self._begin(self._key(stream)))
 
     def synchronize_event(self, event: int) -> None:
-        """The host waits for an event, or knows that it has happened."""
+        """Let the host wait for an event, or learn from a query that it is complete."""
         if self.watcher is not None and self.captured is None:
             _join(self._host, self._events.get(event, {}))
 
     def synchronize_device(self) -> None:
-        """The host waits for everything."""
+        """Let the host wait for all streams."""
         if self.watcher is not None and self.captured is None:
             with self._lock:
                 for clock in self._clocks.values():
@@ -286,7 +286,7 @@ class Streams:
     # ---- memory --------------------------------------------------------------------------------------------------
 
     def allocated(self, address: int, size: int, *, stream: int | None = None, pooled: bool = False) -> None:
-        """A block was allocated: from the pool of the current stream, in the order of a stream, or of the device."""
+        """Add a block: from the pool of the current stream, in the order of a stream, or in that of the device."""
         if self.watcher is None:
             return
         key = self._key(self.current if stream is None else stream)
@@ -296,26 +296,26 @@ class Streams:
             self.work("cudaMallocAsync", stream=stream, writes=[Extent(address, size)])
 
     def freed(self, address: int, *, stream: int | None = None, pooled: bool = False) -> None:
-        """A block ends: back to its pool, in the order of a stream, or once the whole device has come to rest."""
+        """Remove a block: back to its pool, in the order of a stream, or when the device is idle."""
         if self.watcher is None or not address:
             return
         if stream is not None:
             block = self.watcher.block(address)
             if block is not None:
-                self.work("cudaFreeAsync", stream=stream, writes=[Extent(*block)])
+                self.work("cudaFreeAsync", stream=stream, writes=[block])
         elif not pooled:
             self.synchronize_device()
         self.watcher.freed(address, user_line())
 
-    def lent(self, address: int, stream: int) -> None:
-        """``Tensor.record_stream``."""
+    def record_stream(self, address: int, stream: int) -> None:
+        """Execute ``Tensor.record_stream``."""
         if self.watcher is not None:
-            self.watcher.lent(address, self._key(stream))
+            self.watcher.recorded(address, self._key(stream))
 
     # ---- graphs --------------------------------------------------------------------------------------------------
 
     def _later(self, act: Callable[[], None]) -> None:
-        """Act now, or whenever the graph is replayed that is being captured."""
+        """Act now or, during a capture, whenever the graph is replayed."""
         if self.captured is None:
             act()
         else:
@@ -326,7 +326,7 @@ class Streams:
 
     @contextmanager
     def replay(self) -> Iterator[None]:
-        """What is issued inside is the work of a graph that is launched on the current stream."""
+        """Treat the work issued inside as that of a graph launched on the current stream."""
         if self.watcher is None or self._replay is not None:
             yield
             return
@@ -337,12 +337,12 @@ class Streams:
             yield
         finally:
             used, self._replay = self._replay.used, None
-            for one in used:
-                _join(clock, self._clocks[one])
+            for stream in used:
+                _join(clock, self._clocks[stream])
 
 
 class _Replay:
-    """A graph that is being launched: each stream of its capture is one of its own beside the launching stream."""
+    """The launch of a graph. Each stream of its capture is a stream beside the launching stream."""
 
     def __init__(self, stream: Key, before: Clock, line: UserLine | None) -> None:
         self.stream = stream

@@ -100,7 +100,7 @@ class HostCudaTensor(torch.Tensor):
 
     def record_stream(self, s: Any) -> None:
         """The memory is used on another stream too. (C++ would not take a stream that is not its own.)"""
-        HostCudaTensor.streams.lent(self.host.data_ptr(), int(s.cuda_stream))
+        HostCudaTensor.streams.record_stream(self.host.data_ptr(), int(s.cuda_stream))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickling would lose the device.

@@ -174,15 +174,15 @@ from pytest_nvfp4.host.tensor import HostCudaTensor
 
 class Watcher:
     def __init__(self):
-        self.works, self.blocks, self.lent_to = [], {}, []
+        self.works, self.blocks, self.recorded_on = [], {}, []
     def worked(self, work, reads, writes):
         self.works.append((work, len(reads), len(writes)))
     def allocated(self, address, size, stream, line, *, pooled):
         self.blocks[address] = [size, stream, pooled, line.line]
     def freed(self, address, line):
         del self.blocks[address]
-    def lent(self, address, stream):
-        self.lent_to.append([address, stream])
+    def recorded(self, address, stream):
+        self.recorded_on.append([address, stream])
     def block(self, address):
         return None
 
@@ -227,7 +227,7 @@ with torch.cuda.stream(s):
     made = torch.empty(3, device="cuda")
 made.record_stream(torch.cuda.default_stream())
 address = made.data_ptr()
-said["block"] = [watcher.blocks[address][:3] == [12, s.cuda_stream, True], watcher.lent_to == [[address, 0]]]
+said["block"] = [watcher.blocks[address][:3] == [12, s.cuda_stream, True], watcher.recorded_on == [[address, 0]]]
 del made
 said["freed"] = address not in watcher.blocks
 work = watcher.works[-1][0]

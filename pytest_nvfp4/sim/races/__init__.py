@@ -1,1 +1,1 @@
-"""Race detection by happens-before: ``Detector`` is a ``sim.monitor.Monitor`` that orders every access of a launch."""
+"""Race detection by happens-before: ``detector.Detector`` is a ``sim.monitor.Monitor`` that orders all accesses."""

@@ -1,56 +1,75 @@
-"""Vector clocks of one cluster: who has seen how much of whom.
+"""Vector clocks of one cluster.
 
-An *agent* is whatever goes on by itself: a warp, the tcgen05 pipe of a CTA, the copies that complete at one mbarrier,
-the bulk stores of one thread, the ``cp.async`` of a warp, the ``wgmma`` of a warpgroup. An agent's tick grows when it
-releases, so that an access is ``(agent, tick)`` and happened before everything whose clock holds at least that tick
-(Flanagan and Freund, "FastTrack", PLDI 2009).
+An *agent* is anything that makes progress by itself: a warp, the tcgen05 pipe of a CTA, the copies that complete at one
+mbarrier, the bulk stores of one thread, the ``cp.async`` of a warp, the ``wgmma`` of a warpgroup. An agent's tick grows
+at each release, so that an access is an epoch ``(agent, tick)`` and happened before everything whose clock has at least
+that tick (Flanagan and Freund, "FastTrack", PLDI 2009).
 
-A clock has seven rows: what happened before, what of it has been made visible to the async proxy, in shared and in
-global memory (PTX ISA, "Proxies"; ``fence.proxy.async``), and which ``mbarrier.init`` are visible: a
-``fence.mbarrier_init`` sends those through a relaxed cluster barrier. Two are of ``tcgen05`` work, and pass relaxed
-barriers and accesses too (``tensor_order``): what is complete and was put before a synchronisation of threads (by a
-commit or ``tcgen05.fence::before_thread_sync``), and what was only issued before one. The seventh is what a
-``fence.sc`` of the device has covered: those fences have one order, so that a later one, in whichever thread, has all
-of it that strong reads have brought (PTX ISA, "Fence-SC order"). All travel along every edge.
+A clock has seven rows, which travel together along every edge of the causality order (PTX ISA, "Memory Consistency
+Model"):
+
+- ``BEFORE``: what happened before.
+- ``ASYNC_SHARED``, ``ASYNC_GLOBAL``: what of it is visible to the async proxy, in shared and in global memory (PTX ISA,
+  "Proxies"; ``fence.proxy.async``).
+- ``INITS``: which ``mbarrier.init`` are visible; ``fence.mbarrier_init`` sends them through a relaxed cluster barrier.
+- ``TENSOR``, ``ISSUED``: ``tcgen05`` work that was complete, or only issued, before a synchronisation of threads (by a
+  commit or ``tcgen05.fence::before_thread_sync``). Relaxed barriers and accesses pass these two on (``tensor_order``).
+- ``SC``: what a ``fence.sc`` of the device has covered. These fences have a total order, so a later one in any thread
+  acquires everything that strong reads have brought to it (PTX ISA, "Fence-SC order").
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.sim.races.names import AgentInfo
+
 __all__ = [
     "ASYNC_GLOBAL", "ASYNC_SHARED", "BEFORE", "INITS", "ISSUED", "ROWS", "SC", "TENSOR", "Agent", "Clock", "Clocks",
-    "Ticks",
+    "Epoch", "Snapshot", "TickRow", "Ticks",
 ]  # fmt: skip
 
 Ticks: TypeAlias = NDArray[np.int64]
 """Seven rows, one column an agent."""
+TickRow: TypeAlias = NDArray[np.int64]
+"""One row of them."""
+Snapshot: TypeAlias = dict[int, Ticks]
+"""Immutable copy of a clock: by cluster, the ticks of its agents."""
 
 ROWS = 7
 BEFORE, ASYNC_SHARED, ASYNC_GLOBAL, INITS, TENSOR, ISSUED, SC = range(ROWS)
 _FIRST = 48
+"""Initial columns of a clock; they double when a cluster has more agents."""
+
+
+class Epoch(NamedTuple):
+    """A tick of an agent."""
+
+    agent: int
+    tick: int
 
 
 class Clock:
-    """A clock that changes. ``foreign`` holds what is known of other clusters' agents, by the cluster's number."""
+    """A mutable clock. ``foreign`` has the ticks of other clusters' agents, by the cluster's number."""
 
     __slots__ = ("foreign", "ticks")
 
     def __init__(self, size: int) -> None:
         self.ticks: Ticks = np.zeros((ROWS, size), np.int64)
-        self.foreign: dict[int, Ticks] | None = None
+        self.foreign: Snapshot | None = None
 
     def join(self, other: Clock) -> None:
-        """All that the other clock (of the same cluster) knows is known from now on."""
+        """Join the clock of the same cluster."""
         np.maximum(self.ticks, other.ticks, out=self.ticks)
         if other.foreign:
-            self.learn(other.foreign)
+            self.join_foreign(other.foreign)
 
-    def learn(self, foreign: dict[int, Ticks]) -> None:
-        """Join what is known of other clusters."""
+    def join_foreign(self, foreign: Snapshot) -> None:
+        """Join ticks of other clusters."""
         if self.foreign is None:
             self.foreign = {}
         mine = self.foreign
@@ -58,8 +77,8 @@ class Clock:
             known = mine.get(number)
             mine[number] = ticks if known is None else joined(known, ticks)
 
-    def join_snapshot(self, ticks: Ticks) -> None:
-        """The same for ticks that were kept, perhaps from a time with fewer agents."""
+    def join_ticks(self, ticks: Ticks) -> None:
+        """Join ticks of the same cluster, possibly copied when it had fewer agents."""
         width = ticks.shape[1]
         if width == self.ticks.shape[1]:
             np.maximum(self.ticks, ticks, out=self.ticks)
@@ -67,14 +86,22 @@ class Clock:
             part = self.ticks[:, :width]
             np.maximum(part, ticks, out=part)
 
+    def join_snapshot(self, own: int, snapshot: Snapshot) -> None:
+        """Join a snapshot; ``own`` is the number of the cluster that this clock belongs to."""
+        for number, ticks in snapshot.items():
+            if number == own:
+                self.join_ticks(ticks)
+            else:
+                self.join_foreign({number: ticks})
 
-def joined(one: Ticks, other: Ticks) -> Ticks:
-    """The join of two kept clocks, as a new one."""
-    if one.shape[1] < other.shape[1]:
-        one, other = other, one
-    result = one.copy()
-    part = result[:, : other.shape[1]]
-    np.maximum(part, other, out=part)
+
+def joined(first: Ticks, second: Ticks) -> Ticks:
+    """Return the join of two copies of ticks."""
+    if first.shape[1] < second.shape[1]:
+        first, second = second, first
+    result = first.copy()
+    part = result[:, : second.shape[1]]
+    np.maximum(part, second, out=part)
     return result
 
 
@@ -82,55 +109,61 @@ class Clocks:
     """The agents of one cluster and their clocks.
 
     Attributes:
-        number: Of the cluster.
-        owners: By agent, what it is: whatever ``Agent`` was made with.
-        agents: Those with a clock of their own.
+        number: Number of the cluster.
+        infos: Descriptions of the agents, by number.
+        agents: The agents with a clock, by number.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.owners: list[Any] = []
+        self.infos: list[AgentInfo] = []
         self.agents: dict[int, Agent] = {}
         self._size = _FIRST
         self._clocks: list[Clock] = []
 
-    def agent(self, owner: Any) -> int:
-        """The number of a new agent."""
-        self.owners.append(owner)
-        if len(self.owners) > self._size:
+    def agent(self, info: AgentInfo) -> int:
+        """Add an agent and return its number."""
+        self.infos.append(info)
+        if len(self.infos) > self._size:
             more = self._size
             self._size *= 2
             for clock in self._clocks:
                 clock.ticks = np.concatenate((clock.ticks, np.zeros((ROWS, more), np.int64)), axis=1)
-        return len(self.owners) - 1
+        return len(self.infos) - 1
+
+    @cached_property
+    def previous_launch(self) -> int:
+        """The agent of the launch that this one may overlap. It has one tick."""
+        return self.agent(AgentInfo("grid", "the previous launch"))
 
     def dissolve(self) -> None:
-        """The cluster has ended."""
+        """Release all clocks at the end of the cluster."""
         self.agents.clear()
         self._clocks.clear()
 
     def clock(self) -> Clock:
-        """A new clock, of nothing."""
+        """Return a new clock of zeros."""
         clock = Clock(self._size)
         self._clocks.append(clock)
         return clock
 
 
 class Agent:
-    """An agent with a clock of its own.
+    """An agent with a clock.
 
     Attributes:
-        number, clock: Its number and what it has seen.
-        version: Grows whenever its clock changes.
-        joined: The agent, and the version of its clock, that this one's clock joined last.
+        number, clock: Its number, and what happened before its next action.
+        tick: Its current tick.
+        version: Counts changes of the clock.
+        joined: State (agent, version) of the other agent's clock that this clock joined last.
     """
 
-    __slots__ = ("_released", "asynchronous", "clock", "clocks", "joined", "number", "owner", "tick", "version")
+    __slots__ = ("_released", "asynchronous", "clock", "clocks", "info", "joined", "number", "tick", "version")
 
-    def __init__(self, clocks: Clocks, owner: Any, *, asynchronous: bool = False) -> None:
+    def __init__(self, clocks: Clocks, info: AgentInfo, *, asynchronous: bool = False) -> None:
         self.clocks = clocks
-        self.owner = owner
-        self.number = clocks.agent(owner)
+        self.info = info
+        self.number = clocks.agent(info)
         clocks.agents[self.number] = self
         self.clock = clocks.clock()
         self.asynchronous = asynchronous
@@ -141,27 +174,40 @@ class Agent:
         self.clock.ticks[slice(SC) if asynchronous else 0, self.number] = 1
 
     def acquire(self, clock: Clock) -> None:
-        """What a clock has seen is ordered before all that the agent does from now on."""
+        """Order everything in ``clock`` before the agent's next action."""
         self.clock.join(clock)
         self.version += 1
 
+    def acquire_snapshot(self, snapshot: Snapshot) -> None:
+        """Order everything in ``snapshot`` before the agent's next action."""
+        self.clock.join_snapshot(self.clocks.number, snapshot)
+        self.version += 1
+
+    def snapshot(self) -> Snapshot:
+        """Return a copy of the agent's clock."""
+        clock = self.clock
+        result = {self.clocks.number: clock.ticks.copy()}
+        if clock.foreign:
+            result.update(clock.foreign)
+        return result
+
     def release(self, clock: Clock) -> None:
-        """All that the agent has done and seen is in ``clock``; what it does from now on is not."""
+        """Add everything up to now to ``clock``; later actions belong to the next tick."""
         clock.join(self.clock)
         self._released = True
 
     def advance(self) -> None:
-        """What it does from now on belongs to the next tick, which begins when it does something."""
+        """End the current tick; the next one begins lazily, with the agent's next action."""
         self._released = True
 
     def next_tick(self) -> None:
-        """The next tick begins now: for an agent whose work is visible to the async proxy anyway."""
+        """Begin the next tick now, for an agent whose work is visible to the async proxy without a fence."""
         self.tick += 1
         self.clock.ticks[:SC, self.number] = self.tick
         self.version += 1
 
     def epoch(self) -> int:
-        """The tick of what the agent does now."""
+        """Return the tick of the agent's next action."""
         if self._released:
             self._released = False
             self.tick += 1
@@ -170,7 +216,7 @@ class Agent:
         return self.tick
 
     def fence_proxy(self, *, shared: bool = True, everywhere: bool = False) -> None:
-        """All that is ordered before this is visible to the async proxy: in shared memory, in global, or both."""
+        """Make everything that happened before visible to the async proxy: in shared memory, in global, or both."""
         ticks = self.clock.ticks
         if shared:
             ticks[ASYNC_SHARED] = ticks[BEFORE]
@@ -186,7 +232,7 @@ class Agent:
         self.advance()
 
     def fence_sc(self) -> None:
-        """A ``fence.sc`` of the device: what earlier ones covered is known, and this one covers all that is."""
+        """Execute a ``fence.sc`` of the device: acquire what earlier ones covered, then cover everything before."""
         ticks = self.clock.ticks
         np.maximum(ticks[BEFORE], ticks[SC], out=ticks[BEFORE])
         ticks[SC] = ticks[BEFORE]
@@ -199,18 +245,25 @@ class Agent:
         self.advance()
 
     def fence_inits(self) -> None:
-        """The agent's own ``mbarrier.init`` are visible to whoever a relaxed cluster barrier lets pass."""
+        """Make the agent's own ``mbarrier.init`` visible behind a relaxed cluster barrier."""
         self.clock.ticks[INITS, self.number] = self.tick
         self.version += 1
         self.advance()
 
-    def knows(self, number: int, tick: int) -> bool:
-        """Whether an agent's tick happened before now."""
+    def has_seen(self, number: int, tick: int) -> bool:
+        """Return whether an agent's tick happened before now."""
         return bool(self.clock.ticks[BEFORE, number] >= tick)
 
-    def learn(self, number: int, tick: int) -> None:
-        """An asynchronous agent's work up to a tick is complete for this one, in all proxies."""
+    def complete(self, number: int, tick: int) -> None:
+        """Order an asynchronous agent's work up to a tick before the next action, in all proxies."""
         ticks = self.clock.ticks
         if ticks[BEFORE, number] < tick:
             ticks[:TENSOR, number] = tick
+            self.version += 1
+
+    def complete_generic(self, number: int, tick: int) -> None:
+        """Do the same for work of the generic proxy, which the async proxy sees only behind a proxy fence."""
+        ticks = self.clock.ticks
+        if ticks[BEFORE, number] < tick:
+            ticks[BEFORE, number] = tick
             self.version += 1

@@ -1,4 +1,10 @@
-"""The part of the detector that hears of bulk copies and tensor copies."""
+"""The detector's hooks for bulk copies and tensor copies.
+
+These copies go through the async proxy. A copy to shared memory is one agent per mbarrier: its writes are visible to a
+thread that waits for the phase in which ``complete_tx`` counts its bytes (PTX ISA, "Async proxy"; "mbarrier",
+"complete-tx operation"). Two copies are never ordered by each other, even on one mbarrier. A bulk store's reads and
+writes are complete behind ``cp.async.bulk.wait_group`` (``groups``).
+"""
 
 # ruff: noqa: ARG002 - the signatures are those of sim.monitor
 from __future__ import annotations
@@ -10,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.lanes import lanes
-from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
-from pytest_nvfp4.sim.races.agents import BulkThread, WarpAgent
-from pytest_nvfp4.sim.races.launch import CtaMemory
+from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access, make_access
+from pytest_nvfp4.sim.races.agents import CtaMemory, WarpAgent
+from pytest_nvfp4.sim.races.groups import BulkStores
+from pytest_nvfp4.sim.races.hooks import ZERO, Hooks, bytes_of, shared_footprint
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
@@ -21,21 +28,18 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.tma.box import TmaBox
     from pytest_nvfp4.sim.tma.issue import Target
 
-from pytest_nvfp4.sim.races.hooks import ONE, Hooks, bytes_of, make, shared_footprint
 
 __all__ = ["CopyHooks"]
 
 
 class CopyHooks(Hooks):
-    """The part of the detector that hears of bulk copies and tensor copies."""
-
-    # ---- copies --------------------------------------------------------------------------------------------------
+    """The detector's hooks for bulk copies and tensor copies: ``sim.monitor.CopyMonitor`` without tensor maps."""
 
     def copy_in(
         self, w: Warp, at: int, targets: Sequence[Target], size: int, order: NDArray[np.intp] | None = None,
         box: TmaBox | None = None,
     ) -> None:  # fmt: skip
-        """A copy to shared memory: asynchronous writes that complete at the targets' barriers."""
+        """Record the asynchronous writes of a copy to shared memory, which complete at the targets' barriers."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         agents = agent.agents
@@ -43,7 +47,7 @@ class CopyHooks(Hooks):
         flags = ASYNC | STRONG if launch.order(at).strong else ASYNC
         for cta, index, barrier in targets:
             state = agents.barrier(barrier)
-            if state.number not in agent.met or (self.warnings and not state.fenced):
+            if state.number not in agent.initialised or (self.warnings and not state.fenced):
                 self._use_beside(agent, state, barrier, at)
             state.join(agent)
             if order is None:
@@ -52,35 +56,35 @@ class CopyHooks(Hooks):
             else:
                 key = (index, order.tobytes())
                 footprint = launch.shared.find(key) or launch.shared.footprint(key, bytes_of(order, index))
-            access = make((state.number, barrier.phase + 1, flags, at, agent.who, box, None))
+            access = make_access((state.number, barrier.phase + 1, flags, at, agent.id, box, None))
             memory = cta.units.get(CtaMemory) or cta.unit(CtaMemory)
             memory.shared.write(footprint.parts, access, ticks)
             if barrier.cta is not cta:
-                memory.visits.last[state.number] = access
+                memory.peer_accesses.last[state.number] = access
             ticks = agent.clock.ticks
 
     def copy_read(self, w: Warp, at: int, barrier: Mbarrier, index: int, size: int) -> None:
-        """A copy to another CTA reads the own shared memory."""
+        """Record the read of a copy from the CTA's own shared memory to another CTA."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         state = agent.agents.barrier(barrier)
         footprint = launch.shared.find((index, size)) or shared_footprint(launch, index, size)
-        access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.who)
+        access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.id)
         agent.memory.shared.read(footprint.parts, access, agent.clock.ticks)
 
     def copy_out(self, w: Warp, at: int, lane: int, index: int, size: int) -> None:
-        """A bulk store reads shared memory."""
+        """Record a bulk store's read of shared memory."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
-        thread = agent.agents.bulk_thread(agent, lane)
-        thread.issued += 1
-        thread.open += 1
+        stores = agent.agents.bulk_stores(agent, lane)
+        stores.issued += 1
+        stores.open += 1
         footprint = launch.shared.find((index, size)) or shared_footprint(launch, index, size)
-        access = Access(thread.read, thread.issued, ASYNC, at, agent.who)
+        access = Access(stores.read, stores.issued, ASYNC, at, agent.id)
         agent.memory.shared.read(footprint.parts, access, agent.clock.ticks)
 
     def global_copied_in(self, w: Warp, at: int, barrier: Mbarrier, boxes: Sequence[TmaBox]) -> None:
-        """A tensor copy reads boxes."""
+        """Record a tensor copy's reads of global memory."""
         agent: WarpAgent | None = None
         for box in boxes:
             region = box.region
@@ -93,7 +97,7 @@ class CopyHooks(Hooks):
                 agent = w.units.get(WarpAgent) or self._warp(w)
                 launch = agent.launch
                 state = agent.agents.barrier(barrier)
-                access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.who)
+                access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.id)
             if launch.overlap is not None:
                 launch.overlap.check(agent, region, box.rows, access, writes=False)
             cut = None if box.cut is None else tuple((part.start, part.stop) for part in box.cut)
@@ -101,22 +105,24 @@ class CopyHooks(Hooks):
             launch.memory.read_box(launch.memory.shadow(region), key, box.rows, access, agent.clock)
 
     def global_read_in(self, w: Warp, at: int, barrier: Mbarrier, region: Region, offset: int, size: int) -> None:
-        """A bulk copy reads global memory."""
+        """Record a bulk copy's read of global memory."""
         if not region.writable:
             region.read_at = at
             return
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         state = agent.agents.barrier(barrier)
-        access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.who)
+        access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.id)
+
+        def rows() -> tuple[NDArray[np.intp], int]:
+            return ZERO + offset, size
+
         if launch.overlap is not None:
-            launch.overlap.check(agent, region, lambda: (ONE + offset, size), access, writes=False)
-        launch.memory.read_box(
-            launch.memory.shadow(region), (offset, size), lambda: (ONE + offset, size), access, agent.clock
-        )
+            launch.overlap.check(agent, region, rows, access, writes=False)
+        launch.memory.read_box(launch.memory.shadow(region), (offset, size), rows, access, agent.clock)
 
     def global_copied_out(self, w: Warp, at: int, lane: int, boxes: Sequence[TmaBox], reduces: bool) -> None:
-        """A tensor store writes boxes."""
+        """Record a tensor store's writes of global memory."""
         for box in boxes:
             if box.region is not None:
                 offsets, size = box.rows()
@@ -125,41 +131,42 @@ class CopyHooks(Hooks):
     def global_written_out(
         self, w: Warp, at: int, lane: int, region: Region, offset: int, size: int, reduces: bool
     ) -> None:
-        """A bulk store writes global memory."""
-        self._written_out(w, at, lane, region, ONE + offset, size, reduces=reduces)
+        """Record a bulk store's write of global memory."""
+        self._written_out(w, at, lane, region, ZERO + offset, size, reduces=reduces)
 
     def _written_out(
         self, w: Warp, at: int, lane: int, region: Region, offsets: NDArray[np.intp], size: int, *, reduces: bool
     ) -> None:
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
-        thread = agent.agents.bulk_thread(agent, lane)
+        stores = agent.agents.bulk_stores(agent, lane)
+        # Reductions are relaxed atomics at GPU scope (PTX ISA, "cp.reduce.async.bulk").
         flags = ASYNC | STRONG if reduces else ASYNC
-        access = Access(thread.write, thread.issued, flags, at, agent.who)
+        access = Access(stores.write, stores.issued, flags, at, agent.id)
         if launch.overlap is not None:
             launch.overlap.check(agent, region, lambda: (offsets, size), access, writes=True)
         launch.memory.write(launch.memory.shadow(region), offsets, size, access, agent.clock)
 
-    def _bulk_threads(self, agent: WarpAgent, mask: int) -> list[BulkThread]:
+    def _bulk_stores(self, agent: WarpAgent, mask: int) -> list[BulkStores]:
         bulk = agent.agents.bulk
         return [bulk[agent.number, lane] for lane in lanes(mask) if (agent.number, lane) in bulk] if bulk else []
 
     def bulk_commit(self, w: Warp, mask: int, at: int) -> None:
-        """Groups of bulk stores."""
-        for thread in self._bulk_threads(self._warp(w), mask):
-            thread.commit()
+        """Commit the bulk stores of some lanes as groups."""
+        for stores in self._bulk_stores(self._warp(w), mask):
+            stores.commit()
 
     def bulk_wait(self, w: Warp, mask: int, at: int, allowed: int, read: bool) -> None:
-        """Groups of bulk stores have read, or are complete."""
+        """Order the reads of complete groups of bulk stores, and unless ``read`` their writes, before what follows."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        for thread in self._bulk_threads(agent, mask):
-            done = thread.done(allowed)
+        for stores in self._bulk_stores(agent, mask):
+            done = stores.done(allowed)
             if done:
-                agent.learn(thread.read, done)
+                agent.complete(stores.read, done)
                 if not read:
-                    agent.learn(thread.write, done)
+                    agent.complete(stores.write, done)
         maps = agent.agents.map_reads.get(agent.number)
         if maps is not None:
             done = maps.done(allowed)
             if done:
-                agent.learn(maps.number, done)
+                agent.complete(maps.number, done)

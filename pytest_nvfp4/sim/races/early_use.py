@@ -1,8 +1,9 @@
-"""Registers of a ``tcgen05.ld`` that are used before a ``tcgen05.wait::ld``: from the code, not from a run.
+"""Static search for uses of a ``tcgen05.ld``'s registers before a ``tcgen05.wait::ld``.
 
 PTX ISA, "tcgen05.ld" and "Register dependencies, same thread": the load is asynchronous, and its true register
-dependencies are respected with or without a wait. What only moves registers about (``mov``, with or without packing) is
-no use, for compilers put that before the wait by themselves; the moved value is followed.
+dependencies are respected with or without a wait. A ``mov``, with or without packing, does not count as a use, because
+compilers move it before the wait; the analysis follows the moved value. This is a forward data-flow analysis over the
+basic blocks, iterated to its fixed point.
 """
 
 from __future__ import annotations
@@ -14,32 +15,32 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 __all__ = ["early_uses"]
 
 _Pending = dict[int, frozenset[int]]
-"""By slot, the loads whose result it may hold and that may not have been waited for."""
+"""By register slot, the loads whose result it may have and that may not have been waited for."""
 _NONE: frozenset[int] = frozenset()
 
 
 def early_uses(flow: Flow) -> dict[int, int]:
-    """By ``tcgen05.ld``, the first instruction in the code that may use what it loads with no wait between."""
+    """Return, by ``tcgen05.ld``, the first instruction in the code that may use its result without a wait between."""
     instructions = flow.kernel.instructions
     if not any(ins.parts[:2] == ("tcgen05", "ld") for ins in instructions):
         return {}
     entries: dict[int, _Pending] = {number: {} for number in flow.order}
     waiting = list(flow.order)
-    found: dict[int, int] = {}
+    uses: dict[int, int] = {}
     while waiting:
         number = waiting.pop(0)
         block = flow.blocks[number]
         pending = dict(entries[number])
         for index in range(block.start, block.stop):
-            _step(instructions[index], pending, found)
+            _step(instructions[index], pending, uses)
         for successor in block.successors:
             if _merge(entries[successor], pending) and successor not in waiting:
                 waiting.append(successor)
-    return found
+    return uses
 
 
 def _merge(entry: _Pending, pending: _Pending) -> bool:
-    """Add what is pending where a block is left to where its successor is entered; whether that has grown."""
+    """Add the loads pending at a block's end to its successor's entry, and return whether that has grown."""
     grown = False
     for slot, loads in pending.items():
         known = entry.get(slot, _NONE)
@@ -49,7 +50,8 @@ def _merge(entry: _Pending, pending: _Pending) -> bool:
     return grown
 
 
-def _step(ins: Instruction, pending: _Pending, found: dict[int, int]) -> None:
+def _step(ins: Instruction, pending: _Pending, uses: dict[int, int]) -> None:
+    """Apply an instruction to the pending loads, and record the uses in it."""
     if ins.parts[:2] == ("tcgen05", "ld"):
         for register in results(ins):
             pending[register.slot] = frozenset((ins.index,))
@@ -64,7 +66,7 @@ def _step(ins: Instruction, pending: _Pending, found: dict[int, int]) -> None:
         held |= pending.get(register.slot, _NONE)
     if held and ins.root != "mov":
         for load in held:
-            found[load] = min(ins.index, found.get(load, ins.index))
+            uses[load] = min(ins.index, uses.get(load, ins.index))
     for register in results(ins):
         if held and ins.root == "mov":
             pending[register.slot] = held

@@ -1,159 +1,193 @@
-"""What is told of a pair of accesses that nothing orders: one finding a defect, in words that say what is missing.
+"""Findings about pairs of accesses without an order: one finding per defect, naming the missing instruction.
 
-A missing edge shows in many pairs: every operand of every MMA after it, and all that follows. So a pair of instructions
-is told once; pairs with the same earlier or the same later line of the user's, pairs of the same two lines, pairs of
-the same two engines of the same two warps in the same direction, and pairs for which the same mbarrier should have been
-waited for, become notes of one finding; and what was told counts as ordered from then on, so that its consequences are
-not told at all.
+A missing edge shows in many pairs: every operand of every MMA behind it, and everything that follows. So a pair of
+instructions is reported once. Pairs with the same earlier or the same later line of the user's source, pairs of the
+same two lines, pairs of the same two engines of the same two warps in the same direction, and pairs for which the same
+mbarrier should have been waited for, become notes of one finding. A reported pair counts as ordered from then on, so
+that its consequences are not reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.finding import Finding, Where
-from pytest_nvfp4.sim.races.access import Access, Who
-from pytest_nvfp4.sim.races.agents import Owner
+from pytest_nvfp4.sim.races.access import Access
+from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
 from pytest_nvfp4.sim.races.tensor_order import AFTER, BEFORE_SYNC, COMMIT, WAIT_LD, WAIT_ST
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
 
-__all__ = ["PROXY", "RACE", "WARNING", "Pair", "Reporter"]
+__all__ = ["PROXY", "RACE", "WARNING", "AccessPair", "Deferred", "Reporter"]
 
 RACE = "race"
 PROXY = "proxy"
 WARNING = "race-warning"
 _NOTES = 6
+"""Notes of one finding; further pairs are dropped."""
 _VERBS = {"atom": "update", "red": "update", "tcgen05.dealloc": "free"}
+
+_GroupKey = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Two accesses that are not ordered.
+class AccessPair:
+    """Two accesses that lack an order.
 
     Attributes:
         kind: ``RACE``, ``PROXY`` or ``WARNING``.
-        place: What memory, in words.
-        old, new: The earlier and the later access as they were executed here.
-        owners: What their agents are.
-        writes: Whether each writes.
+        place: The memory, for messages.
+        old, new: The earlier and the later access of this run.
+        old_agent, new_agent: Their agents.
+        old_writes, new_writes: Whether each writes.
         foreign: Whether they are of different clusters.
-        knower: A warp that has waited for the earlier one, where that goes on beside the warps.
-        missing: Of a warning: the instructions that should lie between them.
+        witness: A warp that has waited for the earlier access, if that is asynchronous.
+        missing: Of a warning: the instructions that are missing between them.
     """
 
     kind: str
     place: str
     old: Access
     new: Access
-    owners: tuple[Owner, Owner]
-    writes: tuple[bool, bool]
+    old_agent: AgentInfo
+    new_agent: AgentInfo
+    old_writes: bool
+    new_writes: bool
     foreign: bool = False
-    knower: Who | None = None
+    witness: WarpId | None = None
     missing: tuple[str, ...] = ()
 
 
 COPY_FENCE = "copy-fence"
-"""A proxy fence behind ``cp.async``: the ISA wants it, and NVIDIA's gathering grouped GEMMs leave it out."""
+"""A proxy fence behind ``cp.async``, which the ISA requires and NVIDIA's gathering grouped GEMMs omit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Omission:
+    """Templates of the message about a missing instruction, and of the hint."""
+
+    message: str
+    hint: str
+
 
 _OMISSIONS = {
-    COPY_FENCE: (
-        "no fence.proxy.async lies between {first}, a cp.async, which writes through the generic proxy, and the read "
+    COPY_FENCE: _Omission(
+        "no fence.proxy.async is between {first}, a cp.async, which writes through the generic proxy, and the read "
         "through the async proxy",
         "fence.proxy.async (cute.arch.fence_proxy, fence_view_async_shared) behind the wait for {first}, "
         "before {second}",
     ),
-    WAIT_LD: (
+    WAIT_LD: _Omission(
         "no tcgen05.wait::ld of {old} follows {first}",
         "tcgen05.wait::ld (cute.arch.fence_view_async_tmem_load) in {old} after {first}",
     ),
-    WAIT_ST: (
+    WAIT_ST: _Omission(
         "no tcgen05.wait::st of {old} follows {first}",
         "tcgen05.wait::st (cute.arch.fence_view_async_tmem_store) in {old} after {first}",
     ),
-    BEFORE_SYNC: (
-        "no tcgen05.fence::before_thread_sync of {old} lies between {first} and what orders the two",
+    BEFORE_SYNC: _Omission(
+        "no tcgen05.fence::before_thread_sync of {old} is between {first} and the synchronisation",
         "tcgen05.fence::before_thread_sync (nvvm.tcgen05_fence) in {old} after {first}, before its barrier or arrive",
     ),
-    AFTER: (
-        "no tcgen05.fence::after_thread_sync of {new} lies between what orders the two and {second}",
+    AFTER: _Omission(
+        "no tcgen05.fence::after_thread_sync of {new} is between the synchronisation and {second}",
         "tcgen05.fence::after_thread_sync (nvvm.tcgen05_fence) in {new} behind its barrier or wait, before {second}",
     ),
-    COMMIT: (
-        "the two are no pipelined pair, and no tcgen05.commit after {first} was waited for before {second}",
+    COMMIT: _Omission(
+        "the two are no pipelined pair, and no tcgen05.commit after {first} is waited for before {second}",
         "tcgen05.commit after {first} to an mbarrier, a wait for it and tcgen05.fence::after_thread_sync before "
-        "{second}; or other columns of TMEM, in turn",
+        "{second}; or alternate between columns of TMEM",
     ),
 }
-"""What is said of an instruction that is missing, and what to add."""
+
+
+class Deferred:
+    """Findings that are decided when the store that caused them has written its bytes.
+
+    Attributes:
+        storing: Whether the monitor is checking a warp's store to global memory.
+        doubts: The decisions that are pending.
+    """
+
+    def __init__(self) -> None:
+        self.storing = False
+        self.doubts: list[Callable[[], None]] = []
+
+    def global_written(self) -> None:
+        """Decide, after the store."""
+        doubts, self.doubts = self.doubts, []
+        for decide in doubts:
+            decide()
 
 
 class Reporter:
-    """Puts findings into the grid's list, folded."""
+    """Adds findings to the grid's list, and folds those of one defect into one."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self._pairs: set[tuple[str, int, int]] = set()
-        self._groups: dict[tuple[object, ...], int] = {}
+        self._groups: dict[_GroupKey, int] = {}
 
-    def pair(self, pair: Pair) -> None:
-        """Tell of a pair, unless that was done."""
+    def pair(self, pair: AccessPair) -> None:
+        """Report a pair of accesses, once per pair of instructions."""
         old, new = pair.old, pair.new
-        what = ", ".join((pair.kind, *pair.missing))
-        instructions = (what, old.at, new.at)
+        defect = ", ".join((pair.kind, *pair.missing))
+        instructions = (defect, old.at, new.at)
         if instructions in self._pairs:
             return
         self._pairs.add(instructions)
         memory = pair.place.split(" ")[0]
-        kinds = (pair.owners[0].kind, pair.owners[1].kind)
-        keys: tuple[tuple[object, ...], ...] = (
-            (what, kinds, *map(_runner, (old, new), kinds), pair.writes, memory, pair.foreign),
-            (what, memory, tuple(sorted((self._line(old.at), self._line(new.at))))),
-            (what, memory, "earlier", self._line(old.at)),
-            (what, memory, "later", self._line(new.at)),
-        )  # fmt: skip
-        also, alike = [*keys], [*keys]
-        if kinds[0] == "mbarrier":
-            also.append((what, memory, "reverse", self._line(new.at)))
-            also.append((what, memory, "not waited for", old.who.warp))
+        old_kind, new_kind = pair.old_agent.kind, pair.new_agent.kind
+        earlier, later = self.line(old.at), self.line(new.at)
+        keys: list[_GroupKey] = [
+            (defect, old_kind, new_kind, _issuer(old, old_kind), _issuer(new, new_kind), pair.old_writes,
+             pair.new_writes, memory, pair.foreign),
+            (defect, memory, tuple(sorted((earlier, later)))),
+            (defect, memory, "earlier", earlier),
+            (defect, memory, "later", later),
+        ]  # fmt: skip
+        # A finding with one of the keys `matches` has the same cause; otherwise the new finding gets the keys `keys`.
+        matches = [*keys]
+        if old_kind == "mbarrier":
+            keys.append((defect, memory, "reverse", later))
+            keys.append((defect, memory, "not waited for", old.warp.index))
             if not pair.foreign:
-                also.append((what, memory, "waits for", pair.owners[0].name))
-                alike.append(also[-1])
-        if kinds[1] == "mbarrier" and pair.writes[1]:
-            # A reader that is out of step with copies has copies that are out of step with it; a producer that runs
-            # ahead of readers runs ahead of its own copies; and where no reader waits for copies, nobody does.
-            if kinds[0] == "mbarrier":
-                alike.append((what, memory, "not waited for", old.who.warp))
-            alike.append((what, memory, "reverse", self._line(old.at)))
-            alike.append((what, memory, "ahead", new.who.warp, kinds[0] != "mbarrier"))
-            also.append((what, memory, "ahead", new.who.warp, kinds[0] == "mbarrier"))
-        note = f"the same between {self._said(old)} and {self._said(new)}: {pair.place}"
-        if self._noted(alike, also, note):
-            return
-        self.grid.findings.append(self._finding(pair))
+                keys.append((defect, memory, "waits for", pair.old_agent.name))
+                matches.append(keys[-1])
+        if new_kind == "mbarrier" and pair.new_writes:
+            # The same defect appears in both directions: if a reader is out of step with the copies, the copies of the
+            # next stages are out of step with the reader; a producer that runs ahead of readers also runs ahead of its
+            # own copies; and if no reader waits for copies, neither does a later copy.
+            if old_kind == "mbarrier":
+                matches.append((defect, memory, "not waited for", old.warp.index))
+            matches.append((defect, memory, "reverse", earlier))
+            matches.append((defect, memory, "ahead", new.warp.index, old_kind != "mbarrier"))
+            keys.append((defect, memory, "ahead", new.warp.index, old_kind == "mbarrier"))
+        note = f"the same between {self._describe(old)} and {self._describe(new)}: {pair.place}"
+        if not self._noted(matches, keys, note):
+            self.grid.findings.append(self._finding(pair))
 
     def other(
-        self, kind: str, message: str, hint: str, *, who: Who, at: int, group: tuple[object, ...] = (), note: str = ""
+        self, kind: str, message: str, hint: str, *, warp: WarpId, at: int, group: _GroupKey = (), note: str = ""
     ) -> None:  # fmt: skip
-        """Tell of something that is not a pair of data accesses, once an instruction.
+        """Report something that is not a pair of accesses, once per instruction.
 
-        What has the same ``group`` as a finding before it becomes a note of that: ``note``, if it is not empty.
+        If an earlier finding has the same ``group``, it gets ``note`` (unless that is empty) instead.
         """
         if (kind, at, at) in self._pairs:
             return
         self._pairs.add((kind, at, at))
         keys = ((kind, *group),) if group else ()
-        if self._noted(keys, keys, note):
-            return
-        self.grid.findings.append(Finding(kind, message, hint=hint, where=self._where(who, at)))
+        if not self._noted(keys, keys, note):
+            self.grid.findings.append(Finding(kind, message, hint=hint, where=self._where(warp, at)))
 
-    def _noted(self, alike: Sequence[tuple[object, ...]], keys: Sequence[tuple[object, ...]], note: str) -> bool:
-        """Whether a finding has one of the keys ``alike``, and so the note now; else the next one has ``keys``."""
+    def _noted(self, matches: Sequence[_GroupKey], keys: Sequence[_GroupKey], note: str) -> bool:
+        """Add a note to a finding with one of ``matches`` and return True; else give ``keys`` to the next finding."""
         findings = self.grid.findings
-        known = next((self._groups[key] for key in alike if key in self._groups), None)
+        known = next((self._groups[key] for key in matches if key in self._groups), None)
         if known is None or known >= len(findings):
             self._groups.update(dict.fromkeys(keys, len(findings)))
             return False
@@ -162,15 +196,15 @@ class Reporter:
             findings[known] = replace(finding, notes=(*finding.notes, note))
         return True
 
-    def part(self) -> dict[tuple[object, ...], Finding]:
-        """What a forked process tells."""
+    def part(self) -> dict[_GroupKey, Finding]:
+        """Return the finding of each key, for the parent process."""
         findings = self.grid.findings
         return {key: findings[index] for key, index in self._groups.items() if index < len(findings)}
 
-    def absorb(self, told: dict[tuple[object, ...], Finding]) -> None:
-        """Forget what another process told again. The grid has just taken over all findings of that process."""
+    def absorb(self, reported: dict[_GroupKey, Finding]) -> None:
+        """Drop a child process's findings that were reported before. The grid has just adopted all of them."""
         findings = self.grid.findings
-        for key, finding in told.items():
+        for key, finding in reported.items():
             known = self._groups.get(key)
             if known is not None and findings[known] is not finding:
                 for index in range(len(findings) - 1, known, -1):
@@ -180,134 +214,137 @@ class Reporter:
             elif known is None and finding in findings:
                 self._groups[key] = findings.index(finding)
 
-    # ---- words -------------------------------------------------------------------------------------------------------
+    # ---- messages ----------------------------------------------------------------------------------------------------
 
-    def _finding(self, pair: Pair) -> Finding:
+    def _finding(self, pair: AccessPair) -> Finding:
         old, new = pair.old, pair.new
         if pair.kind == PROXY:
             message, hint = self._proxy(pair)
         elif pair.kind == WARNING:
             message, hint = self._omission(pair)
         else:
-            first = self._verb(old, writes=pair.writes[0])
-            second = self._verb(new, writes=pair.writes[1])
+            old_verb = self._verb(old, writes=pair.old_writes)
+            new_verb = self._verb(new, writes=pair.new_writes)
             missing, hint = self._missing(pair)
             message = (
-                f"{self._said(new)} {second}s {pair.place}{self._detail(new)} while {self._said(old)}"
-                f"{self._detail(old)} may still {first} it: {missing}"
+                f"{self._describe(new)} {new_verb}s {pair.place}{self._detail(new)} while {self._describe(old)}"
+                f"{self._detail(old)} may still {old_verb} it: {missing}"
             )
-        return Finding(pair.kind, message, hint=hint, where=self._where(new.who, new.at))
+        return Finding(pair.kind, message, hint=hint, where=self._where(new.warp, new.at))
 
-    def _proxy(self, pair: Pair) -> tuple[str, str]:
+    def _proxy(self, pair: AccessPair) -> tuple[str, str]:
+        """Return message and hint about a missing proxy fence (PTX ISA, "Proxies" and "membar/fence")."""
         old, new = pair.old, pair.new
-        verb = self._verb(new, writes=pair.writes[1])
+        verb = self._verb(new, writes=pair.new_writes)
         message = (
-            f"{self._said(new)} {verb}s {pair.place}{self._detail(new)} through the async proxy, and {self._said(old)} "
-            "wrote it through the generic proxy: no fence.proxy.async lies between them, so that the write need not be "
-            "visible"
+            f"{self._describe(new)} {verb}s {pair.place}{self._detail(new)} through the async proxy, and "
+            f"{self._describe(old)} wrote it through the generic proxy: no fence.proxy.async is between them, so the "
+            "write may not be visible"
         )
         hint = (
-            f"fence.proxy.async (cute.arch.fence_proxy, fence_view_async_shared) in {old.who} after "
-            f"{self._line(old.at)}, before the barrier or arrive that {new.who} waits for"
+            f"fence.proxy.async (cute.arch.fence_proxy, fence_view_async_shared) in {old.warp} after "
+            f"{self.line(old.at)}, before the barrier or arrive that {new.warp} waits for"
         )
         return message, hint
 
-    def _omission(self, pair: Pair) -> tuple[str, str]:
+    def _omission(self, pair: AccessPair) -> tuple[str, str]:
+        """Return message and hint about instructions that the ISA requires and official kernels omit."""
         old, new = pair.old, pair.new
-        first, second = self._line(old.at), self._line(new.at)
-        verbs = [self._verb(one, writes=writes) for one, writes in zip((old, new), pair.writes, strict=True)]
-        done = {"read": "read", "write": "wrote", "update": "updated"}[verbs[0]]
-        lacks, adds = [], []
-        for one in pair.missing:
-            lack, add = _OMISSIONS[one]
-            lacks.append(lack.format(old=old.who, new=new.who, first=first, second=second))
-            adds.append(add.format(old=old.who, new=new.who, first=first, second=second))
+        fields = {"old": old.warp, "new": new.warp, "first": self.line(old.at), "second": self.line(new.at)}
+        new_verb = self._verb(new, writes=pair.new_writes)
+        past = {"read": "read", "write": "wrote", "update": "updated"}[self._verb(old, writes=pair.old_writes)]
+        omissions = [_OMISSIONS[name] for name in pair.missing]
         message = (
-            f"{self._said(new)} {verbs[1]}s {pair.place}, which {self._said(old)} {done}: {' and '.join(lacks)}, which "
-            "the PTX ISA wants here, and which official kernels leave out"
+            f"{self._describe(new)} {new_verb}s {pair.place}, which {self._describe(old)} {past}: "
+            f"{' and '.join(omission.message.format(**fields) for omission in omissions)}; the PTX ISA requires this "
+            "here, and official kernels omit it"
         )
-        return message, "; ".join(adds)
+        return message, "; ".join(omission.hint.format(**fields) for omission in omissions)
 
-    def _missing(self, pair: Pair) -> tuple[str, str]:
-        """The edge that is missing, and what would make it."""
+    def _missing(self, pair: AccessPair) -> tuple[str, str]:
+        """Return the missing edge of the causality order, and the instructions that would create it."""
         old, new = pair.old, pair.new
-        first, second = self._line(old.at), self._line(new.at)
-        kind, name = pair.owners[0].kind, pair.owners[0].name
+        first, second = self.line(old.at), self.line(new.at)
+        kind, name = pair.old_agent.kind, pair.old_agent.name
         then = f" before {second}"
         if old.agent == new.agent and kind == "warp":
             return (
-                "they are of different lanes of the warp, and no bar.warp.sync orders them",
+                "the accesses are of different lanes of the warp, and no bar.warp.sync orders them",
                 f"bar.warp.sync (cute.arch.sync_warp) after {first}{then}",
             )
         if pair.foreign:
             return (
-                "they are of different clusters, and no flag or counter with release and acquire orders them",
+                "the CTAs are of different clusters, and no flag or counter with release and acquire orders them",
                 f"after {first}: a barrier of the CTA, then fence.acq_rel.gpu and an atomic (or st.release.gpu) on a "
                 f"flag; before {second}: ld.acquire.gpu of the flag until it is set, then a barrier",
             )
-        if pair.knower is not None:
-            knower = pair.knower
+        if pair.witness is not None:
             return (
-                f"{knower} has waited for it, and no barrier, and no arrive of {knower} after that which is waited for"
-                f"{then}, orders the two",
-                f"a wait{then} for the arrive (or the barrier) by which {knower} says that it is done, with acquire; "
-                "or that arrive, with release, after its own wait",
+                f"{pair.witness} has waited for it, but then neither a barrier nor an arrive of {pair.witness} that is "
+                f"waited for{then} orders the two",
+                f"a wait with acquire{then} for a barrier or an arrive of {pair.witness}; that arrive, with release, "
+                "after its own wait",
             )
         if kind == "mbarrier":
             return (
-                f"nothing that is ordered before {second} waits for the {name}, where that copy completes",
+                f"the copy completes at the {name}, and no wait for that mbarrier is ordered before {second}",
                 f"wait for the phase of that mbarrier (mbarrier.try_wait, pipeline.consumer_wait){then}",
             )
         if kind == "pipe":
             return (
-                f"no tcgen05.commit after {first} was waited for{then}",
+                f"no tcgen05.commit after {first} is waited for{then}",
                 f"tcgen05.commit after {first} to an mbarrier (pipeline.consumer_release of the MMA warp), and a wait "
                 f"for it (pipeline.producer_acquire){then}",
             )
         if kind == "bulk-read":
             return (
-                f"no cp.async.bulk.wait_group.read of {name} is ordered between them",
-                f"cp.async.bulk.commit_group and wait_group.read in the thread that stored, and a barrier{then}",
+                f"no cp.async.bulk.wait_group.read for {name} is ordered between them",
+                f"cp.async.bulk.commit_group and wait_group.read in the storing thread, and a barrier{then}",
             )
         if kind == "map-read":
             return (
-                f"no cp.async.bulk.wait_group of the {name} is ordered between them, which would say that they have "
-                "read the map",
-                f"cp.async.bulk.commit_group and wait_group.read 0 in the warp that stored{then} (the tensor map "
-                "manager's update_tensormap has them)",
+                f"no cp.async.bulk.wait_group for the {name} is ordered between them, so the map may be unread",
+                f"cp.async.bulk.commit_group and wait_group.read 0 in the storing warp{then} (the tensor map manager's "
+                "update_tensormap executes them)",
             )
         if kind == "bulk-write":
             return (
-                f"no cp.async.bulk.wait_group of {name} is ordered between them",
-                f"cp.async.bulk.wait_group (without .read) in the thread that stored, and a barrier{then}",
+                f"no cp.async.bulk.wait_group for {name} is ordered between them",
+                f"cp.async.bulk.wait_group (without .read) in the storing thread, and a barrier{then}",
             )
         if kind == "cp.async":
             return (
-                f"no cp.async.wait_group of {old.who} is ordered between them",
-                f"cp.async.commit_group and wait_group in {old.who}, and a barrier if another warp goes on{then}",
+                f"no cp.async.wait_group of {old.warp} is ordered between them",
+                f"cp.async.commit_group and wait_group in {old.warp}, and a barrier if the later access is of another "
+                f"warp{then}",
             )
         if kind == "wgmma":
             return (
-                f"no wgmma.wait_group for it is ordered between them, so that the {name} may still read",
+                f"no wgmma.wait_group for the {name} is ordered between them",
                 f"wgmma.commit_group and wgmma.wait_group, then the arrive that frees the stage{then}",
             )
         if kind == "tmem-store":
             return (
-                f"no tcgen05.wait::st of {old.who} follows {first}",
-                f"tcgen05.wait::st in {old.who} after {first}, before the barrier or arrive that {new.who} waits for",
+                f"no tcgen05.wait::st of {old.warp} follows {first}",
+                f"tcgen05.wait::st in {old.warp} after {first}, before the barrier or arrive that {new.warp} waits for",
             )
-        add = f"an arrive of {old.who} after {first} on an mbarrier (or named barrier) that {new.who} waits for{then}"
-        if pair.writes == (False, True) and old.at > new.at:  # a reader that ran ahead of its writer, or of a loop's
-            add += (
-                f"; or, where {first} is to see what {second} writes, a barrier (bar.sync, cute.arch.barrier) or an "
-                f"arrive and a wait after {second}, before {first}"
+        hint = (
+            f"an arrive of {old.warp} after {first} on an mbarrier (or named barrier) that {new.warp} waits for{then}"
+        )
+        # A read that is later in the code but was executed first may have run ahead of the write whose value it needs;
+        # or the write is of a loop's next iteration. Both are reported, because the trace does not distinguish them.
+        if not pair.old_writes and pair.new_writes and old.at > new.at:
+            hint += (
+                f"; or, if {first} must read the value that {second} writes, a barrier (bar.sync, cute.arch.barrier) "
+                f"or an arrive and a wait after {second}, before {first}"
             )
-        return f"no barrier, and no arrive after {first} that is waited for{then}, orders them", add
+        return f"no barrier, and no arrive after {first} that is waited for{then}, orders them", hint
 
-    def _said(self, access: Access) -> str:
-        return f"{self._line(access.at)} ({_short(self.grid.kernel.instructions[access.at].parts)}) in {access.who}"
+    def _describe(self, access: Access) -> str:
+        return f"{self.line(access.at)} ({_short(self.grid.kernel.instructions[access.at].parts)}) in {access.warp}"
 
-    def _line(self, at: int) -> str:
+    def line(self, at: int) -> str:
+        """Return the source line of an instruction, without its opcode."""
         return self.grid.say(at).split(" (")[0]
 
     def _detail(self, access: Access) -> str:
@@ -320,21 +357,21 @@ class Reporter:
         parts = self.grid.kernel.instructions[access.at].parts
         return _VERBS.get(".".join(parts[:2]), _VERBS.get(parts[0], "write" if writes else "read"))
 
-    def _where(self, who: Who, at: int) -> Where:
+    def _where(self, warp: WarpId, at: int) -> Where:
         instruction = self.grid.kernel.instructions[at]
         return Where(
-            kernel=self.grid.kernel.name, cta=who.cta, warp=who.warp, at=at, ptx_line=instruction.ptx_line,
+            kernel=self.grid.kernel.name, cta=warp.cta, warp=warp.index, at=at, ptx_line=instruction.ptx_line,
             text=instruction.text, source=instruction.location,
         )  # fmt: skip
 
 
-def _runner(access: Access, kind: str) -> int:
-    """Whose access it is: the warp, or the first of the warpgroup, of which any warp may be the last to issue."""
-    return access.who.warp & ~3 if kind == "wgmma" else access.who.warp
+def _issuer(access: Access, kind: str) -> int:
+    """Return the warp of an access, or the first of its warpgroup, of which any warp may be the last to issue."""
+    return access.warp.index & ~3 if kind == "wgmma" else access.warp.index
 
 
 def _short(parts: tuple[str, ...]) -> str:
-    """What an opcode is called for short."""
+    """Return the short form of an opcode."""
     if parts[:3] == ("cp", "async", "bulk"):
         return ".".join(parts[: 4 if parts[3:4] == ("tensor",) else 3])
     if parts[:4] == ("cp", "reduce", "async", "bulk"):

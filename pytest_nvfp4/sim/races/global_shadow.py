@@ -1,23 +1,24 @@
-"""What may still race on each byte of global memory that a launch may write.
+"""The accesses to each byte of writable global memory that later accesses may race with.
 
-Two arrays of numbers of sets of accesses (``access_sets``), one item a *unit* of a region: the largest power of two (16
-at most) that every access so far was a multiple of, so that units are never touched in part. Per unit: the writes that
-later accesses are compared with, and the reads that later writes are.
+A region has two arrays of numbers of access sets (``access_sets``), one item per *unit*: the largest power of two (at
+most 16) that divides the address and size of every access so far, so that no access touches a part of a unit. One array
+has the writes, which all later accesses are checked against; the other has the reads, for later writes.
 
-A weak write ends what was before it: it happened after that, or was reported. Two strong accesses never race, so that
-a strong write may come after others that it does not know, and hides none of them: it joins the writes, one of each
-agent, and the reads stay. What is read of a region that nobody has written yet is kept as it was read, since inputs are
-read by many and written by none: of each place the first readers only.
+A weak write replaces everything before it: it happened after that, or was reported. Two strong accesses never race, so
+a strong write may follow accesses that are unordered with it, and hides none of them: it joins the writes, one of each
+agent, and the reads stay. Reads of a region before its first write are recorded as boxes, because inputs are read by
+many and never written: for each place only the first readers.
 
-Processes that share a large launch each have their own shadow, so that only CTAs of one process are compared; what two
-CTAs write is found by ``memory.coverage`` whichever ran them.
+Processes that share a large launch have a shadow each, so only CTAs of one process are compared. ``memory.coverage``
+finds CTAs that write the same bytes in any process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,64 +26,113 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.access_sets import AccessSets
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, BEFORE, Clock
-from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, STRONG_WRITE, WRITE
+from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, STRONG_WRITE, WRITE, TouchedUnits
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
     from pytest_nvfp4.sim.memory.pattern import Pattern
 
-__all__ = ["GlobalConflict", "GlobalShadow", "RegionShadow", "item_rows"]
+__all__ = ["EarlierAccess", "GlobalConflict", "GlobalShadow", "RegionShadow", "Rows", "item_rows"]
 
-GlobalConflict = Callable[["RegionShadow", int, Access, bool, Access, bool, bool, Clock], None]
-"""Told of a pair that is not ordered: the region, the byte offset, the earlier access and whether it writes, the later
-one and whether it writes, whether only a proxy fence is missing, and the clock that does not have the earlier one."""
-Offsets = NDArray[np.intp]
-_LARGEST = 16
+Offsets: TypeAlias = NDArray[np.intp]
+Rows: TypeAlias = Callable[[], tuple[Offsets, int]]
+"""Returns the offsets of the pieces of an access, and the size of each, in bytes. Called only where they matter."""
+_LARGEST_UNIT = 16
+"""Bytes of the widest access of a thread; the TMA's pieces are multiples of it."""
 _READERS = 4
-"""Readers that are kept of one place before the first write."""
-_NAMES = ("writes", "reads")
+"""Readers recorded per place before the first write."""
+_ARRAYS = ("writes", "reads")
 _SETS = 1 << 17
-"""Sets of accesses from which on those that no unit has any more are given up."""
+"""Collect unreferenced access sets above this count."""
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalConflict:
+    """Two accesses to one place of global memory that lack an order.
+
+    Attributes:
+        shadow, offset: The region, and the offset of the first byte.
+        old, new: The earlier and the later access.
+        old_writes, new_writes: Whether each writes.
+        clock: The clock of the later access.
+        proxy: Whether the accesses are ordered, and only a proxy fence is missing.
+    """
+
+    shadow: RegionShadow
+    offset: int
+    old: Access
+    old_writes: bool
+    new: Access
+    new_writes: bool
+    clock: Clock
+    proxy: bool
+
+
+class EarlierAccess(NamedTuple):
+    """An access, whether it writes, and the offset of its first byte in the region."""
+
+    access: Access
+    writes: bool
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class _EarlyReads:
+    """Reads of one box before the region's first write: its rows, and the accesses by cluster and agent."""
+
+    rows: Rows
+    readers: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
 class RegionShadow:
-    """The history of one region."""
+    """The history of one region.
+
+    Attributes:
+        unit: Size of a unit in bytes.
+        boxes: What was read before the first write.
+        written: Whether the region has been written.
+    """
 
     __slots__ = ("boxes", "reads", "region", "unit", "writes", "written")
 
     def __init__(self, region: Region) -> None:
         self.region = region
-        self.unit = _LARGEST
+        self.unit = _LARGEST_UNIT
         self.writes: NDArray[np.int32] | None = None
         self.reads: NDArray[np.int32] | None = None
-        self.boxes: dict[object, tuple[Callable[[], tuple[Offsets, int]], dict[tuple[int, int], int]]] = {}
-        """What was read before the first write: its rows, and the number of the access by cluster and agent."""
+        self.boxes: dict[object, _EarlyReads] = {}
         self.written = False
 
     def refine(self, unit: int) -> None:
-        """Take smaller units."""
+        """Split the units into smaller ones."""
         factor = self.unit // unit
         self.unit = unit
-        for name in _NAMES:
+        for name in _ARRAYS:
             array = getattr(self, name)
             if array is not None:
                 setattr(self, name, np.repeat(array, factor))
 
     def array(self, name: str) -> NDArray[np.int32]:
-        """One of the arrays, made on first use."""
+        """Return one of the arrays, made on first use."""
         array: NDArray[np.int32] | None = getattr(self, name)
         if array is None:
-            array = np.zeros(-(-self.region.size // _LARGEST) * (_LARGEST // self.unit), np.int32)
+            array = np.zeros(self.count, np.int32)
             setattr(self, name, array)
         return array
 
+    @property
+    def count(self) -> int:
+        """Number of units."""
+        return -(-self.region.size // _LARGEST_UNIT) * (_LARGEST_UNIT // self.unit)
+
     def byte(self, units: NDArray[np.intp] | slice, chosen: NDArray[np.bool_]) -> int:
-        """The offset of the first chosen unit of some."""
+        """Return the offset of the first of some units that is chosen."""
         place = int(np.argmax(chosen))
         return (units.start + place if isinstance(units, slice) else int(units[place])) * self.unit
 
     def units(self, offsets: Offsets, size: int) -> NDArray[np.intp] | slice:
-        """The units of items of ``size`` bytes at offsets."""
+        """Return the units of items of ``size`` bytes at offsets."""
+        # The lowest set bit of the disjunction is the largest power of two that divides all of them.
         low = int(np.bitwise_or.reduce(offsets)) | size
         fits = low & -low
         if fits < self.unit:
@@ -97,7 +147,7 @@ class RegionShadow:
         return (start[:, None] + np.arange(count)).ravel()
 
     def items(self, offset: int, where: Pattern | int) -> NDArray[np.intp] | slice:
-        """The units of a warp's items, the first at an offset."""
+        """Return the units of a warp's items, the first at an offset."""
         spread = where.__class__ is not int and not where.dense  # type: ignore[union-attr]
         if spread:
             low = offset | _bits(where)
@@ -114,91 +164,96 @@ class RegionShadow:
 
 @lru_cache(maxsize=4096)
 def _bits(where: Pattern) -> int:
-    """All bits that are set in one of a pattern's offsets, or in the size: what the lowest one divides divides all."""
+    """Return the disjunction of a pattern's offsets and size, whose lowest set bit divides all of them."""
     return int(np.bitwise_or.reduce(where.offsets)) | where.size
 
 
 @lru_cache(maxsize=4096)
 def _relative(where: Pattern, unit: int) -> NDArray[np.intp]:
-    """The units of a pattern's items, from the first."""
+    """Return the units of a pattern's items, relative to the first."""
     start = where.offsets // unit
     count = where.size // unit
     return start if count == 1 else (start[:, None] + np.arange(count)).ravel()
 
 
 class GlobalShadow:
-    """The regions of a launch, and the sets of accesses that their arrays number."""
+    """The regions of a launch, and the access sets that their arrays number.
 
-    def __init__(self, conflict: GlobalConflict) -> None:
-        self.conflict = conflict
+    Args:
+        report: Called with every conflict.
+
+    Attributes:
+        sync_count: Number of synchronisations of the lanes of the warp whose access is checked; 0: no lanes' access.
+        again: Set if that access touches a unit that the warp has touched since its lanes were last synchronised.
+    """
+
+    def __init__(self, report: Callable[[GlobalConflict], None]) -> None:
+        self.report = report
         self.regions: dict[int, RegionShadow] = {}
         self.sets = AccessSets()
-        self.met = 0
-        """Of the warp whose access is looked at: how often its lanes have met; 0: it is no access of a warp's lanes."""
+        self.sync_count = 0
         self.again = False
-        """Whether that access, or one before it since this was last False, touched what the warp had since then."""
-        self._most = _SETS
+        self._limit = _SETS
 
     def shadow(self, region: Region) -> RegionShadow:
-        """The history of a region."""
-        found = self.regions.get(region.start)
-        if found is None or found.region is not region:
-            found = self.regions[region.start] = RegionShadow(region)
-        return found
+        """Return the history of a region."""
+        shadow = self.regions.get(region.start)
+        if shadow is None or shadow.region is not region:
+            shadow = self.regions[region.start] = RegionShadow(region)
+        return shadow
 
-    def read_box(self, shadow: RegionShadow, key: object, rows: Callable[[], tuple[Offsets, int]], access: Access,
-                 clock: Clock) -> None:  # fmt: skip
-        """A tensor copy reads a box."""
+    def read_box(self, shadow: RegionShadow, key: object, rows: Rows, access: Access, clock: Clock) -> None:
+        """Check and record a tensor copy's read of a box."""
         if shadow.written:
             self.read(shadow, *rows(), access, clock)
             return
-        known = shadow.boxes.get(key)
-        if known is None:
-            known = shadow.boxes[key] = (rows, {})
-        readers = known[1]
-        reader = (access.who.cluster, access.agent)
-        if len(readers) < _READERS or reader in readers:
-            readers[reader] = self.sets.number(access, self.met)
+        early = shadow.boxes.get(key)
+        if early is None:
+            early = shadow.boxes[key] = _EarlyReads(rows)
+        self._add_reader(early, access)
 
-    def wants(self, shadow: RegionShadow, offset: int, where: Pattern | int, cluster: int, agent: int) -> bool:
-        """Whether a read of a region that nobody has written is one of those that are kept."""
-        known = shadow.boxes.get((offset, where))
-        return known is None or len(known[1]) < _READERS or (cluster, agent) in known[1]
+    def records_read(self, shadow: RegionShadow, offset: int, where: Pattern | int, cluster: int, agent: int) -> bool:
+        """Return whether ``read_early`` would record a read."""
+        early = shadow.boxes.get((offset, where))
+        return early is None or len(early.readers) < _READERS or (cluster, agent) in early.readers
 
     def read_early(self, shadow: RegionShadow, offset: int, where: Pattern | int, access: Access) -> None:
-        """A warp reads a region that nobody has written."""
-        known = shadow.boxes.get((offset, where))
-        if known is None:
-            known = shadow.boxes[offset, where] = (partial(item_rows, offset, where), {})
-        readers = known[1]
+        """Record a warp's read of a region before its first write."""
+        early = shadow.boxes.get((offset, where))
+        if early is None:
+            early = shadow.boxes[offset, where] = _EarlyReads(partial(item_rows, offset, where))
+        self._add_reader(early, access)
+
+    def _add_reader(self, early: _EarlyReads, access: Access) -> None:
+        readers = early.readers
         reader = (access[4].cluster, access[0])
         if len(readers) < _READERS or reader in readers:
-            readers[reader] = self.sets.number(access, self.met)
+            readers[reader] = self.sets.number(access, self.sync_count)
 
     def read(self, shadow: RegionShadow, offsets: Offsets, size: int, access: Access, clock: Clock) -> None:
-        """Items of ``size`` bytes are read."""
+        """Check and record a read of items of ``size`` bytes."""
         self._read(shadow, shadow.units(offsets, size), access, clock)
 
     def read_items(self, shadow: RegionShadow, offset: int, where: Pattern | int, access: Access, clock: Clock) -> None:
-        """A warp reads its items."""
+        """Check and record a warp's read of its items."""
         self._read(shadow, shadow.items(offset, where), access, clock)
 
     def _read(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
         if shadow.writes is not None:
-            self._check(shadow, shadow.writes[units], units, access, clock, earlier=True, later=False)
-        self._join(shadow.array("reads"), units, self.sets.number(access, self.met), clock)
+            self._check(shadow, shadow.writes[units], units, access, clock, old_writes=True, new_writes=False)
+        self._join(shadow.array("reads"), units, self.sets.number(access, self.sync_count), clock)
 
     def _join(
         self, array: NDArray[np.int32], units: NDArray[np.intp] | slice, number: int, clock: Clock | None
     ) -> None:
-        """An access beside those that are there."""
+        """Add an access to the sets of some units."""
         sets = self.sets
         here = array[units]
         if not here.any():
-            array[units] = sets.alone(number)
+            array[units] = sets.singleton(number)
             return
-        if len(sets) > self._most:
-            self._forget()
+        if len(sets) > self._limit:
+            self._collect()
             here = array[units]
 
         def covers(old: Access) -> bool:
@@ -209,70 +264,68 @@ class GlobalShadow:
             array[units] = sets.joined(different.pop(), number, covers)
             return
         new = here.copy()
-        for one in different:
-            new[here == one] = sets.joined(one, number, covers)
+        for known in different:
+            new[here == known] = sets.joined(known, number, covers)
         array[units] = new
 
-    def _forget(self) -> None:
-        """Give up the sets that no unit has."""
+    def _collect(self) -> None:
+        """Drop the sets that no unit refers to, and renumber the others."""
         arrays = [
             array for shadow in self.regions.values() for array in (shadow.writes, shadow.reads) if array is not None
         ]
-        used = sorted({int(one) for array in arrays for one in np.unique(array)})
-        now = self.sets.keep(used)
+        used = sorted({int(number) for array in arrays for number in np.unique(array)})
+        now = self.sets.retain(used)
         table = np.zeros(max(used, default=0) + 1, np.int32)
         for old, new in now.items():
             table[old] = new
         for array in arrays:
             array[:] = table[array]
-        self._most = max(_SETS, 2 * len(self.sets))
+        self._limit = max(_SETS, 2 * len(self.sets))
 
     def write(self, shadow: RegionShadow, offsets: Offsets, size: int, access: Access, clock: Clock) -> None:
-        """Items of ``size`` bytes are written."""
+        """Check and record a write of items of ``size`` bytes."""
         self._settle(shadow)
         self._write(shadow, shadow.units(offsets, size), access, clock)
 
     def write_items(
         self, shadow: RegionShadow, offset: int, where: Pattern | int, access: Access, clock: Clock
     ) -> None:
-        """A warp writes its items."""
+        """Check and record a warp's write of its items."""
         self._settle(shadow)
         self._write(shadow, shadow.items(offset, where), access, clock)
 
     def _write(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
         writes = shadow.array("writes")
-        self._check(shadow, writes[units], units, access, clock, earlier=True, later=True)
+        self._check(shadow, writes[units], units, access, clock, old_writes=True, new_writes=True)
         reads = shadow.reads
         if reads is not None:
-            self._check(shadow, reads[units], units, access, clock, earlier=False, later=True)
+            self._check(shadow, reads[units], units, access, clock, old_writes=False, new_writes=True)
         if access[2] & STRONG:
-            self._join(writes, units, self.sets.number(access, self.met), clock)
+            self._join(writes, units, self.sets.number(access, self.sync_count), clock)
             return
         if reads is not None:
             reads[units] = 0
-        writes[units] = self.sets.alone(self.sets.number(access, self.met))
+        writes[units] = self.sets.singleton(self.sets.number(access, self.sync_count))
 
     def _settle(self, shadow: RegionShadow) -> None:
-        """What was read before the first write goes to the arrays."""
+        """Move the reads before the first write to the arrays."""
         if not shadow.written:
             shadow.written = True
             boxes, shadow.boxes = shadow.boxes, {}
-            for rows, readers in boxes.values():
-                places, wide = rows()
-                for number in readers.values():
-                    units = shadow.units(places, wide)
+            for early in boxes.values():
+                offsets, size = early.rows()
+                for number in early.readers.values():
+                    units = shadow.units(offsets, size)
                     self._join(shadow.array("reads"), units, number, None)
 
-    def meets(
-        self, region: Region, rows: Callable[[], tuple[Offsets, int]], access: Access, *, writes: bool
-    ) -> tuple[Access, bool, int] | None:
-        """An access of this launch that another launch's would race with: it, whether it writes, and the byte."""
+    def conflicting(self, region: Region, rows: Rows, access: Access, *, writes: bool) -> EarlierAccess | None:
+        """Return an access of this launch that an unordered access of another launch would race with."""
         shadow = self.regions.get(region.start)
         if shadow is None or shadow.region is not region or not (writes or shadow.written):
             return None
         self._settle(shadow)
         units = shadow.units(*rows())
-        for name in _NAMES if writes else ("writes",):
+        for name in _ARRAYS if writes else ("writes",):
             array: NDArray[np.int32] | None = getattr(shadow, name)
             if array is None:
                 continue
@@ -280,70 +333,70 @@ class GlobalShadow:
             for number in dict.fromkeys(numbers[numbers != 0].tolist()):
                 for old in map(self.sets.access, self.sets.members(number)):
                     if not old[2] & access[2] & STRONG:
-                        return old, name == "writes", shadow.byte(units, numbers == number)
+                        return EarlierAccess(old, name == "writes", shadow.byte(units, numbers == number))
         return None
 
-    def touched(self) -> Iterator[tuple[Region, int, NDArray[np.uint8], NDArray[np.int32]]]:
-        """By region, in units of so many bytes: how each is touched (``touched``), and the instruction, and one."""
+    def touched(self) -> Iterator[TouchedUnits]:
+        """Yield how each region is touched, for ``touched``."""
         for shadow in list(self.regions.values()):
             self._settle(shadow)
             size = len(self.sets)
-            count = -(-shadow.region.size // _LARGEST) * (_LARGEST // shadow.unit)
-            kinds, at = np.zeros(count, np.uint8), np.zeros(count, np.int32)
+            kinds, at = np.zeros(shadow.count, np.uint8), np.zeros(shadow.count, np.int32)
             for name, weak, strong in (("reads", READ, STRONG_READ), ("writes", WRITE, STRONG_WRITE)):
                 array: NDArray[np.int32] | None = getattr(shadow, name)
                 if array is None:
                     continue
                 kind, place = np.zeros(size, np.uint8), np.zeros(size, np.int32)
                 for number in np.flatnonzero(np.bincount(array)).tolist():
-                    for one in map(self.sets.access, self.sets.members(number)):
-                        kind[number] |= strong if one[2] & STRONG else weak
-                        place[number] = one[3] + 1
+                    for access in map(self.sets.access, self.sets.members(number)):
+                        kind[number] |= strong if access[2] & STRONG else weak
+                        place[number] = access[3] + 1
                 kinds |= kind[array]
                 at = np.where(array, place[array], at)
-            yield shadow.region, shadow.unit, kinds, at
+            yield TouchedUnits(shadow.region.start, shadow.unit, kinds, at)
 
     def _check(
         self, shadow: RegionShadow, numbers: NDArray[np.int32], units: NDArray[np.intp] | slice, access: Access,
-        clock: Clock, *, earlier: bool, later: bool,
+        clock: Clock, *, old_writes: bool, new_writes: bool,
     ) -> None:  # fmt: skip
         if not numbers.any():
             return
         sets = self.sets
-        met = self.met or -1
+        sync_count = self.sync_count or -1
         for number in set(numbers.tolist()):
-            for one in sets.members(number):
-                old = sets.accesses[one - 1]
+            for member in sets.members(number):
+                old = sets.accesses[member - 1]
                 if old[2] & access[2] & STRONG:
                     continue
-                if sets.met[one - 1] == met and old[0] == access[0] and old[4] is access[4]:
+                if sets.sync_counts[member - 1] == sync_count and old[0] == access[0] and old[4] is access[4]:
                     self.again = True
                     continue
                 ordered = _ordered(old, access, clock)
-                if ordered and not (earlier and access[2] & ASYNC and not old[2] & ASYNC):
+                # A generic write needs a proxy fence before an access through the async proxy (PTX ISA, "Proxies").
+                if ordered and not (old_writes and access[2] & ASYNC and not old[2] & ASYNC):
                     continue
                 if ordered and _ordered(old, access, clock, ASYNC_GLOBAL):
                     continue
                 byte = shadow.byte(units, numbers == number)
-                self.conflict(shadow, byte, old, earlier, access, later, ordered, clock)
+                self.report(GlobalConflict(shadow, byte, old, old_writes, access, new_writes, clock, ordered))
 
 
 def _covers(new: Access, old: Access, clock: Clock) -> bool:
-    """Whether all that races with an earlier access of the same kind, reads or writes, races with a new one too."""
+    """Return whether everything that races with an earlier read (or write) also races with a new one."""
     if new[2] & STRONG and not old[2] & STRONG:
         return False
     return old[2] & ASYNC == new[2] & ASYNC and _ordered(old, new, clock)
 
 
 def _ordered(old: Access, new: Access, clock: Clock, row: int = BEFORE) -> bool:
-    """Whether an access happened before what a clock is of; or is visible there to the async proxy, by another row."""
-    theirs = old[4].cluster
-    ticks = clock.ticks if theirs == new[4].cluster else (clock.foreign or {}).get(theirs)
+    """Return whether a row of a clock has an access: whether it happened before, or is visible to the async proxy."""
+    cluster = old[4].cluster
+    ticks = clock.ticks if cluster == new[4].cluster else (clock.foreign or {}).get(cluster)
     return ticks is not None and old[0] < ticks.shape[1] and bool(ticks[row, old[0]] >= old[1])
 
 
 def item_rows(offset: int, where: Pattern | int) -> tuple[Offsets, int]:
-    """Offsets and size of the items of a warp's access."""
+    """Return the offsets and the size of the items of a warp's access."""
     if isinstance(where, int):
         return np.array([offset], np.intp), where
     return where.offsets + offset, where.size

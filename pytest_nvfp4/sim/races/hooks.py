@@ -1,18 +1,16 @@
-"""What the parts of the detector have in common: where an agent's state lies, and footprints of accesses."""
+"""Base class of the detector's parts: state of warps and CTAs, initialisation of mbarriers, footprints of accesses."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.races.access import Access
-from pytest_nvfp4.sim.races.agents import BarrierState, WarpAgent
+from pytest_nvfp4.sim.races.agents import BarrierState, CtaMemory, WarpAgent
 from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, INITS
-from pytest_nvfp4.sim.races.findings import RACE, WARNING
-from pytest_nvfp4.sim.races.launch import LANES_A_UNIT, CtaMemory, Doubts, LaunchRaces
+from pytest_nvfp4.sim.races.findings import RACE, WARNING, Deferred
+from pytest_nvfp4.sim.races.launch import LANES_PER_UNIT, LaunchRaces
 from pytest_nvfp4.sim.races.partition import Footprint
 
 if TYPE_CHECKING:
@@ -22,84 +20,83 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
     from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
 
-__all__ = ["ONE", "Hooks", "box_footprint", "bytes_of", "make", "order_after", "shared_footprint", "units_footprint"]
+__all__ = ["ZERO", "Hooks", "box_footprint", "bytes_of", "shared_footprint", "units_footprint"]
 
-ONE = np.zeros(1, np.intp)
-make = partial(tuple.__new__, Access)
-"""An ``Access`` of a tuple of all its fields, in half the time."""
+ZERO = np.zeros(1, np.intp)
+"""The offsets of one item at 0."""
 
 
-class Hooks(Doubts):
+class Hooks(Deferred):
     """A part of the detector.
 
     Args:
-        warnings: Tell also what official kernels leave out.
+        warnings: Whether to report also instructions that official kernels omit.
     """
 
     def __init__(self, *, warnings: bool = False) -> None:
         super().__init__()
         self.warnings = warnings
 
-    # ---- where things are ----------------------------------------------------------------------------------------
-
     def _warp(self, w: Warp) -> WarpAgent:
-        found: WarpAgent | None = w.units.get(WarpAgent)
-        if found is None:
-            memory = w.cta.unit(CtaMemory)
-            found = w.units[WarpAgent] = WarpAgent(memory.agents, w)
-            found.launch, found.memory = memory.launch, memory
-        return found
+        agent: WarpAgent | None = w.units.get(WarpAgent)
+        if agent is None:
+            agent = w.units[WarpAgent] = WarpAgent(w.cta.unit(CtaMemory), w)
+        return agent
 
     @staticmethod
     def _memory(cta: Cta) -> CtaMemory:
         return cta.units.get(CtaMemory) or cta.unit(CtaMemory)
 
     def _use(self, agent: WarpAgent, state: BarrierState, barrier: Mbarrier, at: int) -> None:
-        """Whoever uses a barrier knows of its initialisation."""
-        if state.number in agent.met:
+        """Check that a warp's use of an mbarrier is ordered behind its initialisation.
+
+        PTX ISA, "mbarrier.init": the object is valid for other operations only once the initialisation has been
+        performed, so that every use needs a causality order behind it.
+        """
+        if state.number in agent.initialised:
             return
-        agent.met.add(state.number)
+        agent.initialised.add(state.number)
         ticks = agent.clock.ticks
-        if state.init is None or max(ticks[BEFORE, state.init[0]], ticks[INITS, state.init[0]]) >= state.init[1]:
+        init = state.init
+        if init is None or max(ticks[BEFORE, init.agent], ticks[INITS, init.agent]) >= init.tick:
             return
-        grid = barrier.cta.launch
-        self._launch_of(barrier).reporter.other(
+        grid = agent.launch.grid
+        agent.launch.reporter.other(
             RACE,
-            f"{grid.say(at)} in {agent.who} uses the {barrier.name}, and nothing orders it after the initialisation at "
-            f"{grid.say(state.at)} in {state.who}",
-            "a barrier of the CTA (or of the cluster, for a peer's) between mbarrier.init and the first use",
-            who=agent.who,
+            f"{grid.say(at)} in {agent.id} uses the {barrier.name}, and nothing orders it after the initialisation at "
+            f"{grid.say(state.at)} in {state.warp}",
+            "a barrier of the CTA (or of the cluster, for a peer's mbarrier) between mbarrier.init and the first use",
+            warp=agent.id,
             at=at,
-            group=("init", state.who.warp if state.who is not None else -1),
-            note=f"the same for {grid.say(at)} in {agent.who} and the {barrier.name}",
+            group=("init", state.warp.index if state.warp is not None else -1),
+            note=f"the same for {grid.say(at)} in {agent.id} and the {barrier.name}",
         )
-        order_after(agent, state.init[0])
+        _order_after(agent, init.agent)
 
     def _use_beside(self, agent: WarpAgent, state: BarrierState, barrier: Mbarrier, at: int) -> None:
-        """The async proxy, or another CTA, uses a barrier."""
+        """Check a use by the async proxy or of another CTA's mbarrier, which needs a fence behind the initialisation.
+
+        PTX ISA, "membar/fence": ``fence.mbarrier_init.release.cluster`` or a proxy fence makes it visible.
+        """
         self._use(agent, state, barrier, at)
-        if not self.warnings or state.init is None or state.fenced:
+        init = state.init
+        if not self.warnings or init is None or state.fenced:
             return
-        number, tick = state.init
-        if agent.clock.ticks[ASYNC_SHARED, number] < tick:
+        if agent.clock.ticks[ASYNC_SHARED, init.agent] < init.tick:
             state.fenced = True
-            grid = barrier.cta.launch
-            self._launch_of(barrier).reporter.other(
+            grid = agent.launch.grid
+            agent.launch.reporter.other(
                 WARNING,
-                f"{grid.say(at)} in {agent.who} uses the {barrier.name} through the async proxy, and no "
+                f"{grid.say(at)} in {agent.id} uses the {barrier.name} through the async proxy, and no "
                 f"fence.mbarrier_init or fence.proxy.async follows its initialisation at {grid.say(state.at)}",
                 "cute.arch.mbarrier_init_fence() after the barriers are initialised",
-                who=agent.who,
+                warp=agent.id,
                 at=at,
             )
 
-    @staticmethod
-    def _launch_of(barrier: Mbarrier) -> LaunchRaces:
-        return barrier.cta.launch.unit(LaunchRaces)
 
-
-def order_after(agent: WarpAgent, number: int) -> None:
-    """Count all that another agent has done as ordered: that it is not was told, and consequences are not."""
+def _order_after(agent: WarpAgent, number: int) -> None:
+    """Order everything that another agent has done before now: the missing order was reported already."""
     earlier = agent.clocks.agents.get(number)
     if earlier is not None:
         agent.acquire(earlier.clock)
@@ -107,7 +104,7 @@ def order_after(agent: WarpAgent, number: int) -> None:
 
 
 def shared_footprint(launch: LaunchRaces, index: int, where: Pattern | int) -> Footprint:
-    """Bytes from an index, or of a pattern's items."""
+    """Return the footprint of the bytes from an index, or of a pattern's items."""
     if isinstance(where, int):
         return launch.shared.footprint((index, where), slice(index, index + where))
     if where.dense:
@@ -117,16 +114,19 @@ def shared_footprint(launch: LaunchRaces, index: int, where: Pattern | int) -> F
 
 
 def units_footprint(launch: LaunchRaces, units: NDArray[np.intp]) -> Footprint:
-    """16-byte units of shared memory, by number."""
+    """Return the footprint of 16-byte units of shared memory, by number."""
     key = units.tobytes()
     return launch.shared.find(key) or launch.shared.footprint(key, bytes_of(units.ravel(), 0))
 
 
 def box_footprint(launch: LaunchRaces, box: TmemBox) -> Footprint:
-    """A rectangle of TMEM."""
+    """Return the footprint of a rectangle of TMEM."""
+    footprint = launch.tmem.find(box)
+    if footprint is not None:
+        return footprint
     column, columns, lane, count = box
-    per = 128 // LANES_A_UNIT
-    first, last = lane // LANES_A_UNIT, (lane + count - 1) // LANES_A_UNIT + 1
+    per = 128 // LANES_PER_UNIT
+    first, last = lane // LANES_PER_UNIT, (lane + count - 1) // LANES_PER_UNIT + 1
     if last - first == per:
         return launch.tmem.footprint(box, slice(column * per, (column + columns) * per))
     units = (np.arange(column, column + columns)[:, None] * per + np.arange(first, last)).ravel()
@@ -134,5 +134,5 @@ def box_footprint(launch: LaunchRaces, box: TmemBox) -> Footprint:
 
 
 def bytes_of(units: NDArray[np.intp], index: int) -> NDArray[np.intp]:
-    """The bytes of 16-byte units, counted from an index."""
+    """Return the bytes of 16-byte units, counted from an index."""
     return (np.unique(units)[:, None] * 16 + np.arange(16)).ravel() + index

@@ -1,14 +1,14 @@
-"""Work of different streams that nothing orders: launches, torch's operators, copies, and who calls the user's code.
+"""Races between work of different streams: launches, torch's operators, copies, and the caller of the user's code.
 
-``driver.streams`` knows what orders work; here is what each piece of it touches, by block of memory, as far as later
-work may race with it: what the host knows to be complete is dropped, and what later work of the same kind covers. A
-launch is known byte by byte from what the detector saw of it; of memory that kernels must not write only that it was
-read. Launches that run side by side may also wait for each other by flags in memory: one whose strong read is of what
-another's strong write has set is counted as ordered behind it.
+``driver.streams`` determines the order of work (CUDA C++ Programming Guide, "Streams", "Events"). This module records
+for each block of memory the work that later work may race with. Work that the host has waited for, and work that later
+work covers, is dropped. A launch is known byte by byte from the detector; of memory that kernels must not write, only
+reads are recorded. Concurrent launches may also synchronise by flags in memory: a launch with a strong read of bytes
+that another launch has set by a strong write counts as ordered behind it.
 
-A tensor that is freed while another stream still uses it goes back to the pool of the stream that it came from. Where
-that stream allocates again before it has waited, the new tensor may get the same bytes: a warning, since which block
-the allocator takes is its own affair.
+A tensor that is freed while another stream still uses it returns to the pool of its own stream. If that stream
+allocates before it has waited, the new tensor may get the same bytes. That is a warning only, because the choice of
+the block is up to the allocator.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from pytest_nvfp4.sim.races.touched import (
     STRONG_READ,
     STRONG_WRITE,
     WRITE,
-    ExtentTouched,
-    Touched,
+    TouchedBytes,
+    TouchedExtent,
     conflict,
     covers,
-    speak,
+    synchronises,
 )
 
 if TYPE_CHECKING:
@@ -46,10 +46,11 @@ if TYPE_CHECKING:
 __all__ = ["HostOrder"]
 
 _SMALL = 1 << 20
-"""Torch's allocator has one pool for blocks of up to so many bytes and one for larger ones."""
+"""Largest block of torch's pool of small blocks, in bytes (c10/cuda/CUDACachingAllocator, kSmallSize)."""
 _STEP = 512
+"""Torch rounds sizes up to multiples of this (kMinBlockSize)."""
 _REMEMBERED = 256
-"""Blocks that went back to their pools in use and are looked for in new ones."""
+"""Freed blocks in use that new blocks are compared with."""
 _PREFIX = "kernel_cutlass_"
 _ARGUMENTS = re.compile(r"_+(?:tensorptr|tensor0|main__|ptr[bfiu]|Tiled|CopyAtom|Ptrgmem|0$|[A-Za-z0-9]*_object_at)")
 _LONGEST = 60
@@ -57,27 +58,37 @@ _FILLED = "the caller (before the call)"
 _FETCHED = "the caller (after the call)"
 
 
-class _Touch(NamedTuple):
+class _Use(NamedTuple):
+    """Bytes of a block that a piece of work touches."""
+
     work: Work
-    what: Touched
+    touched: TouchedBytes
+
+
+class _Race(NamedTuple):
+    """Two uses that race, and the lowest address in question."""
+
+    old: _Use
+    new: _Use
+    address: int
 
 
 @dataclass(slots=True)
 class _Block:
-    """An allocation, and the work on it that later work may race with."""
+    """An allocation, the uses that later work may race with, and the streams of ``record_stream``."""
 
     address: int
     size: int
     stream: Key
     line: UserLine | None
     pooled: bool
-    touches: list[_Touch] = field(default_factory=list)
-    lent: set[Key] = field(default_factory=set)
+    uses: list[_Use] = field(default_factory=list)
+    recorded: set[Key] = field(default_factory=set)
 
 
 @dataclass(slots=True)
-class _Gone:
-    """A block that was given back to its pool while work of other streams may use it."""
+class _FreedBlock:
+    """A block that returned to its pool while work of other streams may use it."""
 
     block: _Block
     users: list[Work]
@@ -85,14 +96,14 @@ class _Gone:
 
 
 class HostOrder:
-    """The watcher of a device's streams (``driver.streams.Watcher``).
+    """The observer of a device's streams (``driver.streams.Watcher``).
 
     Args:
         streams: The streams.
-        memory: The device's memory, whose regions have names.
+        memory: The device's memory.
 
     Attributes:
-        findings: What was found.
+        findings: Its findings.
     """
 
     def __init__(self, streams: Streams, memory: GlobalMemory) -> None:
@@ -101,38 +112,37 @@ class HostOrder:
         self._memory = memory
         self._starts: list[int] = []
         self._blocks: dict[int, _Block] = {}
-        self._gone: list[_Gone] = []
+        self._freed_blocks: list[_FreedBlock] = []
         self._freed: deque[tuple[int, UserLine | None]] = deque()
-        self._told: set[tuple[object, ...]] = set()
-        self._caller: Key = 0
+        self._reported: set[tuple[object, ...]] = set()
         streams.watcher = self
 
     # ---- memory --------------------------------------------------------------------------------------------------
 
     def allocated(self, address: int, size: int, stream: Key, line: UserLine | None, *, pooled: bool) -> None:
-        """A block begins."""
+        """See ``Watcher``."""
         self._settle()
         block = _Block(address, size, stream, line, pooled)
         bisect.insort(self._starts, address)
         self._blocks[address] = block
-        if pooled and self._gone:
-            self._reused(block)
+        if pooled and self._freed_blocks:
+            self._check_reuse(block)
 
     def freed(self, address: int, line: UserLine | None) -> None:
-        """A block ends; this may come from a garbage collection in the middle of anything."""
+        """See ``Watcher``. The block is only queued: a garbage collection may call this inside any other method."""
         self._freed.append((address, line))
 
-    def lent(self, address: int, stream: Key) -> None:
-        """``record_stream``."""
+    def recorded(self, address: int, stream: Key) -> None:
+        """See ``Watcher``."""
         block = self._find(address)
         if block is not None:
-            block.lent.add(stream)
+            block.recorded.add(stream)
 
-    def block(self, address: int) -> tuple[int, int] | None:
-        """Address and size of the block that holds an address."""
+    def block(self, address: int) -> Extent | None:
+        """See ``Watcher``."""
         self._settle()
         block = self._find(address)
-        return None if block is None else (block.address, block.size)
+        return None if block is None else Extent(block.address, block.size)
 
     def _find(self, address: int) -> _Block | None:
         position = bisect.bisect_right(self._starts, address) - 1
@@ -142,53 +152,54 @@ class HostOrder:
         return block if address < block.address + block.size else None
 
     def _settle(self) -> None:
-        """Take note of what was freed."""
+        """Remove the blocks that were freed."""
         while self._freed:
             address, line = self._freed.popleft()
             block = self._blocks.pop(address, None)
             if block is None:
                 continue
             del self._starts[bisect.bisect_left(self._starts, address)]
-            users = [
-                touch.work for touch in block.touches
-                if touch.work.stream != block.stream and touch.work.stream not in block.lent
-            ]  # fmt: skip
+            streams = {block.stream, *block.recorded}
+            users = [use.work for use in block.uses if use.work.stream not in streams]
             if block.pooled and (users := self._running(block, users)):
-                self._gone.append(_Gone(block, users, line))
+                self._freed_blocks.append(_FreedBlock(block, users, line))
 
     def _running(self, block: _Block, users: Sequence[Work]) -> list[Work]:
-        """The work on a block that its own stream has not waited for."""
+        """Return the work on a block that the block's own stream has not waited for."""
         return [work for work in users if not self._streams.ordered(block.stream, work)]
 
-    def _reused(self, new: _Block) -> None:
-        """Whether a new block may be what another stream still uses."""
-        kept: list[_Gone] = []
-        for gone in self._gone:
-            users = self._running(gone.block, gone.users)
+    def _check_reuse(self, new: _Block) -> None:
+        """Report freed blocks in use that a new block may get: of the same stream and pool, and large enough."""
+        remaining: list[_FreedBlock] = []
+        for freed in self._freed_blocks:
+            users = self._running(freed.block, freed.users)
             if not users:
                 continue
-            old = gone.block
+            old = freed.block
             fits = -(-new.size // _STEP) <= -(-old.size // _STEP) and (new.size <= _SMALL) == (old.size <= _SMALL)
             if new.stream == old.stream and fits:
-                self._tell_reused(gone, users[-1], new)
+                self._report_reuse(freed, users[-1], new)
             else:
-                kept.append(gone)
-        self._gone = kept[-_REMEMBERED:]
+                remaining.append(freed)
+        self._freed_blocks = remaining[-_REMEMBERED:]
 
     # ---- work ----------------------------------------------------------------------------------------------------
 
     def worked(self, work: Work, reads: Sequence[Extent], writes: Sequence[Extent]) -> None:
-        """Work was issued."""
-        self._note(work, [ExtentTouched(one, WRITE) for one in writes] + [ExtentTouched(one, READ) for one in reads])
+        """See ``Watcher``."""
+        touched = [
+            TouchedExtent(extent, kind) for extents, kind in ((writes, WRITE), (reads, READ)) for extent in extents
+        ]
+        self._add(work, touched)
 
     def launched(self, launch: Launch, grid: Grid) -> None:
-        """A launch has run; its grid still knows what it touched."""
+        """Add a launch that has run."""
         touched = grid.unit(LaunchRaces).touched()
-        self._streams.launched(f"kernel {_short(launch.kernel)}", launch.stream, lambda work: self._note(work, touched))
+        self._streams.launched(f"kernel {_short(launch.kernel)}", launch.stream, lambda work: self._add(work, touched))
 
     @contextmanager
     def called(self, memory: Sequence[Extent], results: list[Extent]) -> Iterator[None]:
-        """The user's code is called, with tensors that its caller has just filled and results that it reads afterwards.
+        """Surround a call of the user's code by its caller's work: filling ``memory`` and reading ``results``.
 
         The caller works on the stream that is current when it calls. ``results`` may grow during the call.
         """
@@ -200,58 +211,60 @@ class HostOrder:
         streams.work(_FETCHED, stream=caller, reads=results)
         streams.synchronize_device()
 
-    def _note(self, work: Work, touched: Sequence[Touched]) -> None:
-        """Compare work with what is unordered before it, and keep it."""
+    def _add(self, work: Work, touched: Sequence[TouchedBytes]) -> None:
+        """Compare work with unordered work before it, and record it."""
         self._settle()
-        for what in touched:
-            block = self._find(what.low) if what.high > what.low and what.kinds & STRONG_READ else None
-            for old in block.touches if block is not None else ():
-                if not work.after(old.work) and speak(old.what, what):
+        uses = [
+            (block, _Use(work, bytes_))
+            for bytes_ in touched
+            if bytes_.high > bytes_.low and (block := self._find(bytes_.low)) is not None
+        ]
+        for block, new in uses:
+            for old in block.uses if new.touched.kinds & STRONG_READ else ():
+                if not work.after(old.work) and synchronises(old.touched, new.touched):
                     self._streams.order(work, old.work)
-        # By stream the last one: a wait for that is the edge that is missing, and orders all before it too.
-        last: dict[Key, tuple[_Touch, _Touch, int]] = {}
-        for what in touched:
-            block = self._find(what.low) if what.high > what.low else None
-            for old in block.touches if block is not None else ():
+        # Of each stream only the last racing work: the missing edge is a wait for that, which orders all before it too.
+        last: dict[Key, _Race] = {}
+        for block, new in uses:
+            for old in block.uses:
                 known = last.get(old.work.stream)
-                if work.after(old.work) or (known is not None and known[0].work.tick >= old.work.tick):
+                if work.after(old.work) or (known is not None and known.old.work.tick >= old.work.tick):
                     continue
-                place = conflict(old.what, what)
-                if place is not None:
-                    last[old.work.stream] = (old, _Touch(work, what), place)
-        for old, new, place in sorted(last.values(), key=lambda found: found[0].work.tick, reverse=True):
-            if not work.after(old.work):
-                self._tell(old, new, place)
-                self._streams.order(work, old.work)
-        for what in touched:
-            block = self._find(what.low) if what.high > what.low else None
-            if block is not None:
-                block.touches = [old for old in block.touches if self._matters(old, work, what)]
-                block.touches.append(_Touch(work, what))
+                address = conflict(old.touched, new.touched)
+                if address is not None:
+                    last[old.work.stream] = _Race(old, new, address)
+        for race in sorted(last.values(), key=lambda race: race.old.work.tick, reverse=True):
+            if not work.after(race.old.work):
+                self._report(race)
+                self._streams.order(work, race.old.work)
+        for block, new in uses:
+            block.uses = [old for old in block.uses if self._matters(old, new)]
+            block.uses.append(new)
 
-    def _matters(self, old: _Touch, work: Work, what: Touched) -> bool:
-        """Whether later work may race with earlier work and not with new work."""
+    def _matters(self, old: _Use, new: _Use) -> bool:
+        """Return whether later work may race with the old use and not with the new one."""
         if self._streams.done(old.work):
             return False
-        return old.work is work or not work.after(old.work) or not covers(what, old.what)
+        return old.work is new.work or not new.work.after(old.work) or not covers(new.touched, old.touched)
 
-    # ---- words ---------------------------------------------------------------------------------------------------
+    # ---- messages ------------------------------------------------------------------------------------------------
 
-    def _tell(self, old: _Touch, new: _Touch, address: int) -> None:
+    def _report(self, race: _Race) -> None:
+        old, new, address = race
         key = (old.work.what, old.work.line, new.work.what, new.work.line)
-        if key in self._told:
+        if key in self._reported:
             return
-        self._told.add(key)
+        self._reported.add(key)
         first, second = self._streams.name(old.work.stream), self._streams.name(new.work.stream)
         region = self._memory.find(address)
         place = region.say(address) if region is not None else f"address {address:#x}"
         message = (
-            f"{self._said(new, address)} {_verb(new, address)}s {place} while {self._said(old, address)} may still "
-            f"{_verb(old, address)} it: nothing makes {second} wait for {first} in between"
+            f"{self._describe(new, address)} {_verb(new, address)}s {place} while {self._describe(old, address)} may "
+            f"still {_verb(old, address)} it: nothing makes {second} wait for {first} in between"
         )
-        self.findings.append(
-            Finding(RACE, message, hint=self._hint(old.work, new.work, first, second), where=_where(new, old))
-        )
+        where = _at(new.work.line or old.work.line)
+        hint = self._hint(old.work, new.work, first, second)
+        self.findings.append(Finding(RACE, message, hint=hint, where=where))
 
     def _hint(self, old: Work, new: Work, first: str, second: str) -> str:
         short = [line and line._replace(caller=None) for line in (old.line, new.line)]
@@ -260,37 +273,37 @@ class HostOrder:
             return (
                 f"before the call returns, make the stream that was current when it began ({second}) wait for {first}: "
                 "torch.cuda.current_stream().wait_stream(...), or an event that is recorded there after "
-                f"{before}; or work on torch.cuda.current_stream(). What trails behind is not timed either: "
+                f"{before}; or work on torch.cuda.current_stream(). Work that outlasts the call is not timed: "
                 "the benchmark check fails it"
             )
         if old.what == _FILLED:
             return (
                 f"before {then}, make {second} wait for the stream that was current when the call began "
-                f"({first}): side.wait_stream(torch.cuda.current_stream()); what the caller has put there, the inputs "
-                "among it, need not be complete"
+                f"({first}): side.wait_stream(torch.cuda.current_stream()); the caller's work there, such as filling "
+                "the inputs, may be incomplete"
             )
         return (
-            f"{second} has to wait for {first} after {before} and before {then}: wait_stream, or an event "
-            "that the one records and the other waits for (cudaEventRecord, cudaStreamWaitEvent); or both on one stream"
+            f"make {second} wait for {first} after {before} and before {then}: wait_stream, or an event that the one "
+            "records and the other waits for (cudaEventRecord, cudaStreamWaitEvent); or use one stream for both"
         )
 
-    def _said(self, touch: _Touch, address: int) -> str:
-        work = touch.work
-        inside = touch.what.line(address)
+    def _describe(self, use: _Use, address: int) -> str:
+        work = use.work
+        inside = use.touched.line(address)
         verb = " launched" if work.what.startswith("kernel ") else ""
         where = f"{verb} at {_line(work.line)}" if work.line is not None else verb
         return f"{work.what}{where} on {self._streams.name(work.stream)}" + (f" ({inside})" if inside else "")
 
-    def _tell_reused(self, gone: _Gone, user: Work, new: _Block) -> None:
-        key = ("reused", gone.block.line, user.line, new.line)
-        if key in self._told:
+    def _report_reuse(self, freed: _FreedBlock, user: Work, new: _Block) -> None:
+        key = ("reused", freed.block.line, user.line, new.line)
+        if key in self._reported:
             return
-        self._told.add(key)
-        own, other = self._streams.name(gone.block.stream), self._streams.name(user.stream)
+        self._reported.add(key)
+        own, other = self._streams.name(freed.block.stream), self._streams.name(user.stream)
         message = (
-            f"the tensor of {gone.block.size} bytes made at {_line(gone.block.line)} is freed at {_line(gone.line)} "
-            f"while {user.what} at {_line(user.line)} on {other} may still use it: its memory goes back to {own}, "
-            f"which has not waited for {other}, and the tensor made at {_line(new.line)} may get it"
+            f"the tensor of {freed.block.size} bytes made at {_line(freed.block.line)} is freed at {_line(freed.line)} "
+            f"while {user.what} at {_line(user.line)} on {other} may still use it: its memory returns to the pool of "
+            f"{own}, which has not waited for {other}, and the tensor made at {_line(new.line)} may get it"
         )
         hint = (
             f"tensor.record_stream(...) for {other}; or keep the tensor until {own} has waited for {other} "
@@ -299,16 +312,12 @@ class HostOrder:
         self.findings.append(Finding(WARNING, message, hint=hint, where=_at(new.line)))
 
 
-def _verb(touch: _Touch, address: int) -> str:
-    return "write" if int(touch.what.bytes(address, address + 1)[0]) & (WRITE | STRONG_WRITE) else "read"
+def _verb(use: _Use, address: int) -> str:
+    return "write" if int(use.touched.bytes(address, address + 1)[0]) & (WRITE | STRONG_WRITE) else "read"
 
 
 def _line(line: UserLine | None) -> str:
-    return str(line) if line is not None else "the caller's"
-
-
-def _where(new: _Touch, old: _Touch) -> Where | None:
-    return _at(new.work.line or old.work.line)
+    return str(line) if line is not None else "the caller's code"
 
 
 def _at(line: UserLine | None) -> Where | None:
@@ -318,6 +327,6 @@ def _at(line: UserLine | None) -> Where | None:
 
 
 def _short(kernel: str) -> str:
-    """What the user calls a kernel: the DSL adds a prefix, and its arguments' types."""
+    """Return the user's name of a kernel, to which the DSL adds a prefix and the types of the arguments."""
     name = _ARGUMENTS.split(kernel.removeprefix(_PREFIX))[0]
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..."

@@ -1,117 +1,87 @@
-"""What the detector keeps of one launch: how its memory is divided, its flags, what was found."""
+"""The race detector's state of one launch: divisions of its memories, synchronisation variables, findings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.sim.races.access import Access, Who
-from pytest_nvfp4.sim.races.agents import ClusterAgents, Owner, WarpAgent
-from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, Clock, Ticks
+from pytest_nvfp4.sim.races.access import Access
+from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, Agent, Clocks, Ticks
 from pytest_nvfp4.sim.races.early_use import early_uses
-from pytest_nvfp4.sim.races.findings import COPY_FENCE, PROXY, RACE, WARNING, Pair, Reporter
-from pytest_nvfp4.sim.races.global_shadow import GlobalShadow, RegionShadow
-from pytest_nvfp4.sim.races.leaving import Visits
+from pytest_nvfp4.sim.races.findings import COPY_FENCE, PROXY, RACE, WARNING, AccessPair, Deferred, Reporter
+from pytest_nvfp4.sim.races.global_shadow import GlobalConflict, GlobalShadow
+from pytest_nvfp4.sim.races.launch_overlap import LaunchOverlap
+from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
 from pytest_nvfp4.sim.races.orders import Order, order_of
-from pytest_nvfp4.sim.races.overlap import Overlap
 from pytest_nvfp4.sim.races.partition import Partition
-from pytest_nvfp4.sim.races.shadow import Shadow
+from pytest_nvfp4.sim.races.shadow import Conflict
 from pytest_nvfp4.sim.races.sync_variables import SyncVariables
-from pytest_nvfp4.sim.races.tensor_order import TensorShadow, ordered_by_fences
-from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, ExtentTouched, RegionTouched, Touched
-from pytest_nvfp4.sim.races.warp_lanes import GlobalTouch, Touch, matrix_of
+from pytest_nvfp4.sim.races.tensor_order import Omissions, ordered_by_fences
+from pytest_nvfp4.sim.races.touched import (
+    READ,
+    STRONG_READ,
+    TouchedBytes,
+    TouchedExtent,
+    TouchedRegion,
+    TouchedUnits,
+)
+from pytest_nvfp4.sim.races.warp_lanes import LaneRace, matrix_of
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
-    from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.grid import Grid
     from pytest_nvfp4.sim.tcgen05.monitor import PipeAccesses
 
-__all__ = ["LANES_A_UNIT", "CtaMemory", "Doubts", "LaunchRaces", "Parts"]
+__all__ = ["LANES_PER_UNIT", "LaunchRaces", "TensorParts"]
 
-LANES_A_UNIT = 16
-"""Lanes of TMEM that are one unit: every shape of every instruction has a multiple of them, or is alone in its 32."""
+LANES_PER_UNIT = 16
+"""Lanes of one TMEM unit: every shape of every instruction has a multiple of 16 lanes, or is alone in its 32."""
 _COLUMNS = 512
-_UNITS_A_COLUMN = 128 // LANES_A_UNIT
+"""TMEM capacity in columns (PTX ISA, "Tensor Memory Addressing": 128 lanes by 512 columns)."""
+_UNITS_PER_COLUMN = 128 // LANES_PER_UNIT
 
 
-Parts = tuple[Sequence[int], Sequence[int], Sequence[int]]
-"""What an operation of the tensor core touches, in parts: of shared memory, of TMEM that it reads, that it writes."""
+class TensorParts(NamedTuple):
+    """The parts that an operation of the tensor core touches: of shared memory (read), of TMEM (read and written)."""
+
+    shared: Sequence[int]
+    reads: Sequence[int]
+    writes: Sequence[int]
 
 
-Seen = tuple[int, int, NDArray[np.uint8], NDArray[np.int32]]
-"""Where a region starts, the bytes of its units, how each is touched, and by which instruction, and one."""
-Part = tuple[dict[tuple[object, ...], Finding], list[Seen], list[tuple[int, int]]]
-"""What a forked process tells: findings; what it touched; which regions it read that are never written, and where."""
-
-
-class Doubts:
-    """Findings that depend on what a store is about to write.
+@dataclass(frozen=True, slots=True)
+class ChildReport:
+    """What a child process reports to the parent process.
 
     Attributes:
-        storing: Whether a warp's store to global memory is being told of.
-        doubts: What decides, once the store is done.
+        findings: Its findings, by the keys of ``findings.Reporter``.
+        touched: How it touched writable regions.
+        read: By address of a read-only region, the last instruction that read it.
     """
 
-    def __init__(self) -> None:
-        self.storing = False
-        self.doubts: list[Callable[[], None]] = []
-
-    def global_written(self) -> None:
-        """The store is done."""
-        doubts, self.doubts = self.doubts, []
-        for decide in doubts:
-            decide()
-
-
-class CtaMemory:
-    """The shadows of a CTA's memories: ``cta.unit(CtaMemory)``."""
-
-    __slots__ = ("agents", "cta", "gathered", "launch", "shared", "tmem", "visits")
-
-    def __init__(self, cta: Cta) -> None:
-        launch = self.launch = cta.launch.unit(LaunchRaces)
-        self.cta: Cta | None = cta
-        self.agents = cta.cluster.unit(ClusterAgents)
-        self.visits = Visits(self.agents.clocks)
-        launch.owners[self.agents.clocks.number] = self.agents.clocks.owners
-        who = f" of CTA rank {cta.rank}" if len(cta.cluster.ctas) > 1 else ""
-        self.shared = Shadow(launch.shared, launch.shared_conflict, agents=self.agents, name=f"shared memory{who}")
-        kind = TensorShadow if launch.warnings else Shadow
-        self.tmem = kind(launch.tmem, launch.tmem_conflict, agents=self.agents, name=f"TMEM{who}", in_order=True)
-        if isinstance(self.tmem, TensorShadow):
-            self.tmem.omission = launch.tmem_omission
-            self.tmem.told, self.tmem.commits = launch.told_omissions, launch.told_commits
-        self.gathered: dict[int, int] = {}
-        """By warp that has left a cluster barrier, its tick then: all CTAs had started."""
-
-    def at_exit(self) -> None:
-        """The CTA has ended: nobody may use it any more."""
-        cta = self.cta
-        if cta is not None and self.visits.last:
-            numbers = [warp.units[WarpAgent].number for warp in cta.warps if WarpAgent in warp.units]
-            self.visits.check(cta, self.launch, numbers)
-
-    def dissolve(self) -> None:
-        """The cluster has ended: let go of what refers back to it."""
-        self.cta = None
-        self.agents.dissolve()
-        self.shared.dissolve()
-        self.tmem.dissolve()
+    findings: dict[tuple[object, ...], Finding]
+    touched: list[TouchedUnits] = field(default_factory=list)
+    read: dict[int, int] = field(default_factory=dict)
 
 
 class LaunchRaces:
-    """``launch.unit(LaunchRaces)``.
+    """The detector's state of a launch: ``launch.unit(LaunchRaces)``.
 
     Attributes:
-        warnings: Whether what official kernels leave out is told.
-        followed: Whether somebody wants to know what the launch touches.
+        warnings: Whether instructions that official kernels omit are reported.
+        followed: Whether the launch is compared with work of other streams, so that what it touches is recorded.
+        shared, tmem: Divisions of the memories.
+        memory, variables: The accesses to global memory, and its flags and counters.
+        infos: By cluster, the descriptions of its agents.
+        omissions: The missing tcgen05 instructions that were reported.
+        overlap: Check against the previous launch, if that may still run.
+        tensor_parts: The parts that operations of the tensor core touch.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -119,26 +89,24 @@ class LaunchRaces:
         self.warnings = bool(getattr(grid.machine.monitor, "warnings", False))
         self.followed = bool(getattr(grid.machine.monitor, "followed", False))
         self.shared = Partition(max(1, grid.shared_bytes))
-        self.tmem = Partition(_COLUMNS * _UNITS_A_COLUMN)
+        self.tmem = Partition(_COLUMNS * _UNITS_PER_COLUMN)
         self.memory = GlobalShadow(self.global_conflict)
         self.variables = SyncVariables()
         self.reporter = Reporter(grid)
-        self.owners: dict[int, list[Owner]] = {}
-        """By cluster, what its agents are."""
-        self.told_omissions: set[tuple[int, int, tuple[str, ...]]] = set()
-        self.told_commits: set[tuple[int, int]] = set()
-        self.overlap: Overlap | None = None
-        """The launch before this one, if it may still run."""
-        self.touches: dict[PipeAccesses, Parts] = {}
-        """What operations of the tensor core touch."""
+        self.infos: dict[int, list[AgentInfo]] = {}
+        self.omissions = Omissions()
+        self.overlap: LaunchOverlap | None = None
+        self.tensor_parts: dict[PipeAccesses, TensorParts] = {}
         self._kinds: dict[int, tuple[str, str]] = {}
         self._orders: dict[int, Order] = {}
         self._relaxed: dict[int, bool] = {}
         self._matrices: dict[int, int] = {}
-        self._early: dict[int, int] | None = None
-        self._told_early: set[str] = set()
-        self._elsewhere: list[Seen] = []
-        """What other processes have touched."""
+        self._early_lines: set[str] = set()
+        self._children: list[TouchedUnits] = []
+
+    @cached_property
+    def _early_uses(self) -> dict[int, int]:
+        return early_uses(self.grid.program.flow)
 
     @cached_property
     def changes_maps(self) -> bool:
@@ -146,209 +114,201 @@ class LaunchRaces:
         return any(instruction.root == "tensormap" for instruction in self.grid.kernel.instructions)
 
     def order(self, at: int) -> Order:
-        """The memory order of an instruction."""
-        found = self._orders.get(at)
-        if found is None:
-            found = self._orders[at] = order_of(self.grid.kernel.instructions[at])
-        return found
+        """Return the memory order of an instruction."""
+        order = self._orders.get(at)
+        if order is None:
+            order = self._orders[at] = order_of(self.grid.kernel.instructions[at])
+        return order
 
     def tensor_kind(self, at: int) -> tuple[str, str]:
-        """What a tcgen05 instruction is (``mma``, ``cp``, ``ld`` ...), and the kind of an MMA."""
-        found = self._kinds.get(at)
-        if found is None:
+        """Return the operation of a tcgen05 instruction (``mma``, ``cp``, ``ld`` ...), and the kind of an MMA."""
+        kind = self._kinds.get(at)
+        if kind is None:
             parts = self.grid.kernel.instructions[at].parts
-            found = self._kinds[at] = (parts[1], next((part for part in parts if part.startswith("kind::")), ""))
-        return found
+            kind = self._kinds[at] = (parts[1], next((part for part in parts if part.startswith("kind::")), ""))
+        return kind
 
     def relaxed(self, at: int) -> bool:
-        """Whether a barrier instruction is ``.relaxed``."""
-        found = self._relaxed.get(at)
-        if found is None:
-            found = self._relaxed[at] = "relaxed" in self.grid.kernel.instructions[at].parts
-        return found
+        """Return whether a barrier instruction is ``.relaxed``."""
+        relaxed = self._relaxed.get(at)
+        if relaxed is None:
+            relaxed = self._relaxed[at] = "relaxed" in self.grid.kernel.instructions[at].parts
+        return relaxed
 
     def matrix(self, at: int) -> int:
-        """How the lanes of an instruction hold what they touch in shared memory."""
-        found = self._matrices.get(at)
-        if found is None:
-            found = self._matrices[at] = matrix_of(self.grid.kernel.instructions[at])
-        return found
+        """Return how the lanes of an instruction hold what they access in shared memory (``warp_lanes``)."""
+        matrix = self._matrices.get(at)
+        if matrix is None:
+            matrix = self._matrices[at] = matrix_of(self.grid.kernel.instructions[at])
+        return matrix
 
-    def touched(self) -> list[Touched]:
-        """What the launch has touched of global memory, in all of its processes."""
-        found = {
-            region.start: self._touched(region, unit, kinds, at) for region, unit, kinds, at in self.memory.touched()
-        }
+    # ---- what the launch touches -------------------------------------------------------------------------------------
+
+    def touched(self) -> list[TouchedBytes]:
+        """Return the global memory that the launch has touched, in all of its processes."""
         regions = {region.start: region for region in self.grid.machine.memory}
-        for start, unit, kinds, at in self._elsewhere:
-            if start in found:
-                found[start].add(unit, kinds, at)
-            elif start in regions:
-                found[start] = self._touched(regions[start], unit, kinds, at)
+        result: dict[int, TouchedRegion] = {}
+        for units in (*self.memory.touched(), *self._children):
+            if units.start in result:
+                result[units.start].add(self._with_atomic_reads(units))
+            elif units.start in regions:
+                region = regions[units.start]
+                result[units.start] = TouchedRegion(region, self._with_atomic_reads(units), self.grid.say)
         read = [
-            ExtentTouched(Extent(region.start, region.size), READ, self.grid.say(region.read_at))
+            TouchedExtent(Extent(region.start, region.size), READ, self.grid.say(region.read_at))
             for region in regions.values()
             if region.read_at >= 0 and not region.writable
         ]
-        return [*found.values(), *read]
+        return [*result.values(), *read]
 
-    def _touched(self, region: Region, unit: int, kinds: NDArray[np.uint8], at: NDArray[np.int32]) -> RegionTouched:
-        """An ``atom`` reads what it updates; a ``red`` does not."""
-        known = np.flatnonzero(np.bincount(at)).tolist()
-        atoms = [one for one in known if one and self.grid.kernel.instructions[one - 1].root == "atom"]
-        if atoms:
-            kinds = np.where(np.isin(at, atoms), kinds | STRONG_READ, kinds).astype(np.uint8)
-        return RegionTouched(region, unit, kinds, at, self.grid.say)
+    def _with_atomic_reads(self, units: TouchedUnits) -> TouchedUnits:
+        """Add the reads of ``atom`` instructions, which are recorded as writes only; a ``red`` does not read."""
+        touching = np.flatnonzero(np.bincount(units.at)).tolist()
+        atoms = [at for at in touching if at and self.grid.kernel.instructions[at - 1].root == "atom"]
+        if not atoms:
+            return units
+        kinds = np.where(np.isin(units.at, atoms), units.kinds | STRONG_READ, units.kinds).astype(np.uint8)
+        return units._replace(kinds=kinds)
 
-    def part(self) -> Part:
-        """What a forked process tells."""
+    def part(self) -> ChildReport:
+        """Return the report of this child process."""
+        findings = self.reporter.part()
         if not self.followed:
-            return self.reporter.part(), [], []
-        seen = [(region.start, unit, kinds, at) for region, unit, kinds, at in self.memory.touched() if kinds.any()]
-        read = [(one.start, one.read_at) for one in self.grid.machine.memory if one.read_at >= 0]
-        return self.reporter.part(), seen, read
+            return ChildReport(findings)
+        read = {region.start: region.read_at for region in self.grid.machine.memory if region.read_at >= 0}
+        return ChildReport(findings, [units for units in self.memory.touched() if units.kinds.any()], read)
 
-    def absorb(self, part: Part) -> None:
-        """Add what another process told."""
-        told, seen, read = part
-        self.reporter.absorb(told)
-        self._elsewhere += seen
-        regions = {region.start: region for region in self.grid.machine.memory}
-        for start, at in read:
-            regions[start].read_at = at
+    def absorb(self, report: ChildReport) -> None:
+        """Add the report of a child process."""
+        self.reporter.absorb(report.findings)
+        self._children += report.touched
+        for region in self.grid.machine.memory:
+            region.read_at = report.read.get(region.start, region.read_at)
 
-    # ---- pairs ---------------------------------------------------------------------------------------------------
+    # ---- findings ----------------------------------------------------------------------------------------------------
 
-    def shared_conflict(
-        self, shadow: Shadow, part: int, old: Access, old_writes: bool, new: Access, new_writes: bool, proxy: bool,
-        ticks: Ticks,
-    ) -> None:  # fmt: skip
-        """Two accesses to shared memory are not ordered."""
-        agents, name = shadow.agents, shadow.name
-        assert agents is not None
-        low, high, size = self.shared.extent(part)
-        place = f"{name} bytes [{low}, {high})" + ("" if size == high - low else f" ({size} bytes of them)")
-        if proxy and agents.clocks.owners[old.agent].kind == "cp.async":
-            self._tell(agents, WARNING, place, old, new, (old_writes, new_writes), (COPY_FENCE,))
+    def shared_conflict(self, conflict: Conflict) -> None:
+        """Report two accesses to shared memory that lack an order."""
+        shadow, old = conflict.shadow, conflict.old
+        low, high, size = self.shared.extent(conflict.part)
+        place = f"{shadow.name} bytes [{low}, {high})" + ("" if size == high - low else f" ({size} bytes of them)")
+        if conflict.proxy and shadow.clocks.infos[old.agent].kind == "cp.async":
+            self._pair(conflict, WARNING, place, missing=(COPY_FENCE,))
         else:
-            self._tell(agents, PROXY if proxy else RACE, place, old, new, (old_writes, new_writes))
-        _heal(agents, ticks, old, ASYNC_SHARED if proxy else None)
+            self._pair(conflict, PROXY if conflict.proxy else RACE, place)
+        _count_as_ordered(shadow.clocks, conflict.ticks, old, ASYNC_SHARED if conflict.proxy else None)
 
-    def lanes_conflict(self, agent: WarpAgent, old: Touch, new: Access, writes: tuple[bool, bool]) -> None:
-        """Two lanes of one warp touch shared memory, and nothing orders them."""
-        place = f"shared memory bytes [{old.low}, {old.high})"
-        before = Access(agent.number, new.tick, 0, old.at, agent.who)
-        self.reporter.pair(Pair(RACE, place, before, new, (agent.owner, agent.owner), writes))
-
-    def lanes_conflict_there(
-        self, agent: WarpAgent, region: Region, found: tuple[GlobalTouch, int], touch: GlobalTouch, new: Access
-    ) -> None:
-        """Two lanes of one warp touch global memory, and nothing orders them."""
-        old, byte = found
-        before = Access(agent.number, new.tick, 0, old.at, agent.who)
-        place = f"global memory at {region.say(byte)}"
-        self.reporter.pair(Pair(RACE, place, before, new, (agent.owner, agent.owner), (old.writes, touch.writes)))
-
-    def tmem_conflict(
-        self, shadow: Shadow, part: int, old: Access, old_writes: bool, new: Access, new_writes: bool, _proxy: bool,
-        ticks: Ticks,
-    ) -> None:  # fmt: skip
-        """Two accesses to tensor memory, which has no proxies, are not ordered."""
-        if ordered_by_fences(old, new):
+    def tmem_conflict(self, conflict: Conflict) -> None:
+        """Report two accesses to tensor memory that lack an order or a tcgen05 instruction."""
+        shadow, old, new = conflict.shadow, conflict.old, conflict.new
+        if not conflict.missing and ordered_by_fences(old, new):
             return
-        agents = shadow.agents
-        assert agents is not None
-        self._tell(agents, RACE, self._columns(shadow, part), old, new, (old_writes, new_writes))
-        _heal(agents, ticks, old, None)
-
-    def map_conflict(self, agent: WarpAgent, place: str, old: Access, new: Access) -> None:
-        """A tensor map is overwritten that a store may still read."""
-        self._tell(agent.agents, RACE, place, old, new, (False, True))
-
-    def tmem_omission(
-        self, shadow: Shadow, part: int, old: Access, old_writes: bool, new: Access, new_writes: bool,
-        missing: tuple[str, ...],
-    ) -> None:  # fmt: skip
-        """Two accesses to tensor memory are ordered, but for a fence or wait that the ISA wants."""
-        agents = shadow.agents
-        assert agents is not None
-        self._tell(agents, WARNING, self._columns(shadow, part), old, new, (old_writes, new_writes), missing)
-
-    def loaded(self, who: Who, at: int) -> None:
-        """A ``tcgen05.ld`` runs: tell of a use of its registers before a wait."""
-        if self._early is None:
-            self._early = early_uses(self.grid.program.flow)
-        use = self._early.pop(at, None)
-        line = self.grid.say(at).split(" (")[0]
-        if use is None or line in self._told_early:
+        low, high, _ = self.tmem.extent(conflict.part)
+        first, last = low // _UNITS_PER_COLUMN, (high - 1) // _UNITS_PER_COLUMN
+        lane = low % _UNITS_PER_COLUMN * LANES_PER_UNIT
+        place = f"{shadow.name} columns [{first}, {last + 1}) from lane {lane} on"
+        if conflict.missing:
+            self._pair(conflict, WARNING, place, missing=conflict.missing)
             return
-        self._told_early.add(line)
+        self._pair(conflict, RACE, place)
+        _count_as_ordered(shadow.clocks, conflict.ticks, old, None)
+
+    def shared_lanes_conflict(self, agent: Agent, race: LaneRace, new: Access, *, writes: bool) -> None:
+        """Report a race of two lanes of a warp in shared memory."""
+        place = f"shared memory bytes [{race.access.low}, {race.access.high})"
+        self._lanes_pair(agent, race, new, place, writes=writes)
+
+    def global_lanes_conflict(self, agent: Agent, race: LaneRace, new: Access, region: Region, *, writes: bool) -> None:
+        """Report a race of two lanes of a warp in global memory."""
+        self._lanes_pair(agent, race, new, f"global memory at {region.say(race.byte)}", writes=writes)
+
+    def _lanes_pair(self, agent: Agent, race: LaneRace, new: Access, place: str, *, writes: bool) -> None:
+        old = Access(agent.number, new.tick, 0, race.access.at, new.warp)
+        self.reporter.pair(AccessPair(RACE, place, old, new, agent.info, agent.info, race.writes, writes))
+
+    def map_conflict(self, clocks: Clocks, place: str, old: Access, new: Access) -> None:
+        """Report a write to a tensor map that a store may still read."""
+        infos = clocks.infos
+        witness = _witness(clocks, old, new)
+        self.reporter.pair(
+            AccessPair(RACE, place, old, new, infos[old.agent], infos[new.agent], False, True, witness=witness)
+        )
+
+    def check_early_use(self, warp: WarpId, at: int) -> None:
+        """Report a use of the registers of an executed ``tcgen05.ld`` before a wait."""
+        use = self._early_uses.pop(at, None)
+        line = self.reporter.line(at)
+        if use is None or line in self._early_lines:
+            return
+        self._early_lines.add(line)
         self.reporter.other(
             WARNING,
-            f"{self.grid.say(use)} in {who} uses a register that {line} (tcgen05.ld) in {who} loads, on a way "
-            "without tcgen05.wait::ld: the PTX ISA respects this true dependency, so that the value is right, and "
-            "orders nothing else by it; official kernels leave the wait out",
-            f"tcgen05.wait::ld (cute.arch.fence_view_async_tmem_load) in {who} after {line}",
-            who=who,
+            f"{self.grid.say(use)} in {warp} uses a register that {line} (tcgen05.ld) in {warp} loads, on a path "
+            "without tcgen05.wait::ld: the PTX ISA respects this true dependency, so the value is right, but orders "
+            "nothing else by it; official kernels omit the wait",
+            f"tcgen05.wait::ld (cute.arch.fence_view_async_tmem_load) in {warp} after {line}",
+            warp=warp,
             at=use,
         )
 
-    def _columns(self, shadow: Shadow, part: int) -> str:
-        """A part of tensor memory in words."""
-        low, high, _ = self.tmem.extent(part)
-        first, last = low // _UNITS_A_COLUMN, (high - 1) // _UNITS_A_COLUMN
-        lane = low % _UNITS_A_COLUMN * LANES_A_UNIT
-        return f"{shadow.name} columns [{first}, {last + 1}) from lane {lane} on"
+    def global_conflict(self, conflict: GlobalConflict) -> None:
+        """Report two accesses to global memory that lack an order.
 
-    def global_conflict(
-        self, shadow: RegionShadow, offset: int, old: Access, old_writes: bool, new: Access, new_writes: bool,
-        proxy: bool, clock: Clock,
-    ) -> None:  # fmt: skip
-        """Two accesses to global memory are not ordered.
-
-        Two warps that store the same values by the same statement do no harm: the bytes are the same in any order
+        Two warps that store equal values by the same statement are not reported: the bytes are the same in any order
         (PTX ISA, "Memory Consistency Model": a race of accesses of one size is not undefined). NVIDIA's kernels do so.
         """
-        region = shadow.region
-        foreign = old.who.cluster != new.who.cluster
-        owners = (self.owners[old.who.cluster][old.agent], self.owners[new.who.cluster][new.agent])
-        place = f"global memory at {region.say(region.start + offset)}"
-        pair = Pair(PROXY if proxy else RACE, place, old, new, owners, (old_writes, new_writes), foreign=foreign)
+        region, old, new = conflict.shadow.region, conflict.old, conflict.new
+        foreign = old.warp.cluster != new.warp.cluster
+        pair = AccessPair(
+            PROXY if conflict.proxy else RACE,
+            f"global memory at {region.say(region.start + conflict.offset)}",
+            old,
+            new,
+            self.infos[old.warp.cluster][old.agent],
+            self.infos[new.warp.cluster][new.agent],
+            conflict.old_writes,
+            conflict.new_writes,
+            foreign=foreign,
+        )
         monitor = self.grid.machine.monitor
-        alike = old_writes and not old.flags and self.grid.say(old.at) == self.grid.say(new.at)
-        if alike and isinstance(monitor, Doubts) and monitor.storing:
+        same_statement = conflict.old_writes and not old.flags and self.grid.say(old.at) == self.grid.say(new.at)
+        if same_statement and isinstance(monitor, Deferred) and monitor.storing:
             before = region.data.copy()
             monitor.doubts.append(lambda: None if (region.data == before).all() else self.reporter.pair(pair))
             return
         self.reporter.pair(pair)
         if not foreign:
-            _heal(None, clock.ticks, old, ASYNC_GLOBAL if proxy else None)
+            _count_as_ordered(None, conflict.clock.ticks, old, ASYNC_GLOBAL if conflict.proxy else None)
 
-    def _tell(
-        self, agents: ClusterAgents, kind: str, place: str, old: Access, new: Access, writes: tuple[bool, bool],
-        missing: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
-        owners = agents.clocks.owners
-        knower = _knower(agents, old, new) if kind == RACE else None
-        both = owners[old.agent], owners[new.agent]
-        self.reporter.pair(Pair(kind, place, old, new, both, writes, knower=knower, missing=missing))
+    def _pair(self, conflict: Conflict, kind: str, place: str, *, missing: tuple[str, ...] = ()) -> None:
+        clocks, old, new = conflict.shadow.clocks, conflict.old, conflict.new
+        witness = _witness(clocks, old, new) if kind == RACE else None
+        self.reporter.pair(
+            AccessPair(
+                kind, place, old, new, clocks.infos[old.agent], clocks.infos[new.agent], conflict.old_writes,
+                conflict.new_writes, witness=witness, missing=missing,
+            )
+        )  # fmt: skip
 
 
-def _knower(agents: ClusterAgents, old: Access, new: Access) -> Who | None:
-    """A warp that has waited for work beside the warps: whoever issued it, or else another but the later one's."""
-    if agents.clocks.owners[old.agent].kind == "warp":
+def _witness(clocks: Clocks, old: Access, new: Access) -> WarpId | None:
+    """Return a warp that has waited for an asynchronous access: its issuer, or else one that did not make the later."""
+    if clocks.infos[old.agent].kind == "warp":
         return None
-    knowing = [
-        agent.who
-        for agent in agents.clocks.agents.values()
-        if isinstance(agent, WarpAgent) and agent.who is not new.who and agent.knows(old.agent, old.tick)
+    witnesses = [
+        agent.info.warp
+        for agent in clocks.agents.values()
+        if agent.info.kind == "warp" and agent.info.warp is not new.warp and agent.has_seen(old.agent, old.tick)
     ]
-    return next((who for who in knowing if who is old.who), knowing[0] if knowing else None)
+    return next((warp for warp in witnesses if warp is old.warp), witnesses[0] if witnesses else None)
 
 
-def _heal(agents: ClusterAgents | None, ticks: Ticks, old: Access, row: int | None) -> None:
-    """Count the pair as ordered, and so all that the earlier one knows: what follows from it is not another finding."""
-    earlier = agents.clocks.agents.get(old.agent) if agents is not None and row is None else None
+def _count_as_ordered(clocks: Clocks | None, ticks: Ticks, old: Access, row: int | None) -> None:
+    """Order a reported access, and everything before it, before a clock, so that consequences are not reported.
+
+    ``row`` restricts this to one row, for a missing proxy fence.
+    """
+    earlier = clocks.agents.get(old.agent) if clocks is not None and row is None else None
     if earlier is not None and earlier.clock.ticks.shape == ticks.shape:
         np.maximum(ticks, earlier.clock.ticks, out=ticks)
         if earlier.asynchronous:

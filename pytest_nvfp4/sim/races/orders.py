@@ -1,4 +1,4 @@
-"""Memory order and scope of loads, stores, atomics and fences, as their opcodes say them.
+"""Memory order and scope of loads, stores, atomics and fences, from their opcodes.
 
 PTX ISA, "Memory Consistency Model": ``.relaxed``, ``.acquire``, ``.release`` and ``.acq_rel`` are strong; ``.volatile``
 is relaxed at system scope; ``atom`` and ``red`` without an order are relaxed at GPU scope; ``membar.{cta,gl,sys}`` is
@@ -11,22 +11,28 @@ from dataclasses import dataclass
 
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["CLUSTER", "CTA", "GPU", "Order", "fence_of", "is_sc", "order_of"]
+__all__ = ["CLUSTER", "CTA", "GPU", "Order", "fence_scope", "is_sc", "order_of"]
 
 CTA, CLUSTER, GPU = range(3)
-"""Scopes; ``.sys`` is as wide as ``.gpu`` here, where there is one device."""
+"""Scopes, from narrow to wide. ``.sys`` equals ``.gpu``, because the simulation has one device."""
 _SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "gl": GPU, "sys": GPU}
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What an access orders. A weak access has none of it."""
+    """Memory order of an access. A weak access has the defaults.
+
+    Attributes:
+        strong: Whether the access is strong.
+        acquires, releases: Whether it is an acquire or a release by itself.
+        updates: Whether it is a read-modify-write, which continues the release sequence of the value it reads.
+        scope: Its scope.
+    """
 
     strong: bool = False
     acquires: bool = False
     releases: bool = False
     updates: bool = False
-    """A read-modify-write: it goes on with the release sequence that it finds."""
     scope: int = GPU
 
 
@@ -34,7 +40,7 @@ _WEAK = Order()
 
 
 def order_of(instruction: Instruction) -> Order:
-    """The order of a load, store or atomic."""
+    """Return the order of a load, store, atomic or reducing copy."""
     parts = instruction.parts
     if parts[:2] == ("cp", "reduce"):
         return Order(strong=True, updates=True)
@@ -55,12 +61,12 @@ def order_of(instruction: Instruction) -> Order:
 
 
 def is_sc(kind: str) -> bool:
-    """Whether a thread fence's kind is sequentially consistent at the device's scope: membar.gl, fence.sc.gpu ..."""
-    return fence_of(kind) == GPU and (kind in _SCOPES or kind.startswith("sc."))
+    """Return whether a fence is sequentially consistent at the scope of the device: membar.gl, fence.sc.gpu ..."""
+    return fence_scope(kind) == GPU and (kind in _SCOPES or kind.startswith("sc."))
 
 
-def fence_of(kind: str) -> int | None:
-    """The scope of a thread fence's kind (``acq_rel.gpu``, ``gl`` ...); None for another fence."""
+def fence_scope(kind: str) -> int | None:
+    """Return the scope of a thread fence (``acq_rel.gpu``, ``gl`` ...); None for any other fence."""
     parts = kind.split(".")
     if len(parts) == 1:
         return _SCOPES.get(kind)

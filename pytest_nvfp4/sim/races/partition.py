@@ -1,14 +1,15 @@
-"""Bytes that are always accessed together, as one.
+"""Division of a memory into parts that are always accessed as a whole.
 
-A kernel touches its memory in few different ways: a stage's tile by one copy, its slices by MMAs. ``Partition`` keeps
-the coarsest division of a memory such that every *footprint* seen so far is a union of its parts, byte by byte. A
-shadow then holds one state a part instead of one a byte, and an access costs as many steps as it has parts. The
+A kernel touches its memory in few different ways: a stage's tile by one copy, its slices by MMAs. ``Partition`` is the
+coarsest division of a memory such that every *footprint* seen so far is a union of its parts, exact to the byte. A
+shadow then has one state per part instead of one per byte, and an access costs as many steps as it has parts. The
 division belongs to the launch: its CTAs use the same layout, so that only the first one pays for finding it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,12 @@ from numpy.typing import NDArray
 __all__ = ["Footprint", "Partition"]
 
 Units = slice | NDArray[np.intp]
-_KEPT = 1 << 15
-"""Footprints that are kept; a kernel with more of them has patterns that do not come back."""
+_CAPACITY = 1 << 15
+"""Footprints that are cached. A kernel with more of them has patterns that do not recur."""
 
 
 class Footprint:
-    """A set of units, as the parts that it consists of at present."""
+    """A set of units, as a list of parts that is updated when a part is split."""
 
     __slots__ = ("parts",)
 
@@ -29,11 +30,19 @@ class Footprint:
         self.parts = parts
 
 
+class PartExtent(NamedTuple):
+    """The first unit of a part, the one after its last, and the number of its units, which may have gaps."""
+
+    low: int
+    high: int
+    size: int
+
+
 class Partition:
-    """A memory of ``size`` units (bytes of shared memory; columns by 16 lanes of TMEM) in parts.
+    """The parts of a memory of ``size`` units (bytes of shared memory; a column by 16 lanes of TMEM).
 
     Attributes:
-        parents: By part, the one that it was split from (0 from itself): shadows follow the splits.
+        parents: By part, the one that it was split from (0 from itself), so that shadows can repeat the splits.
     """
 
     def __init__(self, size: int) -> None:
@@ -44,48 +53,45 @@ class Partition:
         self._known: dict[Hashable, Footprint] = {}
 
     def find(self, key: Hashable) -> Footprint | None:
-        """The footprint that was made with a key."""
+        """Return the cached footprint of a key."""
         return self._known.get(key)
 
     def footprint(self, key: Hashable, units: Units) -> Footprint:
-        """The footprint of units (unique numbers, or a slice); ``find`` gives it again by the key."""
-        made = Footprint(self._split(units))
-        self._keep(key, made)
-        return made
+        """Make the footprint of units (unique numbers, or a slice) and cache it under a key."""
+        return self._cache(key, Footprint(self._split(units)))
 
     @property
     def full(self) -> bool:
-        """Whether footprints are no longer kept: those made now do not follow later splits."""
-        return len(self._known) >= _KEPT
+        """Whether footprints are no longer cached. Footprints made from then on do not follow later splits."""
+        return len(self._known) >= _CAPACITY
 
     def union(self, key: Hashable, footprints: Sequence[Footprint]) -> Footprint:
-        """What several footprints have together; ``find`` gives it again by the key."""
-        made = Footprint(list(dict.fromkeys(part for one in footprints for part in one.parts)))
-        self._keep(key, made)
-        return made
+        """Make the union of several footprints and cache it under a key."""
+        return self._cache(key, Footprint(list(dict.fromkeys(part for each in footprints for part in each.parts))))
 
-    def _keep(self, key: Hashable, made: Footprint) -> None:
+    def _cache(self, key: Hashable, footprint: Footprint) -> Footprint:
         if not self.full:
-            self._known[key] = made
-            for part in made.parts:
-                self._containing[part].append(made)
+            self._known[key] = footprint
+            for part in footprint.parts:
+                self._containing[part].append(footprint)
+        return footprint
 
-    def extent(self, part: int) -> tuple[int, int, int]:
-        """The first unit of a part, the one after its last, and how many it has."""
+    def extent(self, part: int) -> PartExtent:
+        """Return the extent of a part."""
         units = np.flatnonzero(self.part_of == part)
-        return int(units[0]), int(units[-1]) + 1, units.size
+        return PartExtent(int(units[0]), int(units[-1]) + 1, units.size)
 
     def _split(self, units: Units) -> list[int]:
         here = self.part_of[units]
         if here.size == 0:
             return []
         if (here == here[0]).all():
-            found, counts = [int(here[0])], [here.size]
+            touched, counts = [int(here[0])], [here.size]
         else:
             unique, number = np.unique(here, return_counts=True)
-            found, counts = unique.tolist(), number.tolist()
+            touched, counts = unique.tolist(), number.tolist()
         parts: list[int] = []
-        for part, count in zip(found, counts, strict=True):
+        for part, count in zip(touched, counts, strict=True):
             if count == self.sizes[part]:
                 parts.append(part)
                 continue

@@ -1,4 +1,9 @@
-"""The part of the detector that hears of fences and barriers: who is ordered after whom."""
+"""The detector's hooks for fences and barriers, which create the edges of the causality order.
+
+PTX ISA, "Memory Consistency Model", "Release and Acquire Patterns" and "Synchronizes-with": an mbarrier's arrive is a
+release and a wait that returns true an acquire, at CTA or cluster scope, unless ``.relaxed``. ``bar.sync``,
+``barrier.cluster`` and named barriers are both. A fence turns relaxed operations around it into a pattern.
+"""
 
 # ruff: noqa: ARG002 - the signatures are those of sim.monitor
 from __future__ import annotations
@@ -8,28 +13,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_nvfp4.sim.races.access import Access
-from pytest_nvfp4.sim.races.agents import BarrierState, ClusterAgents, WarpAgent
-from pytest_nvfp4.sim.races.clocks import INITS, ISSUED, TENSOR, Clock
+from pytest_nvfp4.sim.races.agents import BarrierState, ClusterAgents, FailedTest, WarpAgent
+from pytest_nvfp4.sim.races.clocks import INITS, ISSUED, TENSOR, Clock, Epoch
 from pytest_nvfp4.sim.races.findings import RACE
-from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_of, is_sc
-from pytest_nvfp4.sim.races.sync_variables import Known
+from pytest_nvfp4.sim.races.hooks import Hooks
+from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_scope, is_sc
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier, Who
 
-from pytest_nvfp4.sim.races.hooks import Hooks
-
 __all__ = ["SyncHooks"]
 
 
 class SyncHooks(Hooks):
-    """The part of the detector that hears of fences and barriers: who is ordered after whom."""
+    """The detector's hooks for fences and barriers."""
 
     # ---- fences --------------------------------------------------------------------------------------------------
 
     def fence(self, w: Warp, mask: int, kind: str, at: int) -> None:
-        """A fence of any kind, or a tcgen05 wait."""
+        """Execute a fence of any kind, or a tcgen05 wait."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         if kind.startswith("tcgen05."):
             _fence_tcgen05(agent, kind)
@@ -39,22 +42,22 @@ class SyncHooks(Hooks):
         elif kind.startswith("mbarrier_init"):
             agent.fence_inits()
             for state in agent.agents.barriers.values():
-                if state.init is not None and state.init[0] == agent.number:
+                if state.init is not None and state.init.agent == agent.number:
                     state.fenced = True
         else:
-            scope = fence_of(kind)
+            scope = fence_scope(kind)
             if scope is not None:
                 if is_sc(kind):
                     agent.fence_sc()
-                agent.thread.fence(agent, scope)
-                agent.lanes.meet()
+                agent.fences.fence(agent, scope)
+                agent.lanes.synchronise()
 
     def warp_met(self, w: Warp, mask: int, at: int) -> None:
-        """The lanes of a warp are ordered."""
-        (w.units.get(WarpAgent) or self._warp(w)).lanes.meet()
+        """Order the lanes of a warp."""
+        (w.units.get(WarpAgent) or self._warp(w)).lanes.synchronise()
 
     def grid_waited(self, w: Warp, mask: int, at: int) -> None:
-        """The launches that this one depends on are complete."""
+        """Order the launches that this one depends on before what follows."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         if agent.launch.overlap is not None:
             agent.launch.overlap.waited(agent)
@@ -62,174 +65,164 @@ class SyncHooks(Hooks):
     # ---- mbarriers -----------------------------------------------------------------------------------------------
 
     def mbarrier_initialised(self, barrier: Mbarrier, who: Who) -> None:
-        """The barrier's history begins."""
+        """Begin the history of an mbarrier."""
         assert not isinstance(who, str)
         agent = self._warp(who[0])
         state = BarrierState(agent.clocks, barrier)
         agent.agents.barriers[barrier] = state
-        state.init = (agent.number, agent.epoch())
+        state.init = Epoch(agent.number, agent.epoch())
         state.at = who[1]
-        state.who = agent.who
-        agent.met.add(state.number)
+        state.warp = agent.id
+        agent.initialised.add(state.number)
 
     def mbarrier_arrived(self, barrier: Mbarrier, who: Who, count: int) -> None:
-        """A release into the barrier."""
-        if isinstance(who, str):
-            self._arrived_beside(barrier)
+        """Release to an mbarrier."""
+        if isinstance(who, str):  # the arrive of a commit or of cp.async, which recorded what it releases
+            state = barrier.cta.cluster.unit(ClusterAgents).barrier(barrier)
+            if state.commits:
+                state.arrived.join_snapshot(state.clocks.number, state.commits.popleft())
             return
         w, at = who
         agent = w.units.get(WarpAgent) or self._warp(w)
         state = agent.agents.barrier(barrier)
-        if state.number not in agent.met:
+        if state.number not in agent.initialised:
             self._use(agent, state, barrier, at)
         if barrier.cta is not w.cta:
-            visit = Access(agent.number, agent.epoch(), 0, at, agent.who)
-            self._memory(barrier.cta).visits.last[agent.number] = visit
+            arrive = Access(agent.number, agent.epoch(), 0, at, agent.id)
+            self._memory(barrier.cta).peer_accesses.last[agent.number] = arrive
         if state.commits and w.cta.launch.kernel.instructions[at].opcode.startswith("cp.async"):
-            _arrive_known(state, state.commits.popleft())
+            state.arrived.join_snapshot(state.clocks.number, state.commits.popleft())
         elif agent.launch.relaxed(at):
             _release_relaxed(agent, state.arrived)
-            state.loose = _performed(agent, state.loose)
+            state.performed = _perform(agent, state.performed)
         else:
             state.join(agent)
 
-    def _arrived_beside(self, barrier: Mbarrier) -> None:
-        state = barrier.cta.cluster.unit(ClusterAgents).barrier(barrier)
-        if state.commits:
-            _arrive_known(state, state.commits.popleft())
-
     def mbarrier_bytes(self, barrier: Mbarrier, who: Who, size: int) -> None:
-        """The data of the phase's copies are visible to whoever waits for it."""
+        """Make the data of the phase's copies visible to waiters, in all proxies.
+
+        PTX ISA, "cp.async.bulk": the complete-tx operation has release semantics at cluster scope.
+        """
         state = barrier.cta.cluster.unit(ClusterAgents).barrier(barrier)
         state.arrived.ticks[:, state.number] = barrier.phase + 1
 
     def mbarrier_completed(self, barrier: Mbarrier) -> None:
-        """What was released so far is there for waiters."""
+        """Complete the phase of an mbarrier."""
         barrier.cta.cluster.unit(ClusterAgents).barrier(barrier).finish()
 
     def mbarrier_waited(self, w: Warp, mask: int, barrier: Mbarrier, at: int) -> None:
-        """An acquire from the barrier's last complete phase."""
+        """Acquire from an mbarrier's last complete phase."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         state = agent.agents.barrier(barrier)
-        if state.number not in agent.met:
+        if state.number not in agent.initialised:
             self._use(agent, state, barrier, at)
-        if agent.refused:
-            self._contented(agent, mask, state, barrier, at)
+        if agent.failed_tests:
+            self._check_parity(agent, mask, state, barrier, at)
         complete = state.complete
         if complete is not None:
             if agent.launch.relaxed(at):
-                known: Known = {agent.clocks.number: complete.ticks.copy()}
-                agent.thread.seen[id(known)] = (CTA if barrier.cta is w.cta else CLUSTER, known)
-                _tensor_work(agent.clock, complete)
+                scope = CTA if barrier.cta is w.cta else CLUSTER
+                agent.fences.observe(scope, {agent.clocks.number: complete.ticks.copy()})
+                _pass_tensor_work(complete, agent.clock)
                 agent.version += 1
-                agent.memory.visits.performed(complete)
+                agent.memory.peer_accesses.observe(complete)
             else:
                 agent.acquire(complete)
-                agent.lanes.meet()
-            if state.loose is not None:
-                agent.memory.visits.performed(state.loose)
+                agent.lanes.synchronise()
+            agent.memory.peer_accesses.observe(state.performed)
 
     def mbarrier_refused(self, w: Warp, mask: int, barrier: Mbarrier, at: int) -> None:
-        """A test for the phase that goes on did not hold."""
+        """Record a test for the current phase that returned false."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        agent.refused[agent.agents.barrier(barrier).number] = (barrier.phase, at, mask)
+        agent.failed_tests[agent.agents.barrier(barrier).number] = FailedTest(barrier.phase, at, mask)
 
     @staticmethod
-    def _contented(agent: WarpAgent, mask: int, state: BarrierState, barrier: Mbarrier, at: int) -> None:
-        """Who asked for a phase and is then content with the one before asked for the wrong parity.
+    def _check_parity(agent: WarpAgent, mask: int, state: BarrierState, barrier: Mbarrier, at: int) -> None:
+        """Report a test of the wrong parity, which failed in this run.
 
-        Nobody goes on by that test here. Where the barrier is one phase behind, as it is when the thread comes early,
-        the same test holds for the phase before, and is no wait at all; in its first phase it cannot be behind.
+        A test of parity P returns true iff the current phase's parity is not P. A warp that tests for the current
+        phase and then proceeds with the previous one did not need the first test. It failed harmlessly here; but while
+        the mbarrier is one phase behind, as for a warp that comes early, the same test returns true for the phase
+        before, and is no wait at all. In its first phase a barrier cannot be behind.
         """
-        phase, first, lanes = agent.refused.pop(state.number, (-1, -1, 0))
-        if phase != barrier.phase or not phase or not lanes & mask:
+        test = agent.failed_tests.pop(state.number, None)
+        if test is None or test.phase != barrier.phase or not test.phase or not test.lanes & mask:
             return
-        grid = barrier.cta.launch
+        grid = agent.launch.grid
         agent.launch.reporter.other(
             RACE,
-            f"{grid.say(first)} in {agent.who} asks for parity {phase & 1} of the {barrier.name}, whose phase {phase} "
-            f"is under way, and {grid.say(at)} is then content with the phase before: where the warp comes before that "
-            "one is complete, the test holds for the phase before it, and what it guards goes on too early",
-            f"the parity that {grid.say(at)} waits for; look at the phase of the pipeline's state and where it starts",
-            who=agent.who,
-            at=first,
+            f"{grid.say(test.at)} in {agent.id} tests parity {test.phase & 1} of the {barrier.name}, whose phase "
+            f"{test.phase} is incomplete, and {grid.say(at)} then accepts the previous phase: if the warp comes before "
+            "that one is complete, the test returns true for the phase before it, and the guarded code runs too early",
+            f"the parity that {grid.say(at)} waits for; check the phase of the pipeline's state and its initial value",
+            warp=agent.id,
+            at=test.at,
         )
 
     # ---- other barriers ------------------------------------------------------------------------------------------
 
     def barrier_arrived(self, w: Warp, mask: int, barrier: Any, at: int) -> None:
-        """A release into the round."""
+        """Release to the round of a named barrier or the cluster barrier."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        round_ = agent.agents.round(barrier)
+        state = agent.agents.round(barrier)
         if agent.launch.relaxed(at):
-            _release_relaxed(agent, round_.arrived)
-            round_.loose = _performed(agent, round_.loose)
+            _release_relaxed(agent, state.arrived)
+            state.performed = _perform(agent, state.performed)
         else:
-            agent.release(round_.arrived)
+            agent.release(state.arrived)
 
     def barrier_completed(self, barrier: Any) -> None:
-        """What was released so far is there for whoever leaves."""
+        """Complete the round."""
         cluster = barrier.cluster if hasattr(barrier, "cluster") else barrier.cta.cluster
         cluster.unit(ClusterAgents).round(barrier).finish()
 
     def barrier_passed(self, w: Warp, mask: int, barrier: Any, at: int) -> None:
-        """An acquire of the round."""
+        """Acquire from the round."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        round_ = agent.agents.round(barrier)
-        agent.acquire(round_.complete)
-        agent.lanes.meet()
-        agent.memory.visits.performed(round_.loose)
+        state = agent.agents.round(barrier)
+        agent.acquire(state.complete)
+        agent.lanes.synchronise()
+        agent.memory.peer_accesses.observe(state.performed)
         if hasattr(barrier, "cluster"):
-            agent.memory.gathered.setdefault(agent.number, agent.epoch())
+            agent.memory.cluster_ticks.setdefault(agent.number, agent.epoch())
 
 
 def _release_relaxed(agent: WarpAgent, clock: Clock) -> None:
-    """A relaxed arrive releases what a fence before it has covered, the initialised barriers, and tcgen05 work."""
-    fenced = agent.thread.fenced.get(CLUSTER)
+    """Release, by a relaxed arrive, what a fence before it covered, the initialised mbarriers, and tcgen05 work."""
+    fenced = agent.fences.fenced.get(CLUSTER)
     if fenced is not None:
-        for number, ticks in fenced.items():
-            if number == agent.clocks.number:
-                clock.join_snapshot(ticks)
-            else:
-                clock.learn({number: ticks})
+        clock.join_snapshot(agent.clocks.number, fenced)
     row = clock.ticks[INITS]
     np.maximum(row, agent.clock.ticks[INITS], out=row)
-    _tensor_work(clock, agent.clock)
+    _pass_tensor_work(agent.clock, clock)
 
 
-def _performed(agent: WarpAgent, loose: Clock | None) -> Clock:
-    """What a relaxed arrive comes after, for those who only need to know that it has been performed."""
-    if loose is None:
-        loose = agent.clocks.clock()
-    loose.join(agent.clock)
+def _perform(agent: WarpAgent, performed: Clock | None) -> Clock:
+    """Add everything before a relaxed arrive to what observers of the arrive know as performed (``cta_exit``)."""
+    if performed is None:
+        performed = agent.clocks.clock()
+    performed.join(agent.clock)
     agent.advance()
-    return loose
+    return performed
 
 
-def _tensor_work(clock: Clock, known: Clock) -> None:
-    """Hand on the tcgen05 work that was put before a synchronisation, which may be relaxed."""
-    rows = clock.ticks[TENSOR : ISSUED + 1]
-    np.maximum(rows, known.ticks[TENSOR : ISSUED + 1], out=rows)
-
-
-def _arrive_known(state: BarrierState, known: Known) -> None:
-    for number, ticks in known.items():
-        if number == state.clocks.number:
-            state.arrived.join_snapshot(ticks)
-        else:
-            state.arrived.learn({number: ticks})
+def _pass_tensor_work(source: Clock, target: Clock) -> None:
+    """Pass on the tcgen05 work before a synchronisation, which may be relaxed."""
+    rows = target.ticks[TENSOR : ISSUED + 1]
+    np.maximum(rows, source.ticks[TENSOR : ISSUED + 1], out=rows)
 
 
 def _fence_tcgen05(agent: WarpAgent, kind: str) -> None:
+    """Execute a tcgen05 fence or wait."""
     if kind.endswith("after_thread_sync"):
-        agent.after_sync()
+        agent.fence_after_sync()
     elif kind.endswith("before_thread_sync"):
-        agent.before_sync()
+        agent.fence_before_sync()
     elif kind.endswith("wait::st"):
         if agent.st >= 0:
-            agent.st_known = agent.st_issued
-            agent.learn(agent.st, agent.st_issued)
+            agent.st_waited = agent.st_issued
+            agent.complete(agent.st, agent.st_issued)
     elif kind.endswith("wait::ld"):
-        agent.ld_known = agent.ld_issued
+        agent.ld_waited = agent.ld_issued
         if agent.ld >= 0:
-            agent.learn(agent.ld, agent.ld_issued)
+            agent.complete(agent.ld, agent.ld_issued)

@@ -1,149 +1,142 @@
 """Flags and counters: memory through which warps order each other.
 
-PTX ISA, "Memory Consistency Model", "Release and Acquire Patterns": a release is a ``.release`` write or a strong write
-after a fence; an acquire is an ``.acquire`` read or a strong read before a fence; they synchronise where the read sees
-the write, or a later one of the same chain of atomics, and where both scopes include both threads. What runs here is
-sequentially consistent, so a read sees what was written last.
+PTX ISA, "Memory Consistency Model", "Release and Acquire Patterns": a release is a ``.release`` write, or a strong
+write after a fence; an acquire is an ``.acquire`` read, or a strong read before a fence. They synchronise if the read
+observes the write, or a later one of the same chain of atomics, and if both scopes include both threads. The simulation
+is sequentially consistent, so that a read observes the last write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import NamedTuple
 
 import numpy as np
 
-from pytest_nvfp4.sim.races.access import Who
-from pytest_nvfp4.sim.races.clocks import ISSUED, SC, TENSOR, Agent, Ticks, joined
+from pytest_nvfp4.sim.races.clocks import ISSUED, SC, TENSOR, Agent, Snapshot, joined
+from pytest_nvfp4.sim.races.names import WarpId
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, GPU, Order
 
-__all__ = ["Known", "SyncVariables", "Thread", "known_by", "learn"]
+__all__ = ["FenceState", "SyncVariables"]
 
-Known = dict[int, Ticks]
-"""By cluster, what is known of its agents."""
-_Key = tuple[int, tuple[int, int, int] | None, int]
-"""Scope of a release, CTA and cluster of who made it."""
 _SEPARATE = 64
-"""Releasing CTAs of one variable that are kept apart; of the others only GPU-wide readers see what they released."""
+"""Releasing CTAs of one variable that have entries of their own. Those beyond share one of GPU scope, so that only
+GPU-wide acquires observe them."""
 
 
-def known_by(agent: Agent) -> Known:
-    """All that an agent knows now."""
-    clock = agent.clock
-    known = {agent.clocks.number: clock.ticks.copy()}
-    if clock.foreign:
-        known.update(clock.foreign)
-    return known
+class _Release(NamedTuple):
+    """Scope of a release, and the CTA and cluster of the warp that executed it."""
+
+    scope: int
+    cta: tuple[int, int, int] | None
+    cluster: int
 
 
-def learn(agent: Agent, known: Known) -> None:
-    """An agent knows this from now on."""
-    mine = agent.clocks.number
-    for number, ticks in known.items():
-        if number == mine:
-            agent.clock.join_snapshot(ticks)
-        else:
-            agent.clock.learn({number: ticks})
-    agent.version += 1
+class _PendingAcquire(NamedTuple):
+    """What a strong read observed, and the scope that a fence needs to acquire it."""
+
+    scope: int
+    snapshot: Snapshot
 
 
-class Thread:
+class FenceState:
     """What a warp's fences and strong reads have left open.
 
     Attributes:
-        fenced: By scope, what the warp knew at its last fence of at least that scope.
-        seen: What strong reads saw that no fence has acquired yet: the scope that is needed, and what.
+        fenced: By scope, the warp's clock at its last fence of at least that scope.
+        pending: What strong reads observed and no fence has acquired yet, by identity of the snapshot.
     """
 
-    __slots__ = ("fenced", "seen")
+    __slots__ = ("fenced", "pending")
 
     def __init__(self) -> None:
-        self.fenced: dict[int, Known] = {}
-        self.seen: dict[int, tuple[int, Known]] = {}
+        self.fenced: dict[int, Snapshot] = {}
+        self.pending: dict[int, _PendingAcquire] = {}
+
+    def observe(self, scope: int, snapshot: Snapshot) -> None:
+        """Record what a strong read observed, for a later fence of at least this scope."""
+        self.pending[id(snapshot)] = _PendingAcquire(scope, snapshot)
 
     def fence(self, agent: Agent, scope: int) -> None:
-        """A fence: acquires what was read before, releases to what is written after."""
-        for needed, known in self.seen.values():
-            if needed <= scope:
-                learn(agent, known)
-        self.seen.clear()
-        now = known_by(agent)
+        """Execute a fence: acquire for the reads before it, release for the writes after it."""
+        for pending in self.pending.values():
+            if pending.scope <= scope:
+                agent.acquire_snapshot(pending.snapshot)
+        self.pending.clear()
+        now = agent.snapshot()
         for each in range(scope + 1):
             self.fenced[each] = now
         agent.advance()
 
 
 class SyncVariables:
-    """The variables of a launch, by address."""
+    """The synchronisation variables of a launch, by address."""
 
     def __init__(self) -> None:
-        self._variables: dict[Hashable, dict[_Key, Known]] = {}
+        self._variables: dict[Hashable, dict[_Release, Snapshot]] = {}
 
-    def access(self, address: Hashable, agent: Agent, thread: Thread, who: Who, order: Order, *, write: bool) -> None:
-        """A strong access to an address; an atomic reads and writes."""
+    def access(
+        self, address: Hashable, agent: Agent, fences: FenceState, warp: WarpId, order: Order, *, write: bool
+    ) -> None:
+        """Execute a strong access to an address; an atomic reads and writes."""
         if order.updates or not write:
-            self._read(address, agent, thread, who, order)
+            self._read(address, agent, fences, warp, order)
         if write:
-            self._write(address, agent, thread, who, order)
+            self._write(address, agent, fences, warp, order)
 
-    def overwritten(self, address: Hashable) -> None:
-        """A weak write: what was released to the address is gone."""
-        self._variables.pop(address, None)
-
-    def __bool__(self) -> bool:
-        return bool(self._variables)
-
-    def _read(self, address: Hashable, agent: Agent, thread: Thread, who: Who, order: Order) -> None:
-        for (scope, cta, cluster), known in self._variables.get(address, {}).items():
-            needed = CTA if cta == who.cta else CLUSTER if cluster == who.cluster else GPU
-            if needed > scope or needed > order.scope:
+    def _read(self, address: Hashable, agent: Agent, fences: FenceState, warp: WarpId, order: Order) -> None:
+        for release, snapshot in self._variables.get(address, {}).items():
+            # Each scope must include the other thread (PTX ISA, "Scope" and "Moral strength").
+            needed = CTA if release.cta == warp.cta else CLUSTER if release.cluster == warp.cluster else GPU
+            if needed > release.scope or needed > order.scope:
                 continue
             if order.acquires:
-                learn(agent, known)
+                agent.acquire_snapshot(snapshot)
             else:
-                thread.seen[id(known)] = (needed, known)
-                learn(agent, _passing(known))
+                fences.observe(needed, snapshot)
+                agent.acquire_snapshot(_relaxed_part(snapshot))
 
-    def _write(self, address: Hashable, agent: Agent, thread: Thread, who: Who, order: Order) -> None:
+    def _write(self, address: Hashable, agent: Agent, fences: FenceState, warp: WarpId, order: Order) -> None:
         entries = self._variables.setdefault(address, {})
         if not order.updates:
             entries.clear()
-        released: dict[int, Known] = {}
+        released: dict[int, Snapshot] = {}
         if order.releases:
-            released[order.scope] = known_by(agent)
+            released[order.scope] = agent.snapshot()
             agent.advance()
         else:
-            for scope, known in thread.fenced.items():
-                if scope <= order.scope and (scope == order.scope or scope + 1 not in thread.fenced):
-                    released[scope] = known
-        passing = {} if order.releases else _passing(known_by(agent), covered=order.scope == GPU)
-        if passing:
-            released[order.scope] = _join(passing, released.get(order.scope, {}))
-        for scope, known in released.items():
-            key: _Key = (scope, who.cta, who.cluster)
+            for scope, snapshot in fences.fenced.items():
+                if scope <= order.scope and (scope == order.scope or scope + 1 not in fences.fenced):
+                    released[scope] = snapshot
+        relaxed = {} if order.releases else _relaxed_part(agent.snapshot(), covered=order.scope == GPU)
+        if relaxed:
+            released[order.scope] = _join(relaxed, released.get(order.scope, {}))
+        for scope, snapshot in released.items():
+            release = _Release(scope, warp.cta, warp.cluster)
             if scope == GPU and len(entries) > _SEPARATE:
-                key = (GPU, None, -1)
-            kept = entries.get(key)
-            entries[key] = known if kept is None else _join(kept, known)
+                release = _Release(GPU, None, -1)
+            earlier = entries.get(release)
+            entries[release] = snapshot if earlier is None else _join(earlier, snapshot)
 
 
-def _passing(known: Known, *, covered: bool = True) -> Known:
-    """What of it passes a relaxed access, as that alone.
+def _relaxed_part(snapshot: Snapshot, *, covered: bool = True) -> Snapshot:
+    """Return the part of a snapshot that a relaxed access passes on.
 
-    That is what a ``fence.sc`` has covered, which becomes known behind another ``fence.sc``, and the tcgen05 work that
-    was put before a synchronisation, for which such an access is one (``tensor_order``).
+    This is what a ``fence.sc`` has covered (if ``covered``), which takes effect behind another ``fence.sc``, and the
+    tcgen05 work ordered before a synchronisation of threads, for which a relaxed access is enough (``tensor_order``).
     """
     rows = slice(TENSOR, (SC if covered else ISSUED) + 1)
-    result: Known = {}
-    for number, ticks in known.items():
+    result: Snapshot = {}
+    for number, ticks in snapshot.items():
         if ticks[rows].any():
             result[number] = only = np.zeros_like(ticks)
             only[rows] = ticks[rows]
     return result
 
 
-def _join(one: Known, other: Known) -> Known:
-    result = dict(one)
-    for number, ticks in other.items():
+def _join(first: Snapshot, second: Snapshot) -> Snapshot:
+    result = dict(first)
+    for number, ticks in second.items():
         mine = result.get(number)
         result[number] = ticks if mine is None else joined(mine, ticks)
     return result

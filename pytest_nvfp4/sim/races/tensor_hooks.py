@@ -1,19 +1,23 @@
-"""The part of the detector that hears of the tensor core and of wgmma."""
+"""The detector's hooks for the tensor core and for ``wgmma``.
+
+The operations of a tcgen05 pipe are one agent: PTX ISA, "tcgen05 memory consistency model", pipelined instructions.
+Their operands in shared memory are read through the async proxy. ``tensor_order`` has the rules of tensor memory.
+"""
 
 # ruff: noqa: ARG002 - the signatures are those of sim.monitor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_nvfp4.sim.races.access import ASYNC, Access
-from pytest_nvfp4.sim.races.agents import WarpAgent
-from pytest_nvfp4.sim.races.clocks import Agent
-from pytest_nvfp4.sim.races.launch import CtaMemory, LaunchRaces, Parts
-from pytest_nvfp4.sim.races.sync_variables import Known
-from pytest_nvfp4.sim.races.tensor_order import TensorUse
+from pytest_nvfp4.sim.races.access import ASYNC, Access, TensorUse, make_access
+from pytest_nvfp4.sim.races.agents import CtaMemory, WarpAgent
+from pytest_nvfp4.sim.races.clocks import Agent, Epoch, Snapshot
+from pytest_nvfp4.sim.races.hooks import Hooks, box_footprint, units_footprint
+from pytest_nvfp4.sim.races.launch import LaunchRaces, TensorParts
+from pytest_nvfp4.sim.races.names import AgentInfo, AgentKind
 from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
 
 if TYPE_CHECKING:
@@ -23,13 +27,12 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.wgmma.operation import Operation
     from pytest_nvfp4.sim.wgmma.unit import Warpgroup
 
-from pytest_nvfp4.sim.races.hooks import Hooks, box_footprint, make, units_footprint
 
 __all__ = ["TensorHooks"]
 
 
 class TensorHooks(Hooks):
-    """The part of the detector that hears of the tensor core and of wgmma."""
+    """The detector's hooks for the tensor core and for ``wgmma``."""
 
     # ---- the tensor core -----------------------------------------------------------------------------------------
 
@@ -60,27 +63,30 @@ class TensorHooks(Hooks):
         else:
             agent.advance()
         launch = agent.launch
-        number, tick, who = pipe.number, pipe.tick, agent.who
-        # The accumulator matters only to what official kernels leave out.
+        number, tick, warp = pipe.number, pipe.tick, agent.id
+        # The accumulator decides only about warnings.
         touches = touched[0][1] if self.warnings else None
         use = agent.uses.get(touches or at) or self._use_of(agent, at, touches)
-        tensor = make((number, tick, 0, at, who, None, use))
+        tensor = make_access((number, tick, 0, at, warp, None, use))
         ticks = pipe.clock.ticks
-        known = launch.touches
-        for cta, one in touched:
+        known = launch.tensor_parts
+        for cta, operands in touched:
             memory = cta.units.get(CtaMemory) or cta.unit(CtaMemory)
-            shared, reads, writes = known.get(one) or _parts_of(launch, one)
+            shared, reads, writes = known.get(operands) or _parts_of(launch, operands)
             if shared:
-                memory.shared.read(shared, make((number, tick, ASYNC, at, who, None, None)), ticks)
+                memory.shared.read(shared, make_access((number, tick, ASYNC, at, warp, None, None)), ticks)
             if reads:
                 memory.tmem.read(reads, tensor, ticks)
             if writes:
                 memory.tmem.write(writes, tensor, ticks)
             if cta is not w.cta:
-                memory.visits.last[number] = tensor
+                memory.peer_accesses.last[number] = tensor
 
     def tensor_committed(self, w: Warp, at: int, queue: object, barriers: tuple[Mbarrier, ...]) -> None:
-        """The barriers will know all that the pipe has been given."""
+        """Record what the arrives of a ``tcgen05.commit`` will release: everything issued to the pipe before.
+
+        PTX ISA, "tcgen05.commit": the arrive has an implicit ``fence::before_thread_sync``.
+        """
         agent = w.units.get(WarpAgent) or self._warp(w)
         agents = agent.agents
         pipe = self._pipe(agent, queue, w)
@@ -88,45 +94,45 @@ class TensorHooks(Hooks):
         if pipe.joined != now:
             pipe.clock.join(agent.clock)
             pipe.joined = now
-        known: Known = {agents.clocks.number: pipe.clock.ticks.copy()}
+        snapshot: Snapshot = {agents.clocks.number: pipe.clock.ticks.copy()}
         for barrier in barriers:
             state = agents.barrier(barrier)
             self._use_beside(agent, state, barrier, at)
-            state.commits.append(known)
+            state.commits.append(snapshot)
             if barrier.cta is not w.cta:
-                visit = Access(pipe.number, pipe.tick, 0, at, agent.who)
-                self._memory(barrier.cta).visits.last[pipe.number] = visit
+                arrive = Access(pipe.number, pipe.tick, 0, at, agent.id)
+                self._memory(barrier.cta).peer_accesses.last[pipe.number] = arrive
         pipe.next_tick()
         agent.advance()
 
     def tmem_accessed(self, w: Warp, at: int, boxes: tuple[TmemBox, ...], write: bool) -> None:
-        """``tcgen05.ld`` and ``tcgen05.st``."""
+        """Check and record a ``tcgen05.ld`` or ``tcgen05.st``."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         shadow = agent.memory.tmem
         ticks = agent.clock.ticks
         if write:
             if agent.st < 0:
-                agent.st = agent.clocks.agent(_lagging("tmem-store", agent))
+                agent.st = _add_agent(agent, "tmem-store", "tcgen05.st")
                 ticks = agent.clock.ticks
             agent.st_issued += 1
-            access = Access(agent.st, agent.st_issued, 0, at, agent.who, None, self._use_of(agent, at))
-            if agent.st_known < agent.st_issued - 1:
-                # Stores of one warp to the same place follow each other.
+            access = Access(agent.st, agent.st_issued, 0, at, agent.id, None, self._use_of(agent, at))
+            if agent.st_waited < agent.st_issued - 1:
+                # Stores of one warp to the same place count as ordered here; `tensor_order` warns of them.
                 ticks = ticks.copy()
                 ticks[:, agent.st] = agent.st_issued
         else:
             use = self._use_of(agent, at)
             if self.warnings:
                 if agent.ld < 0:
-                    agent.ld = agent.clocks.agent(_lagging("tmem-load", agent))
+                    agent.ld = _add_agent(agent, "tmem-load", "tcgen05.ld")
                     ticks = agent.clock.ticks
                 agent.ld_issued += 1
-                launch.loaded(agent.who, at)
-                use = use._replace(lag=(agent.ld, agent.ld_issued))
-            access = Access(agent.number, agent.epoch(), 0, at, agent.who, None, use)
-            if agent.st_known < agent.st_issued:
-                # So do its loads and its stores, in NVIDIA's kernels.
+                launch.check_early_use(agent.id, at)
+                use = use._replace(load=Epoch(agent.ld, agent.ld_issued))
+            access = Access(agent.number, agent.epoch(), 0, at, agent.id, None, use)
+            if agent.st_waited < agent.st_issued:
+                # The same for its stores and loads: NVIDIA's kernels omit the wait::st between them.
                 ticks = ticks.copy()
                 ticks[:, agent.st] = agent.st_issued
         loaded = 0
@@ -136,26 +142,22 @@ class TensorHooks(Hooks):
                 shadow.write(parts, access, ticks)
             else:
                 shadow.read(parts, access, ticks)
-                if agent.st_known < agent.st_issued:
+                if agent.st_waited < agent.st_issued:
                     stored = [old.tick for part in parts if (old := shadow.writes[part]) and old.agent == agent.st]
                     loaded = max(loaded, *stored, 0)
         if loaded:
-            agent.learn(agent.st, loaded)  # what a load of the warp has seen is stored
+            agent.complete(agent.st, loaded)  # a value that a load of the warp has read is stored
 
     def tmem_allocated(self, w: Warp, at: int, column: int, count: int) -> None:
-        """The columns have no history."""
+        """Clear the history of allocated columns."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        launch = agent.launch
-        box = TmemBox(column, count, 0, 128)
-        agent.memory.tmem.forget((launch.tmem.find(box) or box_footprint(launch, box)).parts)
+        agent.memory.tmem.forget(box_footprint(agent.launch, TmemBox(column, count, 0, 128)).parts)
 
     def tmem_freed(self, w: Warp, at: int, column: int, count: int) -> None:
-        """All use of the columns must have ended."""
+        """Check that all use of freed columns has ended, and clear their history."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        launch = agent.launch
-        box = TmemBox(column, count, 0, 128)
-        access = Access(agent.number, agent.epoch(), 0, at, agent.who, None, self._use_of(agent, at))
-        parts = (launch.tmem.find(box) or box_footprint(launch, box)).parts
+        access = Access(agent.number, agent.epoch(), 0, at, agent.id, None, self._use_of(agent, at))
+        parts = box_footprint(agent.launch, TmemBox(column, count, 0, 128)).parts
         shadow = agent.memory.tmem
         shadow.write(parts, access, agent.clock.ticks)
         shadow.forget(parts)
@@ -163,53 +165,53 @@ class TensorHooks(Hooks):
     # ---- wgmma ---------------------------------------------------------------------------------------------------
 
     def wgmma_fenced(self, w: Warp) -> None:
-        """Orders registers only."""
+        """Do nothing: ``wgmma.fence`` orders registers and accesses of the issuing threads, which are in order here."""
 
     def wgmma_issued(self, w: Warp, group: Warpgroup, operation: Operation, at: int) -> None:
-        """The operation reads once the last of the four warps has issued it.
+        """Check and record the reads of an operation when the last of the four warps has issued it.
 
-        Each warp multiplies rows of A of its own with all of B (PTX ISA, "Asynchronous wgmma"), and nothing but a
-        barrier orders one warp behind another: B must be known to all four, A to one of them.
+        Each warp multiplies its own rows of A with all of B (PTX ISA, "Asynchronous wgmma"), and only a barrier orders
+        one warp behind another: all four warps must be ordered behind the writes of B, and one behind those of A. So
+        the clocks are joined for A, and intersected for B.
         """
         agent = w.units.get(WarpAgent) or self._warp(w)
         agents = agent.agents
-        number = agents.warpgroup(group, agent.who)
+        number = agents.warpgroup(group, agent.id)
         if operation.arrived != 0xF:
             return
         clocks = [self._warp(other).clock.ticks for other in w.cta.warps[group.first : group.first + 4]]
-        access = Access(number, operation.number + 1, ASYNC, at, agent.who)
-        launch = agent.launch
-        memory = agent.memory
-        for units, known in ((operation.a_units, np.maximum), (operation.b_units, np.minimum)):
+        access = Access(number, operation.number + 1, ASYNC, at, agent.id)
+        shared = agent.memory.shared
+        for units, combine in ((operation.a_units, np.maximum), (operation.b_units, np.minimum)):
             if units is not None:
-                memory.shared.read(units_footprint(launch, units).parts, access, known.reduce(clocks))
+                shared.read(units_footprint(agent.launch, units).parts, access, combine.reduce(clocks))
 
     def wgmma_waited(self, w: Warp, group: Warpgroup, done: int) -> None:
-        """Operations are complete for a warp."""
+        """Order complete operations before what follows in a warp."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        agent.learn(agent.agents.warpgroup(group, agent.who), done)
+        agent.complete(agent.agents.warpgroup(group, agent.id), done)
 
 
-def _lagging(kind: str, agent: WarpAgent) -> Any:
-    from pytest_nvfp4.sim.races.agents import Owner
+def _add_agent(agent: WarpAgent, kind: AgentKind, opcode: str) -> int:
+    """Add the agent of a warp's asynchronous loads or stores."""
+    return agent.clocks.agent(AgentInfo(kind, f"{opcode} of {agent.id}", agent.id))
 
-    return Owner(kind, f"{'tcgen05.st' if kind == 'tmem-store' else 'tcgen05.ld'} of {agent.who}", agent.who)
 
-
-def _parts_of(launch: LaunchRaces, touches: PipeAccesses) -> Parts:
-    """What an operation of the tensor core touches, in parts: kept with the launch."""
+def _parts_of(launch: LaunchRaces, touches: PipeAccesses) -> TensorParts:
+    """Return the parts that an operation of the tensor core touches, and cache them with the launch."""
     shared = units_footprint(launch, touches.shared).parts if touches.shared.size else []
-    # Of what it also writes, the write looks at more.
+    # Boxes that are also written (accumulators) are left out: the check of a write includes that of a read.
     reads = tuple([box for box in touches.reads if box not in touches.writes])
-    found = shared, _together(launch, reads), _together(launch, touches.writes)
+    parts = TensorParts(shared, _union(launch, reads), _union(launch, touches.writes))
+    # Beyond the capacity of the divisions, footprints do not follow later splits.
     if not launch.shared.full and not launch.tmem.full:
-        launch.touches[touches] = found
-    return found
+        launch.tensor_parts[touches] = parts
+    return parts
 
 
-def _together(launch: LaunchRaces, boxes: tuple[TmemBox, ...]) -> Sequence[int]:
-    """The parts of several rectangles of TMEM."""
-    footprints = [launch.tmem.find(box) or box_footprint(launch, box) for box in boxes]
+def _union(launch: LaunchRaces, boxes: tuple[TmemBox, ...]) -> Sequence[int]:
+    """Return the parts of several rectangles of TMEM."""
+    footprints = [box_footprint(launch, box) for box in boxes]
     if len(footprints) < 2:
         return footprints[0].parts if footprints else []
     return (launch.tmem.find(boxes) or launch.tmem.union(boxes, footprints)).parts

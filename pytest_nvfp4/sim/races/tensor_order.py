@@ -1,14 +1,14 @@
-"""What the order of two accesses to tensor memory rests on, and what of it a kernel leaves out.
+"""The order of two accesses to tensor memory, and the instructions for it that a kernel omits.
 
-PTX ISA, "Memory Consistency Model for 5th generation of TensorCore operations", as it is read here. ``mma``, ``cp``,
-``shift``, ``ld`` and ``st`` are asynchronous: not even those of one thread follow each other, but for the *pipelined*
-pairs (``mma`` to ``mma`` with the same accumulator, shape and kind; ``cp`` to ``mma``). ``alloc``, ``dealloc``,
-``commit``, ``wait`` and ``fence`` are synchronous. Work of ``mma`` and ``cp`` is known to be complete by a ``commit``
-to an mbarrier that was waited for, which needs no ``fence::before_thread_sync``; work of ``ld`` and ``st`` by
-``wait::ld`` and ``wait::st`` in the thread that issued it. A barrier, arrive or flag orders asynchronous tcgen05
+PTX ISA, "Memory Consistency Model for 5th generation of TensorCore operations", as interpreted here. ``mma``, ``cp``,
+``shift``, ``ld`` and ``st`` are asynchronous: even those of one thread are unordered, except for the *pipelined
+instruction pairs* (``mma`` to ``mma`` with the same accumulator, shape and kind; ``cp`` to ``mma``). ``alloc``,
+``dealloc``, ``commit``, ``wait`` and ``fence`` are synchronous. A wait for an mbarrier that a ``commit`` arrives at
+shows that the work of ``mma`` and ``cp`` is complete, without ``fence::before_thread_sync``; ``wait::ld`` and
+``wait::st`` in the issuing thread show it of ``ld`` and ``st``. A barrier, arrive or flag orders asynchronous tcgen05
 work of two threads only with ``fence::before_thread_sync`` before it in the first and ``fence::after_thread_sync``
-behind it in the second; also the thread that waits for its own commit needs the latter. With both fences a
-``.relaxed`` arrive and wait are enough, as in the ISA's own examples ("Canonical synchronization patterns").
+behind it in the second; a thread that waits for its own commit needs the latter too. With both fences, a ``.relaxed``
+arrive and wait are enough, as in the ISA's own examples ("Canonical synchronization patterns").
 
 Two accesses of which one writes; "sync" is any order of the threads (a barrier, an mbarrier, a flag):
 
@@ -32,35 +32,30 @@ st             other warp  dealloc                             sync, wait::st   
 tcgen05.ld     same warp   use of a register that it loads     --                        wait::ld
 =============  ==========  ==================================  ========================  ==============================
 
-What is an error and what a warning: the ISA wants all of it, except for the last line, where it respects the true
-register dependency. In the last column is what NVIDIA's kernels leave out without harm known: fences around mbarriers
-and barriers, ``wait::ld``, the wait between the MMAs that read scale factors and the ``cp`` that replaces them, and
-``wait::st`` between a store and a load of one warp (which transpose through tensor memory); what the load has seen is
-stored, then, also for what others do after it.
+Errors and warnings: the ISA requires all of it, except in the last line, where it respects the true register
+dependency. The last column has what NVIDIA's kernels omit without known harm: fences around mbarriers and barriers,
+``wait::ld``, the wait between the MMAs that read scale factors and the ``cp`` that replaces them, and ``wait::st``
+between a store and a load of one warp (in transposes through tensor memory). A value that such a load has read counts
+as stored, also for accesses ordered behind the load.
 
-Left to others: operands in shared memory are ordered by the ordinary means (mbarriers, proxy fences). ``alloc`` begins
-the history of its columns; that its address must be ordered before its use is seen in shared memory. A warp is one
-agent: what one of its lanes does is ordered with the others'. Two warps that give work to one pipe with no order at all
-between them are told of as if the fences were what is missing, and so as a warning only.
+Checked elsewhere: operands in shared memory, by the ordinary rules (mbarriers, proxy fences). ``alloc`` begins the
+history of its columns; the order of its address before its use is checked in shared memory. A warp is one agent, so the
+accesses of its lanes are ordered. Two warps that issue to one pipe with no order at all between them are reported as if
+only the fences were missing, and so as a warning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pytest_nvfp4.sim.races.access import Access
-from pytest_nvfp4.sim.races.clocks import BEFORE, ISSUED, TENSOR, Ticks
-from pytest_nvfp4.sim.races.shadow import Shadow
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.races.agents import WarpAgent
+from pytest_nvfp4.sim.races.access import Access, TensorUse
+from pytest_nvfp4.sim.races.clocks import BEFORE, ISSUED, TENSOR, Clocks, TickRow, Ticks
+from pytest_nvfp4.sim.races.partition import Partition
+from pytest_nvfp4.sim.races.shadow import Conflict, Shadow
 
 __all__ = [
-    "AFTER", "BEFORE_SYNC", "COMMIT", "WAIT_LD", "WAIT_ST", "TensorShadow", "TensorUse", "missing", "ordered_by_fences",
+    "AFTER", "BEFORE_SYNC", "COMMIT", "WAIT_LD", "WAIT_ST", "Omissions", "TensorShadow", "missing_between",
+    "ordered_by_fences",
 ]  # fmt: skip
 
 COMMIT = "a wait for a tcgen05.commit"
@@ -71,29 +66,9 @@ AFTER = "tcgen05.fence::after_thread_sync"
 
 _PIPE = frozenset({"mma", "cp"})
 
-Omission = Callable[["TensorShadow", int, Access, bool, Access, bool, tuple[str, ...]], None]
-"""Told of what is missing: the shadow, the part, the earlier access and whether it writes, the later one and whether
-it writes, and the instructions that are missing."""
 
-
-class TensorUse(NamedTuple):
-    """How an instruction uses tensor memory.
-
-    Attributes:
-        kind: ``mma``, ``cp``, ``ld``, ``st`` or ``dealloc``.
-        issuer: The warp.
-        lag: Of an ``ld``: the agent of its warp's loads and the number of this one.
-        accumulator: Of an ``mma``: what is the same in MMAs that follow each other.
-    """
-
-    kind: str
-    issuer: WarpAgent
-    lag: tuple[int, int] | None = None
-    accumulator: object = None
-
-
-def missing(old: Access, new: Access, *, old_writes: bool, new_writes: bool) -> tuple[str, ...]:
-    """What the table's last column wants between two accesses that are ordered otherwise, and that is not there."""
+def missing_between(old: Access, new: Access, *, old_writes: bool, new_writes: bool) -> tuple[str, ...]:
+    """Return the instructions of the table's last column that are missing between two otherwise ordered accesses."""
     first, second = old.use, new.use
     if first is None or second is None:
         return ()
@@ -110,22 +85,23 @@ def missing(old: Access, new: Access, *, old_writes: bool, new_writes: bool) -> 
         if max(ticks[BEFORE, old.agent], ticks[TENSOR, old.agent]) < old.tick:
             return (COMMIT,)
         return () if _holds(issuer.seen, old.agent, old.tick) else (AFTER,)
-    found: list[str] = []
-    if first.lag is not None and max(ticks[BEFORE, first.lag[0]], ticks[TENSOR, first.lag[0]]) < first.lag[1]:
-        found.append(WAIT_LD)
+    missing: list[str] = []
+    load = first.load
+    if load is not None and max(ticks[BEFORE, load.agent], ticks[TENSOR, load.agent]) < load.tick:
+        missing.append(WAIT_LD)
     if same and not piped:
         if first.kind == "st" and ticks[BEFORE, old.agent] < old.tick:
-            found.append(WAIT_ST)
-        return tuple(found)
+            missing.append(WAIT_ST)
+        return tuple(missing)
     if ticks[TENSOR, old.agent] < old.tick:
-        found.append(BEFORE_SYNC)
+        missing.append(BEFORE_SYNC)
     if second.kind != "dealloc" and not _holds(issuer.seen, old.agent, old.tick):
-        found.append(AFTER)
-    return tuple(found)
+        missing.append(AFTER)
+    return tuple(missing)
 
 
 def ordered_by_fences(old: Access, new: Access) -> bool:
-    """Whether tcgen05 fences order two accesses to tensor memory around a barrier that is relaxed, as in the ISA."""
+    """Return whether tcgen05 fences around a relaxed barrier order two accesses to tensor memory."""
     if new.use is None:
         return False
     if new.use.kind == "dealloc":
@@ -134,33 +110,44 @@ def ordered_by_fences(old: Access, new: Access) -> bool:
 
 
 def _pipelined(first: TensorUse, second: TensorUse, *, writes: bool) -> bool:
-    """Whether two operations of a pipe are executed in the order of their issue."""
+    """Return whether two operations of a pipe are a pipelined instruction pair, executed in the order of issue."""
     if second.kind != "mma":
         return False
     return first.kind == "cp" or (writes and first.accumulator == second.accumulator)
 
 
-def _holds(row: NDArray[np.int64] | None, agent: int, tick: int) -> bool:
-    """Whether what a warp had seen at its last fence has an agent's tick."""
+def _holds(row: TickRow | None, agent: int, tick: int) -> bool:
+    """Return whether a row of a clock, which may be from a time with fewer agents, has an agent's tick."""
     return row is not None and agent < row.size and bool(row[agent] >= tick)
 
 
-class TensorShadow(Shadow):
-    """The shadow of a tensor memory in which also fences and waits are judged.
+class Omissions:
+    """Pairs of instructions of a launch that were reported for what is missing between them.
 
-    ``omission`` is told of what is missing between accesses that are ordered otherwise.
+    Attributes:
+        pairs: The two instructions, and what is missing.
+        commits: Those that lack only a commit: every step of a main loop repeats them.
     """
 
-    __slots__ = ("commits", "omission", "told")
+    def __init__(self) -> None:
+        self.pairs: set[tuple[int, int, tuple[str, ...]]] = set()
+        self.commits: set[tuple[int, int]] = set()
 
-    omission: Omission
-    told: set[tuple[int, int, tuple[str, ...]]]
-    """What was told of, by the two instructions."""
-    commits: set[tuple[int, int]]
-    """Those of them between which a commit is missing: the same pairs come again with every step of a main loop."""
+
+class TensorShadow(Shadow):
+    """The history of a tensor memory, in which missing fences and waits are reported too."""
+
+    __slots__ = ("reported",)
+
+    def __init__(
+        self, partition: Partition, report: Callable[[Conflict], None], *, clocks: Clocks, name: str,
+        reported: Omissions,
+    ) -> None:  # fmt: skip
+        super().__init__(partition, report, clocks=clocks, name=name, in_order=True)
+        self.reported = reported
 
     def read(self, parts: Sequence[int], access: Access, ticks: Ticks) -> None:
-        """Judge, check and note a read."""
+        """Check and record a read."""
         if len(self.writes) != len(self.partition.parents):
             self._follow()
         writes = self.writes
@@ -171,49 +158,51 @@ class TensorShadow(Shadow):
             if old is None:
                 continue
             first = old[6]
-            # In the main loop of every kernel: nothing to judge.
+            # Fast path: the pipelined pair in the main loop of every kernel.
             if first.issuer is issuer and first.kind == "cp" and use.kind == "mma":  # type: ignore[union-attr]
                 continue
             if ticks[BEFORE, old[0]] >= old[1] or ordered_by_fences(old, access):
-                self._judge(part, old, access, old_writes=True, new_writes=False)
+                self._check_missing(part, old, access, ticks, old_writes=True, new_writes=False)
         super().read(parts, access, ticks)
 
     def write(self, parts: Sequence[int], access: Access, ticks: Ticks) -> None:
-        """Judge, check and note a write."""
+        """Check and record a write."""
         if len(self.writes) != len(self.partition.parents):
             self._follow()
         before = ticks[BEFORE]
         use = access[6]
-        reads, commits, at = self.reads, self.commits, access[3]
+        reads, commits, at = self.reads, self.reported.commits, access[3]
         for part in parts:
             known = reads[part]
             if known is not None and known.__class__ is not dict and (known[3], at) in commits:
                 continue
-            told = False
+            lacking = False
             if known is not None:
-                several = known.values() if isinstance(known, dict) else (known,)
-                for old in several:
+                for old in known.values() if isinstance(known, dict) else (known,):
                     if before[old[0]] >= old[1] or ordered_by_fences(old, access):
-                        told = self._judge(part, old, access, old_writes=False, new_writes=True) or told
+                        lacking |= self._check_missing(part, old, access, ticks, old_writes=False, new_writes=True)
             last = self.writes[part]
-            # Who did not wait for the readers of a value did not wait for its writer either.
-            if last is None or told:
+            # A write that lacks the order behind a value's readers lacks it behind its writer too.
+            if last is None or lacking:
                 continue
             first = last[6]
             if first.issuer is use.issuer and first.kind == "mma" and first.accumulator == use.accumulator:  # type: ignore[union-attr]
                 continue
             if before[last[0]] >= last[1] or ordered_by_fences(last, access):
-                self._judge(part, last, access, old_writes=True, new_writes=True)
+                self._check_missing(part, last, access, ticks, old_writes=True, new_writes=True)
         super().write(parts, access, ticks)
 
-    def _judge(self, part: int, old: Access, new: Access, *, old_writes: bool, new_writes: bool) -> bool:
-        wanted = missing(old, new, old_writes=old_writes, new_writes=new_writes)
-        if not wanted:
+    def _check_missing(
+        self, part: int, old: Access, new: Access, ticks: Ticks, *, old_writes: bool, new_writes: bool
+    ) -> bool:
+        """Report the instructions that are missing between two ordered accesses, and return whether there are any."""
+        missing = missing_between(old, new, old_writes=old_writes, new_writes=new_writes)
+        if not missing:
             return False
-        key = (old.at, new.at, wanted)
-        if key not in self.told:
-            self.told.add(key)
-            if wanted == (COMMIT,):
-                self.commits.add(key[:2])
-            self.omission(self, part, old, old_writes, new, new_writes, wanted)
+        key = (old.at, new.at, missing)
+        if key not in self.reported.pairs:
+            self.reported.pairs.add(key)
+            if missing == (COMMIT,):
+                self.reported.commits.add((old.at, new.at))
+            self.report(Conflict(self, part, old, old_writes, new, new_writes, ticks, missing=missing))
         return True

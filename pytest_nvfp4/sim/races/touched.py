@@ -1,9 +1,9 @@
-"""Which bytes of device memory a piece of work touches, and how: to compare work on different streams, byte by byte."""
+"""The bytes of device memory that a piece of work touches, to compare work on different streams byte by byte."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,53 +14,69 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
 
 __all__ = [
-    "READ", "STRONG_READ", "STRONG_WRITE", "WRITE", "ExtentTouched", "RegionTouched", "Touched", "conflict", "covers",
-    "speak",
+    "READ", "STRONG_READ", "STRONG_WRITE", "WRITE", "TouchedBytes", "TouchedExtent", "TouchedRegion", "TouchedUnits",
+    "conflict", "covers", "synchronises",
 ]  # fmt: skip
 
 READ, STRONG_READ, WRITE, STRONG_WRITE = 1, 2, 4, 8
-"""How a byte is touched: atomics and ordered accesses of two launches are no race, whoever comes first."""
+"""Flags for how a byte is touched. Atomics and ordered accesses (strong ones) of two launches never race."""
 
 Kinds = NDArray[np.uint8]
 
 
-class Touched(Protocol):
-    """Bytes from ``low`` up to ``high``, which may have holes; ``kinds`` is all that is done to any of them."""
+class TouchedUnits(NamedTuple):
+    """How a launch touches a region.
+
+    Attributes:
+        start: Address of the region.
+        unit: Bytes of a unit.
+        kinds: By unit, the flags.
+        at: By unit, the index of an instruction that touches it plus one; 0 for none.
+    """
+
+    start: int
+    unit: int
+    kinds: Kinds
+    at: NDArray[np.int32]
+
+
+class TouchedBytes(Protocol):
+    """Bytes from ``low`` up to ``high``, which may have gaps."""
 
     @property
     def low(self) -> int:
-        """The lowest address."""
+        """Lowest address."""
 
     @property
     def high(self) -> int:
-        """The address after the highest."""
+        """Address after the highest."""
 
     @property
     def kinds(self) -> int:
-        """All that is done to any of them."""
+        """Flags of all bytes together."""
 
     def bytes(self, low: int, high: int) -> Kinds:
-        """What is done to each byte of a part of the range."""
+        """Return the flags of each byte of a part of the range."""
 
     def line(self, address: int) -> str:
-        """The line of the kernel that touches a byte, in words; empty where there is none."""
+        """Return the line of the kernel that touches a byte, for messages; empty if there is none."""
 
 
-class ExtentTouched:
-    """A strided array."""
+class TouchedExtent:
+    """A strided array; ``place`` is the line of the kernel that touches it."""
 
-    __slots__ = ("extent", "high", "kinds", "low", "said")
+    __slots__ = ("extent", "high", "kinds", "low", "place")
 
-    def __init__(self, extent: Extent, kinds: int, said: str = "") -> None:
+    def __init__(self, extent: Extent, kinds: int, place: str = "") -> None:
         reach = sum((n - 1) * step for n, step in zip(extent.shape, extent.strides, strict=True))
         self.extent = extent
         self.kinds = kinds
-        self.said = said
+        self.place = place
         self.low = extent.address
         self.high = extent.address + (0 if 0 in extent.shape else reach + extent.size)
 
     def bytes(self, low: int, high: int) -> Kinds:
-        """See ``Touched``."""
+        """See ``TouchedBytes``."""
         extent = self.extent
         result = np.zeros(self.high - self.low, np.uint8)
         shape, strides = (*extent.shape, extent.size), (*extent.strides, 1)
@@ -68,39 +84,36 @@ class ExtentTouched:
         return result[low - self.low : high - self.low]
 
     def line(self, _address: int) -> str:
-        """See ``Touched``."""
-        return self.said
+        """See ``TouchedBytes``."""
+        return self.place
 
 
-class RegionTouched:
-    """What a launch does in a region, by units of some bytes; ``at`` is the instruction that does it, and one."""
+class TouchedRegion:
+    """A region that a launch touches; ``place`` returns the line of an instruction, for messages."""
 
-    __slots__ = ("at", "high", "kinds", "low", "say", "unit", "units")
+    __slots__ = ("at", "high", "kinds", "low", "place", "unit", "units")
 
-    def __init__(
-        self, region: Region, unit: int, units: Kinds, at: NDArray[np.int32], say: Callable[[int], str] | None = None
-    ) -> None:
+    def __init__(self, region: Region, touched: TouchedUnits, place: Callable[[int], str] | None = None) -> None:
         self.low = region.start
         self.high = region.end
-        self.unit = unit
-        self.units = units
-        self.at = at
-        self.kinds = int(np.bitwise_or.reduce(units)) if units.size else 0
-        self.say = say
+        _, self.unit, self.units, self.at = touched
+        self.kinds = int(np.bitwise_or.reduce(self.units)) if self.units.size else 0
+        self.place = place
 
     def bytes(self, low: int, high: int) -> Kinds:
-        """See ``Touched``."""
+        """See ``TouchedBytes``."""
         first, last = (low - self.low) // self.unit, -(-(high - self.low) // self.unit)
         skip = (low - self.low) - first * self.unit
         return np.repeat(self.units[first:last], self.unit)[skip : skip + high - low]
 
     def line(self, address: int) -> str:
-        """See ``Touched``."""
+        """See ``TouchedBytes``."""
         at = int(self.at[(address - self.low) // self.unit])
-        return self.say(at - 1) if at and self.say is not None else ""
+        return self.place(at - 1) if at and self.place is not None else ""
 
-    def add(self, unit: int, units: Kinds, at: NDArray[np.int32]) -> None:
-        """What another process of the same launch did there."""
+    def add(self, touched: TouchedUnits) -> None:
+        """Add what another process of the same launch touched."""
+        _, unit, units, at = touched
         least = min(unit, self.unit)
         self.units, units = np.repeat(self.units, self.unit // least), np.repeat(units, unit // least)
         self.at, at = np.repeat(self.at, self.unit // least), np.repeat(at, unit // least)
@@ -110,47 +123,53 @@ class RegionTouched:
         self.kinds = int(np.bitwise_or.reduce(self.units)) if self.units.size else 0
 
 
-def _alike(one: Touched, other: Touched, low: int, high: int) -> tuple[Kinds, Kinds, int]:
-    """What two do to each byte of a range, or to each unit of so many bytes where both have the same."""
-    both = isinstance(one, RegionTouched) and isinstance(other, RegionTouched)
-    if both and (one.low, one.high, one.unit) == (other.low, other.high, other.unit):  # type: ignore[attr-defined]
-        return one.units, other.units, one.unit  # type: ignore[attr-defined]
-    return one.bytes(low, high), other.bytes(low, high), 1
+def _aligned(first: TouchedBytes, second: TouchedBytes, low: int, high: int) -> tuple[Kinds, Kinds, int]:
+    """Return both flags of each unit of a range, and the bytes of a unit: 1 unless both have the same units."""
+    if (
+        isinstance(first, TouchedRegion)
+        and isinstance(second, TouchedRegion)
+        and (first.low, first.high, first.unit) == (second.low, second.high, second.unit)
+    ):
+        return first.units, second.units, first.unit
+    return first.bytes(low, high), second.bytes(low, high), 1
 
 
-def _races(one: Kinds, other: Kinds) -> NDArray[np.bool_]:
-    """By byte, whether two kinds race without an order: one of them writes, and not both are strong."""
+def _races(first: Kinds, second: Kinds) -> NDArray[np.bool_]:
+    """Return, by unit, whether accesses without an order race: one of them writes, and not both are strong."""
     write, strong, read = WRITE, STRONG_WRITE, READ
     return (  # type: ignore[no-any-return]
-        ((one & write != 0) & (other != 0))
-        | ((one != 0) & (other & write != 0))
-        | ((one & strong != 0) & (other & read != 0))
-        | ((one & read != 0) & (other & strong != 0))
+        ((first & write != 0) & (second != 0))
+        | ((first != 0) & (second & write != 0))
+        | ((first & strong != 0) & (second & read != 0))
+        | ((first & read != 0) & (second & strong != 0))
     )
 
 
-def conflict(one: Touched, other: Touched) -> int | None:
-    """The lowest address at which two pieces of work race if nothing orders them."""
-    low, high = max(one.low, other.low), min(one.high, other.high)
-    if low >= high or not (one.kinds | other.kinds) & (WRITE | STRONG_WRITE):
+def conflict(first: TouchedBytes, second: TouchedBytes) -> int | None:
+    """Return the lowest address at which two pieces of work race if nothing orders them; None for no race."""
+    low, high = max(first.low, second.low), min(first.high, second.high)
+    if low >= high or not (first.kinds | second.kinds) & (WRITE | STRONG_WRITE):
         return None
-    first, second, unit = _alike(one, other, low, high)
-    races = _races(first, second)
+    one, other, unit = _aligned(first, second, low, high)
+    races = _races(one, other)
     return low + unit * int(np.argmax(races)) if races.any() else None
 
 
-def speak(one: Touched, other: Touched) -> bool:
-    """Whether later work reads flags that earlier work sets: then it may wait for it, and all that is known is lost."""
-    low, high = max(one.low, other.low), min(one.high, other.high)
-    if low >= high or not (one.kinds & STRONG_WRITE and other.kinds & STRONG_READ):
+def synchronises(earlier: TouchedBytes, later: TouchedBytes) -> bool:
+    """Return whether later work reads flags that earlier work sets, and so may wait for it.
+
+    The order inside the launches is not recorded, so that such work counts as ordered.
+    """
+    low, high = max(earlier.low, later.low), min(earlier.high, later.high)
+    if low >= high or not (earlier.kinds & STRONG_WRITE and later.kinds & STRONG_READ):
         return False
-    sets, waits = one.bytes(low, high) & STRONG_WRITE, other.bytes(low, high) & STRONG_READ
+    sets, waits = earlier.bytes(low, high) & STRONG_WRITE, later.bytes(low, high) & STRONG_READ
     return bool((sets.astype(bool) & waits.astype(bool)).any())
 
 
-def covers(new: Touched, old: Touched) -> bool:
-    """Whether whatever races with earlier work also races with new work."""
+def covers(new: TouchedBytes, old: TouchedBytes) -> bool:
+    """Return whether everything that races with old work also races with new work."""
     if old.low < new.low or old.high > new.high:
         return False
-    before, now, _ = _alike(old, new, old.low, old.high)
+    before, now, _ = _aligned(old, new, old.low, old.high)
     return bool(((before == 0) | (now & WRITE != 0) | (before == now)).all())

@@ -1,16 +1,16 @@
-"""Lanes of one warp against each other, in shared and global memory: threads that only ``bar.warp.sync`` orders.
+"""Races between the lanes of one warp, in shared and global memory.
 
-To the rest of the detector a warp is one agent, whose accesses follow each other. Its lanes are threads of their own
-(PTX ISA, "Independent Thread Scheduling" of sm_70 and on): what one lane writes is there for another only behind
-``bar.warp.sync``, a barrier, or an acquire; shuffles, votes and ``elect.sync`` order no memory. So each warp keeps what
-its lanes touched since they last met, and a later access is compared with that, lane by lane and byte by byte.
+For the rest of the detector a warp is one agent, whose accesses are in program order. Its lanes, however, are threads
+(independent thread scheduling, sm_70 and later): what one lane writes is visible to another only behind
+``bar.warp.sync``, a barrier, or an acquire; shuffles, votes and ``elect.sync`` order no memory. So each warp records
+the accesses of its lanes since they were last synchronised, and compares each access with them by lane and byte.
 
-It never tells of what may be in order: whatever could order two lanes (a wait for an mbarrier that acquires, a fence,
-any barrier, even of a part of the lanes) counts as a meeting of all. And these are left out, as the warp's uniform
-code: a lane that reads what it wrote itself together with others, and writes of one word by the same lanes twice.
+There are no false positives by construction: anything that could order two lanes (an acquiring wait for an mbarrier, a
+fence, any barrier, even of a part of the lanes) counts as a synchronisation of all. Uniform code of the warp is left
+out: a lane that reads what it wrote together with others, and writes of one word by the same lanes twice.
 
-In shared memory each access is compared with all since the lanes last met. In global memory the shadow says whether the
-warp has touched one of the bytes since (``GlobalShadow.again``), and only then are the accesses compared.
+In shared memory, each access is compared with all since the last synchronisation. In global memory, the shadow reports
+whether the warp has touched one of the bytes since (``GlobalShadow.again``), and only then the accesses are compared.
 """
 
 from __future__ import annotations
@@ -24,17 +24,26 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["GlobalTouch", "Lanes", "Touch", "matrix_of"]
+__all__ = ["GlobalLaneAccess", "LaneRace", "SharedLaneAccess", "WarpLanes", "matrix_of"]
 
-_KEPT = 512
-"""Accesses that are kept between two meetings; a warp that makes more of them forgets all."""
+_CAPACITY = 512
+"""Accesses recorded between two synchronisations; a warp with more of them drops all, and misses races with those."""
 PLAIN, ROWS, COLUMNS, UNKNOWN = range(4)
-"""How a lane's address and its data belong together: its own, or rows of an 8 x 8 matrix that all lanes hold a part of,
-as it lies or transposed; or a shape that is not followed."""
+"""Relation of the data at a lane's address to the lanes: its own data; a row of an 8 x 8 matrix that all lanes hold a
+part of, straight or transposed (PTX ISA, "ldmatrix", fragment layout); a shape that is not checked."""
 
 
-class Touch(NamedTuple):
-    """One access of a warp: ``where`` and ``mask`` as the monitor hears them."""
+class SharedLaneAccess(NamedTuple):
+    """An access of a warp to shared memory.
+
+    Attributes:
+        low, high: The first byte, and the one after the last.
+        rank: Rank of the CTA whose memory it is.
+        where, mask: The lanes' items, as ``sim.monitor.MemoryMonitor`` gets them.
+        matrix: ``PLAIN``, ``ROWS``, ``COLUMNS`` or ``UNKNOWN``.
+        strong: Whether the access is strong.
+        at: Index of the instruction.
+    """
 
     low: int
     high: int
@@ -46,8 +55,8 @@ class Touch(NamedTuple):
     at: int
 
 
-class GlobalTouch(NamedTuple):
-    """One access to global memory: the first byte's and the last byte's address, and the rest as in ``Touch``."""
+class GlobalLaneAccess(NamedTuple):
+    """An access of a warp to global memory; ``low`` and ``high`` are addresses, the rest as in ``SharedLaneAccess``."""
 
     low: int
     high: int
@@ -58,8 +67,16 @@ class GlobalTouch(NamedTuple):
     writes: bool
 
 
+class LaneRace(NamedTuple):
+    """The earlier access of a race between lanes, whether it writes, and the first byte in question."""
+
+    access: SharedLaneAccess | GlobalLaneAccess
+    writes: bool
+    byte: int
+
+
 def matrix_of(instruction: Instruction) -> int:
-    """How the lanes of an instruction hold what they touch."""
+    """Return how the lanes of an instruction hold the data at their addresses."""
     if instruction.root not in ("ldmatrix", "stmatrix"):
         return PLAIN
     if not {"m8n8", "b16"} <= set(instruction.parts):
@@ -67,68 +84,72 @@ def matrix_of(instruction: Instruction) -> int:
     return COLUMNS if "trans" in instruction.parts else ROWS
 
 
-class Lanes:
-    """What the lanes of a warp did since they last met; ``met`` counts how often they have, from 1."""
+class WarpLanes:
+    """The accesses of a warp's lanes since they were last synchronised.
 
-    __slots__ = ("met", "reads", "touched", "writes")
+    Attributes:
+        sync_count: Number of synchronisations that global accesses were before, from 1.
+    """
+
+    __slots__ = ("accesses", "reads", "sync_count", "writes")
 
     def __init__(self) -> None:
-        self.reads: list[Touch] = []
-        self.writes: list[Touch] = []
-        self.touched: list[GlobalTouch] = []
-        self.met = 1
+        self.reads: list[SharedLaneAccess] = []
+        self.writes: list[SharedLaneAccess] = []
+        self.accesses: list[GlobalLaneAccess] = []
+        self.sync_count = 1
 
-    def meet(self) -> None:
-        """All that was done is ordered before what comes."""
-        if self.touched:
-            self.touched = []
-            self.met += 1
+    def synchronise(self) -> None:
+        """Order all accesses so far before the next ones."""
+        if self.accesses:
+            self.accesses = []
+            self.sync_count += 1
         if self.reads:
             self.reads = []
         if self.writes:
             self.writes = []
 
-    def access(self, new: Touch, *, writes: bool) -> tuple[Touch, bool] | None:
-        """Note an access; the earlier one that nothing orders before it in another lane, and whether that writes."""
+    def shared_access(self, new: SharedLaneAccess, *, writes: bool) -> LaneRace | None:
+        """Record an access to shared memory, and return an earlier one by another lane that races with it."""
         if new.matrix == UNKNOWN:
             return None
-        found: tuple[Touch, bool] | None = None
+        race: LaneRace | None = None
         for old in self.writes:
             if old.low < new.high and new.low < old.high and _races(old, new, old_writes=True, new_writes=writes):
-                found = old, True
+                race = LaneRace(old, True, old.low)
                 break
-        if writes and found is None:
+        if writes and race is None:
             for old in self.reads:
                 if old.low < new.high and new.low < old.high and _races(old, new, old_writes=False, new_writes=True):
-                    found = old, False
+                    race = LaneRace(old, False, old.low)
                     break
-        if found is not None:
-            self.meet()
-        kept = self.writes if writes else self.reads
-        if len(kept) >= _KEPT:
-            kept.clear()
-        kept.append(new)
-        return found
+        if race is not None:
+            self.synchronise()
+        accesses = self.writes if writes else self.reads
+        if len(accesses) >= _CAPACITY:
+            accesses.clear()
+        accesses.append(new)
+        return race
 
-    def touch(self, new: GlobalTouch, *, again: bool) -> tuple[GlobalTouch, int] | None:
-        """Note an access to global memory; the earlier one that nothing orders before it in another lane, and where.
+    def global_access(self, new: GlobalLaneAccess, *, again: bool) -> LaneRace | None:
+        """Record an access to global memory, and return an earlier one by another lane that races with it.
 
-        ``again``: the warp has touched one of its bytes since its lanes last met.
+        ``again``: the warp has touched one of its bytes since its lanes were last synchronised.
         """
-        found: tuple[GlobalTouch, int] | None = None
+        race: LaneRace | None = None
         if again:
-            for old in self.touched:
-                if old.low < new.high and new.low < old.high and (byte := _race_there(old, new)) >= 0:
-                    found = old, old.low + byte
+            for old in self.accesses:
+                if old.low < new.high and new.low < old.high and (byte := _global_race(old, new)) >= 0:
+                    race = LaneRace(old, old.writes, old.low + byte)
                     break
-        if found is not None or len(self.touched) >= _KEPT:
-            self.meet()
-        self.touched.append(new)
-        return found
+        if race is not None or len(self.accesses) >= _CAPACITY:
+            self.synchronise()
+        self.accesses.append(new)
+        return race
 
 
-def _race_there(old: GlobalTouch, new: GlobalTouch) -> int:
-    """The first byte, from the earlier access's lowest, in which two accesses of a warp race; -1: they do not."""
+def _global_race(old: GlobalLaneAccess, new: GlobalLaneAccess) -> int:
+    """Return the first byte, from the earlier access's lowest, in which two accesses of a warp race; -1 for none."""
     if old.strong & new.strong or not (old.writes or new.writes):
         return -1
     return _collide(old.where, old.mask, new.where, new.mask, new.low - old.low, old.writes, new.writes)
@@ -147,7 +168,7 @@ def _collide(
 
 @lru_cache(maxsize=4096)
 def _holders(where: Pattern | int, mask: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-    """The bytes that are touched, from the lowest, and the lanes that touch each, as bits."""
+    """Return the touched bytes, from the lowest, and for each the bit mask of the lanes that touch it."""
     if isinstance(where, int):
         return np.arange(where), np.full(where, mask, np.uint32)
     places = (where.offsets[:, None] + np.arange(where.size)).ravel()
@@ -159,7 +180,10 @@ def _holders(where: Pattern | int, mask: int) -> tuple[NDArray[np.int64], NDArra
 
 
 def _in_order(a: NDArray[np.uint32], b: NDArray[np.uint32], *, old_writes: bool, new_writes: bool) -> NDArray[np.bool_]:
-    """Of bytes that lanes ``a`` touched and lanes ``b`` touch now: whether that is one lane, or uniform code."""
+    """Return, for bytes that lanes ``a`` touched and lanes ``b`` touch now, whether it is one lane or uniform code.
+
+    ``a & (a - 1) == 0`` holds for a mask of one lane.
+    """
     alone: NDArray[np.bool_] = (a == b) & (a & (a - np.uint32(1)) == 0)
     if not old_writes:
         return alone
@@ -167,16 +191,16 @@ def _in_order(a: NDArray[np.uint32], b: NDArray[np.uint32], *, old_writes: bool,
     return alone | same
 
 
-def _races(old: Touch, new: Touch, *, old_writes: bool, new_writes: bool) -> bool:
+def _races(old: SharedLaneAccess, new: SharedLaneAccess, *, old_writes: bool, new_writes: bool) -> bool:
     if old.rank != new.rank or old.strong & new.strong:
         return False
-    return _meet(
+    return _overlap(
         old.where, old.mask, old.matrix, new.where, new.mask, new.matrix, new.low - old.low, old_writes, new_writes
     )
 
 
 @lru_cache(maxsize=8192)
-def _meet(
+def _overlap(
     old: Pattern | int, old_mask: int, old_matrix: int, new: Pattern | int, new_mask: int, new_matrix: int, shift: int,
     old_writes: bool, new_writes: bool,
 ) -> bool:  # fmt: skip
@@ -188,7 +212,10 @@ def _meet(
 
 @lru_cache(maxsize=4096)
 def _owners(where: Pattern | int, mask: int, matrix: int) -> NDArray[np.uint32]:
-    """By byte from the lowest: the lanes that touch it, as bits."""
+    """Return, by byte from the lowest, the bit mask of the lanes that touch it.
+
+    Of an 8 x 8 matrix of 16-bit elements, lane 4 * row + column // 2 holds an element (PTX ISA, "ldmatrix").
+    """
     if isinstance(where, int):
         return np.full(where, mask, np.uint32)
     owners = np.zeros(where.span, np.uint32)

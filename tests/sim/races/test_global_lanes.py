@@ -93,7 +93,7 @@ def test_warps_are_told_apart():
 
 
 def test_a_warp_that_touches_very_much_forgets(monkeypatch):
-    monkeypatch.setattr(warp_lanes, "_KEPT", 3)
+    monkeypatch.setattr(warp_lanes, "_CAPACITY", 3)
     far = "".join(f"st.global.b32 [%rd5+{4 * i}], 1;" for i in range(4))
     assert lanes(STORE + far + OTHER) == []
     assert lanes(STORE + far[: far.index(";") + 1] + OTHER) == ["race"]

@@ -13,6 +13,7 @@ from pytest_nvfp4.sim.races.access import STRONG, Access
 from pytest_nvfp4.sim.races.access_sets import AccessSets
 from pytest_nvfp4.sim.races.clocks import Agent, Clocks
 from pytest_nvfp4.sim.races.global_shadow import GlobalShadow
+from pytest_nvfp4.sim.races.names import AgentInfo
 from tests.sim.races.test_oracle import AGENTS, OBJECTS, SIZE, programs, racy_by_definition
 
 WHO = SimpleNamespace(cluster=0)
@@ -21,11 +22,11 @@ WHO = SimpleNamespace(cluster=0)
 def racy_by_shadow(program, *, sets=1 << 17):
     """The index of the first access that races, and those that it races with."""
     clocks = Clocks(0)
-    agents = [Agent(clocks, f"agent {i}") for i in range(AGENTS)]
+    agents = [Agent(clocks, AgentInfo("warp", f"agent {i}")) for i in range(AGENTS)]
     objects = [clocks.clock() for _ in range(OBJECTS)]
     found: list[int] = []
-    memory = GlobalShadow(lambda _s, _b, old, _ow, _new, _nw, _proxy, _clock: found.append(old.at))
-    memory._most = sets
+    memory = GlobalShadow(lambda pair: found.append(pair.old.at))
+    memory._limit = sets
     kept = ctypes.create_string_buffer(SIZE)
     region = memory.shadow(Region("x", ctypes.addressof(kept), SIZE))
     for index, step in enumerate(program):

@@ -372,7 +372,7 @@ def freed(h: Host, *, lends: bool = False, joins: bool = False, size: int = SIZE
     h.after(h.a, MAIN)
     h.write(h.a, mine)
     if lends:
-        h.streams.lent(mine, h.a)
+        h.streams.record_stream(mine, h.a)
     h.streams.freed(mine, pooled=True)
     if joins:
         h.after(MAIN, h.a)
@@ -404,7 +404,7 @@ def test_what_is_freed_in_the_middle_of_anything_waits():
     host.write(host.a, host.y)
     host.order._find = find  # type: ignore[method-assign]
     assert host.order.block(host.z) is None
-    assert host.order.block(host.x) == (host.x, SIZE)
+    assert host.order.block(host.x) == Extent(host.x, SIZE)
 
 
 def test_work_that_no_later_work_can_race_with_is_dropped():
@@ -413,10 +413,10 @@ def test_work_that_no_later_work_can_race_with_is_dropped():
         host.write(host.a, host.x)
         host.read(host.a, host.x, 8)
     block = host.order._blocks[host.x]
-    assert len(block.touches) <= 2
+    assert len(block.uses) <= 2
     host.streams.synchronize_device()
     host.read(host.b, host.x, 4)
-    assert len(block.touches) == 1
+    assert len(block.uses) == 1
     assert host.kinds == []
 
 

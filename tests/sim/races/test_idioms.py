@@ -62,13 +62,13 @@ def test_a_reader_that_ran_ahead_is_told_both_ways_to_order_it():
     ((finding,), _) = told(EXCHANGE + PUT + GET)
     assert finding.kind == "race"
     assert "may still read it" in finding.message
-    assert "or, where" in finding.hint
+    assert "or, if" in finding.hint
     assert found(EXCHANGE + PUT + "bar.sync 0;" + GET) == []
 
 
 def test_what_overwrites_what_was_read_before_it_is_told_one():
     ((finding,), _) = told(EXCHANGE + GET + PUT)
-    assert "or, where" not in finding.hint
+    assert "or, if" not in finding.hint
     assert found(EXCHANGE + GET + "bar.sync 0;" + PUT) == []
 
 

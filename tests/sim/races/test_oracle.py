@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.clocks import Agent, Clocks
+from pytest_nvfp4.sim.races.names import AgentInfo
 from pytest_nvfp4.sim.races.partition import Partition
 from pytest_nvfp4.sim.races.shadow import Shadow
 
@@ -87,11 +88,11 @@ def racy_by_definition(program):
 def racy_by_clocks(program):
     """The same, by the detector's parts."""
     clocks = Clocks(0)
-    agents = [Agent(clocks, f"agent {i}") for i in range(AGENTS)]
+    agents = [Agent(clocks, AgentInfo("warp", f"agent {i}")) for i in range(AGENTS)]
     objects = [clocks.clock() for _ in range(OBJECTS)]
     found: list[tuple[int, int]] = []
     partition = Partition(SIZE)
-    shadow = Shadow(partition, lambda _s, _p, old, _ow, new, _nw, _proxy, _t: found.append((old.at, new.at)))
+    shadow = Shadow(partition, lambda pair: found.append((pair.old.at, pair.new.at)), clocks=clocks)
     for index, step in enumerate(program):
         agent = agents[step[1]]
         if step[0] == "release":

@@ -1,0 +1,78 @@
+"""Races between a launch and the previous one on its stream: programmatic dependent launch.
+
+A launch with the attribute of programmatic stream serialization may begin when every CTA of the previous launch on its
+stream has executed ``griddepcontrol.launch_dependents`` or ended. ``griddepcontrol.wait`` blocks until the grids that
+it depends on are complete and their writes are visible (PTX ISA, "griddepcontrol"); everything ordered behind the wait
+of one thread, by a barrier for instance, is ordered behind those grids too. All other accesses to what the previous
+launch writes, and all writes to what it reads, race with it.
+
+Not detected: races with the launch before the previous one, which may still run if the previous one never waits. A
+launch whose predecessor executes no ``launch_dependents`` begins when that has ended, and is not checked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_nvfp4.sim.races.access import Access
+from pytest_nvfp4.sim.races.clocks import Agent
+from pytest_nvfp4.sim.races.findings import RACE, Reporter
+from pytest_nvfp4.sim.races.global_shadow import EarlierAccess, GlobalShadow, Rows
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.memory.globals import Region
+    from pytest_nvfp4.sim.run.grid import Grid
+
+__all__ = ["LaunchOverlap"]
+
+
+class LaunchOverlap:
+    """A launch and the previous one, which may still run.
+
+    Args:
+        earlier: The previous launch.
+        memory: Its accesses to global memory.
+        reporter: Reporter of the launch.
+    """
+
+    def __init__(self, earlier: Grid, memory: GlobalShadow, reporter: Reporter) -> None:
+        self._earlier = earlier
+        self._memory = memory
+        self._reporter = reporter
+        self._lines: set[str] = set()
+
+    @staticmethod
+    def waited(agent: Agent) -> None:
+        """Execute a warp's ``griddepcontrol.wait``."""
+        agent.complete(agent.clocks.previous_launch, 1)
+
+    def check(self, agent: Agent, region: Region, rows: Rows, access: Access, *, writes: bool) -> None:
+        """Check a warp's access to global memory, or a copy that it starts."""
+        if agent.has_seen(agent.clocks.previous_launch, 1):
+            return
+        old = self._memory.conflicting(region, rows, access, writes=writes)
+        if old is not None:
+            self._report(old, access, region, writes=writes)
+
+    def _report(self, old: EarlierAccess, new: Access, region: Region, *, writes: bool) -> None:
+        reporter, earlier = self._reporter, self._earlier
+        line = reporter.line(new.at)
+        if line in self._lines:
+            return
+        self._lines.add(line)
+        pair = (
+            f"{reporter.grid.say(new.at)} in {new.warp} {'writes' if writes else 'reads'} global memory at "
+            f"{region.say(region.start + old.offset)}, which {earlier.say(old.access.at)} in {old.access.warp} of the "
+            f"previous launch, {earlier.kernel.name[:80]}, {'writes' if old.writes else 'reads'}"
+        )
+        reporter.other(
+            RACE,
+            f"{pair}: the previous launch lets this one begin before it has ended (programmatic dependent launch and "
+            f"griddepcontrol.launch_dependents), and no griddepcontrol.wait is ordered before {line}",
+            f"griddepcontrol.wait (cute.arch.griddepcontrol_wait) before {line}, in the same warp or before a barrier "
+            "that it passes first; or launch without use_pdl",
+            warp=new.warp,
+            at=new.at,
+            group=("previous launch",),
+            note=f"the same: {pair}",
+        )

@@ -1,0 +1,54 @@
+"""Identities of warps and agents, as messages print them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.run.warp import Warp
+
+__all__ = ["AgentInfo", "AgentKind", "WarpId"]
+
+AgentKind = Literal[
+    "warp", "mbarrier", "pipe", "bulk-read", "bulk-write", "map-read", "cp.async", "wgmma", "tmem-store", "tmem-load",
+    "grid",
+]  # fmt: skip
+
+
+class WarpId:
+    """The identity of a warp. Unlike the warp, it does not keep the CTA and its memory alive.
+
+    Attributes:
+        cta, rank: Index of the CTA in the grid, and its rank in the cluster.
+        cluster, cluster_size: Number of the cluster in the grid, and its number of CTAs.
+        index: Index of the warp in the CTA.
+    """
+
+    __slots__ = ("cluster", "cluster_size", "cta", "index", "rank")
+
+    def __init__(self, w: Warp, cluster: int) -> None:
+        self.cta = w.cta.index
+        self.rank = w.cta.rank
+        self.cluster_size = len(w.cta.cluster.ctas)
+        self.index = w.index
+        self.cluster = cluster
+
+    def __str__(self) -> str:
+        rank = f" (rank {self.rank})" if self.cluster_size > 1 else ""
+        return f"warp {self.index} of CTA {self.cta}{rank}"
+
+
+class AgentInfo(NamedTuple):
+    """Description of an agent.
+
+    Attributes:
+        kind: ``warp``; ``mbarrier`` (the copies that complete at it); ``pipe`` (a tcgen05 pipe); ``bulk-read`` and
+            ``bulk-write`` (the bulk groups of a thread); ``map-read`` (reads of tensor maps by a warp's stores);
+            ``cp.async``; ``wgmma``; ``tmem-store`` and ``tmem-load`` (of a warp); ``grid`` (the previous launch).
+        name: Name in messages.
+        warp: The warp that issues the agent's work, if there is exactly one.
+    """
+
+    kind: AgentKind
+    name: str
+    warp: WarpId | None = None
