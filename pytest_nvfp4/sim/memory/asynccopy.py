@@ -32,13 +32,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim import lanes
-from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.access import Access
+from pytest_nvfp4.sim.memory.forms import PREFETCHES
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.locate import by_region, gather, locate_global, locate_shared, mark_written, scatter
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.memory.shared import InFlight, SharedMemory
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction, Register
 from pytest_nvfp4.sim.run.waiting import wake_all
 from pytest_nvfp4.sim.sync import mbarrier
@@ -323,31 +325,21 @@ def arrive(w: Warp, mask: int, address: lanes.Bits, increment: bool, generic: bo
 
 # ---- lowering ----------------------------------------------------------------------------------------------------
 
-_PREFETCHES = frozenset({"L2::64B", "L2::128B", "L2::256B"})
-
 
 def _cp_async(ins: Instruction, e: Emitter) -> None:
-    parts = list(ins.parts[2:])
-    cache = parts.pop(0) if parts else ""
-    if cache not in ("ca", "cg") or not parts or parts.pop(0) not in ("shared", "shared::cta"):
-        raise Unsupported(f"{ins.opcode}: only cp.async.ca and .cg to .shared are modelled")
-    if not parts or parts.pop(0) != "global":
-        raise Unsupported(f"{ins.opcode}: the source must be .global")
-    hinted = bool(parts) and parts[0] == "L2::cache_hint"
-    parts = parts[1:] if hinted else parts
-    if parts and parts[0] in _PREFETCHES:
-        parts.pop(0)
-    if parts:
-        raise Unsupported(f"{ins.opcode}: .{parts[0]} is not modelled")
-    operands = list(ins.operands)
+    read = OpcodeReader(ins, 2)
+    cache = read.one("ca", "cg")
+    read.one("shared", "shared::cta")
+    read.one("global")
+    hinted = read.has("L2::cache_hint")
+    read.maybe(*PREFETCHES)
+    operands = list(read.end(3, 4, 5) if hinted else read.end(3, 4))
     if hinted and len(operands) > 3:
         e.value(operands.pop(), 64)
-    if not 3 <= len(operands) <= 4:
-        raise Unsupported(f"{ins.opcode} with {len(ins.operands)} operands")
     target, source, many = operands[:3]
     sizes = (16,) if cache == "cg" else (4, 8, 16)
     if not isinstance(many, Immediate) or many.value not in sizes:
-        raise Unsupported(f"{ins.opcode}: the size must be one of {sizes}")
+        raise read.refuse(f"the size must be one of {sizes}")
     access = e.constant(Access(ins.opcode, "global", 32, many.value // 4), "access")
     where = (e.address(target), e.address(source))
     last = operands[3] if len(operands) == 4 else None
@@ -359,42 +351,35 @@ def _cp_async(ins: Instruction, e: Emitter) -> None:
 
 
 def _commit(ins: Instruction, e: Emitter) -> None:
-    if ins.parts != ("cp", "async", "commit_group") or ins.operands:
-        raise Unsupported(f"{ins.opcode}: only cp.async.commit_group is modelled")
+    OpcodeReader(ins, 3).end(0)
     e.line(e.call(commit, "w", e.mask))
 
 
-def _wait(ins: Instruction, e: Emitter) -> None:
-    everything = ins.parts[2] == "wait_all"
-    if len(ins.parts) != 3 or len(ins.operands) != (0 if everything else 1):
-        raise Unsupported(f"{ins.opcode} with {len(ins.operands)} operands")
-    allowed = "None"
-    if not everything:
-        number = ins.operands[0]
-        if not isinstance(number, Immediate):
-            raise Unsupported(f"{ins.opcode}: the number of groups must be a literal")
-        allowed = str(number.value)
-    name = e.temporary(e.call(wait, "w", e.mask, allowed))
-    e.park_if_none(name)
+def _wait_group(ins: Instruction, e: Emitter) -> None:
+    read = OpcodeReader(ins, 3)
+    (number,) = read.end(1)
+    e.park_if_none(e.temporary(e.call(wait, "w", e.mask, str(read.immediate(number, "the number of groups")))))
+
+
+def _wait_all(ins: Instruction, e: Emitter) -> None:
+    OpcodeReader(ins, 3).end(0)
+    e.park_if_none(e.temporary(e.call(wait, "w", e.mask, "None")))
 
 
 def _arrive(ins: Instruction, e: Emitter) -> None:
-    parts = list(ins.parts[4:])
-    increment = not (parts and parts[0] == "noinc")
-    parts = parts if increment else parts[1:]
-    generic = not (parts and parts[0] in ("shared", "shared::cta"))
-    parts = parts if generic else parts[1:]
-    if parts != ["b64"] or len(ins.operands) != 1:
-        raise Unsupported(f"{ins.opcode}: not a form of cp.async.mbarrier.arrive")
-    flags = (str(increment), str(generic), repr(ins.opcode), str(e.at))
-    e.line(e.call(arrive, "w", e.mask, e.address(ins.operands[0]), *flags))
+    read = OpcodeReader(ins, 4)
+    increment = not read.has("noinc")
+    generic = not read.has("shared", "shared::cta")
+    read.one("b64")
+    (barrier,) = read.end(1)
+    e.line(e.call(arrive, "w", e.mask, e.address(barrier), str(increment), str(generic), repr(ins.opcode), str(e.at)))
 
 
 LOWERINGS: Mapping[str, Lowering] = {
     "cp.async": _cp_async,
     "cp.async.commit_group": _commit,
-    "cp.async.wait_group": _wait,
-    "cp.async.wait_all": _wait,
+    "cp.async.wait_group": _wait_group,
+    "cp.async.wait_all": _wait_all,
     "cp.async.mbarrier.arrive": _arrive,
 }
 BLOCKING = frozenset({"cp.async.wait_group", "cp.async.wait_all"})

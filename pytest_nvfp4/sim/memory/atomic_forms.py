@@ -1,4 +1,4 @@
-"""What the opcodes of ``atom``, ``red`` and ``red.async`` say, and their code; ``atomics`` runs them.
+"""Lowerings of ``atom``, ``red`` and ``red.async``; ``atomics`` executes them.
 
 Source: PTX ISA, "atom", "red", "red.async".
 """
@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.access import Access
 from pytest_nvfp4.sim.memory.atomics import Operation, atomic, reduce_async
-from pytest_nvfp4.sim.memory.forms import EVICTIONS, SCOPES
-from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Vector
+from pytest_nvfp4.sim.memory.forms import EVICTIONS, SCOPES, VECTORS
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Vector
 
 __all__ = ["LOWERINGS"]
 
-_SPACES = {"global": "global", "shared": "shared", "shared::cta": "shared", "shared::cluster": "cluster"}
+_SPACES = {"": "generic", "global": "global", "shared": "shared", "shared::cta": "shared", "shared::cluster": "cluster"}
 _TYPES = {
     "and": {"b32", "b64"},
     "or": {"b32", "b64"},
@@ -30,7 +30,6 @@ _TYPES = {
     "max": {"u32", "s32", "u64", "s64"},
 }
 _HALVES = frozenset({"f16", "f16x2", "bf16", "bf16x2"})
-_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 _WIDTHS = {"f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32}
 
 
@@ -38,92 +37,58 @@ class AtomicForm:
     """The modifiers of ``atom`` and ``red``."""
 
     def __init__(self, ins: Instruction) -> None:
+        read = OpcodeReader(ins, ordered=False)
+        typed = read.last(*{kind for kinds in _TYPES.values() for kind in kinds})
+        read.maybe("relaxed", "acquire", "release", "acq_rel")
+        read.maybe(*SCOPES)
         self.opcode = ins.opcode
-        *modifiers, typed = ins.parts[1:] or ("",)
-        self.name = ""
-        self.space = "generic"
-        self.count = 1
-        self.hinted = False
-        seen = self._take(modifiers)
-        if not self.name:
-            raise Unsupported(f"{self.opcode}: no operation is named")
-        self._check_type(typed, noftz="noftz" in seen)
+        self.space = _SPACES[read.maybe(*_SPACES)]
+        name = read.one(*_TYPES)
+        noftz = read.has("noftz")
+        self.count = VECTORS[read.maybe(*VECTORS)]
+        self.hinted = read.has("L2::cache_hint")
+        for ignored in EVICTIONS:
+            read.maybe(*ignored)
+        read.done()
         halves = typed in _HALVES
+        if typed not in _TYPES[name] | (_HALVES if self.count > 1 and name in ("min", "max") else set()):
+            raise read.refuse(f".{name} of .{typed}")
+        if halves != noftz:
+            raise read.refuse(".noftz is required with half types and allowed with no others")
         self.bits = _WIDTHS.get(typed) or int(typed[1:])
         if self.count > 1:
-            floating = halves or (typed == "f32" and self.name == "add")
+            floating = halves or (typed == "f32" and name == "add")
             if not floating or self.bits * self.count > 128 or self.space not in ("global", "generic"):
-                raise Unsupported(f"{self.opcode}: a vector of {self.count} .{typed}")
-        if ins.root == "red" and self.name in ("exch", "cas"):
-            raise Unsupported(f"{self.opcode}: a reduction without a result")
+                raise read.refuse(f"a vector of {self.count} .{typed}")
+        if ins.root == "red" and name in ("exch", "cas"):
+            raise read.refuse("a reduction without a result")
         self.kind = typed.removesuffix("x2") if halves else typed if typed[0] == "f" else ""
-        self.name = _signed(self.name, typed)
+        self.name = _signed(name, typed)
+        self.returns = ins.root == "atom"
+        self.operands = read.operands(2 + self.returns + (name == "cas") + self.hinted)
+        for operand in self.operands[0], self.operands[1 + self.returns]:
+            if self.returns or operand is not self.operands[0]:
+                read.items(operand, self.count)
 
-    def _take(self, modifiers: list[str]) -> set[str]:
-        """Note what the modifiers say; which kinds of them there are."""
-        seen: set[str] = set()
-        for part in modifiers:
-            if part in ("relaxed", "acquire", "release", "acq_rel"):
-                slot = "order"
-            elif part in SCOPES:
-                slot = "scope"
-            elif part in _SPACES:
-                slot, self.space = "space", _SPACES[part]
-            elif part in _TYPES:
-                slot, self.name = "operation", part
-            elif part == "noftz":
-                slot = part
-            elif part in _VECTORS:
-                slot, self.count = "vector", _VECTORS[part]
-            elif part == "L2::cache_hint":
-                slot, self.hinted = part, True
-            elif part in EVICTIONS:
-                slot = part[:2] + " eviction"
-            else:
-                raise Unsupported(f"{self.opcode}: .{part} is not modelled")
-            if slot in seen:
-                raise Unsupported(f"{self.opcode}: a second {slot} (.{part})")
-            seen.add(slot)
-        return seen
-
-    def _check_type(self, typed: str, *, noftz: bool) -> None:
-        allowed = _TYPES[self.name] | (_HALVES if self.count > 1 and self.name in ("min", "max") else set())
-        if typed not in allowed:
-            raise Unsupported(f"{self.opcode}: .{self.name} of .{typed}")
-        if (typed in _HALVES) != noftz:
-            raise Unsupported(f"{self.opcode}: .noftz goes with half types, and only with them")
-
-    def operation(self, *, returns: bool) -> Operation:
-        """Of the modifiers."""
-        access = Access(self.opcode, self.space, self.bits, self.count)
-        return Operation(access, self.name, self.kind, returns)
+    def operation(self) -> Operation:
+        """Return the operation for the inner loop."""
+        return Operation(Access(self.opcode, self.space, self.bits, self.count), self.name, self.kind, self.returns)
 
 
 def _signed(name: str, typed: str) -> str:
-    """The name of an operation by which its comparison knows its operands for signed ones."""
+    """Return the name of an operation, with ``s`` before a comparison of signed operands."""
     return "s" + name if typed[0] == "s" and name in ("min", "max") else name
-
-
-def _items(operand: Operand) -> int:
-    return len(operand.items) if isinstance(operand, Vector) else 1
 
 
 def _atom(ins: Instruction, e: Emitter) -> None:
     form = AtomicForm(ins)
-    returns = ins.root == "atom"
-    wanted = 2 + returns + (form.name == "cas") + form.hinted
-    if len(ins.operands) != wanted:
-        raise Unsupported(f"{ins.opcode} with {len(ins.operands)} operands, expected {wanted}")
-    rest = list(ins.operands)
-    target = rest.pop(0) if returns else None
+    rest = list(form.operands)
+    target = rest.pop(0) if form.returns else None
     address, b = rest.pop(0), rest.pop(0)
     c = rest.pop(0) if form.name == "cas" else None
     if form.hinted:
         e.value(rest.pop(0), 64)
-    for operand in (target, b):
-        if operand is not None and _items(operand) != form.count:
-            raise Unsupported(f"{ins.opcode}: {_items(operand)} values, expected {form.count}")
-    op = e.constant(form.operation(returns=returns), "operation")
+    op = e.constant(form.operation(), "operation")
     third = e.tuple(c, form.bits) if c is not None else "()"
     text = e.call(atomic, "w", e.mask, e.address(address), e.tuple(b, form.bits), third, op, str(e.at))
     if target is None:
@@ -134,28 +99,29 @@ def _atom(ins: Instruction, e: Emitter) -> None:
         e.assign(target, text, form.bits)
 
 
+_ASYNC_TYPES = {
+    "inc": ("u32",),
+    "dec": ("u32",),
+    "min": ("u32", "s32"),
+    "max": ("u32", "s32"),
+    "add": ("u32", "s32", "u64"),
+    "and": ("b32",),
+    "or": ("b32",),
+    "xor": ("b32",),
+}
+
+
 def _red_async(ins: Instruction, e: Emitter) -> None:
-    parts = [part for part in ins.parts[2:] if part not in ("relaxed", "cluster")]
-    if parts[:2] != ["shared::cluster", "mbarrier::complete_tx::bytes"] or len(parts) != 4 or len(ins.operands) != 3:
-        raise Unsupported(f"{ins.opcode}: only .shared::cluster.mbarrier::complete_tx::bytes.op.type is modelled")
-    name, typed = parts[2:]
-    allowed = {
-        "inc": {"u32"},
-        "dec": {"u32"},
-        "min": {"u32", "s32"},
-        "max": {"u32", "s32"},
-        "add": {"u32", "s32", "u64"},
-        "and": {"b32"},
-        "or": {"b32"},
-        "xor": {"b32"},
-    }
-    if typed not in allowed.get(name, ()):
-        raise Unsupported(f"{ins.opcode}: .{name} of .{typed}")
+    read = OpcodeReader(ins, 2)
+    if read.has("relaxed"):
+        read.one("cluster")
+    read.each("shared::cluster", "mbarrier::complete_tx::bytes")
+    name = read.one(*_ASYNC_TYPES)
+    typed = read.one(*_ASYNC_TYPES[name])
+    address, b, barrier = read.end(3)
     bits = int(typed[1:])
-    op = e.constant(
-        Operation(Access(ins.opcode, "cluster", bits), _signed(name, typed), "", returns=False), "operation"
-    )
-    address, b, barrier = ins.operands
+    access = Access(ins.opcode, "cluster", bits)
+    op = e.constant(Operation(access, _signed(name, typed), "", returns=False), "operation")
     values = e.tuple(b, bits)
     e.line(e.call(reduce_async, "w", e.mask, e.address(address), values, e.address(barrier), op, str(e.at)))
 

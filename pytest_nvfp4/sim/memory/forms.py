@@ -1,20 +1,20 @@
-"""The modifiers that loads, stores and atomics share (PTX ISA, "Data Movement and Conversion Instructions: ld, st").
+"""Modifiers that loads, stores and atomics share (PTX ISA, "Data Movement and Conversion Instructions: ld, st").
 
-Memory order, scope, cache operators, eviction priorities, prefetch sizes and cache hints change nothing here: the
-simulator runs one instruction at a time on one copy of memory, which is sequentially consistent. They are taken by
-name, each kind at most once, and everything else is refused.
+Memory order, scope, cache operators, eviction priorities, prefetch sizes and cache hints have no effect: the simulator
+runs one instruction at a time on one copy of memory, which is sequentially consistent. Each group is accepted once, at
+any place, and every other modifier is unsupported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pytest_nvfp4.sim.fault import Unsupported
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand
 
-__all__ = ["EVICTIONS", "SCOPES", "SPACES", "TYPES", "AccessForm"]
+__all__ = ["EVICTIONS", "PREFETCHES", "SCOPES", "SPACES", "TYPES", "VECTORS", "AccessForm"]
 
-SCOPES = frozenset({"cta", "cluster", "gpu", "sys"})
+SCOPES = ("cta", "cluster", "gpu", "sys")
 SPACES = {
     "global": "global",
     "const": "global",
@@ -26,118 +26,82 @@ SPACES = {
     "param::entry": "param",
     "param::func": "param",
 }
-"""State space of the opcode, and where the access goes."""
+"""State space of the opcode, and the memory that it accesses."""
 TYPES = {f"{kind}{bits}": (kind, bits) for kind in "bus" for bits in (8, 16, 32, 64)} | {
     "f32": ("f", 32),
     "f64": ("f", 64),
     "b128": ("b", 128),
 }
-EVICTIONS = frozenset(
-    {f"L1::{what}" for what in ("evict_normal", "evict_unchanged", "evict_first", "evict_last", "no_allocate")}
-    | {f"L2::{what}" for what in ("evict_normal", "evict_first", "evict_last")}
+EVICTIONS = (
+    tuple(f"L1::{what}" for what in ("evict_normal", "evict_unchanged", "evict_first", "evict_last", "no_allocate")),
+    tuple(f"L2::{what}" for what in ("evict_normal", "evict_first", "evict_last")),
 )
-_ORDERS = frozenset({"weak", "volatile", "relaxed", "acquire", "release"})
-_PREFETCHES = frozenset({"L2::64B", "L2::128B", "L2::256B"})
-_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+"""Eviction priorities of each cache level."""
+PREFETCHES = ("L2::64B", "L2::128B", "L2::256B")
+VECTORS = {"": 1, "v2": 2, "v4": 4, "v8": 8}
+"""Elements of each vector modifier."""
 
 
 class AccessForm:
-    """The modifiers of a load or store, taken apart.
+    """The modifiers of a load or store.
 
     Attributes:
         space: ``global``, ``shared``, ``cluster``, ``local``, ``param`` or ``generic``.
         kind, bits: ``b``, ``u``, ``s`` or ``f``, and the width of an element.
         count: Elements.
         order: ``weak``, ``volatile``, ``relaxed``, ``acquire``, ``release``.
-        named: The state space as the opcode has it.
-        hinted: There is a cache-policy operand.
-        nc: The non-coherent path.
+        named: State space as written in the opcode.
+        hinted: Whether there is a cache-policy operand.
+        nc: Whether the load takes the non-coherent path.
 
     Args:
-        instruction: Its parts after the first are read.
-        orders: Memory orders the opcode may have.
-        caches: Cache operators it may have.
-        nc: Whether ``.nc`` is one of its modifiers.
+        instruction: The load or store.
+        orders: Memory orders that the opcode accepts.
+        caches: Cache operators that it accepts.
+        nc: Whether it accepts ``.nc``.
 
     Raises:
-        Unsupported: a modifier that is unknown, given twice, or not allowed with the others.
+        Unsupported: A modifier that is unknown, given twice, or not allowed with the others.
     """
 
     def __init__(
         self, instruction: Instruction, *, orders: Iterable[str], caches: Iterable[str] = (), nc: bool = False
     ) -> None:
-        self.opcode = instruction.opcode
-        self.named = ""
-        self.order = "weak"
-        self.count = 1
-        self.hinted = self.nc = False
-        *modifiers, typed = instruction.parts[1:] or ("",)
-        if typed not in TYPES:
-            raise Unsupported(f"{self.opcode}: type .{typed} is not modelled")
-        self.kind, self.bits = TYPES[typed]
-        seen = self._take(modifiers, orders=frozenset(orders), caches=frozenset(caches), nc=nc)
+        read = OpcodeReader(instruction, ordered=False)
+        self._read = read
+        self.kind, self.bits = TYPES[read.last(*TYPES)]
+        order = read.maybe(*orders)
+        self.order = order or "weak"
+        scope = read.maybe(*SCOPES)
+        self.named = read.maybe(*SPACES)
         self.space = SPACES.get(self.named, "generic")
-        self._check_together(seen, modifiers)
-        self._check_size()
-
-    def _take(self, modifiers: list[str], *, orders: frozenset[str], caches: frozenset[str], nc: bool) -> set[str]:
-        """Note what the modifiers say; which kinds of them there are."""
-        seen: set[str] = set()
-        for part in modifiers:
-            if part in _ORDERS and part in orders:
-                slot = "order"
-                self.order = part
-            elif part in SCOPES:
-                slot = "scope"
-            elif part in SPACES:
-                slot = "space"
-                self.named = part
-            elif part in _VECTORS:
-                slot = "vector"
-                self.count = _VECTORS[part]
-            elif part in caches:
-                slot = "cache operator"
-            elif part in EVICTIONS:
-                slot = part[:2] + " eviction"
-            elif part in _PREFETCHES:
-                slot = "prefetch size"
-            elif part == "L2::cache_hint":
-                slot = "cache hint"
-                self.hinted = True
-            elif part == "nc" and nc:
-                slot = "nc"
-                self.nc = True
-            elif part == "mmio":
-                slot = "mmio"
-            else:
-                raise Unsupported(f"{self.opcode}: .{part} is not modelled")
-            if slot in seen:
-                raise Unsupported(f"{self.opcode}: a second {slot} (.{part})")
-            seen.add(slot)
-        return seen
-
-    def _check_together(self, seen: set[str], modifiers: list[str]) -> None:
+        self.count = VECTORS[read.maybe(*VECTORS)]
+        for ignored in (caches, *EVICTIONS, PREFETCHES):
+            read.maybe(*ignored)
+        self.hinted = read.has("L2::cache_hint")
+        self.nc = nc and read.has("nc")
+        mmio = read.has("mmio")
+        read.done()
         scoped = self.order in ("relaxed", "acquire", "release")
-        if scoped != ("scope" in seen):
-            raise Unsupported(f"{self.opcode}: .{self.order} with{'out' if scoped else ''} a scope")
-        device = self.space in ("global", "generic")
-        if "mmio" in seen and (self.order != "relaxed" or "sys" not in modifiers or not device):
-            raise Unsupported(f"{self.opcode}: .mmio is .relaxed.sys of global memory")
+        if scoped != bool(scope):
+            raise read.refuse(f".{self.order} with{'out' if scoped else ''} a scope")
+        if mmio and (self.order != "relaxed" or scope != "sys" or self.space not in ("global", "generic")):
+            raise read.refuse(".mmio is .relaxed.sys of global memory")
         if self.nc and self.space != "global":
-            raise Unsupported(f"{self.opcode}: .nc without .global")
-        if "order" in seen and self.order != "weak" and self.space in ("param", "local"):
-            raise Unsupported(f"{self.opcode}: .{self.order} of .{self.named}")
-
-    def _check_size(self) -> None:
+            raise read.refuse(".nc without .global")
+        if order and order != "weak" and self.space in ("param", "local"):
+            raise read.refuse(f".{order} of .{self.named}")
+        # 256-bit accesses (.v4.b64, .v8.b32) are for global memory only (PTX ISA, "ld", "st").
         size = self.bits * self.count
         if size > 256 or (size > 128 and (self.bits < 32 or self.space not in ("global", "generic"))):
-            raise Unsupported(f"{self.opcode}: {self.count} x {self.bits} bits of .{self.named or 'generic'}")
+            raise read.refuse(f"{self.count} x {self.bits} bits of .{self.named or 'generic'}")
         if self.bits == 128 and self.count > 1:
-            raise Unsupported(f"{self.opcode}: a vector of .b128")
+            raise read.refuse("a vector of .b128")
 
-    def operands(self, instruction: Instruction, plain: int) -> tuple[Operand, ...]:
-        """The operands: ``plain`` of them, and the cache policy if there is a hint. Raises Unsupported."""
-        wanted = plain + self.hinted
-        if len(instruction.operands) != wanted:
-            raise Unsupported(f"{self.opcode} with {len(instruction.operands)} operands, expected {wanted}")
-        return instruction.operands
+    def operands(self, plain: int) -> tuple[Operand, ...]:
+        """Return the operands: ``plain`` of them, and the cache policy if there is a hint. Raises Unsupported."""
+        return self._read.operands(plain + self.hinted)
+
+    def check_items(self, operand: Operand) -> None:
+        """Check the number of registers of the data operand. Raises Unsupported."""
+        self._read.items(operand, self.count)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 
 if TYPE_CHECKING:
@@ -25,11 +26,7 @@ __all__ = ["LOWERINGS", "discard"]
 
 _POLICY = 0x1000_0000_0000_0000
 _LINE = 128
-_PREFETCH = frozenset(
-    {(space, level) for space in ("", "global", "local") for level in ("L1", "L2")}
-    | {("global", "L2::evict_last"), ("global", "L2::evict_normal")}
-)
-_PRIORITIES = frozenset({"L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged"})
+_PRIORITIES = ("L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged")
 
 
 def discard(w: Warp, mask: int, address: lanes.Bits, erase: bool, opcode: str) -> None:
@@ -49,58 +46,46 @@ def discard(w: Warp, mask: int, address: lanes.Bits, erase: bool, opcode: str) -
 
 
 def _prefetch(ins: Instruction, e: Emitter) -> None:
-    rest = ins.parts[1:]
-    space, level = rest if len(rest) == 2 else ("", rest[0] if rest else "")
-    if (space, level) not in _PREFETCH or len(rest) > 2 or len(ins.operands) != 1:
-        raise Unsupported(f"{ins.opcode}: not a form of prefetch")
-    e.line(e.address(ins.operands[0]))
+    read = OpcodeReader(ins)
+    space = read.maybe("global", "local")
+    read.one("L1", "L2", *(("L2::evict_last", "L2::evict_normal") if space == "global" else ()))
+    e.line(e.address(read.end(1)[0]))
 
 
 def _prefetchu(ins: Instruction, e: Emitter) -> None:
-    if ins.parts != ("prefetchu", "L1") or len(ins.operands) != 1:
-        raise Unsupported(f"{ins.opcode}: only prefetchu.L1 exists")
-    e.line(e.address(ins.operands[0]))
+    read = OpcodeReader(ins)
+    read.one("L1")
+    e.line(e.address(read.end(1)[0]))
 
 
 def _line(ins: Instruction, e: Emitter) -> None:
-    rest = [part for part in ins.parts[1:] if part != "global"]
-    levels = {"L2"} if ins.root == "discard" else {"L2::evict_normal"}
-    if len(rest) != 1 or rest[0] not in levels or len(ins.operands) != 2:
-        raise Unsupported(f"{ins.opcode}: not a form of {ins.root}")
-    size = ins.operands[1]
-    if not isinstance(size, Immediate) or size.value != _LINE:
-        raise Unsupported(f"{ins.opcode}: the size must be 128")
-    e.line(e.call(discard, "w", e.mask, e.address(ins.operands[0]), str(ins.root == "discard"), repr(ins.opcode)))
+    read = OpcodeReader(ins)
+    read.has("global")
+    read.one("L2" if ins.root == "discard" else "L2::evict_normal")
+    address, size = read.end(2)
+    if read.immediate(size, "the size") != _LINE:
+        raise read.refuse(f"the size must be {_LINE}")
+    e.line(e.call(discard, "w", e.mask, e.address(address), str(ins.root == "discard"), repr(ins.opcode)))
 
 
 def _createpolicy(ins: Instruction, e: Emitter) -> None:
-    parts = list(ins.parts[1:])
-    kind = parts.pop(0) if parts else ""
-    if parts[-1:] != ["b64"]:
-        raise Unsupported(f"{ins.opcode}: a policy is .b64")
-    parts.pop()
-    operands = ins.operands
-    if kind == "fractional":
-        known = parts and set(parts) <= _PRIORITIES and len(parts) <= 2
-        if not known or not 1 <= len(operands) <= 2:
-            raise Unsupported(f"{ins.opcode}: not a form of createpolicy.fractional")
-        for operand in operands[1:]:
-            if not isinstance(operand, Immediate):  # a literal fraction (0f3F000000) has no width to check
-                e.value(operand, 32)
-    elif kind == "range":
-        parts = [part for part in parts if part != "global"]
-        if not parts or not set(parts) <= _PRIORITIES or len(parts) > 2 or len(operands) != 4:
-            raise Unsupported(f"{ins.opcode}: not a form of createpolicy.range")
-        e.address(operands[1])
-        for operand in operands[2:]:
-            e.value(operand, 32)
-    elif kind == "cvt":
-        if parts != ["L2"] or len(operands) != 2:
-            raise Unsupported(f"{ins.opcode}: not a form of createpolicy.cvt")
-        e.value(operands[1], 64)
+    read = OpcodeReader(ins)
+    kind = read.one("fractional", "range", "cvt")
+    if kind == "range":
+        read.has("global")
+    if kind == "cvt":
+        read.one("L2")
     else:
-        raise Unsupported(f"{ins.opcode}: .{kind} is not modelled")
-    e.assign(operands[0], str(_POLICY), 64)
+        read.one(*_PRIORITIES)
+        read.maybe(*_PRIORITIES)
+    read.one("b64")
+    policy, *sources = read.end(*{"fractional": (1, 2), "range": (4,), "cvt": (2,)}[kind])
+    if kind == "range":
+        e.address(sources.pop(0))
+    for operand in sources:
+        if kind != "fractional" or not isinstance(operand, Immediate):  # the literal 0f3F000000 has no width to check
+            e.value(operand, 64 if kind == "cvt" else 32)
+    e.assign(policy, str(_POLICY), 64)
 
 
 def _multimem(ins: Instruction, e: Emitter) -> None:

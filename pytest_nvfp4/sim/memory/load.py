@@ -64,13 +64,11 @@ def _ldu(ins: Instruction, e: Emitter) -> None:
 
 
 def _lower(ins: Instruction, e: Emitter, form: AccessForm, *, uniformly: bool) -> None:
-    operands = form.operands(ins, 2)
+    operands = form.operands(2)
     target, source = operands[0], operands[1]
     if form.hinted:
         e.value(operands[2], 64)
-    items = len(target.items) if isinstance(target, Vector) else 1
-    if items != form.count:
-        raise Unsupported(f"{ins.opcode}: {items} destinations")
+    form.check_items(target)
     register = e.width(target) or form.bits
     if register < form.bits:
         raise Unsupported(f"{ins.opcode}: a {form.bits}-bit element for a {register}-bit register")

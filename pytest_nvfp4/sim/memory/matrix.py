@@ -35,12 +35,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim import lanes
-from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.access import READ, WRITE, Access
 from pytest_nvfp4.sim.memory.locate import check_written, count, gather, locate_shared, mark_written, scatter
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW, SharedMemory
-from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register, Vector
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
+from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
@@ -212,36 +213,27 @@ _STORES = {("m8n8", False, "b16"): 1, ("m8n8", True, "b16"): 1, ("m16n8", True, 
 
 def _shape(ins: Instruction, table: Mapping[tuple[str, bool, str], int], registers: Operand) -> MatrixShape:
     """Parse the modifiers and check the number of registers. Raises Unsupported."""
-    parts = list(ins.parts[1:])
-    if parts[:2] != ["sync", "aligned"]:
-        raise Unsupported(f"{ins.opcode}: .sync.aligned is required")
-    rest = parts[2:]
-    source = rest.pop() if rest else ""
-    if source in _PACKED and (not rest or rest.pop() != "b8x16"):
-        raise Unsupported(f"{ins.opcode}: a packed source needs .b8x16")
-    slots: dict[str, str] = {}
-    for part in rest:
-        kinds = {"trans": "trans", "shared": "space", "shared::cta": "space"}
-        slot = "number" if part in _NUMBERS else kinds.get(part, "shape" if part[:1] == "m" else "")
-        if not slot or slot in slots:
-            raise Unsupported(f"{ins.opcode}: .{part} is not modelled")
-        slots[slot] = part
-    if "number" not in slots or "shape" not in slots:
-        raise Unsupported(f"{ins.opcode}: the shape or the number of matrices is missing")
-    kind, number, transposed = slots["shape"], _NUMBERS[slots["number"]], "trans" in slots
+    read = OpcodeReader(ins, ordered=False)
+    read.each("sync", "aligned")
+    source = read.last(*{source for _, _, source in table})
+    if source in _PACKED:
+        read.one("b8x16")
+    kind = read.one(*{kind for kind, _, _ in table})
+    number = _NUMBERS[read.one(*_NUMBERS)]
+    transposed = read.has("trans")
+    generic = not read.has("shared", "shared::cta")
+    read.done()
     each = table.get((kind, transposed, source))
     if each is None or (kind == "m16n16" and number > 2):
-        raise Unsupported(f"{ins.opcode}: no such shape, transposition and type")
-    given = len(registers.items) if isinstance(registers, Vector) else 1
-    if given != each * number:
-        raise Unsupported(f"{ins.opcode}: {given} registers, expected {each * number}")
+        raise read.refuse("no such shape, transposition and type")
+    read.items(registers, each * number, "registers")
     rows = (16 if kind == "m16n16" else 8) * number
     return MatrixShape(
         kind=kind,
         rows=rows,
         transposed=transposed,
         packed=_PACKED.get(source, 0),
-        generic="space" not in slots,
+        generic=generic,
         access=Access(ins.opcode, "shared", 32, 4),
         mask=(1 << rows) - 1,
     )
@@ -256,25 +248,21 @@ def _addressed(shape: MatrixShape, address: Operand) -> MatrixShape:
 
 
 def _ldmatrix(ins: Instruction, e: Emitter) -> None:
-    if len(ins.operands) != 2:
-        raise Unsupported(f"{ins.opcode} with {len(ins.operands)} operands")
-    target, address = ins.operands
+    target, address = OpcodeReader(ins).operands(2)
     shape = e.constant(_addressed(_shape(ins, _LOADS, target), address), "shape")
     e.assign_all(target, e.call(load_matrix, "w", e.mask, e.address(address), shape, str(e.at)), 32)
 
 
 def _stmatrix(ins: Instruction, e: Emitter) -> None:
-    if len(ins.operands) != 2:
-        raise Unsupported(f"{ins.opcode} with {len(ins.operands)} operands")
-    address, source = ins.operands
+    address, source = OpcodeReader(ins).operands(2)
     shape = e.constant(_addressed(_shape(ins, _STORES, source), address), "shape")
     e.line(e.call(store_matrix, "w", e.mask, e.address(address), e.tuple(source, 32), shape, str(e.at)))
 
 
 def _movmatrix(ins: Instruction, e: Emitter) -> None:
-    if ins.parts != ("movmatrix", "sync", "aligned", "m8n8", "trans", "b16") or len(ins.operands) != 2:
-        raise Unsupported(f"{ins.opcode}: only movmatrix.sync.aligned.m8n8.trans.b16 exists")
-    target, source = ins.operands
+    read = OpcodeReader(ins)
+    read.each("sync", "aligned", "m8n8", "trans", "b16")
+    target, source = read.end(2)
     e.assign(target, e.call(move_matrix, e.mask, e.value(source, 32), repr(ins.opcode)), 32)
 
 

@@ -17,11 +17,12 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, lanes, value_in
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.access import WRITE, Access
-from pytest_nvfp4.sim.memory.forms import AccessForm
+from pytest_nvfp4.sim.memory.forms import VECTORS, AccessForm
 from pytest_nvfp4.sim.memory.locate import AsyncTarget, locate_async
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.memory.write import WRITERS
-from pytest_nvfp4.sim.ptx.syntax import Address, Immediate, Instruction, Symbol, Vector
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
+from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Symbol
 from pytest_nvfp4.sim.sync import mbarrier
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def store_bulk(w: Warp, mask: int, address: Bits, size: Bits, generic: bool, opc
 
 def _st(ins: Instruction, e: Emitter) -> None:
     form = AccessForm(ins, orders=("weak", "volatile", "relaxed", "release"), caches=("wb", "cg", "cs", "wt"))
-    operands = form.operands(ins, 2)
+    operands = form.operands(2)
     target, source = operands[0], operands[1]
     if form.hinted:
         e.value(operands[2], 64)
@@ -85,43 +86,36 @@ def _st(ins: Instruction, e: Emitter) -> None:
         if e.parameter(target) is not None or not (isinstance(target, Address) and isinstance(target.base, Symbol)):
             raise Unsupported(f"{ins.opcode}: only the parameters of a call can be written, by name")
         space = "local"
-    items = len(source.items) if isinstance(source, Vector) else 1
-    if items != form.count:
-        raise Unsupported(f"{ins.opcode}: {items} values")
+    form.check_items(source)
     access = Access(ins.opcode, space, form.bits, form.count)
     values = e.tuple(source, form.bits)
     e.line(e.call(WRITERS[space], "w", e.mask, e.address(target), values, e.constant(access, "access"), str(e.at)))
 
 
 def _st_async(ins: Instruction, e: Emitter) -> None:
-    parts = [part for part in ins.parts[2:] if part != "weak"]
-    if parts[:2] != ["shared::cluster", "mbarrier::complete_tx::bytes"]:
-        raise Unsupported(f"{ins.opcode}: only .shared::cluster.mbarrier::complete_tx::bytes is modelled")
-    rest = parts[2:]
-    count = {"v2": 2, "v4": 4}.get(rest[0], 1) if rest else 1
-    kinds = rest[1:] if count > 1 else rest
-    if len(kinds) != 1 or kinds[0] not in ("b32", "u32", "s32", "f32", "b64", "u64", "s64", "f64"):
-        raise Unsupported(f"{ins.opcode}: .{'.'.join(rest)} is not modelled")
-    bits = int(kinds[0][1:])
-    if bits * count > 128 or len(ins.operands) != 3:
-        raise Unsupported(f"{ins.opcode}: {count} x {bits} bits, {len(ins.operands)} operands")
-    target, source, barrier = ins.operands
-    if (len(source.items) if isinstance(source, Vector) else 1) != count:
-        raise Unsupported(f"{ins.opcode}: the number of values is not {count}")
+    read = OpcodeReader(ins, 2)
+    read.has("weak")
+    read.each("shared::cluster", "mbarrier::complete_tx::bytes")
+    count = VECTORS[read.maybe("v2", "v4")]
+    bits = int(read.one("b32", "u32", "s32", "f32", "b64", "u64", "s64", "f64")[1:])
+    target, source, barrier = read.end(3)
+    if bits * count > 128:
+        raise read.refuse(f"{count} x {bits} bits")
+    read.items(source, count)
     access = e.constant(Access(ins.opcode, "cluster", bits, count), "access")
     values = e.tuple(source, bits)
     e.line(e.call(store_async, "w", e.mask, e.address(target), values, e.address(barrier), access, str(e.at)))
 
 
 def _st_bulk(ins: Instruction, e: Emitter) -> None:
-    parts = [part for part in ins.parts[2:] if part != "weak"]
-    if parts not in ([], ["shared::cta"]) or len(ins.operands) != 3:
-        raise Unsupported(f"{ins.opcode}: only st.bulk{{.weak}}{{.shared::cta}} [a], size, 0 is modelled")
-    target, size, value = ins.operands
-    if not isinstance(value, Immediate) or value.value != 0:
-        raise Unsupported(f"{ins.opcode}: the value must be the literal 0")
+    read = OpcodeReader(ins, 2)
+    read.has("weak")
+    generic = not read.has("shared::cta")
+    target, size, value = read.end(3)
+    if read.immediate(value, "the value") != 0:
+        raise read.refuse("the value must be the literal 0")
     text = e.value(size, e.width(size) or 64)
-    e.line(e.call(store_bulk, "w", e.mask, e.address(target), text, str(not parts), repr(ins.opcode), str(e.at)))
+    e.line(e.call(store_bulk, "w", e.mask, e.address(target), text, str(generic), repr(ins.opcode), str(e.at)))
 
 
 LOWERINGS: Mapping[str, Lowering] = {"st": _st, "st.async": _st_async, "st.bulk": _st_bulk}

@@ -32,27 +32,44 @@ class OpcodeReader:
         self.ins = ins
         self.opcode = ins.opcode
         self._rest = list(ins.parts[taken:])
+        self._taken: list[tuple[tuple[str, ...], str]] = []
         self._ordered = ordered
 
-    def maybe(self, *names: str) -> str:
-        """Take an optional modifier: return the next one if it is one of ``names``, else an empty string."""
-        for index, part in enumerate(self._rest[:1] if self._ordered else self._rest):
+    def maybe(self, *names: str, anywhere: bool = False) -> str:
+        """Take an optional modifier: return the next one if it is one of ``names``, else an empty string.
+
+        Args:
+            names: The group's modifiers.
+            anywhere: Whether this group may stand at any place of an ordered opcode.
+        """
+        for index, part in enumerate(self._rest if anywhere or not self._ordered else self._rest[:1]):
             if part in names:
+                self._taken.append((names, part))
                 return self._rest.pop(index)
         return ""
 
-    def has(self, *names: str) -> bool:
+    def has(self, *names: str, anywhere: bool = False) -> bool:
         """Take an optional modifier; return whether there was one of ``names``."""
-        return bool(self.maybe(*names))
+        return bool(self.maybe(*names, anywhere=anywhere))
 
-    def one(self, *names: str) -> str:
+    def one(self, *names: str, anywhere: bool = False) -> str:
         """Take a required modifier, one of ``names``. Raises Unsupported."""
-        found = self.maybe(*names)
+        found = self.maybe(*names, anywhere=anywhere)
         if not found:
-            given = f".{self._rest[0]}" if self._rest else "nothing"
-            place = f"{given} where " if self._ordered or not self._rest else ""
-            raise self.refuse(f"{place}one of {', '.join('.' + name for name in names)} is expected")
+            listed = ", ".join(f".{name}" for name in names)
+            if self._ordered and not anywhere and self._rest:
+                raise self.refuse(f".{self._rest[0]} where {'one of ' if len(names) > 1 else ''}{listed} is expected")
+            raise self.refuse(f"{listed} is missing" if len(names) == 1 else f"none of {listed}")
         return found
+
+    def each(self, *names: str) -> None:
+        """Take several required modifiers, in this order. Raises Unsupported."""
+        for name in names:
+            self.one(name)
+
+    def part(self) -> str:
+        """Take the next modifier, whatever it is; an empty string if none is left."""
+        return self._rest.pop(0) if self._rest else ""
 
     def last(self, *names: str) -> str:
         """Take the last modifier, one of ``names``: the type, which decides how the others are read."""
@@ -63,7 +80,10 @@ class OpcodeReader:
     def done(self) -> None:
         """Raise Unsupported if a modifier is left."""
         if self._rest:
-            raise self.refuse(f"modifier .{self._rest[0]} is not modelled here")
+            part = self._rest[0]
+            first = next((taken for names, taken in self._taken if part in names), None)
+            why = "is not modelled here" if first is None else f"is a second one of its kind, after .{first}"
+            raise self.refuse(f"modifier .{part} {why}")
 
     def operands(self, *counts: int) -> tuple[Operand, ...]:
         """Return the operands, whose number must be one of ``counts``. Raises Unsupported."""

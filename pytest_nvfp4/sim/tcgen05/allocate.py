@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import Bits, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.monitor import WRITE
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.sync.addresses import shared_address
-from pytest_nvfp4.sim.tcgen05.group import expect_operands, group_of, same_group
+from pytest_nvfp4.sim.tcgen05.group import group_of, same_group
 from pytest_nvfp4.sim.tcgen05.tmem import COLUMNS, Tmem
 
 if TYPE_CHECKING:
@@ -225,12 +225,13 @@ def _uniform(value: Bits, mask: int, what: str, name: str) -> int:
 
 
 def _lower_alloc(ins: Instruction, e: Emitter) -> None:
-    group, rest = group_of(ins)
-    if rest not in (("sync", "aligned", "shared::cta", "b32"), ("sync", "aligned", "b32")):
-        raise Unsupported(f"{ins.opcode}: modifiers {'.'.join(rest)}")
-    expect_operands(ins, 2)
+    group, read = group_of(ins)
+    read.each("sync", "aligned")
+    generic = not read.has("shared::cta")
+    read.one("b32")
+    read.end(2)
     destination = e.address(ins.operands[0])
-    if "shared::cta" not in rest:
+    if generic:
         destination = e.call(_from_generic, destination)
     count = e.value(ins.operands[1], 32)
     name = e.temporary(e.call(alloc, "w", e.mask, destination, count, str(group), str(e.at)))
@@ -244,19 +245,16 @@ def _from_generic(address: Bits) -> Bits:
 
 
 def _lower_dealloc(ins: Instruction, e: Emitter) -> None:
-    group, rest = group_of(ins)
-    if rest != ("sync", "aligned", "b32"):
-        raise Unsupported(f"{ins.opcode}: modifiers {'.'.join(rest)}")
-    expect_operands(ins, 2)
-    address, count = (e.value(operand, 32) for operand in ins.operands)
+    group, read = group_of(ins)
+    read.each("sync", "aligned", "b32")
+    address, count = (e.value(operand, 32) for operand in read.end(2))
     e.line(e.call(dealloc, "w", e.mask, address, count, str(group), str(e.at)))
 
 
 def _lower_relinquish(ins: Instruction, e: Emitter) -> None:
-    group, rest = group_of(ins)
-    if rest != ("sync", "aligned"):
-        raise Unsupported(f"{ins.opcode}: modifiers {'.'.join(rest)}")
-    expect_operands(ins, 0)
+    group, read = group_of(ins)
+    read.each("sync", "aligned")
+    read.end(0)
     e.line(e.call(relinquish, "w", str(group)))
 
 

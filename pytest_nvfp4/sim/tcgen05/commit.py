@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import Bits, pick
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT
@@ -21,7 +21,7 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.sync.addresses import shared_address
 from pytest_nvfp4.sim.sync.mbarrier import Mbarrier, arrive, resolve
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
-from pytest_nvfp4.sim.tcgen05.group import expect_operands, group_of, single_lane
+from pytest_nvfp4.sim.tcgen05.group import group_of, single_lane
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
@@ -64,17 +64,14 @@ def _arrive(barriers: list[Mbarrier], who: str) -> None:
 
 
 def _lower(ins: Instruction, e: Emitter) -> None:
-    group, rest = group_of(ins)
-    if rest[:1] != ("mbarrier::arrive::one",) or rest[-1:] != ("b64",):
-        raise Unsupported(f"{ins.opcode}: modifiers {'.'.join(rest)}")
-    middle = list(rest[1:-1])
-    generic = "shared::cluster" not in middle
-    multicast = "multicast::cluster" in middle
-    if middle != ([] if generic else ["shared::cluster"]) + (["multicast::cluster"] if multicast else []):
-        raise Unsupported(f"{ins.opcode}: modifiers {'.'.join(rest)}")
-    expect_operands(ins, 2 if multicast else 1)
-    targets = e.value(ins.operands[1], 16) if multicast else "None"
-    address = e.address(ins.operands[0])
+    group, read = group_of(ins)
+    read.one("mbarrier::arrive::one")
+    generic = not read.has("shared::cluster")
+    multicast = read.has("multicast::cluster")
+    read.one("b64")
+    barrier, *masks = read.end(2 if multicast else 1)
+    targets = e.value(masks[0], 16) if multicast else "None"
+    address = e.address(barrier)
     e.line(e.call(commit, "w", e.mask, address, targets, str(group), str(generic), str(e.at)))
 
 

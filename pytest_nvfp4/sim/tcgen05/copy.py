@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import Bits, pick
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.tcgen05.copy_plan import CopyPlan, CopyShape, CtaCopy
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.descriptor import MatrixDescriptor, decode_matrix
-from pytest_nvfp4.sim.tcgen05.group import expect_operands, group_of, pair_of, single_lane
+from pytest_nvfp4.sim.tcgen05.group import group_of, pair_of, single_lane
 from pytest_nvfp4.sim.tcgen05.monitor import CtaAccesses, PipeAccesses, TmemBox
 from pytest_nvfp4.sim.tcgen05.operand import Geometry, first_chunk, geometry, units_of
 from pytest_nvfp4.sim.tcgen05.tmem import LANES
@@ -137,22 +137,26 @@ def _words(shape: CopyShape, table: Geometry) -> NDArray[np.intp]:
 
 
 _SHAPES = {
-    ("128x256b",): (128, 256, ""),
-    ("4x256b",): (4, 256, ""),
-    ("128x128b",): (128, 128, ""),
-    ("64x128b", "warpx2::02_13"): (64, 128, "warpx2::02_13"),
-    ("64x128b", "warpx2::01_23"): (64, 128, "warpx2::01_23"),
-    ("32x128b", "warpx4"): (32, 128, "warpx4"),
+    ("128x256b", ""): (128, 256),
+    ("4x256b", ""): (4, 256),
+    ("128x128b", ""): (128, 128),
+    ("64x128b", "warpx2::02_13"): (64, 128),
+    ("64x128b", "warpx2::01_23"): (64, 128),
+    ("32x128b", "warpx4"): (32, 128),
 }
+"""Lanes and bits of a lane by shape and multicast (PTX ISA, "tcgen05.cp"); the fp4 and fp6 formats are not modelled."""
 
 
 def _lower(ins: Instruction, e: Emitter) -> None:
-    group, modifiers = group_of(ins)
-    known = _SHAPES.get(modifiers)
-    if known is None:
-        raise Unsupported(f"{ins.opcode}: {'.'.join(modifiers)} of tcgen05.cp")
-    expect_operands(ins, 2)
-    shape = e.constant(CopyShape(*known, group, f"tcgen05.cp.{'.'.join(modifiers)}"), "shape")
+    group, read = group_of(ins)
+    name = read.one(*(name for name, _ in _SHAPES))
+    multicast = read.maybe(*(multicast for _, multicast in _SHAPES if multicast))
+    read.end(2)
+    size = _SHAPES.get((name, multicast))
+    if size is None:
+        raise read.refuse(f"shape .{name} {f'with .{multicast}' if multicast else 'without multicast'}")
+    what = f"tcgen05.cp.{name}.{multicast}".rstrip(".")
+    shape = e.constant(CopyShape(*size, multicast, group, what), "shape")
     address, descriptor = e.address(ins.operands[0]), e.value(ins.operands[1], 64)
     e.line(e.call(copy, "w", e.mask, address, descriptor, shape, str(e.at)))
 

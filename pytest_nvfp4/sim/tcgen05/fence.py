@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-from pytest_nvfp4.sim.tcgen05.group import expect_operands
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
@@ -26,9 +25,7 @@ def fence(w: Warp, mask: int, kind: str, at: int) -> None:
 
 
 def _lower(ins: Instruction, e: Emitter) -> None:
-    if len(ins.parts) != 2:
-        raise Unsupported(f"{ins.opcode}: modifiers {'.'.join(ins.parts[2:])}")
-    expect_operands(ins, 0)
+    OpcodeReader(ins, 2).end(0)
     e.line(e.call(fence, "w", e.mask, repr(f"tcgen05.{ins.parts[1]}"), str(e.at)))
 
 

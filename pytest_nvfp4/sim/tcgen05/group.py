@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import lanes
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["Pipe", "expect_operands", "group_of", "pair_of", "same_group", "single_lane"]
+__all__ = ["Pipe", "group_of", "pair_of", "same_group", "single_lane"]
 
 
 class Pipe:
@@ -78,16 +79,7 @@ def single_lane(w: Warp, mask: int, *, what: str) -> None:
         )
 
 
-def group_of(ins: Instruction) -> tuple[int, tuple[str, ...]]:
-    """Return the ``.cta_group`` of an opcode and its other modifiers. Raises Unsupported."""
-    modifiers = ins.parts[2:]
-    groups = [modifier for modifier in modifiers if modifier.startswith("cta_group::")]
-    if len(groups) != 1 or groups[0] not in ("cta_group::1", "cta_group::2"):
-        raise Unsupported(f"{ins.opcode}: exactly one of .cta_group::1 and .cta_group::2 is required")
-    return int(groups[0][-1]), tuple(modifier for modifier in modifiers if modifier != groups[0])
-
-
-def expect_operands(ins: Instruction, count: int) -> None:
-    """Raise Unsupported unless the instruction has ``count`` operands."""
-    if len(ins.operands) != count:
-        raise Unsupported(f"{ins.opcode}: {len(ins.operands)} operands; expected {count}")
+def group_of(ins: Instruction, *, ordered: bool = True) -> tuple[int, OpcodeReader]:
+    """Return the ``.cta_group`` of an opcode and the reader of its other modifiers. Raises Unsupported."""
+    read = OpcodeReader(ins, 2, ordered=ordered)
+    return int(read.one("cta_group::1", "cta_group::2", anywhere=True)[-1]), read

@@ -40,8 +40,8 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import FULL, Bits, spread, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
-from pytest_nvfp4.sim.ptx.syntax import Address, Immediate, Instruction, TensorAddress, Vector
-from pytest_nvfp4.sim.tcgen05.group import expect_operands
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
+from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
@@ -223,37 +223,25 @@ def _origin(w: Warp, mask: int, address: Bits, move: Movement, what: str) -> tup
 
 
 def _movement_of(ins: Instruction, pack: str, *, registers: int, split: int) -> Movement:
-    """Return the movement of an opcode. Raises Unsupported.
+    """Return the movement of ``.sync.aligned.shape.num{.pack}.b32``. Raises Unsupported.
 
     Args:
         pack: The modifier of packed forms.
         registers, split: Indices of the operands that hold the registers and, for .16x32bx2, immHalfSplitoff.
     """
-    modifiers = ins.parts[2:]
-    shape, num = modifiers[2:4] if len(modifiers) in (5, 6) else ("", "")
-    packed = len(modifiers) == 6
-    repeat = int(num[1:]) if num[:1] == "x" and num[1:].isdigit() else 0
-    if (
-        modifiers[:2] != ("sync", "aligned")
-        or modifiers[-1] != "b32"
-        or repeat not in (1, 2, 4, 8, 16, 32, 64, 128)
-        or _REGISTERS.get(shape, 129) * repeat > 128
-        or (packed and modifiers[4] != pack)
-    ):
-        raise Unsupported(f"{ins.opcode}: modifiers {'.'.join(modifiers)}")
+    read = OpcodeReader(ins, 2)
+    read.each("sync", "aligned")
+    shape = read.one(*_REGISTERS)
+    repeat = int(read.one(*(f"x{1 << n}" for n in range(8)))[1:])
+    packed = read.has(pack)
+    read.one("b32")
     has_split = shape == "16x32bx2"
-    expect_operands(ins, 2 + has_split)
-    half_split = 0
-    if has_split:
-        operand = ins.operands[split]
-        if not isinstance(operand, Immediate) or isinstance(operand, (Address, TensorAddress)):
-            raise Unsupported(f"{ins.opcode}: immHalfSplitoff {operand!r} is not an immediate")
-        half_split = operand.value
+    operands = read.end(2 + has_split)
+    if _REGISTERS[shape] * repeat > 128:
+        raise read.refuse(f".{shape}.x{repeat} is {_REGISTERS[shape] * repeat} registers, 128 at most")
+    half_split = read.immediate(operands[split], "immHalfSplitoff") if has_split else 0
     move = movement(shape, repeat, packed=packed, split=half_split)
-    vector = ins.operands[registers]
-    count = len(vector.items) if isinstance(vector, Vector) else 1
-    if count != move.registers:
-        raise Unsupported(f"{ins.opcode}: {count} registers; .{move.name} has {move.registers}")
+    read.items(operands[registers], move.registers, "registers")
     return move
 
 
@@ -274,9 +262,9 @@ def _lower_st(ins: Instruction, e: Emitter) -> None:
 
 
 def _lower_wait(ins: Instruction, e: Emitter) -> None:
-    if ins.parts[1:] not in (("wait::ld", "sync", "aligned"), ("wait::st", "sync", "aligned")):
-        raise Unsupported(f"{ins.opcode}: modifiers")
-    expect_operands(ins, 0)
+    read = OpcodeReader(ins, 2)
+    read.each("sync", "aligned")
+    read.end(0)
     e.line(e.call(wait, "w", e.mask, repr(f"tcgen05.{ins.parts[1]}"), str(e.at)))
 
 

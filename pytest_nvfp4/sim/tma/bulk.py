@@ -29,12 +29,13 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.coverage import note_reduce, note_scatter, note_write
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.tma.checks import SPACES
 from pytest_nvfp4.sim.tma.groups import BulkGroups, OutboundCopy, submit_outbound
 from pytest_nvfp4.sim.tma.issue import InboundCopy, by_lane, signed, submit_inbound, targets
 from pytest_nvfp4.sim.tma.load import boxes_of_rows, checked, tensor_coordinates, tensor_mode
 from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, SHARED_TYPES, WIDTHS, reduce
-from pytest_nvfp4.sim.tma.spelling import Parts
 from pytest_nvfp4.sim.tma.tensormap import find_tile
 from pytest_nvfp4.sim.tma.traffic import TouchedSectors
 
@@ -69,14 +70,13 @@ class BulkForm:
 
 def lower_bulk(ins: Instruction, e: Emitter) -> None:
     """Lower ``cp.async.bulk``."""
-    parts = Parts(ins, "cp", "async", "bulk")
-    destination, source = parts.direction()
+    read = OpcodeReader(ins, 3, ordered=False)
+    destination, source = read.one(*SPACES), read.one(*SPACES)
     if (destination, source) == ("global", "shared::cta"):
-        parts.require("bulk_group")
-        hint = parts.flag("L2::cache_hint")
-        masked = parts.flag("cp_mask")
-        parts.finish()
-        operands = parts.operands(ins, 3 + hint + masked)
+        read.one("bulk_group")
+        hint = read.has("L2::cache_hint")
+        masked = read.has("cp_mask")
+        operands = read.end(3 + hint + masked)
         form = BulkForm(ins.opcode, destination, source, masked=masked)
         mask = e.value(operands[-1], e.width(operands[-1]) or 16) if masked else "0xFFFF"
         e.line(
@@ -87,29 +87,28 @@ def lower_bulk(ins: Instruction, e: Emitter) -> None:
             )
         )  # fmt: skip
         return
-    _lower_in(ins, e, parts, destination, source, "", "")
+    _lower_in(ins, e, read, destination, source, "", "")
 
 
 def lower_bulk_reduce(ins: Instruction, e: Emitter) -> None:
     """Lower ``cp.reduce.async.bulk``."""
-    parts = Parts(ins, "cp", "reduce", "async", "bulk")
-    destination, source = parts.direction()
-    operation = parts.choice(*OPERATIONS)
-    kind = parts.choice(*WIDTHS)
+    read = OpcodeReader(ins, 4, ordered=False)
+    destination, source = read.one(*SPACES), read.one(*SPACES)
+    operation = read.one(*OPERATIONS)
+    kind = read.one(*WIDTHS)
     types = GLOBAL_TYPES if destination == "global" else SHARED_TYPES
     if kind not in types[operation]:
         raise Unsupported(f"{ins.opcode}: .{operation} takes .{', .'.join(sorted(types[operation]))}")
-    if parts.flag("noftz") != (operation == "add" and kind in ("f16", "bf16")):
+    if read.has("noftz") != (operation == "add" and kind in ("f16", "bf16")):
         raise Unsupported(f"{ins.opcode}: .noftz goes with .add of .f16 and .bf16, and only with it")
     if destination != "global":
-        _lower_in(ins, e, parts, destination, source, operation, kind)
+        _lower_in(ins, e, read, destination, source, operation, kind)
         return
     if source != "shared::cta":
         raise Unsupported(f"{ins.opcode}: from {source} to {destination}")
-    parts.require("bulk_group")
-    hint = parts.flag("L2::cache_hint")
-    parts.finish()
-    operands = parts.operands(ins, 3 + hint)
+    read.one("bulk_group")
+    hint = read.has("L2::cache_hint")
+    operands = read.end(3 + hint)
     form = BulkForm(ins.opcode, destination, source, operation=operation, kind=kind)
     e.line(
         e.call(
@@ -121,7 +120,7 @@ def lower_bulk_reduce(ins: Instruction, e: Emitter) -> None:
 
 
 def _lower_in(
-    ins: Instruction, e: Emitter, parts: Parts, destination: str, source: str, operation: str, kind: str
+    ins: Instruction, e: Emitter, read: OpcodeReader, destination: str, source: str, operation: str, kind: str
 ) -> None:
     if (
         destination == "global"
@@ -131,13 +130,12 @@ def _lower_in(
         raise Unsupported(f"{ins.opcode}: from {source} to {destination}")
     if operation and source != "shared::cta":
         raise Unsupported(f"{ins.opcode}: a reduction from {source} to {destination}")
-    parts.require("mbarrier::complete_tx::bytes")
-    multicast = parts.flag("multicast::cluster")
+    read.one("mbarrier::complete_tx::bytes")
+    multicast = read.has("multicast::cluster")
     if multicast and (source, destination) != ("global", "shared::cluster"):
         raise Unsupported(f"{ins.opcode}: .multicast::cluster from .{source} to .{destination}")
-    hint = source == "global" and parts.flag("L2::cache_hint")
-    parts.finish()
-    operands = parts.operands(ins, 4 + multicast + hint)
+    hint = source == "global" and read.has("L2::cache_hint")
+    operands = read.end(4 + multicast + hint)
     form = BulkForm(ins.opcode, destination, source, multicast=multicast, operation=operation, kind=kind)
     mask = e.value(operands[4], e.width(operands[4]) or 16) if multicast else "0"
     e.line(
@@ -151,24 +149,20 @@ def _lower_in(
 
 def lower_prefetch_bulk(ins: Instruction, e: Emitter) -> None:
     """Lower ``cp.async.bulk.prefetch.L2``."""
-    parts = Parts(ins, "cp", "async", "bulk", "prefetch")
-    parts.require("L2")
-    parts.require("global")
-    hint = parts.flag("L2::cache_hint")
-    parts.finish()
-    operands = parts.operands(ins, 2 + hint)
+    read = OpcodeReader(ins, 4, ordered=False)
+    read.each("L2", "global")
+    hint = read.has("L2::cache_hint")
+    operands = read.end(2 + hint)
     e.line(e.call(prefetch_bulk, "w", e.mask, repr(ins.opcode), e.address(operands[0]), e.value(operands[1], 32)))
 
 
 def lower_prefetch_tensor(ins: Instruction, e: Emitter) -> None:
     """Lower ``cp.async.bulk.prefetch.tensor``."""
-    parts = Parts(ins, "cp", "async", "bulk", "prefetch", "tensor")
-    rank, four_rows = tensor_mode(parts, "tile::gather4")
-    parts.require("L2")
-    parts.require("global")
-    hint = parts.flag("L2::cache_hint")
-    parts.finish()
-    operands = parts.operands(ins, 1 + hint)
+    read = OpcodeReader(ins, 5, ordered=False)
+    rank, four_rows = tensor_mode(read, "tile::gather4")
+    read.each("L2", "global")
+    hint = read.has("L2::cache_hint")
+    operands = read.end(1 + hint)
     coordinates = tensor_coordinates(operands[0], 5 if four_rows else rank, e, ins.opcode)
     arguments = (repr(ins.opcode), str(rank), str(four_rows), e.address(operands[0]), coordinates)
     e.line(e.call(prefetch_tensor, "w", e.mask, *arguments))

@@ -23,8 +23,10 @@ from pytest_nvfp4.sim.tma.box_order import SWIZZLES
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.tma.tile import TmaTile
 
-__all__ = ["ALIGN", "aligned", "check"]
+__all__ = ["ALIGN", "SPACES", "aligned", "check"]
 
+SPACES = ("global", "shared::cta", "shared::cluster")
+"""State spaces of a copy: the opcode names the destination's, then the source's."""
 ALIGN = 128
 """Bytes that a box's shared address must be a multiple of."""
 _CHUNK_BITS = 128

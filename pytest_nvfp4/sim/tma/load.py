@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, TensorAddress
 from pytest_nvfp4.sim.tma.box import TmaBox, gather4
-from pytest_nvfp4.sim.tma.checks import ALIGN, aligned
+from pytest_nvfp4.sim.tma.checks import ALIGN, SPACES, aligned
 from pytest_nvfp4.sim.tma.issue import InboundCopy, by_lane, submit_inbound, targets
 from pytest_nvfp4.sim.tma.route import Route, Routes
-from pytest_nvfp4.sim.tma.spelling import Parts
 from pytest_nvfp4.sim.tma.tensormap import use_map
 from pytest_nvfp4.sim.tma.tile import TmaTile
 from pytest_nvfp4.sim.tma.traffic import TouchedSectors
@@ -60,33 +60,32 @@ class TensorLoadForm:
     group: int
 
 
-def tensor_mode(parts: Parts, four_rows: str) -> tuple[int, bool]:
+def tensor_mode(read: OpcodeReader, four_rows: str) -> tuple[int, bool]:
     """Take the rank and the mode of a tensor copy: ``(rank, whether it is the mode of four rows)``."""
-    rank = int(parts.choice(*_DIMENSIONS)[0])
+    rank = int(read.one(*_DIMENSIONS)[0])
     for mode in _IM2COL:
-        if parts.flag(mode):
-            raise Unsupported(f"{parts.opcode}: the mode .{mode}")
-    mode = parts.choice("tile", four_rows, default="tile")
+        if read.has(mode):
+            raise Unsupported(f"{read.opcode}: the mode .{mode}")
+    mode = read.maybe("tile", four_rows) or "tile"
     if mode != "tile" and rank != 2:
-        raise Unsupported(f"{parts.opcode}: .{mode} with a tensor of rank {rank}, and it is for rank 2")
+        raise Unsupported(f"{read.opcode}: .{mode} with a tensor of rank {rank}, and it is for rank 2")
     return rank, mode != "tile"
 
 
 def lower_load(ins: Instruction, e: Emitter) -> None:
     """Lower a tensor load."""
-    parts = Parts(ins, "cp", "async", "bulk", "tensor")
-    rank, four_rows = tensor_mode(parts, "tile::gather4")
-    destination, source = parts.direction()
+    read = OpcodeReader(ins, 4, ordered=False)
+    rank, four_rows = tensor_mode(read, "tile::gather4")
+    destination, source = read.one(*SPACES), read.one(*SPACES)
     if source != "global" or destination == "global":
         raise Unsupported(f"{ins.opcode}: from {source} to {destination}")
-    parts.require("mbarrier::complete_tx::bytes")
-    multicast = parts.flag("multicast::cluster")
+    read.one("mbarrier::complete_tx::bytes")
+    multicast = read.has("multicast::cluster")
     if multicast and destination != "shared::cluster":
         raise Unsupported(f"{ins.opcode}: .multicast::cluster to .{destination}")
-    group = int(parts.choice("cta_group::1", "cta_group::2", default="0")[-1])
-    hint = parts.flag("L2::cache_hint")
-    parts.finish()
-    operands = parts.operands(ins, 3 + multicast + hint)
+    group = int(read.maybe("cta_group::1", "cta_group::2")[-1:] or 0)
+    hint = read.has("L2::cache_hint")
+    operands = read.end(3 + multicast + hint)
     form = TensorLoadForm(ins.opcode, rank, four_rows, destination == "shared::cluster", multicast, group)
     coordinates = tensor_coordinates(operands[1], 5 if four_rows else rank, e, ins.opcode)
     arguments = [

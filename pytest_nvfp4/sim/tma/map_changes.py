@@ -27,9 +27,10 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, lanes, uniform, value_in
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.sync.fences import TensormapWrites, fence
-from pytest_nvfp4.sim.tma.spelling import Parts, immediate
+from pytest_nvfp4.sim.tma.checks import SPACES
 from pytest_nvfp4.sim.tma.tensormap import ALIGN, BYTES
 
 if TYPE_CHECKING:
@@ -119,23 +120,23 @@ def replaced(data: bytes, field: str, ordinal: int, value: int, *, what: str) ->
 
 def lower_replace(ins: Instruction, e: Emitter) -> None:
     """Lower ``tensormap.replace``."""
-    parts = Parts(ins, "tensormap", "replace")
-    parts.require("tile")
-    field = parts.choice("global_address", "rank", "elemtype", *_ORDINALS, *_CODES)
-    space = parts.choice("global", "shared::cta", default="")
-    parts.require("b1024")
-    bits = int(parts.choice("b32", "b64")[1:])
-    parts.finish()
+    read = OpcodeReader(ins, 2, ordered=False)
+    read.one("tile")
+    field = read.one("global_address", "rank", "elemtype", *_ORDINALS, *_CODES)
+    space = read.maybe("global", "shared::cta")
+    read.one("b1024")
+    bits = int(read.one("b32", "b64")[1:])
+    read.done()
     if (bits == 64) != (field in ("global_address", "global_stride")):
         raise Unsupported(f"{ins.opcode}: a value of {bits} bits for {field}")
-    operands = parts.operands(ins, 3 if field in _ORDINALS else 2)
+    operands = read.operands(3 if field in _ORDINALS else 2)
     ordinal = 0
     if field in _ORDINALS:
-        ordinal = immediate(operands[1], ins.opcode, "the ordinal")
+        ordinal = read.immediate(operands[1], "the ordinal")
         if not 0 <= ordinal < _ORDINALS[field]:
             raise Unsupported(f"{ins.opcode}: ordinal {ordinal}")
     if field == "elemtype" or field in _CODES:
-        value = str(immediate(operands[-1], ins.opcode, "the new value"))
+        value = str(read.immediate(operands[-1], "the new value"))
     else:
         value = e.value(operands[-1], bits)
     form = e.constant(ReplaceForm(ins.opcode, field, ordinal, space), "replace")
@@ -186,17 +187,15 @@ def _replace(w: Warp, mask: int, at: int, form: ReplaceForm, address: int, value
 
 def lower_copy(ins: Instruction, e: Emitter) -> None:
     """Lower ``tensormap.cp_fenceproxy``."""
-    parts = Parts(ins, "tensormap", "cp_fenceproxy")
-    if parts.direction() != ("global", "shared::cta"):
+    read = OpcodeReader(ins, 2, ordered=False)
+    if (read.one(*SPACES), read.one(*SPACES)) != ("global", "shared::cta"):
         raise Unsupported(f"{ins.opcode}: only from .shared::cta to .global")
-    parts.require("tensormap::generic")
-    parts.require("release")
-    scope = parts.choice(*_SCOPES)
-    parts.require("sync")
-    parts.require("aligned")
-    parts.finish()
-    to, source, size = parts.operands(ins, 3)
-    if immediate(size, ins.opcode, "the size") != BYTES:
+    read.one("tensormap::generic")
+    read.one("release")
+    scope = read.one(*_SCOPES)
+    read.each("sync", "aligned")
+    to, source, size = read.end(3)
+    if read.immediate(size, "the size") != BYTES:
         raise Unsupported(f"{ins.opcode}: a size other than {BYTES}")
     arguments = ("w", e.mask, str(e.at), repr(ins.opcode), repr(scope), e.address(to), e.address(source))
     e.line(e.call(copy_map, *arguments))

@@ -31,15 +31,15 @@ from pytest_nvfp4.driver.tensormap import ElementType
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.coverage import note_reduce, note_rows
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.tma.box import TmaBox, gathered
 from pytest_nvfp4.sim.tma.box_order import BoxOrder
-from pytest_nvfp4.sim.tma.checks import ALIGN, aligned
+from pytest_nvfp4.sim.tma.checks import ALIGN, SPACES, aligned
 from pytest_nvfp4.sim.tma.groups import BulkGroups, OutboundCopy, submit_outbound
 from pytest_nvfp4.sim.tma.issue import by_lane, signed
 from pytest_nvfp4.sim.tma.load import boxes_of_rows, checked, tensor_coordinates, tensor_mode
 from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, WIDTHS, reduce
-from pytest_nvfp4.sim.tma.spelling import Parts
 from pytest_nvfp4.sim.tma.tensormap import find_tile
 from pytest_nvfp4.sim.tma.tile import TmaTile
 
@@ -76,25 +76,24 @@ class TensorStoreForm:
 
 def lower_store(ins: Instruction, e: Emitter) -> None:
     """Lower a tensor store."""
-    _lower(ins, e, Parts(ins, "cp", "async", "bulk", "tensor"), "")
+    _lower(ins, e, OpcodeReader(ins, 4, ordered=False), "")
 
 
 def lower_reduce(ins: Instruction, e: Emitter) -> None:
     """Lower a tensor reduction."""
-    parts = Parts(ins, "cp", "reduce", "async", "bulk", "tensor")
-    _lower(ins, e, parts, parts.choice(*OPERATIONS))
+    read = OpcodeReader(ins, 5, ordered=False)
+    _lower(ins, e, read, read.one(*OPERATIONS))
 
 
-def _lower(ins: Instruction, e: Emitter, parts: Parts, operation: str) -> None:
-    rank, four_rows = tensor_mode(parts, "tile::scatter4")
+def _lower(ins: Instruction, e: Emitter, read: OpcodeReader, operation: str) -> None:
+    rank, four_rows = tensor_mode(read, "tile::scatter4")
     if four_rows and operation:
         raise Unsupported(f"{ins.opcode}: a reduction with .tile::scatter4")
-    if parts.direction() != ("global", "shared::cta"):
+    if (read.one(*SPACES), read.one(*SPACES)) != ("global", "shared::cta"):
         raise Unsupported(f"{ins.opcode}: only from .shared::cta to .global")
-    parts.require("bulk_group")
-    hint = parts.flag("L2::cache_hint")
-    parts.finish()
-    operands = parts.operands(ins, 2 + hint)
+    read.one("bulk_group")
+    hint = read.has("L2::cache_hint")
+    operands = read.end(2 + hint)
     form = TensorStoreForm(ins.opcode, rank, four_rows, operation)
     coordinates = tensor_coordinates(operands[0], 5 if four_rows else rank, e, ins.opcode)
     arguments = ("w", e.mask, str(e.at), e.constant(form, "store"), e.address(operands[0]), e.address(operands[1]))

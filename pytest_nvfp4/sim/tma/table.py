@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.tma.bulk import lower_bulk, lower_bulk_reduce, lower_prefetch_bulk, lower_prefetch_tensor
+from pytest_nvfp4.sim.tma.checks import SPACES
 from pytest_nvfp4.sim.tma.groups import commit_group, wait_group
 from pytest_nvfp4.sim.tma.load import lower_load
 from pytest_nvfp4.sim.tma.map_changes import lower_copy, lower_replace
-from pytest_nvfp4.sim.tma.spelling import SPACES, Parts, immediate
 from pytest_nvfp4.sim.tma.store import lower_reduce, lower_store
 from pytest_nvfp4.sim.tma.tensormap import lower_prefetch
 
@@ -27,18 +28,17 @@ def _tensor(ins: Instruction, e: Emitter) -> None:
 
 
 def _commit(ins: Instruction, e: Emitter) -> None:
-    parts = Parts(ins, "cp", "async", "bulk", "commit_group")
-    parts.finish()
-    parts.operands(ins, 0)
+    read = OpcodeReader(ins, 4, ordered=False)
+    read.end(0)
     e.line(e.call(commit_group, "w", e.mask, str(e.at)))
 
 
 def _wait(ins: Instruction, e: Emitter) -> None:
-    parts = Parts(ins, "cp", "async", "bulk", "wait_group")
-    read = parts.flag("read")
-    parts.finish()
-    allowed = immediate(parts.operands(ins, 1)[0], ins.opcode, "the number of groups")
-    name = e.temporary(e.call(wait_group, "w", e.mask, str(e.at), str(allowed), str(read)))
+    read = OpcodeReader(ins, 4, ordered=False)
+    reads_only = read.has("read")
+    read.done()
+    allowed = read.immediate(read.operands(1)[0], "the number of groups")
+    name = e.temporary(e.call(wait_group, "w", e.mask, str(e.at), str(allowed), str(reads_only)))
     e.park_if_none(name)
 
 

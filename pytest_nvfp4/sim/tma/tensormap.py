@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, lanes, value_in
 from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.sync.fences import Acquired, TensormapFences, TensormapWrites, Write
-from pytest_nvfp4.sim.tma.spelling import Parts
 from pytest_nvfp4.sim.tma.tile import TmaTile, tile_of
 
 if TYPE_CHECKING:
@@ -126,11 +126,11 @@ def use_map(w: Warp, address: int, *, what: str) -> tuple[MapUse, TmaTile]:
 
 def lower_prefetch(ins: Instruction, e: Emitter) -> None:
     """Lower ``prefetch{.param,.const}.tensormap``."""
-    parts = Parts(ins, "prefetch")
-    parts.require("tensormap")
-    parts.choice("param", "const", default="")
-    parts.finish()
-    e.line(e.call(prefetch_map, "w", e.mask, repr(ins.opcode), e.address(parts.operands(ins, 1)[0])))
+    read = OpcodeReader(ins, 1, ordered=False)
+    read.one("tensormap")
+    read.maybe("param", "const")
+    read.done()
+    e.line(e.call(prefetch_map, "w", e.mask, repr(ins.opcode), e.address(read.operands(1)[0])))
 
 
 def prefetch_map(w: Warp, mask: int, what: str, address: Bits) -> None:

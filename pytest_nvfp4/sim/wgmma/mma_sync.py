@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import FULL, Bits
 from pytest_nvfp4.sim.lower.emitter import Emitter
-from pytest_nvfp4.sim.ptx.syntax import Instruction, Vector
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
+from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES, OperandType
 from pytest_nvfp4.sim.wgmma.fragments import a_matrix, accumulator_matrix, accumulator_registers, b_matrix, stack
 from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, AccumulatorType, Product, accumulate
@@ -77,29 +78,25 @@ def multiply(
 
 def mma_sync(ins: Instruction, e: Emitter) -> None:
     """Lower ``mma.sync.aligned.m16n8kK.row.col{.satfinite}.d.a.b.c``."""
-    parts = list(ins.parts)
-    if parts[1:3] != ["sync", "aligned"] or len(ins.operands) != 4:
-        raise Unsupported(f"{ins.opcode}: not a modelled form of mma")
-    rest = parts[3:]
-    saturate = "satfinite" in rest
-    if saturate:
-        rest.remove("satfinite")
-    if len(rest) != 7 or rest[1:3] != ["row", "col"]:
-        raise Unsupported(f"{ins.opcode}: not a modelled form of mma")
-    shape_text, _, _, d_name, a_name, b_name, c_name = rest
+    read = OpcodeReader(ins)
+    read.each("sync", "aligned")
+    saturate = read.has("satfinite", anywhere=True)
+    shape_text = read.part()
+    read.each("row", "col")
+    d_name, a_name, b_name, c_name = (read.part() for _ in range(4))
+    read.end(4)
     shape = Shape.parse(shape_text)
     if c_name != d_name or d_name not in _TYPES.get((a_name, b_name), ()):
-        raise Unsupported(f"{ins.opcode}: types {d_name}, {a_name}, {b_name}, {c_name}")
+        raise read.refuse(f"types {d_name}, {a_name}, {b_name}, {c_name}")
     a, b, accumulator = OPERAND_TYPES[a_name], OPERAND_TYPES[b_name], ACCUMULATORS[d_name]
     if shape is None or (shape.m, shape.n) != (16, 8) or shape.k not in (256 // a.bits, 128 // a.bits):
-        raise Unsupported(f"{ins.opcode}: shape {shape_text}")
+        raise read.refuse(f"shape {shape_text}")
     if saturate and not a.integer:
-        raise Unsupported(f"{ins.opcode}: .satfinite is for integers")
+        raise read.refuse(".satfinite is for integers")
     b_count = shape.k * a.bits // 128
     counts = (2 if d_name == "f16" else 4, 2 * b_count, b_count, 2 if d_name == "f16" else 4)
     for operand, count, what in zip(ins.operands, counts, "DABC", strict=True):
-        if len(operand.items if isinstance(operand, Vector) else (operand,)) != count:
-            raise Unsupported(f"{ins.opcode}: {what} must be {count} registers")
+        read.items(operand, count, f"registers of {what}")
     form = MmaSyncForm(ins.opcode, shape.k, a, b, accumulator, saturate)
     values = [e.tuple(operand, 32) for operand in ins.operands[1:]]
     e.assign_all(ins.operands[0], e.call(multiply, "w", e.mask, e.constant(form, "form"), *values), 32)

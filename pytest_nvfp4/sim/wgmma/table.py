@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
-from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction, Operand, Register, Vector
+from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Register, Vector
 from pytest_nvfp4.sim.wgmma import unit
 from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES, OperandType
 from pytest_nvfp4.sim.wgmma.mma_sync import mma_sync
@@ -29,12 +29,12 @@ _PAIRS = {
 """Types of A and B, and the accumulators that go with them."""
 
 
-def _immediate(ins: Instruction, operand: Operand, allowed: tuple[int, ...], what: str) -> int:
-    if isinstance(operand, Immediate) and not operand.bits:
-        value = operand.value - (1 << 32) if operand.value >= 1 << 31 else operand.value
-        if value in allowed:
-            return value
-    raise Unsupported(f"{ins.opcode}: {what} must be one of {allowed}, and is {operand!r}")
+def _immediate(read: OpcodeReader, operand: Operand, allowed: tuple[int, ...], what: str) -> int:
+    value = read.immediate(operand, what)
+    value -= (1 << 32) if value >= 1 << 31 else 0
+    if value not in allowed:
+        raise read.refuse(f"{what} must be one of {allowed}, found {value}")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,48 +49,43 @@ class _Types:
     saturate: bool
 
 
-def _types(ins: Instruction) -> _Types:
-    if ins.parts[2:4] != ("sync", "aligned") or len(ins.parts) not in (8, 9):
-        raise Unsupported(f"{ins.opcode}: not a known form of wgmma.mma_async")
-    rest = list(ins.parts[4:])
-    saturate = "satfinite" in rest
-    if saturate:
-        # After the types in the ISA's examples and NVIDIA's kernels, after the shape in its grammar.
-        rest.remove("satfinite")
-    if len(rest) != 4:
-        raise Unsupported(f"{ins.opcode}: not a known form of wgmma.mma_async")
-    shape_text, d_name, a_name, b_name = rest
+def _types(read: OpcodeReader) -> _Types:
+    read.each("sync", "aligned")
+    # After the types in the ISA's examples and NVIDIA's kernels, after the shape in its grammar.
+    saturate = read.has("satfinite", anywhere=True)
+    shape_text, d_name, a_name, b_name = (read.part() for _ in range(4))
+    read.done()
     shape = Shape.parse(shape_text)
     allowed = _PAIRS.get((a_name, b_name), ())
     if d_name not in allowed:
-        raise Unsupported(f"{ins.opcode}: types {d_name}, {a_name}, {b_name}")
+        raise read.refuse(f"types {d_name}, {a_name}, {b_name}")
     a = OPERAND_TYPES[a_name]
     if shape is None or shape.m != 64 or shape.k != 256 // a.bits or not 8 <= shape.n <= 256 or shape.n % 8:
-        raise Unsupported(f"{ins.opcode}: shape {shape_text}")
+        raise read.refuse(f"shape {shape_text}")
     if a.integer and shape.n % 16 and shape.n not in (8, 24):
-        raise Unsupported(f"{ins.opcode}: shape {shape_text}; integers take N of 8, 24 or a multiple of 16")
+        raise read.refuse(f"shape {shape_text}; integers take N of 8, 24 or a multiple of 16")
     if saturate and not a.integer:
-        raise Unsupported(f"{ins.opcode}: .satfinite is for integers")
+        raise read.refuse(".satfinite is for integers")
     return _Types(shape, d_name, a, OPERAND_TYPES[b_name], ACCUMULATORS[d_name], saturate)
 
 
 def _mma_async(ins: Instruction, e: Emitter) -> None:
-    types = _types(ins)
+    read = OpcodeReader(ins, 2)
+    types = _types(read)
     shape, a = types.shape, types.a
     d_operand, a_operand = ins.operands[0], ins.operands[1]
     count = shape.n // 4 if types.d == "f16" else shape.n // 2
     if not isinstance(d_operand, Vector) or len(d_operand.items) != count:
-        raise Unsupported(f"{ins.opcode}: the accumulator must be {count} registers")
+        raise read.refuse(f"the accumulator must be {count} registers")
     from_registers = isinstance(a_operand, Vector)
     if isinstance(a_operand, Vector) and len(a_operand.items) != 4:
-        raise Unsupported(f"{ins.opcode}: A must be 4 registers or a descriptor")
+        raise read.refuse("A must be 4 registers or a descriptor")
     flags = ins.operands[4:]
     transposable = a.bits == 16
     wanted = 0 if a.integer else 2 + (2 - from_registers if transposable else 0)
-    if len(ins.operands) != 4 + wanted:
-        raise Unsupported(f"{ins.opcode}: {len(ins.operands)} operands, and {4 + wanted} are expected")
-    scales = [_immediate(ins, x, (1, -1), "imm-scale") for x in flags[:2]]
-    transposes = [_immediate(ins, x, (0, 1), "imm-trans") for x in flags[2:]]
+    read.operands(4 + wanted)
+    scales = [_immediate(read, x, (1, -1), "imm-scale") for x in flags[:2]]
+    transposes = [_immediate(read, x, (0, 1), "imm-trans") for x in flags[2:]]
     form = WgmmaForm(
         name=".".join(part for part in ins.parts if part not in ("sync", "aligned")),
         at=ins.index,
@@ -108,7 +103,7 @@ def _mma_async(ins: Instruction, e: Emitter) -> None:
         unfenced=e.notes.get(ins.index, ""),
     )
     if not all(isinstance(item, Register) and item.bits == 32 for item in d_operand.items):
-        raise Unsupported(f"{ins.opcode}: the accumulator must be 32-bit registers")
+        raise read.refuse("the accumulator must be 32-bit registers")
     registers = e.tuple(d_operand, 32)
     a_value = e.tuple(a_operand, 32) if from_registers else e.value(a_operand, 64)
     name = e.temporary(
@@ -126,24 +121,26 @@ def _mma_async(ins: Instruction, e: Emitter) -> None:
     e.replace_all(d_operand, name, 32)
 
 
-def _plain(ins: Instruction, e: Emitter, *, root: str, operands: int) -> None:
-    if ins.parts != ("wgmma", root, "sync", "aligned") or len(ins.operands) != operands:
-        raise Unsupported(f"{ins.opcode}: not a known form of wgmma.{root}")
+def _operands(ins: Instruction, count: int) -> tuple[Operand, ...]:
+    """Return the operands of an instruction whose only modifiers are ``.sync.aligned``."""
+    read = OpcodeReader(ins, 2)
+    read.each("sync", "aligned")
+    return read.end(count)
 
 
 def _fence(ins: Instruction, e: Emitter) -> None:
-    _plain(ins, e, root="fence", operands=0)
+    _operands(ins, 0)
     e.line(e.call(unit.fence, "w", e.mask))
 
 
 def _commit(ins: Instruction, e: Emitter) -> None:
-    _plain(ins, e, root="commit_group", operands=0)
+    _operands(ins, 0)
     e.line(e.call(unit.commit, "w", e.mask))
 
 
 def _wait(ins: Instruction, e: Emitter) -> None:
-    _plain(ins, e, root="wait_group", operands=1)
-    pending = _immediate(ins, ins.operands[0], tuple(range(8)), "the number of pending groups")
+    (number,) = _operands(ins, 1)
+    pending = _immediate(OpcodeReader(ins), number, tuple(range(8)), "the number of pending groups")
     e.park_if_none(e.temporary(e.call(unit.wait, "w", e.mask, str(pending))))
 
 

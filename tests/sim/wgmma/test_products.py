@@ -309,7 +309,7 @@ def test_rows_that_nothing_wrote_give_nan_in_their_columns_only():
         ("m64n16k16.f32.f16.f16", "2, 1, 0, 0", "imm-scale"),
         ("m64n16k16.f32.f16.f16", "1, 1, 0, 2", "imm-trans"),
         ("m64n16k16.f32.f16.f16", "1, 1", "operands"),
-        ("m64n16k256.s32.b1.b1.and.popc", "", "form"),
+        ("m64n16k256.s32.b1.b1.and.popc", "", "modelled"),
         ("m64n40k32.s32.s8.s8", "", "shape"),
         ("m64n16k8.f32.tf32.tf32", "1, 1, 0, 0", "operands"),
     ],
