@@ -1,7 +1,7 @@
-"""The pytest plugin: options, the collector of kernel files, fixtures, snapshots and reports.
+"""The pytest plugin: options, the collector of kernel files, checks, fixtures, snapshots and reports.
 
-Importing it loads neither torch, cutlass, modal, numpy nor z3, and little else: most runs of pytest have nothing to
-do with kernels.
+Importing it loads neither torch, cutlass, modal, numpy nor z3, and few other modules, because most runs of pytest have
+no kernels.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from pytest_nvfp4.plugin import device_options as _device_options
-from pytest_nvfp4.plugin import devices as _devices
 from pytest_nvfp4.plugin import options as _options
-from pytest_nvfp4.plugin import searching as _searching
+from pytest_nvfp4.plugin.ahead import LookAhead
 from pytest_nvfp4.plugin.background import Background
-from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.checks.benchmark import TimingWarning
+from pytest_nvfp4.plugin.checks.registry import PLUGIN_NAME, CheckRegistry
+from pytest_nvfp4.plugin.devices import DEVICES, Devices
+from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning
 from pytest_nvfp4.plugin.fixtures import (
     layout_snapshot,
     nvfp4_case,
@@ -25,50 +27,51 @@ from pytest_nvfp4.plugin.fixtures import (
     nvfp4_device,
     nvfp4_fact_snapshot,
     nvfp4_kernel,
-    nvfp4_races,
-    nvfp4_running,
-    nvfp4_searching,
-    nvfp4_simulated,
     nvfp4_trace,
 )
-from pytest_nvfp4.plugin.kernel import KernelWarning
+from pytest_nvfp4.plugin.remote import RemoteRun
 from pytest_nvfp4.plugin.session import FinishHook, SessionHooks
+from pytest_nvfp4.plugin.simulations import SIMULATIONS, Simulations
 from pytest_nvfp4.plugin.state import RUN, Run
+from pytest_nvfp4.plugin.verifications import VERIFICATIONS, Verifications
 
 __all__ = [
     "CheckFailure",
     "KernelWarning",
+    "TimingWarning",
     "layout_snapshot",
     "nvfp4_case",
     "nvfp4_cost_snapshot",
     "nvfp4_device",
     "nvfp4_fact_snapshot",
     "nvfp4_kernel",
-    "nvfp4_races",
-    "nvfp4_running",
-    "nvfp4_searching",
-    "nvfp4_simulated",
     "nvfp4_trace",
 ]
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare options and ini settings."""
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the options and ini settings of the plugin and of all checks."""
     _options.add(parser)
     _device_options.add(parser)
-    _searching.add(parser)
+    pluginmanager.register(CheckRegistry(parser), PLUGIN_NAME)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the options and register what goes with a run."""
-    config.addinivalue_line("markers", "nvfp4_threshold(percent): least slowdown that fails this benchmark")
+    """Read the options, and register the state and hooks of the run."""
     config.addinivalue_line("markers", "nvfp4: a check of a kernel file (set on the items of kernel files)")
     config.stash[RUN] = Run(config, _options.read(config))
-    devices = _devices.Devices(config, _device_options.read(config))
-    config.stash[_devices.DEVICES] = devices
-    config.stash[_searching.OPTIONS] = _searching.read(config)
-    devices.prepare_benchmarks()
-    hooks = SessionHooks(config)
+    options = _device_options.read(config)
+    registry = CheckRegistry.of(config)
+    remote = None
+    if options.remote is not None:
+        remote = RemoteRun(config, options.remote)
+        config.pluginmanager.register(remote, "nvfp4-remote")
+        config.pluginmanager.register(LookAhead(config, registry, remote), "nvfp4-ahead")
+    devices = config.stash[DEVICES] = Devices(config, options, remote)
+    simulations = config.stash[SIMULATIONS] = Simulations(config, devices)
+    config.stash[VERIFICATIONS] = Verifications(devices, simulations)
+    registry.configure(config)
+    hooks = SessionHooks(config, registry)
     config.pluginmanager.register(hooks, "nvfp4-session")
     config.pluginmanager.register(FinishHook(hooks), "nvfp4-finish")
     config.pluginmanager.register(Background(config), "nvfp4-background")
@@ -76,18 +79,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, Any, Any]:
-    """Collect a kernel file as such, and keep other plugins from importing it."""
+    """Collect a kernel file, and keep other plugins from importing it."""
     from pytest_nvfp4.plugin.collector import collect_file
 
     collectors = collect_file(file_path, parent, (yield))
     if not collectors:
-        parent.config.stash[RUN].passed_over.append(file_path)
+        parent.config.stash[RUN].uncollected.append(file_path)
     return collectors
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Name the DSL that compiles kernels, where any may be collected."""
-    run = config.stash[RUN]
+    """Return the version of the DSL and the device, in a run that may collect kernels."""
+    run, options = config.stash[RUN], config.stash[DEVICES].options
     named = any(str(argument).split("::")[0].endswith(".py") for argument in config.args)
     if not (named or run.options.kernels or run.settings.tables):
         return None
@@ -96,14 +99,19 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
     version = installed_dsl_version()
     dsl = f"nvidia-cutlass-dsl {version}" if version else "nvidia-cutlass-dsl is not installed"
-    wanted = config.stash[_devices.DEVICES].options.device
-    if (asked := config.stash[_devices.DEVICES].options.remote) is not None:
-        return f"nvfp4: {dsl}; device {asked}"
-    none = "no GPU; kernels run in the simulator" if config.stash[_devices.DEVICES].options.simulates else "no GPU"
-    return f"nvfp4: {dsl}; device {wanted}: {'; '.join(describe_gpus()) or none}"
+    if options.remote is not None:
+        return f"nvfp4: {dsl}; device {options.remote}"
+    no_gpu = "no GPU; kernels run in the simulator" if options.simulates else "no GPU"
+    return f"nvfp4: {dsl}; device {options.device}: {'; '.join(describe_gpus()) or no_gpu}"
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Show what was measured."""
-    config.stash[_devices.DEVICES].show(terminalreporter)
-    _searching.show(terminalreporter)
+    """Write what ran on the remote, and how much the cache of simulations saved."""
+    if (remote := config.stash[DEVICES].remote) is not None:
+        remote.summarise(terminalreporter)
+    if hits := config.stash[SIMULATIONS].cache_hits:
+        cases = "1 case is" if hits == 1 else f"{hits} cases are"
+        terminalreporter.write_line(
+            f"nvfp4: {cases} known to pass in the simulator, with the same kernel, inputs and versions "
+            "(--nvfp4-fresh simulates them again)"
+        )

@@ -1,8 +1,8 @@
-"""Compile and simulate what the run's checks will ask for, on all cores, while the first of them run.
+"""Background work: traces and simulations are prepared on all cores while the first checks run.
 
-Once the items are known, threads trace their kernels and run their simulations, each in its worker process. A check
-waits for what is being found out for it, and then does as it does alone: it asks for the trace or the result, and finds
-it at hand. So nothing but the order of work changes, and nothing is run that no item of this run needs.
+When the items are known, threads trace their kernels and run their simulations, each in a worker process. A check waits
+for the tasks that it needs, and then runs as it would alone: it requests the trace or the result, and the cache has it.
+So only the order of the work changes, and nothing is run that no item of this run needs.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_nvfp4.plugin.checks.registry import check_items
 from pytest_nvfp4.plugin.devices import DEVICES
-from pytest_nvfp4.plugin.state import RUN, Case
+from pytest_nvfp4.plugin.state import RUN, is_xdist_worker
 
 if TYPE_CHECKING:
     from pytest_nvfp4.plugin.tasks import Task, Workers
 
 
 class Background:
-    """A pytest plugin for one run."""
+    """A pytest plugin that does the background work of one run."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -29,7 +30,7 @@ class Background:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, Any]:
-        """Begin with the first item, and end with the last, or where the run is cut short."""
+        """Begin before the first item, and end after the last one or when the run stops."""
         if self._begins(session):
             self._begin(session.items)
         try:
@@ -42,22 +43,22 @@ class Background:
         option = self._config.option
         if option.collectonly or getattr(option, "setuponly", False) or getattr(option, "setupplan", False):
             return False
-        # The test processes of xdist are as many as the user wants at once; its controlling process runs no items.
-        if hasattr(self._config, "workerinput") or self._config.pluginmanager.hasplugin("dsession"):
+        # xdist runs as many test processes at once as the user requests; its controlling process runs no items.
+        if is_xdist_worker(self._config) or self._config.pluginmanager.hasplugin("dsession"):
             return False
-        if not any(isinstance(getattr(item, "case", None), Case) for item in session.items):
+        if not check_items(session.items):
             return False
         return not session.testsfailed or bool(option.continue_on_collection_errors)
 
     def _begin(self, items: Sequence[pytest.Item]) -> None:
-        from pytest_nvfp4.plugin.planning import Plan
-        from pytest_nvfp4.plugin.tasks import Workers, fitting
+        from pytest_nvfp4.plugin.planning import BackgroundPlan
+        from pytest_nvfp4.plugin.tasks import Workers, default_workers
 
         devices = self._config.stash[DEVICES]
-        threads = devices.options.jobs or fitting()
+        threads = devices.options.jobs or default_workers()
         if threads < 2:
             return
-        plan = Plan(items, self._config.stash[RUN], devices)
+        plan = BackgroundPlan(items, self._config.stash[RUN], devices)
         if len(plan.ordered) > 1:
             self._needs = plan.needs
             self._workers = Workers(plan.ordered, threads=threads)
@@ -65,7 +66,7 @@ class Background:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> None:
-        """Wait for what the item needs."""
+        """Wait for the tasks that the item needs."""
         if self._workers is not None:
             for task in self._needs.get(item, ()):
                 self._workers.wait(task)

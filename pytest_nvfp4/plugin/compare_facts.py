@@ -1,84 +1,166 @@
-"""Compare launch or codegen facts of a trace with a snapshot."""
+"""Comparison of named facts with a snapshot: facts of a trace, and costs of a simulated call."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
 
 from pytest_nvfp4.layout.launch_facts import FactChange, diff_facts
-from pytest_nvfp4.plugin.comparison import Comparison, Pending, header, listed
+from pytest_nvfp4.plugin.comparison import Change, Comparison, Pending, header, listed
 from pytest_nvfp4.plugin.failure import CheckFailure
-from pytest_nvfp4.toolchain.sheet import Sheet, codegen_facts, launch_facts
+from pytest_nvfp4.plugin.state import Run
+from pytest_nvfp4.toolchain.sheet import Sheet
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.device.result import SimulatedCall
+    from pytest_nvfp4.problem import Problem
     from pytest_nvfp4.toolchain.trace import Trace
 
-_GROWING = ("spill_stores", "spill_loads", "local_bytes", "stack_bytes")
+
+class FactKind(Protocol):
+    """A kind of facts of a trace: the part of `FactsCheck` that is used here."""
+
+    def facts(self, trace: Trace) -> Mapping[str, str]:
+        """Return the facts of a trace."""
+
+    def gated(self, changes: Sequence[FactChange], *, same_dsl: bool) -> Sequence[FactChange]:
+        """Return the changes that fail."""
+
+
+def _compare(
+    pending: Pending,
+    received: Sheet,
+    *,
+    changes: Callable[[Sheet], tuple[Sequence[Change], Sequence[Change]]],
+    failure: Callable[[int], str],
+    note: str = "",
+) -> None:
+    """Compare a sheet with the stored one.
+
+    Args:
+        pending: The comparison.
+        received: The sheet.
+        changes: Returns, for the stored sheet, all changes and those that fail.
+        failure: Returns the first words of a failure, for the number of changes that fail.
+        note: A line below the changes.
+
+    Raises:
+        CheckFailure: The snapshot is missing or damaged, or a change fails.
+    """
+    text = received.render()
+    pending.record(received.kind, text)
+    stored = pending.stored_sheet(received)
+    if stored is None:
+        return
+    every, gated = changes(stored)
+    if pending.settle(text, passes=not gated):
+        return
+    raise pending.failure(
+        f"{failure(len(gated))} against {pending.shown}:\n{listed(gated, others=len(every) - len(gated))}\n"
+        f"{note}if the change is meant: {pending.update_command()}, and commit the snapshot"
+    )
 
 
 class FactSnapshot(Comparison):
-    """Compare launch or codegen facts with the stored snapshot."""
+    """Comparison of facts of a trace with the stored snapshot.
 
-    def __call__(self, trace: Trace, *, kind: Literal["launch", "codegen"], name: str | None = None) -> None:
+    Args:
+        item: The test.
+        run: Options and settings of the run.
+        kinds: The kinds of facts, by name.
+    """
+
+    def __init__(self, item: pytest.Item, run: Run, kinds: Mapping[str, FactKind]) -> None:
+        super().__init__(item, run)
+        self._kinds = kinds
+
+    def __call__(self, trace: Trace, *, kind: str, name: str | None = None) -> None:
         """Compare.
 
         Args:
             trace: The trace whose facts are compared.
-            kind: ``launch`` (every change fails) or ``codegen`` (see ``checks.codegen`` for what fails).
+            kind: ``launch`` (every change fails) or ``codegen`` (see `checks.codegen`).
             name: Name of the snapshot within the test.
 
         Raises:
-            CheckFailure: the snapshot is missing or damaged, or a fact changed.
+            CheckFailure: The snapshot is missing or damaged, or a fact changed.
         """
         __tracebackhide__ = True
-        if kind not in ("launch", "codegen"):
-            raise CheckFailure(f"nvfp4_fact_snapshot(kind={kind!r}): the kinds are 'launch' and 'codegen'")
+        if kind not in self._kinds:
+            known = " and ".join(map(repr, self._kinds))
+            raise CheckFailure(f"nvfp4_fact_snapshot(kind={kind!r}): the kinds are {known}")
+        rule = self._kinds[kind]
+
+        def changes(stored: Sheet) -> tuple[Sequence[Change], Sequence[Change]]:
+            every = diff_facts(stored.facts, received.facts)
+            return every, rule.gated(every, same_dsl=stored.header.get("dsl") == trace.dsl_version)
+
         try:
-            self._compare(self._begin(trace, name=name, what=f"{kind} facts"), kind)
+            pending = self._begin(trace, name=name, what=f"{kind} facts")
+            received = Sheet(kind, header(trace, self._run), rule.facts(trace))
+            _compare(
+                pending,
+                received,
+                changes=changes,
+                failure=lambda n: f"{n} {kind} fact{'' if n == 1 else 's'} of {pending.kernel} changed",
+            )
         except CheckFailure as failure:
             raise failure.with_traceback(None) from None
 
-    def _compare(self, pending: Pending, kind: Literal["launch", "codegen"]) -> None:
-        trace = pending.trace
-        received = Sheet(
-            kind, header(trace, self._run), launch_facts(trace) if kind == "launch" else codegen_facts(trace)
-        )
-        text = received.render()
-        pending.record(kind, text)
-        stored = pending.stored_sheet(received)
-        if stored is None:
-            return
-        changes = diff_facts(stored.facts, received.facts)
-        gated = gated_facts(changes, kind=kind, same_dsl=stored.header.get("dsl") == trace.dsl_version)
-        if pending.settle(text, passes=not gated):
-            return
-        raise pending.failure(
-            f"{len(gated)} {kind} fact{'' if len(gated) == 1 else 's'} of {pending.kernel} changed against "
-            f"{pending.shown}:\n{listed(gated, others=len(changes) - len(gated))}\n"
-            f"if the change is meant: {pending.update_command()}, and commit the snapshot"
-        )
 
+class CostSnapshot(Comparison):
+    """Comparison of the costs of a simulated call with the stored snapshot."""
 
-def gated_facts(changes: Sequence[FactChange], *, kind: str, same_dsl: bool) -> list[FactChange]:
-    """The changes that fail a check: all for ``launch``; for ``codegen`` what ``checks.codegen`` says."""
-    if kind == "launch":
-        return list(changes)
-    return [change for change in changes if _grew(change) or (same_dsl and _other_code(change))]
+    def __call__(
+        self,
+        trace: Trace,
+        call: SimulatedCall,
+        problem: Problem,
+        *,
+        tolerance: Sequence[tuple[str, float]] = (),
+        name: str | None = None,
+    ) -> None:
+        """Compare.
 
+        Args:
+            trace: The kernel's trace, for names and versions. It may be of another problem.
+            call: Counters of the call.
+            problem: Its problem.
+            tolerance: The user's tolerances, see `bench.cost`.
+            name: Name of the snapshot within the test.
 
-def _fact(change: FactChange) -> str:
-    """``ptx.ld.global`` of ``code.0.ptx.ld.global``."""
-    return change.name.split(".", maxsplit=2)[-1]
+        Raises:
+            CheckFailure: The snapshot is missing or damaged, or a cost grew.
+        """
+        from pytest_nvfp4.bench.cost import COUNTS, cost_changes, cost_facts
 
+        __tracebackhide__ = True
 
-def _grew(change: FactChange) -> bool:
-    """A spill, stack or local memory that was not there, or is more than it was; as far as both are known."""
-    known = "unavailable" not in (change.old, change.new)
-    more = change.direction in ("up", "changed") or (change.direction == "added" and change.new != "0")
-    return _fact(change) in _GROWING and known and more
+        def changes(stored: Sheet) -> tuple[Sequence[Change], Sequence[Change]]:
+            every = cost_changes(
+                stored.facts,
+                received.facts,
+                tolerance=tolerance,
+                same_dsl=stored.header.get("dsl") == trace.dsl_version,
+                same_counts=stored.header.get("counts") == COUNTS,
+            )
+            return every, [change for change in every if change.gates]
 
-
-def _other_code(change: FactChange) -> bool:
-    """A kernel or an opcode that appeared or vanished."""
-    fact = _fact(change)
-    return fact == "kernel" or (fact.startswith("ptx.") and change.direction in ("added", "removed"))
+        try:
+            pending = self._begin(trace, name=name, what="costs")
+            origin = {"problem": problem.name, "model": f"{call.model}, {call.sms} SMs", "counts": COUNTS}
+            names = {code.symbol: code.source_name for code in trace.code if code.source_name}
+            received = Sheet("cost", header(trace, self._run) | origin, cost_facts(call, problem, names))
+            _compare(
+                pending,
+                received,
+                changes=changes,
+                failure=lambda n: (
+                    f"{n} cost{' of' if n == 1 else 's of'} {pending.kernel} on {problem.name} changed for the worse"
+                ),
+                note="these are counts of one call, simulated on a model of the device; none is a time\n",
+            )
+        except CheckFailure as failure:
+            raise failure.with_traceback(None) from None

@@ -1,4 +1,4 @@
-"""Compare the layouts of a trace with a snapshot and judge the difference by meaning."""
+"""Comparison of the layouts of a trace with a snapshot; differences are judged by meaning."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from pytest_nvfp4.layout.listing import Listing
 from pytest_nvfp4.plugin.comparison import Comparison, Pending, header
 from pytest_nvfp4.plugin.difftext import excerpt
 from pytest_nvfp4.plugin.failure import CheckFailure
-from pytest_nvfp4.plugin.state import Case, Run
+from pytest_nvfp4.plugin.state import KernelCase, Run
 from pytest_nvfp4.plugin.traces import TraceFactory
 
 if TYPE_CHECKING:
     from pytest_nvfp4.toolchain.trace import Trace
 
 _NAMED = 8
-"""Protected layouts that a command to copy names one by one."""
+"""Protected layouts that a suggested command names one by one."""
 
 
 def listing_of(trace: Trace, run: Run) -> Listing:
-    """The layouts of a trace as a listing."""
+    """Return the layouts of a trace as a listing."""
     return Listing.from_pairs(header(trace, run), ((value.name, value.type) for value in trace.values))
 
 
 class LayoutSnapshot(Comparison):
-    """Compare a kernel's layouts with the stored snapshot.
+    """Comparison of a kernel's layouts with the stored snapshot.
 
-    ``layout_snapshot(trace)`` or ``layout_snapshot("kernels/x.py", entry=...)``; a second snapshot of one test needs
-    ``name=``. A change as bad as the gate fails; milder ones are reported at the end of the run.
+    ``layout_snapshot(trace)`` or ``layout_snapshot("kernels/x.py", entry=...)``. A second snapshot of one test needs a
+    ``name``. A change at or above the gate fails; milder ones are reported at the end of the run.
     """
 
-    def __init__(self, item: pytest.Item, run: Run, factory: TraceFactory, *, case: Case | None = None) -> None:
+    def __init__(self, item: pytest.Item, run: Run, factory: TraceFactory, *, case: KernelCase | None = None) -> None:
         super().__init__(item, run)
         self._factory = factory
         self._case = case
@@ -56,13 +56,13 @@ class LayoutSnapshot(Comparison):
         Args:
             kernel: A trace, or the path of a kernel file, which is then compiled.
             name: Name of the snapshot within the test.
-            protected: Patterns of layouts that may not change unnoticed, on top of what the settings say.
-            fail_on: The mildest severity that fails; what the options say otherwise.
-            options: With a path, what ``nvfp4_trace`` takes: ``entry``, ``problem``, ``compile_options``, ...
+            protected: Patterns of protected layouts, in addition to those of the settings.
+            fail_on: The mildest severity that fails; that of the options otherwise.
+            options: With a path, the arguments of ``nvfp4_trace``: ``entry``, ``problem``, ``compile_options``, ...
 
         Raises:
-            CheckFailure: the kernel does not compile, the snapshot is missing or damaged, or a layout changed.
-            TypeError: an option that ``nvfp4_trace`` does not take, or options with a trace.
+            CheckFailure: The kernel does not compile, the snapshot is missing or damaged, or a layout changed.
+            TypeError: ``nvfp4_trace`` has no such argument, or arguments were given with a trace.
         """
         __tracebackhide__ = True
         if options and not isinstance(kernel, str | Path):
@@ -79,7 +79,7 @@ class LayoutSnapshot(Comparison):
             raise failure.with_traceback(None) from None
 
     def _configured(self, trace: Trace) -> tuple[str, ...]:
-        """What the settings protect: in the configuration of the item, or in any of the kernel's for a test."""
+        """Return the protected patterns of the item's configuration, or for a test of all of the kernel's."""
         cases = [self._case] if self._case else self._run.cases(Path(trace.kernel), named=False)
         return tuple(pattern for case in cases for pattern in case.settings.protected)
 
@@ -105,7 +105,7 @@ class _Layouts:
             ) from error
 
     def compare(self) -> None:
-        """Compare, and write where the command line asks for that. Raises CheckFailure."""
+        """Compare, and update the snapshot if requested. Raises CheckFailure."""
         pending = self._pending
         record = pending.record("layouts", self._text, protected=self._protected)
         if pending.stored is None:
@@ -129,10 +129,10 @@ class _Layouts:
         if pending.settle(self._text, passes=not gated):
             return
         shielded = [change for change in gated if change.protected]
-        mended = pending.update_command(*_unprotect(shielded))
+        command = pending.update_command(*_unprotect(shielded))
         raise pending.failure(
             f"{_count(gated)} of {pending.kernel} at or above the gate ({self._threshold.label}), against "
-            f"{pending.shown}:\n{self._excerpt(diff)}\nif the change is meant: {mended}, and commit the snapshot",
+            f"{pending.shown}:\n{self._excerpt(diff)}\nif the change is meant: {command}, and commit the snapshot",
             line=self._line(gated[0].name),
         )
 
@@ -141,29 +141,30 @@ class _Layouts:
         if refused := self._refused(stored, diff):
             pending.settle(self._text, passes=False, may_write=False)
             raise pending.failure(
-                f"--snapshot-update would change {len(refused)} protected layout(s), so {pending.shown} was left as it "
-                f"is:\n{self._excerpt(diff, only=refused)}\n"
+                f"--snapshot-update would change {len(refused)} protected layout(s), so {pending.shown} was not "
+                f"changed:\n{self._excerpt(diff, only=refused)}\n"
                 f"if that is meant: {pending.update_command(*_unprotect(refused))}",
                 line=self._line(refused[0].name),
             )
         pending.settle(self._text, passes=False)
 
     def _replace_damaged(self, error: LayoutError) -> None:
-        """A damaged snapshot is written anew when updating, unless it may have held what is protected."""
+        """Write a damaged snapshot again when updating, unless it may have held a protected layout that changed."""
         pending = self._pending
         if not pending.updating:
             raise pending.damaged(self._text, error) from error
         nothing = Listing(self._received.header)
         if refused := self._refused(nothing, diff_listings(nothing, self._received, protected=self._protected)):
             failure = pending.damaged(self._text, error)
+            command = pending.update_command(*_unprotect(refused))
             raise pending.failure(
-                f"{failure}\nit cannot be told whether {len(refused)} protected layout(s) changed, so "
-                f"--snapshot-update left it as it is; to write it anew: {pending.update_command(*_unprotect(refused))}"
+                f"{failure}\nit is unknown whether {len(refused)} protected layout(s) changed, so "
+                f"--snapshot-update did not change it; to write it again: {command}"
             ) from error
         pending.settle(self._text, passes=False)
 
     def _refused(self, stored: Listing, diff: ListingDiff) -> list[Change]:
-        """The protected layouts that would change and that the command line does not name."""
+        """Return the protected layouts that would change and that the command line does not name."""
         named = self._run.options.unprotect
         allowed = diff_listings(stored, self._received, protected=named).changes if named else ()
         names = {change.name for change in allowed if change.protected}

@@ -1,4 +1,4 @@
-"""What the comparisons with snapshots share: the stored text, its damage, and how a failure is said."""
+"""Base of the comparisons with snapshots: the stored text, a damaged one, updates, and failures."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from pytest_nvfp4.plugin.failure import CheckFailure
-from pytest_nvfp4.plugin.kernel import not_compiled
-from pytest_nvfp4.plugin.record import RECORDS, CheckRecord, Kind
-from pytest_nvfp4.plugin.snapshots import TextSnapshots, recall
-from pytest_nvfp4.plugin.state import Case, Run
+from pytest_nvfp4.plugin.failure import CheckFailure, not_compiled
+from pytest_nvfp4.plugin.record import RECORDS, CheckRecord
+from pytest_nvfp4.plugin.snapshots import TextSnapshots, read_text
+from pytest_nvfp4.plugin.state import CASE, Run
 from pytest_nvfp4.toolchain.sheet import Sheet, SheetError
 
 if TYPE_CHECKING:
@@ -23,24 +22,24 @@ _SHOWN = 40
 
 
 class Change(Protocol):
-    """Something that a snapshot has otherwise."""
+    """A difference from a snapshot."""
 
     def text(self) -> str:
-        """The change in one line."""
+        """Return the change in one line."""
 
 
 def listed(gated: Sequence[Change], *, others: int) -> str:
-    """The first of the changes for which a check fails, and how many others there are of either kind."""
+    """Return the first changes that fail a check, with the number of further ones and of those that do not fail."""
     lines = [change.text() for change in gated[:_SHOWN]]
     if len(gated) > _SHOWN:
         lines.append(f"... and {len(gated) - _SHOWN} more; --nvfp4-html FILE writes all of them")
     if others:
-        lines.append(f"({others} further change{'' if others == 1 else 's'} that alone would not fail)")
+        lines.append(f"({others} further change{'' if others == 1 else 's'} that would not fail alone)")
     return "\n".join(f"  {line}" for line in lines)
 
 
 def header(trace: Trace, run: Run) -> dict[str, str]:
-    """What a snapshot says about where it comes from; nothing in it depends on the machine."""
+    """Return the header of a snapshot, which names its origin and is the same on every machine."""
     lines = {"kernel": run.portable(Path(trace.kernel)), "problem": trace.problem, "arch": trace.arch}
     if trace.entry:
         lines["entry"] = " ".join(trace.entry.split())
@@ -51,17 +50,17 @@ def header(trace: Trace, run: Run) -> dict[str, str]:
 
 
 class Comparison:
-    """Compares the texts of one test with its snapshots."""
+    """Base of the comparisons of one test with its snapshots."""
 
     def __init__(self, item: pytest.Item, run: Run) -> None:
         self._item = item
         self._run = run
 
     def _begin(self, trace: Trace, *, name: str | None, what: str) -> Pending:
-        """Start a comparison.
+        """Return a comparison that has read the stored text.
 
         Raises:
-            CheckFailure: the kernel did not compile, syrupy is missing, or the snapshot cannot be read.
+            CheckFailure: The kernel did not compile, syrupy is missing, or the snapshot cannot be read.
         """
         if not trace.ok:
             raise not_compiled(trace, self._run)
@@ -72,9 +71,9 @@ class Pending:
     """One comparison with one snapshot file.
 
     Attributes:
-        trace: The trace that is compared.
+        trace: The trace.
         file: The snapshot's file.
-        stored: Its text; None when there is none yet.
+        stored: Its text; None if there is none yet.
     """
 
     def __init__(self, item: pytest.Item, run: Run, trace: Trace, *, name: str | None, what: str) -> None:
@@ -83,30 +82,30 @@ class Pending:
         self.trace = trace
         self.file = self._snapshots.claim(name)
         try:
-            self.stored = recall(self.file)
+            self.stored = read_text(self.file)
         except OSError as error:
             raise self.failure(
                 f"the snapshot {self.shown} cannot be read: {error}\n"
-                "put it right, or move it away and record it again with --snapshot-update"
+                "correct it, or move it away and record it again with --snapshot-update"
             ) from error
 
     @property
     def shown(self) -> str:
-        """The snapshot's file as the user knows it."""
+        """The snapshot's file, relative to the root."""
         return self._run.relative(self.file)
 
     @property
     def kernel(self) -> str:
-        """The kernel as the user knows it."""
+        """The kernel file, relative to the root."""
         return self._run.relative(Path(self.trace.kernel))
 
     @property
     def updating(self) -> bool:
-        """Whether what differs is to be written."""
+        """Whether ``--snapshot-update`` was given."""
         return self._snapshots.updating
 
-    def record(self, kind: Kind, new: str, *, protected: tuple[str, ...] = ()) -> CheckRecord:
-        """Keep what is compared for the reports."""
+    def record(self, kind: str, new: str, *, protected: tuple[str, ...] = ()) -> CheckRecord:
+        """Record the compared texts for the reports."""
         record = CheckRecord(
             self.kernel,
             self._item.name,
@@ -120,27 +119,27 @@ class Pending:
         return record
 
     def failure(self, text: str, *, line: int | None = None) -> CheckFailure:
-        """A failure that points at the kernel."""
+        """Return a failure that points at the kernel."""
         return CheckFailure(text, file=self.trace.kernel, line=line)
 
     def settle(self, text: str, *, passes: bool, may_write: bool = True) -> bool:
-        """Count the comparison and write what is to be written; see ``TextSnapshots.settle``.
+        """Count the comparison and update the snapshot if requested; see `TextSnapshots.settle`.
 
         Raises:
-            CheckFailure: it could not be written.
+            CheckFailure: The snapshot could not be written.
         """
         try:
             return self._snapshots.settle(text, name=self._name, passes=passes, may_write=may_write)
         except OSError as error:
             raise self.failure(
-                f"the snapshot {self.shown} could not be written: {error}\nwhat was there is unchanged"
+                f"the snapshot {self.shown} could not be written: {error}\nthe old one is unchanged"
             ) from error
 
     def settle_new(self, text: str) -> None:
-        """Record a first snapshot, where the command line asks for that.
+        """Record a first snapshot, with ``--snapshot-update``.
 
         Raises:
-            CheckFailure: it does not; the text says how to.
+            CheckFailure: The option was not given.
         """
         if not self.settle(text, passes=False):
             raise self.failure(
@@ -149,10 +148,10 @@ class Pending:
             )
 
     def stored_sheet(self, received: Sheet) -> Sheet | None:
-        """The sheet to compare with; None where there was none, or a damaged one, and this one was written.
+        """Return the sheet to compare with; None if it was missing or damaged and has been written.
 
         Raises:
-            CheckFailure: there is none that can be understood, and the command line does not ask to write one.
+            CheckFailure: It is missing or damaged, and ``--snapshot-update`` was not given.
         """
         text = received.render()
         if self.stored is None:
@@ -167,14 +166,14 @@ class Pending:
             return None
 
     def damaged(self, text: str, error: Exception) -> CheckFailure:
-        """The failure of a snapshot that cannot be understood; it is left as it is."""
+        """Return the failure of a damaged snapshot, which is not changed."""
         self.settle(text, passes=False, may_write=False)
         return self.failure(f"the snapshot {self.shown} is damaged: {error}")
 
     def update_command(self, *more: str) -> str:
-        """The command that writes this snapshot anew, with what this run was told about kernels."""
+        """Return the command that updates this snapshot, with this run's options about kernels."""
         from pytest_nvfp4.text import visible
 
-        options = self._run.options.about_kernels if isinstance(getattr(self._item, "case", None), Case) else ()
+        options = self._run.options.about_kernels if CASE in self._item.stash else ()
         arguments = visible(shlex.join([*options, "--snapshot-update", *more]))
-        return f"pytest {self._run.typed(self._item.path)} {arguments}"
+        return f"pytest {self._run.argument(self._item.path)} {arguments}"

@@ -1,4 +1,4 @@
-"""A layout diff as text for a terminal: what matters for the verdict, and where the rest is."""
+"""Text of a layout diff for a terminal: the changes that decide the verdict, and the file with the others."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ if TYPE_CHECKING:
     from pytest_nvfp4.plugin.state import Run
 
 MAX_IN_FULL = 6
-"""Changes that a failure shows in full. Of more, which mostly are one cause in many layouts, it shows a line each."""
+"""Changes that a failure shows in full. More changes mostly have one cause, so it shows one line for each."""
 MAX_LINES = 40
 FULL_OF_MANY = 2
-"""Changes in full below the lines of many: the worst are enough to see what they look like."""
+"""Changes that are shown in full below the lines of many changes, the worst first."""
 _WIDEST = 200
 _AT_ONCE = 100
-"""Changes that are rendered at once; a report leaves out what is more than it shows of one check."""
+"""Changes that are rendered at once, because a report shows a limited number of one check."""
 FOLDER = Path(".nvfp4", "diffs")
 
 
 def excerpt(diff: ListingDiff, *, only: Sequence[Change], threshold: Severity, run: Run, snapshot: Path) -> str:
-    """The changes that a verdict rests on, as far as a terminal is the place for them, and where all of them are.
+    """Return the changes that decide a verdict, and the path of a file with the whole diff if some are not shown.
 
     Args:
         diff: The whole diff.
-        only: The changes that the verdict rests on, worst first.
+        only: The changes that decide the verdict, worst first.
         threshold: The gate.
-        run: Where the file with the whole diff goes, when something is not shown here.
-        snapshot: The snapshot's file, after which that file is named.
+        run: Options and settings of the run.
+        snapshot: The snapshot's file, which gives the file of the diff its name.
     """
     lines = overview(diff, only=only, threshold=threshold)
     if len(only) > MAX_IN_FULL:
-        lines.append(f"all of them: {_keep(diff, threshold=threshold, run=run, snapshot=snapshot)}")
+        lines.append(f"all of them: {_store(diff, threshold=threshold, run=run, snapshot=snapshot)}")
     elif others := len(diff.changes) - len(only):
         lines.append(f"({others} further change{'' if others == 1 else 's'} below the gate)")
     return "\n".join(f"  {line}" for line in lines)
 
 
 def overview(diff: ListingDiff, *, only: Sequence[Change], threshold: Severity) -> list[str]:
-    """Some changes of a diff: a few in full, or a line each of many and the first of them in full."""
+    """Return the text of some changes: a few in full, or one line for each of many and the first ones in full."""
     if len(only) <= MAX_IN_FULL:
         return [*_heading(diff), *_render(only, threshold=threshold)]
     lines = [*_heading(diff), *(_line(change) for change in only[:MAX_LINES])]
@@ -53,13 +53,13 @@ def overview(diff: ListingDiff, *, only: Sequence[Change], threshold: Severity) 
 
 
 def _line(change: Change) -> str:
-    """A change in one line: ``DIFFERENT kernel.sA: STAGE (mode 3): 3:32 -> 2:32; smem bytes 48 -> 32 B``."""
+    """Return a change in one line: ``DIFFERENT kernel.sA: STAGE (mode 3): 3:32 -> 2:32; smem bytes 48 -> 32 B``."""
     from pytest_nvfp4.text import clip, visible
 
-    what = [mode.text() for mode in change.modes] + [delta.text() for delta in change.deltas]
-    what = [change.error] if change.error else what or list(change.reasons)
+    details = [mode.text() for mode in change.modes] + [delta.text() for delta in change.deltas]
+    details = [change.error] if change.error else details or list(change.reasons)
     kind = "" if change.kind == "changed" else f" ({change.kind})"
-    return clip(visible(f"{change.severity.label.upper():<13} {change.name}{kind}: {'; '.join(what)}"), _WIDEST)
+    return clip(visible(f"{change.severity.label.upper():<13} {change.name}{kind}: {'; '.join(details)}"), _WIDEST)
 
 
 def _heading(diff: ListingDiff) -> Iterator[str]:
@@ -76,21 +76,21 @@ def _header_text(item: HeaderChange) -> str:
 
 
 def _render(changes: Sequence[Change], *, threshold: Severity) -> list[str]:
-    """The changes themselves, as `report.terminal` renders them, without the frame of a whole report around them."""
+    """Return the changes as `report.terminal` renders them, without the heading and end of a report."""
     from pytest_nvfp4.report.model import CheckReport, Report
     from pytest_nvfp4.report.terminal import render_terminal
 
-    found: list[str] = []
+    rendered: list[str] = []
     for start in range(0, len(changes), _AT_ONCE):
         check = CheckReport("", "", "failed", diff=ListingDiff(tuple(changes[start : start + _AT_ONCE])))
         lines = render_terminal(Report([check], threshold=threshold)).rstrip("\n").split("\n")
         _title, _counts, *body, _closing = lines
-        found += [line.removeprefix("  ") for line in body]
-    return found
+        rendered += [line.removeprefix("  ") for line in body]
+    return rendered
 
 
-def _keep(diff: ListingDiff, *, threshold: Severity, run: Run, snapshot: Path) -> str:
-    """Write the whole diff to a file and say where it is."""
+def _store(diff: ListingDiff, *, threshold: Severity, run: Run, snapshot: Path) -> str:
+    """Write the whole diff to a file and return its path, or another way to see it if it cannot be written."""
     root = run.options.root
     base = (
         snapshot.relative_to(run.options.snapshots) if snapshot.is_relative_to(run.options.snapshots) else snapshot.name

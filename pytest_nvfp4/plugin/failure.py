@@ -1,52 +1,82 @@
-"""How a check says that a kernel did not pass it."""
+"""Failures and warnings of checks, and the text that describes findings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
+    from pytest_nvfp4.device.simulate import SimulationResult
     from pytest_nvfp4.finding import Finding
     from pytest_nvfp4.plugin.state import Run
+    from pytest_nvfp4.toolchain.trace import Trace
 
-BUNDLE = "debug bundle: "
-"""How the line begins that says where a debug bundle is."""
+_BUNDLE = "debug bundle: "
+"""Start of the line that names a debug bundle."""
+_STDERR_LINES = 12
+_ENDED_BADLY = ("crash", "vanished", "timeout", "internal")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_INTERNAL = re.compile(
+    r'^\s*File "(?:[^"]*[/\\]pytest_nvfp4[/\\](?:toolchain|host|driver)|<frozen runpy>)|^Extension modules: '
+)
+"""Lines that faulthandler writes about this package and Python instead of the kernel."""
+
+
+class KernelWarning(pytest.PytestWarning):
+    """A property of a kernel that deserves attention and fails no check."""
+
+    __module__ = "pytest_nvfp4.plugin"
 
 
 class CheckFailure(AssertionError):
-    """A check failed. The text is what a person reads; a check item shows it without this package's own lines.
+    """A check failed. A check item shows the text alone, without a traceback through this package.
 
     Attributes:
-        file: The user's file it concerns.
-        line: The line in it, counted from 1.
+        file: The user's file that the failure concerns.
+        line: The line in that file, counted from 1.
     """
 
-    __module__ = "pytest_nvfp4.plugin"  # where users find it, and what the short summary of a test says
+    __module__ = "pytest_nvfp4.plugin"  # the public name, which pytest's short summary shows
 
     def __init__(self, text: str, *, file: str | None = None, line: int | None = None) -> None:
         super().__init__(text)
         self.file = file
         self.line = line
 
-    def alike(self, other: CheckFailure) -> bool:
-        """Whether the other says the same of the same place; where their debug bundles are does not count."""
-        return (self.file, self.line, self._said()) == (other.file, other.line, other._said())
+    def same_as(self, other: CheckFailure) -> bool:
+        """Return whether both failures have one place and one text; the paths of debug bundles are ignored."""
+        return (self.file, self.line, self._text()) == (other.file, other.line, other._text())
 
-    def _said(self) -> list[str]:
-        return [line for line in str(self).splitlines() if not line.startswith(BUNDLE)]
+    def _text(self) -> list[str]:
+        return [line for line in str(self).splitlines() if not line.startswith(_BUNDLE)]
+
+
+def failure_at(lines: Sequence[str], findings: Sequence[Finding], *, kernel: Path) -> CheckFailure:
+    """Return a failure that points at the first finding with a file, or at the kernel.
+
+    Args:
+        lines: The text. Its first line is the finding, because pytest's short summary shows that line only.
+        findings: The findings, the most important one first.
+        kernel: The kernel file.
+    """
+    place = next((finding for finding in findings if finding.file), None)
+    file = place.file if place is not None else str(kernel)
+    return CheckFailure("\n".join(lines), file=file, line=place.line if place is not None else None)
 
 
 def finding_lines(findings: Sequence[Finding], run: Run, *, most: int) -> list[str]:
-    """What a device found, line by line, with files as the user names them.
-
-    It belongs first in a failure: pytest's short summary has one line of it.
+    """Return the text of findings, with files relative to the root.
 
     Args:
-        findings: What was found.
-        run: The run, whose root files are relative to.
-        most: How many findings are told; of the others their number.
+        findings: The findings.
+        run: The run, which has the root.
+        most: Findings to show; the others are counted.
     """
     lines: list[str] = []
     for finding in findings[:most]:
@@ -57,3 +87,64 @@ def finding_lines(findings: Sequence[Finding], run: Run, *, most: int) -> list[s
     if len(findings) > most:
         lines.append(f"and {len(findings) - most} more")
     return lines
+
+
+def stderr_lines(text: str) -> list[str]:
+    """Return the last lines that a kernel wrote to stderr, with a heading; an empty list if it wrote nothing."""
+    if not text.strip():
+        return []
+    return ["the kernel last wrote to stderr:", *(f"    {line}" for line in text.strip().splitlines()[-6:])]
+
+
+def simulated_stderr(done: SimulationResult) -> list[str]:
+    """Return `stderr_lines` of a simulation that did not run to its end; otherwise an empty list."""
+    return stderr_lines(done.stderr) if done.status in ("crashed", "error", "timeout") else []
+
+
+def warn_of(finding: Finding, item: pytest.Item, run: Run) -> None:
+    """Warn of a finding at its line in the user's file, or at the item if the finding has no line.
+
+    Raises:
+        CheckFailure: The warning filters turn such warnings into errors (``-W error``).
+    """
+    if finding.file is None or finding.line is None:
+        item.warn(KernelWarning(str(finding)))
+        return
+    warning = KernelWarning(str(replace(finding, file=None, text=None)))
+    try:
+        warnings.warn_explicit(warning, category=None, filename=run.relative(Path(finding.file)), lineno=finding.line)
+    except KernelWarning:
+        raise CheckFailure(
+            "\n".join(finding_lines([finding], run, most=1)), file=finding.file, line=finding.line
+        ) from None
+
+
+def not_compiled(trace: Trace, run: Run) -> CheckFailure:
+    """Return the failure of a kernel that did not compile: its findings and the debug bundle."""
+    lines = [line for finding in trace.errors for line in described(finding, run)]
+    if trace.bundle:
+        lines.append(f"{_BUNDLE}{run.relative(Path(trace.bundle))}")
+    return failure_at(lines, trace.errors, kernel=Path(trace.kernel))
+
+
+def described(finding: Finding, run: Run) -> Iterator[str]:
+    """Yield the lines that describe a finding of a compile, and the end of stderr if the compiler crashed."""
+    place = ""
+    if finding.file is not None:
+        file = run.relative(Path(finding.file))
+        place = f"{file}: " if finding.line is None else f"{file}:{finding.line}: "
+    yield f"{place}{_clean(finding.message)}"
+    if finding.text:
+        yield f"    {_clean(finding.text)}"
+    if finding.kind in _ENDED_BADLY:
+        lines = [line for line in _clean(finding.detail).splitlines() if line.strip() and not _INTERNAL.search(line)]
+        if lines:
+            yield "  it last wrote to stderr:"
+            yield from (f"    {line}" for line in lines[-_STDERR_LINES:])
+
+
+def _clean(text: str) -> str:
+    """Return text of the kernel or the DSL without colours and with control characters escaped."""
+    from pytest_nvfp4.text import visible
+
+    return visible(_COLOUR.sub("", text), multiline=True)

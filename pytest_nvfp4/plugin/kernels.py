@@ -1,4 +1,4 @@
-"""The ``nvfp4_kernel`` fixture: run kernels in tests of one's own."""
+"""The ``nvfp4_kernel`` fixture: kernels that a user's tests run on the device."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.plugin.devices import Devices
 from pytest_nvfp4.plugin.failure import CheckFailure
-from pytest_nvfp4.plugin.state import Case, Run
+from pytest_nvfp4.plugin.state import KernelCase, Run
+from pytest_nvfp4.plugin.verifications import Verifications
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.verify import Verification
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """A kernel of a test, ready to be run on the device of the run."""
+class RunnableKernel:
+    """A kernel that a test runs on the device of the run."""
 
     _run: Run
-    _devices: Devices
-    _case: Case
+    _verifications: Verifications
+    _case: KernelCase
 
     def verify(
         self, *, problem: str | None = None, families: Sequence[str] = (), seed: int | None = None, check: bool = True
@@ -30,19 +30,19 @@ class Kernel:
 
         Args:
             problem: A problem's name or shape; ``gpumode-0``, or the first of the kernel's settings, otherwise.
-            families: Input families; the default ones that take any problem otherwise.
+            families: Input families; otherwise the default ones without sizes of their own.
             seed: Seed of the order of calls, to repeat a run.
-            check: Fail the test when an output is wrong; False to only get the verdicts.
+            check: Fail the test if an output is wrong; False to get the verdicts only.
 
         Raises:
-            CheckFailure: an output is wrong, or an argument cannot be used.
+            CheckFailure: An output is wrong, or an argument cannot be used.
         """
         from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
         from pytest_nvfp4.numerics.families import FAMILIES, default_families
         from pytest_nvfp4.problem import ProblemError
 
         settings = self._case.settings
-        verifier = self._devices.verifier(settings.arch)
+        verifier = self._verifications.verifier(settings.arch)
         try:
             chosen = self._run.settings.resolve_problems([problem])[0] if problem else self._case.problem
         except ProblemError as error:
@@ -73,20 +73,20 @@ class Kernel:
 
 @dataclass(frozen=True)
 class KernelFactory:
-    """Makes kernels for tests: ``nvfp4_kernel("kernels/x.py")``."""
+    """Factory of kernels: ``nvfp4_kernel("kernels/x.py")``."""
 
     _run: Run
-    _devices: Devices
+    _verifications: Verifications
 
-    def __call__(self, kernel: str | Path, *, arch: str | None = None) -> Kernel:
-        """A kernel under GPU MODE's contract.
+    def __call__(self, kernel: str | Path, *, arch: str | None = None) -> RunnableKernel:
+        """Return a kernel that follows GPU MODE's contract.
 
         Args:
-            kernel: Its file, relative to the root.
-            arch: Architecture; what the settings say otherwise.
+            kernel: The kernel file, relative to the root.
+            arch: Architecture; that of the settings otherwise.
 
         Raises:
-            CheckFailure: there is no such file, or its settings name an entry, which cannot be run.
+            CheckFailure: There is no such file, or its settings name an entry, which cannot be run.
         """
         path = (self._run.options.root / kernel).resolve()
         if not path.is_file():
@@ -96,4 +96,4 @@ class KernelFactory:
             raise CheckFailure(f"nvfp4_kernel: {path.name} has an entry; only kernels under the contract can be run")
         if arch is not None:
             case = replace(case, settings=replace(case.settings, arch=arch))
-        return Kernel(self._run, self._devices, case)
+        return RunnableKernel(self._run, self._verifications, case)

@@ -1,154 +1,164 @@
-"""Which snapshots are unused, decided by what ran, and removed only when that is certain.
+"""Unused snapshots: which files no test compares any more. A file is only removed if that is certain.
 
-A snapshot file belongs to the module its folder is named after. It is unused when
+A snapshot file belongs to the module that its folder is named after. It is unused if
 
-- its module no longer exists, and the run was asked to look where it was; or
-- its module was collected whole, every one of its items ran and passed, and none of them compared that file.
+- its module no longer exists, and the run was asked to collect the place where it was; or
+- its module was collected completely, all its items ran and passed, and none of them compared the file.
 
 A run that selects (``-k``, ``-m``, ``--lf``, a node id, ``--nvfp4-problem``), fails, skips, stops early or is
-interrupted never calls a snapshot of an affected module unused, so ``--snapshot-update`` cannot delete what a check
-did not get to.
+interrupted never reports a snapshot of an affected module as unused, so ``--snapshot-update`` cannot delete the
+snapshot of a check that did not run.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_nvfp4.plugin.checks.base import CheckItem
 from pytest_nvfp4.plugin.options import Options
 from pytest_nvfp4.plugin.places import owner_of
-from pytest_nvfp4.plugin.state import Case
 
 _FIXTURES = frozenset({"layout_snapshot", "nvfp4_fact_snapshot", "nvfp4_cost_snapshot"})
-_COST = "cost["
-"""How the names of snapshots begin whose checks are not made in runs that simulate nothing."""
-_MARK = b"# nvfp4-"
-"""How every snapshot begins; a file that does not is none of ours, wherever it lies."""
+_MAGIC = b"# nvfp4-"
+"""First bytes of every snapshot of this package; any other file is left alone."""
 
 
 def may_compare(item: pytest.Item) -> bool:
-    """Whether an item may compare a snapshot: every test may, and of the checks of kernels those that ask for one.
+    """Return whether an item may compare a snapshot: every test may, and a check item with a fixture for snapshots.
 
-    What becomes of the others (a check that was skipped for want of a device) says nothing about snapshots.
+    The outcome of another check item (one that was skipped because it has no device) does not affect snapshots.
     """
-    if not isinstance(getattr(item, "case", None), Case):
-        return True
-    return not _FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    return not isinstance(item, CheckItem) or not _FIXTURES.isdisjoint(item.fixturenames)
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What happened in a run, as far as snapshots go; a test process fills one, and xdist's controller adds them up.
+    """Record of the snapshots and outcomes of a run. Each test process has one, and xdist's controller merges them.
 
-    Paths are resolved, so that a module has one name.
+    Paths are resolved, so that each module has one name.
 
     Attributes:
-        modules: Modules that were collected, with items or without.
-        items: Node ids of each module's items, as far as they may compare snapshots.
-        partial: Modules of which an item was left out, or that could not be collected.
+        modules: Modules that were collected, with or without items.
+        items: Node ids of each module's items that may compare snapshots.
+        checks: Names of the checks that have items in each module.
+        partial: Modules with a deselected item, and modules that could not be collected.
         used: Snapshot files that were compared.
-        ok: Node ids of items that ran to their end and passed.
-        bad: Node ids of items that failed, were skipped, or broke.
-        failed: Those that failed or broke.
+        passed: Node ids of items that passed.
+        not_passed: Node ids of items that failed or were skipped.
+        failed: Node ids of items that failed.
     """
 
     modules: set[str] = field(default_factory=set)
     items: dict[str, set[str]] = field(default_factory=dict)
+    checks: dict[str, set[str]] = field(default_factory=dict)
     partial: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
-    ok: set[str] = field(default_factory=set)
-    bad: set[str] = field(default_factory=set)
+    passed: set[str] = field(default_factory=set)
+    not_passed: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
 
     def collected(self, module: Path, *, whole: bool) -> None:
-        """A module was collected, or could not be."""
+        """Record that a module was collected, or that it could not be."""
         name = str(module.resolve())
         self.modules.add(name)
         if not whole:
             self.partial.add(name)
 
-    def left_out(self, items: Iterable[pytest.Item]) -> None:
-        """These items are not to run."""
+    def deselected(self, items: Iterable[pytest.Item]) -> None:
+        """Record items that will not run."""
         self.partial.update(str(item.path.resolve()) for item in items if may_compare(item))
 
-    def to_run(self, items: Iterable[pytest.Item]) -> None:
-        """These items are to run."""
+    def selected(self, items: Iterable[pytest.Item]) -> None:
+        """Record items that will run."""
         for item in items:
             if may_compare(item):
-                self.items.setdefault(str(item.path.resolve()), set()).add(item.nodeid)
+                module = str(item.path.resolve())
+                self.items.setdefault(module, set()).add(item.nodeid)
+                if isinstance(item, CheckItem):
+                    self.checks.setdefault(module, set()).add(item.check.name)
 
     def whole(self, module: str) -> bool:
-        """Whether all of a module is known to have run and passed."""
+        """Return whether all items of a module ran and passed."""
         ids = self.items.get(module, set())
-        return module in self.modules and module not in self.partial and ids <= self.ok and not ids & self.bad
+        return (
+            module in self.modules
+            and module not in self.partial
+            and ids <= self.passed
+            and ids.isdisjoint(self.not_passed)
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """The part that a test process sends to the controller, as plain values; the controller sees each outcome."""
+        """Return the part that a test process sends to the controller, which receives the outcomes by itself."""
         return {
             "modules": sorted(self.modules),
             "items": {path: sorted(ids) for path, ids in self.items.items()},
+            "checks": {path: sorted(names) for path, names in self.checks.items()},
             "partial": sorted(self.partial),
             "used": sorted(self.used),
         }
 
     def merge(self, data: dict[str, Any]) -> None:
-        """Add what a test process sent."""
+        """Add the part that a test process sent."""
         self.modules.update(data["modules"])
-        for path, ids in data["items"].items():
-            self.items.setdefault(path, set()).update(ids)
+        for own, sent in ((self.items, data["items"]), (self.checks, data["checks"])):
+            for path, names in sent.items():
+                own.setdefault(path, set()).update(names)
         self.partial.update(data["partial"])
         self.used.update(data["used"])
 
 
-def unused(options: Options, ledger: Ledger, arguments: Sequence[str]) -> list[Path]:
-    """The snapshot files that nothing uses any more, of a run that came to its end.
+def unused(
+    options: Options,
+    ledger: Ledger,
+    arguments: Sequence[str],
+    *,
+    not_made: Callable[[str, Sequence[str]], bool],
+) -> list[Path]:
+    """Return the snapshot files that no test compares any more, after a complete run.
 
     Args:
-        options: Where snapshots lie.
-        ledger: What happened.
-        arguments: What pytest was asked to run, as on its command line.
+        options: Options of the run.
+        ledger: The record of the run.
+        arguments: The files, folders and node ids that pytest was asked to run.
+        not_made: Returns whether options left out the check that compares a snapshot, of the name of its file and the
+            checks that have items (see `CheckRegistry.not_made`).
     """
     if not options.snapshots.is_dir():
         return []
     whole = [(options.here / argument).resolve() for argument in arguments if "::" not in argument]
     by_node = {str((options.here / argument.split("::")[0]).resolve()) for argument in arguments if "::" in argument}
-    found = []
+    files = []
     for file in sorted(options.snapshots.rglob("*.txt")):
         owner = owner_of(file, root=options.root, snapshots=options.snapshots)
-        if owner is None or str(file) in ledger.used or not _is_ours(file):
+        if owner is None or str(file) in ledger.used or not _is_snapshot(file):
             continue
         module = owner.resolve()
         if not module.exists():
             gone = any(module.is_relative_to(argument) for argument in whole)
         else:
-            gone = str(module) not in by_node and ledger.whole(str(module)) and _was_due(file, module, ledger)
+            gone = str(module) not in by_node and ledger.whole(str(module))
+            gone = gone and not not_made(file.stem, sorted(ledger.checks.get(str(module), ())))
         if gone:
-            found.append(file)
-    return found
+            files.append(file)
+    return files
 
 
-def _was_due(file: Path, module: Path, ledger: Ledger) -> bool:
-    """Whether a check that compares such a snapshot was part of the run: a run that simulates nothing has no costs."""
-    if not file.name.startswith(_COST):
-        return True
-    return any(nodeid.rpartition("::")[2].startswith(_COST) for nodeid in ledger.items.get(str(module), ()))
-
-
-def _is_ours(file: Path) -> bool:
+def _is_snapshot(file: Path) -> bool:
     try:
         with file.open("rb") as stream:
-            return stream.read(len(_MARK)) == _MARK
+            return stream.read(len(_MAGIC)) == _MAGIC
     except OSError:
         return False
 
 
 def remove(files: Iterable[Path], options: Options) -> dict[Path, OSError]:
-    """Delete snapshot files and the folders that are then empty; those that could not be deleted, and why."""
+    """Delete snapshot files and the folders that become empty; return the errors of files that remain."""
     left: dict[Path, OSError] = {}
     for file in files:
         try:
@@ -156,7 +166,7 @@ def remove(files: Iterable[Path], options: Options) -> dict[Path, OSError]:
         except OSError as error:
             left[file] = error
             continue
-        with contextlib.suppress(OSError):  # the first folder that is not empty ends it
+        with contextlib.suppress(OSError):  # rmdir raises at the first folder that is not empty
             for folder in file.parents:
                 if folder == options.snapshots:
                     break

@@ -1,7 +1,7 @@
-"""Where snapshots lie: from a module and a test's name to a file, and back from the file to its module.
+"""Paths of snapshots: from a module and a test's name to a file, and from the file to its module.
 
 A snapshot of ``tests/test_x.py::test_a`` or ``kernels/x.py::layouts[p]`` is
-``<root>/snapshots/<path without .py>/<name>.txt``: one folder a module, so that its owner can always be told.
+``<root>/snapshots/<path without .py>/<name>.txt``. Each module has its own folder, so the owner of a file is known.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 _UNSAFE = frozenset('\\/?*:|"<>')
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _LONGEST = 200
-"""Bytes of a name; a file system holds 255, of which the suffix and a temporary file's own letters need some."""
+"""Bytes of a name. File systems allow 255, and the suffix and the name of a temporary file need some of them."""
 
 
 def folder_of(module: Path, *, root: Path, snapshots: Path) -> Path:
-    """The folder of a module's snapshots; beside the module where that lies outside the root.
+    """Return the folder of a module's snapshots; it is beside the module if that is outside the root.
 
-    Two names of one module (a link) share a folder, as they share their content. A link out of the root is its own
-    module.
+    Two names of one module (a link) share a folder, because they share their content. A link to a file outside the root
+    is a module of its own.
     """
     for path, base in ((module.resolve(), root.resolve()), (module.absolute(), root)):
         if path.is_relative_to(base):
@@ -30,14 +30,14 @@ def folder_of(module: Path, *, root: Path, snapshots: Path) -> Path:
 
 
 def owner_of(file: Path, *, root: Path, snapshots: Path) -> Path | None:
-    """The module that a snapshot file belongs to, whether or not it still exists; None for a file of another kind."""
+    """Return the module that a snapshot file belongs to, which may no longer exist; None for another file."""
     if not file.is_relative_to(snapshots):
         return None
     relative = file.parent.relative_to(snapshots)
     if not relative.parts:
         return None
-    as_it_is = root / relative
-    return as_it_is if as_it_is.is_file() else as_it_is.with_name(f"{relative.name}.py")
+    module = root / relative
+    return module if module.is_file() else module.with_name(f"{relative.name}.py")
 
 
 def _stem(path: Path) -> str:
@@ -45,9 +45,10 @@ def _stem(path: Path) -> str:
 
 
 def safe_name(text: str) -> str:
-    """A text as a file's name: what a file system cannot hold becomes ``_``, and a short hash keeps it apart.
+    """Return a text as the name of a file; different texts give different names.
 
-    Other texts give other names. A text that can be a name stays as it is.
+    Characters that file systems do not allow become ``_``, and a short hash is appended. A text that is a valid name is
+    returned unchanged.
     """
     name = "".join("_" if char in _UNSAFE or unicodedata.category(char) in _HIDDEN else char for char in text)
     encoded = name.encode()

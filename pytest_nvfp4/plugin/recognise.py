@@ -1,4 +1,4 @@
-"""Which files are kernels: named on the command line or covered by the settings, told from their source alone."""
+"""Recognition of kernel files from the command line, the settings and their source, without importing them."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ _LAUNCHES = re.compile(rb"\.launch\s*\(")
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What is known of a file that is to be checked as a kernel.
+class RecognisedKernel:
+    """A file that is checked as a kernel.
 
     Attributes:
-        named: It was named on the command line.
-        tests: It also holds tests, which stay pytest's own.
+        named: The file is named on the command line.
+        has_tests: The file also contains tests, which pytest collects.
     """
 
     named: bool
-    tests: bool
+    has_tests: bool
 
 
-def claim(path: Path, *, run: Run, config: pytest.Config, named: bool) -> Claim | None:
-    """Decide whether a file is to be checked as a kernel.
+def recognise(path: Path, *, run: Run, config: pytest.Config, named: bool) -> RecognisedKernel | None:
+    """Return whether and how a file is checked as a kernel; None if it is not.
 
-    It is when the settings configure it with an entry or by its very path, or when it is named on the command line or
-    covered by a glob of the settings and is a kernel: it defines ``custom_kernel``, or it launches a kernel and so
-    lacks an entry. A file of a folder of kernels that does neither is a helper of theirs.
+    It is if the settings configure it with an entry or by its exact path. It also is if it is named on the command line
+    or covered by a glob of the settings, and either defines ``custom_kernel`` or launches a kernel and so lacks an
+    entry. Another file in a folder of kernels is a helper.
 
     Args:
-        path: A file that pytest came across.
-        run: The settings.
-        config: pytest's own, which says what a test module is called.
-        named: It was named on the command line.
+        path: A file that pytest visits.
+        run: Options and settings of the run.
+        config: pytest's configuration, which has the patterns of test modules.
+        named: The file is named on the command line.
     """
     if path.suffix != ".py" or path.name in ("conftest.py", "__init__.py"):
         return None
@@ -55,19 +55,20 @@ def claim(path: Path, *, run: Run, config: pytest.Config, named: bool) -> Claim 
     test_module = _is_test_module(path, config)
     by_entry = named and run.options.entry is not None and not (test_module and (tests or source is None))
     if configured or by_entry:
-        return Claim(named, tests)
+        return RecognisedKernel(named, tests)
     if source is None:
         return None
     if source.defines_contract:
-        theirs = test_module and tests and not covered
-        return None if theirs else Claim(named, tests and (named or test_module))
+        if test_module and tests and not covered:
+            return None
+        return RecognisedKernel(named, tests and (named or test_module))
     if tests or test_module:
         return None
-    return Claim(named, tests=False) if named or _launches(path) else None
+    return RecognisedKernel(named, has_tests=False) if named or _launches(path) else None
 
 
 def _covered(path: Path, run: Run) -> tuple[bool, bool]:
-    """Whether a glob of the settings fits a file, and whether they speak of this very file or have an entry for it."""
+    """Return whether a glob of the settings matches a file, and whether they name its exact path or an entry."""
     from pytest_nvfp4.settings import SettingsError, fits_any
 
     if not run.options.kernels and not run.settings.tables:
@@ -78,13 +79,13 @@ def _covered(path: Path, run: Run) -> tuple[bool, bool]:
     try:
         entries = any(table.entry for table in run.settings.for_kernel(path))
     except SettingsError:
-        return True, True  # said by the kernel's own items
+        return True, True  # the kernel's items report the error
     relative = run.portable(path)
     return True, entries or any(table.path == relative for table in run.settings.tables)
 
 
 def _is_test_module(path: Path, config: pytest.Config) -> bool:
-    """Whether pytest's own rules make a file a test module."""
+    """Return whether pytest's rules make a file a test module."""
     patterns = config.getini("python_files")
     return any(fnmatch.fnmatch(path.name, pattern) or fnmatch.fnmatch(str(path), pattern) for pattern in patterns)
 
@@ -97,9 +98,9 @@ def _launches(path: Path) -> bool:
 
 
 def lacks_entry(path: Path, run: Run) -> str | None:
-    """Why a file without a configured entry cannot be checked: it does not define ``custom_kernel``.
+    """Return why a file without a configured entry cannot be checked: it does not define ``custom_kernel``.
 
-    None when it can, and when it is not even Python, which its compile then says with the line.
+    None if it can be checked, and also if it is no valid Python, because its compile reports that with the line.
     """
     source: KernelSource | None = read_source(path)
     if (source is not None and source.defines_contract) or syntax_problem(path) is not None:
@@ -108,9 +109,9 @@ def lacks_entry(path: Path, run: Run) -> str | None:
     uses = "imports cutlass but " if source is not None and source.mentions_dsl else ""
     return (
         f"{shown} {uses}defines no custom_kernel(data), and no entry is configured for it.\n"
-        "A kernel outside GPU MODE's contract is checked through a function of yours that compiles or launches it:\n"
-        f"    pytest {run.typed(path)} --nvfp4-entry FILE::FUNCTION\n"
-        "or, for good, in pyproject.toml:\n"
+        "A kernel outside GPU MODE's contract is checked through a function that compiles or launches it:\n"
+        f"    pytest {run.argument(path)} --nvfp4-entry FILE::FUNCTION\n"
+        "or permanently in pyproject.toml:\n"
         "    [[tool.pytest_nvfp4.kernel]]\n"
         f'    path = "{shown}"\n'
         '    entry = "FILE::FUNCTION"\n'
@@ -119,17 +120,12 @@ def lacks_entry(path: Path, run: Run) -> str | None:
 
 
 def overlooked(paths: list[Path]) -> list[Path]:
-    """The files among those that nobody collected that are kernels under the contract."""
-    found = []
-    for path in paths:
-        source = read_source(path)
-        if source is not None and source.defines_contract:
-            found.append(path)
-    return found
+    """Return those of the uncollected files that define ``custom_kernel``."""
+    return [path for path in paths if (source := read_source(path)) is not None and source.defines_contract]
 
 
 def named_without_kernel(config: pytest.Config) -> list[Path]:
-    """The files named on the command line in which there is nothing of a kernel, and which are no test modules."""
+    """Return the files named on the command line that contain no kernel and are no test modules."""
     paths = [config.invocation_params.dir / str(argument).partition("::")[0] for argument in config.args]
     return [
         path

@@ -1,30 +1,27 @@
-"""What a check found, in a form that travels from a test process to the one that reports."""
+"""Record of a comparison, which a test process sends to the process that writes the reports."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-
-Kind = Literal["", "layouts", "launch", "codegen", "cost"]
-"""What the texts of a record are; empty for none."""
 
 
 @dataclass(slots=True)
 class CheckRecord:
-    """One comparison, or one check without any; all plain JSON values.
+    """One comparison, or one check item without a comparison. All values are plain JSON values.
 
     Attributes:
-        kernel: The kernel as the user knows it, relative to the root.
-        check: The name of the test item.
-        message: What was found, why it is wrong and what to do.
+        kernel: The kernel file, relative to the root.
+        check: Name of the test item.
+        message: Text of the failure or the reason of a skip; empty otherwise.
         file: The file to point at.
         line: The line in it, counted from 1.
-        old: Text of the snapshot, where one was compared.
-        new: Text that was compared with it.
-        kind: What the texts are.
-        protected: Patterns of layouts that were protected.
+        old: Text of the snapshot, if one was compared.
+        new: The text that was compared with it.
+        kind: Name of the check whose snapshots have this kind of text; empty without texts.
+        protected: Patterns of protected layouts.
     """
 
     kernel: str
@@ -34,23 +31,25 @@ class CheckRecord:
     line: int | None = None
     old: str | None = None
     new: str | None = None
-    kind: Kind = ""
+    kind: str = ""
     protected: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as JSON values."""
+        """Return the record as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> CheckRecord:
-        """The record of the values that ``to_dict`` gave."""
+        """Return the record of the values that `to_dict` returned."""
         return cls(**{**data, "protected": tuple(data["protected"])})
 
     @property
     def changed(self) -> bool:
-        """Whether something was compared and is not, letter by letter, what it was."""
+        """Whether two texts were compared and differ."""
         return self.old is not None and self.new is not None and self.old != self.new
 
 
 RECORDS = pytest.StashKey[list[CheckRecord]]()
-"""What the checks of an item found."""
+"""Records of an item."""
+USED = pytest.StashKey[set[str]]()
+"""Snapshot files that an item compared."""

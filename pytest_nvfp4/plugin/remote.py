@@ -1,6 +1,6 @@
-"""``--nvfp4-remote``: what the user asked for, the session on the remote, and its part in the life of a run.
+"""``--nvfp4-remote``: the options, the session on the remote, and its progress and summary.
 
-With xdist the controlling process talks to the remote, once, and the test processes ask it (``device.remote.broker``).
+With xdist only the controlling process has a session, and the test processes use it through `device.remote.broker`.
 """
 
 from __future__ import annotations
@@ -9,36 +9,36 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_nvfp4.plugin.state import RUN, is_xdist_worker
+
 if TYPE_CHECKING:
-    from pytest_nvfp4.device.job import JobCase
     from pytest_nvfp4.device.remote.base import RemoteOptions
     from pytest_nvfp4.device.remote.broker import Broker
     from pytest_nvfp4.device.remote.device import RemoteDevice
     from pytest_nvfp4.device.remote.progress import Progress
     from pytest_nvfp4.device.remote.session import RemoteSession
-    from pytest_nvfp4.device.result import Result
-    from pytest_nvfp4.plugin.ahead import Ahead
+    from pytest_nvfp4.finding import Finding
 
 _INPUT = "nvfp4_broker"
-"""Under which name a test process of xdist is told where the broker is."""
+"""Key of the broker's address in the input of a test process of xdist."""
 _TERMINAL_S, _LOG_S = 10.0, 30.0
 """Seconds between two lines of progress: on a terminal, and in a log."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteRequest:
-    """The remote that was asked for.
+    """The requested remote.
 
     Attributes:
         spec: ``NAME`` or ``NAME:TARGET``.
-        options: What else was asked for.
-        reuse: Take results of earlier sessions.
+        options: Further options.
+        reuse: Use the cached results of earlier sessions.
     """
 
     spec: str
@@ -47,7 +47,7 @@ class RemoteRequest:
 
     @property
     def name(self) -> str:
-        """The name of the remote."""
+        """Name of the remote."""
         return self.spec.partition(":")[0]
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ def add(group: pytest.OptionGroup) -> None:
         "--nvfp4-remote",
         metavar="NAME[:TARGET]",
         help="run verify and benchmark checks on a rented or distant GPU: modal, ssh:HOST, or a remote that another "
-        "package adds; what can be done here is done here",
+        "package adds; everything else runs on this machine",
     )
     group.addoption("--nvfp4-gpu", default="B200", metavar="GPU", help="the remote's GPU (default: B200)")
     group.addoption(
@@ -69,8 +69,7 @@ def add(group: pytest.OptionGroup) -> None:
         type=float,
         default=900.0,
         metavar="SECONDS",
-        help="seconds without an answer of the remote, waiting for a machine included, after which it is given up "
-        "(default: 900)",
+        help="timeout in seconds for a response of the remote, including the wait for a machine (default: 900)",
     )
     group.addoption(
         "--nvfp4-remote-max-cost",
@@ -91,18 +90,18 @@ def add(group: pytest.OptionGroup) -> None:
     group.addoption(
         "--nvfp4-remote-single-use",
         action="store_true",
-        help="give every batch of jobs a container that no other kernel has seen (slower; for kernels of strangers)",
+        help="run every batch of jobs in a new container (slower; for untrusted kernels)",
     )
     group.addoption(
         "--nvfp4-resume",
         action="store_true",
-        help="take the remote's results of earlier sessions where kernel, problem and GPU are the same, instead of "
-        "paying for them again (--lf does so too; --nvfp4-fresh does not)",
+        help="use the remote's results of earlier sessions for the same kernel, problem and GPU, instead of paying for "
+        "them again (also with --lf; never with --nvfp4-fresh)",
     )
 
 
 def read(config: pytest.Config) -> RemoteRequest | None:
-    """What was asked for; None for no remote. Raises pytest.UsageError."""
+    """Return the requested remote; None for none. Raises pytest.UsageError."""
     spec: str | None = config.getoption("--nvfp4-remote")
     if spec is None:
         return None
@@ -128,9 +127,9 @@ def read(config: pytest.Config) -> RemoteRequest | None:
         deployed_app=config.getoption("--nvfp4-deployed-app"),
         single_use=bool(config.getoption("--nvfp4-remote-single-use")),
     )
-    if not hasattr(config, "workerinput"):
+    if not is_xdist_worker(config):
         try:
-            remote(spec, options)  # it contacts nothing; options it refuses are said before anything is compiled
+            remote(spec, options)  # contacts nothing, and refuses invalid options before anything is compiled
         except RemoteError as error:
             raise pytest.UsageError(f"--nvfp4-remote={spec}: {error}") from error
     fresh = bool(config.getoption("--nvfp4-fresh"))
@@ -139,7 +138,7 @@ def read(config: pytest.Config) -> RemoteRequest | None:
 
 
 class RemoteRun:
-    """The remote of a run: its device once one is needed, its progress, and its end."""
+    """The remote of a run: its session and device, which are made when they are first required, and its progress."""
 
     def __init__(self, config: pytest.Config, request: RemoteRequest) -> None:
         self._config = config
@@ -148,13 +147,13 @@ class RemoteRun:
         self._device: RemoteDevice | None = None
         self._session: RemoteSession | None = None
         self._broker: Broker | None = None
-        self._ahead: Ahead | None = None
-        self._said = time.monotonic()
+        self._unsent: dict[object, threading.Event] = {}
+        self._last_line = time.monotonic()
         self._closed = False
 
     @property
     def device(self) -> RemoteDevice:
-        """The device. Contacts nothing yet; what is sent to it does."""
+        """The device. It contacts nothing until a job is sent."""
         from pytest_nvfp4.device.remote.device import RemoteDevice
 
         with self._lock:
@@ -164,7 +163,7 @@ class RemoteRun:
 
     @property
     def session(self) -> RemoteSession:
-        """The session; in a test process of xdist, one with the controlling process."""
+        """The session; in a test process of xdist, a session with the broker of the controlling process."""
         from pytest_nvfp4.device.remote.broker import BrokerRemote
         from pytest_nvfp4.device.remote.registry import remote
         from pytest_nvfp4.device.remote.session import RemoteSession
@@ -174,7 +173,7 @@ class RemoteRun:
                 options = self.request.options
                 address = getattr(self._config, "workerinput", {}).get(_INPUT)
                 if address is not None:
-                    # Deadlines and costs are watched over there; this side only must not give up before.
+                    # The controlling process enforces timeouts and costs; this process must not time out before it.
                     self._session = RemoteSession(
                         BrokerRemote(address, name=self.request.name), containers=10_000, timeout_s=10 * 86_400
                     )
@@ -191,15 +190,24 @@ class RemoteRun:
                     )
             return self._session
 
-    def companions(self, item: pytest.Item, cases: Sequence[JobCase]) -> list[JobCase]:
-        """The cases that run in one job with those of a verify item."""
-        from pytest_nvfp4.plugin.ahead import chunk_of
+    def expect(self, files: Iterable[object]) -> None:
+        """Record kernel files whose jobs another thread will send."""
+        self._unsent = {file: threading.Event() for file in files}
 
-        return chunk_of(item, cases, containers=self.request.options.containers)
+    def sent(self, file: object = None) -> None:
+        """Record that the jobs of a kernel file have been sent; of all files without an argument."""
+        for expected, event in self._unsent.items():
+            if file in (None, expected):
+                event.set()
+
+    def wait_sent(self, file: object) -> None:
+        """Wait until the jobs of a kernel file have been sent: jobs that are compared belong to one batch."""
+        event = self._unsent.get(file)
+        while event is not None and not event.wait(0.5):
+            pass  # poll, so that an interrupt is handled soon
 
     def _kept(self, variant: str) -> Any:
         from pytest_nvfp4.device.remote.kept import KeptAnswers
-        from pytest_nvfp4.plugin.state import RUN
         from pytest_nvfp4.toolchain.cache import TraceCache
 
         root = TraceCache(self._config.stash[RUN].options.cache).root
@@ -207,11 +215,9 @@ class RemoteRun:
         self._config.add_cleanup(kept.prune)
         return kept
 
-    # hooks
-
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """A test process of xdist is about to start: tell it where the broker is."""
+        """Give a test process of xdist the address of the broker."""
         from pytest_nvfp4.device.remote.broker import Broker
 
         with self._lock:
@@ -219,43 +225,24 @@ class RemoteRun:
                 self._broker = Broker(self.session)
         node.workerinput[_INPUT] = self._broker.address
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """The items of the run are known: send ahead what they will ask for."""
-        worker = getattr(self._config, "workerinput", {}).get("workerid")
-        if self._config.option.collectonly or worker not in (None, "gw0"):
-            return  # one process is enough: the broker gives the others the same answers
-        if self._config.pluginmanager.hasplugin("dsession"):
-            return  # the controlling process of xdist runs no items
-        from pytest_nvfp4.plugin.ahead import Ahead, device_items
-
-        if items := device_items(session.items):
-            self._ahead = Ahead(self._config, items)
-            self._ahead.start()
-
-    def wait_ahead(self, item: pytest.Item) -> None:
-        """Wait until the jobs of an item's file have been sent, where this process sends them."""
-        if self._ahead is not None:
-            self._ahead.wait(item)
-
     def pytest_keyboard_interrupt(self) -> None:
-        """Ctrl-C: cancel at once. Test processes of xdist that wait for answers would hold up the end of the run."""
+        """Cancel all jobs at once, because test processes of xdist that wait for results delay the end of the run."""
         self.close()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Any:
-        """The run is over, finished or interrupted: cancel what is open, and give everything back."""
+        """Close the session at the end of the run, finished or interrupted."""
         try:
             return (yield)
         finally:
             self.close()
 
     def pytest_unconfigure(self) -> None:
-        """Close also where the run never began."""
+        """Close the session of a run that never began."""
         self.close()
 
     def close(self) -> None:
-        """Cancel what is open, and give everything back."""
+        """Cancel open jobs and release the remote's machines."""
         with self._lock:
             closed, self._closed = self._closed, True
             session, broker = self._session, self._broker
@@ -266,24 +253,22 @@ class RemoteRun:
         if broker is not None:
             broker.close()
 
-    # what is shown
-
     def _progress(self, progress: Progress) -> None:
-        """A line now and then, from the session's thread, past pytest's capture."""
+        """Write a line of progress at intervals, from the session's thread and past pytest's capture."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         now = time.monotonic()
         every = _TERMINAL_S if sys.stdout.isatty() else _LOG_S
-        if reporter is None or not progress.open or now - self._said < every:
+        if reporter is None or not progress.open or now - self._last_line < every:
             return
-        self._said = now
+        self._last_line = now
         with contextlib.suppress(Exception):
             reporter.ensure_newline()
             reporter.write_line(f"nvfp4: {self.request.name}: {progress}")
             reporter.flush()
 
-    def show(self, terminal: Any) -> None:
-        """At the end: what was done where, and what it cost."""
-        if self._session is None or hasattr(self._config, "workerinput"):
+    def summarise(self, terminal: Any) -> None:
+        """Write what ran where, and its cost."""
+        if self._session is None or is_xdist_worker(self._config):
             return
         progress, cost = self._session.progress, self._session.cost
         used = progress.done or progress.kept or progress.failed or progress.cancelled
@@ -303,8 +288,8 @@ class RemoteRun:
             terminal.write_line(f"cost: {cost.note}")
 
 
-def remote_trouble(result: Result) -> str | None:
-    """Why a remote gave no result; None where it gave one."""
+def remote_error(findings: Sequence[Finding]) -> str | None:
+    """Return why a remote returned no result; None if it returned one."""
     from pytest_nvfp4.device.remote.device import TROUBLE
 
-    return next((finding.message for finding in result.findings if finding.kind == TROUBLE), None)
+    return next((finding.message for finding in findings if finding.kind == TROUBLE), None)

@@ -1,8 +1,9 @@
-"""The plugin's part in the life of a run: what is noted while it goes, and what is settled at its end."""
+"""Session hooks: they record outcomes during a run, and settle unused snapshots and reports at its end."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,86 +11,74 @@ from typing import Any
 import pytest
 
 from pytest_nvfp4.plugin import ownership
+from pytest_nvfp4.plugin.checks.registry import CheckRegistry, check_items
+from pytest_nvfp4.plugin.devices import NOT_RUN
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.ownership import Ledger
 from pytest_nvfp4.plugin.recognise import named_without_kernel, overlooked
-from pytest_nvfp4.plugin.record import RECORDS, CheckRecord
-from pytest_nvfp4.plugin.state import RUN, Case
+from pytest_nvfp4.plugin.record import RECORDS, USED, CheckRecord
+from pytest_nvfp4.plugin.state import CASE, RUN, is_xdist_worker
 from pytest_nvfp4.plugin.summary import Entry, Summary
 
 _OUTPUT = "nvfp4"
-"""Under which name a test process of xdist sends its ledger, and a report carries its records."""
+"""Key of the ledger in the output of a test process of xdist, and name of the records of a report."""
 _CUT_SHORT = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
 
 
-def is_worker(config: pytest.Config) -> bool:
-    """Whether this is one of xdist's test processes."""
-    return hasattr(config, "workerinput")
-
-
-def _case(item: pytest.Item) -> Case | None:
-    case = getattr(item, "case", None)
-    return case if isinstance(case, Case) else None
-
-
 class SessionHooks:
-    """Registered as a plugin of its own, with the state of one run."""
+    """A pytest plugin with the state of one run."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, registry: CheckRegistry) -> None:
         self._config = config
+        self._registry = registry
         self._run = config.stash[RUN]
         self._ledger = Ledger()
         self._entries: list[Entry] = []
         self._workers_lost = False
-        self._summary = Summary(self._run)
-
-    # what is noted
+        self._summary = Summary(self._run, registry)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """An item was left out: its module is not whole."""
-        self._ledger.left_out(items)
+        """Record deselected items."""
+        self._ledger.deselected(items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A module was collected; one that could not be has items that nobody knows."""
+        """Record a collected module; one that could not be collected has unknown items."""
         path, _, within = report.nodeid.partition("::")
         if path.endswith(".py") and not (within and report.passed):
             self._ledger.collected(self._config.rootpath / path, whole=report.passed)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """These items are to run."""
-        self._ledger.to_run(session.items)
+        """Record the selected items."""
+        self._ledger.selected(session.items)
         if self._config.getoption("lf", default=False):
-            # --lf drops the passed tests of a module while it is collected, and does not call them deselected
+            # --lf drops the passed tests of a module during collection, without calling pytest_deselected
             self._ledger.partial.update(self._ledger.modules)
         if self._run.options.problems or self._run.options.entry:
-            self._ledger.left_out(item for item in session.items if _case(item))
+            self._ledger.deselected(check_items(session.items))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-        """Attach what the checks of the item found, so that it reaches the process that reports."""
+        """Attach the records of the item to the report, which reaches the process that writes the reports."""
         report: Any = yield
-        case = _case(item)
+        case = item.stash.get(CASE, None)
         records = item.stash.get(RECORDS, [])
         if records or case is not None:
-            self._note_used(item)
+            used: set[str] = item.stash.get(USED, set())
+            self._ledger.used |= used
+            if not records and case is not None:
+                records = [CheckRecord(self._run.relative(case.path), item.name, file=str(case.path))]
             if report.when == "call" or not report.passed:
-                setattr(report, _OUTPUT, self._records(item, case, records, report, call))
+                setattr(report, _OUTPUT, self._records(records, report, call))
             if case is not None and report.skipped and isinstance(report.longrepr, tuple):
-                report.longrepr = (str(case.path), 1, report.longrepr[2])  # not this package's line that skipped it
+                report.longrepr = (
+                    str(case.path),
+                    1,
+                    report.longrepr[2],
+                )  # instead of the line of this package that skipped it
         return report
 
-    def _note_used(self, item: pytest.Item) -> None:
-        from pytest_nvfp4.plugin.snapshots import USED
-
-        used: set[str] = item.stash.get(USED, set())
-        self._ledger.used |= used
-
-    def _records(
-        self, item: pytest.Item, case: Case | None, records: list[CheckRecord], report: Any, call: pytest.CallInfo[None]
-    ) -> list[dict[str, Any]]:
-        """The item's records as plain values, the last with what was raised."""
-        if not records and case is not None:
-            records = [CheckRecord(self._run.relative(case.path), item.name, file=str(case.path))]
+    def _records(self, records: list[CheckRecord], report: Any, call: pytest.CallInfo[None]) -> list[dict[str, Any]]:
+        """Return the records as plain values; the last one gets the failure of the item."""
         failure = call.excinfo.value if call.excinfo is not None else None
         if failure is not None:
             last = records[-1]
@@ -102,11 +91,11 @@ class SessionHooks:
         return [record.to_dict() for record in records]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note the outcome, and what the checks found."""
+        """Record the outcome and the records of an item."""
         if report.when == "call" and report.passed:
-            self._ledger.ok.add(report.nodeid)
+            self._ledger.passed.add(report.nodeid)
         elif not report.passed:
-            self._ledger.bad.add(report.nodeid)
+            self._ledger.not_passed.add(report.nodeid)
             if report.failed:
                 self._ledger.failed.add(report.nodeid)
         for record in getattr(report, _OUTPUT, ()):
@@ -114,25 +103,22 @@ class SessionHooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """A test process of xdist ended: take over what it noted."""
+        """Merge the ledger of a test process of xdist that ended."""
         data = getattr(node, "workeroutput", {}).get(_OUTPUT)
         if data is None or error:
             self._workers_lost = True
         else:
             self._ledger.merge(data["ledger"])
-            self._run.passed_over += [
-                Path(path) for path in data["passed_over"] if Path(path) not in self._run.passed_over
-            ]
-
-    # what is settled
+            known = self._run.uncollected
+            known += [Path(path) for path in data["uncollected"] if Path(path) not in known]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
-        """Keep syrupy from deleting what a failed or stopped run did not get to; hand the ledger to the controller."""
-        if is_worker(self._config):
+        """Keep syrupy from deleting snapshots after a failed or stopped run; send the ledger to the controller."""
+        if is_xdist_worker(self._config):
             self._config.workeroutput[_OUTPUT] = {  # type: ignore[attr-defined]
                 "ledger": self._ledger.to_dict(),
-                "passed_over": [] if self._ledger.items else [str(path) for path in overlooked(self._run.passed_over)],
+                "uncollected": [] if self._ledger.items else [str(path) for path in overlooked(self._run.uncollected)],
             }
         elif (self._entries or self._ledger.used) and self._run.options.find_unused:
             option = self._config.option
@@ -144,11 +130,11 @@ class SessionHooks:
         return bool(session.shouldstop or session.shouldfail or session.exitstatus in _CUT_SHORT)
 
     def finish(self, session: pytest.Session) -> None:
-        """Settle what is unused and write the reports, once every test process has reported."""
-        if is_worker(self._config) or self._config.option.collectonly:
+        """Write the reports and settle unused snapshots, after all test processes have ended."""
+        if is_xdist_worker(self._config) or self._config.option.collectonly:
             return
         if self._run.options.find_unused:
-            # what was set above has had its effect; syrupy's summary would now say that the user asked for it
+            # The value set above has had its effect, and syrupy's summary would show it as the user's option.
             self._config.option.disable_unused_snapshots = False
         if not self._summary.write_reports(self._entries, environ=os.environ):
             _fail(session)
@@ -159,7 +145,7 @@ class SessionHooks:
         options = self._run.options
         if not options.find_unused:
             return
-        found = ownership.unused(options, self._ledger, self._config.args)
+        found = ownership.unused(options, self._ledger, self._config.args, not_made=self._registry.not_made)
         if found and options.update and options.cleanup:
             left = ownership.remove(found, options)
             self._summary.removed = [file for file in found if file not in left]
@@ -171,9 +157,32 @@ class SessionHooks:
             if found and not options.update and not options.warn_unused:
                 _fail(session)
 
+    def _summarise_checks(self, terminal: Any) -> None:
+        reports = [report for outcome in ("passed", "failed") for report in terminal.stats.get(outcome, [])]
+        for check in self._registry:
+            notes = [
+                f"{report.nodeid}: {value}"
+                for report in reports
+                for name, value in getattr(report, "user_properties", ())
+                if name == check.note_name and report.when == "call"
+            ]
+            check.summarise(terminal, notes)
+        reasons: Counter[str] = Counter()
+        for report in terminal.stats.get("skipped", []):
+            text = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else ""
+            if NOT_RUN in text:
+                reasons[text.partition(NOT_RUN)[2]] += 1
+        for reason, count in sorted(reasons.items()):
+            checks = "1 check was" if count == 1 else f"{count} checks were"
+            terminal.write_line(
+                f"nvfp4: {checks} not run: {reason} (--nvfp4-require-device makes that a failure, "
+                "--nvfp4-device=none leaves them out)"
+            )
+
     def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
-        """Say what changed without failing, what is unused, and what was written."""
-        if not is_worker(self._config):
+        """Write the sections of the checks, and of changes, unused snapshots and reports."""
+        self._summarise_checks(terminalreporter)
+        if not is_xdist_worker(self._config):
             nothing_ran = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED
             self._summary.no_kernels = named_without_kernel(self._config) if nothing_ran else []
             self._summary.show(self._entries, terminalreporter, nothing_ran=nothing_ran)
@@ -185,7 +194,7 @@ def _fail(session: pytest.Session) -> None:
 
 
 class FinishHook:
-    """Runs after every other plugin has finished its session and before the terminal's summary."""
+    """A pytest plugin whose hook runs after those of all other plugins and before the terminal summary."""
 
     def __init__(self, hooks: SessionHooks) -> None:
         self._hooks = hooks

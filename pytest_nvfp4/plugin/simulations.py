@@ -1,76 +1,65 @@
-"""What a run need not simulate twice: results of its own, and those that earlier runs kept.
+"""Cache of simulations: results of this run, and results that earlier runs stored on disk.
 
-Checks come to the same case from several sides (a problem's coverage and its cost, a schedule that was tried before),
-in one test process or in several; the threads of ``background`` come here too.
+Several checks require the same simulation (coverage and cost of one problem; a schedule that was tried before), in one
+test process or in several, and on the threads of `background`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_nvfp4.plugin.devices import Devices
+from pytest_nvfp4.plugin.state import RUN
+
 if TYPE_CHECKING:
-    from pytest_nvfp4.device.base import Device
     from pytest_nvfp4.device.job import JobCase, KernelSpec
     from pytest_nvfp4.device.result_cache import ResultKeys, SimulationCache, VerdictCache
     from pytest_nvfp4.device.simulate import SimulationResult
-    from pytest_nvfp4.device.verify import Verification
-    from pytest_nvfp4.plugin.device_options import DeviceOptions
-
-KernelKey = tuple[str, str, str]
-"""What tells kernels apart within a run: files, architecture, compile options."""
 
 
-def kernel_key(kernel: KernelSpec) -> KernelKey:
-    """What tells a kernel from others within a run."""
-    return (kernel.sha256, kernel.arch, " ".join(kernel.compile_options))
+@dataclass(frozen=True, slots=True)
+class KernelKey:
+    """Identity of a kernel within a run."""
+
+    sha256: str
+    arch: str
+    options: tuple[str, ...]
+
+    @classmethod
+    def of(cls, kernel: KernelSpec) -> KernelKey:
+        """Return the key of a kernel."""
+        return cls(kernel.sha256, kernel.arch, tuple(kernel.compile_options))
 
 
 class Simulations:
-    """The simulated cases of a run.
+    """The simulations of a run.
 
     Args:
-        config: The run's.
-        options: What the user asked for.
-        simulator: Gives the simulator.
-        jobs: Gives the folder where the files of jobs go.
-        shared: Other test processes of this run work on the same items.
+        config: pytest's configuration.
+        devices: The devices of the run.
     """
 
-    def __init__(
-        self,
-        config: pytest.Config,
-        options: DeviceOptions,
-        *,
-        simulator: Callable[[], Device],
-        jobs: Callable[[], Path],
-        shared: bool,
-    ) -> None:
+    def __init__(self, config: pytest.Config, devices: Devices) -> None:
         self._config = config
-        self._options = options
-        self._simulator = simulator
-        self._jobs = jobs
-        self._shared = shared
+        self._devices = devices
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, KernelKey], threading.Lock] = {}
         self._simulated: dict[KernelKey, dict[JobCase, SimulationResult]] = {}
         self._raced: dict[tuple[KernelKey, JobCase, str], SimulationResult | None] = {}
-        self._races: dict[str, VerdictCache] = {}
-        self.recalled = 0
-        """Cases that were not simulated again."""
-
-    # what earlier runs kept
+        self._verdicts: dict[str, VerdictCache] = {}
+        self.cache_hits = 0
+        """Number of cases whose result an earlier run stored."""
 
     @cached_property
     def _root(self) -> Path:
-        from pytest_nvfp4.plugin.state import RUN
-
         return self._config.stash[RUN].cache.root
 
     @cached_property
@@ -80,155 +69,132 @@ class Simulations:
         return ResultKeys()
 
     @cached_property
-    def _kept_verdicts(self) -> VerdictCache:
-        return self._verdicts(self._root)
-
-    @cached_property
-    def _kept_simulations(self) -> SimulationCache:
+    def _stored(self) -> SimulationCache:
         from pytest_nvfp4.device.result_cache import SimulationCache
 
-        kept = SimulationCache(self._root, keys=self._keys)
-        self._config.add_cleanup(kept.prune)
-        return kept
+        stored = SimulationCache(self._root, keys=self._keys)
+        self._config.add_cleanup(stored.prune)
+        return stored
 
-    def _kept_races(self, part: str) -> VerdictCache:
-        with self._lock:
-            if part not in self._races:
-                self._races[part] = self._verdicts(self._root / part)
-            return self._races[part]
-
-    def _verdicts(self, root: Path) -> VerdictCache:
+    def verdicts(self, part: str) -> VerdictCache:
+        """Return the cache of the cases that passed, of one part of the cache folder; an empty part is its root."""
         from pytest_nvfp4.device.result_cache import VerdictCache
 
-        kept = VerdictCache(root, keys=self._keys)
-        self._config.add_cleanup(kept.prune)
-        return kept
-
-    def _note_recalled(self) -> None:
         with self._lock:
-            self.recalled += 1
+            if part not in self._verdicts:
+                self._verdicts[part] = VerdictCache(self._root / part, keys=self._keys)
+                self._config.add_cleanup(self._verdicts[part].prune)
+            return self._verdicts[part]
+
+    def lookup(self, part: str, kernel: KernelSpec, case: JobCase) -> bool:
+        """Return whether an earlier run stored that a case passed, and count the cache hit."""
+        hit = not self._devices.options.fresh and self.verdicts(part).has(kernel, case)
+        self._count(hit)
+        return hit
+
+    def _count(self, hit: bool) -> None:
+        with self._lock:
+            self.cache_hits += hit
 
     @contextlib.contextmanager
-    def one_at_a_time(self, what: str, kernel: KernelSpec) -> Iterator[None]:
-        """Hold the right to find something out of a kernel, so that two threads do not do the same."""
+    def locked(self, what: str, kernel: KernelSpec) -> Iterator[None]:
+        """Hold the lock on one computation for a kernel, so that two threads do not both do it."""
         with self._lock:
-            lock = self._locks.setdefault((what, kernel_key(kernel)), threading.Lock())
+            lock = self._locks.setdefault((what, KernelKey.of(kernel)), threading.Lock())
         with lock:
             yield
 
-    # verify
+    def simulate(self, kernel: KernelSpec, case: JobCase, *, others: Sequence[JobCase], base: Path) -> SimulationResult:
+        """Return what a kernel does on a case, simulated once or stored by an earlier run.
 
-    def recall(self, kernel: KernelSpec, cases: Sequence[JobCase]) -> dict[JobCase, Verification]:
-        """The cases that are known to pass in the simulator."""
-        from pytest_nvfp4.device.verdict import CaseVerdict
-        from pytest_nvfp4.device.verify import Verification
-
-        known: dict[JobCase, Verification] = {}
-        if self._options.fresh:
-            return known
-        info = self._simulator().describe()
-        for case in cases:
-            if self._kept_verdicts.has(kernel, case):
-                known[case] = Verification((CaseVerdict(case, "passed"),), info, 0, "", "")
-                self._note_recalled()
-        return known
-
-    def keep(self, kernel: KernelSpec, done: Verification) -> None:
-        """Keep what passed in the simulator."""
-        if done.device is None or not done.device.simulated:
-            return
-        for verdict in done.verdicts:
-            if verdict.status == "passed" and not verdict.findings:
-                self._kept_verdicts.add(kernel, verdict.case)
-
-    # simulate
-
-    def simulate(
-        self, kernel: KernelSpec, wanted: JobCase, *, others: Sequence[JobCase], base: Path
-    ) -> SimulationResult:
-        """What a kernel does on a case, run once in the simulator, or known from an earlier run of the same.
+        If the simulator does not support the architecture, the calling test is skipped or fails.
 
         Args:
-            kernel: The kernel, of an architecture that the simulator knows.
-            wanted: The case.
-            others: Further cases that will be asked for in this process: they run in the same job.
-            base: The folder the kernel's files are relative to.
+            kernel: The kernel.
+            case: The case.
+            others: Cases that this process requires later: they run in the same job.
+            base: The folder that the kernel's files are relative to.
         """
-        with self.one_at_a_time("simulate", kernel):
-            known = self._simulated.setdefault(kernel_key(kernel), {})
-            if wanted in known:
-                return known[wanted]
-            if not self._shared:
-                self._simulate(kernel, [wanted, *others], base=base, known=known)
-                return known[wanted]
-            # Of two test processes that come to the same case, the second waits and is told.
+        self._devices.require_simulator(kernel.arch)
+        with self.locked("simulate", kernel):
+            known = self._simulated.setdefault(KernelKey.of(kernel), {})
+            if case in known:
+                return known[case]
+            if not self._devices.shared:
+                self._simulate(kernel, [case, *others], base=base, known=known)
+                return known[case]
+            # If two test processes require one case, the second waits here and then reads the stored result.
             from filelock import FileLock
 
-            with FileLock(self._kept_simulations.lock(kernel, wanted)):
-                self._simulate(kernel, [wanted, *others], base=base, known=known)
-            return known[wanted]
+            with FileLock(self._stored.lock(kernel, case)):
+                self._simulate(kernel, [case, *others], base=base, known=known)
+            return known[case]
 
     def _simulate(
         self, kernel: KernelSpec, cases: Sequence[JobCase], *, base: Path, known: dict[JobCase, SimulationResult]
     ) -> None:
         from pytest_nvfp4.device.simulate import simulate
 
-        kept = self._kept_simulations
-        lacking = [case for case in dict.fromkeys(cases) if case not in known]
-        if not self._options.fresh and self._options.trace is None:
-            for case in lacking:
-                if (found := kept.get(kernel, case)) is not None:
-                    known[case] = found
-                    self._note_recalled()
-            lacking = [case for case in lacking if case not in known]
-        if not lacking:
+        options = self._devices.options
+        missing = [case for case in dict.fromkeys(cases) if case not in known]
+        if not options.fresh and options.trace is None:  # a stored result has no timeline
+            for case in missing:
+                if (stored := self._stored.get(kernel, case)) is not None:
+                    known[case] = stored
+                    self._count(True)
+            missing = [case for case in missing if case not in known]
+        if not missing:
             return
         done = simulate(
-            self._simulator(),
+            self._devices.simulator,
             kernel,
-            lacking,
-            folder=self._jobs(),
+            missing,
+            folder=self._devices.jobs,
             base=base,
-            deadline_s=self._options.timeout_s,
-            trace_ctas=self._options.trace_ctas if self._options.trace is not None else 0,
+            deadline_s=options.timeout_s,
+            trace_ctas=options.trace_ctas if options.trace is not None else 0,
         )
-        for one in done:
-            known[one.case] = one
-            kept.add(kernel, one)
+        for result in done:
+            known[result.case] = result
+            self._stored.add(kernel, result)
 
-    # races
+    def races(
+        self, kernel: KernelSpec, case: JobCase, schedule: str, *, warnings: bool, base: Path
+    ) -> SimulationResult | None:
+        """Return the result of a case under a schedule, checked for races; None if it is known to pass.
 
-    def races(self, kernel: KernelSpec, case: JobCase, schedule: str, *, base: Path) -> SimulationResult | None:
-        """A case under a schedule, watched for races; None where that is known to pass.
-
-        The kernel's architecture is one that the simulator knows.
+        If the simulator does not support the architecture, the calling test is skipped or fails.
         """
-        with self.one_at_a_time(f"races of {case.problem.name}, {schedule}", kernel):
-            key = (kernel_key(kernel), case, schedule)
+        self._devices.require_simulator(kernel.arch)
+        with self.locked(f"races of {case.problem.name}, {schedule}", kernel):
+            key = (KernelKey.of(kernel), case, schedule)
             if key not in self._raced:
-                self._raced[key] = self._race(kernel, case, schedule, base=base)
+                self._raced[key] = self._race(kernel, case, schedule, warnings=warnings, base=base)
             return self._raced[key]
 
-    def _race(self, kernel: KernelSpec, case: JobCase, schedule: str, *, base: Path) -> SimulationResult | None:
+    def _race(
+        self, kernel: KernelSpec, case: JobCase, schedule: str, *, warnings: bool, base: Path
+    ) -> SimulationResult | None:
         from pytest_nvfp4.device.simulate import simulate
 
-        warnings = self._options.race_warnings
-        kept = self._kept_races(f"races-{schedule}" + ("-warnings" if warnings else ""))
-        if not self._options.fresh and kept.has(kernel, case):
-            self._note_recalled()
+        part = f"races-{schedule}" + ("-warnings" if warnings else "")
+        if self.lookup(part, kernel, case):
             return None
         (done,) = simulate(
-            self._simulator(),
+            self._devices.simulator,
             kernel,
             [case],
-            folder=self._jobs(),
+            folder=self._devices.jobs,
             base=base,
-            deadline_s=self._options.timeout_s,
+            deadline_s=self._devices.options.timeout_s,
             outputs=kernel.entry is None,
             races=True,
             race_warnings=warnings,
             schedule=schedule,
         )
         if done.status == "passed" and not done.findings:
-            kept.add(kernel, case)
+            self.verdicts(part).add(kernel, case)
         return done
+
+
+SIMULATIONS = pytest.StashKey[Simulations]()

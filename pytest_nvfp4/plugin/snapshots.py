@@ -1,7 +1,7 @@
-"""Snapshots with syrupy: when they match and how they are written.
+"""Text snapshots on top of syrupy: matching and writing.
 
-Which snapshots are unused is decided in `ownership`, not by syrupy, whose rules for shared folders are made for other
-layouts of the folder. Where they lie is decided in `places`.
+`ownership` decides which snapshots are unused, because syrupy's rules for shared folders assume another layout of the
+folder. `places` decides where snapshots are stored.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from syrupy.location import PyTestLocation
 
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.places import folder_of, safe_name
+from pytest_nvfp4.plugin.record import USED
 from pytest_nvfp4.plugin.state import RUN
 from pytest_nvfp4.plugin.writing import write_whole
 
-USED = pytest.StashKey[set[str]]()
-"""Files of the snapshots that an item compared."""
-
 
 class TextSnapshotExtension(SingleFileSnapshotExtension):
-    """One text file a snapshot, written whole or not at all.
+    """Syrupy extension with one text file for each snapshot, which is replaced atomically.
 
-    ``passes`` is the verdict of the comparison in hand, which is made by meaning before syrupy is asked; None to let
-    the texts decide.
+    Attributes:
+        passes: The verdict of the current comparison, which is judged by meaning before syrupy compares the texts;
+            None to compare the texts.
     """
 
     _write_mode = WriteMode.TEXT
@@ -37,57 +36,57 @@ class TextSnapshotExtension(SingleFileSnapshotExtension):
     passes: bool | None = None
 
     def serialize(self, data: Any, **_options: Any) -> str:
-        """The text itself."""
+        """Return the text."""
         return str(data)
 
     def matches(self, *, serialized_data: Any, snapshot_data: Any) -> bool:
-        """Whether the received text passes against the stored one."""
+        """Return whether the received text matches the stored one."""
         return bool(serialized_data == snapshot_data) if self.passes is None else self.passes
 
     @classmethod
     def dirname(cls, *, test_location: PyTestLocation) -> str:
-        """The folder of the test module's snapshots."""
+        """Return the folder of the test module's snapshots."""
         options = test_location.item.config.stash[RUN].options
         return str(folder_of(Path(test_location.filepath), root=options.root, snapshots=options.snapshots))
 
     @classmethod
     def discovery_dirname(cls, *, test_location: PyTestLocation) -> str:
-        """Where syrupy may look; it is told nothing there (see ``discover_snapshots``)."""
+        """Return the folder that syrupy searches for unused snapshots; see `discover_snapshots`."""
         return cls.dirname(test_location=test_location)
 
     def discover_snapshots(self, **_options: Any) -> SnapshotCollections:
-        """Nothing: unused snapshots are found by `ownership`, which knows what ran."""
+        """Return no snapshots, because `ownership` finds the unused ones."""
         return SnapshotCollections()
 
     @classmethod
     def get_snapshot_name(cls, *, test_location: PyTestLocation, index: Any = 0) -> str:
-        """The file's name without its extension: the test's name, with ``[name]`` for a named snapshot."""
+        """Return the file's name without extension: the test's name, with ``[name]`` for a named snapshot."""
         suffix = f"[{index}]" if isinstance(index, str) else ""
         return safe_name(f"{test_location.snapshot_name}{suffix}")
 
     @classmethod
     def matches_test_location(cls, *, test_location: PyTestLocation, snapshot_location: str) -> bool:
-        """Whether a file is in the folder of the test's module."""
+        """Return whether a file is in the folder of the test's module."""
         return Path(snapshot_location).parent == Path(cls.dirname(test_location=test_location))
 
     def read_snapshot_data_from_location(self, *, snapshot_location: str, **_options: Any) -> str | None:
-        """The stored text, or None when there is none; see ``recall``."""
-        return recall(Path(snapshot_location))
+        """Return the stored text; see `read_text`."""
+        return read_text(Path(snapshot_location))
 
     @classmethod
     def write_snapshot_collection(cls, *, snapshot_collection: SnapshotCollection, **_options: Any) -> None:
-        """Write the one text of the file."""
+        """Write the text of the file."""
         write_whole(Path(snapshot_collection.location), str(next(iter(snapshot_collection)).data))
 
 
-def recall(file: Path) -> str | None:
-    """The text of a file, or None when there is no such file.
+def read_text(file: Path) -> str | None:
+    """Return the text of a file; None if there is no such file.
 
-    Bytes that are not UTF-8 become U+FFFD, and so end as a damaged snapshot rather than as an error of Python's; the
-    line ends of Windows, which a version control system may put there, become plain ones.
+    Bytes that are not UTF-8 become U+FFFD, so they are a damaged snapshot instead of a Python error. Windows line ends,
+    which a version control system may write, become plain ones.
 
     Raises:
-        OSError: there is something, but it cannot be read.
+        OSError: The file exists and cannot be read.
     """
     try:
         return file.read_bytes().decode("utf-8", "replace").replace("\r\n", "\n")
@@ -96,21 +95,21 @@ def recall(file: Path) -> str | None:
 
 
 class TextSnapshots:
-    """Compares texts with the stored snapshots of one test.
+    """The text snapshots of one test.
 
-    It is syrupy's assertion underneath, so ``--snapshot-update`` and syrupy's counts work as its users expect.
+    They are compared with syrupy's assertion, so ``--snapshot-update`` and syrupy's counts work as its users expect.
 
     Raises:
-        CheckFailure: syrupy is not part of this run.
+        CheckFailure: Syrupy's plugin is not active.
     """
 
     def __init__(self, item: pytest.Item) -> None:
         self._item = item
-        self._session: Any = getattr(item.config, "_syrupy", None)  # syrupy has no public way to its session
+        self._session: Any = getattr(item.config, "_syrupy", None)  # syrupy has no public access to its session
         if self._session is None:
             raise CheckFailure(
-                "snapshots need syrupy, whose plugin is not part of this run (switched off with -p no:syrupy?); add "
-                "-p syrupy, or leave the checks out that compare with snapshots: -k compile"
+                "snapshots need syrupy, whose plugin is not part of this run (disabled with -p no:syrupy?); add "
+                "-p syrupy, or select checks that compare no snapshots: -k compile"
             )
 
     @property
@@ -119,7 +118,7 @@ class TextSnapshots:
         return self._item.config.stash[RUN].options.update
 
     def location(self, name: str | None) -> Path:
-        """The file of a snapshot of this test."""
+        """Return the file of a snapshot of this test."""
         return Path(
             TextSnapshotExtension.get_location(
                 test_location=PyTestLocation(self._item), index=0 if name is None else name
@@ -127,10 +126,10 @@ class TextSnapshots:
         )
 
     def claim(self, name: str | None) -> Path:
-        """The file of a snapshot, which this test compares from here on, and nothing else.
+        """Return the file of a snapshot, and reserve it for one comparison.
 
         Raises:
-            CheckFailure: it compared a snapshot of that name before.
+            CheckFailure: This test compared a snapshot of that name before.
         """
         location = self.location(name)
         used = self._item.stash.setdefault(USED, set())
@@ -138,25 +137,25 @@ class TextSnapshots:
             called = "without a name" if name is None else f"named {name!r}"
             raise CheckFailure(
                 f"{self._item.nodeid} compares a second snapshot {called}, which would be the same file; give each "
-                'a name of its own: layout_snapshot(trace, name="...")'
+                'its own name: layout_snapshot(trace, name="...")'
             )
         used.add(str(location))
         return location
 
     def settle(self, text: str, *, name: str | None, passes: bool, may_write: bool = True) -> bool:
-        """Count the comparison, and store the text where the command line asks for that.
+        """Count the comparison in syrupy, and write the text with ``--snapshot-update``.
 
         Args:
             text: The received text.
             name: Name of the snapshot within the test, or None.
-            passes: Whether it passes against the stored one; when updating, every other text is written.
-            may_write: False to write nothing, whatever the command line says.
+            passes: Whether the text passes against the stored one. When updating, a text that differs is written.
+            may_write: Whether ``--snapshot-update`` applies.
 
         Returns:
-            Whether it passes or was written.
+            Whether the text passes or was written.
 
         Raises:
-            OSError: it was to be written and could not be; what was there is unchanged.
+            OSError: The text could not be written; the stored text is unchanged.
         """
         config = self._item.config
         new_only = bool(config.getoption("update_new_snapshots_only", default=False))
@@ -171,8 +170,8 @@ class TextSnapshots:
         assert isinstance(extension, TextSnapshotExtension)
         extension.passes = None if self.updating and may_write else passes
         matched = bool(assertion == text) if name is None else bool(assertion(name=name) == text)
-        # With xdist, syrupy removes the lock of each file it wrote at the end, and breaks where the folder is none.
-        # These files have no locks: each is written by one rename.
+        # At the end of a run with xdist, syrupy removes a lock file for each file that it wrote, and raises if its
+        # folder is missing. These files have no locks, because each is written by one rename.
         getattr(self._session, "_written_snapshot_locations", set()).discard(str(self.location(name)))
         exception = assertion.executions[0].exception
         if exception is not None:

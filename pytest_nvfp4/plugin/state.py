@@ -1,4 +1,4 @@
-"""The plugin's state of one run: options, settings, the kernels' cases, and traces as they are made."""
+"""State of one run of pytest: options, settings, the cases of kernels, and their traces."""
 
 from __future__ import annotations
 
@@ -24,35 +24,50 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Case:
+class KernelCase:
     """One configuration of one kernel on one problem.
 
     Attributes:
         path: The kernel file.
         settings: Its configuration, with the command line applied.
         problem: The problem.
-        label: What stands in brackets in its node ids; empty for none.
-        trouble: Why it cannot be traced at all; None when it can.
+        label: Text in the brackets of node ids; empty for none.
+        error: Why the kernel cannot be traced at all; None if it can.
+        traced: Another case whose trace describes this kernel, because a compile for each problem would be wasteful;
+            None for this case.
+        variant: What distinguishes several cases of a check on one problem. The check defines its values.
     """
 
     path: Path
     settings: KernelSettings
     problem: Problem
     label: str
-    trouble: str | None = None
+    error: str | None = None
+    traced: KernelCase | None = None
+    variant: str = ""
+
+    @property
+    def trace_case(self) -> KernelCase:
+        """The case whose trace describes the kernel."""
+        return self.traced or self
+
+    def on(self, problem: Problem, *, label: str = "", variant: str = "") -> KernelCase:
+        """Return the case of the same configuration on another problem, with this case's trace."""
+        parts = (self.settings.name, label or problem.name)
+        return KernelCase(self.path, self.settings, problem, _label(*parts), traced=self.trace_case, variant=variant)
 
 
 class Run:
-    """Everything that the plugin's hooks and fixtures share in one run of pytest.
+    """Options, settings and traces, shared by the plugin's hooks and fixtures in one run of pytest.
 
     Attributes:
-        options: What the user asked for.
+        options: Options of the command line and the ini file.
         settings: ``[tool.pytest_nvfp4]`` of the root's pyproject.toml.
-        passed_over: Files that pytest came across and nobody collected.
-        chosen_problems: The problems of the command line; empty where it names none.
+        uncollected: Files that pytest visited and no collector accepted.
+        chosen_problems: The problems of the command line; empty if it names none.
 
     Raises:
-        pytest.UsageError: the settings, or the problems of the command line, cannot be used.
+        pytest.UsageError: The settings, or the problems of the command line, are invalid.
     """
 
     def __init__(self, config: pytest.Config, options: Options) -> None:
@@ -61,10 +76,11 @@ class Run:
 
         self._config = config
         self.options = options
-        self.passed_over: list[Path] = []
+        self.uncollected: list[Path] = []
         try:
             self.settings: Settings = load(options.root)
             self.chosen_problems = self.settings.resolve_problems(options.problems)
+            # Compile every glob now, so that an invalid one is a usage error instead of a failure during collection.
             fits_any(options.root, options.kernels, root=options.root)
             self.settings.names_kernel(options.root)
         except SettingsError as error:
@@ -76,53 +92,53 @@ class Run:
 
     @cached_property
     def cache(self) -> TraceCache:
-        """Where traces are kept, and below whose root everything else is that need not be found again."""
+        """The cache of traces; other caches are folders of its root."""
         from pytest_nvfp4.toolchain.cache import TraceCache
 
         return TraceCache(self.options.cache)
 
     @cached_property
     def tracer(self) -> Tracer:
-        """Makes traces; what one test process of this run has traced, the others reuse."""
+        """The tracer; the test processes of a run share its results."""
         from pytest_nvfp4.toolchain.tracer import Limits, Tracer
 
         return Tracer(
             root=self.options.root,
             cache=self.cache,
             limits=Limits(deadline_s=self.options.timeout_s),
-            session=getattr(self._config, "workerinput", {}).get("testrunuid"),  # xdist's name of the whole run
+            session=getattr(self._config, "workerinput", {}).get("testrunuid"),  # xdist's id of the whole run
         )
 
     def relative(self, path: Path) -> str:
-        """A path as the user knows it, safe to show: relative to the root where it is below it."""
+        """Return a path for messages: relative to the root if it is below it, with control characters escaped."""
         from pytest_nvfp4.text import visible
 
         return visible(self._below(path) or str(path))
 
-    def typed(self, path: Path) -> str:
-        """A path as it would be typed on the command line, from where this run was started."""
+    def argument(self, path: Path) -> str:
+        """Return a path as an argument for the shell, relative to the folder that pytest was started in."""
         from pytest_nvfp4.text import visible
 
         return visible(shlex.quote(os.path.relpath(path, self.options.here)))
 
     def portable(self, path: Path) -> str:
-        """A path for a file that others read too: relative to the root, or the bare name of a file outside it."""
+        """Return a path that is the same on every machine: relative to the root, or the bare name outside it."""
         from pytest_nvfp4.text import visible
 
         return " ".join(visible(self._below(path) or path.name).split())
 
     def _below(self, path: Path) -> str | None:
-        for one, root in ((path.resolve(), self.options.root.resolve()), (path, self.options.root)):
-            if one.is_relative_to(root):
-                return one.relative_to(root).as_posix()
+        for candidate, root in ((path.resolve(), self.options.root.resolve()), (path, self.options.root)):
+            if candidate.is_relative_to(root):
+                return candidate.relative_to(root).as_posix()
         return None
 
-    def cases(self, path: Path, *, named: bool) -> list[Case]:
-        """The configurations of a kernel file and their problems; at least one.
+    def cases(self, path: Path, *, named: bool) -> list[KernelCase]:
+        """Return the configurations of a kernel file on their problems; at least one.
 
         Args:
             path: The kernel file.
-            named: It was named on the command line, so ``--nvfp4-entry`` is meant for it.
+            named: The file is named on the command line, so ``--nvfp4-entry`` applies to it.
         """
         from pytest_nvfp4.problem import GPUMODE
         from pytest_nvfp4.settings import KernelSettings, SettingsError
@@ -130,18 +146,20 @@ class Run:
         try:
             configured = self.settings.for_kernel(path)
         except SettingsError as error:
-            return [Case(path, KernelSettings(), GPUMODE[0], "", trouble=str(error))]
-        cases: list[Case] = []
-        for one in configured:
-            settings = self._with_options(one, named=named)
+            return [KernelCase(path, KernelSettings(), GPUMODE[0], "", error=str(error))]
+        cases: list[KernelCase] = []
+        for table in configured:
+            settings = self._with_options(table, named=named)
             problems = self.chosen_problems or settings.problems
             if problems is None:
-                # an entry need not know of problems, so its node ids do not speak of one
+                # An entry may ignore problems, so its node ids name none.
                 shown = "" if settings.entry else GPUMODE[0].name
-                cases.append(Case(path, settings, GPUMODE[0], _label(settings.name, shown)))
+                cases.append(KernelCase(path, settings, GPUMODE[0], _label(settings.name, shown)))
             else:
-                cases += [Case(path, settings, problem, _label(settings.name, problem.name)) for problem in problems]
-        return _apart(cases)
+                cases += [
+                    KernelCase(path, settings, problem, _label(settings.name, problem.name)) for problem in problems
+                ]
+        return _with_unique_labels(cases)
 
     def _with_options(self, settings: KernelSettings, *, named: bool) -> KernelSettings:
         return replace(
@@ -149,19 +167,19 @@ class Run:
             compile_options=settings.compile_options + self.options.compile_options,
             protected=settings.protected + self.options.protected,
             arch=self.options.arch or settings.arch,
-            # the command line's own paths are relative to where it was typed, all others to the root
+            # Paths of the command line are relative to the folder it was typed in, all others to the root.
             entry=str(self.options.here / self.options.entry) if named and self.options.entry else settings.entry,
         )
 
-    def request(self, case: Case, *, source: str | None = None) -> TraceRequest:
-        """What is to be traced for a case.
+    def request(self, case: KernelCase, *, source: str | None = None) -> TraceRequest:
+        """Return the request that traces a case.
 
         Args:
             case: The case.
-            source: Where its entry was written, for the error; the settings' file otherwise.
+            source: Origin of its entry, for the error message; the settings' file otherwise.
 
         Raises:
-            EntryError: its entry names no file.
+            EntryError: The entry names no file.
         """
         from pytest_nvfp4.toolchain.request import Entry, TraceRequest
 
@@ -177,8 +195,8 @@ class Run:
             options=case.settings.compile_options,
         )
 
-    def trace(self, case: Case, *, source: str | None = None) -> Trace:
-        """The trace of a case; see `request`. Raises EntryError."""
+    def trace(self, case: KernelCase, *, source: str | None = None) -> Trace:
+        """Return the trace of a case; see `request`. Raises EntryError."""
         return self.tracer.trace(self.request(case, source=source))
 
 
@@ -186,17 +204,24 @@ def _label(*parts: str) -> str:
     return "-".join(part for part in parts if part)
 
 
-def _apart(cases: list[Case]) -> list[Case]:
-    """The cases, or a single one that says why their node ids would not tell them apart."""
+def _with_unique_labels(cases: list[KernelCase]) -> list[KernelCase]:
+    """Return the cases, or a single one with an error if two would have the same node id."""
     labels = [case.label for case in cases]
     for label in labels:
         if labels.count(label) > 1:
-            trouble = (
+            error = (
                 f"two configurations of {cases[0].path.name} on their problems would both be called [{label}]; "
                 "give a [[tool.pytest_nvfp4.kernel]] table or a problem another name"
             )
-            return [replace(cases[0], label="", trouble=trouble)]
+            return [replace(cases[0], label="", error=error)]
     return cases
 
 
+def is_xdist_worker(config: pytest.Config) -> bool:
+    """Return whether this process is a test process of xdist."""
+    return hasattr(config, "workerinput")
+
+
 RUN = pytest.StashKey[Run]()
+CASE = pytest.StashKey[KernelCase]()
+"""Case of a check item; other items have none."""

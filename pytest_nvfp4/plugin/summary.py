@@ -1,4 +1,4 @@
-"""The end of a run: what the terminal says, and the HTML, Markdown and GitHub reports."""
+"""Terminal summary of a run, and its HTML, Markdown and GitHub reports."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_nvfp4.plugin.checks.registry import CheckRegistry
 from pytest_nvfp4.plugin.recognise import overlooked
 from pytest_nvfp4.plugin.record import CheckRecord
 from pytest_nvfp4.plugin.state import Run
 from pytest_nvfp4.plugin.writing import write_whole
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.layout.change import ListingDiff
-    from pytest_nvfp4.layout.launch_facts import FactChange
     from pytest_nvfp4.report.model import CheckReport, Report
 
 _SHOWN = 30
@@ -25,48 +24,22 @@ _OUTCOMES = ("passed", "failed", "skipped")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record of an item, with what became of the item."""
+    """A record of an item, with the item's outcome."""
 
     nodeid: str
     outcome: str
     record: CheckRecord
 
 
-def differences(record: CheckRecord) -> tuple[ListingDiff | None, list[FactChange]]:
-    """What is between the two texts of a record; nothing where one of them is damaged, which the check itself says."""
-    if not record.kind or record.old is None or record.new is None:
-        return None, []
-    from pytest_nvfp4.layout.errors import LayoutError
-    from pytest_nvfp4.toolchain.sheet import Sheet, SheetError
-
-    try:
-        if record.kind == "layouts":
-            from pytest_nvfp4.layout.diff import diff_listings
-            from pytest_nvfp4.layout.listing import Listing
-
-            old, new = Listing.parse(record.old), Listing.parse(record.new)
-            return diff_listings(old, new, protected=record.protected), []
-        from pytest_nvfp4.layout.launch_facts import diff_facts
-
-        before, after = (Sheet.parse(text, kind=record.kind).facts for text in (record.old, record.new))
-        if record.kind == "cost":
-            from pytest_nvfp4.bench.cost import cost_changes
-
-            return None, [found.change for found in cost_changes(before, after)]
-        return None, diff_facts(before, after)
-    except (LayoutError, SheetError):
-        return None, []
-
-
-def check_report(entry: Entry) -> CheckReport:
-    """What a report says of an entry."""
+def check_report(entry: Entry, registry: CheckRegistry) -> CheckReport:
+    """Return the part of a report about an entry."""
     from pytest_nvfp4.report.model import CheckReport
 
     record = entry.record
-    diff, facts = differences(record)
+    changed = registry.differences(record)
     message = record.message
-    if diff is not None or facts:
-        verdict, _, rest = message.partition("\n")  # the table between is drawn from the diff
+    if changed.layouts is not None or changed.facts:
+        verdict, _, rest = message.partition("\n")  # reports draw the table between them from the differences
         message = "\n".join(dict.fromkeys((verdict, rest.rpartition("\n")[2] or verdict)))
     return CheckReport(
         kernel=record.kernel,
@@ -75,47 +48,54 @@ def check_report(entry: Entry) -> CheckReport:
         message=message,
         file=record.file,
         line=record.line,
-        diff=diff,
-        facts=facts,
+        diff=changed.layouts,
+        facts=changed.facts,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of the terminal summary."""
+
+    text: str
+    is_error: bool = False
 
 
 @dataclass
 class Summary:
-    """What is said at the end of a run.
+    """The summary of a run.
 
     Attributes:
-        run: The run.
-        unused: Snapshot files that nothing uses.
-        removed: Those that were removed.
-        not_removed: Those that could not be, and why.
-        no_kernels: Files that were named, though there is nothing of a kernel in them, where nothing else ran.
-        lines: What writing the reports has to say: the text, and whether it is bad news.
+        run: Options and settings of the run.
+        registry: The checks.
+        unused: Snapshot files that no test compares any more.
+        removed: Unused files that were removed.
+        not_removed: Unused files that could not be removed, with the error.
+        no_kernels: Files without a kernel that were named on the command line of a run without items.
+        lines: Lines about the reports.
         commands: Workflow commands for GitHub.
     """
 
     run: Run
+    registry: CheckRegistry
     unused: list[Path] = field(default_factory=list)
     removed: list[Path] = field(default_factory=list)
     not_removed: dict[Path, OSError] = field(default_factory=dict)
     no_kernels: list[Path] = field(default_factory=list)
-    lines: list[tuple[str, bool]] = field(default_factory=list)
+    lines: list[_Line] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
 
-    # the reports
-
     def write_reports(self, entries: Sequence[Entry], *, environ: Mapping[str, str]) -> bool:
-        """Write every report that was asked for; False when one could not be written."""
+        """Write the requested reports; return False if one could not be written."""
         options = self.run.options
         step, actions = environ.get("GITHUB_STEP_SUMMARY"), environ.get("GITHUB_ACTIONS") == "true"
-        wanted = options.html or options.markdown or (entries and (step or actions))
-        if not wanted:
+        if not (options.html or options.markdown or (entries and (step or actions))):
             return True
         try:
             absolute = self._report(entries)
             report = self._portable(absolute)
         except Exception as error:
-            return self._broken("the reports", error)
+            return self._not_written("the reports", error)
         written = []
         if options.html:
             from pytest_nvfp4.report.html import render_html
@@ -138,7 +118,7 @@ class Summary:
         from pytest_nvfp4.toolchain.request import installed_dsl_version
 
         return Report(
-            [check_report(entry) for entry in entries],
+            [check_report(entry, self.registry) for entry in entries],
             generated_with={
                 "pytest-nvfp4": __version__,
                 "nvidia-cutlass-dsl": installed_dsl_version() or "not installed",
@@ -148,7 +128,7 @@ class Summary:
         )
 
     def _portable(self, report: Report) -> Report:
-        """The report with files as the user names them: it is read on other machines, where this root is nothing."""
+        """Return the report with files relative to the root, because it is read on other machines."""
         checks = [
             check if check.file is None else replace(check, file=self.run.relative(Path(check.file)))
             for check in report.checks
@@ -161,8 +141,8 @@ class Summary:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text)
         except Exception as error:
-            return self._broken(f"the {what} {path}", error)
-        self.lines.append((f"{what}: {path}", False))
+            return self._not_written(f"the {what} {path}", error)
+        self.lines.append(_Line(f"{what}: {path}"))
         return True
 
     def _write_step(self, report: Report, environ: Mapping[str, str]) -> bool:
@@ -170,9 +150,11 @@ class Summary:
 
         try:
             if not write_step_summary(report, environ=environ):
-                self.lines.append(("the step summary has no room for the report; --nvfp4-html FILE writes it", True))
+                self.lines.append(
+                    _Line("the step summary has no room for the report; --nvfp4-html FILE writes it", True)
+                )
         except Exception as error:
-            return self._broken("the step summary", error)
+            return self._not_written("the step summary", error)
         return True
 
     def _annotate(self, report: Report, environ: Mapping[str, str]) -> bool:
@@ -183,33 +165,31 @@ class Summary:
             workspace = Path(environ.get("GITHUB_WORKSPACE") or root).resolve()
             self.commands = annotate(report, root=workspace if root.is_relative_to(workspace) else root)
         except Exception as error:
-            return self._broken("the annotations", error)
+            return self._not_written("the annotations", error)
         return True
 
-    def _broken(self, what: str, error: Exception) -> bool:
-        """A report that cannot be had is said, never raised: the checks have their verdicts. The run fails, though."""
-        said = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        self.lines.append((f"{what} could not be written: {said}", True))
+    def _not_written(self, what: str, error: Exception) -> bool:
+        """Record that a report could not be written. The verdicts of the checks remain, but the run fails."""
+        reason = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        self.lines.append(_Line(f"{what} could not be written: {reason}", True))
         return False
 
-    # the terminal
-
     def show(self, entries: Sequence[Entry], terminal: Any, *, nothing_ran: bool) -> None:
-        """Write the terminal's part."""
+        """Write the terminal summary."""
         self._show_changes([entry for entry in entries if entry.outcome == "passed" and entry.record.changed], terminal)
         self._show_unused(terminal)
         self._show_other_cache(terminal)
         if nothing_ran:
             self._show_overlooked(terminal)
-        for text, bad in self.lines:
-            terminal.write_line(f"nvfp4: {text}", red=bad)
+        for line in self.lines:
+            terminal.write_line(f"nvfp4: {line.text}", red=line.is_error)
         if self.commands:
             terminal.ensure_newline()
             for command in self.commands:
                 terminal.write_line(command)
 
     def _show_changes(self, entries: Sequence[Entry], terminal: Any) -> None:
-        """Changes that do not fail: those below the gate, or those that were just accepted."""
+        """Write the changes that do not fail: those below the gate, or those that were just written."""
         if not entries:
             return
         from pytest_nvfp4.layout.change import Severity
@@ -220,9 +200,10 @@ class Summary:
         title = "changes written to the snapshots" if written else "changes below the gate (they do not fail)"
         terminal.write_sep("-", f"nvfp4: {title}")
         for entry in entries[:_SHOWN]:
-            diff, facts = differences(entry.record)
-            changes = diff.changes if diff else ()
-            lines = overview(diff, only=changes, threshold=threshold) if diff else [change.text() for change in facts]
+            changed = self.registry.differences(entry.record)
+            lines = [change.text() for change in changed.facts]
+            if changed.layouts:
+                lines = overview(changed.layouts, only=changed.layouts.changes, threshold=threshold)
             terminal.write_line(entry.nodeid)
             for line in lines[:_SHOWN]:
                 terminal.write_line(f"  {line}")
@@ -231,9 +212,7 @@ class Summary:
         if len(entries) > _SHOWN:
             terminal.write_line(f"... and {len(entries) - _SHOWN} items more; --nvfp4-html FILE writes all of them")
         terminal.write_line(
-            "look at them before you commit the snapshots"
-            if written
-            else "bring the snapshots up to date with --snapshot-update"
+            "review them before you commit the snapshots" if written else "update the snapshots with --snapshot-update"
         )
 
     def _show_unused(self, terminal: Any) -> None:
@@ -249,29 +228,29 @@ class Summary:
             terminal.write_line(f"nvfp4: {self.run.relative(file)} could not be removed: {error}", red=True)
 
     def _show_other_cache(self, terminal: Any) -> None:
-        """The folder that the user chose cannot be written, and another was used."""
+        """Write that another folder was used because the chosen cache folder cannot be written."""
         chosen = self.run.options.cache
         if chosen is not None and chosen != (used := self.run.cache.root):
             terminal.write_line(
-                f"nvfp4: --nvfp4-cache-dir {chosen} cannot be written; what was found is kept in {used}", yellow=True
+                f"nvfp4: --nvfp4-cache-dir {chosen} cannot be written; the cache is in {used}", yellow=True
             )
 
     def _show_overlooked(self, terminal: Any) -> None:
-        """Nothing was collected: say what was named and is no kernel, or what kernels nobody was asked to check."""
+        """Write why nothing was collected: the named files contain no kernel, or kernels were not to be checked."""
         for file in self.no_kernels:
             terminal.write_line(
                 f"nvfp4: {self.run.relative(file)} defines no custom_kernel(data) and imports no cutlass, so there is "
-                "no kernel to check; where a function of yours compiles one with it: --nvfp4-entry FILE::FUNCTION",
+                "no kernel to check; if another function compiles a kernel with it: --nvfp4-entry FILE::FUNCTION",
                 yellow=True,
             )
         if self.no_kernels:
             return
-        kernels = overlooked(self.run.passed_over)
+        kernels = overlooked(self.run.uncollected)
         if not kernels:
             return
         example = self.run.relative(kernels[0])
         terminal.write_line(
-            f"nvfp4: {len(kernels)} file(s) define custom_kernel(data), such as {example}, and none was to be checked: "
-            "name one on the command line, or cover them with ini nvfp4_kernels",
+            f"nvfp4: {len(kernels)} file(s) define custom_kernel(data), such as {example}, and none was selected: "
+            "name one on the command line, or match them with ini nvfp4_kernels",
             yellow=True,
         )

@@ -1,4 +1,4 @@
-"""Work that threads do while the checks run: each task once, after those it needs, what is waited for first."""
+"""Worker threads that do each task once, after the tasks it depends on, and first the tasks that are waited for."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pytest_nvfp4.cores import cores
 from pytest_nvfp4.isolation import stopped_by
 
 _JOB_BYTES = 4 << 30
-"""Memory to have for each task: a compile or a simulation of the kernels here takes up to 1.4 GB (measured)."""
+"""Free memory for each task. A compile or simulation of the shipped kernels takes up to 1.4 GB (measured)."""
 _MOST = 8
-_TURN_S = 0.2
+_POLL_S = 0.2
 
 
-def fitting() -> int:
-    """How many compiles or simulations this machine has the cores and the memory for; at least one."""
+def default_workers() -> int:
+    """Return the number of compiles or simulations that fit the free cores and memory; at least one."""
     return max(1, min(cores(), _free_bytes() // _JOB_BYTES, _MOST))
 
 
 def _free_bytes() -> int:
-    """Memory that is free: of the machine, and of the control group (cgroup v2) this process may be bound to."""
+    """Return the free memory in bytes, of the machine and of this process's control group (cgroup v2) if it has one."""
     free = [_MOST * _JOB_BYTES]
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -37,14 +37,14 @@ def _free_bytes() -> int:
 
 @dataclass(eq=False)
 class Task:
-    """A piece of work.
+    """A task.
 
     Attributes:
-        name: What it is, for people.
-        work: Does it, and leaves what it found where the checks look. What it raises is dropped: the check that needs
-            it meets the same, and says it.
-        after: Tasks that have to be over before.
-        over: Set when it was done, or never will be.
+        name: Description for people.
+        work: Does the task and stores the result where the checks look it up. Its exceptions are dropped, because the
+            check that needs the result meets the same exception and reports it.
+        after: Tasks that must be over before this one begins.
+        over: Set when the task is done, or was dropped.
     """
 
     name: str
@@ -57,8 +57,8 @@ class Workers:
     """Threads that do tasks.
 
     Args:
-        tasks: The tasks, in the order to do them in; each comes after those it needs.
-        threads: How many at once.
+        tasks: The tasks in their order; each comes after the tasks it depends on.
+        threads: Number of threads.
     """
 
     def __init__(self, tasks: Sequence[Task], *, threads: int) -> None:
@@ -71,21 +71,21 @@ class Workers:
         ]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def wait(self, task: Task) -> None:
-        """Wait until a task is over; it and what it needs come before everything that was not begun."""
+        """Wait until a task is over; it and its dependencies overtake all tasks that have not begun."""
         needed = set(_closure(task))
         with self._changed:
-            self._waiting.sort(key=lambda one: one not in needed)
+            self._waiting.sort(key=lambda waiting: waiting not in needed)
             self._changed.notify_all()
-        while not task.over.wait(_TURN_S):
-            pass  # in short turns, so that an interrupt ends it
+        while not task.over.wait(_POLL_S):
+            pass  # poll, so that an interrupt is handled soon
 
     def stop(self) -> None:
-        """Begin nothing more, end the processes of what was begun, and wait for the threads."""
+        """Drop the tasks that have not begun, end the processes of the others, and wait for the threads."""
         with self._changed:
             self._stop.set()
             dropped, self._waiting = self._waiting, []
@@ -100,17 +100,17 @@ class Workers:
         with self._changed:
             while self._waiting:
                 for task in self._waiting:
-                    if all(one.over.is_set() for one in task.after):
+                    if all(needed.over.is_set() for needed in task.after):
                         self._waiting.remove(task)
                         return task
-                self._changed.wait(_TURN_S)
+                self._changed.wait(_POLL_S)
             return None
 
     def _run(self) -> None:
         with stopped_by(self._stop):
             while (task := self._next()) is not None:
                 try:
-                    with contextlib.suppress(BaseException):  # pytest.skip is one of those that are no Exception
+                    with contextlib.suppress(BaseException):  # pytest.skip raises no subclass of Exception
                         task.work()
                 finally:
                     task.over.set()
@@ -119,7 +119,4 @@ class Workers:
 
 
 def _closure(task: Task) -> list[Task]:
-    found = [task]
-    for one in task.after:
-        found += _closure(one)
-    return found
+    return [task, *(needed for dependency in task.after for needed in _closure(dependency))]

@@ -1,4 +1,4 @@
-"""Make traces for tests of one's own."""
+"""The ``nvfp4_trace`` fixture: traces of kernels for a user's tests."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.plugin.failure import CheckFailure
-from pytest_nvfp4.plugin.kernel import not_compiled
-from pytest_nvfp4.plugin.state import Case, Run
+from pytest_nvfp4.plugin.failure import CheckFailure, not_compiled
+from pytest_nvfp4.plugin.state import KernelCase, Run
 
 if TYPE_CHECKING:
     from pytest_nvfp4.toolchain.trace import Trace
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TraceFactory:
-    """Makes traces for tests: ``nvfp4_trace("kernels/x.py", problem="96x128x256")``."""
+    """Factory of traces: ``nvfp4_trace("kernels/x.py", problem="96x128x256")``."""
 
     _run: Run
 
@@ -38,13 +37,13 @@ class TraceFactory:
             kernel: The kernel file, relative to the root.
             entry: ``FILE::FUNCTION`` relative to the root, or the name of a function in the kernel file.
             problem: A problem's name or shape; the first of the kernel's settings otherwise.
-            configuration: The ``name`` of a ``[[tool.pytest_nvfp4.kernel]]`` table; the first that fits otherwise.
-            arch: Architecture; what the settings say otherwise.
-            compile_options: Options on top of the kernel's own and the settings'.
-            check: Fail the test when the kernel does not compile; False to get the failed trace.
+            configuration: The ``name`` of a ``[[tool.pytest_nvfp4.kernel]]`` table; the first that matches otherwise.
+            arch: Architecture; that of the settings otherwise.
+            compile_options: Options in addition to those of the kernel and the settings.
+            check: Fail the test if the kernel does not compile; False to get the failed trace.
 
         Raises:
-            CheckFailure: it does not compile, or an argument cannot be used.
+            CheckFailure: The kernel does not compile, or an argument cannot be used.
         """
         __tracebackhide__ = True
         try:
@@ -95,10 +94,10 @@ class TraceFactory:
             raise not_compiled(trace, self._run)
         return trace
 
-    def _case(self, path: Path, configuration: str | None) -> Case:
+    def _case(self, path: Path, configuration: str | None) -> KernelCase:
         cases = self._run.cases(path, named=False)
-        if cases[0].trouble:
-            raise CheckFailure(cases[0].trouble, file=str(path))
+        if cases[0].error:
+            raise CheckFailure(cases[0].error, file=str(path))
         if configuration is None:
             return cases[0]
         for case in cases:

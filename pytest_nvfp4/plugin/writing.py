@@ -1,4 +1,4 @@
-"""Write a file whole or not at all."""
+"""Atomic writing of text files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ _STALE_S = 3600.0
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write beside the file and rename, so that nobody ever sees half of it; what a killed process left is removed.
+    """Write a temporary file and rename it, so that no reader ever sees a part of the text.
+
+    Temporary files that killed processes left are removed.
 
     Raises:
-        OSError: it could not be written; what was there is unchanged.
+        OSError: The file could not be written; an old one is unchanged.
     """
-    target = path.resolve()  # a link stays a link
+    target = path.resolve()  # the rename would replace a link
     _remove_stale(target)
     beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:

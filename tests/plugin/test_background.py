@@ -9,8 +9,8 @@ from pytest_nvfp4.plugin.tasks import Workers
 from tests.waiting import LONGEST_S
 
 from .conftest import Project, is_alive
+from .simulated import FILL, PROBLEM, outcomes
 from .sources import ENTRY
-from .test_simulated_checks import FILL, PROBLEM, outcomes
 
 MEETS = """
 import pathlib, time

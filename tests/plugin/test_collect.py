@@ -286,7 +286,7 @@ class TestTheCache:
         project.file("taken", "")
         ran = project.run("k.py::compile", "--nvfp4-cache-dir=taken/mine")
         ran.outcomes(failed=1)
-        assert f"nvfp4: --nvfp4-cache-dir {project.path}/taken/mine cannot be written; what was found is" in ran.text
+        assert f"nvfp4: --nvfp4-cache-dir {project.path}/taken/mine cannot be written; the cache is in" in ran.text
         assert "cannot be written" not in project.run("k.py::compile", "--nvfp4-cache-dir=mine").text
 
 

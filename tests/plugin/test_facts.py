@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pytest_nvfp4.layout.launch_facts import diff_facts
-from pytest_nvfp4.plugin.compare_facts import gated_facts
+from pytest_nvfp4.plugin.checks.codegen import CodegenCheck
+from pytest_nvfp4.plugin.checks.facts import FactsCheck
+from pytest_nvfp4.plugin.checks.launch import LaunchCheck
 
 from .conftest import Project
 from .sources import OTHER_CODE, OTHER_LAUNCH
@@ -19,10 +21,10 @@ CODE = {
 }
 
 
-def gated(changes: dict[str, str | None], *, same_dsl: bool = True, kind: str = "codegen") -> set[str]:
+def gated(changes: dict[str, str | None], *, same_dsl: bool = True, check: type[FactsCheck] = CodegenCheck) -> set[str]:
     """Names of the facts that fail when ``CODE`` changes."""
     new = {name: value for name, value in (CODE | changes).items() if value is not None}
-    return {change.name for change in gated_facts(diff_facts(CODE, new), kind=kind, same_dsl=same_dsl)}
+    return {change.name for change in check().gated(diff_facts(CODE, new), same_dsl=same_dsl)}
 
 
 class TestWhatFails:
@@ -51,10 +53,10 @@ class TestWhatFails:
 
     def test_fewer_spills_do_not(self) -> None:
         old, new = {"code.0.spill_loads": "8"}, {"code.0.spill_loads": "2"}
-        assert gated_facts(diff_facts(old, new), kind="codegen", same_dsl=True) == []
+        assert CodegenCheck().gated(diff_facts(old, new), same_dsl=True) == []
 
     def test_of_a_launch_everything(self) -> None:
-        assert gated({"launch.0.grid": "2x1x1", "code.0.registers": "33"}, kind="launch") == {
+        assert gated({"launch.0.grid": "2x1x1", "code.0.registers": "33"}, check=LaunchCheck) == {
             "launch.0.grid",
             "code.0.registers",
         }

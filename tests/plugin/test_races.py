@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.plugin.failure import CheckFailure
-from pytest_nvfp4.plugin.kernel import KernelWarning, warn_of
-from tests.plugin.test_simulated_checks import FILL, PROBLEM, written
+from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning, warn_of
 
 from .conftest import Project
+from .simulated import FILL, PROBLEM, written
 
 pytest.importorskip("torch")
 RACY = FILL.replace("cutlass.Float16(1.0)", "c[tile * ROWS + row, lane ^ 32]")

@@ -3,48 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.plugin.simulating import coverage_line
+from pytest_nvfp4.plugin.checks.coverage import coverage_line
 from tests.bench.cost_samples import call
 
 from .conftest import Project, Ran
+from .simulated import FILL, PROBLEM, outcomes, written
 
 pytest.importorskip("torch")
 
-FILL = """
-import cutlass
-import cutlass.cute as cute
-from cutlass.cute.runtime import make_ptr
-
-ROWS = 8
-
-
-@cute.kernel
-def fill(c: cute.Tensor):
-    lane, _, _ = cute.arch.thread_idx()
-    cta, _, _ = cute.arch.block_idx()
-    tile = cta
-    for row in cutlass.range_constexpr(ROWS):
-        c[tile * ROWS + row, lane] = cutlass.Float16(1.0)
-
-
-@cute.jit
-def go(start: cute.Pointer, ctas: cutlass.Int32):
-    c = cute.make_tensor(start, cute.make_layout((40, 128), stride=(128, 1)))
-    fill(c).launch(grid=(ctas, 1, 1), block=(128, 1, 1))
-
-
-def custom_kernel(data):
-    abc, _, _, _ = data
-    start = make_ptr(cutlass.Float16, abc[0][2].data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
-    go(start, cutlass.Int32(5))
-    return [c for _, _, c in abc]
-"""
-"""Writes every element of a C of 40 x 128 once; what it writes is wrong, which is not what these checks are about."""
 NEVER = FILL.replace("cutlass.Int32(5)", "cutlass.Int32(4)")
 TWO = FILL.replace("tile = cta", "tile = cta % 5").replace("cutlass.Int32(5)", "cutlass.Int32(6)")
 TWICE = FILL.replace("range_constexpr(ROWS)", "range(ROWS + 1, unroll=1)").replace(
@@ -54,13 +24,7 @@ IDLE = FILL.replace("    for row", "    if tile < 5:\n     for row").replace("cu
 READS = FILL.replace("cutlass.Float16(1.0)", "c[tile * ROWS + row, lane ^ 1]")
 """FILL does less: it reads nothing."""
 OUTSIDE = FILL.replace("tile = cta", "tile = cta + 1")
-PROBLEM = "40x128x256"
 SIMULATED = ("k.py", f"--nvfp4-problem={PROBLEM}", "-k", "coverage or cost", "--nvfp4-device=sim")
-
-
-def written(project: Project, source: str) -> Project:
-    project.kernel(source=source, problems=(PROBLEM,))
-    return project
 
 
 def recorded(project: Project, source: str) -> Project:
@@ -68,12 +32,6 @@ def recorded(project: Project, source: str) -> Project:
     ran = project.run(*SIMULATED, "--snapshot-update")
     assert ran.code == 0, ran.text
     return project
-
-
-def outcomes(ran: Ran, **expected: int) -> None:
-    """Assert the counts of the checks that were selected, however many others there are."""
-    found = re.findall(r"(\d+) (passed|failed|skipped|errors?)", ran.text.splitlines()[-1])
-    assert {word: int(count) for count, word in found} == expected, ran.text + ran.errors
 
 
 def messages(ran: Ran, check: str) -> str:

@@ -157,7 +157,7 @@ class TestWhatCannotBeWritten:
         ran.outcomes(passed=1, failed=3)
         text = ran.failures()["layouts[gpumode-0]"]
         assert f"the snapshot snapshots/{LAYOUTS} could not be written" in text
-        assert "what was there is unchanged" in text
+        assert "the old one is unchanged" in text
         assert (project.path / "snapshots").read_text() == "a file of the user's"
 
     def test_a_folder_where_the_file_should_be(self, project: Project) -> None:
@@ -333,7 +333,7 @@ class TestProtection:
         ran.outcomes(passed=3, failed=1)
         text = ran.failures()["layouts[gpumode-0]"]
         assert "is damaged" in text
-        assert "it cannot be told whether 1 protected layout(s) changed" in text
+        assert "it is unknown whether 1 protected layout(s) changed" in text
         assert guarded.snapshots()[LAYOUTS] == HALF
         guarded.run("k.py", "--snapshot-update", "--nvfp4-unprotect=go.stages").outcomes(passed=4)
 

@@ -10,8 +10,8 @@ from pytest_nvfp4.device.job import Job, KernelSpec
 from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.device.verdict import CaseVerdict
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.plugin.checks.benchmark import Stopwatch, checked
 from pytest_nvfp4.plugin.failure import CheckFailure
-from pytest_nvfp4.plugin.timing import Stopwatch, checked
 from pytest_nvfp4.problem import Group, Problem
 from tests.device.remote.fakes import source
 

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_nvfp4.isolation import run
 from pytest_nvfp4.plugin import tasks as tasks_module
-from pytest_nvfp4.plugin.tasks import Task, Workers, fitting
+from pytest_nvfp4.plugin.tasks import Task, Workers, default_workers
 from tests.waiting import LONGEST_S, until
 
 
@@ -121,6 +121,6 @@ def test_as_many_as_cores_and_memory_allow(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(tasks_module, "cores", lambda: 6)
     for gib, fits in ((64, 6), (9, 2), (3, 1)):
         monkeypatch.setattr(tasks_module, "_free_bytes", lambda gib=gib: gib << 30)
-        assert fitting() == fits
+        assert default_workers() == fits
     monkeypatch.undo()
-    assert 1 <= fitting() <= 8
+    assert 1 <= default_workers() <= 8

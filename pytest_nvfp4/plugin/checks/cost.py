@@ -1,23 +1,54 @@
-"""``cost``: the kernel does not do more than the snapshot says.
+"""``cost``: no counter of what one call does grew.
 
-What one call does is counted in the simulator, exactly and repeatably: bytes and requests of TMA, matrix instructions
-and their padding, traffic and conflicts of shared memory, global sectors, atomics, instructions of each warp, waits.
-Growth of a counter beyond its tolerance fails; less of it is reported, until the snapshot is brought up to date. Under
-another version of the DSL than the snapshot's, ordinary instructions, loads and stores fail nothing: another compiler
-writes other code. No number is a time.
+The simulator counts exactly and repeatably: bytes and requests of TMA, matrix instructions and their padding, traffic
+and bank conflicts of shared memory, sectors of global memory, atomics, instructions of each warp, waits. A counter that
+grew by more than its tolerance fails; one that shrank is reported until the snapshot is updated. With another version
+of the DSL than the snapshot's, ordinary instructions, loads and stores fail nothing, because another compiler generates
+other code. No counter is a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.plugin.simulating import KernelInSimulator
+from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Differences, Needs
+from pytest_nvfp4.plugin.checks.coverage import require_call, simulate_launches
+from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
+from pytest_nvfp4.plugin.record import CheckRecord
+from pytest_nvfp4.plugin.state import KernelCase
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.plugin.compare_cost import CostSnapshot
+    from pytest_nvfp4.plugin.compare_facts import CostSnapshot
 
 
-def cost(nvfp4_simulated: KernelInSimulator, nvfp4_cost_snapshot: CostSnapshot) -> None:
-    """No counter grew."""
-    trace, call, problem = nvfp4_simulated.counted()
-    nvfp4_cost_snapshot(trace, call, problem, tolerance=nvfp4_simulated.tolerance)
+class CostCheck(Check):
+    """The check of a call's counters against their snapshot."""
+
+    name = "cost"
+    help = "no counter of what one call does grew (simulated)"
+    stage = 40
+    optional = True
+    wrong_results_reported_by = "coverage"
+
+    def cases(self, kernel: CollectedKernel) -> Iterable[KernelCase]:
+        """Return the simulated cases."""
+        return kernel.simulated_cases()
+
+    def needs(self, item: CheckItem) -> Needs:
+        """Return the trace and one simulation."""
+        return Needs(traces=(item.case.trace_case,), simulations=(item.case,))
+
+    def run(self, nvfp4_case: KernelUnderTest, nvfp4_cost_snapshot: CostSnapshot) -> None:
+        """Fail if a counter grew by more than its tolerance."""
+        call = require_call(nvfp4_case, simulate_launches(nvfp4_case))
+        case = nvfp4_case.case
+        nvfp4_cost_snapshot(nvfp4_case.trace(), call, case.problem, tolerance=case.settings.cost_tolerance)
+
+    def differences(self, record: CheckRecord) -> Differences:
+        """Return the counters that changed. Raises SheetError."""
+        from pytest_nvfp4.bench.cost import cost_changes
+        from pytest_nvfp4.toolchain.sheet import Sheet
+
+        old, new = (Sheet.parse(text or "", kind=self.name).facts for text in (record.old, record.new))
+        return Differences(facts=[found.change for found in cost_changes(old, new)])

@@ -1,14 +1,113 @@
 """``coverage``: every output element is written, and by one CTA.
 
-The kernel runs once in the simulator, which knows the writer of every element: what nobody wrote and what two CTAs of
-a launch wrote fails; an element that one CTA wrote more than once is a warning.
+The kernel runs once in the simulator, which records the writer of every element. Elements that were never written, or
+that two CTAs of a launch wrote, fail; an element that one CTA wrote more than once is a warning.
 """
 
 from __future__ import annotations
 
-from pytest_nvfp4.plugin.simulating import KernelInSimulator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Needs
+from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
+from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines, simulated_stderr
+from pytest_nvfp4.plugin.state import KernelCase
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.device.result import SimulatedCall
+    from pytest_nvfp4.device.simulate import SimulationResult
+    from pytest_nvfp4.finding import Finding
+
+_KINDS = frozenset({"never-written", "written-by-two"})
+_FINDINGS_SHOWN = 8
 
 
-def coverage(nvfp4_simulated: KernelInSimulator) -> None:
-    """Every output element is written by exactly one CTA."""
-    nvfp4_simulated.coverage()
+class CoverageCheck(Check):
+    """The check of which CTA wrote which output element."""
+
+    name = "coverage"
+    help = "every output element is written, and by one CTA (simulated)"
+    stage = 40
+    wrong_results_reported_by = "verify"
+    summary_title = "coverage (simulated)"
+
+    def cases(self, kernel: CollectedKernel) -> Iterable[KernelCase]:
+        """Return the simulated cases."""
+        return kernel.simulated_cases()
+
+    def needs(self, item: CheckItem) -> Needs:
+        """Return the trace and one simulation."""
+        return Needs(traces=(item.case.trace_case,), simulations=(item.case,))
+
+    def run(self, nvfp4_case: KernelUnderTest) -> None:
+        """Fail if an element was never written, or by two CTAs; note a line about the CTAs."""
+        done = simulate_launches(nvfp4_case)
+        own = [finding for finding in done.errors if finding.kind in _KINDS]
+        others = [finding for finding in done.errors if finding.kind not in _KINDS]
+        if done.call is not None and done.call.launches:
+            nvfp4_case.note(coverage_line(done.call))
+        if own:
+            raise _failure(nvfp4_case, [*others, *own], done)
+        require_call(nvfp4_case, done)
+        for finding in done.findings:
+            if finding.kind == "written-twice":
+                nvfp4_case.warn_of(finding)
+
+
+def simulate_launches(kernel: KernelUnderTest) -> SimulationResult:
+    """Simulate the kernel and write its timeline; skip the item if a call without errors launches nothing."""
+    done = kernel.simulated()
+    kernel.write_timeline(done)
+    if done.call is not None and not done.call.launches and not done.errors:
+        pytest.skip("no kernel was launched, so there is nothing to count")
+    return done
+
+
+def require_call(kernel: KernelUnderTest, done: SimulationResult) -> SimulatedCall:
+    """Return what the call did, if nothing but its coverage is wrong.
+
+    Raises:
+        CheckFailure: The kernel fails, and no item of this run reports that.
+    """
+    others = [finding for finding in done.errors if finding.kind not in _KINDS]
+    if others or done.call is None or done.status not in ("passed", "failed"):
+        kernel.defer_wrong_results(kernel.item.check.wrong_results_reported_by)
+        raise _failure(kernel, others or list(done.findings), done)
+    return done.call
+
+
+def _failure(kernel: KernelUnderTest, findings: list[Finding], done: SimulationResult) -> CheckFailure:
+    lines = finding_lines(findings, kernel.run, most=_FINDINGS_SHOWN)
+    lines.append(f"{done.status} on {done.case.problem.name}, simulated")
+    if done.call is not None and done.call.launches:
+        lines.append(coverage_line(done.call))
+    return failure_at([*lines, *simulated_stderr(done)], findings, kernel=kernel.case.path)
+
+
+def coverage_line(call: SimulatedCall) -> str:
+    """Return the map of CTAs of a call in one line: CTAs, waves, tiles, and CTAs that wrote no output."""
+    writing = [launch for launch in call.launches if launch.writers is not None]
+    if not writing:
+        return f"no launch of {len(call.launches)} wrote an output"
+    parts = []
+    for launch in writing:
+        idle = launch.ctas - (launch.writers or 0)
+        parts.append(
+            f"{_many(launch.ctas, 'CTA')}, {_many(launch.waves(call.sms), 'wave')} on {call.sms} SMs "
+            f"({launch.ctas_per_sm} an SM), "
+            + (f"{_many(idle, 'CTA')} wrote no output" if idle else "every CTA wrote output")
+        )
+    tiles = sum(output.tiles for output in call.outputs)
+    outputs = f"{_many(tiles, 'tile')} of C, {sum(output.elements for output in call.outputs)} elements"
+    if twice := sum(output.twice for output in call.outputs):
+        outputs += f", {twice} of them written more than once by one CTA"
+    if silent := len(call.launches) - len(writing):
+        outputs += f"; {_many(silent, 'launch', 'launches')} that wrote no output"
+    return f"{'; '.join(parts)}; {outputs}"
+
+
+def _many(count: int, singular: str, plural: str | None = None) -> str:
+    return f"{count} {singular if count == 1 else plural or singular + 's'}"

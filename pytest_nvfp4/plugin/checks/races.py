@@ -1,16 +1,268 @@
-"""``races``: nothing in the kernel depends on who comes first.
+"""``races``: no result of the kernel depends on the order in which its threads run.
 
-The kernel runs in the simulator, and every access to shared, tensor and global memory is ordered by happens-before: two
-that touch the same bytes, of which one writes, must be ordered by a barrier, an mbarrier, a group that is waited for or
-a flag; what the generic proxy wrote and the async proxy reads needs a proxy fence besides. That a run gives the right
-answer proves none of it. ``--nvfp4-schedules=N`` also runs it under N random schedules.
+The kernel runs in the simulator, which orders the accesses to shared, tensor and global memory by happens-before (PTX
+ISA, memory consistency model). Two accesses to the same bytes, of which one writes, must be ordered by a barrier, an
+mbarrier, a wait for an async group, or a flag. Data that the generic proxy wrote and the async proxy reads needs a
+proxy fence in addition. A right result of one run proves none of this. ``--nvfp4-schedules=N`` tries N random schedules
+in addition.
 """
 
 from __future__ import annotations
 
-from pytest_nvfp4.plugin.racing import KernelRaces
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Needs, Preparation
+from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, job_case
+from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines, simulated_stderr
+from pytest_nvfp4.plugin.simulations import SIMULATIONS
+from pytest_nvfp4.plugin.state import KernelCase
+from pytest_nvfp4.schedules import WORDS, is_schedule
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.device.job import JobCase, KernelSpec
+    from pytest_nvfp4.device.simulate import SimulationResult
+    from pytest_nvfp4.finding import Finding
+    from pytest_nvfp4.problem import Problem
+    from pytest_nvfp4.toolchain.request import Entry
+
+_RACES = frozenset({"race", "proxy", "tensormap"})
+"""Kinds of findings that are this check's subject."""
+_TOO_EARLY = frozenset({"uninitialised", "in-flight"})
+"""Faults of a reader that ran before the writer. Another schedule may show which writer it did not wait for."""
+_WARP = re.compile(r"^  CTA \([\d, ]+\), warp (\d+)", re.MULTILINE)
+"""The warp of a finding, as the simulator writes it."""
+_WARPS_DELAYED = 8
+_FINDINGS_SHOWN = 6
 
 
-def races(nvfp4_races: KernelRaces) -> None:
-    """No two accesses race, and every schedule that is tried gives the right answer."""
-    nvfp4_races.check()
+@dataclass(frozen=True, slots=True)
+class RaceOptions:
+    """Options of the check.
+
+    Attributes:
+        problems: ``small`` for one small problem of each kernel, ``all`` for those that are verified, or ``off``.
+        schedules: Number of random schedules in addition to the eager one.
+        schedule: The only schedule; None for the eager one and the random ones.
+        warnings: Warn of synchronisation that the PTX ISA requires and official kernels omit.
+    """
+
+    problems: Literal["all", "small", "off"]
+    schedules: int
+    schedule: str | None
+    warnings: bool
+
+    @property
+    def names(self) -> list[str]:
+        """The schedules to run."""
+        if self.schedule is not None:
+            return [self.schedule]
+        return ["eager", *(str(seed) for seed in range(1, self.schedules + 1))]
+
+
+class RacesCheck(Check):
+    """The check of a kernel's synchronisation."""
+
+    name = "races"
+    help = "no two accesses race, and every schedule that is tried gives the right result (simulated)"
+    stage = 50
+    wrong_results_reported_by = "verify"
+    options: RaceOptions
+
+    def add_options(self, parser: pytest.Parser) -> None:
+        """Declare the options."""
+        group = parser.getgroup("nvfp4")
+        group.addoption(
+            "--nvfp4-races",
+            choices=("all", "small", "off"),
+            default="small",
+            help="search for races in the simulator, by happens-before: on one small problem of each kernel (default), "
+            "on all problems that are verified, or not at all",
+        )
+        group.addoption(
+            "--nvfp4-schedules",
+            type=int,
+            default=0,
+            metavar="N",
+            help="run the races check under N random schedules in addition, each from a seed (default: 0)",
+        )
+        group.addoption(
+            "--nvfp4-schedule",
+            metavar="SEED",
+            help="run the races check under this schedule alone: eager, lazy, late-0-3 (warps 0 and 3 run when no "
+            "other can), or the seed that a finding named",
+        )
+        group.addoption(
+            "--nvfp4-race-warnings",
+            action="store_true",
+            help="warn of synchronisation that the PTX ISA requires and official kernels omit: tcgen05.wait::ld, "
+            "tcgen05.fence, a commit between MMAs and the tcgen05.cp behind them, fence.mbarrier_init",
+        )
+
+    def configure(self, config: pytest.Config) -> None:
+        """Read the options. Raises pytest.UsageError."""
+        schedules, schedule = config.getoption("--nvfp4-schedules"), config.getoption("--nvfp4-schedule")
+        if not 0 <= schedules <= 10_000:
+            raise pytest.UsageError(f"--nvfp4-schedules {schedules} must be 0 to 10000")
+        if schedule is not None and not is_schedule(schedule):
+            raise pytest.UsageError(f"--nvfp4-schedule {schedule!r} must be {WORDS}")
+        warnings = bool(config.getoption("--nvfp4-race-warnings"))
+        self.options = RaceOptions(config.getoption("--nvfp4-races"), schedules, schedule, warnings)
+
+    def cases(self, kernel: CollectedKernel) -> Iterator[KernelCase]:
+        """Yield one small problem of each configuration, or all that are verified.
+
+        The small problem has the fewest multiplications of those the kernel is compiled for. A kernel with an entry
+        runs its ``exercise`` once, if it has one. There are no cases without the simulator.
+        """
+        from pytest_nvfp4.problem import GPUMODE
+
+        if not kernel.device_options.simulates or self.options.problems == "off":
+            return
+        exercised: list[KernelCase] = []
+        for case in kernel.cases:
+            known = any(other.settings == case.settings for other in exercised)
+            if case.error is None and case.settings.entry and case.settings.exercise and not known:
+                exercised.append(replace(case, label=case.settings.name, traced=case))
+        yield from exercised
+        for cases in kernel.runnable:
+            settings = cases[0].settings
+            compiled = {case.problem: case for case in cases}
+            problems: Sequence[Problem] = kernel.run.chosen_problems or settings.simulate or tuple(compiled)
+            if self.options.problems == "all":
+                problems = kernel.run.chosen_problems or settings.verify or GPUMODE
+            else:
+                problems = (min(problems, key=_work),)
+            for problem in problems:
+                yield compiled.get(problem, cases[0]).on(problem)
+
+    def needs(self, item: CheckItem) -> Needs:
+        """Return the trace and the simulations of all schedules up to the first that fails."""
+        key = (self.name, item.case.path, item.case.label)
+        races = _Races(KernelUnderTest(item), self.options)
+        return Needs((item.case.trace_case,), preparations=(Preparation(key, races.first_failure),))
+
+    def run(self, nvfp4_case: KernelUnderTest) -> None:
+        """Fail if two accesses race, or if the kernel does something wrong under a schedule."""
+        races = _Races(nvfp4_case, self.options)
+        failing = races.first_failure(warn=True)
+        if failing is not None:
+            races.fail(*failing)
+
+
+def _work(problem: Problem) -> int:
+    return sum(group.m * group.n * group.k for group in problem.groups)
+
+
+class _Races:
+    """The simulations of one item."""
+
+    def __init__(self, kernel: KernelUnderTest, options: RaceOptions) -> None:
+        self._kernel, self._options = kernel, options
+
+    def first_failure(self, *, warn: bool = False) -> tuple[SimulationResult, str] | None:
+        """Return the first result that is not right, and its schedule. Raises CheckFailure."""
+        spec, base = self._spec()
+        for schedule in self._options.names:
+            done = self._simulate(spec, base, schedule)
+            if done is None:
+                continue
+            if warn:
+                for finding in done.findings:
+                    if finding.kind == "race-warning":
+                        self._kernel.warn_of(finding)
+            if done.errors or done.status != "passed":
+                return done, schedule
+        return None
+
+    def _spec(self) -> tuple[KernelSpec, Path]:
+        return self._kernel.spec(entry=self._exercise())
+
+    def _simulate(self, spec: KernelSpec, base: Path, schedule: str) -> SimulationResult | None:
+        simulations = self._kernel.item.config.stash[SIMULATIONS]
+        return simulations.races(spec, self._job_case(), schedule, warnings=self._options.warnings, base=base)
+
+    def _exercise(self) -> Entry | None:
+        """Return the function to call instead of ``custom_kernel``. Raises CheckFailure."""
+        from pytest_nvfp4.toolchain.request import Entry, EntryError
+
+        run, case = self._kernel.run, self._kernel.case
+        if case.settings.exercise is None:
+            return None
+        try:
+            source = f"{run.settings.file}, exercise"
+            return Entry.parse(case.settings.exercise, root=run.options.root, source=source)
+        except EntryError as error:
+            raise CheckFailure(str(error), file=str(case.path)) from error
+
+    def _job_case(self) -> JobCase:
+        from pytest_nvfp4.device.job import ProblemSpec
+
+        case = job_case(self._kernel.case)
+        if self._kernel.case.settings.exercise is not None:
+            return case.model_copy(update={"problem": ProblemSpec(name="inputs of its own", sizes=(), seed=0)})
+        return case
+
+    def fail(self, done: SimulationResult, schedule: str) -> None:
+        """Raise the failure of a result that is not right.
+
+        Raises:
+            CheckFailure: A race, or an error that this check has to report.
+            pytest.skip.Exception: The error is no matter of order, and the verify check reports it.
+        """
+        errors = list(done.errors)
+        if not any(finding.kind in _RACES for finding in errors):
+            if schedule == "eager" and self._kernel.case.settings.exercise is None:
+                self._defer(errors)
+            if (later := self._delayed(errors)) is not None:
+                raise self._failure(*later)
+        raise self._failure(done, schedule)
+
+    def _defer(self, errors: Sequence[Finding]) -> None:
+        """Skip the item if the error of the eager schedule has nothing to do with order."""
+        if any(finding.kind in _TOO_EARLY or finding.kind == "deadlock" for finding in errors):
+            return
+        self._kernel.defer_wrong_results(self._kernel.item.check.wrong_results_reported_by)
+        pytest.skip("the kernel fails, and not by a race: the verify check reports why")
+
+    def _delayed(self, errors: Sequence[Finding]) -> tuple[SimulationResult, str] | None:
+        """Return the result of a schedule that shows a race, and the schedule; None if none is found.
+
+        A warp that read data before it was written read too early by luck of the schedule. With that warp delayed, the
+        data is there, and happens-before shows that nothing ordered the two accesses. The delayed schedule may make
+        another warp read too early, which is then delayed as well.
+        """
+        spec, base = self._spec()
+        delayed: list[int] = []
+        for _ in range(_WARPS_DELAYED):
+            early = next((finding for finding in errors if finding.kind in _TOO_EARLY), None)
+            place = _WARP.search(early.message) if early is not None else None
+            if place is None or int(place[1]) in delayed:
+                return None
+            delayed.append(int(place[1]))
+            schedule = "late-" + "-".join(map(str, sorted(delayed)))
+            done = self._simulate(spec, base, schedule)
+            if done is None:
+                return None
+            errors = done.errors
+            if any(finding.kind in _RACES for finding in errors):
+                return done, schedule
+        return None
+
+    def _failure(self, done: SimulationResult, schedule: str) -> CheckFailure:
+        findings = sorted(done.errors or done.findings, key=lambda finding: finding.kind not in _RACES)
+        if any(finding.kind in _RACES for finding in findings):
+            # A deadlock is then a consequence of the race.
+            findings = [finding for finding in findings if finding.kind != "deadlock"] or findings
+        named = f"the {schedule} schedule" if not schedule.isdecimal() else f"the schedule of seed {schedule}"
+        lines = finding_lines(findings, self._kernel.run, most=_FINDINGS_SHOWN)
+        lines.append(f"{done.status} on {done.case.problem.name}, simulated under {named}")
+        lines += simulated_stderr(done)
+        if schedule != "eager":
+            lines.append(f"to see it again: pytest {self._kernel.item.nodeid!r} --nvfp4-schedule={schedule}")
+        return failure_at(lines, findings, kernel=self._kernel.case.path)

@@ -1,14 +1,196 @@
-"""``verify``: the kernel's results are right, bit for bit wherever every order of fp32 sums is exact.
+"""``verify``: the kernel's outputs are right, bit for bit wherever every order of fp32 sums is exact.
 
-The kernel runs on the device with the default input families, each call with fresh inputs and poisoned outputs, in an
-order and a number it cannot know; the outputs are judged in this process by the exact oracle.
+The kernel runs on the device with the default input families. Each call has new inputs and poisoned outputs, and the
+kernel cannot predict the number and the order of the calls. This process judges the outputs with the exact oracle.
 """
 
 from __future__ import annotations
 
-from pytest_nvfp4.plugin.running import KernelOnDevice
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Needs, Preparation, RemoteBatch
+from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, job_case
+from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines, stderr_lines
+from pytest_nvfp4.plugin.remote import remote_error
+from pytest_nvfp4.plugin.simulations import SIMULATIONS
+from pytest_nvfp4.plugin.state import KernelCase
+from pytest_nvfp4.plugin.verifications import VERIFICATIONS
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.device.job import JobCase, KernelSpec
+    from pytest_nvfp4.device.verdict import CaseVerdict
+    from pytest_nvfp4.device.verify import Verification
+
+_OWN_SHAPES = "own-shapes"
+"""Variant and label of the case of the input families that have sizes of their own (edges, decode probes)."""
+_DEVICE_PROPERTY = "nvfp4_device"
+"""Property of test reports, and so of JUnit, that names the device."""
+_FINDINGS_SHOWN = 6
+_MOST_OUTPUT_BYTES = 192 << 20
+"""Bytes of outputs of one remote job, so that no response takes long."""
+_CALLS = 1.5
+"""Calls for each case, on average (`device.plan`)."""
 
 
-def verify(nvfp4_running: KernelOnDevice) -> None:
-    """Every output of every family is right, inputs stay as they were, and nothing else is written."""
-    nvfp4_running.verify()
+class VerifyCheck(Check):
+    """The check of a kernel's outputs on the device of the run."""
+
+    name = "verify"
+    help = "every output is right, inputs are unchanged, and nothing else is written"
+    stage = 30
+    uses_device = True
+
+    def cases(self, kernel: CollectedKernel) -> Iterator[KernelCase]:
+        """Yield one case for each problem, and one for the input families with sizes of their own.
+
+        There are none with ``--nvfp4-device=none``.
+        """
+        from pytest_nvfp4.problem import GPUMODE
+
+        if kernel.device_options.device == "none":
+            return
+        chosen = kernel.run.chosen_problems
+        for first, *_ in kernel.runnable:
+            for problem in chosen or first.settings.verify or GPUMODE:
+                yield first.on(problem)
+            if not chosen and _any_own_shapes(kernel.device_options.families):
+                yield first.on(GPUMODE[0], label=_OWN_SHAPES, variant=_OWN_SHAPES)
+
+    def needs(self, item: CheckItem) -> Needs:
+        """Return the trace and, unless a remote does the work, the verification, which items of one kernel share."""
+        traces = (item.case.trace_case,)
+        kernel = KernelUnderTest(item)
+        if kernel.devices.remote is not None:
+            return Needs(traces)
+        key = (self.name, item.case.path, item.case.settings.name)
+        return Needs(traces, preparations=(Preparation(key, lambda: self._verify(kernel)),))
+
+    def remote_batches(self, items: Sequence[CheckItem]) -> Iterator[RemoteBatch]:
+        """Yield the jobs of each configuration, each job by itself."""
+        from pytest_nvfp4.device.verify import verify_job
+
+        sent: set[str] = set()
+        for item in items:
+            kernel = KernelUnderTest(item)
+            if item.case.settings.name in sent or (remote := kernel.devices.remote) is None:
+                continue
+            sent.add(item.case.settings.name)
+            if (spec := kernel.remote_spec(remote)) is not None:
+                for chunk in self._chunks(item, containers=remote.request.options.containers):
+                    yield RemoteBatch([verify_job(spec, chunk, deadline_s=kernel.devices.options.timeout_s)])
+
+    def run(self, nvfp4_case: KernelUnderTest) -> None:
+        """Fail if an output is wrong, or if the kernel does not run to its end."""
+        item = nvfp4_case.item
+        spec, base, done = self._verify(nvfp4_case)
+        cases = self._job_cases(item)
+        if done[0].device is not None:
+            item.user_properties.append((_DEVICE_PROPERTY, str(done[0].device)))
+        wrong = [
+            verdict
+            for case, verification in zip(cases, done, strict=True)
+            for verdict in verification.verdicts
+            if verdict.case == case and verdict.status != "passed"
+        ]
+        _write_timeline(nvfp4_case, spec, wrong[0].case if wrong else cases[0], base=base)
+        if wrong:
+            at = next(index for index, case in enumerate(cases) if case == wrong[0].case)
+            raise _failure(nvfp4_case, wrong, done[at])
+
+    def _verify(self, kernel: KernelUnderTest) -> tuple[KernelSpec, Path, list[Verification]]:
+        """Return the kernel, the folder of its files, and the verification of each case of the item.
+
+        The cases of other items of the same kernel run in the same job, and their verifications are cached.
+        """
+        item, devices = kernel.item, kernel.devices
+        devices.device(item.case.settings.arch)
+        spec, base = kernel.device_spec()
+        cases = self._job_cases(item)
+        others: list[JobCase] = []
+        if devices.remote is not None:
+            devices.remote.wait_sent(item.parent)
+            chunks = self._chunks(item, containers=devices.remote.request.options.containers)
+            others = next((chunk for chunk in chunks if set(cases) <= set(chunk)), cases)
+        elif not devices.shared:
+            others = [case for other in item.siblings(self.name) for case in self._job_cases(other)]
+        verifications = item.config.stash[VERIFICATIONS]
+        return spec, base, verifications.verify(spec, cases, others=others, base=base)
+
+    def _job_cases(self, item: CheckItem) -> list[JobCase]:
+        """Return the cases of an item as a job has them, one for each input family."""
+        from pytest_nvfp4.device.job import JobCase, ProblemSpec
+        from pytest_nvfp4.numerics.families import default_families
+        from pytest_nvfp4.numerics.families import family as family_named
+
+        names = KernelUnderTest(item).devices.options.families
+        families = [family_named(name) for name in names] if names else default_families()
+        if item.case.variant == _OWN_SHAPES:
+            return [
+                JobCase(problem=ProblemSpec.of(family.shapes), family=family.name)
+                for family in families
+                if family.shapes is not None
+            ]
+        return [job_case(item.case, family.name) for family in families if names or family.shapes is None]
+
+    def _chunks(self, item: CheckItem, *, containers: int) -> list[list[JobCase]]:
+        """Return the cases of each remote job of a kernel and configuration, the same for each of its items.
+
+        One job for a kernel costs one start of Python, torch and the DSL. More jobs occupy more containers, and keep
+        each response small.
+        """
+        units = [self._job_cases(other) for other in item.siblings(self.name)]
+        sizes = [sum(_output_bytes(case) for case in unit) for unit in units]
+        share = max(sum(sizes) / max(1, min(containers, len(units))), 1.0)
+        chunks: list[list[JobCase]] = []
+        held = 0.0
+        for unit, size in zip(units, sizes, strict=True):
+            new = [case for case in unit if not any(case in chunk for chunk in chunks)]
+            if not chunks or held + size > min(share * 1.0001, _MOST_OUTPUT_BYTES):
+                chunks.append([])
+                held = 0.0
+            chunks[-1] += new
+            held += size
+        return [chunk for chunk in chunks if chunk]
+
+
+def _any_own_shapes(families: Iterable[str]) -> bool:
+    """Return whether an input family has sizes of its own; with none named, the default families have some."""
+    families = tuple(families)
+    if not families:
+        return True
+    from pytest_nvfp4.numerics.families import family
+
+    return any(family(name).shapes is not None for name in families)
+
+
+def _output_bytes(case: JobCase) -> float:
+    """Return the bytes of the fp16 outputs of all calls of a case."""
+    return _CALLS * sum(2 * m * n * l for m, n, _, l in case.problem.sizes)  # noqa: E741 - the batch's usual name
+
+
+def _write_timeline(kernel: KernelUnderTest, spec: KernelSpec, case: JobCase, *, base: Path) -> None:
+    """Write the timeline of one call, with ``--nvfp4-trace`` and the simulator as device."""
+    if kernel.devices.options.trace is None or kernel.devices.device(spec.arch).name != "sim":
+        return
+    simulations = kernel.item.config.stash[SIMULATIONS]
+    kernel.write_timeline(simulations.simulate(spec, case, others=(), base=base))
+
+
+def _failure(kernel: KernelUnderTest, wrong: Sequence[CaseVerdict], verification: Verification) -> CheckFailure:
+    if (reason := remote_error(wrong[0].findings)) is not None:
+        device = kernel.devices.options.device
+        return CheckFailure(f"not run on {device}: {reason}", file=str(kernel.case.path))
+    lines: list[str] = []
+    shown: set[str] = set()
+    for verdict in wrong:
+        new = [finding for finding in verdict.findings if str(finding) not in shown]
+        shown.update(map(str, new))
+        if new:
+            lines += finding_lines(new, kernel.run, most=_FINDINGS_SHOWN)
+            lines.append(f"{verdict.status} on {verdict.case.problem.name} with inputs {verdict.case.family!r}")
+    device = f"on {verification.device}" if verification.device else "no device answered"
+    lines.append(f"{device}; order of calls: seed {verification.order_seed}")
+    findings = [finding for verdict in wrong for finding in verdict.findings]
+    return failure_at([*lines, *stderr_lines(verification.stderr)], findings, kernel=kernel.case.path)

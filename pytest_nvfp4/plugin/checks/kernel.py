@@ -1,0 +1,197 @@
+"""The kernel of a check item: its trace, its files for a device, and its simulation."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_nvfp4.plugin.checks.base import CheckItem
+from pytest_nvfp4.plugin.devices import DEVICES
+from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning, described, not_compiled, warn_of
+from pytest_nvfp4.plugin.places import safe_name
+from pytest_nvfp4.plugin.remote import RemoteRun
+from pytest_nvfp4.plugin.simulations import SIMULATIONS
+from pytest_nvfp4.plugin.state import RUN, KernelCase, Run
+from pytest_nvfp4.plugin.writing import write_whole
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.device.job import JobCase, KernelSpec
+    from pytest_nvfp4.device.simulate import SimulationResult
+    from pytest_nvfp4.finding import Finding
+    from pytest_nvfp4.toolchain.request import Entry
+    from pytest_nvfp4.toolchain.trace import Trace
+
+_FAMILY = "gpumode"
+"""Input family of a simulation whose values do not matter, because it is generated quickly."""
+
+
+def job_case(case: KernelCase, family: str = _FAMILY) -> JobCase:
+    """Return the case of a job: the problem of a kernel's case with an input family."""
+    from pytest_nvfp4.device.job import JobCase, ProblemSpec
+
+    return JobCase(problem=ProblemSpec.of(case.problem), family=family)
+
+
+class KernelUnderTest:
+    """The kernel of a check item.
+
+    Attributes:
+        item: The item.
+        case: Its case.
+        run: Options and settings of the run.
+        devices: The devices of the run.
+    """
+
+    def __init__(self, item: CheckItem) -> None:
+        self.item = item
+        self.case = item.case
+        self.run: Run = item.config.stash[RUN]
+        self.devices = item.config.stash[DEVICES]
+
+    def compiled(self) -> Trace:
+        """Return the trace of the kernel.
+
+        Raises:
+            CheckFailure: It did not compile; the text has the findings with the kernel's own lines.
+        """
+        from pytest_nvfp4.toolchain.request import EntryError
+
+        if self.case.error:
+            raise CheckFailure(self.case.error, file=str(self.case.path))
+        try:
+            trace = self.run.trace(self.case.trace_case)
+        except EntryError as error:
+            raise CheckFailure(str(error), file=str(self.case.path)) from error
+        if not trace.ok:
+            raise not_compiled(trace, self.run)
+        return trace
+
+    def compile_failure(self) -> CheckFailure | None:
+        """Return the failure of a kernel that does not compile; None if it compiles."""
+        try:
+            self.compiled()
+        except CheckFailure as failure:
+            return failure
+        return None
+
+    def trace(self) -> Trace:
+        """Return the trace of the kernel; skip the item if another item of this run reports the compile error.
+
+        That is the compile item of the same problem, or of another problem of this configuration that does not compile
+        either: a check on a device has problems of its own.
+
+        Raises:
+            CheckFailure: The kernel did not compile, and no other item reports that.
+        """
+        try:
+            return self.compiled()
+        except CheckFailure:
+            label = self.case.trace_case.label
+            reporting = self.item.siblings(self.item.check.compile_errors_reported_by)
+            for item in sorted(reporting, key=lambda item: item.case.label != label):
+                if item.case.label == label or KernelUnderTest(item).compile_failure() is not None:
+                    pytest.skip(f"it did not compile: see {item.nodeid}")
+            raise
+
+    def spec(self, trace: Trace | None = None, *, entry: Entry | None = None) -> tuple[KernelSpec, Path]:
+        """Return the kernel as jobs carry it, and the folder that its paths are relative to.
+
+        Args:
+            trace: Its trace, which lists the files it depends on; `trace` otherwise.
+            entry: Function to call instead of ``custom_kernel``.
+
+        Raises:
+            CheckFailure: Its files cannot be read.
+        """
+        from pytest_nvfp4.device.job import KernelSpec
+
+        trace = trace or self.trace()
+        try:
+            return KernelSpec.from_files(
+                self.case.path,
+                others=[Path(path) for path in trace.dependencies],
+                arch=self.case.settings.arch,
+                entry=None if entry is None else entry.function,
+                entry_file=None if entry is None else entry.file,
+                compile_options=self.case.settings.compile_options,
+            )
+        except (OSError, SyntaxError, UnicodeDecodeError) as error:
+            raise CheckFailure(f"the kernel's files cannot be read: {error}", file=str(self.case.path)) from error
+
+    def device_spec(self) -> tuple[KernelSpec, Path]:
+        """Return `spec` for a device, which also runs a kernel that has nothing to compile (it uses no DSL)."""
+        trace = self.run.trace(self.case.trace_case)
+        runs = trace.ok or {finding.kind for finding in trace.errors} <= {"no-compile", "run"}
+        return self.spec(trace if runs else self.trace())
+
+    def remote_spec(self, remote: RemoteRun) -> KernelSpec | None:
+        """Return the kernel for a job that is sent ahead; None if it cannot run there, which its items report."""
+        if remote.device.unsupported(self.case.settings.arch) is None:
+            with contextlib.suppress(BaseException):  # pytest.skip raises no subclass of Exception
+                return self.device_spec()[0]
+        return None
+
+    def simulated(self) -> SimulationResult:
+        """Return what the kernel does in one call in the simulator; items of one kernel share their simulations.
+
+        Its outputs are not judged. If the simulator does not support the architecture, the item is skipped or fails.
+
+        Raises:
+            CheckFailure: The kernel did not compile, or its timeline cannot be written.
+        """
+        spec, base = self.spec()
+        required: list[KernelCase] = []
+        if not self.devices.shared:
+            for item in self.item.session.items:
+                if isinstance(item, CheckItem) and item.case.path == self.case.path:
+                    required += [
+                        case
+                        for case in item.check.needs(item).simulations
+                        if case.settings == self.case.settings and item.parent is self.item.parent
+                    ]
+        simulations = self.item.config.stash[SIMULATIONS]
+        return simulations.simulate(spec, job_case(self.case), others=[job_case(case) for case in required], base=base)
+
+    def defer_wrong_results(self, check: str | None) -> None:
+        """Skip the item if an item of the named check reports what this kernel does wrong on the same problem."""
+        for item in self.item.siblings(check):
+            if item.case.label == self.case.label:
+                pytest.skip(f"the kernel fails: see {item.nodeid}")
+
+    def note(self, line: str) -> None:
+        """Add a line to the terminal summary and a property to JUnit."""
+        self.item.user_properties.append((self.item.check.note_name, line))
+
+    def warn(self, message: str) -> None:
+        """Warn of a property of the kernel that fails no check."""
+        self.item.warn(KernelWarning(message))
+
+    def warn_of(self, finding: Finding) -> None:
+        """Warn of a finding at its line; see `failure.warn_of`."""
+        warn_of(finding, self.item, self.run)
+
+    def warn_of_trace(self, trace: Trace) -> None:
+        """Warn of the warnings in a trace."""
+        for finding in trace.findings:
+            if finding.severity == "warning":
+                self.warn(" ".join(described(finding, self.run)))
+
+    def write_timeline(self, done: SimulationResult) -> None:
+        """Write the timeline of a simulation, with ``--nvfp4-trace``.
+
+        Raises:
+            CheckFailure: It cannot be written.
+        """
+        folder = self.devices.options.trace
+        if folder is None or done.trace is None:
+            return
+        name = f"{safe_name(self.item.name)}.json"
+        file = folder / Path(self.run.portable(self.case.path)).with_suffix("") / name
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, done.trace.decode())
+        except OSError as error:
+            raise CheckFailure(f"the timeline {file} cannot be written: {error}", file=str(self.case.path)) from error

@@ -1,0 +1,95 @@
+"""Cache of verifications: the verdicts of this run, and cases that are known to pass in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_nvfp4.plugin.devices import Devices
+from pytest_nvfp4.plugin.simulations import KernelKey, Simulations
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.device.job import JobCase, KernelSpec
+    from pytest_nvfp4.device.verify import Verification, Verifier
+
+_PART = ""
+"""Part of the verdict cache: its root."""
+
+
+class Verifications:
+    """The verifications of a run.
+
+    Args:
+        devices: The devices of the run.
+        simulations: The simulations of the run, whose verdict cache holds the cases that pass in the simulator.
+    """
+
+    def __init__(self, devices: Devices, simulations: Simulations) -> None:
+        self._devices = devices
+        self._simulations = simulations
+        self._verifiers: dict[str, Verifier] = {}
+        self._known: dict[KernelKey, dict[JobCase, Verification]] = {}
+
+    def verifier(self, arch: str) -> Verifier:
+        """Return the verifier of the device for an architecture; without a device, skip or fail the calling test."""
+        from pytest_nvfp4.device.verify import Verifier
+
+        device = self._devices.device(arch)
+        if device.name not in self._verifiers:
+            self._verifiers[device.name] = Verifier(
+                device, folder=self._devices.jobs, deadline_s=self._devices.options.timeout_s
+            )
+        return self._verifiers[device.name]
+
+    def verify(
+        self, kernel: KernelSpec, cases: Sequence[JobCase], *, others: Sequence[JobCase], base: Path
+    ) -> list[Verification]:
+        """Return the verification that each case is part of.
+
+        Args:
+            kernel: The kernel.
+            cases: The cases.
+            others: Further cases of the same job: those that this process requires later, or for a remote all cases
+                of the job that was sent ahead.
+            base: The folder that the kernel's files are relative to.
+        """
+        with self._simulations.locked("verify", kernel):
+            known = self._known.setdefault(KernelKey.of(kernel), {})
+            # A remote matches a job with one that was sent ahead by its cases, so their order must not depend on
+            # which item comes first.
+            ordered = [*others, *cases] if self._devices.remote is not None else [*cases, *others]
+            missing = [case for case in dict.fromkeys(ordered) if case not in known]
+            if any(case in missing for case in cases):
+                if self._devices.device(kernel.arch).name == "sim":
+                    known.update(self._lookup(kernel, missing))
+                    missing = [case for case in missing if case not in known]
+                if missing:
+                    done = self.verifier(kernel.arch).verify(kernel, missing, base=base)
+                    known.update(dict.fromkeys(missing, done))
+                    self._store(kernel, done)
+            return [known[case] for case in cases]
+
+    def _lookup(self, kernel: KernelSpec, cases: Sequence[JobCase]) -> dict[JobCase, Verification]:
+        """Return the cases that are known to pass in the simulator."""
+        from pytest_nvfp4.device.verdict import CaseVerdict
+        from pytest_nvfp4.device.verify import Verification
+
+        info = self._devices.simulator.describe()
+        return {
+            case: Verification((CaseVerdict(case, "passed"),), info, 0, "", "")
+            for case in cases
+            if self._simulations.lookup(_PART, kernel, case)
+        }
+
+    def _store(self, kernel: KernelSpec, done: Verification) -> None:
+        if done.device is None or not done.device.simulated:
+            return
+        for verdict in done.verdicts:
+            if verdict.status == "passed" and not verdict.findings:
+                self._simulations.verdicts(_PART).add(kernel, verdict.case)
+
+
+VERIFICATIONS = pytest.StashKey[Verifications]()
