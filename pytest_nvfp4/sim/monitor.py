@@ -8,7 +8,7 @@ can see its effect. The tracer hears of turns and phases. Where there is none of
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +26,19 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
     from pytest_nvfp4.sim.tma.box import TmaBox
-    from pytest_nvfp4.sim.tma.issue import Target
 
-__all__ = ["ATOMIC", "READ", "WRITE", "CopyMonitor", "MemoryMonitor", "Monitor", "Tracer"]
+__all__ = ["ATOMIC", "READ", "WRITE", "CopyMonitor", "CopyTarget", "MemoryMonitor", "Monitor", "Tracer"]
 
 READ, WRITE, ATOMIC = range(3)
 """What an access does to its bytes."""
+
+
+class CopyTarget(NamedTuple):
+    """A CTA that receives a copy's data, their offset in its shared memory, and the barrier that counts them."""
+
+    cta: Cta
+    offset: int
+    barrier: Mbarrier
 
 
 class MemoryMonitor(Protocol):
@@ -81,7 +88,7 @@ class CopyMonitor(Protocol):
     """The part of the monitor that hears of bulk copies and tensor copies."""
 
     def copy_in(
-        self, w: Warp, at: int, targets: Sequence[Target], size: int, order: NDArray[np.intp] | None = None,
+        self, w: Warp, at: int, targets: Sequence[CopyTarget], size: int, order: NDArray[np.intp] | None = None,
         box: TmaBox | None = None,
     ) -> None:  # fmt: skip
         """Data go to shared memory, ``size`` bytes from each target's index; they complete at its barrier.

@@ -23,10 +23,10 @@ from pytest_nvfp4.sim.races.hooks import ZERO, Hooks, bytes_of, shared_footprint
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
+    from pytest_nvfp4.sim.monitor import CopyTarget
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
     from pytest_nvfp4.sim.tma.box import TmaBox
-    from pytest_nvfp4.sim.tma.issue import Target
 
 
 __all__ = ["CopyHooks"]
@@ -36,7 +36,7 @@ class CopyHooks(Hooks):
     """The detector's hooks for bulk copies and tensor copies: ``sim.monitor.CopyMonitor`` without tensor maps."""
 
     def copy_in(
-        self, w: Warp, at: int, targets: Sequence[Target], size: int, order: NDArray[np.intp] | None = None,
+        self, w: Warp, at: int, targets: Sequence[CopyTarget], size: int, order: NDArray[np.intp] | None = None,
         box: TmaBox | None = None,
     ) -> None:  # fmt: skip
         """Record the asynchronous writes of a copy to shared memory, which complete at the targets' barriers."""

@@ -23,6 +23,7 @@ import numpy as np
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import Bits, Predicate, lanes, value_in
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.monitor import CopyTarget
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Vector
 from pytest_nvfp4.sim.run.cta import Cta
@@ -113,7 +114,9 @@ def try_cancel(w: Warp, mask: int, place: Bits, barrier: Bits, form: ClcForm) ->
 
     monitor = launch.machine.monitor
     if monitor is not None:
-        monitor.copy_in(w, form.at, [(t, index, b) for t, b in zip(targets, barriers, strict=True)], RESPONSE_BYTES)
+        monitor.copy_in(
+            w, form.at, [CopyTarget(t, index, b) for t, b in zip(targets, barriers, strict=True)], RESPONSE_BYTES
+        )
 
     def answer() -> None:
         first = launch.cancel_next()

@@ -7,10 +7,10 @@ Rules (PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk", "cp.async.bulk.prefetch
   ``.shared::cta`` destinations are the executing CTA's; ``.multicast::cluster`` delivers to the same offset of every
   CTA of the mask.
 - From ``.shared::cta`` to ``.shared::cluster``: the destination must be another CTA's memory.
-- To global memory: completion by bulk groups of the executing thread. ``.cp_mask`` copies byte ``i`` of each 16 if
-  bit ``i`` of the mask is set. ``.ignore_oob`` is unsupported.
-- Reductions: see ``reduction``; ``add`` of f16 and bf16 takes ``.noftz``.
-- Prefetches move nothing: their addresses, sizes and maps are checked.
+- To global memory: completion by bulk async-groups of the executing thread. ``.cp_mask`` copies byte ``i`` of each 16
+  if bit ``i`` of the mask is set. ``.ignore_oob`` is unsupported.
+- Reductions: see ``reduction``; ``add`` of f16 and bf16 requires ``.noftz``.
+- Prefetches move nothing: only their addresses, sizes and maps are checked.
 
 Counters: ``bulk.load.requests``, ``bulk.load.bytes``, ``bulk.load.multicast.bytes``, ``bulk.cluster.requests``,
 ``bulk.cluster.bytes`` (to another CTA), ``bulk.store.requests``, ``bulk.store.bytes``, ``bulk.reduce.requests``,
@@ -31,11 +31,11 @@ from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.coverage import note_reduce, note_scatter, note_write
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-from pytest_nvfp4.sim.tma.checks import SPACES
+from pytest_nvfp4.sim.tma.box import box_at
 from pytest_nvfp4.sim.tma.groups import BulkGroups, OutboundCopy, submit_outbound
-from pytest_nvfp4.sim.tma.issue import InboundCopy, by_lane, signed, submit_inbound, targets
-from pytest_nvfp4.sim.tma.load import boxes_of_rows, checked, tensor_coordinates, tensor_mode
-from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, SHARED_TYPES, WIDTHS, reduce
+from pytest_nvfp4.sim.tma.issue import SPACES, InboundCopy, by_lane, signed, submit_inbound, targets
+from pytest_nvfp4.sim.tma.load import boxes_of_rows, check_rank, tensor_coordinates, tensor_mode
+from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, SHARED_TYPES, WIDTHS, reduce_bytes
 from pytest_nvfp4.sim.tma.tensormap import find_tile
 from pytest_nvfp4.sim.tma.traffic import TouchedSectors
 
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 __all__ = ["lower_bulk", "lower_bulk_reduce", "lower_prefetch_bulk", "lower_prefetch_tensor"]
 
 ALIGN = 16
-_UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+"""Alignment of sizes and addresses in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class BulkForm:
-    """The modifiers of one bulk copy or reduction (``operation`` is empty for a copy)."""
+    """Modifiers of one bulk copy or reduction; ``operation`` and ``kind`` are empty for a copy."""
 
     opcode: str
     destination: str
@@ -187,7 +187,7 @@ def _in(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, s
     launch = cta.launch
     machine = launch.machine
     _check_size(size, what)
-    found = targets(
+    receivers = targets(
         cta,
         address,
         bar,
@@ -211,12 +211,12 @@ def _in(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, s
         counters["bulk.load.requests"] += 1
         counters["bulk.load.bytes"] += size
         if form.multicast:
-            counters["bulk.load.multicast.bytes"] += size * len(found)
+            counters["bulk.load.multicast.bytes"] += size * len(receivers)
     else:
-        if found[0][0] is cta:
+        if receivers[0].cta is cta:
             raise Fault(
                 "cluster",
-                f"{what}: the destination is the executing CTA's own shared memory, and must be another CTA's",
+                f"{what}: the destination is the executing CTA's own shared memory; it must be another CTA's",
             )
         index = cta.shared.index(start, size, what=what, align=ALIGN)
         if cta.shared.opaque:
@@ -225,14 +225,14 @@ def _in(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, s
         counters["bulk.cluster.requests"] += 1
         counters["bulk.cluster.bytes"] += size
         if machine.monitor is not None:
-            machine.monitor.copy_read(w, at, found[0][2], index, size)
+            machine.monitor.copy_read(w, at, receivers[0].barrier, index, size)
     if machine.monitor is not None:
-        machine.monitor.copy_in(w, at, found, size)
+        machine.monitor.copy_in(w, at, receivers, size)
         if form.source == "global":
-            machine.monitor.global_read_in(w, at, found[0][2], region, offset, size)
+            machine.monitor.global_read_in(w, at, receivers[0].barrier, region, offset, size)
     copy = partial(_combine, data, form) if form.operation else partial(_put, data)
     submit_inbound(
-        InboundCopy(w, lane, at, found, copy, count=size, what=what), size=size, overwrites=not form.operation
+        InboundCopy(w, lane, at, receivers, copy, count=size, what=what), size=size, overwrites=not form.operation
     )
 
 
@@ -243,24 +243,22 @@ def _put(data: NDArray[np.uint8], shared: SharedMemory, index: int) -> None:
 
 
 def _combine(data: NDArray[np.uint8], form: BulkForm, shared: SharedMemory, index: int) -> None:
-    unsigned = _UNSIGNED[WIDTHS[form.kind]]
-    old = shared.read(index, data.size, what=form.opcode)
-    new = reduce(form.operation, form.kind, old.view(unsigned), data.view(unsigned))
-    old[:] = new.astype(unsigned).view(np.uint8)
+    target = shared.read(index, data.size, what=form.opcode)
+    target[:] = reduce_bytes(form.operation, form.kind, target, data)
 
 
 # ---- to global memory ------------------------------------------------------------------------------------------------
 
 
-def bulk_out(w: Warp, mask: int, at: int, form: BulkForm, to: Bits, source: Bits, size: Bits, keep: Bits) -> None:
+def bulk_out(w: Warp, mask: int, at: int, form: BulkForm, to: Bits, source: Bits, size: Bits, cp_mask: Bits) -> None:
     """Run a bulk copy or reduction into global memory in the lanes of a mask. Raises Fault."""
     for lane, (address, start, count, bits) in by_lane(
-        mask, (to, source, size, keep), what=form.opcode, fatal=False, report=w.cta.launch.report
+        mask, (to, source, size, cp_mask), what=form.opcode, fatal=False, report=w.cta.launch.report
     ):
         _out(w, lane, at, form, address, start, count, bits)
 
 
-def _out(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, size: int, keep: int) -> None:
+def _out(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, size: int, cp_mask: int) -> None:
     what = form.opcode
     cta = w.cta
     launch = cta.launch
@@ -274,7 +272,7 @@ def _out(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, 
         shared.refuse_opaque(index, index + size, what=what)
     chosen = None
     if form.masked:
-        chosen = np.flatnonzero(np.tile([bool(keep >> bit & 1) for bit in range(16)], size // 16))
+        chosen = np.flatnonzero(np.tile([bool(cp_mask >> bit & 1) for bit in range(16)], size // 16))
         if not shared.written[index + chosen].all():
             raise shared.uninitialised(index + int(chosen[np.argmin(shared.written[index + chosen])]), what=what)
     else:
@@ -316,10 +314,8 @@ def _write(
 
 
 def _reduce(region: Region, offset: int, form: BulkForm, cta: Cta, data: NDArray[np.uint8]) -> None:
-    unsigned = _UNSIGNED[WIDTHS[form.kind]]
     target = region.data[offset : offset + data.size]
-    new = reduce(form.operation, form.kind, np.ascontiguousarray(target).view(unsigned), data.view(unsigned))
-    target[:] = new.astype(unsigned).view(np.uint8)
+    target[:] = reduce_bytes(form.operation, form.kind, target, data)
     note_reduce(region, offset, data.size, cta.linear)
 
 
@@ -327,9 +323,9 @@ def _reduce(region: Region, offset: int, form: BulkForm, cta: Cta, data: NDArray
 
 
 def prefetch_bulk(w: Warp, mask: int, what: str, address: Bits, size: Bits) -> None:
-    """Check the range that a prefetch names. Raises Fault."""
+    """Check the range of a prefetch. Raises Fault."""
     memory = w.cta.launch.machine.memory
-    for _, (start, count) in by_lane(mask, (address, size), what=what, fatal=False, report=_quiet):
+    for _, (start, count) in by_lane(mask, (address, size), what=what, fatal=False, report=None):
         _check_size(count, what)
         _check_aligned(start, what)
         memory.region(start, count, write=False, what=what)
@@ -338,24 +334,20 @@ def prefetch_bulk(w: Warp, mask: int, what: str, address: Bits, size: Bits) -> N
 def prefetch_tensor(
     w: Warp, mask: int, what: str, rank: int, four_rows: bool, where: Bits, coordinates: tuple[Bits, ...]
 ) -> None:
-    """Check the map and the box that a prefetch names. Raises Fault."""
+    """Check the map and the box of a prefetch. Raises Fault."""
     memory = w.cta.launch.machine.memory
-    for _, (address, *box) in by_lane(mask, (where, *coordinates), what=what, fatal=False, report=_quiet):
-        tile = checked(find_tile(w, address, what=what), rank, what)
-        at = tuple([signed(c) for c in box])
+    for _, (address, *corner) in by_lane(mask, (where, *coordinates), what=what, fatal=False, report=None):
+        tile = check_rank(find_tile(w, address, what=what), rank, what)
+        first = tuple([signed(c) for c in corner])
         if four_rows:
-            boxes_of_rows(tile, w, at, write=False, what=what)
+            boxes_of_rows(tile, w, first, write=False, what=what)
         else:
-            tile.box(at, memory, write=False, what=what)
-
-
-def _quiet(*_: object, **__: object) -> None:
-    """Prefetching twice is nobody's mistake."""
+            box_at(tile, first, memory, write=False, what=what)
 
 
 def _check_size(size: int, what: str) -> None:
     if size % ALIGN:
-        raise Fault("bulk-copy", f"{what}: {size} bytes, and the size must be a multiple of {ALIGN}")
+        raise Fault("bulk-copy", f"{what}: {size} bytes; the size must be a multiple of {ALIGN}")
 
 
 def _check_aligned(address: int, what: str) -> None:

@@ -1,13 +1,14 @@
-"""Bulk async-groups: which bulk stores a thread has committed, and which of them it waited for.
+"""Bulk async-groups: bulk stores that a thread committed and waited for.
 
 Rules (PTX ISA, "cp.async.bulk.commit_group", "cp.async.bulk.wait_group", "Bulk async-groups"):
 
 - Groups belong to the thread that issued and committed the copies. ``commit_group`` puts all copies since the last
   one into a new group, which may be empty. ``wait_group N`` waits until at most the ``N`` most recent groups are
-  pending; with ``.read`` only their reads of shared memory need to have been made.
-- A thread that exits while its stores may still read shared memory is a finding: the memory lives as long as its CTA
-  (PTX ISA, "Shared State Space"), and nothing orders the reads before the end. Its kind is ``exit-before-read``, worth
-  a word and no error: NVIDIA's attention kernels end so, one without the last wait, one without the last commit.
+  pending; with ``.read`` only their reads of shared memory must be complete.
+- A thread that exits while its stores may still read shared memory is a finding: the memory exists as long as its CTA
+  (PTX ISA, "Shared State Space"), and nothing orders the reads before the end. Its kind is ``exit-before-read``, which
+  is not an error: two of NVIDIA's attention kernels end this way, one without the last wait, one without the last
+  commit.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _PENDING, _READ, _DONE = range(3)
 
 
 class OutboundCopy:
-    """One bulk store or reduction: it reads shared memory, and later writes.
+    """One bulk store or reduction in flight: it reads shared memory, and writes the destination later.
 
     Args:
-        read: Reads the source and gives what ``write`` takes.
+        read: Reads the source and returns the argument of ``write``.
     """
 
     __slots__ = ("at", "data", "read_action", "state", "thread", "what", "write_action")
@@ -49,14 +50,14 @@ class OutboundCopy:
         self.data: Any = None
 
     def read(self) -> None:
-        """Read the source."""
+        """Read the source and wake the thread."""
         self.data = self.read_action()
         self.state = _READ
         if self.thread.waiters:
             self.thread.wake()
 
     def write(self) -> None:
-        """Write the destination."""
+        """Write the destination and wake the thread. Raises Fault."""
         try:
             self.write_action(self.data)
         except Fault as fault:
@@ -72,64 +73,64 @@ class OutboundCopy:
 
 
 class BulkThread:
-    """The groups of one thread."""
+    """Bulk async-groups of one thread.
+
+    Attributes:
+        open: Copies that are not committed.
+        groups: Committed groups that no wait has found complete, oldest first.
+        unread: Number of the newest groups that no wait has covered, not even ``.read``.
+    """
 
     def __init__(self, warp: Warp, lane: int) -> None:
         self.warp = warp
         self.lane = lane
         self.open: list[OutboundCopy] = []
         self.groups: deque[list[OutboundCopy]] = deque()
-        """Committed and not known to be complete by a wait, oldest first."""
         self.waiters: list[Group] = []
         self.unread = 0
-        """How many of the newest groups no wait has covered, not even ``.read``."""
 
     def wake(self) -> None:
-        """Let all waiters look again."""
+        """Let waiting warps retry."""
         waiters, self.waiters = self.waiters, []
         for group in waiters:
             group.wake()
 
     def waiting_for(self) -> str:
-        """The groups, for the report of a deadlock."""
-        pending = sum(any(one.state != _DONE for one in group) for group in self.groups)
+        """Return what the thread waits for, for the report of a deadlock."""
+        pending = sum(any(copy.state != _DONE for copy in group) for group in self.groups)
         return f"bulk groups of warp {self.warp.index} lane {self.lane}: {pending} of {len(self.groups)} pending"
 
     def reached(self, allowed: int, state: int) -> bool:
-        """Whether all groups but the ``allowed`` newest have come so far."""
+        """Return whether all groups but the ``allowed`` newest have reached a state."""
         for number in range(len(self.groups) - allowed):
-            for one in self.groups[number]:
-                if one.state < state:
+            for copy in self.groups[number]:
+                if copy.state < state:
                     return False
         return True
 
     def settle(self, allowed: int, *, read: bool) -> None:
-        """A wait succeeded: forget the groups that it covers, once they are complete."""
+        """Drop the groups that a successful wait covers; after ``.read`` those that are complete."""
         self.unread = min(self.unread, allowed)
-        if read:
-            while len(self.groups) > allowed and all(one.state == _DONE for one in self.groups[0]):
-                self.groups.popleft()
-        else:
-            while len(self.groups) > allowed:
-                self.groups.popleft()
+        while len(self.groups) > allowed and (not read or all(copy.state == _DONE for copy in self.groups[0])):
+            self.groups.popleft()
 
 
 class BulkGroups:
-    """The bulk groups of a CTA's threads: ``cta.unit(BulkGroups)``."""
+    """Bulk async-groups of a CTA's threads: ``cta.unit(BulkGroups)``."""
 
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
         self.threads: dict[tuple[int, int], BulkThread] = {}
 
     def thread(self, warp: Warp, lane: int) -> BulkThread:
-        """The groups of one thread."""
-        found = self.threads.get((warp.index, lane))
-        if found is None:
-            found = self.threads[warp.index, lane] = BulkThread(warp, lane)
-        return found
+        """Return the groups of one thread."""
+        thread = self.threads.get((warp.index, lane))
+        if thread is None:
+            thread = self.threads[warp.index, lane] = BulkThread(warp, lane)
+        return thread
 
     def warp_exited(self, warp: Warp) -> None:
-        """Report what its threads left behind."""
+        """Report stores that an exiting warp did not commit or wait for."""
         launch = self.cta.launch
         for (index, _), thread in self.threads.items():
             if index != warp.index:
@@ -139,33 +140,35 @@ class BulkGroups:
                     "exit-before-read",
                     f"a thread exits without cp.async.bulk.commit_group after the {thread.open[0].what} at "
                     f"{launch.say(thread.open[0].at)}",
-                    hint="commit and wait before the end, or shared memory may be given away while it is still read",
+                    hint="commit and wait before the end, or shared memory may be reused while it is still read",
                 )
-            left = [group for group in list(thread.groups)[len(thread.groups) - thread.unread :] if group]
-            if left:
+            unread = [group for group in list(thread.groups)[len(thread.groups) - thread.unread :] if group]
+            if unread:
+                first = unread[0][0]
                 launch.report(
                     "exit-before-read",
-                    f"a thread exits without waiting for the {left[0][0].what} at {launch.say(left[0][0].at)}",
-                    hint="cp.async.bulk.wait_group.read 0 before the end: shared memory lasts as long as the CTA",
+                    f"a thread exits without waiting for the {first.what} at {launch.say(first.at)}",
+                    hint="execute cp.async.bulk.wait_group.read 0 before the end: shared memory lasts as long as the "
+                    "CTA",
                 )
 
 
-def submit_outbound(departure: OutboundCopy) -> None:
-    """Hand a store to the schedule and to the thread's open group."""
-    thread = departure.thread
-    thread.open.append(departure)
+def submit_outbound(copy: OutboundCopy) -> None:
+    """Submit a store to the scheduler and add it to the thread's open group."""
+    thread = copy.thread
+    thread.open.append(copy)
     asynchronous = thread.warp.cta.launch.machine.asynchronous
-    asynchronous.submit(departure, departure.read, what=departure.what)
-    asynchronous.submit(departure, departure.write, what=departure.what)
+    asynchronous.submit(copy, copy.read, what=copy.what)
+    asynchronous.submit(copy, copy.write, what=copy.what)
 
 
 def commit_group(w: Warp, mask: int, at: int) -> None:
-    """``cp.async.bulk.commit_group`` in the lanes of a mask."""
+    """Execute ``cp.async.bulk.commit_group`` in the lanes of a mask."""
     threads = w.cta.unit(BulkGroups).threads
     for lane in lanes(mask):
         thread = threads.get((w.index, lane))
         if thread is not None and (thread.open or thread.groups):
-            # Empty groups count too, but only behind others: a wait counts from the newest.
+            # A wait counts groups from the newest, so that empty groups count too; those before the first copy do not.
             thread.groups.append(thread.open)
             thread.open = []
             thread.unread += 1
@@ -175,7 +178,7 @@ def commit_group(w: Warp, mask: int, at: int) -> None:
 
 
 def wait_group(w: Warp, mask: int, at: int, allowed: int, read: bool) -> bool | None:
-    """``cp.async.bulk.wait_group``: True once it holds in all lanes, None after the group was told to wait."""
+    """Execute ``cp.async.bulk.wait_group``: return True once it holds in all lanes, None while the warp must wait."""
     unit = w.cta.unit(BulkGroups)
     state = _READ if read else _DONE
     for lane in lanes(mask):

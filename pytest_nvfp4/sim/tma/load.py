@@ -1,17 +1,17 @@
 """Tensor copies into shared memory: ``cp.async.bulk.tensor.*.shared::{cta,cluster}.global``.
 
-Rules (PTX ISA, "cp.async.bulk.tensor"; the box is ``tile``'s, its order in shared memory ``plan``'s):
+Rules (PTX ISA, "cp.async.bulk.tensor"; see ``box`` and ``box_order`` for the box and its order in shared memory):
 
 - Modes ``tile`` (the default) and ``tile::gather4``: four rows of one tensor of rank 2, coordinates ``{c0, r0, r1,
   r2, r3}``, laid out as a box of four rows; the map's box must have one row. ``im2col`` modes are unsupported.
 - ``.shared::cta`` is the executing CTA's own memory. ``.shared::cluster`` may be any CTA's of the cluster; the
-  barrier must lie in the same CTA. With ``.multicast::cluster`` the same offset in every CTA of the 16-bit mask gets
-  the data, and the barrier at the same offset of each is signalled; with ``.cta_group::2`` the barrier of the
+  barrier must lie in the same CTA. With ``.multicast::cluster`` the data go to the same offset in every CTA of the
+  16-bit mask, and the barrier at the same offset of each is signalled; with ``.cta_group::2`` it is the barrier of the
   destination's pair that has the parity of the barrier operand's CTA.
 - complete-tx of the box's bytes, out-of-bounds elements included (measured on an H200), when the data have arrived.
 - Cache hints have no functional effect.
 
-One lane issues a load. Several lanes with the same operands are a fault, since the barrier would count the bytes of
+One lane issues a load. Several lanes with the same operands are a fault, because the barrier would count the bytes of
 each.
 
 Counters: ``tma.load.requests``, ``tma.load.bytes`` (bytes of boxes, once a request), ``tma.load.multicast.bytes``
@@ -30,12 +30,11 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, TensorAddress
-from pytest_nvfp4.sim.tma.box import TmaBox, gather4
-from pytest_nvfp4.sim.tma.checks import ALIGN, SPACES, aligned
-from pytest_nvfp4.sim.tma.issue import InboundCopy, by_lane, submit_inbound, targets
+from pytest_nvfp4.sim.tma.box import TmaBox, box_at, gather4
+from pytest_nvfp4.sim.tma.issue import SPACES, InboundCopy, by_lane, submit_inbound, targets
 from pytest_nvfp4.sim.tma.route import Route, Routes
 from pytest_nvfp4.sim.tma.tensormap import use_map
-from pytest_nvfp4.sim.tma.tile import TmaTile
+from pytest_nvfp4.sim.tma.tile import ALIGN, TmaTile
 from pytest_nvfp4.sim.tma.traffic import TouchedSectors
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ _IM2COL = ("im2col", "im2col_no_offs", "im2col::w", "im2col::w::128")
 
 @dataclass(frozen=True, slots=True)
 class TensorLoadForm:
-    """The modifiers of one load."""
+    """Modifiers of one tensor load."""
 
     opcode: str
     rank: int
@@ -136,8 +135,8 @@ def load_tensor(
         _issue(w, lane, at, form, address, where, bar, ctas, at_box)
 
 
-def checked(tile: TmaTile, rank: int, what: str) -> TmaTile:
-    """The tile, if its rank is the instruction's. Raises Fault."""
+def check_rank(tile: TmaTile, rank: int, what: str) -> TmaTile:
+    """Return the tile. Raises Fault if its rank is not the instruction's."""
     if tile.map.rank != rank:
         raise Fault(
             "tensor map",
@@ -148,14 +147,14 @@ def checked(tile: TmaTile, rank: int, what: str) -> TmaTile:
 
 
 def boxes_of_rows(tile: TmaTile, w: Warp, coordinates: tuple[int, ...], *, write: bool, what: str) -> list[TmaBox]:
-    """The boxes of ``tile::gather4`` and ``tile::scatter4``. Raises Fault if the map's box has several rows."""
+    """Return the boxes of ``tile::gather4`` and ``tile::scatter4``. Raises Fault if the map's box has several rows."""
     if tile.rows != 1:
         raise Fault(
             "tensor map",
-            f"{what}: the map's box has {tile.rows} rows, and this mode needs a box of one ({tile.map.describe()})",
+            f"{what}: the map's box has {tile.rows} rows; this mode needs a box of one ({tile.map.describe()})",
         )
     memory = w.cta.launch.machine.memory
-    return [tile.box((coordinates[0], row), memory, write=write, what=what) for row in coordinates[1:]]
+    return [box_at(tile, (coordinates[0], row), memory, write=write, what=what) for row in coordinates[1:]]
 
 
 def _issue(
@@ -176,53 +175,52 @@ def _issue(
     routes = cta.unit(Routes)
     key = (form, address, where, bar, ctas)
     route = routes.get(key)
-    known = route is not None and route.holds(cta, what=what)
-    if known:
-        assert route is not None
-        tile, plan = route.tile, route.plan
+    if route is not None and not route.valid(cta, what=what):
+        route = None
+    if route is not None:
+        tile, order = route.tile, route.order
     else:
         use, tile = use_map(w, where, what=what)
-        checked(tile, form.rank, what)
-        plan = tile.four_rows(address) if form.four_rows else tile.plan(address)
+        check_rank(tile, form.rank, what)
+        order = tile.four_rows(address) if form.four_rows else tile.order(address)
     coordinates = tuple([c - 0x1_0000_0000 if c & 0x8000_0000 else c for c in at_box])
     if coordinates[0]:
-        aligned(tile, coordinates[0], machine.model.capability, what=what, report=launch.report)
+        tile.check_alignment(coordinates[0], machine.model.capability, what=what, report=launch.report)
     if form.four_rows:
         boxes = boxes_of_rows(tile, w, coordinates, write=False, what=what)
         size = 4 * tile.inner
-        copy = partial(gather4, boxes, plan)
+        copy = partial(gather4, boxes, order)
     else:
-        box = tile.box(coordinates, machine.memory, write=False, what=what)
+        box = box_at(tile, coordinates, machine.memory, write=False, what=what)
         boxes = [box]
         size = tile.bytes
-        copy = partial(box.load, plan)
-    if known:
-        assert route is not None
-        found = route.found
+        copy = partial(box.load, order)
+    if route is not None:
+        receivers = route.targets
     else:
-        found = targets(
+        receivers = targets(
             cta,
             address,
             bar,
-            size=plan.footprint,
+            size=order.footprint,
             align=ALIGN,
             cluster=form.cluster,
             multicast=ctas if form.multicast else None,
             group=form.group,
             what=what,
         )
-        routes[key] = Route(use, tile, plan, found)
+        routes[key] = Route(use, tile, order, receivers)
     counters = launch.counters
     counters["tma.load.requests"] += 1
     counters["tma.load.bytes"] += size
     if form.multicast:
-        counters["tma.load.multicast.bytes"] += size * len(found)
+        counters["tma.load.multicast.bytes"] += size * len(receivers)
     if launch.counting:
-        for one in boxes:
-            launch.unit(TouchedSectors).touch(one)
-    arrival = InboundCopy(w, lane, at, found, copy, count=size, what=what)
+        for each in boxes:
+            launch.unit(TouchedSectors).touch(each)
+    units = order.units if order.source is None else None
     if machine.monitor is not None:
-        order = plan.order if plan.source is None else None
-        machine.monitor.copy_in(w, at, found, plan.footprint, order, boxes[0])
-        machine.monitor.global_copied_in(w, at, found[0][2], boxes)
-    submit_inbound(arrival, size=plan.footprint, order=plan.order if plan.source is None else None)
+        machine.monitor.copy_in(w, at, receivers, order.footprint, units, boxes[0])
+        machine.monitor.global_copied_in(w, at, receivers[0].barrier, boxes)
+    inbound = InboundCopy(w, lane, at, receivers, copy, count=size, what=what)
+    submit_inbound(inbound, size=order.footprint, units=units)

@@ -30,7 +30,7 @@ from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.sync.fences import TensormapWrites, fence
-from pytest_nvfp4.sim.tma.checks import SPACES
+from pytest_nvfp4.sim.tma.issue import SPACES
 from pytest_nvfp4.sim.tma.tensormap import ALIGN, BYTES
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
-"""The arithmetic of bulk reductions: what becomes of an element of the destination.
+"""Arithmetic of bulk reductions.
 
-Rules (PTX ISA, "cp.reduce.async.bulk"): the table of operations and types below; ``add`` of floats rounds to nearest
-even; ``add.f32`` keeps subnormals (measured on an H200, though the ISA says that they are flushed to zeros of
+Rules (PTX ISA, "cp.reduce.async.bulk"): the tables of operations and types below; ``add`` of floats rounds to nearest
+even; ``add.f32`` keeps subnormals (measured on an H200, although the ISA specifies that they are flushed to zeros of
 their sign); ``inc`` and ``dec`` wrap at the source's value. ``min`` and ``max`` of f16 and bf16 order -0 below +0; a
-NaN there, whose result the ISA does not state for this instruction, is unsupported.
+NaN there, whose result the ISA does not specify for this instruction, is unsupported.
 """
 
 from __future__ import annotations
@@ -15,33 +15,24 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Unsupported
 
-__all__ = ["GLOBAL_TYPES", "OPERATIONS", "SHARED_TYPES", "WIDTHS", "reduce"]
+__all__ = ["GLOBAL_TYPES", "OPERATIONS", "SHARED_TYPES", "WIDTHS", "reduce", "reduce_bytes"]
 
 OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
-_BITS = frozenset({"b32", "b64", "u32", "s32", "u64", "s64"})
 GLOBAL_TYPES = {
     "add": frozenset({"u32", "s32", "u64", "f32", "f64", "f16", "bf16"}),
-    "min": frozenset({"u32", "s32", "u64", "s64", "f16", "bf16"}),
-    "max": frozenset({"u32", "s32", "u64", "s64", "f16", "bf16"}),
-    "inc": frozenset({"u32"}),
-    "dec": frozenset({"u32"}),
-    "and": _BITS,
-    "or": _BITS,
-    "xor": _BITS,
+    **dict.fromkeys(("min", "max"), frozenset({"u32", "s32", "u64", "s64", "f16", "bf16"})),
+    **dict.fromkeys(("inc", "dec"), frozenset({"u32"})),
+    **dict.fromkeys(("and", "or", "xor"), frozenset({"b32", "b64", "u32", "s32", "u64", "s64"})),
 }
 """Types by operation where the destination is global memory. For the bitwise operations the ISA's table has only .b32
 and .b64; its examples have .s32, and a tensor map has no bit types."""
 SHARED_TYPES = {
     "add": frozenset({"u32", "s32", "u64"}),
-    "min": frozenset({"u32", "s32"}),
-    "max": frozenset({"u32", "s32"}),
-    "inc": frozenset({"u32"}),
-    "dec": frozenset({"u32"}),
-    "and": frozenset({"b32"}),
-    "or": frozenset({"b32"}),
-    "xor": frozenset({"b32"}),
+    **dict.fromkeys(("min", "max"), frozenset({"u32", "s32"})),
+    **dict.fromkeys(("inc", "dec"), frozenset({"u32"})),
+    **dict.fromkeys(("and", "or", "xor"), frozenset({"b32"})),
 }
-"""The same where the destination is another CTA's shared memory."""
+"""Types by operation where the destination is another CTA's shared memory."""
 WIDTHS = {
     "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4, "f32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8,
 }  # fmt: skip
@@ -51,8 +42,15 @@ Array = NDArray[Any]
 _UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
+def reduce_bytes(operation: str, kind: str, old: NDArray[np.uint8], new: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the bytes of the destination after the reduction of contiguous arrays. Raises as ``reduce`` does."""
+    unsigned = _UNSIGNED[WIDTHS[kind]]
+    values = reduce(operation, kind, old.view(unsigned), new.view(unsigned)).astype(unsigned)
+    return np.ascontiguousarray(values).view(np.uint8)
+
+
 def reduce(operation: str, kind: str, old: Array, new: Array) -> Array:
-    """The elements of the destination after the reduction.
+    """Return the elements of the destination after the reduction.
 
     Args:
         old, new: Destination and source as unsigned integers of the type's width.
@@ -91,8 +89,8 @@ def _add(kind: str, old: Array, new: Array) -> Array:
             total: Array = (old.view(np.float32) + new.view(np.float32)).view(np.uint32)
             return _canonical(total, 0x7F80_0000, 0x7FFF_FFFF)
         if kind == "f16":
-            # fp32 holds the sum of two halves to more than twice their precision and two bits, so that rounding it
-            # again is rounding it once.
+            # Rounding twice equals rounding once where the wider format has at least 2 p + 2 bits: fp32 has 24, and
+            # 2 * 11 + 2 = 24.
             wide = old.view(np.float16).astype(np.float32) + new.view(np.float16).astype(np.float32)
             return _canonical(wide.astype(np.float16).view(np.uint16), 0x7C00, 0x7FFF)
         total = (_float(old) + _float(new)).view(np.uint32)
@@ -111,7 +109,7 @@ def _canonical(bits: Array, infinity: int, nan: int) -> Array:
 
 
 def _ordered(kind: str, bits: Array) -> Array:
-    """Integers that compare as the values do."""
+    """Return integers that compare as the values do."""
     if kind[0] == "u":
         return bits
     if kind[0] == "s":

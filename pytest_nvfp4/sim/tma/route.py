@@ -1,17 +1,17 @@
-"""What a tensor load was found to need when it was last issued, for the next time round the loop.
+"""Cache of checked tensor loads.
 
-A load in a loop comes again with the same tensor map, destination and barrier, and other coordinates. Its checks that
-do not look at the coordinates pass again as long as nothing that they looked at has changed, which is compared: the
-map's bytes, the barriers' validity, the mbarriers of the destination's shared memory, copies that are under way there,
-whether the CTAs that it goes to still live.
+A load in a loop is issued again with the same tensor map, destination and barrier, and other coordinates. The checks
+that do not depend on the coordinates pass again unless one of their inputs changed, which is compared: the map's bytes,
+the barriers' validity, the mbarriers in the destination's shared memory, copies in flight there, and whether the
+target CTAs have exited.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_nvfp4.sim.monitor import CopyTarget
 from pytest_nvfp4.sim.tma.box_order import BoxOrder
-from pytest_nvfp4.sim.tma.issue import Target
 from pytest_nvfp4.sim.tma.tensormap import MapUse
 from pytest_nvfp4.sim.tma.tile import TmaTile
 
@@ -28,25 +28,26 @@ class Route:
     """A load whose operands were checked.
 
     Args:
-        use: The tensor map's place and bytes.
-        tile, plan: Its box, and the box's order in shared memory at this destination.
-        found: Where the data go.
+        use: The tensor map's address and bytes.
+        tile: Its box.
+        order: The order of the box in shared memory at this destination.
+        targets: Where the data go.
     """
 
-    __slots__ = ("_opaque", "found", "plan", "tile", "use")
+    __slots__ = ("_opaque", "order", "targets", "tile", "use")
 
-    def __init__(self, use: MapUse, tile: TmaTile, plan: BoxOrder, found: list[Target]) -> None:
+    def __init__(self, use: MapUse, tile: TmaTile, order: BoxOrder, targets: list[CopyTarget]) -> None:
         self.use = use
         self.tile = tile
-        self.plan = plan
-        self.found = found
-        self._opaque = [cta.shared.opaque.made for cta, _, _ in found]
+        self.order = order
+        self.targets = targets
+        self._opaque = [cta.shared.opaque.made for cta, _, _ in targets]
 
-    def holds(self, issuer: Cta, *, what: str) -> bool:
-        """Whether the checks would pass again. The use of a map that was modified is checked here each time."""
+    def valid(self, issuer: Cta, *, what: str) -> bool:
+        """Return whether the checks would pass again; reports a modified map that was not made visible."""
         if not self.use.unchanged(what=what):
             return False
-        for (cta, _, barrier), made in zip(self.found, self._opaque, strict=True):
+        for (cta, _, barrier), made in zip(self.targets, self._opaque, strict=True):
             shared = cta.shared
             if not barrier.valid or shared.in_flight or shared.opaque.made != made:
                 return False
@@ -56,7 +57,7 @@ class Route:
 
 
 class Routes(dict[Key, Route]):
-    """``cta.unit(Routes)``: the loads of a CTA."""
+    """Checked loads of a CTA: ``cta.unit(Routes)``."""
 
     def __init__(self, cta: Cta) -> None:
         super().__init__()

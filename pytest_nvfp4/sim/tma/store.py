@@ -1,18 +1,17 @@
 """Tensor copies out of shared memory: ``cp.async.bulk.tensor.*.global`` and the reductions ``cp.reduce``.
 
-Rules (PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"; the box is ``tile``'s, its order in shared
-memory ``plan``'s):
+Rules (PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"; see ``box`` and ``box_order`` for the box and its
+order in shared memory):
 
 - Modes ``tile`` (the default) and ``tile::scatter4``; ``im2col`` modes are unsupported. The source is the executing
   CTA's own shared memory at a multiple of 128 bytes.
-- Elements outside the tensor are not written; their bytes of shared memory need not have been.
-- Completion is by bulk groups of the executing thread (``groups``).
-- A reduction's element type is the map's; the operations are ``reduction``'s.
-- ``tf32`` and ``f32.ftz`` maps are unsupported here: what a store through them does to the bits is documented
-  nowhere.
+- Elements outside the tensor are not written, and their bytes of shared memory may be uninitialised.
+- Completion is by bulk async-groups of the executing thread (``groups``).
+- A reduction's element type is the map's; ``reduction`` lists the operations.
 
 Lanes of a warp that issue the same store make one, which belongs to the lowest lane: CuTe DSL emits its stores for the
-whole warp, and the machine code has one ``UTMASTG`` a warp. The same of a reduction is a fault (the DSL elects a lane).
+whole warp, and the machine code has one ``UTMASTG`` for each warp. For a reduction this is a fault (the DSL elects a
+lane).
 
 Counters: ``tma.store.requests``, ``tma.store.bytes`` (bytes written, inside the tensor), ``tma.reduce.requests``,
 ``tma.reduce.bytes``.
@@ -27,21 +26,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.driver.tensormap import ElementType
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.coverage import note_reduce, note_rows
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-from pytest_nvfp4.sim.tma.box import TmaBox, gathered
+from pytest_nvfp4.sim.tma.box import TmaBox, box_at, gathered
 from pytest_nvfp4.sim.tma.box_order import BoxOrder
-from pytest_nvfp4.sim.tma.checks import ALIGN, SPACES, aligned
 from pytest_nvfp4.sim.tma.groups import BulkGroups, OutboundCopy, submit_outbound
-from pytest_nvfp4.sim.tma.issue import by_lane, signed
-from pytest_nvfp4.sim.tma.load import boxes_of_rows, checked, tensor_coordinates, tensor_mode
-from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, WIDTHS, reduce
+from pytest_nvfp4.sim.tma.issue import SPACES, by_lane, signed
+from pytest_nvfp4.sim.tma.load import boxes_of_rows, check_rank, tensor_coordinates, tensor_mode
+from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, reduce_bytes
 from pytest_nvfp4.sim.tma.tensormap import find_tile
-from pytest_nvfp4.sim.tma.tile import TmaTile
+from pytest_nvfp4.sim.tma.tile import ALIGN, TmaTile
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.lanes import Bits
@@ -51,22 +48,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorStoreForm", "lower_reduce", "lower_store", "store_tensor"]
 
-_KINDS = {
-    ElementType.U32: "u32",
-    ElementType.S32: "s32",
-    ElementType.U64: "u64",
-    ElementType.S64: "s64",
-    ElementType.F16: "f16",
-    ElementType.F32: "f32",
-    ElementType.F64: "f64",
-    ElementType.BF16: "bf16",
-}
-_UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
-
 
 @dataclass(frozen=True, slots=True)
 class TensorStoreForm:
-    """The modifiers of one store or reduction (``operation`` is empty for a store)."""
+    """Modifiers of one tensor store or reduction; ``operation`` is empty for a store."""
 
     opcode: str
     rank: int
@@ -106,15 +91,11 @@ def store_tensor(
     """Run a tensor store or reduction in the lanes of a mask. Raises Fault."""
     seen: set[tuple[int, ...]] = set()
     for lane, values in by_lane(
-        mask, (tensor_map, source, *coordinates), what=form.opcode, fatal=bool(form.operation), report=_quiet
+        mask, (tensor_map, source, *coordinates), what=form.opcode, fatal=bool(form.operation), report=None
     ):
         if values not in seen:
             seen.add(values)
             _issue(w, lane, at, form, values[0], values[1], values[2:])
-
-
-def _quiet(*_: object, **__: object) -> None:
-    """Lanes that store the same box make one store."""
 
 
 def _issue(
@@ -124,45 +105,45 @@ def _issue(
     cta = w.cta
     launch = cta.launch
     machine = launch.machine
-    tile = checked(find_tile(w, where, what=what), form.rank, what)
+    tile = check_rank(find_tile(w, where, what=what), form.rank, what)
     if tile.row != tile.inner:
         raise Unsupported(f"{what}: a store of padded elements ({tile.map.describe()})")
     coordinates = tuple([signed(c) for c in coordinates])
-    aligned(tile, coordinates[0], machine.model.capability, what=what, report=launch.report)
+    tile.check_alignment(coordinates[0], machine.model.capability, what=what, report=launch.report)
     if form.four_rows:
         boxes = boxes_of_rows(tile, w, coordinates, write=True, what=what)
-        plan = tile.four_rows(address)
+        order = tile.four_rows(address)
     else:
-        boxes = [tile.box(coordinates, machine.memory, write=True, what=what)]
-        plan = tile.plan(address)
+        boxes = [box_at(tile, coordinates, machine.memory, write=True, what=what)]
+        order = tile.order(address)
     shared = cta.shared
-    index = shared.index(address, plan.footprint, what=what, align=ALIGN)
+    index = shared.index(address, order.footprint, what=what, align=ALIGN)
     if shared.opaque:
-        shared.refuse_opaque(index, index + plan.footprint, what=what)
-    if not shared.written[index : index + plan.footprint].all():
-        _check_written(shared, index, plan, boxes, what)
+        shared.refuse_opaque(index, index + order.footprint, what=what)
+    if not shared.written[index : index + order.footprint].all():
+        _check_written(shared, index, order, boxes, what)
     name = "reduce" if form.operation else "store"
     counters = launch.counters
     counters[f"tma.{name}.requests"] += 1
     counters[f"tma.{name}.bytes"] += sum(box.inside_bytes for box in boxes)
     if form.operation:
-        kind = _kind(tile, form)
-        write = partial(_reduce, boxes[0], form.operation, kind, cta)
+        write = partial(_reduce, boxes[0], form.operation, _element_type(tile, form), cta)
     else:
         write = partial(_write, boxes, cta, at)
-    read = partial(_read, shared, index, plan)
+    read = partial(_read, shared, index, order)
     if machine.monitor is not None:
-        machine.monitor.copy_out(w, at, lane, index, plan.footprint)
+        machine.monitor.copy_out(w, at, lane, index, order.footprint)
         machine.monitor.global_copied_out(w, at, lane, boxes, bool(form.operation))
         machine.monitor.map_used(w, at, lane, where)
     submit_outbound(OutboundCopy(cta.unit(BulkGroups).thread(w, lane), at, read, write, what=what))
 
 
-def _check_written(shared: SharedMemory, index: int, plan: BoxOrder, boxes: list[TmaBox], what: str) -> None:
+def _check_written(shared: SharedMemory, index: int, order: BoxOrder, boxes: list[TmaBox], what: str) -> None:
     """Raise Fault if a byte that goes to global memory was never written."""
-    written = shared.written[index : index + plan.footprint].view(np.uint8)
-    ordered = gathered(written, plan)
-    places = gathered_index(plan)
+    written = shared.written[index : index + order.footprint].view(np.uint8)
+    ordered = gathered(written, order)
+    # By byte of the boxes in row-major order, its offset from the shared address.
+    places = (order.units[:, None] * 16 + np.arange(16)).ravel()
     size = ordered.size // len(boxes)
     for number, box in enumerate(boxes):
         if box.region is None:
@@ -174,13 +155,8 @@ def _check_written(shared: SharedMemory, index: int, plan: BoxOrder, boxes: list
             raise shared.uninitialised(index + first, what=what)
 
 
-def gathered_index(plan: BoxOrder) -> NDArray[np.intp]:
-    """By byte of a box in its own order, its offset from the shared address."""
-    return (plan.order[:, None] * 16 + np.arange(16)).ravel()
-
-
-def _read(shared: SharedMemory, index: int, plan: BoxOrder) -> NDArray[np.uint8]:
-    return gathered(shared.data[index : index + plan.footprint], plan)
+def _read(shared: SharedMemory, index: int, order: BoxOrder) -> NDArray[np.uint8]:
+    return gathered(shared.data[index : index + order.footprint], order)
 
 
 def _write(boxes: list[TmaBox], cta: Cta, at: int, data: NDArray[np.uint8]) -> None:
@@ -200,8 +176,9 @@ def _write(boxes: list[TmaBox], cta: Cta, at: int, data: NDArray[np.uint8]) -> N
             box.view(region.initialised)[...] = True
 
 
-def _kind(tile: TmaTile, form: TensorStoreForm) -> str:
-    kind = _KINDS.get(tile.map.element_type, tile.map.element_type.name.lower())
+def _element_type(tile: TmaTile, form: TensorStoreForm) -> str:
+    """Return the PTX name of a reduction's element type. Raises Fault or Unsupported."""
+    kind = tile.map.element_type.name.lower()
     if kind not in GLOBAL_TYPES[form.operation]:
         raise Fault(
             "tensor map",
@@ -217,11 +194,8 @@ def _reduce(box: TmaBox, operation: str, kind: str, cta: Cta, data: NDArray[np.u
     region = box.region
     if region is None:
         return
-    unsigned = _UNSIGNED[WIDTHS[kind]]
     view = box.view()
-    new = np.ascontiguousarray(box.inside(data)).view(unsigned)
-    old = np.ascontiguousarray(view).view(unsigned)
-    view[...] = np.ascontiguousarray(reduce(operation, kind, old, new).astype(unsigned)).view(np.uint8)
+    view[...] = reduce_bytes(operation, kind, np.ascontiguousarray(view), np.ascontiguousarray(box.inside(data)))
     if region.owner is not None:
         offsets, wide = box.rows()
         for offset in offsets.tolist():

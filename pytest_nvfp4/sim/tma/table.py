@@ -9,8 +9,8 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.tma.bulk import lower_bulk, lower_bulk_reduce, lower_prefetch_bulk, lower_prefetch_tensor
-from pytest_nvfp4.sim.tma.checks import SPACES
 from pytest_nvfp4.sim.tma.groups import commit_group, wait_group
+from pytest_nvfp4.sim.tma.issue import SPACES
 from pytest_nvfp4.sim.tma.load import lower_load
 from pytest_nvfp4.sim.tma.map_changes import lower_copy, lower_replace
 from pytest_nvfp4.sim.tma.store import lower_reduce, lower_store

@@ -1,20 +1,20 @@
-"""Tensor maps in memory: finding and decoding one, and whether the copy engine sees it as it is.
+"""Use of tensor maps in memory: lookup, decoding, and visibility to the copy engine.
 
-How kernels change maps is in ``map_changes``. Rules (PTX ISA, "Tensor-map", "membar/fence"):
+``map_changes`` describes how kernels change maps. Rules (PTX ISA, "Tensor-map", "membar/fence"):
 
 - A map is 128 bytes in the kernel's parameters, in constant or in global memory, aligned to 64 (CUDA driver API;
   ``.b1024`` objects that are replaced are aligned to 128). Its bit fields were measured through the driver on an
   H200; see ``driver.tensormap``.
-- The copy engine reads maps through a proxy of its own. A map that the kernel changed must be released
-  (``tensormap.cp_fenceproxy`` does, or ``fence.proxy.tensormap::generic.release``) and acquired by the CTA that uses
-  it (``fence.proxy.tensormap::generic.acquire [map], 128``); else the engine may see the old map: a finding
-  (``sync.fences.TensormapFences`` keeps the books).
+- The copy engine reads maps through the tensormap proxy. A map that the kernel changed must be released
+  (by ``tensormap.cp_fenceproxy`` or ``fence.proxy.tensormap::generic.release``) and acquired by the CTA that uses it
+  (``fence.proxy.tensormap::generic.acquire [map], 128``); otherwise the engine may read the old map: a finding
+  (``sync.fences.TensormapFences`` records releases and acquires).
 - ``prefetch.tensormap`` is a hint; a map that is illegal when it is prefetched is a finding.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, lanes, value_in
@@ -32,44 +32,53 @@ __all__ = ["ALIGN", "BYTES", "MapUse", "find_tile", "lower_prefetch", "use_map"]
 
 BYTES = 128
 ALIGN = 64
-"""Bytes that a map's address is a multiple of, and that hold its fields."""
+"""Alignment of a map in bytes, and the number of its bytes that hold fields."""
+
+
+class _MapState(NamedTuple):
+    """State of a map when its visibility was last checked; ``released`` is the scope, -1 for an unmodified map."""
+
+    data: bytes
+    acquired: Acquired | None
+    write: Write | None
+    released: int
 
 
 class UsedMaps:
-    """The maps that a CTA has used, by address: bytes, acquire, modification and its scope when last checked."""
+    """Maps that a CTA has used, and their states when last checked: ``cta.unit(UsedMaps)``."""
 
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
-        self.checked: dict[int, tuple[bytes, Acquired | None, Write | None, int]] = {}
-        self.fences = cta.unit(TensormapFences)
-        self.writes = cta.launch.unit(TensormapWrites).writes
+        self._checked: dict[int, _MapState] = {}
+        self._fences = cta.unit(TensormapFences)
+        self._writes = cta.launch.unit(TensormapWrites).writes
 
     def check(self, address: int, data: bytes, *, what: str) -> None:
-        """Report a map that was modified and not made visible to the copy engine; cheap while nothing changes."""
-        write = self.writes.get(address)
-        acquired = self.fences.acquired.get(address)
+        """Report a modified map that was not made visible to the copy engine. Repeats the check on a change only."""
+        write = self._writes.get(address)
+        acquired = self._fences.acquired.get(address)
         if write is None and acquired is None:
             return
-        state = (data, acquired, write, -1 if write is None else write.released)
-        known = self.checked.get(address)
+        released = -1 if write is None else write.released
+        last = self._checked.get(address)
         if (
-            known is None
-            or known[1] is not acquired
-            or known[2] is not write
-            or known[3] != state[3]
-            or known[0] != data
+            last is None
+            or last.acquired is not acquired
+            or last.write is not write
+            or last.released != released
+            or last.data != data
         ):
-            self.fences.check_use(address, what=what)
-            self.checked[address] = state
+            self._fences.check_use(address, what=what)
+            self._checked[address] = _MapState(data, acquired, write, released)
 
 
 class MapUse:
-    """A tensor map that was used: its place, and the bytes that it had.
+    """A tensor map that was used, with the bytes that it had.
 
     Args:
-        raw: The map in place.
-        data: Its bytes.
-        modifiable: The CTA's ``UsedMaps`` if it lies in memory that can be written, else None.
+        raw: View of the map in memory.
+        data: Its bytes at the time.
+        modifiable: The CTA's ``UsedMaps`` if the map lies in writable memory, else None.
     """
 
     __slots__ = ("address", "data", "modifiable", "raw")
@@ -81,7 +90,7 @@ class MapUse:
         self.modifiable = modifiable
 
     def unchanged(self, *, what: str) -> bool:
-        """Whether it has the bytes that it had. Reports a modification that was not made visible."""
+        """Return whether the bytes are unchanged; reports a modification that was not made visible."""
         if self.modifiable is None:
             return True
         data = self.raw.tobytes()
@@ -90,22 +99,23 @@ class MapUse:
 
 
 def find_tile(w: Warp, address: int, *, what: str) -> TmaTile:
-    """The tile of the tensor map at a generic address. Raises what ``use_map`` does."""
+    """Return the tile of the tensor map at a generic address. Raises as ``use_map`` does."""
     return use_map(w, address, what=what)[1]
 
 
 def use_map(w: Warp, address: int, *, what: str) -> tuple[MapUse, TmaTile]:
-    """A use of the tensor map at a generic address, and its tile.
+    """Return the use of the tensor map at a generic address, and its tile.
 
     Raises:
-        Fault: ``tensor map``, there is none or it is no legal one; ``unsupported``.
+        Fault: ``tensor map``: there is none, or it is illegal.
+        Unsupported: the map has a feature that is not modelled.
     """
     memory = w.cta.launch.machine.memory
     if address % ALIGN:
         raise Fault(
             "tensor map",
             f"{what}: the tensor map's address {address:#x} is not a multiple of {ALIGN}",
-            hint="a CUtensorMap in the parameters or in global memory is aligned to 64 bytes",
+            hint=f"align a CUtensorMap in the parameters or in global memory to {ALIGN} bytes",
         )
     try:
         region = memory.region(address, BYTES, write=False, what=what)
@@ -113,15 +123,15 @@ def use_map(w: Warp, address: int, *, what: str) -> tuple[MapUse, TmaTile]:
         raise Fault(
             "tensor map",
             f"{fault.message}: there is no tensor map",
-            hint="a map lies in the kernel's parameters (grid constant), in constant or in global memory",
+            hint="put the map in the kernel's parameters (grid constant), in constant or in global memory",
         ) from None
     offset = address - region.start
     raw = region.raw[offset : offset + ALIGN]
     data = raw.tobytes()
-    descriptors = w.cta.unit(UsedMaps) if region.writable else None
-    if descriptors is not None:
-        descriptors.check(address, data, what=what)
-    return MapUse(address, raw, data, descriptors), tile_of(data, what=what)
+    used_maps = w.cta.unit(UsedMaps) if region.writable else None
+    if used_maps is not None:
+        used_maps.check(address, data, what=what)
+    return MapUse(address, raw, data, used_maps), tile_of(data, what=what)
 
 
 def lower_prefetch(ins: Instruction, e: Emitter) -> None:
@@ -134,10 +144,10 @@ def lower_prefetch(ins: Instruction, e: Emitter) -> None:
 
 
 def prefetch_map(w: Warp, mask: int, what: str, address: Bits) -> None:
-    """A hint: the maps must exist; one that is illegal at this time is reported. Raises Fault."""
-    for one in dict.fromkeys(value_in(address, lane) for lane in lanes(mask)):
+    """Execute a prefetch hint: report maps that do not exist or are illegal."""
+    for map_address in dict.fromkeys(value_in(address, lane) for lane in lanes(mask)):
         try:
-            find_tile(w, one, what=what)
+            find_tile(w, map_address, what=what)
         except Unsupported:
             pass
         except Fault as fault:

@@ -1,57 +1,68 @@
-"""Which bytes of global memory belong to a tensor map's box at given coordinates.
+"""A checked tensor map, with everything that all copies of its boxes share.
 
-What is copied of them, and how they lie in shared memory, is in ``box`` and ``plan``.
+The decoder of tensor maps leaves to its users which combinations of fields are legal, and where boxes may begin:
 
-Rules, and where they come from:
-
-- A box of ``box[i]`` elements a dimension holds ``ceil(box[i] / elementStride[i])`` of them, every
-  ``elementStride[i]``-th one (CUDA driver API, ``cuTensorMapEncodeTiled``).
-- Negative coordinates are outside the tensor.
-- Addresses are taken modulo 2**64: coordinate times stride may run round, so that a dimension with a made-up extent
-  ends where one of several sequences does. Rests on Triton's ``ragged_tma`` and on kernels that do the same.
-- Coordinates count elements, packed 4-bit ones too; a first coordinate in the middle of a byte is unsupported.
+- A box of ``box[i]`` elements in a dimension contains ``ceil(box[i] / elementStride[i])`` of them, every
+  ``elementStride[i]``-th one (CUDA driver API, ``cuTensorMapEncodeTiled``). In dimension 0 the element stride must be 1
+  without interleave (PTX ISA, "Traversal-Stride").
+- The first coordinate times the element's size must be a multiple of 16 bytes: otherwise an H200 stops with an illegal
+  instruction at every load and store (measured), whatever the element's type (u8, f16, u32 and u64 tried) and the width
+  of the box (16 and 64 bytes); no document states it. It is a fault for compute capability 9.0, including reductions,
+  which are stores that were not tried. No B200 was tried: for other architectures it is reported as ``unaligned-box``,
+  which is not an error, and the box is copied. Prefetches were not tried and are not checked.
+- Addresses and strides are multiples of 16 bytes; the inner extent of a box is one too and fits the swizzle's span; the
+  destination is a multiple of 128 (CUDA driver API; PTX ISA, "cp.async.bulk.tensor").
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pytest_nvfp4.driver.tensormap import Swizzle, TensorMap, TensorMapError, decode
+from pytest_nvfp4.driver.tensormap import ElementType, Interleave, Swizzle, TensorMap, TensorMapError, decode
 from pytest_nvfp4.sim.fault import Fault, Unsupported
-from pytest_nvfp4.sim.memory.globals import GlobalMemory, Region
-from pytest_nvfp4.sim.tma.box import TmaBox
 from pytest_nvfp4.sim.tma.box_order import SWIZZLES, BoxOrder
-from pytest_nvfp4.sim.tma.checks import check
 
-__all__ = ["TmaTile", "tile_of"]
+__all__ = ["ALIGN", "TmaTile", "tile_of"]
 
-_ADDRESSES = (1 << 64) - 1
+ALIGN = 128
+"""Alignment of a box's shared address in bytes."""
 _MAP_BYTES = 64
-"""Bytes of a tensor map that carry meaning."""
+"""Bytes of a tensor map that hold fields."""
+_FIRST_BITS = 128
+"""Alignment of a box's first coordinate in bits (measured on an H200)."""
+_MEASURED_CAPABILITY = (9, 0)
 
 
 class TmaTile:
-    """A checked tensor map, with what every copy of its box needs.
+    """A checked tensor map and the geometry of its boxes.
 
     Attributes:
+        bits: Width of an element in global memory.
         inner: Bytes of a row of the box in global memory.
-        row: The same in shared memory: more if elements are padded.
+        row: Bytes of a row of the box in shared memory: more than ``inner`` if elements are padded.
         pitch: Bytes from one row to the next in shared memory: at least the swizzle's span.
-        counts: Elements a dimension.
-        rows: Rows of the box.
+        counts: Elements of the box in each dimension.
+        rows: Number of rows of the box.
         bytes: Bytes of the box, which a load counts towards its mbarrier.
+        limits: Largest coordinate in each dimension at which a box lies inside the tensor.
         span: Bytes of global memory from the first to the last byte of a box.
+        pitches: Bytes of global memory from one element of the box to the next, for each dimension but the first.
+        row_offsets: Bytes from the box's first row in global memory to each of its rows.
+        convert: Whether loads round to tf32.
+        period: Bytes after which the swizzle repeats.
 
     Raises:
-        Fault: ``tensor map``, the fields contradict each other.
-        Unsupported: an interleaved layout, an atomicity that is not modelled.
+        Fault: ``tensor map``: the fields contradict each other.
+        Unsupported: an interleaved layout, or a swizzle atomicity that is not modelled.
     """
 
     def __init__(self, tensor_map: TensorMap) -> None:
-        check(tensor_map)
+        _check(tensor_map)
         self.map = tensor_map
         self.bits = tensor_map.element_type.bits
         self.inner = tensor_map.box[0] * self.bits // 8
@@ -62,121 +73,98 @@ class TmaTile:
         self.counts = (tensor_map.box[0], *(-(-b // s) for b, s in zip(tensor_map.box[1:], steps[1:], strict=True)))
         self.rows = prod(self.counts[1:])
         self.bytes = self.rows * self.inner
-        self.reach = tuple((count - 1) * step for count, step in zip(self.counts, steps, strict=True))
-        # What the innermost coordinate of a box that lies inside may be at most, and so on outwards.
-        self.limits = tuple(dim - 1 - reach for dim, reach in zip(tensor_map.dims, self.reach, strict=True))
-        self.span = self.inner + sum(r * s for r, s in zip(self.reach[1:], tensor_map.strides, strict=True))
+        reach = tuple((count - 1) * step for count, step in zip(self.counts, steps, strict=True))
+        self.limits = tuple(dim - 1 - far for dim, far in zip(tensor_map.dims, reach, strict=True))
+        self.span = self.inner + sum(far * stride for far, stride in zip(reach[1:], tensor_map.strides, strict=True))
         self.pitches = tuple(s * t for s, t in zip(tensor_map.strides, steps[1:], strict=True))
         self.row_offsets = np.zeros(1, np.intp)
-        """Bytes from the box's first row to each of its rows."""
         for count, pitch in zip(self.counts[1:], self.pitches, strict=True):
             along = np.arange(count, dtype=np.intp) * pitch
             self.row_offsets = (along[:, None] + self.row_offsets[None, :]).ravel()
         self.convert = bool(tensor_map.tf32)
-        self.period = SWIZZLES[tensor_map.swizzle, tensor_map.swizzle_atomicity][2]
-        self._plans: dict[int, BoxOrder] = {}
-        self._row_plans: dict[int, BoxOrder] = {}
+        self.period = SWIZZLES[tensor_map.swizzle, tensor_map.swizzle_atomicity].period
+        self._orders: dict[int, BoxOrder] = {}
+        self._row_orders: dict[int, BoxOrder] = {}
 
-    def plan(self, address: int) -> BoxOrder:
-        """The order of the box's units at a shared address."""
+    def order(self, address: int) -> BoxOrder:
+        """Return the order of the box's units at a shared address."""
         phase = address % self.period
-        found = self._plans.get(phase)
-        if found is None:
-            found = self._plans[phase] = BoxOrder(self, phase, self.row_offsets)
-        return found
+        order = self._orders.get(phase)
+        if order is None:
+            order = self._orders[phase] = self._order(phase, self.row_offsets)
+        return order
 
     def four_rows(self, address: int) -> BoxOrder:
-        """The same for the four rows of ``tile::gather4`` and ``tile::scatter4``."""
+        """Return the order of the four rows of ``tile::gather4`` and ``tile::scatter4``. Raises Unsupported."""
         if self.row != self.inner:
             raise Unsupported(f"four rows of elements of type {self.map.element_type.name}")
         phase = address % self.period
-        found = self._row_plans.get(phase)
-        if found is None:
-            found = self._row_plans[phase] = BoxOrder(self, phase, np.zeros(4, np.intp))
-        return found
+        order = self._row_orders.get(phase)
+        if order is None:
+            order = self._row_orders[phase] = self._order(phase, np.zeros(4, np.intp))
+        return order
 
-    def box(self, coordinates: tuple[int, ...], memory: GlobalMemory, *, write: bool, what: str) -> TmaBox:
-        """The box at signed coordinates, all of its elements inside the tensor checked to lie in one region.
+    def _order(self, phase: int, offsets: NDArray[np.intp]) -> BoxOrder:
+        return BoxOrder(self.map, phase, offsets, inner=self.inner, row=self.row, pitch=self.pitch)
+
+    def check_alignment(
+        self, first: int, capability: tuple[int, int], *, what: str, report: Callable[..., None]
+    ) -> None:  # fmt: skip
+        """Check that the first coordinate of a load or store is a multiple of 16 bytes.
+
+        Args:
+            first: The coordinate, in elements.
+            capability: The device's. The rule was measured on an H200; elsewhere ``unaligned-box`` is reported.
 
         Raises:
-            Fault: ``tensor map``, the map describes memory that no tensor has; ``read-only``.
-            Unsupported: a first coordinate inside a byte.
+            Fault: ``tensor map``, on compute capability 9.0.
         """
-        address = self.map.address
-        first = coordinates[0]
-        if first * self.bits % 8:
-            raise Unsupported(f"{what}: first coordinate {first} of 4-bit elements, in the middle of a byte")
-        if self.row != self.inner and first % 128:
+        if not first * self.bits & _FIRST_BITS - 1:
+            return
+        step = _FIRST_BITS // self.bits
+        below = first // step * step
+        message = (
+            f"{what}: first coordinate {first} of elements of type {self.map.element_type.name} is "
+            f"{first * self.bits // 8} bytes from the tensor's start, which is not a multiple of 16; "
+        )
+        hint = (
+            f"make the first coordinate a multiple of {step} ({below} or {below + step}): load more and use a part of "
+            "it, or begin the tensor map at another multiple of 16 bytes"
+        )
+        if capability == _MEASURED_CAPABILITY:
             raise Fault(
                 "tensor map",
-                f"{what}: first coordinate {first}, which must be a multiple of 128 with {self.map.element_type.name}",
+                f"{message}the device stops with an illegal instruction (measured on an H200; {self.map.describe()})",
+                hint=hint,
             )
-        if write and min(coordinates) < 0:
-            raise Fault(
-                "tensor map",
-                f"{what}: coordinates {coordinates}; out of shared memory they must not be negative (PTX ISA, "
-                "'Restriction on Tensor Copy instructions')",
-            )
-        address += first * self.bits // 8
-        limits = self.limits
-        inside = 0 <= first <= limits[0]
-        if inside:
-            strides = self.map.strides
-            for dimension in range(1, len(limits)):
-                coordinate = coordinates[dimension]
-                if coordinate < 0 or coordinate > limits[dimension]:
-                    inside = False
-                    break
-                address += coordinate * strides[dimension - 1]
-        if inside:
-            address &= _ADDRESSES
-            region = _region(memory, address, self.span, self, write=write, what=what)
-            box = TmaBox(self, region, address - region.start, None)
-            if region.initialised is not None and not write:
-                box.check_initialised(what)
-            return box
-        return self._cut(coordinates, memory, write=write, what=what)
-
-    def _cut(self, coordinates: tuple[int, ...], memory: GlobalMemory, *, write: bool, what: str) -> TmaBox:
-        """A box that is partly or wholly outside the tensor."""
-        parts: list[slice] = []
-        address = self.map.address
-        span = 0
-        for dimension, coordinate in enumerate(coordinates):
-            step = 1 if dimension == 0 else self.map.element_strides[dimension]
-            low = max(0, -(coordinate // step))
-            high = max(low, min(self.counts[dimension], (self.map.dims[dimension] - 1 - coordinate) // step + 1))
-            if dimension == 0:
-                parts.append(slice(low * self.bits // 8, (high * self.bits + 7) // 8))
-                address += (coordinate + low) * self.bits // 8
-                span += parts[0].stop - parts[0].start
-            else:
-                parts.append(slice(low, high))
-                address += (coordinate + low * step) * self.map.strides[dimension - 1]
-                span += (high - low - 1) * self.pitches[dimension - 1]
-        cut = tuple(parts)
-        if any(part.start >= part.stop for part in cut):
-            return TmaBox(self, None, 0, cut)
-        address &= _ADDRESSES
-        region = _region(memory, address, span, self, write=write, what=what)
-        box = TmaBox(self, region, address - region.start, cut)
-        if region.initialised is not None and not write:
-            box.check_initialised(what)
-        return box
+        report(
+            "unaligned-box",
+            f"{message}an H200 stops there with an illegal instruction (measured); other devices were not tried "
+            f"({self.map.describe()})",
+            hint=hint,
+        )
 
 
-def _region(memory: GlobalMemory, address: int, size: int, tile: TmaTile, *, write: bool, what: str) -> Region:
-    try:
-        region = memory.region(address, size, write=write, what=what)
-    except Fault as fault:
-        if fault.kind != "out-of-bounds":
-            raise
+def _check(tensor_map: TensorMap) -> None:
+    """Check the fields of a decoded map against each other. Raises Fault or Unsupported as ``TmaTile`` does."""
+    if tensor_map.interleave is not Interleave.NONE:
+        raise Unsupported(f"a tensor map with the interleaved layout {tensor_map.interleave.name}")
+    if tensor_map.element_strides[0] != 1:
         raise Fault(
             "tensor map",
-            f"{fault.message}; the tensor map is {tile.map.describe()}",
-            hint="the map's address, sizes or strides do not describe the tensor that was allocated",
-        ) from None
-    return region
+            f"element stride {tensor_map.element_strides[0]} in dimension 0; without interleave it must be 1 "
+            "(PTX ISA, 'Traversal-Stride')",
+        )
+    if (tensor_map.swizzle, tensor_map.swizzle_atomicity) not in SWIZZLES:
+        if tensor_map.swizzle is Swizzle.B128:
+            raise Unsupported(f"a tensor map with the swizzle atomicity {tensor_map.swizzle_atomicity.name}")
+        raise Fault(
+            "tensor map",
+            f"swizzle {tensor_map.swizzle.name} with atomicity {tensor_map.swizzle_atomicity.name}: only the 128-byte "
+            "swizzle has another atomicity than 16 bytes (PTX ISA, 'Swizzling Modes')",
+        )
+    if tensor_map.element_type is ElementType.FP4_PACKED and tensor_map.dims[0] % 2:
+        raise Fault("tensor map", f"{tensor_map.dims[0]} packed 4-bit elements in dimension 0: it must be even")
 
 
 @lru_cache(maxsize=4096)
@@ -184,20 +172,21 @@ def _tile_of(words: bytes) -> TmaTile | Fault:
     try:
         return TmaTile(decode(words))
     except TensorMapError as error:
-        return Fault("tensor map", str(error), hint="look at how the map was made or copied")
+        return Fault("tensor map", str(error), hint="check how the map was encoded or copied")
     except Fault as fault:
         return fault
 
 
 def tile_of(data: bytes, *, what: str) -> TmaTile:
-    """The tile of a tensor map's 64 bytes (or more).
+    """Return the tile of a tensor map's 64 bytes (or more).
 
     Raises:
-        Fault: ``tensor map``, with the decoder's words; ``unsupported``.
+        Fault: ``tensor map``, with the decoder's message.
+        Unsupported: as ``TmaTile`` does.
     """
-    found = _tile_of(data[:_MAP_BYTES])
-    if isinstance(found, TmaTile):
-        return found
-    if isinstance(found, Unsupported):
-        raise Unsupported(f"{what}: {found.message}", hint=found.hint)
-    raise Fault(found.kind, f"{what}: {found.message}", hint=found.hint)
+    tile = _tile_of(data[:_MAP_BYTES])
+    if isinstance(tile, TmaTile):
+        return tile
+    if isinstance(tile, Unsupported):
+        raise Unsupported(f"{what}: {tile.message}", hint=tile.hint)
+    raise Fault(tile.kind, f"{what}: {tile.message}", hint=tile.hint)

@@ -1,4 +1,4 @@
-"""Which 32-byte sectors of global memory the loads of a launch touched, each counted once."""
+"""Unique 32-byte sectors of global memory that the loads of a launch read."""
 
 from __future__ import annotations
 
@@ -17,26 +17,29 @@ if TYPE_CHECKING:
 __all__ = ["SECTOR", "TouchedSectors"]
 
 SECTOR = 32
-"""Bytes of a sector, by address."""
+"""Bytes of a sector; sectors start at multiples of it."""
 
 
 class TouchedSectors:
-    """Bitmap of touched sectors of each region: ``launch.unit(TouchedSectors)``.
+    """Bitmaps of the sectors read, by region: ``launch.unit(TouchedSectors)``.
 
-    Processes that share a launch tell each other their bitmaps (see ``run.parallel``).
+    Processes that share a launch exchange their bitmaps (see ``run.parallel``). At the launch's end they set the
+    counter ``tma.load.unique_bytes``.
+
+    Attributes:
+        maps: Bitmap by the region's start address; item 0 is the sector that holds the region's first byte.
     """
 
     def __init__(self, launch: Grid) -> None:
         self.launch = launch
         self.maps: dict[int, NDArray[np.bool_]] = {}
-        """By the region's start address: by sector, from the one that holds the first byte."""
         self._whole: set[tuple[int, TmaTile]] = set()
-        """Whole boxes that were noted before, by address: tiles are loaded by many CTAs."""
+        """Whole boxes already counted, by address: many CTAs load the same one."""
         self._patterns: dict[tuple[TmaTile, int], NDArray[np.intp]] = {}
-        """The sectors of a whole box, from that of its first byte, by the byte's place in its sector."""
+        """Sectors of a whole box relative to the first, by the first byte's offset in its sector."""
 
     def touch(self, box: TmaBox) -> None:
-        """Note the sectors of a box that lie inside the tensor."""
+        """Count the sectors of a box that lie inside the tensor."""
         region = box.region
         if region is None:
             return
@@ -54,14 +57,14 @@ class TouchedSectors:
         if pattern is None:
             pattern = _sectors(box.tile.row_offsets + phase, box.tile.inner)
             self._patterns[box.tile, phase] = pattern
-        self._note(region, pattern + lead // SECTOR)
+        self._mark(region, pattern + lead // SECTOR)
 
     def touch_rows(self, region: Region, offsets: NDArray[np.intp], size: int) -> None:
-        """Note the sectors of runs of ``size`` bytes at offsets of a region."""
+        """Count the sectors of runs of ``size`` bytes at offsets of a region."""
         if size:
-            self._note(region, _sectors(offsets + region.start % SECTOR, size))
+            self._mark(region, _sectors(offsets + region.start % SECTOR, size))
 
-    def _note(self, region: Region, sectors: NDArray[np.intp]) -> None:
+    def _mark(self, region: Region, sectors: NDArray[np.intp]) -> None:
         bitmap = self.maps.get(region.start)
         if bitmap is None:
             lead = region.start % SECTOR
@@ -69,29 +72,29 @@ class TouchedSectors:
         bitmap[sectors] = True
 
     def part(self) -> dict[int, tuple[int, bytes]]:
-        """What a forked process tells: by region, the number of sectors and the packed bitmap."""
-        return {start: (one.size, np.packbits(one).tobytes()) for start, one in self.maps.items()}
+        """Return this process's bitmaps: by region, the number of sectors and the packed bitmap."""
+        return {start: (bitmap.size, np.packbits(bitmap).tobytes()) for start, bitmap in self.maps.items()}
 
-    def absorb(self, told: dict[int, tuple[int, bytes]]) -> None:
-        """Add what another process told."""
-        for start, (size, packed) in told.items():
-            theirs = np.unpackbits(np.frombuffer(packed, np.uint8), count=size).astype(np.bool_)
-            mine = self.maps.get(start)
-            self.maps[start] = theirs if mine is None else mine | theirs
+    def absorb(self, part: dict[int, tuple[int, bytes]]) -> None:
+        """Merge the bitmaps of another process."""
+        for start, (size, packed) in part.items():
+            bitmap = np.unpackbits(np.frombuffer(packed, np.uint8), count=size).astype(np.bool_)
+            present = self.maps.get(start)
+            self.maps[start] = bitmap if present is None else present | bitmap
 
     def at_exit(self) -> None:
-        """The launch has ended."""
+        """Set the counter when the launch ends."""
         self.launch.counters["tma.load.unique_bytes"] = self.total()
 
     def total(self) -> int:
-        """Bytes of all sectors touched."""
-        return SECTOR * sum(int(one.sum()) for one in self.maps.values())
+        """Return the bytes of all sectors read."""
+        return SECTOR * sum(int(bitmap.sum()) for bitmap in self.maps.values())
 
 
 def _sectors(starts: NDArray[np.intp], size: int) -> NDArray[np.intp]:
-    """The different sectors of runs of ``size`` bytes."""
+    """Return the unique sectors of runs of ``size`` bytes."""
     low = starts // SECTOR
     high = (starts + size - 1) // SECTOR
     wide = int((high - low).max()) + 1
-    found: NDArray[np.intp] = np.unique(np.minimum(low[:, None] + np.arange(wide), high[:, None]))
-    return found
+    sectors: NDArray[np.intp] = np.unique(np.minimum(low[:, None] + np.arange(wide), high[:, None]))
+    return sectors

@@ -9,7 +9,7 @@ from pytest_nvfp4.driver.tensormap import ElementType
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.memory.globals import GlobalMemory, Region
 from pytest_nvfp4.sim.memory.shared import RESERVED, SharedMemory
-from pytest_nvfp4.sim.tma.box import gather4, gathered
+from pytest_nvfp4.sim.tma.box import box_at, gather4, gathered
 from pytest_nvfp4.sim.tma.tile import tile_of
 from tests.sim.tma.maps import BITS, Geometry, loaded, stored
 
@@ -40,9 +40,9 @@ class Device:
 
     def load(self, coordinates, address):
         tile = self.tile
-        plan = tile.plan(address)
-        box = tile.box(coordinates, self.memory, write=False, what="test")
-        box.load(plan, self.shared, address - self.shared.base)
+        order = tile.order(address)
+        box = box_at(tile, coordinates, self.memory, write=False, what="test")
+        box.load(order, self.shared, address - self.shared.base)
 
     def check(self, coordinates, address, rows=None):
         expected = loaded(self.geometry, self.tensor, coordinates, address, rows)
@@ -121,11 +121,11 @@ def test_a_store_writes_what_the_oracle_does_and_nothing_else(data):
     expected[lead:] = stored(geometry, before[lead:], bytes_of, coordinates, address)
 
     tile = device.tile
-    plan = tile.plan(address)
-    box = tile.box(coordinates, device.memory, write=True, what="test")
+    order = tile.order(address)
+    box = box_at(tile, coordinates, device.memory, write=True, what="test")
     index = address - shared.base
     if box.region is not None:
-        box.view()[...] = box.inside(gathered(shared.data[index : index + plan.footprint], plan))
+        box.view()[...] = box.inside(gathered(shared.data[index : index + order.footprint], order))
     assert (device.region.data == expected).all()
 
 
@@ -171,7 +171,7 @@ def test_gather4_is_a_box_of_four_rows(rows, first, swizzle):
     device = Device(geometry)
     tile = device.tile
     address = RESERVED + 384
-    boxes = [tile.box((first, row), device.memory, write=False, what="test") for row in rows]
+    boxes = [box_at(tile, (first, row), device.memory, write=False, what="test") for row in rows]
     gather4(boxes, tile.four_rows(address), device.shared, 384)
     device.check((first, 0), address, rows)
 
@@ -201,7 +201,7 @@ def test_the_first_coordinate_of_padded_elements():
 def test_a_negative_coordinate_of_a_store():
     device = Device(Geometry(ElementType.U8, (128, 8), (128,), (128, 4)))
     with pytest.raises(Fault, match="must not be negative"):
-        device.tile.box((0, -1), device.memory, write=True, what="store")
+        box_at(device.tile, (0, -1), device.memory, write=True, what="store")
 
 
 def test_tf32_rounds_to_the_nearest_even_and_keeps_infinities():
@@ -257,12 +257,12 @@ def test_a_map_that_describes_too_much_is_a_fault_that_names_the_tensor():
     device = Device(geometry)
     wrong = Geometry(ElementType.U8, (128, 16), (128,), (128, 4))
     tile = tile_of(wrong.encode(device.address), what="load")
-    tile.box((0, 4), device.memory, write=False, what="load")
+    box_at(tile, (0, 4), device.memory, write=False, what="load")
     with pytest.raises(Fault, match="nearest tensor: X at byte") as caught:
-        tile.box((0, 8), device.memory, write=False, what="load")
+        box_at(tile, (0, 8), device.memory, write=False, what="load")
     assert caught.value.kind == "tensor map"
     # Outside the tensor as the map has it: zeros, no fault.
-    assert tile.box((0, 16), device.memory, write=False, what="load").region is None
+    assert box_at(tile, (0, 16), device.memory, write=False, what="load").region is None
 
 
 def test_only_the_bytes_of_the_box_must_have_been_written():
@@ -283,7 +283,7 @@ def test_a_read_only_tensor_is_not_stored_to():
     device = Device(Geometry(ElementType.U8, (128,), (), (128,)))
     device.region.writable = False
     with pytest.raises(Fault) as caught:
-        device.tile.box((0,), device.memory, write=True, what="store")
+        box_at(device.tile, (0,), device.memory, write=True, what="store")
     assert caught.value.kind == "read-only"
 
 
@@ -331,7 +331,7 @@ def test_addresses_run_round_so_that_a_box_ends_with_one_of_several_sequences(ro
     ragged = Geometry(ElementType.U8, (row, extent, MANY, MANY), (row, tall - row, row), (row, 16, 1, 1), (), 3)
     tile = tile_of(ragged.encode(tensor.address), what="test")
     # row r of the box: r + (extent - rows) * row + extent * (tall - row) + (first + rows) * row, modulo 2**64
-    box = tile.box((0, extent - rows, extent, first + rows), tensor.memory, write=write, what="test")
+    box = box_at(tile, (0, extent - rows, extent, first + rows), tensor.memory, write=write, what="test")
     address = tensor.shared.base + 1024
     if write:
         kept = tensor.tensor.copy()
@@ -341,7 +341,7 @@ def test_addresses_run_round_so_that_a_box_ends_with_one_of_several_sequences(ro
         assert changed.min() == first
         assert changed.max() == first + rows - 1
         return
-    box.load(tile.plan(address), tensor.shared, address - tensor.shared.base)
+    box.load(tile.order(address), tensor.shared, address - tensor.shared.base)
     expected = loaded(tensor.geometry, tensor.tensor, (0, first), address)
     got = {place: int(tensor.shared.data[place - tensor.shared.base]) for place in expected}
     oracle = {place: value for place, value in expected.items() if (place - address) // row < rows}
@@ -354,4 +354,4 @@ def test_a_row_too_far_round_is_outside_of_every_tensor():
     ragged = Geometry(ElementType.U8, (128, 1 << 30, MANY), (128, (1 << 33) - 128), (128, 16, 1), (), 3)
     tile = tile_of(ragged.encode(tensor.address), what="test")
     with pytest.raises(Fault, match="outside every tensor"):
-        tile.box((0, (1 << 30) - 5, 1 << 30), tensor.memory, write=False, what="test")
+        box_at(tile, (0, (1 << 30) - 5, 1 << 30), tensor.memory, write=False, what="test")
