@@ -13,7 +13,7 @@ from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.subject import resolve
 from pytest_nvfp4.cli.tmem.options import numbers
 from pytest_nvfp4.cli.tracing import Traced, trace
-from pytest_nvfp4.insights.copies import global_widths
+from pytest_nvfp4.insights.accesses import accesses_in
 from pytest_nvfp4.report.document import Cell, Column, Document, Paragraph, Table
 from pytest_nvfp4.search.epilogue_own import Own, own
 from pytest_nvfp4.search.epilogue_store import EpilogueError, EpilogueTile, Way, rank, ways
@@ -127,7 +127,7 @@ def epilogue_command(
         traced = trace(resolve(kernel, how))
         traced.report_findings()
         compiled = traced.trace.ok
-        mine, why = own(traced.listing.records, stores=global_widths(traced.trace, op="st"))
+        mine, why = own(traced.listing.records, accesses_in(traced.trace), traced.trace.values)
         columns = _columns_of(traced)
         if columns is None:
             raise InputError(f"{kernel}: no accumulator in TMEM is among its values; name the tile with --tile M,N")

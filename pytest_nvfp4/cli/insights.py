@@ -14,6 +14,7 @@ from pytest_nvfp4.cli.options import KernelOptions, json_option, kernel_options
 from pytest_nvfp4.cli.subject import matching, resolve
 from pytest_nvfp4.cli.tracing import Traced, trace
 from pytest_nvfp4.insights import copies, structure, warp_requests
+from pytest_nvfp4.insights.accesses import accesses_in, accesses_of
 from pytest_nvfp4.insights.model import METHODS, Insight, LayoutInsights, Level, Place, worst_first
 from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.layout.roles import roles_of
@@ -25,15 +26,18 @@ def findings_of(traced: Traced) -> list[LayoutInsights]:
     records = traced.listing.records
     readable = [record for record in records if record.unreadable is None]
     extra: dict[str, list[Insight]] = {}
-    widths = {width for op in ("ld", "st") for width in copies.global_widths(traced.trace, op=op)}
-    widest = max(widths, default=warp_requests.PLAIN_BYTES)
+    accesses = accesses_in(traced.trace)
+    own = {record.name: accesses_of(record.name, accesses, traced.trace.values) for record in readable}
+    for record in readable:
+        extra[record.name] = [*structure.of_accesses(record.info, own[record.name])]
     for scope in dict.fromkeys(copies.scope_of(record.name) for record in readable):
         mine = [record for record in readable if copies.scope_of(record.name) == scope]
         walks = copies.walks(mine)
         fitting = Counter(walk.part.name for walk in walks)
         for walk in walks:
             alone = fitting[walk.part.name] == 1
-            extra.setdefault(walk.part.name, []).extend(warp_requests.insights(walk, alone=alone, most_bytes=widest))
+            part = walk.part.name
+            extra[part] += warp_requests.insights(walk, alone=alone, accesses=own[part])
     folded: dict[tuple[str, tuple[Insight, ...]], list[Record]] = {}
     for record in records:
         folded.setdefault((record.raw, _insights(record, extra.get(record.name, []))), []).append(record)

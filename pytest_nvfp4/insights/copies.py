@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,12 +23,9 @@ from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.layout.notation import ComposedLayout, Layout, Tile
 from pytest_nvfp4.layout.offsets import domain_size
 from pytest_nvfp4.layout.tree import Dynamic, Leaf, Tree, is_static, leaves, map_leaves
-from pytest_nvfp4.toolchain.trace import Trace
 
 LANES = 32
 _MOST_VALUES = 16384
-_ACCESS = re.compile(r"\b(?P<op>ld|st)\.(?P<rest>[\w:.]*\bglobal\b[\w:.]*)")
-_WORD = re.compile(r"[bsuf](\d+)")
 
 
 @dataclass(frozen=True)
@@ -68,26 +64,6 @@ class Walk:
     part: Record
     info: TypeInfo
     substituted: str
-
-
-def global_widths(trace: Trace, *, op: str) -> frozenset[int]:
-    """Bytes of a lane of the ``ld`` or ``st`` of global memory in a trace's PTX; empty where there is none to read."""
-    found: set[int] = set()
-    library = {code.symbol for code in trace.code if code.library}
-    for path in trace.artifact_paths("ptx"):
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError:
-            continue
-        if any(symbol in text for symbol in library):
-            continue
-        for access in _ACCESS.finditer(text):
-            parts = access["rest"].split(".")
-            word = _WORD.fullmatch(parts[-1])
-            if access["op"] == op and word is not None:
-                vector = next((int(part[1:]) for part in parts if re.fullmatch(r"v[248]", part)), 1)
-                found.add(vector * int(word[1]) // 8)
-    return frozenset(found)
 
 
 def scope_of(name: str) -> str:

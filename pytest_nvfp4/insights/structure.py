@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from pytest_nvfp4.insights.accesses import Access
 from pytest_nvfp4.insights.model import Insight, Level
 from pytest_nvfp4.layout import signals, warp
 from pytest_nvfp4.layout.errors import LayoutError
@@ -20,6 +21,7 @@ from pytest_nvfp4.text import plural
 TMEM_COLUMNS = 512
 """TMEM columns of an SM (PTX ISA, "Tensor Memory")."""
 WIDEST_BYTES = 16
+_WORD_BYTES = 4
 _ROWS = 8
 _SCALES = re.compile(r"(?i)sf[ab]?(\d|_|$)|scale")
 _PART = re.compile(r"t[A-Z]\w*|b[A-Z]{2}_\w*")
@@ -155,6 +157,26 @@ def _width(info: TypeInfo) -> Iterator[Insight]:
         meaning + f"; limited by: {limited}",
         f"an alignment of {WIDEST_BYTES} bytes for the pointer and a divisor for the strides (cute.assume), if they "
         "have it",
+    )
+
+
+def of_accesses(info: TypeInfo, accesses: Sequence[Access]) -> Iterator[Insight]:
+    """Yield the widths of the accesses in the PTX that name a tensor, against the widest that its layout allows."""
+    if not accesses or info.family != "memref" or info.layout is None:
+        return
+    try:
+        allowed = min(WIDEST_BYTES, signals.vector_width(info).value.bits // 8)
+    except LayoutError:
+        return
+    # From 4 bytes on a warp's neighbouring lanes fill whole sectors; less needs several requests for each of them.
+    narrow = min(access.width for access in accesses) < min(allowed, _WORD_BYTES)
+    yield Insight(
+        "access width",
+        ", ".join(dict.fromkeys(map(str, sorted(accesses, key=lambda access: access.width)))),
+        Level.LOOK if narrow else Level.FINE,
+        "text",
+        f"the width of an access of one lane in the PTX; the layout allows {allowed} B",
+        "a predicate on each element, or an alignment that the compiler cannot prove" if narrow else "",
     )
 
 

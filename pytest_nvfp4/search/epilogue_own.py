@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_nvfp4.insights import copies
+from pytest_nvfp4.insights.accesses import Access, accesses_of
 from pytest_nvfp4.insights.copies import Walk
-from pytest_nvfp4.insights.warp_requests import requests_of
+from pytest_nvfp4.insights.warp_requests import Requests, requests_of
 from pytest_nvfp4.layout.coordinates import tree_size
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import dtype_bits
@@ -17,6 +18,7 @@ from pytest_nvfp4.layout.roles import base_name, plain, top_modes
 from pytest_nvfp4.layout.warp import LINE_BYTES, SECTOR_BYTES, WARP, bank_conflicts, coalescing
 from pytest_nvfp4.search.epilogue_fragments import LANES
 from pytest_nvfp4.search.epilogue_store import Counts, Way
+from pytest_nvfp4.toolchain.trace import Value
 
 _LOAD = re.compile(r"tmem_load<\w+, (\d+) DP, (\d+) bit, x(\d+)")
 _TO_SHARED = re.compile(r"tRS_s\w+")
@@ -40,12 +42,15 @@ class Own:
     source: str
 
 
-def own(records: Sequence[Record], *, stores: Set[int] = frozenset()) -> tuple[Own | None, str]:
-    """The way of a kernel, or why it is not known.
+def own(
+    records: Sequence[Record], accesses: Sequence[Access] = (), values: Sequence[Value] = ()
+) -> tuple[Own | None, str]:
+    """Return the way of a kernel, or why it is not known.
 
     Args:
         records: All named layouts of the trace.
-        stores: Bytes of a lane of the stores to global memory that the machine code has; empty where it is not known.
+        accesses: Accesses of its PTX; empty if there is no PTX, so that the layouts alone decide the width.
+        values: Its values, which join accesses to layouts.
     """
     readable = [record for record in records if record.unreadable is None]
     load = next((found for record in readable if (found := _LOAD.search(record.raw)) is not None), None)
@@ -55,23 +60,25 @@ def own(records: Sequence[Record], *, stores: Set[int] = frozenset()) -> tuple[O
     if chosen is None:
         return None, "no copy of its registers to C or to a tile in shared memory is among its values"
     to_global = chosen.tensor.info.space == "gmem"
-    width, requests = _widest(chosen, stores if to_global else frozenset())
+    stores = [one for one in accesses if one.direction == "store" and one.space == chosen.tensor.info.space]
+    stores = accesses_of(chosen.part.name, stores, values) or (stores if to_global else [])
     bits = dtype_bits(chosen.tensor.info.dtype)
-    if not requests or not width or not bits:
-        return None, f"what {chosen.copy.name} moves at once is not known"
-    if to_global and stores and width not in stores:
-        seen = ", ".join(map(str, sorted(stores)))
+    requests = max(requests_of(chosen, stores), key=lambda one: one.width, default=None)
+    if requests is None and stores:
+        seen = ", ".join(map(str, sorted({store.width for store in stores})))
         return None, (
-            f"the layouts of {chosen.copy.name} over {chosen.tensor.name} give {width} B a lane, and the stores to "
-            f"global memory in its machine code have {seen}"
+            f"the stores in its PTX have {seen} B a lane, which the layouts of {chosen.copy.name} over "
+            f"{chosen.tensor.name} do not have side by side"
         )
+    if requests is None or not bits:
+        return None, f"the width of an access of {chosen.copy.name} is not known"
     if to_global:
-        way = _direct(load, requests, width=width, bits=bits)
+        way = _direct(load, requests, bits=bits)
     elif any(_TMA.fullmatch(base_name(record.name)) for record in readable):
         box = _box(chosen, bits)
         if box is None:
             return None, f"the tile {chosen.tensor.name} in shared memory has no plain rows"
-        way = _by_tma(load, requests, chosen, box, width=width, bits=bits)
+        way = _by_tma(load, requests, chosen, box, bits=bits)
     else:
         return None, f"how {chosen.tensor.name} goes from shared memory to C is not known"
     return Own(way, _threads(chosen), bits, f"{chosen.copy.name} over {chosen.tensor.name}"), ""
@@ -98,16 +105,16 @@ def _loaded(load: re.Match[str], *, bits: int) -> tuple[str, int]:
     return f"{datapaths}x{word}b.x{repeat}", registers + -(-registers * bits // 32)
 
 
-def _direct(load: re.Match[str], requests: list[tuple[int, ...]], *, width: int, bits: int) -> Way:
+def _direct(load: re.Match[str], requests: Requests, *, bits: int) -> Way:
     name, registers = _loaded(load, bits=bits)
     return Way(
-        name=f"{name} -> {width} B stores",
+        name=f"{name} -> {requests.width} B stores",
         path="direct",
         load=name,
         thread_value=None,
-        columns=len(requests) * width * 8 // bits,
-        width=width,
-        store=_stores(requests, width),
+        columns=len(requests.addresses) * requests.width * 8 // bits,
+        width=requests.width,
+        store=_stores(requests),
         shared=None,
         registers=registers,
         smem_bytes=0,
@@ -117,25 +124,24 @@ def _direct(load: re.Match[str], requests: list[tuple[int, ...]], *, width: int,
 
 def _by_tma(
     load: re.Match[str],
-    requests: list[tuple[int, ...]],
+    requests: Requests,
     walk: Walk,
     box: tuple[int, Counts],
     *,
-    width: int,
     bits: int,
 ) -> Way:
     """By TMA from the tile in shared memory that a walk writes, ``box`` (columns, stores) at a time."""
     name, registers = _loaded(load, bits=bits)
     swizzle = walk.tensor.info.pointer_swizzle
     return Way(
-        name=f"{name} -> {width} B stores, {swizzle or 'no swizzle'} -> TMA",
+        name=f"{name} -> {requests.width} B stores, {swizzle or 'no swizzle'} -> TMA",
         path="TMA",
         load=name,
         thread_value=None,
         columns=box[0],
-        width=width,
+        width=requests.width,
         store=box[1],
-        shared=_writes(requests, width),
+        shared=_writes(requests),
         registers=registers,
         smem_bytes=_bytes(walk, bits),
         swizzle=swizzle,
@@ -143,22 +149,13 @@ def _by_tma(
     )
 
 
-def _widest(walk: Walk, stores: Set[int]) -> tuple[int, list[tuple[int, ...]]]:
-    """The widest access that layouts allow and the machine code has; what the layouts allow if there is none."""
-    for most in sorted(stores, reverse=True):
-        width, requests = requests_of(walk, most_bytes=most)
-        if width in stores:
-            return width, requests
-    return requests_of(walk)
-
-
 def _threads(walk: Walk) -> int:
     shape = walk.copy.thread_value.shape
     return tree_size(shape[0]) if isinstance(shape, tuple) else LANES
 
 
-def _stores(requests: Sequence[tuple[int, ...]], width: int) -> Counts:
-    costs = [coalescing(request, width=width) for request in requests]
+def _stores(requests: Requests) -> Counts:
+    costs = [coalescing(request, width=requests.width) for request in requests.addresses]
     useful = sum(cost.useful_bytes for cost in costs)
     ideal_lines = sum(-(-cost.useful_bytes // LINE_BYTES) for cost in costs)
     return Counts(
@@ -170,8 +167,8 @@ def _stores(requests: Sequence[tuple[int, ...]], width: int) -> Counts:
     )
 
 
-def _writes(requests: Sequence[tuple[int, ...]], width: int) -> Counts:
-    costs = [bank_conflicts(request, width=width) for request in requests]
+def _writes(requests: Requests) -> Counts:
+    costs = [bank_conflicts(request, width=requests.width) for request in requests.addresses]
     return Counts(len(costs), sum(cost.wavefronts for cost in costs), sum(cost.ideal for cost in costs))
 
 

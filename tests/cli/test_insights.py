@@ -52,7 +52,10 @@ def test_lanes_that_run_along_a_row_ask_for_what_is_moved() -> None:
     found = _walked(copy=ROW_COPY, mC=GMEM, tCgC=ROW_PART.format("gmem", "?{div=1024}"))
     insight = _one(found["k.tCgC"], "sectors of a warp")
     assert insight.value.startswith("16 sectors and 4 lines for 512 B: 100%")
-    assert "(1 request of 16 B a lane by the first warp in the first tile; k.copy over k.mC" in insight.value
+    assert (
+        "(1 request of 16 B a lane by the first warp in the first tile, as the layout allows; k.copy over k.mC"
+        in insight.value
+    )
     assert "64 in place of ?{div=64}" in insight.value
     assert insight.level is Level.FINE
 

@@ -8,11 +8,9 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from pytest_nvfp4.insights.copies import global_widths
 from tests.cli.helpers import ROOT, Result
 
 Cli = Callable[..., Result]
@@ -175,22 +173,6 @@ def test_a_kernels_own_epilogue_counts_what_the_simulator_counts(cli: Cli) -> No
         "sectors": 4 * own["sectors"],
         "sectors_least": 4 * own["ideal_sectors"],
     }
-
-
-def test_widths_of_stores_are_read_from_the_machine_code(tmp_path: Path) -> None:
-    text = """
-    st.global.v4.b64 [%rd1], {%a, %b, %c, %d};
-    st.global.L1::no_allocate.v2.f32 [%rd1], {%a, %b};
-    st.weak.global.u16 [%rd1], %a;
-    st.shared.v4.b32 [%r1], {%a, %b, %c, %d};
-    ld.global.nc.v8.b32 {%a}, [%rd1];
-    """
-    (tmp_path / "0.ptx").write_text(text)
-    trace = SimpleNamespace(code=(), artifact_paths=lambda _: [tmp_path / "0.ptx", tmp_path / "gone.ptx"])
-    assert global_widths(trace, op="st") == {32, 8, 2}  # type: ignore[arg-type]
-    assert global_widths(trace, op="ld") == {32}  # type: ignore[arg-type]
-    ours = SimpleNamespace(code=(SimpleNamespace(library=True, symbol="st.weak"),), artifact_paths=trace.artifact_paths)
-    assert not global_widths(ours, op="st"), "the DSL's own kernels do not count"  # type: ignore[arg-type]
 
 
 def test_a_tile_is_ranked_for_its_threads_and_elements(cli: Cli) -> None:
