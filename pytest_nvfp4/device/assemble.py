@@ -1,9 +1,10 @@
-"""Make a result of what a worker said and how it ended."""
+"""Assemble a result from the events of a worker and the end of its process."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,18 @@ from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.toolchain.trace import FINDING
 
-_TAIL = 20_000
+_OUTPUT_CHARACTERS = 20_000
+_DETAIL_CHARACTERS = 4_000
 
 
-class _Said:
-    """The events of a worker, read one by one; the first that is damaged ends the reading."""
+class _Events:
+    """Collects the events of a worker one by one.
+
+    Attributes:
+        stage: What the worker did last.
+        ended: Whether it has sent its last event.
+        intact: Whether every line came from the worker (see ``worker.events``).
+    """
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
@@ -42,9 +50,28 @@ class _Said:
         self.simulated: list[SimulatedCall] = []
         self.stage = "start"
         self.ended = False
-        self.undisturbed = True
+        self.intact = True
 
-    def take(self, event: dict[str, Any]) -> None:
+    def read(self, data: bytes) -> None:
+        """Read all lines of the result pipe, up to the first that is damaged."""
+        digest = hashlib.sha256()
+        for line in data.splitlines(keepends=True):
+            try:
+                event = json.loads(line)
+                if self.ended or (event["event"] == "end" and event.get("sha256") != digest.hexdigest()):
+                    self.intact = False
+                digest.update(line)
+                self._add(event)
+            except (ValueError, KeyError, TypeError, ValidationError) as error:
+                self.damaged(error)
+                break
+
+    def damaged(self, error: Exception) -> None:
+        """Record that an event cannot be read."""
+        self.findings.append(Finding(kind="internal", message=f"an event of the worker cannot be read: {error}"))
+        self.status = "error"
+
+    def _add(self, event: dict[str, Any]) -> None:
         match event.pop("event"):
             case "begin":
                 pass
@@ -57,9 +84,9 @@ class _Said:
             case "device":
                 self.device = DeviceInfo.model_validate(event)
             case "output":
-                self.outputs[_which(event)] = {**event, "late_sha256": None}
+                self.outputs[_output_key(event)] = {**event, "late_sha256": None}
             case "late":
-                self.outputs[_which(event)]["late_sha256"] = str(event["sha256"])
+                self.outputs[_output_key(event)]["late_sha256"] = str(event["sha256"])
             case "case":
                 self.cases.append(CaseReport.model_validate(event))
             case "measurement":
@@ -74,98 +101,84 @@ class _Said:
                 raise ValueError(f"unknown event {other!r}")
 
 
-def _which(event: dict[str, Any]) -> tuple[int, int, int]:
-    """Which output an event is of. A benchmark numbers the calls of each case from 0."""
+def _output_key(event: dict[str, Any]) -> tuple[int, int, int]:
+    """Return the case, call and group of an output; a benchmark numbers the calls of each case from 0."""
     return int(event["case"]), int(event["call"]), int(event["group"])
 
 
-def assemble(job: Job, outcome: Outcome, *, source_names: dict[str, str] | None = None) -> Result:
-    """The result of a job whose worker has ended.
+def assemble(job: Job, outcome: Outcome, *, source_names: Mapping[str, str] | None = None) -> Result:
+    """Return the result of a job whose worker has ended.
 
     Args:
         job: The job.
-        outcome: How the worker ended, with the events it sent.
-        source_names: The user's own file for each of the worker's copies, so that findings name what the user knows.
+        outcome: The end of the worker's process, with the events that it sent.
+        source_names: The user's own file for each of the worker's copies, for use in findings.
     """
-    said = _Said()
-    heard = hashlib.sha256()
-    for line in (outcome.result or b"").splitlines(keepends=True):
-        try:
-            event = json.loads(line)
-            if said.ended or (event["event"] == "end" and event.get("said") != heard.hexdigest()):
-                said.undisturbed = False
-            heard.update(line)
-            said.take(event)
-        except (ValueError, KeyError, TypeError, ValidationError) as error:
-            said.findings.append(Finding(kind="internal", message=f"the worker's answer is damaged: {error}"))
-            said.status = "error"
-            break
-    status: Status = said.status or "passed"
+    events = _Events()
+    events.read(outcome.result or b"")
+    status: Status = events.status or "passed"
     if outcome.timed_out:
         status = "timeout"
-        said.findings.append(_ending("timeout", f"it {outcome.describe_end()}", said.stage, outcome))
+        events.findings.append(_abnormal_end("timeout", "it", events.stage, outcome))
     elif outcome.result_overflow:
         status = "crashed"
-        said.findings.append(
-            Finding(
-                kind="crash",
-                message="more came over the worker's result pipe than any answer holds, so nothing of it was kept: the "
-                "kernel wrote to the pipe, or to a descriptor that is not its own",
-            )
+        message = (
+            "the worker's result exceeds the size limit of its pipe and was dropped: the kernel wrote to that pipe, or "
+            "to a descriptor that is not its own"
         )
-    elif not said.ended or outcome.returncode != 0:
+        events.findings.append(Finding(kind="crash", message=message))
+    elif not events.ended or outcome.returncode != 0:
         status = "crashed"
-        said.findings.append(_ending("crash", f"the process {outcome.describe_end()}", said.stage, outcome))
-    elif not said.undisturbed:
+        events.findings.append(_abnormal_end("crash", "the process", events.stage, outcome))
+    elif not events.intact:
         status = "cheated"
-        said.findings.append(
-            Finding(kind="cheat", message="the worker's answer holds what it did not say: the kernel wrote to its pipe")
-        )
-    cases = [
-        report.model_copy(update={"findings": tuple(_renamed(f, source_names or {}) for f in report.findings)})
-        for report in said.cases
-    ]
+        message = "the worker's result contains events that the worker did not send: the kernel wrote to its pipe"
+        events.findings.append(Finding(kind="cheat", message=message))
     try:
-        outputs = tuple(GroupOutput.model_validate(output) for output in said.outputs.values())
+        outputs = tuple(GroupOutput.model_validate(output) for output in events.outputs.values())
     except ValidationError as error:
         outputs, status = (), "error"
-        said.findings.append(Finding(kind="internal", message=f"the worker's answer is damaged: {error}"))
+        events.damaged(error)
+    names = source_names or {}
     return Result(
         job=job.id,
         status=status,
-        findings=tuple(_renamed(finding, source_names or {}) for finding in said.findings),
-        device=said.device,
+        findings=_with_user_files(events.findings, names),
+        device=events.device,
         outputs=outputs,
-        cases=tuple(cases),
-        measurements=tuple(said.measurements),
-        samples=tuple(said.samples),
-        simulated=tuple(_own_names(call, source_names or {}) for call in said.simulated),
-        stdout=outcome.stdout.text[-_TAIL:],
-        stderr=outcome.stderr.text[-_TAIL:],
+        cases=tuple(
+            report.model_copy(update={"findings": _with_user_files(report.findings, names)}) for report in events.cases
+        ),
+        measurements=tuple(events.measurements),
+        samples=tuple(events.samples),
+        simulated=tuple(_call_with_user_files(call, names) for call in events.simulated),
+        stdout=outcome.stdout.text[-_OUTPUT_CHARACTERS:],
+        stderr=outcome.stderr.text[-_OUTPUT_CHARACTERS:],
         wall_s=round(outcome.wall_s, 3),
     )
 
 
-def _ending(kind: str, what: str, stage: str, outcome: Outcome) -> Finding:
-    return Finding(kind=kind, message=f"{what}, in stage {stage!r}", detail=outcome.stderr.text.strip()[-4000:])
+def _abnormal_end(kind: str, subject: str, stage: str, outcome: Outcome) -> Finding:
+    message = f"{subject} {outcome.describe_end()}, in stage {stage!r}"
+    return Finding(kind=kind, message=message, detail=outcome.stderr.text.strip()[-_DETAIL_CHARACTERS:])
 
 
-def _own_names(call: SimulatedCall, names: dict[str, str]) -> SimulatedCall:
+def _call_with_user_files(call: SimulatedCall, names: Mapping[str, str]) -> SimulatedCall:
     launches = tuple(
-        launch.model_copy(update={"findings": tuple(_renamed(finding, names) for finding in launch.findings)})
-        for launch in call.launches
+        launch.model_copy(update={"findings": _with_user_files(launch.findings, names)}) for launch in call.launches
     )
     return call.model_copy(update={"launches": launches})
 
 
-def _renamed(finding: Finding, names: dict[str, str]) -> Finding:
-    if finding.file is None or finding.file not in names:
-        return finding
-    return replace(finding, file=names[finding.file])
+def _with_user_files(findings: list[Finding] | tuple[Finding, ...], names: Mapping[str, str]) -> tuple[Finding, ...]:
+    return tuple(
+        replace(finding, file=names.get(finding.file, finding.file)) if finding.file is not None else finding
+        for finding in findings
+    )
 
 
 def source_names(job: Job, folder: Path, base: Path) -> dict[str, str]:
-    """For each of the worker's copies of a source file, the user's own file below ``base``."""
+    """Return, for each of the worker's copies of a source file, the user's own file below ``base``."""
     if job.kernel is None:
         return {}
     return {str(folder / "source" / file.path): str(base / file.path) for file in job.kernel.files}

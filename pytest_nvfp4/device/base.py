@@ -1,4 +1,4 @@
-"""What a device is: something that says what it is and runs jobs."""
+"""The interface of a device: it describes itself and runs jobs."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from pytest_nvfp4.device.result import DeviceInfo, Result
 
 
 class DeviceUnavailableError(RuntimeError):
-    """There is no such device here; the message says why and what to do."""
+    """The device does not exist here; the message names the reason and the remedy."""
 
 
 class Device(Protocol):
     """A place where kernels run.
 
-    ``name`` is what ``--nvfp4-device`` calls it. A device never raises for what a kernel does: whatever happens, a
-    job gets a result.
+    ``name`` is its name in ``--nvfp4-device``. A device never raises for anything that a kernel does: every job gets a
+    result.
     """
 
     name: str
 
     def describe(self) -> DeviceInfo:
-        """What the device is. Raises DeviceUnavailableError."""
+        """Return the properties of the device. Raises DeviceUnavailableError."""
 
     def unsupported(self, arch: str) -> str | None:
-        """Why it cannot run code for an architecture, or None. Raises DeviceUnavailableError."""
+        """Return why the device cannot run code for an architecture, or None. Raises DeviceUnavailableError."""
 
     def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:
         """Run a job.
 
         Args:
-            job: What to do.
-            folder: A new, empty folder; files that the result names lie there.
-            base: The folder of the user's that the kernel's files are relative to, so that findings name them.
+            job: The job.
+            folder: A new, empty folder for the files that the result names.
+            base: The user's folder that the kernel's files are relative to, for file names in findings.
         """
 
 
 @runtime_checkable
 class SendsAhead(Protocol):
-    """A device to which jobs may have been sent before they are asked for."""
+    """A device to which jobs may be sent before their results are requested."""
 
     def ahead(self, job: Job) -> Job:
-        """The job that was run in place of this one (it asks the same, with other draws), or this one; it may wait."""
+        """Return the job that was sent in place of this one (equal but for its random draws), or this one; may wait."""

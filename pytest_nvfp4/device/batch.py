@@ -1,25 +1,31 @@
-"""Time a kernel on several problems in one process: it is imported and compiled once, which takes most of the time.
+"""Time a kernel on several problems in one process, which imports and compiles it once.
 
-It only saves time. A process that did not come to its end says nothing of who was to blame, so each job is then run by
-itself, as if nothing had been tried.
+That takes most of the time, and a batch only saves time. If its process did not end properly, it is unknown which job
+is to blame, so each job is then run in a process of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import Result
 
-Ran = tuple[Result, Path]
-"""A result, and the folder of the files that it names."""
-ALONE = frozenset({"error", "timeout", "crashed"})
-"""How a process ends that does not say whose fault it was."""
+INCONCLUSIVE = frozenset({"error", "timeout", "crashed"})
+"""Statuses of a process with several cases that do not tell which case is to blame."""
+
+
+class CompletedJob(NamedTuple):
+    """A result, and the folder of the files that it names."""
+
+    result: Result
+    folder: Path
 
 
 def can_batch(one: Job, other: Job) -> bool:
-    """Whether two jobs may share a process: benchmarks of the same kernel, alike but for their cases and seeds."""
+    """Return whether two jobs may share a process: benchmarks of one kernel that differ in cases and order seed."""
     return (
         one.action == other.action == "benchmark"
         and one.kernel == other.kernel
@@ -29,27 +35,28 @@ def can_batch(one: Job, other: Job) -> bool:
     )
 
 
-def run_batch(jobs: Sequence[Job], run: Callable[[Job], Ran]) -> list[Ran]:
-    """Run jobs that fit together, in one process where that goes well.
+def run_batch(jobs: Sequence[Job], run: Callable[[Job], CompletedJob]) -> list[CompletedJob]:
+    """Run jobs in one process, or each in its own if that process does not end properly.
 
     Args:
-        jobs: The jobs, each of which fits together with the first.
+        jobs: Jobs that may share a process with the first (see ``can_batch``).
         run: Runs one job in a new folder.
 
     Returns:
-        What each job would have given by itself, in order.
+        For each job, in order, what it would have produced in its own process.
     """
     if len(jobs) > 1:
-        result, folder = run(_joined(jobs))
+        result, folder = run(_merged(jobs))
         if result.status == "passed":
-            return [(part, folder) for part in _parts(result, jobs)]
-        if result.status not in ALONE:  # the device's doing, or a cheat's, which makes all answers worthless
-            return [(result.model_copy(update={"job": job.id}), folder) for job in jobs]
+            return [CompletedJob(part, folder) for part in _split(result, jobs)]
+        # The device is missing or unsuitable, or the kernel cheats, which makes all its results worthless.
+        if result.status not in INCONCLUSIVE:
+            return [CompletedJob(result.model_copy(update={"job": job.id}), folder) for job in jobs]
     return [run(job) for job in jobs]
 
 
-def _joined(jobs: Sequence[Job]) -> Job:
-    """One job with all cases. It gets the time of one: what takes longer is run apart, each with its own."""
+def _merged(jobs: Sequence[Job]) -> Job:
+    """Return one job with all cases. Its deadline is that of a single job: if it takes longer, each runs separately."""
     return jobs[0].model_copy(
         update={
             "cases": tuple(case for job in jobs for case in job.cases),
@@ -58,18 +65,20 @@ def _joined(jobs: Sequence[Job]) -> Job:
     )
 
 
-def _parts(result: Result, jobs: Sequence[Job]) -> list[Result]:
-    """The result of each job out of that of all."""
+def _split(result: Result, jobs: Sequence[Job]) -> list[Result]:
+    """Return the result of each job, from that of the merged job."""
     parts, first = [], 0
     for job in jobs:
-        own = range(first, first + len(job.cases))
+        cases = range(first, first + len(job.cases))
         fields = {
             name: tuple(
-                one.model_copy(update={"case": one.case - first}) for one in getattr(result, name) if one.case in own
+                entry.model_copy(update={"case": entry.case - first})
+                for entry in getattr(result, name)
+                if entry.case in cases
             )
             for name in ("outputs", "cases", "measurements", "samples", "simulated")
         }
         wall_s = round(result.wall_s / len(jobs), 3)
         parts.append(result.model_copy(update={**fields, "job": job.id, "wall_s": wall_s}))
-        first = own.stop
+        first = cases.stop
     return parts

@@ -1,4 +1,4 @@
-"""This package's own code as a hash: what an earlier version found out is not taken for what this one would."""
+"""Hash of this package's own code, so that results of an earlier version are not used."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def code_hash(parts: Sequence[str], *, package: Path = PACKAGE) -> str:
-    """SHA-256 over the paths and contents of Python files.
+    """Return the SHA-256 of the paths and contents of Python files.
 
     Args:
-        parts: Files, and folders with all that is below them, relative to ``package``.
-        package: The package's folder.
+        parts: Files, and folders (searched recursively), relative to ``package``.
+        package: Folder of the package.
 
     Raises:
-        OSError: a part is not there, or cannot be read.
+        OSError: A part does not exist or cannot be read.
     """
     digest = hashlib.sha256()
     for part in parts:

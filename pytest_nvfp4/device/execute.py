@@ -1,4 +1,4 @@
-"""Run a Python program in a process of its own, on a GPU of this machine, in the simulator, or on the CPU."""
+"""Run a Python program isolated: on a GPU of this machine, in the simulator, or on the CPU."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ def place_files(program: Execution, folder: Path) -> None:
     """Write a program's files below a folder.
 
     Raises:
-        RemoteError: a path leaves the folder.
-        OSError: a file cannot be written.
+        RemoteError: A path leaves the folder.
+        OSError: A file cannot be written.
     """
     for name, data in program.files.items():
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts or "\\" in name:
-            raise RemoteError("setup", f"the file {name!r} would leave the program's folder", "give a relative path")
+            raise RemoteError(
+                "setup", f"the file {name!r} lies outside the program's folder", "give a relative path below it"
+            )
         target = folder.joinpath(*path.parts)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
@@ -44,23 +46,23 @@ def execute(
     visible: str = "",
     simulating: Simulating | None = None,
 ) -> Streamed:
-    """Run a program, and pass its output on as it comes.
+    """Run a program and forward its output.
 
-    Its environment is scrubbed, as a kernel's is. Its working directory is a new folder that holds its files and is
-    removed afterwards; the folder is where it imports from first.
+    Its environment is scrubbed, like that of a kernel. Its working directory is a new folder with its files, which
+    comes first in its import path and is removed afterwards.
 
     Args:
         program: The program.
-        backend: What its ``device="cuda"`` is: ``cuda``, ``sim`` (the simulator) or ``host`` (torch on the CPU).
-        on_output: Gets each piece of output; what it raises ends the program.
-        environ: Further variables.
-        visible: ``CUDA_VISIBLE_DEVICES``; as it is where empty.
-        simulating: How the simulator runs: its schedule, and whether races are looked for. An error among what it
-            finds then is the exit status 1 of a program that itself ended well.
+        backend: Its ``device="cuda"``: ``cuda``, ``sim`` (the simulator) or ``host`` (torch on the CPU).
+        on_output: Called with each chunk of output; an exception that it raises ends the program.
+        environ: Further environment variables.
+        visible: Value of ``CUDA_VISIBLE_DEVICES``; unchanged if empty.
+        simulating: Settings of the simulator: its schedule, and whether to search for races. If it reports an error
+            then, a program that itself succeeded has exit status 1.
 
     Raises:
-        RemoteError: a file's path leaves the folder.
-        OSError: there is no room for its files, or it cannot be started.
+        RemoteError: The path of a file leaves the folder.
+        OSError: Its files cannot be written, or it cannot be started.
     """
     if simulating is not None:
         environ = {**(environ or {}), SIMULATING_VARIABLE: simulating.model_dump_json()}
@@ -70,7 +72,7 @@ def execute(
 def execution(
     program: Execution, *, backend: str, environ: dict[str, str] | None = None, visible: str = ""
 ) -> Generator[OutputChunk, None, Streamed]:
-    """The pieces of output of ``execute`` as they come, and its end. Closing the generator ends the program."""
+    """Run a program as ``execute`` does, as a generator of its output that returns its end; closing it ends the run."""
     with tempfile.TemporaryDirectory(prefix="nvfp4-exec-") as name:
         folder = Path(name)
         work = folder / "work"

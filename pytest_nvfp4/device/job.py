@@ -1,4 +1,4 @@
-"""A job: everything that a device needs to run a kernel, as JSON, and nothing that only this machine has."""
+"""Jobs: everything that a device needs to run a kernel, as JSON, independent of the machine that sends them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_nvfp4 import schedules
 from pytest_nvfp4.problem import Group, Problem
 
 SCHEMA: Literal[1] = 1
-"""Version of jobs and results; a worker refuses a job of another version."""
+"""Version of the JSON of jobs and results; a worker rejects a job of another version."""
 
 Action = Literal["probe", "verify", "benchmark", "simulate"]
 
@@ -25,10 +25,13 @@ class _Model(BaseModel):
 
 
 class SourceFile(_Model):
-    """One Python file of the user's.
+    """One of the user's Python files.
 
-    ``path`` is relative to the folder the files share, with forward slashes. ``encoding`` is what the file declares
-    (PEP 263), and ``sha256`` is of its bytes.
+    Attributes:
+        path: Path relative to the common folder of the files, with forward slashes.
+        text: Its text.
+        encoding: The encoding that the file declares (PEP 263).
+        sha256: Hash of its bytes.
     """
 
     path: str
@@ -37,17 +40,17 @@ class SourceFile(_Model):
     sha256: str
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _check(self) -> Self:
         parts = PurePosixPath(self.path).parts
         if not parts or self.path.startswith("/") or ".." in parts or "\\" in self.path:
             raise ValueError(f"path {self.path!r} of a source file must be relative and stay below its folder")
         if hashlib.sha256(self.data).hexdigest() != self.sha256:
-            raise ValueError(f"source file {self.path} does not have the content its hash was made of")
+            raise ValueError(f"the content of source file {self.path} does not match its hash")
         return self
 
     @property
     def data(self) -> bytes:
-        """The file's bytes."""
+        """Bytes of the file."""
         return self.text.encode(self.encoding)
 
     @classmethod
@@ -64,14 +67,14 @@ class SourceFile(_Model):
 
 
 class KernelSpec(_Model):
-    """A kernel: its file, what it imports of the user's own, and how it is called.
+    """A kernel: its file, the user's modules that it imports, and how it is called.
 
     Attributes:
-        files: The kernel's file and the user's modules it needs.
+        files: The kernel's file and the user's modules that it imports.
         main: Path of the kernel's file among them.
         entry: ``PATH::FUNCTION`` for a kernel outside the contract, PATH among the files.
-        arch: Architecture it is compiled for, such as ``sm_100a``.
-        compile_options: Options on top of its own.
+        arch: Architecture that it is compiled for, such as ``sm_100a``.
+        compile_options: Options in addition to its own.
     """
 
     files: tuple[SourceFile, ...]
@@ -81,7 +84,7 @@ class KernelSpec(_Model):
     compile_options: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _check(self) -> Self:
         paths = {file.path for file in self.files}
         for path in (self.main, *([self.entry.rpartition("::")[0]] if self.entry else [])):
             if path not in paths:
@@ -107,15 +110,15 @@ class KernelSpec(_Model):
         entry_file: Path | None = None,
         compile_options: tuple[str, ...] = (),
     ) -> tuple[KernelSpec, Path]:
-        """Pack a kernel's file and the files it depends on; also returns the folder their paths are relative to.
+        """Pack a kernel's file and its dependencies, and return them with the folder that their paths are relative to.
 
         Args:
             main: The kernel's file.
-            others: Further files it needs, such as a trace's dependencies.
+            others: Further files that it needs, such as a trace's dependencies.
             arch: Architecture to compile for.
             entry: Name of the entry function, for a kernel outside the contract.
-            entry_file: The file it is in; the kernel's file where None.
-            compile_options: Options on top of the kernel's own.
+            entry_file: File of the entry function; the kernel's file if None.
+            compile_options: Options in addition to the kernel's own.
         """
         paths = {main.resolve(), *(path.resolve() for path in others)}
         if entry_file is not None:
@@ -144,7 +147,7 @@ class KernelSpec(_Model):
 
 
 class ProblemSpec(_Model):
-    """A problem as a job carries it."""
+    """A problem in the JSON of a job: its name, the (m, n, k, l) of each group, and the seed of its inputs."""
 
     name: str
     sizes: tuple[tuple[int, int, int, int], ...]
@@ -152,29 +155,29 @@ class ProblemSpec(_Model):
 
     @classmethod
     def of(cls, problem: Problem) -> ProblemSpec:
-        """The same problem as a job carries it."""
+        """Return the specification of a problem."""
         return cls(name=problem.name, sizes=tuple(problem.sizes), seed=problem.seed)
 
     def problem(self) -> Problem:
-        """The problem."""
+        """Return the problem."""
         return Problem(self.name, tuple(Group(*size) for size in self.sizes), self.seed)
 
 
 class JobCase(_Model):
-    """One call of the kernel: a problem with inputs of a family. The seed is the problem's."""
+    """One call of a kernel: a problem and the family of its inputs."""
 
     problem: ProblemSpec
     family: str
 
 
 class Timing(_Model):
-    """How a benchmark is measured.
+    """Settings of a benchmark.
 
     Attributes:
-        rounds: Timed rounds of each case.
-        warmup: Untimed calls before them.
-        cold_l2: Flush the L2 cache before every timed call.
-        repeats: How many late rounds, whose device time holds host time, are measured once more.
+        rounds: Number of timed rounds of each case.
+        warmup: Number of untimed calls before them.
+        cold_l2: Whether to flush the L2 cache before every timed call.
+        repeats: Number of late rounds, whose device time includes host time, that may be repeated.
     """
 
     rounds: int = Field(default=50, ge=1, le=100_000)
@@ -184,13 +187,13 @@ class Timing(_Model):
 
 
 class Simulating(_Model):
-    """What a simulation returns besides its counters.
+    """Settings of a simulation.
 
     Attributes:
-        outputs: Return the outputs, to be judged.
-        trace_ctas: CTAs of each launch whose timeline is kept; 0 for no timeline.
-        races: Look for races.
-        race_warnings: Tell also of what official kernels leave out.
+        outputs: Whether to return the outputs, so that they can be judged.
+        trace_ctas: Number of CTAs of each launch whose timeline is recorded; 0 for no timeline.
+        races: Whether to search for races.
+        race_warnings: Whether to report also orderings that the PTX ISA requires and official kernels omit.
         schedule: ``eager``, ``lazy``, ``late-0-3`` (warps 0 and 3 run last), or the seed of a random schedule.
     """
 
@@ -202,19 +205,19 @@ class Simulating(_Model):
 
 
 class Job(_Model):
-    """What a device is asked to do.
+    """A request to a device.
 
     Attributes:
-        schema_version: Version of this form.
-        id: Name of the job; the result carries it.
+        schema_version: Version of the JSON.
+        id: Name of the job, repeated in the result.
         action: ``probe`` describes the device, ``verify`` runs every case and returns the outputs, ``benchmark`` times
-            every case, ``simulate`` runs every case once, in order, and returns what it did (a simulator only).
+            every case, ``simulate`` (simulators only) runs every case once, in order, and returns its launches.
         kernel: The kernel; None for ``probe``.
-        cases: The calls, in the order in which results are returned. The worker makes them in an order of its own.
-        order_seed: Seed of that order, so that a run can be repeated.
-        row_key: Decides which row of A changes between calls, see ``rotation``; the kernel is not shown it.
-        timing: How to measure, for ``benchmark``.
-        simulating: What to return, for ``simulate``.
+        cases: The cases, in the order in which results are returned. The worker calls them in another order.
+        order_seed: Seed of the order of calls, which makes a run repeatable.
+        row_key: Key that determines which row of A changes between calls (see ``rotation``); the kernel cannot see it.
+        timing: Settings for ``benchmark``.
+        simulating: Settings for ``simulate``.
         deadline_s: Seconds after which the job is stopped.
         memory_bytes: Limit on the host memory of the worker.
     """
@@ -232,7 +235,7 @@ class Job(_Model):
     memory_bytes: int = Field(default=32 << 30, gt=0)
 
     @model_validator(mode="after")
-    def _needs(self) -> Self:
+    def _check(self) -> Self:
         if self.action != "probe" and (self.kernel is None or not self.cases):
-            raise ValueError(f"a job to {self.action} needs a kernel and at least one case")
+            raise ValueError(f"a {self.action} job needs a kernel and at least one case")
         return self

@@ -1,4 +1,4 @@
-"""The ``local`` device: a GPU of this machine, used by a worker process for each job."""
+"""The ``local`` device: a GPU of this machine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pytest_nvfp4.device.result import DeviceInfo, Result
 class LocalDevice:
     """One GPU of this machine.
 
-    Every job has a process of its own, so a CUDA error in one never reaches the next. Nothing is touched before the
-    first question.
+    Every job has a worker process of its own, so that a CUDA error in one never reaches the next. The GPU is not used
+    before the first call of a method.
 
     Args:
-        visible: What ``CUDA_VISIBLE_DEVICES`` is set to for its workers; None to leave it as it is.
-        probe_folder: Folder for the files of the first question.
+        visible: Value of ``CUDA_VISIBLE_DEVICES`` for its workers; None to leave it unchanged.
+        probe_folder: Folder for the files of the job that probes the GPU.
         backend: ``cuda``; ``host`` uses torch's stand-in device instead, for kernels of plain torch operations.
     """
 
@@ -32,20 +32,20 @@ class LocalDevice:
         self._probe_folder = probe_folder
 
     @cached_property
-    def _probed(self) -> Result:
+    def _probe(self) -> Result:
         folder = self._probe_folder / f"probe-{uuid.uuid4().hex[:8]}"
         folder.mkdir(parents=True)
         return self.run(Job(id="probe", action="probe", deadline_s=120), folder=folder)
 
     def describe(self) -> DeviceInfo:
-        """What the GPU is. Raises DeviceUnavailableError, also for one that cannot run anything."""
-        result = self._probed
+        """Return the properties of the GPU. Raises DeviceUnavailableError, also if it cannot run anything."""
+        result = self._probe
         if result.status != "passed" or result.device is None:
             raise DeviceUnavailableError(f"no local GPU can be used: {result.reason}")
         return result.device
 
     def unsupported(self, arch: str) -> str | None:
-        """Why the GPU cannot run code for an architecture (an ``a`` architecture runs on its own chip only)."""
+        """Return why the GPU cannot run code for an architecture; ``sm_90a`` code runs on capability 9.0 only."""
         info = self.describe()
         has = f"sm_{info.capability[0]}{info.capability[1]}"
         if arch.rstrip("af") == has:

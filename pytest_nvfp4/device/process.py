@@ -1,4 +1,4 @@
-"""Start a worker process for a job, and make a result of what it said."""
+"""Run a job in a worker process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _WORKER = "pytest_nvfp4.device.worker.__main__"
 _PRELOAD = (
     *PRELOAD,
     "pytest_nvfp4.device.job",
+    "pytest_nvfp4.device.worker.audit",
     "pytest_nvfp4.device.worker.device_info",
     "pytest_nvfp4.device.worker.simulation",
     "pytest_nvfp4.device.worker.tamper",
     "pytest_nvfp4.device.worker.verify",
-    "pytest_nvfp4.device.worker.audit",
 )
-"""What a worker imports before its kernel. One for a GPU begins from nothing, as whatever CUDA does it does there."""
+"""Modules that a worker imports before its kernel. A worker for a GPU is not forked: CUDA does not survive a fork."""
+_FILE_BYTES = 8 << 30
 
 
 def run_in_worker(
@@ -33,10 +34,10 @@ def run_in_worker(
 
     Args:
         job: The job.
-        backend: What the worker's device is: ``cuda``, ``host`` or ``sim``.
-        folder: A new, empty folder; files that the result names lie there.
-        base: The folder of the user's that the kernel's files are relative to.
-        environ: Further variables of its environment.
+        backend: The worker's device: ``cuda``, ``host`` or ``sim``.
+        folder: A new, empty folder for the files that the result names.
+        base: The user's folder that the kernel's files are relative to.
+        environ: Further environment variables.
     """
     path = folder / "job.json"
     path.write_text(job.model_dump_json(), encoding="utf-8")
@@ -47,14 +48,14 @@ def run_in_worker(
         variables |= NO_GPU
     if job.kernel is not None:
         variables["CUTE_DSL_ARCH"] = job.kernel.arch
-    site = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).exists())
+    import_path = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).exists())
     outcome = isolation.run(
         worker(_WORKER, path, folder, backend, preload=_PRELOAD if backend != "cuda" else ()),
         cwd=scratch,
         deadline_s=job.deadline_s,
-        environ={**variables, **(environ or {}), "PYTHONPATH": site},
+        environ={**variables, **(environ or {}), "PYTHONPATH": import_path},
         memory_bytes=job.memory_bytes,
-        file_bytes=8 << 30,
+        file_bytes=_FILE_BYTES,
     )
     names = source_names(job, folder, base) if base is not None else {}
     return assemble(job, outcome, source_names=names)

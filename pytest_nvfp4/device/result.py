@@ -1,4 +1,4 @@
-"""A result: what a device says about a job. The parent believes outputs and checks them; it believes no verdict."""
+"""Results of jobs, as JSON. They contain outputs, which the parent process judges, and no verdict to be trusted."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from pytest_nvfp4.toolchain.trace import ReportedFinding
 
 Status = Literal["passed", "failed", "error", "unsupported", "unavailable", "timeout", "crashed", "cheated"]
 """
-passed       the job was done, and what came back holds
+Status of a job or of a case.
+
+passed       the job ran to its end, and its outputs are right
 failed       the kernel's outputs are wrong
-error        the kernel raised, or did not compile
+error        the kernel raised an exception, or did not compile
 unsupported  the device cannot run this kernel
-unavailable  there is no such device here, or a tool it needs is missing
-timeout      it did not finish within its deadline
-crashed      the process ended before it had an answer
-cheated      the outputs or times are not what they claim to be
+unavailable  the device does not exist here, or a tool that it needs is missing
+timeout      the job did not finish within its deadline
+crashed      the process ended before it had sent its result
+cheated      the outputs or times are forged
 """
 
 
@@ -31,20 +33,20 @@ class _Model(BaseModel):
 
 
 class DeviceInfo(_Model):
-    """The device that did a job.
+    """The device that ran a job.
 
     Attributes:
-        name: Its name, such as ``NVIDIA H200``.
+        name: Name, such as ``NVIDIA H200``.
         capability: Compute capability.
-        driver: Version of the driver; None where there is none (a simulator).
+        driver: Version of the driver; None for a simulator.
         sms: Number of streaming multiprocessors.
-        l2_bytes: Size of the L2 cache.
-        memory_bytes: Size of the device memory.
-        uuid: Identity of this very device.
-        torch: Version of torch that ran there.
-        dsl: Version of nvidia-cutlass-dsl that ran there.
-        python: Version of Python that ran there.
-        simulated: It is a simulator.
+        l2_bytes: Size of the L2 cache in bytes.
+        memory_bytes: Size of the device memory in bytes.
+        uuid: Identity of the individual device.
+        torch: Version of torch there.
+        dsl: Version of nvidia-cutlass-dsl there.
+        python: Version of Python there.
+        simulated: Whether it is a simulator.
     """
 
     name: str
@@ -61,23 +63,23 @@ class DeviceInfo(_Model):
 
     @property
     def arch(self) -> str:
-        """The architecture of its own instructions, such as ``sm_90a``."""
+        """Architecture whose code the device runs, such as ``sm_90a``."""
         return f"sm_{self.capability[0]}{self.capability[1]}a"
 
     def __str__(self) -> str:
-        words = [
-            f"simulated {self.name}" if self.simulated else self.name,
-            f"sm_{self.capability[0]}{self.capability[1]}",
-        ]
-        if self.driver:
-            words.append(f"driver {self.driver}")
-        return ", ".join(words)
+        name = f"simulated {self.name}" if self.simulated else self.name
+        driver = f", driver {self.driver}" if self.driver else ""
+        return f"{name}, sm_{self.capability[0]}{self.capability[1]}{driver}"
 
 
 class Blob(_Model):
-    """Bytes: inline (zlib, base64) or in a file beside the result. ``sha256`` is of the plain bytes.
+    """Bytes, either inline (zlib, base64) or in a file.
 
-    A file is named relative to the folder that parent and worker share.
+    Attributes:
+        sha256: Hash of the plain bytes.
+        size: Number of plain bytes.
+        inline: The bytes, compressed.
+        file: Path of the file, relative to the folder that parent and worker share.
     """
 
     sha256: str
@@ -86,7 +88,7 @@ class Blob(_Model):
     file: str | None = None
 
     @model_validator(mode="after")
-    def _one_place(self) -> Self:
+    def _check(self) -> Self:
         if (self.inline is None) == (self.file is None):
             raise ValueError("a blob is either inline or in a file")
         if self.file is not None and (Path(self.file).is_absolute() or ".." in Path(self.file).parts):
@@ -95,48 +97,50 @@ class Blob(_Model):
 
     @classmethod
     def inlined(cls, data: bytes) -> Blob:
-        """The bytes within the result."""
+        """Return a blob that contains the bytes."""
         text = base64.b64encode(zlib.compress(data, 1)).decode("ascii")
         return cls(sha256=hashlib.sha256(data).hexdigest(), size=len(data), inline=text)
 
     def read(self, folder: Path | None) -> bytes:
-        """The plain bytes.
+        """Return the plain bytes.
+
+        Args:
+            folder: Folder of the files; None if they did not come with the result.
 
         Raises:
-            ValueError: they are missing, or not those that were named.
+            ValueError: The bytes are missing or do not match the hash.
         """
         if self.inline is not None:
-            inflate = zlib.decompressobj()
+            inflate = zlib.decompressobj()  # bounded, so that a small blob cannot expand without end
             data = inflate.decompress(base64.b64decode(self.inline, validate=True), self.size + 1)
         else:
             assert self.file is not None
             if folder is None:
-                raise ValueError(f"the bytes of {self.file} did not come with the result")
+                raise ValueError(f"{self.file} did not come with the result")
             path = folder / self.file
             if path.is_symlink() or not path.is_file():
                 raise ValueError(f"{self.file} is not a file beside the result")
             data = path.read_bytes()
         if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.sha256:
-            raise ValueError("the bytes of an output are not those that its hash names")
+            raise ValueError("the bytes of an output do not match its hash")
         return data
 
 
 class GroupOutput(_Model):
-    """What a call left in one group's C, with its guard rows.
+    """The buffer of one group's C after a call, including its guard rows.
 
     Attributes:
-        call: Index of the call; a case may be called more than once.
+        call: Index of the call; a case may have several.
         case: Index of the case in the job.
         group: Index of the group.
-        rows: Rows of the buffer: guard rows before, m, guard rows after.
-        columns: n.
+        rows: Number of rows of the buffer: guard rows before, m, guard rows after.
+        columns: Number of columns, n.
         data: fp16 bits of the buffer, row-major.
-        late_sha256: Hash of the same buffer after the final synchronisation, when everything had come to rest; None
-            where a later call got the same memory.
-        inputs: For a benchmark, which of the rotating inputs at which visit (see ``device.rotation``); None where the
-            inputs are those of the case.
-        returned: What the kernel returned for the group: ``c`` (the tensor it was given), ``other`` (a tensor of its
-            own, whose values are then in ``data``), or a description of what is wrong with it.
+        late_sha256: Hash of the same buffer after the final synchronisation; None if a later call reused the memory.
+        returned: What the kernel returned for the group: ``c`` (the tensor that it was given), ``other`` (a tensor of
+            its own, whose values are then in ``data``), or a description of what is wrong with it.
+        inputs: For a benchmark, the set of rotating inputs and its visit (see ``device.rotation``); None if the inputs
+            are those of the case.
     """
 
     call: int
@@ -151,13 +155,13 @@ class GroupOutput(_Model):
 
 
 class RowPart(_Model):
-    """A part of the row of a group's C that a round of a benchmark changed, as the call left it.
+    """Part of a row of C after a round of a benchmark, in the row whose row of A was changed before the round.
 
     Attributes:
         group: Index of the group.
-        row: The row of C whose row of A was changed before the call.
-        column: Its first column here, drawn anew for every round.
-        bits: fp16 bits, hexadecimal, in memory's order; empty where the kernel returned no such tensor.
+        row: Index of the row.
+        column: First column of the part, drawn for every round.
+        bits: fp16 bits as hexadecimal bytes in memory order; empty if the kernel returned no such tensor.
     """
 
     group: int
@@ -167,13 +171,13 @@ class RowPart(_Model):
 
 
 class RoundSample(_Model):
-    """What is looked at of every round of a benchmark, also of those whose outputs do not come back whole.
+    """The sample of outputs that every round of a benchmark returns, also when its whole outputs are not returned.
 
     Attributes:
         case: Index of the case.
         call: Index of the round.
-        inputs: Which of the rotating inputs at which visit, see ``device.rotation``.
-        parts: One for each group that has rows.
+        inputs: The set of rotating inputs and its visit (see ``device.rotation``).
+        parts: One part for each group that has rows.
     """
 
     case: int
@@ -183,16 +187,16 @@ class RoundSample(_Model):
 
 
 class CaseReport(_Model):
-    """What the worker saw of one call besides its outputs.
+    """Observations of one call besides its outputs.
 
     Attributes:
         call: Index of the call.
         case: Index of the case.
         inputs_before: Hash of all inputs on the device before the call.
         inputs_after: The same after it.
-        launches: Kernels that ran on the device during the call; None where that could not be seen.
-        findings: What was found in this call alone, where the device can tell (a simulator). Its outputs are missing
-            if that ended the kernel, and those of other calls stand.
+        launches: Kernels that ran on the device during the call; None if unknown.
+        findings: Findings in this call, if the device reports them (a simulator does). Its outputs are missing if a
+            finding ended the kernel; those of other calls are valid.
     """
 
     call: int
@@ -204,21 +208,21 @@ class CaseReport(_Model):
 
 
 class Measurement(_Model):
-    """Times of one case.
+    """Measured times of one case.
 
     Attributes:
         case: Index of the case.
-        device_us: Device time of each round, in microseconds.
-        host_us: Time of each of some further rounds, from the call to the end of all its work, in microseconds.
-        call_us: Median time until the call returned on the host, in microseconds.
-        late_rounds: Rounds in which the host was slower than foreseen, so that ``device_us`` holds host time too.
-        repeated_rounds: Rounds that were late and were measured again; their first times are not in ``device_us``.
-        outside_stream: Whether work reached memory while the timed stream was held, or after the end of what the call
-            left on it: then ``device_us`` does not hold it; None where that could not be seen.
-        method: How the device time was measured.
+        device_us: Device time of each round in microseconds.
+        host_us: Time from the call to the end of all its work in microseconds, for each of some further rounds.
+        call_us: Median time until the call returned on the host in microseconds.
+        late_rounds: Number of rounds in which the host was slower than expected: ``device_us`` includes host time.
+        repeated_rounds: Number of late rounds that were repeated; their first times are not in ``device_us``.
+        outside_stream: Whether the call wrote memory while the timed stream was held, or after the last of its work on
+            that stream, so that ``device_us`` does not include that work; None if unknown.
+        method: Method by which the device time was measured.
         l2: State of the L2 cache before each call.
-        sets: How many sets of inputs rotated.
-        clocks_mhz: SM clock before, during and after, where it could be read.
+        sets: Number of sets of inputs that rotated.
+        clocks_mhz: SM clock before, during and after the rounds, if it could be read.
     """
 
     case: int
@@ -235,24 +239,25 @@ class Measurement(_Model):
 
 
 class _Open(BaseModel):
-    """What a later version may say more of: fields that are not known are passed over."""
+    """A model that ignores unknown fields, which a later version may add."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class SimulatedLaunch(_Open):
-    """What one launch did in the simulator.
+    """One launch in the simulator.
 
     Attributes:
         kernel: The kernel's symbol.
-        grid, cluster: Sizes in CTAs.
+        grid: Size in CTAs.
         block: Size in threads.
-        shared_bytes: Shared memory of a CTA, static and dynamic.
-        ctas_per_sm: CTAs that an SM holds at once, by shared memory, threads and TMEM columns; registers are not known.
-        counters: What was counted, by name; the same on every run (see the modules of ``pytest_nvfp4.sim``).
-        writers: CTAs that wrote the final value of an output element; None where the launch wrote no output.
-        printed: What the kernel printed.
-        findings: What was found in it.
+        cluster: Size in CTAs.
+        shared_bytes: Shared memory of a CTA in bytes, static and dynamic.
+        ctas_per_sm: CTAs resident on an SM, by shared memory, threads and TMEM columns; registers are unknown.
+        counters: Deterministic event counts by name (see the modules of ``pytest_nvfp4.sim``).
+        writers: Number of CTAs that wrote the final value of an output element; None if the launch wrote no output.
+        printed: Text that the kernel printed.
+        findings: Findings in the launch.
     """
 
     kernel: str
@@ -268,30 +273,30 @@ class SimulatedLaunch(_Open):
 
     @property
     def ctas(self) -> int:
-        """CTAs of the grid."""
+        """Number of CTAs of the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     @property
     def clusters(self) -> int:
-        """Clusters of the grid."""
+        """Number of clusters of the grid."""
         return self.ctas // (self.cluster[0] * self.cluster[1] * self.cluster[2])
 
     def waves(self, sms: int) -> int:
-        """Rounds in which the grid's CTAs run on a number of SMs, each full."""
+        """Return the number of waves in which the grid runs on ``sms`` fully occupied SMs."""
         return -(-self.ctas // (sms * self.ctas_per_sm))
 
 
 class OutputWrites(_Open):
-    """Who wrote one group's C.
+    """Counts of the writes to one group's C.
 
     Attributes:
         group: Index of the group.
-        elements: m * n.
-        never: Elements that nobody wrote.
-        by_two: Elements that two CTAs of one launch wrote.
-        twice: Elements that one CTA wrote more than once.
-        ctas: CTAs that wrote some of it.
-        tiles: Rectangles of it that one CTA wrote.
+        elements: Number of elements, m * n.
+        never: Number of elements that were not written.
+        by_two: Number of elements that two CTAs of one launch wrote.
+        twice: Number of elements that one CTA wrote more than once.
+        ctas: Number of CTAs that wrote any element.
+        tiles: Number of rectangles that were each written by one CTA.
     """
 
     group: int
@@ -304,16 +309,16 @@ class OutputWrites(_Open):
 
 
 class SimulatedCall(_Open):
-    """What one call did in the simulator.
+    """One call in the simulator.
 
     Attributes:
         call: Index of the call.
         case: Index of the case.
-        model: The device that was simulated.
-        sms: Its SMs.
-        launches: Its launches, in order.
-        outputs: Who wrote the outputs.
-        trace: The timeline as JSON text, where it was asked for.
+        model: Name of the simulated device.
+        sms: Number of its SMs.
+        launches: Launches of the call, in order.
+        outputs: Counts of the writes to each group's C.
+        trace: Timeline as JSON text, if requested.
     """
 
     call: int
@@ -326,12 +331,12 @@ class SimulatedCall(_Open):
 
     @property
     def printed(self) -> str:
-        """All that kernels printed."""
+        """Text that the kernels printed."""
         return "".join(launch.printed for launch in self.launches)
 
 
 class Result(_Model):
-    """What a device says about a job; see ``Status`` for what the words mean."""
+    """The result of a job (see ``Status``)."""
 
     schema_version: Literal[1] = SCHEMA
     job: str
@@ -349,7 +354,7 @@ class Result(_Model):
 
     @property
     def reason(self) -> str:
-        """The first error in words, or the status."""
+        """Text of the first error, or the status."""
         for finding in self.findings:
             if finding.severity == "error":
                 return str(finding)

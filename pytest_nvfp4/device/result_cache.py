@@ -1,8 +1,8 @@
-"""What the simulator need not find again: verdicts, and what calls did. Same kernel, same inputs, same simulator.
+"""Caches of simulated verdicts and calls.
 
-The simulator is deterministic, so a case that passed passes again until something it depends on changes: the kernel's
-files and options, the case, this package's own code, or the versions of Python, numpy, torch and the DSL. Only passes
-are kept; whatever is wrong is run again, to be shown with its place.
+The simulator is deterministic, so a case that passed passes again until something that it depends on changes: the
+kernel's files and options, the case, this package's code, or the versions of Python, numpy, torch and the DSL. Only
+cases that passed are cached; others run again, so that their findings can be shown in full.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pytest_nvfp4.toolchain.cache import content_key
 
 _PARTS = ("problem.py", "numerics", "isolation", "driver", "host", "toolchain", "sim", "device")
 _DISTRIBUTIONS = ("numpy", "torch", "nvidia-cutlass-dsl", "pydantic")
-_KEEP = 20_000
+_MOST_ENTRIES = 20_000
 
 
 def _version(name: str) -> str:
@@ -38,9 +38,9 @@ def _version(name: str) -> str:
 
 
 class ResultKeys:
-    """Names of results: everything that decides what the simulator finds is in them.
+    """Cache keys, computed from everything that determines a simulation.
 
-    This package's own code is read once; the stores of a run share one of these.
+    This package's code is hashed once per instance, so the caches of a run share one.
     """
 
     @cached_property
@@ -52,7 +52,7 @@ class ResultKeys:
         return {name: _version(name) for name in _DISTRIBUTIONS}
 
     def key(self, kernel: KernelSpec, case: JobCase) -> str:
-        """The name of what is known of a kernel and a case."""
+        """Return the key of a kernel and a case."""
         parts: dict[str, Any] = {
             "kernel": kernel.sha256,
             "main": kernel.main,
@@ -67,12 +67,12 @@ class ResultKeys:
         return content_key(parts)
 
 
-class _Kept:
-    """Small files on disk, one for a kernel and a case; an entry appears by one rename.
+class _ResultCache:
+    """A cache of small files, one for each kernel and case. An entry appears by one rename.
 
     Args:
-        root: Their folder.
-        keys: What names them; that of other stores, so that the code is read once for all of them.
+        root: Folder of the cache.
+        keys: Cache keys, shared with other caches.
     """
 
     def __init__(self, root: Path, *, keys: ResultKeys | None = None) -> None:
@@ -94,7 +94,7 @@ class _Kept:
         return data
 
     def _write(self, kernel: KernelSpec, case: JobCase, text: str) -> None:
-        """Keep something. A full or read-only disk is no reason to fail: it is found again next time."""
+        """Write an entry. A full or read-only disk is no error: the case is simulated again next time."""
         path = self._path(kernel, case)
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,27 +104,22 @@ class _Kept:
             Path(name).replace(path)
 
     def prune(self) -> None:
-        """Forget the oldest entries beyond a bound."""
+        """Remove the least recently used entries beyond a limit."""
         entries = [*self._root.glob("??/*.json"), *self._root.glob("??/*.lock")]
-        if len(entries) > _KEEP:
+        if len(entries) > _MOST_ENTRIES:
             with contextlib.suppress(OSError):
-                for path in sorted(entries, key=lambda path: path.stat().st_mtime)[: len(entries) - _KEEP]:
+                for path in sorted(entries, key=lambda path: path.stat().st_mtime)[: len(entries) - _MOST_ENTRIES]:
                     path.unlink(missing_ok=True)
 
 
-class VerdictCache(_Kept):
-    """Cases that passed.
-
-    Args:
-        root: The cache's folder.
-        keys: See ``_Kept``.
-    """
+class VerdictCache(_ResultCache):
+    """Cache of cases that passed. For the arguments see ``_ResultCache``."""
 
     def __init__(self, root: Path, *, keys: ResultKeys | None = None) -> None:
         super().__init__(root / "verdicts", keys=keys)
 
     def has(self, kernel: KernelSpec, case: JobCase) -> bool:
-        """Whether the case is known to pass."""
+        """Return whether a case is known to pass."""
         data = self._read(kernel, case)
         try:
             return data is not None and bool(json.loads(data) == {"status": "passed"})
@@ -132,23 +127,18 @@ class VerdictCache(_Kept):
             return False
 
     def add(self, kernel: KernelSpec, case: JobCase) -> None:
-        """Note that a case passed."""
+        """Record that a case passed."""
         self._write(kernel, case, '{"status": "passed"}')
 
 
-class SimulationCache(_Kept):
-    """What calls did in which nothing wrong was found.
-
-    Args:
-        root: The cache's folder.
-        keys: See ``_Kept``.
-    """
+class SimulationCache(_ResultCache):
+    """Cache of simulated calls without errors. For the arguments see ``_ResultCache``."""
 
     def __init__(self, root: Path, *, keys: ResultKeys | None = None) -> None:
         super().__init__(root / "simulations", keys=keys)
 
     def get(self, kernel: KernelSpec, case: JobCase) -> SimulationResult | None:
-        """What a case did, if that is known."""
+        """Return the simulation of a case, None on a cache miss."""
         data = self._read(kernel, case)
         try:
             call = None if data is None else SimulatedCall.model_validate_json(data)
@@ -160,12 +150,12 @@ class SimulationCache(_Kept):
         return SimulationResult(case, "passed", notes, call)
 
     def lock(self, kernel: KernelSpec, case: JobCase) -> Path:
-        """A file to lock while a case is simulated, so that two processes do not do the same."""
+        """Return a file to lock while a case is simulated, so that two processes do not simulate it at once."""
         path = self._path(kernel, case).with_suffix(".lock")
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def add(self, kernel: KernelSpec, done: SimulationResult) -> None:
-        """Keep what a case did, if it passed."""
+        """Store the simulation of a case, if it passed."""
         if done.status == "passed" and done.call is not None:
             self._write(kernel, done.case, done.call.model_dump_json())

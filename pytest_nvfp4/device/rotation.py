@@ -1,9 +1,9 @@
-"""The inputs of a benchmark: several sets in memory of their own, of which one row changes before every call.
+"""The inputs of a benchmark: several sets in separate memory, with one row of A changed before every call.
 
-A kernel that remembers an answer, by pointer, by content of a part, or by the number of the call, returns a wrong one:
-the changed row changes a row of the result. Which row and what it becomes follows from the seed, the set, the visit
-and a key of the job that the kernel is not shown, so the parent knows the inputs of any round without being told, and
-nobody can have worked out their answers before.
+A kernel that caches an answer by pointer, by part of the content or by the number of the call returns a wrong one,
+because the changed row changes a row of the result. The row and its new content follow from the problem's seed, the
+set, the visit and a key of the job that the kernel cannot see. So the parent can compute the inputs of any round, and
+answers cannot be computed in advance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROW_KEY = 0x5EED
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """Row ``row`` of a group's A becomes ``data`` (packed E2M1, k // 2 bytes). ``row`` is -1 for a group of no rows."""
+    """Replacement of row ``row`` of a group's A by ``data`` (packed E2M1, k // 2 bytes); -1 without rows."""
 
     group: int
     row: int
@@ -31,29 +31,30 @@ class RowChange:
 
 
 def set_inputs(case: JobCase, index: int) -> ProblemInput:
-    """The inputs of one set before its first visit."""
+    """Return the inputs of one set before its first visit."""
     problem = case.problem.problem()
     return family(case.family).generate(Problem(problem.name, problem.groups, problem.seed + index))
 
 
 def changes(inputs: ProblemInput, *, index: int, visit: int, key: int) -> list[RowChange]:
-    """What changes in a set before a visit: one row of A in each group. ``key`` is the job's ``row_key``."""
-    made = []
+    """Return the changes of a set before a visit, one row of A in each group. ``key`` is the job's ``row_key``."""
+    result = []
     for number, group in enumerate(inputs.groups):
         m, half = group.group.m, group.group.k // 2
         if m == 0:
-            made.append(RowChange(number, -1, b""))
+            result.append(RowChange(number, -1, b""))
             continue
         draw = np.random.Generator(np.random.PCG64([_ROW_KEY, key, inputs.problem.seed, index, visit, number]))
         row = int(draw.integers(m))
         donor = group.a[int(draw.integers(m))]
+        # A rotated row of the same matrix keeps the distribution of the family, and so the bounds of its sums.
         data = np.roll(donor, int(draw.integers(1, half))) if half > 1 else donor
-        made.append(RowChange(number, row, data.tobytes()))
-    return made
+        result.append(RowChange(number, row, data.tobytes()))
+    return result
 
 
 def inputs_at(case: JobCase, *, index: int, visit: int, key: int) -> ProblemInput:
-    """The inputs of a set at a visit: its first inputs with every change up to and including that visit's."""
+    """Return the inputs of a set at a visit: its first inputs with every change up to and including that visit's."""
     base = set_inputs(case, index)
     rows = [group.a.copy() for group in base.groups]
     for earlier in range(visit + 1):

@@ -1,4 +1,4 @@
-"""Choose where kernels run: what was asked for, or what this machine has."""
+"""Select the device on which kernels run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_nvfp4.device.local import LocalDevice
 from pytest_nvfp4.device.sim import SimDevice
 
 ENTRY_POINTS = "pytest_nvfp4.devices"
-"""Entry point group by which others add devices: a callable that takes ``probe_folder`` and returns a Device."""
+"""Entry point group of further devices: callables that take ``probe_folder`` and return a Device."""
 
 BUILT_IN = ("auto", "local", "sim", "none")
 
@@ -25,24 +25,24 @@ def _third_party(name: str) -> Callable[..., Device] | None:
 
 
 def known_names() -> list[str]:
-    """Every name that ``--nvfp4-device`` takes."""
+    """Return every name that ``--nvfp4-device`` accepts."""
     return [*BUILT_IN, *sorted({entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)})]
 
 
 def select(name: str, *, folder: Path, worker: str | None = None) -> Device:
-    """The device of a name.
+    """Return the device of a name.
 
     Args:
-        name: ``local`` (a GPU of this machine), ``sim`` (the simulator), ``auto`` (``local`` where there is a GPU, else
-            ``sim``), ``none``, or the name of a device that another package registers.
-        folder: Where its files go.
-        worker: Name of xdist's test process, which decides about the GPU on a machine with several.
+        name: ``local`` (a GPU of this machine), ``sim`` (the simulator), ``auto`` (``local`` if this machine has a GPU,
+            else ``sim``), ``none``, or the name of a device that another package registers.
+        folder: Folder for its files.
+        worker: Name of the xdist worker, which determines the GPU on a machine with several.
 
     Raises:
-        DeviceUnavailableError: there is no such device here; the message says why and what to do.
+        DeviceUnavailableError: The device does not exist here; the message names the reason and the remedy.
     """
     if name == "none":
-        raise DeviceUnavailableError("no device was wanted (--nvfp4-device=none)")
+        raise DeviceUnavailableError("no device is selected (--nvfp4-device=none)")
     if name == "sim":
         return SimDevice()
     if name in ("auto", "local"):
@@ -50,9 +50,9 @@ def select(name: str, *, folder: Path, worker: str | None = None) -> Device:
         if not gpus and name == "auto":
             return SimDevice()
         if not gpus:
-            raise DeviceUnavailableError("this machine has no NVIDIA GPU that this process may use")
+            raise DeviceUnavailableError("this machine has no NVIDIA GPU that this process may use; simulate with sim")
         return LocalDevice(visible=share(gpus, worker), probe_folder=folder)
     factory = _third_party(name)
     if factory is None:
-        raise DeviceUnavailableError(f"no device is called {name!r}; known are {', '.join(known_names())}")
+        raise DeviceUnavailableError(f"unknown device {name!r}; choose one of {', '.join(known_names())}")
     return factory(probe_folder=folder)

@@ -1,4 +1,4 @@
-"""The ``sim`` device: the compiled PTX of a kernel, executed on the CPU by a worker process for each job."""
+"""The ``sim`` device: executes the compiled PTX of a kernel on the CPU."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.isolation import blas
 
 FindCompiled = Callable[[KernelSpec, Path], Sequence[Path]]
+"""Returns the folders of a kernel's compiled modules; the path is the folder that its files are relative to."""
 
 COMPILED_VARIABLE = "NVFP4_COMPILED"
-"""Environment variable of a worker that names the folders of compiled modules."""
+"""Environment variable that names the folders of compiled modules for a worker."""
 ARCHS = ("sm_100a", "sm_90a")
-"""Architectures whose instructions are modelled."""
+"""Architectures whose instructions are simulated."""
 
 
 class SimDevice:
     """The simulator.
 
-    It is whatever device a kernel is compiled for: a B200 for ``sm_100a``, an H200 for ``sm_90a``. It has no clock.
+    It simulates the device for which a kernel is compiled: a B200 for ``sm_100a``, an H200 for ``sm_90a``. It has no
+    clock.
 
     Args:
-        arch: The architecture it is described as.
-        compiled: Says for a kernel, and the folder that its files are relative to, where its compiled modules are kept
-            (see ``host.compiled``); without it every job compiles the kernel anew.
+        arch: Architecture of the device that ``describe`` returns.
+        compiled: Finds compiled modules (see ``host.compiled``); without it every job compiles the kernel.
     """
 
     name = "sim"
@@ -38,7 +39,7 @@ class SimDevice:
         self._compiled = compiled
 
     def describe(self) -> DeviceInfo:
-        """What is simulated."""
+        """Return the properties of the simulated device."""
         model = for_arch(self._arch)
         return DeviceInfo(
             name=model.name,
@@ -50,10 +51,10 @@ class SimDevice:
         )
 
     def unsupported(self, arch: str) -> str | None:
-        """Why code for an architecture cannot be simulated, or None."""
+        """Return why code for an architecture cannot be simulated, or None."""
         if arch in ARCHS:
             return None
-        return f"the kernel is for {arch}, and the simulator knows {' and '.join(ARCHS)}"
+        return f"the kernel is for {arch}, and the simulator supports {' and '.join(ARCHS)}"
 
     def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:
         """Run a job in a worker process; see ``Device``."""

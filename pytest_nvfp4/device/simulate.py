@@ -1,4 +1,4 @@
-"""Run a kernel once on each case in the simulator, and say what each call did."""
+"""Run a kernel once on each case in the simulator, and return the launches and counters of each call."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_nvfp4.device.base import Device
+from pytest_nvfp4.device.batch import INCONCLUSIVE
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, Simulating
 from pytest_nvfp4.device.result import DeviceInfo, Result, SimulatedCall, Status
 from pytest_nvfp4.finding import Finding
 
-_ALONE = frozenset({"error", "timeout", "crashed"})
-
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """One case, run once.
+    """The simulation of one case.
 
     Attributes:
         case: The case.
-        status: How it went; for a run without outputs nothing is said of their values.
-        findings: What was found, errors and notes.
-        call: What the call did, as far as it came; None where it did not come to a launch.
-        device: What was simulated; None where that could not be asked.
-        stdout, stderr: The end of what the kernel's host code wrote.
-        trace: The timeline as JSON text, where it was asked for.
+        status: Its status; if no outputs were requested, it does not depend on their values.
+        findings: Errors and warnings.
+        call: The call as far as it ran; None if it did not reach a launch.
+        device: The simulated device; None if unknown.
+        stdout: End of the standard output of the kernel's host code.
+        stderr: End of its standard error.
+        trace: Timeline as JSON text, if requested.
     """
 
     case: JobCase
@@ -40,7 +40,7 @@ class SimulationResult:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that are errors."""
+        """Findings that are errors."""
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
 
@@ -58,26 +58,26 @@ def simulate(
     race_warnings: bool = False,
     schedule: str = "eager",
 ) -> list[SimulationResult]:
-    """What a kernel does on every case, in their order; a case that ends the process badly spoils no other.
+    """Simulate a kernel on every case, in order. A case that ends the process does not affect the others.
 
     Args:
-        device: The device; one that is not a simulator answers ``unavailable``.
+        device: The device; the status is ``unavailable`` if it is not a simulator.
         kernel: The kernel.
         cases: The cases.
-        folder: Where the files of jobs go; each is removed.
-        base: The folder its files are relative to.
-        deadline_s: Seconds a job may take.
-        outputs: Judge the outputs too.
-        trace_ctas: CTAs of each launch whose timeline is kept; 0 for none.
-        races: Look for races.
-        race_warnings: Tell also of what official kernels leave out.
+        folder: Folder for the files of jobs, which are removed.
+        base: The folder that the kernel's files are relative to.
+        deadline_s: Timeout of a job in seconds.
+        outputs: Whether to judge the outputs.
+        trace_ctas: Number of CTAs of each launch whose timeline is recorded; 0 for none.
+        races: Whether to search for races.
+        race_warnings: Whether to report also orderings that the PTX ISA requires and official kernels omit.
         schedule: ``eager``, ``lazy``, or the seed of a random schedule.
     """
     how = Simulating(
         outputs=outputs, trace_ctas=trace_ctas, races=races, race_warnings=race_warnings, schedule=schedule
     )
     done = _run(device, kernel, cases, folder=folder, base=base, deadline_s=deadline_s, how=how)
-    if len(cases) > 1 and any(one.status in _ALONE for one in done):
+    if len(cases) > 1 and any(result.status in INCONCLUSIVE for result in done):
         done = [
             _run(device, kernel, [case], folder=folder, base=base, deadline_s=deadline_s, how=how)[0] for case in cases
         ]
@@ -112,15 +112,15 @@ def _run(
             judged = Judge().judge(job, result, folder=place)
             verdicts = [(verdict.status, tuple(verdict.findings)) for verdict in judged]
         else:
-            verdicts = [_seen(result, index) for index in range(len(cases))]
+            verdicts = [_without_outputs(result, index) for index in range(len(cases))]
         return [
             _simulated(case, status, findings, result=result, index=index, folder=place)
             for index, (case, (status, findings)) in enumerate(zip(cases, verdicts, strict=True))
         ]
 
 
-def _seen(result: Result, index: int) -> tuple[Status, tuple[Finding, ...]]:
-    """The status of a case whose outputs were not asked for."""
+def _without_outputs(result: Result, index: int) -> tuple[Status, tuple[Finding, ...]]:
+    """Return the status and findings of a case whose outputs were not requested."""
     if result.status != "passed":
         return result.status, result.findings
     findings = [finding for report in result.cases if report.case == index for finding in report.findings]

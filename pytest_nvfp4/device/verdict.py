@@ -1,4 +1,4 @@
-"""Judge what a kernel left in memory: here, in the process that made the inputs, not in the one that ran the kernel."""
+"""Judge the outputs of a kernel, in the process that generated the inputs rather than the one that ran the kernel."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from pytest_nvfp4.numerics.judge import GroupVerdict, Reference, judge
 from pytest_nvfp4.numerics.oracle import exact_product
 
 _SETS_JUDGED = 2
-"""Sets of inputs whose rounds are judged: making a set again takes as long as judging hundreds of its rounds."""
+"""Sets of inputs whose rounds are judged; generating a set again takes as long as judging hundreds of its rounds."""
 
 
 @dataclass(slots=True)
 class CaseVerdict:
-    """The judgement of one case: what was wrong with it, over all of its calls.
+    """The verdict of one case over all of its calls.
 
     Attributes:
         case: The case.
         status: Its status.
-        findings: What was found, each in words.
-        groups: The numeric verdict of each group of each call.
+        findings: Its findings.
+        groups: Numerical verdict of each group of each call.
     """
 
     case: JobCase
@@ -47,7 +47,7 @@ def _error(kind: str, message: str) -> Finding:
 
 @dataclass(slots=True)
 class _Expected:
-    """The inputs of a call and what is due for each group."""
+    """The inputs of a call, and the reference output of each group."""
 
     inputs: ProblemInput
     references: list[Reference]
@@ -58,31 +58,33 @@ class _Expected:
 
 
 def _explained(expected: _Expected, index: int, c: HalfBits) -> str:
-    """Lines that say what a wrong output equals, for the first one of a case: a hypothesis costs a matrix product."""
+    """Return lines that explain the first wrong output of a case; each hypothesis costs a matrix product."""
     reference = expected.references[index]
     with np.errstate(invalid="ignore"):
         wrong = (c != reference.want) & ~(reference.nan & fp16.is_nan(c)) & ~((c | reference.want) == fp16.SIGN)
-    found = explain(expected.inputs, index, c, wrong)
-    return "".join(f"\n  it {explanation}" for explanation in found[:3])
+    return "".join(f"\n  it {explanation}" for explanation in explain(expected.inputs, index, c, wrong)[:3])
 
 
-def _wrong_part(base: ProblemInput, sample: RoundSample, *, key: int) -> str:
-    """What is wrong with a round's part of the rows that changed; empty where nothing is."""
+def _sample_error(base: ProblemInput, sample: RoundSample, *, key: int) -> str:
+    """Return what is wrong with the sampled rows of a round, empty if they are right."""
     index, visit = sample.inputs
-    due = {one.group: one for one in rotation.changes(base, index=index, visit=visit, key=key) if one.row >= 0}
-    if sorted((part.group, part.row) for part in sample.parts) != sorted((one.group, one.row) for one in due.values()):
-        return "the rows that came back are not those that changed"
+    changes = {
+        change.group: change for change in rotation.changes(base, index=index, visit=visit, key=key) if change.row >= 0
+    }
+    sampled = sorted((part.group, part.row) for part in sample.parts)
+    if sampled != sorted((change.group, change.row) for change in changes.values()):
+        return "the sampled rows are not those that changed"
     for part in sample.parts:
         inputs = base.groups[part.group]
         try:
             bits = np.frombuffer(bytes.fromhex(part.bits), dtype=np.uint16)[None, :]
         except ValueError:
-            return f"group {part.group}: the part that came back cannot be read"
+            return f"group {part.group}: the sample cannot be read"
         columns = slice(part.column, part.column + bits.shape[1])
         if bits.size == 0 or part.column < 0 or columns.stop > inputs.group.n:
-            return f"group {part.group}: no tensor of the right form came back"
+            return f"group {part.group}: the sample does not have the shape of the output"
         exact = exact_product(
-            a=np.frombuffer(due[part.group].data, dtype=np.uint8)[None, :],
+            a=np.frombuffer(changes[part.group].data, dtype=np.uint8)[None, :],
             b=inputs.b[columns],
             sfa=inputs.sfa[part.row : part.row + 1],
             sfb=inputs.sfb[columns],
@@ -91,13 +93,13 @@ def _wrong_part(base: ProblemInput, sample: RoundSample, *, key: int) -> str:
         if not judged.ok:
             return (
                 f"group {part.group}, row {part.row}, columns {columns.start}-{columns.stop - 1}: {judged.mismatches} "
-                f"of {bits.size} outputs wrong ({judged.unwritten} not written), after this row of A was changed"
+                f"of {bits.size} outputs are wrong ({judged.unwritten} not written) after a change of this row of A"
             )
     return ""
 
 
 class Judge:
-    """Judges results; what is expected is computed once a case and kept."""
+    """Judges results. The expected outputs of each case are computed once and cached."""
 
     def __init__(self) -> None:
         self._cases: dict[tuple[str, str], _Expected] = {}
@@ -109,9 +111,9 @@ class Judge:
         return self._cases[key]
 
     def judge(self, job: Job, result: Result, *, folder: Path) -> list[CaseVerdict]:
-        """The verdict of every case of a job, in the job's order.
+        """Return the verdict of every case of a job, in order.
 
-        A job that did not come to its end gives its status and findings to every case.
+        Every case of a job that did not end properly has the status and findings of the job.
         """
         return [
             self._case(
@@ -137,28 +139,30 @@ class Judge:
         for call, made in calls.items():
             expected = self._for_call(case, made, key=key)
             if [output.group for output in made] != list(range(len(expected.inputs.groups))):
-                verdict.findings.append(_error("internal", f"call {call} did not return an output for every group"))
+                verdict.findings.append(_error("internal", f"the worker did not return all outputs of call {call}"))
                 continue
             for output in made:
                 self._output(verdict, output, expected, folder)
         self._samples(verdict, [sample for sample in result.samples if sample.case == index], key=key)
-        found = [finding for report in result.cases if report.case == index for finding in report.findings]
-        verdict.findings.extend(dict.fromkeys(found))
-        if not calls and not found:
+        reported = [finding for report in result.cases if report.case == index for finding in report.findings]
+        verdict.findings.extend(dict.fromkeys(reported))
+        if not calls and not reported:
             verdict.findings.append(_error("internal", "the device returned no output for this case"))
         for report in result.cases:
             if report.case == index and report.inputs_before != report.inputs_after:
                 verdict.findings.append(
-                    _error("inputs", f"call {report.call} changed its inputs (A, B or scale factors, guards included)")
+                    _error(
+                        "inputs", f"call {report.call} changed its inputs (A, B or scale factors, guard rows included)"
+                    )
                 )
         for measurement in result.measurements:
             if measurement.case == index and measurement.outside_stream:
                 verdict.findings.append(
                     _error(
                         "cheat",
-                        "outputs were written while the timed stream was held, or after the last of what the call left "
-                        "on it: the work runs on another stream, so its time is not measured; launch on torch's "
-                        "current stream, or make your stream wait for it and it for yours",
+                        "outputs were written while the timed stream was held, or after the last work of the call on "
+                        "that stream: the kernel runs on another stream, so its time is not measured; launch on "
+                        "torch's current stream, or make your stream wait for it and it for yours",
                     )
                 )
         kinds = {finding.kind for finding in verdict.findings if finding.severity == "error"}
@@ -173,13 +177,13 @@ class Judge:
         return _Expected.of(rotation.inputs_at(case, index=where[0], visit=where[1], key=key))
 
     def _samples(self, verdict: CaseVerdict, samples: list[RoundSample], *, key: int) -> None:
-        """Judge parts of the rounds of some sets of inputs, drawn here, where no kernel can know it before."""
+        """Judge samples of the rounds of some sets of inputs, drawn here, where no kernel can predict them."""
         sets = sorted({sample.inputs[0] for sample in samples})
         for index in random.SystemRandom().sample(sets, min(_SETS_JUDGED, len(sets))):
             base = rotation.set_inputs(verdict.case, index)
             for sample in samples:
-                if sample.inputs[0] == index and (wrong := _wrong_part(base, sample, key=key)):
-                    verdict.findings.append(_error("mismatch", f"call {sample.call}, while it was timed: {wrong}"))
+                if sample.inputs[0] == index and (error := _sample_error(base, sample, key=key)):
+                    verdict.findings.append(_error("mismatch", f"call {sample.call}, while it was timed: {error}"))
 
     def _output(self, verdict: CaseVerdict, output: GroupOutput, expected: _Expected, folder: Path) -> None:
         where = f"group {output.group}, call {output.call}"
@@ -192,7 +196,7 @@ class Judge:
             bits = np.frombuffer(output.data.read(folder), dtype=np.uint16)
             buffer = bits.reshape(output.rows, output.columns)
             if buffer.shape != group.c_buffer().shape:
-                raise ValueError(f"an output of {buffer.shape}, not {group.c_buffer().shape}")
+                raise ValueError(f"its shape is {buffer.shape}, not {group.c_buffer().shape}")
         except (ValueError, OSError) as error:
             verdict.findings.append(_error("internal", f"{where}: the output cannot be read: {error}"))
             return
@@ -207,15 +211,15 @@ class Judge:
         )
         verdict.groups.append(judged)
         if not judged.ok:
-            said = f"call {output.call}: {judged}"
+            message = f"call {output.call}: {judged}"
             if not any(finding.kind == "mismatch" for finding in verdict.findings):
-                said += _explained(expected, output.group, c)
-            verdict.findings.append(_error("mismatch", said))
+                message += _explained(expected, output.group, c)
+            verdict.findings.append(_error("mismatch", message))
         if output.late_sha256 is not None and output.late_sha256 != output.data.sha256:
             verdict.findings.append(
                 _error(
                     "cheat",
-                    f"{where}: the output changed after the device had been synchronised: work was still to come when "
-                    "custom_kernel returned and everything it had launched had ended (a thread, or a later launch)",
+                    f"{where}: the output changed after custom_kernel had returned and the device was synchronised: "
+                    "the kernel deferred work to a thread or a later launch",
                 )
             )

@@ -140,7 +140,7 @@ class TestInputs:
             (["--schedule", "sometimes"], "must be eager, lazy, late-WARP or a seed"),
             (["--schedule", "9" * 19], "must be eager, lazy, late-WARP or a seed"),
             (["--schedule", "lazy", "--device", "local"], "--schedule is for the simulator"),
-            (["--arch", "sm_103a"], "the simulator knows sm_100a and sm_90a"),
+            (["--arch", "sm_103a"], "the simulator supports sm_100a and sm_90a"),
             (["--config", "other"], "no configuration is called 'other'"),
         ],
     )

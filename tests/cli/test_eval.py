@@ -127,7 +127,7 @@ def test_the_simulator_is_a_device(tmp_path: Path) -> None:
     [
         ([str(HONEST), "--problem", "nonsense"], 113, "no problem is called"),
         (["missing.py"], 112, "no such file"),
-        ([str(HONEST), "--device", "none"], 110, "no device was wanted"),
+        ([str(HONEST), "--device", "none"], 110, "no device is selected"),
         ([str(HONEST), "--mode", "dance"], 2, "dance"),
     ],
 )

@@ -21,7 +21,7 @@ def line(**event: object) -> bytes:
 
 def answer(*said: bytes, then: bytes = b"") -> bytes:
     whole = line(event="begin", word="w") + b"".join(said)
-    return whole + then + line(event="end", said=hashlib.sha256(whole).hexdigest())
+    return whole + then + line(event="end", sha256=hashlib.sha256(whole).hexdigest())
 
 
 def result(data: bytes | None, *, returncode: int = 0, overflow: bool = False) -> Result:
@@ -62,7 +62,7 @@ def test_calls_of_two_cases_with_one_number_are_two() -> None:
         answer(line(**DEVICE), then=line(**{**DEVICE, "name": "NVIDIA B300"})),
         answer(then=line(event="stage", name="x")),
         answer() + line(event="stage", name="x"),
-        line(event="end", said="0" * 64) + answer(),
+        line(event="end", sha256="0" * 64) + answer(),
         line(event="end") + answer(),
         answer() + answer(),
         answer().replace(b'"w"', b'"v"'),
@@ -83,4 +83,4 @@ def test_an_answer_that_is_not_whole_is_no_pass(data: bytes | None) -> None:
 def test_an_answer_that_is_too_long_says_so() -> None:
     found = result(None, overflow=True)
     assert found.status == "crashed"
-    assert "than any answer holds" in found.reason
+    assert "exceeds the size limit" in found.reason

@@ -1,4 +1,4 @@
-"""Benchmarks of a kernel in one process: each gets what it would have got by itself."""
+"""Benchmarks of a kernel in one process: each gets the result of a process of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.batch import Ran, can_batch, run_batch
+from pytest_nvfp4.device.batch import CompletedJob, can_batch, run_batch
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import Blob, GroupOutput, Measurement, Result, Status
 from pytest_nvfp4.finding import Finding
@@ -44,12 +44,12 @@ class Runs:
         self.bad = bad
         self.jobs: list[list[int]] = []
 
-    def __call__(self, one: Job) -> Ran:
+    def __call__(self, one: Job) -> CompletedJob:
         seeds = [case.problem.seed for case in one.cases]
         self.jobs.append(seeds)
         if self.bad in seeds:
-            return timed(one, status="crashed"), Path(str(seeds))
-        return timed(one, status=self.several if len(seeds) > 1 else "passed"), Path(str(seeds))
+            return CompletedJob(timed(one, status="crashed"), Path(str(seeds)))
+        return CompletedJob(timed(one, status=self.several if len(seeds) > 1 else "passed"), Path(str(seeds)))
 
 
 def benchmarks(count: int) -> list[Job]:
@@ -103,9 +103,9 @@ def test_all_together_get_the_time_of_the_longest() -> None:
     asked: list[float] = []
     jobs = [one.model_copy(update={"deadline_s": s}) for one, s in zip(benchmarks(2), (5.0, 9.0), strict=True)]
 
-    def run(one: Job) -> Ran:
+    def run(one: Job) -> CompletedJob:
         asked.append(one.deadline_s)
-        return Result(job=one.id, status="timeout"), Path()
+        return CompletedJob(Result(job=one.id, status="timeout"), Path())
 
     run_batch(jobs, run)
     assert asked == [9.0, 5.0, 9.0]

@@ -67,7 +67,7 @@ CHEATS = {
         " method='x', l2='cold', sets=3)\n",
         "wrote to its pipe",
     ),
-    "says when it ends": (_WRITES + "say(event='end', said='0' * 64)\n", "wrote to its pipe"),
+    "says when it ends": (_WRITES + "say(event='end', sha256='0' * 64)\n", "wrote to its pipe"),
     "looks for the pipe": ("import os\nos.listdir('/proc/self/fd')\n", "reads /proc/self/fd"),
     "looks at the job's folder": ("import os\nos.listdir('..')\n", "none of its files"),
     "replaces outputs": ("import pathlib\npathlib.Path('../0-0.bin').write_bytes(b'')\n", "changes"),

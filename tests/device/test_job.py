@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, SourceFile
-from pytest_nvfp4.device.plan import plan_calls
 from pytest_nvfp4.device.result import Blob
+from pytest_nvfp4.device.worker.verify import plan_calls
 from pytest_nvfp4.problem import GPUMODE
 
 

@@ -91,11 +91,11 @@ def changed(one: RoundSample, **what: object) -> RoundSample:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ({"bits": "5afe" * 64}, "64 of 64 outputs wrong .64 not written."),
-        ({"bits": ""}, "no tensor of the right form"),
+        ({"bits": "5afe" * 64}, "64 of 64 outputs are wrong .64 not written."),
+        ({"bits": ""}, "not have the shape"),
         ({"bits": "xyz"}, "cannot be read"),
-        ({"column": 250}, "no tensor of the right form"),
-        ({"column": -1}, "no tensor of the right form"),
+        ({"column": 250}, "not have the shape"),
+        ({"column": -1}, "not have the shape"),
         ({"row": 4000}, "not those that changed"),
     ],
 )

@@ -35,7 +35,7 @@ def test_a_listed_gpu_makes_a_local_device(monkeypatch: pytest.MonkeyPatch, tmp_
     assert isinstance(selection.select("auto", folder=tmp_path), LocalDevice)
 
 
-@pytest.mark.parametrize(("name", "words"), [("none", "none"), ("local", "no NVIDIA GPU"), ("abacus", "known are")])
+@pytest.mark.parametrize(("name", "words"), [("none", "none"), ("local", "no NVIDIA GPU"), ("abacus", "choose one of")])
 def test_what_is_not_there_is_unavailable_because(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, words: str
 ) -> None:

@@ -134,7 +134,7 @@ def test_a_device_that_is_none_says_so(tmp_path: Path) -> None:
     device = LocalDevice(probe_folder=tmp_path, backend="host")
     (done,) = simulate(device, spec, cases("5x128x256"), folder=tmp_path / "jobs", base=base)
     assert done.status == "unavailable"
-    assert "only a simulator can say what a kernel does" in str(done.findings[0])
+    assert "recorded by the simulator only" in str(done.findings[0])
 
 
 def test_a_kernel_that_launches_nothing_did_nothing(tmp_path: Path) -> None:

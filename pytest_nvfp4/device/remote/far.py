@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-from pytest_nvfp4.device.batch import Ran, run_batch
+from pytest_nvfp4.device.batch import CompletedJob, run_batch
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.process import run_in_worker
 from pytest_nvfp4.device.remote.base import Answer, Batch, Place, RemoteError
@@ -88,9 +88,9 @@ def do_batch(batch: Batch, *, run: RunJob, place: Place) -> Answer:
     start = time.monotonic()
     parts: list[list[Result]] = [[] for _ in batch.jobs]
 
-    def one(job: Job) -> Ran:
+    def one(job: Job) -> CompletedJob:
         with tempfile.TemporaryDirectory(prefix="nvfp4-job-") as name:
-            return inlined(run(job, Path(name)), Path(name)), Path(name)
+            return CompletedJob(inlined(run(job, Path(name)), Path(name)), Path(name))
 
     for several in together(steps(batch)):
         # Where one block of a job went wrong, the others would only cost time.

@@ -1,7 +1,7 @@
 """Run one job: ``python -m pytest_nvfp4.device.worker JOB.json FOLDER [cuda|host|sim]``.
 
-It reads the job, runs the kernel, and says what happened as events on the descriptor named by ``NVFP4_RESULT_FD``.
-Outputs go to files in FOLDER. What it says about outputs is checked by the parent, which computes them itself.
+The worker reads the job, runs the kernel, and sends events on the descriptor named by ``NVFP4_RESULT_FD``. It writes
+outputs to files in FOLDER. The parent computes the expected outputs itself and judges them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_nvfp4.device.worker import device_info
 from pytest_nvfp4.device.worker.audit import KernelAudit, trap_oracle
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import CudaMemory, DeviceMemory, DriverError, HostMemory
-from pytest_nvfp4.device.worker.tamper import TamperCheck, reaches_into
+from pytest_nvfp4.device.worker.tamper import TamperCheck, names_harness
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
 from pytest_nvfp4.isolation.limits import apply as apply_limits
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.worker.simulation import Simulation
 
 _COMPILED_VARIABLE = "NVFP4_COMPILED"
-
+_MOST_REPORTED = 5
 
 _Custom = Callable[[Any], Any]
 _Prepare = Callable[[Any], Any]
-_Act = Callable[[_Custom, _Prepare | None], None]
+_Action = Callable[[_Custom, _Prepare | None], None]
 
 
 class _StopError(Exception):
-    """The job cannot go on; the status and its findings have been sent."""
+    """The job cannot continue; its status and findings have been sent."""
 
 
 class _Worker:
-    """One job, from the device's description to the last event.
+    """Runs one job, from the device's description to the last event.
 
     Args:
         job: The job.
-        folder: Where sources, scratch files and outputs lie, shared with the parent.
-        events: Where to say what happens.
+        folder: Folder for sources, scratch files and outputs, shared with the parent.
+        events: Events to the parent.
         backend: ``cuda`` for a real device; ``host`` for torch's stand-in device, which computes on the CPU; ``sim``
             for the simulator, which also runs compiled kernels.
     """
@@ -75,7 +75,7 @@ class _Worker:
         raise _StopError
 
     def run(self) -> None:
-        """Do the job."""
+        """Run the job."""
         begin_imports()
         self._events.stage("import torch")
         try:
@@ -87,15 +87,15 @@ class _Worker:
 
             torch_cuda.install()
         elif self._backend == "sim":
-            self._simulation = self._simulate()
+            self._simulation = self._start_simulator()
         self._describe(torch)
         if self._job.action == "probe":
             return
         assert self._job.kernel is not None
-        # Everything the worker relies on is loaded and noted before the kernel's first line runs.
+        # Everything that the worker relies on is loaded and recorded before the kernel's first line runs.
         act = self._action(torch)
         end_imports()
-        watch = self._watch()
+        audit = self._start_audit()
         tamper = TamperCheck(torch, own=self._own)
         custom, prepare = self._import_kernel(self._job.kernel)
         raised: BaseException | None = None
@@ -103,16 +103,16 @@ class _Worker:
             act(custom, prepare)
         except BaseException as error:
             raised = error
-        if not self._exercises:  # whose own function says what is right
-            self._check_tampering(tamper, watch)
+        if not self._exercises:  # an exercised kernel is not judged, so it has nothing to forge
+            self._check_tampering(tamper, audit)
         if isinstance(raised, DriverError):
             self._finish("error", Finding("cuda", f"the device is in an error state after the kernel: {raised}"))
         if raised is not None:
             name = Path(self._job.kernel.main).name
             self._finish("error", from_exception("run", f"{name} failed on the device", raised, self._own))
 
-    def _simulate(self) -> Simulation:
-        """Start the simulator; compiled code is kept where it can read it."""
+    def _start_simulator(self) -> Simulation:
+        """Start the simulator, with the DSL configured to write the PTX that it reads."""
         from pytest_nvfp4.device.worker.simulation import Simulation
         from pytest_nvfp4.host import redirect
 
@@ -125,9 +125,9 @@ class _Worker:
         return Simulation(arch, folder=self._folder, simulating=simulating, compiled=known)
 
     def _describe(self, torch: Any) -> None:
-        why = device_info.unavailable(torch)
-        if why is not None:
-            self._finish("unavailable", Finding("environment", f"no CUDA device: {why}"))
+        reason = device_info.unavailable(torch)
+        if reason is not None:
+            self._finish("unavailable", Finding("environment", f"no CUDA device: {reason}"))
         info = device_info.describe(torch, simulated=self._backend != "cuda")
         self._events.send("device", **info)
         if self._job.kernel is None:
@@ -136,43 +136,49 @@ class _Worker:
         if needed.rstrip("af") != has:
             self._finish(
                 "unsupported",
-                Finding("device", f"the kernel is for {needed}, and {info['name']} is {has}: it cannot run its code"),
+                Finding("device", f"the kernel is for {needed}, and {info['name']} is {has}: use another device"),
             )
         if self._job.kernel.entry is not None and not self._exercises:
             self._finish(
                 "unsupported",
-                Finding("contract", "a kernel outside GPU MODE's contract has no custom_kernel(data) to call"),
+                Finding("contract", "the kernel is outside GPU MODE's contract: it has no custom_kernel(data) to call"),
             )
 
     @property
     def _exercises(self) -> bool:
-        """Whether the kernel is called by a function of its own, on inputs of its own: a simulator can watch that."""
+        """Whether the kernel's own function calls it, on inputs of its own; only a simulator can check such a call."""
         job = self._job
         entry = job.kernel is not None and job.kernel.entry is not None
         return entry and job.action == "simulate" and self._simulation is not None and not job.simulating.outputs
 
     def _exercise(self, function: Callable[..., Any]) -> None:
         assert self._simulation is not None
-        found: list[Finding] = []
+        findings: list[Finding] = []
         self._events.stage("call 0: on inputs of its own")
         try:
-            with self._simulation.exercise(found):
+            with self._simulation.exercise(findings):
                 function()
-        except BaseException as error:  # a finding beside those of the simulator, which may say why
-            found.append(from_exception("run", f"{function.__name__} failed", error, self._own))
-        if (told := self._simulation.told(0, 0)) is not None:
-            self._events.send("simulated", **told)
+        except BaseException as error:  # the simulator's findings may explain it
+            findings.append(from_exception("run", f"{function.__name__} failed", error, self._own))
+        if (record := self._simulation.record(0, 0)) is not None:
+            self._events.send("simulated", **record)
         self._events.send(
-            "case", call=0, case=0, inputs_before="", inputs_after="", findings=[one.to_dict() for one in found]
+            "case",
+            call=0,
+            case=0,
+            inputs_before="",
+            inputs_after="",
+            findings=[finding.to_dict() for finding in findings],
         )
 
-    def _action(self, torch: Any) -> _Act:
+    def _action(self, torch: Any) -> _Action:
         job = self._job
         if self._exercises:
             return lambda custom, _prepare: self._exercise(custom)
         if job.action == "simulate" and self._simulation is None:
             self._finish(
-                "unavailable", Finding("device", "only a simulator can say what a kernel does: no device counts it")
+                "unavailable",
+                Finding("device", "launches and counters are recorded by the simulator only"),
             )
         if job.action in ("verify", "simulate"):
             from pytest_nvfp4.device.worker.verify import CallRunner
@@ -181,7 +187,7 @@ class _Worker:
             runner = CallRunner(torch, memory, self._events, self._folder, simulation=self._simulation)
             return lambda custom, prepare: runner.run(job, custom, prepare)
         if self._backend != "cuda":
-            self._finish("unavailable", Finding("device", "not run: a device that is the CPU has no clock of a GPU"))
+            self._finish("unavailable", Finding("device", "not run: this device is the CPU, which has no GPU clock"))
         from pytest_nvfp4.device.worker.benchmark import BenchmarkRunner
 
         benchmark = BenchmarkRunner(torch, CudaMemory(), self._events, self._folder)
@@ -192,10 +198,10 @@ class _Worker:
             path = self._sources / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(file.data)
-            if word := reaches_into(file.data):
+            if word := names_harness(file.data):
                 self._finish(
                     "cheated",
-                    Finding("cheat", f"{file.path} names {word}: a kernel has no business with what tests it"),
+                    Finding("cheat", f"{file.path} names {word}: a kernel must not access its test harness"),
                 )
         if kernel.compile_options:
             try:
@@ -213,49 +219,49 @@ class _Worker:
         try:
             custom, prepare = getattr(module, function, None), getattr(module, "compile_kernel", None)
         except Exception as error:  # a module may have a __getattr__ of its own
-            self._finish("error", from_exception("contract", f"{name} was asked for {function}", error, self._own))
+            self._finish(
+                "error", from_exception("contract", f"{name}: {function} cannot be looked up", error, self._own)
+            )
         if not callable(custom):
-            takes = "()" if kernel.entry else "(data)"
-            self._finish("error", Finding("contract", f"{name} defines no {function}{takes}"))
-        if kernel.entry:
-            return custom, None
-        if not callable(prepare):
+            signature = "()" if kernel.entry else "(data)"
+            self._finish("error", Finding("contract", f"{name} defines no {function}{signature}"))
+        if kernel.entry or not callable(prepare):
             return custom, None
         return custom, lambda sizes: contract.prepare(prepare, sizes)
 
-    def _watch(self) -> KernelAudit:
-        watch = KernelAudit(
+    def _start_audit(self) -> KernelAudit:
+        audit = KernelAudit(
             own=self._own,
             folder=self._folder,
-            open_to_it=(self._sources, self._folder / "scratch", self._folder / "ptx"),
-            kept=(Path(__file__).resolve().parents[2], default_root()),
+            allowed=(self._sources, self._folder / "scratch", self._folder / "ptx"),
+            read_only=(Path(__file__).resolve().parents[2], default_root()),
         )
-        trap_oracle(watch)
-        watch.start()
-        return watch
+        trap_oracle(audit)
+        audit.start()
+        return audit
 
-    def _check_tampering(self, tamper: TamperCheck, watch: KernelAudit) -> None:
-        said = []
+    def _check_tampering(self, tamper: TamperCheck, audit: KernelAudit) -> None:
+        messages = audit.messages[:_MOST_REPORTED]
         if replaced := tamper.replaced():
-            names = ", ".join(replaced[:5]) + (f" and {len(replaced) - 5} more" if len(replaced) > 5 else "")
-            said.append(f"the kernel replaced {names}")
-        said += watch.noted[:5]
-        if said:
-            self._finish("cheated", *(Finding("cheat", message) for message in said))
+            more = len(replaced) - _MOST_REPORTED
+            names = ", ".join(replaced[:_MOST_REPORTED]) + (f" and {more} more" if more > 0 else "")
+            messages.insert(0, f"the kernel replaced {names}")
+        if messages:
+            self._finish("cheated", *(Finding("cheat", message) for message in messages))
 
 
-def _keep_temporary_files(folder: Path) -> None:
-    """Let temporary files lie below the job's folder, which goes with the job: a kernel that crashes leaves some."""
+def _redirect_temporary_files(folder: Path) -> None:
+    """Place temporary files below the job's folder, which is removed with the job; a crash leaves some behind."""
     temporary = folder / "scratch" / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     os.environ.update(dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary)))
-    tempfile.tempdir = None  # it may have been asked for before
+    tempfile.tempdir = None  # a preloaded module may have computed it
 
 
 def main() -> None:
-    """Do the job named on the command line, and leave without running any of the kernel's exit handlers."""
+    """Run the job named on the command line, and exit without running any of the kernel's exit handlers."""
     events = Events(int(os.environ.pop(RESULT_VARIABLE)))
-    leave = os._exit
+    exit_process = os._exit  # like the next ones, bound before a kernel can replace it
     apply_limits(dict(os.environ))
     become_subreaper()
     end_descendants = kill_descendants
@@ -263,9 +269,9 @@ def main() -> None:
     try:
         _, file, folder, backend = [*sys.argv, "cuda"][:4]
         job = Job.model_validate_json(Path(file).read_bytes())
-        Path(file).unlink()  # a kernel that reads it knows which of its calls are looked at, and what they are given
+        Path(file).unlink()  # it reveals which calls are judged, and their inputs
         del sys.argv[1:]
-        _keep_temporary_files(Path(folder))
+        _redirect_temporary_files(Path(folder))
         _Worker(job, Path(folder), events, backend=backend).run()
     except _StopError:
         pass
@@ -275,12 +281,12 @@ def main() -> None:
         )
         events.send("status", status="error")
     events.end()
-    for one in flush:
+    for flush_stream in flush:
         with contextlib.suppress(Exception):
-            one()
+            flush_stream()
     with contextlib.suppress(Exception):
         end_descendants()
-    leave(0)
+    exit_process(0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Time a kernel on every case: device time, host time, and answers checked at rounds it cannot foresee."""
+"""Time a kernel on every case: device time, host time, and outputs of rounds that the kernel cannot predict."""
 
 from __future__ import annotations
 
@@ -12,34 +12,37 @@ from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.device import rotation
+from pytest_nvfp4.device.gpus import SmClock
 from pytest_nvfp4.device.job import Job, JobCase, Timing
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.clock import DeviceClock
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import CudaMemory
-from pytest_nvfp4.device.worker.nvml import Nvml
-from pytest_nvfp4.device.worker.returned_tensors import describe, read_tensor, with_values
+from pytest_nvfp4.device.worker.returned_tensors import inspect_returned, read_output, read_tensor
 from pytest_nvfp4.numerics.inputs import ProblemInput
 
 _LEAST_SETS = 3
 _MOST_SETS = 8
-_HOST_SHARE = 4
+"""Sets of inputs rotate so that together they exceed twice the L2 cache, within these bounds."""
+_DEFAULT_L2_BYTES = 64 << 20
+_ROUNDS_PER_HOST_ROUND = 4
 _LEAST_WARMUP = 4
-_LEAST_HOST = 5
-_CHECKED = 2
-"""Rounds whose outputs come back whole; of every round comes a part of the rows that changed."""
+_LEAST_HOST_ROUNDS = 5
+_WHOLE_OUTPUTS = 2
+"""Rounds whose outputs are returned whole; every round returns a part of the rows that changed."""
 SAMPLED_COLUMNS = 128
 METHOD = "driver events behind a gate, scattered, legacy default stream"
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """What one call is given.
+class _TimedCall:
+    """The argument of one call.
 
     Attributes:
-        data, given: The kernel's argument, and the tensors of C in it.
+        data: The kernel's argument.
+        given: The tensors of C in it.
         slot: The buffers behind it.
-        at: Which set of inputs, and its how many-th visit.
+        at: Index of the set of inputs, and number of its visit.
         changed: The rows of A that differ from the visit before.
     """
 
@@ -50,16 +53,17 @@ class _Call:
     changed: list[rotation.RowChange]
 
 
-class _Calls:
-    """Prepares calls: each takes a set of inputs that is drawn, with other rows than at the set's last visit.
+class _CallFactory:
+    """Prepares calls, each with a randomly chosen set of inputs whose rows have changed since the set's last visit.
 
     Args:
-        buffers, inputs: The sets.
-        draw: Where the order comes from.
-        change: Changes a set for a visit: ``(its buffers, its inputs, its number, the visit)``.
+        buffers: Buffers of each set.
+        inputs: Inputs of each set.
+        draw: Random generator for the order.
+        change: Changes a set before a visit: ``(its buffers, its inputs, its number, the visit)``.
 
     Attributes:
-        poison: What every element of C holds before a call.
+        poison: Bytes of every element of C before a call.
     """
 
     def __init__(
@@ -77,30 +81,30 @@ class _Calls:
         self._visits = [0] * len(buffers)
         self.poison = inputs[0].groups[0].guard.poison.to_bytes(2, "little")
 
-    def prepare(self) -> _Call:
-        """The next call."""
+    def prepare(self) -> _TimedCall:
+        """Prepare the next call."""
         number = self._draw.randrange(len(self._buffers))
         visit = self._visits[number]
         self._visits[number] += 1
         slot, inputs = self._buffers[number], self._inputs[number]
         changed = self._change(slot, inputs, number, visit)
         data, given = slot.data(inputs.problem.sizes)
-        return _Call(data, given, slot, (number, visit), changed)
+        return _TimedCall(data, given, slot, (number, visit), changed)
 
 
 class _DeviceRounds:
-    """Times calls on the device; one that came late is done again, as often as the job allows for all of them.
+    """Times calls on the device, and repeats late ones as often as the job allows in total.
 
     Attributes:
         device_us: Microseconds of each round.
-        late: Rounds that count though they were late.
-        repeated: Late ones that were done again.
+        late: Number of rounds that count although they were late.
+        repeated: Number of late rounds that were repeated.
     """
 
     def __init__(
         self,
         clock: DeviceClock,
-        calls: _Calls,
+        calls: _CallFactory,
         custom_kernel: Callable[[Any], Any],
         *,
         timing: Timing,
@@ -115,8 +119,8 @@ class _DeviceRounds:
         self.late = 0
         self.repeated = 0
 
-    def time_one(self) -> tuple[_Call, Any]:
-        """Time one round: the call, and what the kernel returned."""
+    def time_one(self) -> tuple[_TimedCall, Any]:
+        """Time one round, and return the call and what the kernel returned."""
         custom_kernel = self._custom_kernel
         while True:
             call = self._calls.prepare()
@@ -135,7 +139,14 @@ class _DeviceRounds:
 
 
 class BenchmarkRunner:
-    """Runs a benchmark job."""
+    """Runs a benchmark job.
+
+    Args:
+        torch: The torch module.
+        memory: The device's memory.
+        events: Events to the parent.
+        folder: Folder for outputs, shared with the parent.
+    """
 
     def __init__(self, torch: Any, memory: CudaMemory, events: Events, folder: Path) -> None:
         self._torch = torch
@@ -143,13 +154,13 @@ class BenchmarkRunner:
         self._events = events
         self._folder = folder
         properties = torch.cuda.get_device_properties(0)
-        self._l2 = int(getattr(properties, "L2_cache_size", 0)) or (64 << 20)
+        self._l2 = int(getattr(properties, "L2_cache_size", 0)) or _DEFAULT_L2_BYTES
         uuid = getattr(properties, "uuid", None)
-        self._nvml = Nvml(str(uuid) if uuid is not None else None)
+        self._sm_clock = SmClock(str(uuid) if uuid is not None else None)
         self._clock = DeviceClock(memory, l2_bytes=self._l2)
 
     def run(self, job: Job, custom_kernel: Callable[[Any], Any], prepare: Callable[[Any], Any] | None) -> None:
-        """Time every case, in an order of the seed's."""
+        """Time every case, in an order drawn from the job's seed."""
         order = list(range(len(job.cases)))
         random.Random(job.order_seed).shuffle(order)
         for index in order:
@@ -160,14 +171,17 @@ class BenchmarkRunner:
             self._case(job, index, case, custom_kernel)
 
     def _sets(self, case: JobCase) -> tuple[list[CallBuffers], list[ProblemInput]]:
+        """Return the buffers and inputs of all sets: random values, since a GPU draws less power for zeros and clocks
+        higher (an H200 ran a bf16 product 13 % faster on zeros).
+        """
         first = rotation.set_inputs(case, 0)
         size = sum(group.a.nbytes + group.b.nbytes for group in first.groups) or 1
         count = max(_LEAST_SETS, min(_MOST_SETS, -(-2 * self._l2 // size)))
         inputs = [first, *(rotation.set_inputs(case, index) for index in range(1, count))]
         buffers = []
-        for item in inputs:
-            slot = CallBuffers(self._torch, item)
-            slot.fill(self._memory, item)
+        for set_inputs in inputs:
+            slot = CallBuffers(self._torch, set_inputs)
+            slot.fill(self._memory, set_inputs)
             buffers.append(slot)
         return buffers, inputs
 
@@ -175,8 +189,8 @@ class BenchmarkRunner:
         timing = job.timing
         draw = random.Random(f"{job.order_seed}/{index}")
         buffers, inputs = self._sets(case)
-        checked = set(draw.sample(range(timing.rounds), min(_CHECKED, timing.rounds)))
-        calls = _Calls(buffers, inputs, draw=draw, change=partial(self._change, key=job.row_key))
+        whole = set(draw.sample(range(timing.rounds), min(_WHOLE_OUTPUTS, timing.rounds)))
+        calls = _CallFactory(buffers, inputs, draw=draw, change=partial(self._change, key=job.row_key))
 
         def host_round() -> tuple[float, float]:
             data = calls.prepare().data
@@ -186,19 +200,19 @@ class BenchmarkRunner:
         warm = [host_round() for _ in range(max(_LEAST_WARMUP, timing.warmup))]
         expected_us = statistics.median(until_return for _, until_return in warm[len(warm) // 2 :])
         self._events.stage(f"time {case.problem.name}")
-        clocks = [self._nvml.sm_clock_mhz()]
+        clocks = [self._sm_clock.mhz()]
         rounds = _DeviceRounds(self._clock, calls, custom_kernel, timing=timing, expected_us=expected_us)
         for position in range(timing.rounds):
             call, returned = rounds.time_one()
             self._sample(returned, call, position=position, case=index, draw=draw)
-            if position in checked:
+            if position in whole:
                 self._output(returned, call, position=position, case=index)
             if position == timing.rounds // 2:
-                clocks.append(self._nvml.sm_clock_mhz())
-        host = [host_round() for _ in range(max(_LEAST_HOST, timing.rounds // _HOST_SHARE))]
-        clocks.append(self._nvml.sm_clock_mhz())
+                clocks.append(self._sm_clock.mhz())
+        host = [host_round() for _ in range(max(_LEAST_HOST_ROUNDS, timing.rounds // _ROUNDS_PER_HOST_ROUND))]
+        clocks.append(self._sm_clock.mhz())
         host_us = statistics.median(until_end for until_end, _ in host)
-        outside = self._worked_outside(calls, custom_kernel, host_us=host_us)
+        outside = self._ran_outside(calls, custom_kernel, host_us=host_us)
         self._events.send(
             "measurement",
             case=index,
@@ -214,8 +228,8 @@ class BenchmarkRunner:
             clocks_mhz=[clock for clock in clocks if clock is not None],
         )
 
-    def _worked_outside(self, calls: _Calls, custom_kernel: Callable[[Any], Any], *, host_us: float) -> bool | None:
-        """Whether the kernel writes C from elsewhere than the stream that is timed, or after it; None if not known."""
+    def _ran_outside(self, calls: _CallFactory, custom_kernel: Callable[[Any], Any], *, host_us: float) -> bool | None:
+        """Return whether the kernel writes C outside the timed stream, or after its work there; None if unknown."""
         call = calls.prepare()
         data = call.data
         written = [group for group in call.slot.groups if group.has_rows]
@@ -234,7 +248,7 @@ class BenchmarkRunner:
     def _change(
         self, slot: CallBuffers, inputs: ProblemInput, number: int, visit: int, *, key: int
     ) -> list[rotation.RowChange]:
-        """Bring a set of inputs to its next visit, and poison its outputs; which rows are others now."""
+        """Change a set of inputs for its next visit, poison its outputs, and return the changes."""
         changes = rotation.changes(inputs, index=number, visit=visit, key=key)
         for change in changes:
             if change.row >= 0:
@@ -244,32 +258,32 @@ class BenchmarkRunner:
             self._clock.fill16(group.c.address, inputs.groups[0].guard.poison, group.c.size // 2)
         return changes
 
-    def _sample(self, returned: Any, call: _Call, *, position: int, case: int, draw: random.Random) -> None:
-        """Send a part of each row whose input changed: an answer kept from an earlier round is wrong there."""
-        described = describe(self._torch, returned, call.given)
+    def _sample(self, returned: Any, call: _TimedCall, *, position: int, case: int, draw: random.Random) -> None:
+        """Send a part of each row whose input changed: an answer cached from an earlier round is wrong there."""
+        tensors = inspect_returned(self._torch, returned, call.given)
         parts = []
         for change in call.changed:
             if change.row < 0:
                 continue
-            word, tensor = described[change.group]
+            description, tensor = tensors[change.group]
             group = call.slot.groups[change.group]
             width = min(SAMPLED_COLUMNS, group.columns)
             column = draw.randrange(group.columns - width + 1)
-            if word == "c":
+            if description == "c":
                 start = ((group.rows_before + change.row) * group.columns + column) * 2
                 bits = self._memory.read(group.c.address + start, width * 2)
-            elif word == "other":
+            elif description == "other":
                 bits = read_tensor(self._memory, tensor[change.row : change.row + 1, column : column + width])
             else:
                 bits = b""
             parts.append({"group": change.group, "row": change.row, "column": column, "bits": bits.hex()})
         self._events.send("sample", case=case, call=position, inputs=list(call.at), parts=parts)
 
-    def _output(self, returned: Any, call: _Call, *, position: int, case: int) -> None:
-        """Send the outputs of a round whole."""
-        for group, (word, tensor) in enumerate(describe(self._torch, returned, call.given)):
+    def _output(self, returned: Any, call: _TimedCall, *, position: int, case: int) -> None:
+        """Send the whole outputs of a round."""
+        for group, (description, tensor) in enumerate(inspect_returned(self._torch, returned, call.given)):
             buffers = call.slot.groups[group]
-            bits = with_values(self._memory, buffers, tensor)
+            bits = read_output(self._memory, buffers, tensor)
             digest = hashlib.sha256(bits).hexdigest()
             name = f"b{case}-{position}-{group}.bin"
             (self._folder / name).write_bytes(bits)
@@ -281,6 +295,6 @@ class BenchmarkRunner:
                 rows=buffers.rows,
                 columns=buffers.columns,
                 data={"sha256": digest, "size": len(bits), "file": name},
-                returned=word,
+                returned=description,
                 inputs=list(call.at),
             )

@@ -1,4 +1,4 @@
-"""The tensors of one call under GPU MODE's contract, inside larger buffers whose rest must not matter."""
+"""The tensors of one call under GPU MODE's contract, inside larger buffers with guard regions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 
 @dataclass(slots=True)
 class Region:
-    """A device buffer: the tensor that owns it, its address and its size in bytes, noted before any kernel ran."""
+    """A device buffer: the tensor that owns it, its address and its size in bytes, recorded before any kernel runs."""
 
     owner: Any
     address: int
@@ -28,7 +28,7 @@ def _region(torch: Any, size: int) -> Region:
 
 
 class GroupBuffers:
-    """The device buffers of one group, with the tensors that a kernel gets as views of them.
+    """The device buffers of one group, of which a kernel receives views.
 
     ``a [m, k//2, 1]`` and ``b [n, k//2, 1]`` are float4_e2m1fn_x2, ``c [m, n, 1]`` is float16, plain scales are
     ``[rows, k//16, 1]`` float8_e4m3fn on the CPU, reordered scales ``[32, 4, rest, 4, rest_k, 1]`` on the device.
@@ -50,7 +50,7 @@ class GroupBuffers:
         self._group = group
 
     def fill(self, memory: DeviceMemory, group: GroupInput) -> None:
-        """Write a group's inputs and poison C. The group must have the sizes the buffers were made for."""
+        """Write a group's inputs and poison C. The sizes must be those of the buffers."""
         self._group = group
         for region, data in self._inputs():
             memory.write(region.address, data)
@@ -68,20 +68,20 @@ class GroupBuffers:
         ]
 
     def expected_digest(self) -> str:
-        """Hash of what the input buffers were filled with."""
+        """Return the hash of the bytes with which the input buffers were filled."""
         return hashlib.sha256(b"".join(data for _, data in self._inputs())).hexdigest()
 
     def digest(self, memory: DeviceMemory) -> str:
-        """Hash of what the input buffers hold now."""
+        """Return the hash of the current content of the input buffers."""
         regions = (self.a, self.b, self.sfa, self.sfb)
         return hashlib.sha256(b"".join(memory.read(region.address, region.size) for region in regions)).hexdigest()
 
     def read_c(self, memory: DeviceMemory) -> bytes:
-        """The fp16 bits of C with its guard rows, row-major."""
+        """Return the fp16 bits of C with its guard rows, row-major."""
         return memory.read(self.c.address, self.c.size)
 
     def tensors(self) -> tuple[Any, Any, Any, tuple[Any, Any], tuple[Any, Any]]:
-        """``(a, b, c, plain scales, reordered scales)`` as new tensor objects over the buffers."""
+        """Return ``(a, b, c, plain scales, reordered scales)`` as new tensor objects over the buffers."""
         torch, group = self._torch, self._group
         m, n, k = group.group.m, group.group.n, group.group.k
         half = k // 2
@@ -123,7 +123,7 @@ class CallBuffers:
             buffers.fill(memory, group)
 
     def extents(self) -> list[Extent]:
-        """The bytes of all buffers."""
+        """Return the extents of all buffers."""
         return [
             Extent(region.address, region.size)
             for group in self.groups
@@ -132,16 +132,16 @@ class CallBuffers:
         ]
 
     def data(self, sizes: list[tuple[int, int, int, int]]) -> tuple[Any, list[Any]]:
-        """What ``custom_kernel`` is called with, and the list of C."""
+        """Return the argument of ``custom_kernel``, and the list of C in it."""
         views = [buffers.tensors() for buffers in self.groups]
         outputs = [view[2] for view in views]
         data = ([(a, b, c) for a, b, c, _, _ in views], [view[3] for view in views], [view[4] for view in views], sizes)
         return data, outputs
 
     def expected_digest(self) -> str:
-        """Hash of what all inputs were filled with."""
+        """Return the hash of the bytes with which all inputs were filled."""
         return hashlib.sha256("".join(buffers.expected_digest() for buffers in self.groups).encode()).hexdigest()
 
     def digest(self, memory: DeviceMemory) -> str:
-        """Hash of what all inputs hold now."""
+        """Return the hash of the current content of all inputs."""
         return hashlib.sha256("".join(buffers.digest(memory) for buffers in self.groups).encode()).hexdigest()

@@ -1,18 +1,18 @@
-"""What a call did in the simulator, told to the parent: launches with their counters, and who wrote the outputs."""
+"""Record the calls of a simulation: launches with their counters, and the writers of the outputs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pytest_nvfp4.device.job import Simulating
-from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.device.worker.sim_findings import worker_finding
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.session import LaunchRecord, Session
@@ -20,45 +20,52 @@ from pytest_nvfp4.sim.run.trace import Trace
 
 __all__ = ["CallRecorder"]
 
-Output = tuple[int, Region, int]
-"""A group's index, its C, and the number of C's columns."""
+
+class WatchedOutput(NamedTuple):
+    """The C of a group whose writes are recorded: index of the group, memory region, number of columns."""
+
+    group: int
+    region: Region
+    columns: int
+
 
 _TMEM_COLUMNS = 512
-_PRINTED = 100_000
+"""TMEM capacity of an SM in columns (PTX ISA, "Tensor Memory")."""
+_PRINTED_CHARACTERS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
-    """What is known of a launch when it begins; ``bases`` is each output's first owner number of the launch."""
+class _StartedLaunch:
+    """A launch at its start; ``bases`` holds, for each output, the owner number of the launch's first CTA."""
 
     grid: Grid
     bases: tuple[int, ...]
 
 
 class CallRecorder:
-    """Counts the calls of a session.
+    """Records the calls of a session.
 
     Args:
-        session: The session; its ``prepare`` is taken.
-        folder: Where timelines are written.
-        simulating: What is wanted.
+        session: The session, whose ``prepare`` hook is used.
+        folder: Folder for timelines.
+        simulating: Settings of the job.
     """
 
     def __init__(self, session: Session, folder: Path, simulating: Simulating) -> None:
         self._session = session
         self._folder = folder
         self._simulating = simulating
-        self._outputs: Sequence[Output] = ()
-        self._begun: list[_Begun] = []
+        self._outputs: Sequence[WatchedOutput] = ()
+        self._started: list[_StartedLaunch] = []
         self._first = 0
         self._trace: Trace | None = None
         self._schedule = session.machine.asynchronous
         session.prepare = self._prepare
 
-    def begin(self, outputs: Sequence[Output]) -> None:
-        """A call begins."""
+    def begin(self, outputs: Sequence[WatchedOutput]) -> None:
+        """Begin the record of a call."""
         self._outputs = outputs
-        self._begun = []
+        self._started = []
         self._first = len(self._session.launches)
         if self._simulating.trace_ctas:
             self._session.machine.asynchronous = self._schedule
@@ -67,10 +74,10 @@ class CallRecorder:
 
     def _prepare(self, grid: Grid) -> None:
         grid.counting = True
-        self._begun.append(_Begun(grid, tuple(region.launch_base for _, region, _ in self._outputs)))
+        self._started.append(_StartedLaunch(grid, tuple(output.region.launch_base for output in self._outputs)))
 
-    def told(self, call: int, case: int, say: Callable[[Finding], Finding]) -> dict[str, Any]:
-        """The call as a ``SimulatedCall``."""
+    def record(self, call: int, case: int) -> dict[str, Any]:
+        """Return the fields of a ``SimulatedCall``."""
         model = self._session.machine.model
         records = self._session.launches[self._first :]
         writers = self._writers()
@@ -80,16 +87,14 @@ class CallRecorder:
             "model": model.name,
             "sms": model.sm_count,
             "launches": [
-                self._launch(record, begun.grid, wrote, say)
-                for record, begun, wrote in zip(records, self._begun, writers, strict=False)
+                self._launch(record, started.grid, wrote)
+                for record, started, wrote in zip(records, self._started, writers, strict=False)
             ],
             "outputs": [_writes(*output) for output in self._outputs],
             "trace": self._write_trace(call),
         }
 
-    def _launch(
-        self, record: LaunchRecord, grid: Grid, writers: int, say: Callable[[Finding], Finding]
-    ) -> dict[str, Any]:
+    def _launch(self, record: LaunchRecord, grid: Grid, writers: int) -> dict[str, Any]:
         return {
             "kernel": record.launch.kernel,
             "grid": record.launch.grid,
@@ -99,23 +104,28 @@ class CallRecorder:
             "ctas_per_sm": _ctas_per_sm(grid),
             "counters": {name: int(count) for name, count in sorted(record.counters.items())},
             "writers": writers or None,
-            "printed": record.output[-_PRINTED:],
-            "findings": [say(finding).to_dict() for finding in record.findings],
+            "printed": record.output[-_PRINTED_CHARACTERS:],
+            "findings": [worker_finding(finding).to_dict() for finding in record.findings],
         }
 
     def _writers(self) -> list[int]:
-        """By launch, the CTAs whose value an output element has in the end."""
-        found: list[set[int]] = [set() for _ in self._begun]
-        for place, (_, region, _) in enumerate(self._outputs):
-            if region.owner is None or not self._begun:
+        """Return, for each launch, the number of CTAs that wrote the final value of an output element.
+
+        An owner number counts CTAs over all launches, so a sorted search among the launches' first numbers finds the
+        launch.
+        """
+        ctas_of: list[set[int]] = [set() for _ in self._started]
+        for place, output in enumerate(self._outputs):
+            region = output.region
+            if region.owner is None or not self._started:
                 continue
             owners = np.unique(region.owner)
             owners = owners[owners >= 0]
-            bases = np.array([begun.bases[place] for begun in self._begun])
+            bases = np.array([started.bases[place] for started in self._started])
             launches = np.searchsorted(bases, owners, side="right") - 1
             for launch, owner in zip(launches.tolist(), owners.tolist(), strict=True):
-                found[launch].add(owner - int(bases[launch]))
-        return [len(ctas) for ctas in found]
+                ctas_of[launch].add(owner - int(bases[launch]))
+        return [len(ctas) for ctas in ctas_of]
 
     def _write_trace(self, call: int) -> dict[str, Any] | None:
         if self._trace is None:
@@ -127,7 +137,7 @@ class CallRecorder:
 
 
 def _ctas_per_sm(grid: Grid) -> int:
-    """CTAs that an SM holds, by shared memory, threads, and the TMEM columns that a CTA allocates."""
+    """Return the CTAs resident on an SM, by shared memory, threads, and the TMEM columns that a CTA allocates."""
     most = grid.capacity // grid.machine.model.sm_count
     ctas = grid.counters["ctas"]
     columns = -(-grid.counters["tmem.columns"] // ctas) if ctas else 0
@@ -135,10 +145,11 @@ def _ctas_per_sm(grid: Grid) -> int:
 
 
 def _writes(group: int, region: Region, columns: int) -> dict[str, int]:
-    """An ``OutputWrites``."""
+    """Return the fields of an ``OutputWrites``."""
     assert region.owner is not None
     assert region.coverage is not None
     owner = region.owner.reshape(-1, columns)
+    # A rectangle of one owner has exactly one element whose upper and left neighbours belong to another owner.
     corner = owner >= 0
     corner[1:] &= owner[1:] != owner[:-1]
     corner[:, 1:] &= owner[:, 1:] != owner[:, :-1]

@@ -1,14 +1,15 @@
-"""Measure device time below torch: events, an L2 flush and a gate, through a libcuda handle of our own.
+"""Measure device time below torch: events, an L2 flush and a gate, through a separate libcuda handle.
 
-A short kernel takes less time than its launch, so a pair of events around a call would time the launch. The stream is
-therefore held by a gate (a kernel that spins on ``%globaltimer``) while the host enqueues the start event, the call's
-work and the end event; when the gate opens, all of it runs back to back. Source: CUDA Driver API, "Event Management",
-"Stream Management", "Context Management" (cuCtxResetPersistingL2Cache); PTX ISA, "Special Registers: %globaltimer".
+A kernel below about 20 us takes less time than its launch, so a pair of events around a call would time the launch.
+Therefore a gate (a kernel that spins on ``%globaltimer``) holds the stream while the host enqueues the start event, the
+call's work and the end event; when the gate opens, all of it runs back to back. Sources: CUDA Driver API, "Event
+Management", "Stream Management", "Context Management" (cuCtxResetPersistingL2Cache); PTX ISA, "Special Registers:
+%globaltimer".
 
-Some rounds take 0.8 to 1 us longer than others, and with the same commands in every round it is every second or every
-fourth (measured on an H200, with kernels of 20 to 32 us). A random number of event records before each round scatters
-it where a call is one launch (a round and the fourth after it correlated by 0.45, and by 0.02 then); with several
-launches it stays. Why is not known. Verdicts look at means of four rounds there (``regression``).
+Some rounds take 0.8 to 1 us longer than others: every second or every fourth, if all rounds issue the same commands
+(measured on an H200 with kernels of 20 to 32 us; the cause is unknown). A random number of event records before each
+round breaks the pattern if a call is one launch (the correlation of a round with the fourth after it fell from 0.45 to
+0.02), but not if it has several launches. There, verdicts use means of four rounds (``bench.regression``).
 """
 
 from __future__ import annotations
@@ -42,13 +43,17 @@ wait_here:
 \0"""
 
 _FLUSH_FACTOR = 3
+"""A write of three times the L2 cache replaces every ordinary line, whatever the replacement policy and hashing."""
+_LEAST_L2_BYTES = 32 << 20
 _GATE_MARGIN = 2.0
 _LEAST_GATE_US = 60.0
 _LONGEST_GATE_US = 20_000.0
 _STREAM_NON_BLOCKING = 1
+"""``CU_STREAM_NON_BLOCKING``: the stream does not synchronise with the legacy default stream."""
 _PEEK_BYTES = 1 << 16
-_SCATTER = 64
+_MOST_SCATTER_RECORDS = 64
 _PEEK_GATE_US = 50_000.0
+_PEEK_POLL_S = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +61,9 @@ class Round:
     """One timed call.
 
     Attributes:
-        device_us: From the start event to the end event on the legacy default stream, in microseconds.
-        call_us: From the call to its return on the host.
-        late: The host was not done enqueueing when the gate opened, so ``device_us`` holds host time too.
+        device_us: Microseconds from the start event to the end event on the legacy default stream.
+        call_us: Microseconds from the call to its return on the host.
+        late: Whether the gate opened before the host had enqueued all work, so that ``device_us`` includes host time.
     """
 
     device_us: float
@@ -71,19 +76,19 @@ class DeviceClock:
 
     Args:
         memory: The device's memory, whose libcuda handle and context are used.
-        l2_bytes: Size of the L2 cache.
+        l2_bytes: Size of the L2 cache in bytes.
     """
 
     def __init__(self, memory: CudaMemory, *, l2_bytes: int) -> None:
         self._memory = memory
         self._call = memory.driver_call
-        self._now = time.perf_counter  # taken before any kernel is imported
+        self._now = time.perf_counter  # bound before a kernel can replace it
         module, self._gate = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cuModuleLoadData", ctypes.byref(module), _GATE)
         self._call("cuModuleGetFunction", ctypes.byref(self._gate), module, b"nvfp4_gate")
         self._draw = random.Random()
         self._start, self._end, self._between = (self._event() for _ in range(3))
-        self._flush_bytes = _FLUSH_FACTOR * max(l2_bytes, 32 << 20)
+        self._flush_bytes = _FLUSH_FACTOR * max(l2_bytes, _LEAST_L2_BYTES)
         self._scratch = ctypes.c_uint64()
         self._call("cuMemAlloc_v2", ctypes.byref(self._scratch), ctypes.c_size_t(self._flush_bytes))
         self._aside = ctypes.c_void_p()
@@ -105,10 +110,11 @@ class DeviceClock:
         return value.value * 1e3
 
     def flush(self) -> None:
-        """Enqueue a write of three times the L2 cache, so that nothing of what was there is left.
+        """Enqueue a write of three times the L2 cache, which replaces its content.
 
-        Lines that a kernel had marked as persisting (an access policy window) would outlive that, so they are made
-        ordinary ones first; where the driver has no such lines it refuses, and there is nothing to do.
+        Lines that a kernel has marked as persisting (an access policy window) survive such a write, so they are reset
+        to normal first. Measured on an H200: a copy whose input such a window held in L2 took 18.2 us after the write
+        alone, and 24.8 us with the reset. A driver without persisting lines returns an error, which is ignored.
         """
         self._memory.driver_status("cuCtxResetPersistingL2Cache")
         self._call(
@@ -116,13 +122,14 @@ class DeviceClock:
         )
 
     def fill16(self, address: int, value: int, count: int) -> None:
-        """Enqueue ``count`` 16-bit stores of a value."""
+        """Enqueue a fill of ``count`` 16-bit elements."""
         if count:
             self._call(
                 "cuMemsetD16Async", ctypes.c_uint64(address), ctypes.c_ushort(value), ctypes.c_size_t(count), None
             )
 
     def _hold(self, microseconds: float) -> None:
+        """Enqueue the gate."""
         nanoseconds = ctypes.c_uint64(int(microseconds * 1e3))
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(nanoseconds))
         one = ctypes.c_uint(1)
@@ -132,14 +139,14 @@ class DeviceClock:
         """Time one call on the device.
 
         Args:
-            call: What is timed.
-            cold: Flush L2 first.
-            expected_call_us: How long the call takes on the host when nothing holds the device; the gate stays shut
-                twice as long. (Not the time of the last gated call: a call that waits for the device also waits for
-                the gate, which would then grow without end.)
+            call: The call.
+            cold: Whether to flush L2 first.
+            expected_call_us: Microseconds that the call takes on the host while nothing holds the device; the gate
+                stays closed twice as long. It must not be the time of the last gated call: a call that waits for the
+                device also waits for the gate, which would then grow without bound.
         """
         self._memory.synchronize()
-        for _ in range(self._draw.randrange(_SCATTER)):
+        for _ in range(self._draw.randrange(_MOST_SCATTER_RECORDS)):
             self._record(self._between)
         if cold:
             self.flush()
@@ -157,7 +164,7 @@ class DeviceClock:
         return self._memory.driver_status("cuEventQuery", event) == 0
 
     def host_round(self, call: Callable[[], Any], *, cold: bool) -> tuple[float, float]:
-        """``(until everything had ended, until the call returned)`` on the host, in microseconds; idle before."""
+        """Return the microseconds on the host until all work had ended, and until the call returned; idle before."""
         if cold:
             self.flush()
         self._memory.synchronize()
@@ -168,16 +175,16 @@ class DeviceClock:
         return (self._now() - before) * 1e6, (returned - before) * 1e6
 
     def ran_outside(self, call: Callable[[], Any], *, watched: list[tuple[int, bytes]], host_us: float) -> bool | None:
-        """Whether a call's work reached memory while the legacy default stream, which is timed, was held.
+        """Return whether a call's work reached memory while the timed stream, the legacy default stream, was held.
 
         Args:
             call: The call.
-            watched: Addresses of outputs with the bytes they hold before the call (a part of each is looked at).
-            host_us: How long a call takes until all of its work has ended, in microseconds.
+            watched: Addresses of outputs with the bytes that they hold before the call; a part of each is compared.
+            host_us: Microseconds that a call takes until all of its work has ended.
 
         Returns:
-            True: it did, so its time is not seen by events on that stream. False: it did not. None: the gate opened
-            before that could be seen, because the call itself waits for the stream.
+            True if events on that stream do not measure the work. None if the gate opened too early to know, because
+            the call itself waits for the stream.
         """
         self._memory.synchronize()
         self._hold(_PEEK_GATE_US + 4 * host_us)
@@ -185,23 +192,23 @@ class DeviceClock:
         call()
         until = self._now() + max(2 * host_us, 2000.0) * 1e-6
         while self._now() < until and not self._passed(self._start):
-            time.sleep(0.0005)
+            time.sleep(_PEEK_POLL_S)
         seen = any(self._peek(address, len(before)) != before[:_PEEK_BYTES] for address, before in watched)
         opened = self._passed(self._start)
         self._memory.synchronize()
         return None if opened else seen
 
     def ran_after(self, call: Callable[[], Any], *, outputs: list[tuple[int, int]], host_us: float) -> bool:
-        """Whether a call's work still wrote outputs after the end of what it left on the legacy default stream.
+        """Return whether a call's work wrote outputs after the last of its work on the legacy default stream.
 
-        Such work runs on a stream that waits for the timed one and that the timed one does not wait for: nothing shows
-        while the timed stream is held, and the end event does not see it either. The outputs are copied behind the end
-        event, by a stream of our own, and compared with what they are once the whole device is idle.
+        Such work runs on a stream that waits for the timed one without the reverse, so it neither starts while the
+        timed stream is held nor delays the end event. A separate stream copies the outputs after the end event, and the
+        copies are compared with the outputs once the whole device is idle.
 
         Args:
-            call: The call; its outputs hold poison.
-            outputs: Address and bytes of each.
-            host_us: How long a call takes until all of its work has ended, in microseconds.
+            call: The call, whose outputs hold poison.
+            outputs: Address and size in bytes of each output.
+            host_us: Microseconds that a call takes until all of its work has ended.
         """
         self._memory.synchronize()
         self._hold(min(max(_LEAST_GATE_US, _GATE_MARGIN * host_us), _LONGEST_GATE_US))
@@ -228,7 +235,7 @@ class DeviceClock:
         )
 
     def _peek(self, address: int, size: int) -> bytes:
-        """Read memory on a stream that waits for no other."""
+        """Read memory on a stream that waits for no other one."""
         size = min(size, _PEEK_BYTES)
         self._call("cuMemcpyDtoHAsync_v2", self._pinned, ctypes.c_uint64(address), ctypes.c_size_t(size), self._aside)
         self._call("cuStreamSynchronize", self._aside)

@@ -1,7 +1,8 @@
-"""What a worker says, one JSON object a line on its result pipe, each whole: a crash loses nothing said before it.
+"""Events that a worker sends to its parent, one JSON object a line, on its result pipe.
 
-A kernel can find the pipe among its descriptors and write to it. So the first line holds a random word, and the last
-one a hash of all that was said before: who did not hear the word cannot make the hash, and a line of his breaks it.
+Each line is written at once, so that a crash loses no earlier event. A kernel can find the pipe among its descriptors
+and write to it. Therefore the first event contains a random word, and the last one a hash of all lines before it: the
+kernel cannot compute the hash without the word, and any line of its own changes the hash.
 """
 
 from __future__ import annotations
@@ -16,34 +17,38 @@ from typing import Any
 
 
 class Events:
-    """Sends events to the parent."""
+    """Sends events to the parent.
+
+    Args:
+        descriptor: Writing end of the result pipe.
+    """
 
     def __init__(self, descriptor: int) -> None:
         os.set_inheritable(descriptor, False)
         self._descriptor = descriptor
         self._lock = threading.Lock()
         self._start = time.monotonic()
-        self._said = hashlib.sha256()
-        self._write, self._encode = os.write, json.JSONEncoder().encode  # taken before any kernel is imported
+        self._digest = hashlib.sha256()
+        self._write, self._encode = os.write, json.JSONEncoder().encode  # bound before a kernel can replace them
         self.send("begin", word=secrets.token_hex(16))
 
     def send(self, event: str, **data: Any) -> None:
         """Send one event."""
         line = (self._encode({"event": event, **data}) + "\n").encode()
         with self._lock:
-            self._said.update(line)
-            self._put(line)
+            self._digest.update(line)
+            self._write_all(line)
 
     def end(self) -> None:
-        """Say that nothing more comes."""
+        """Send the last event."""
         with self._lock:
-            self._put((self._encode({"event": "end", "said": self._said.hexdigest()}) + "\n").encode())
+            self._write_all((self._encode({"event": "end", "sha256": self._digest.hexdigest()}) + "\n").encode())
 
-    def _put(self, line: bytes) -> None:
+    def _write_all(self, line: bytes) -> None:
         view = memoryview(line)
         while view:
             view = view[self._write(self._descriptor, view) :]
 
     def stage(self, name: str) -> None:
-        """Say what is being done now."""
+        """Report the stage of the job that begins now."""
         self.send("stage", name=name, seconds=round(time.monotonic() - self._start, 3))

@@ -1,7 +1,8 @@
 """Read, write and wait for device memory below torch, through the CUDA driver.
 
-A kernel's Python shares this process, and may have replaced anything in torch. What is checked is therefore read by
-address through a handle of libcuda of our own. Source: CUDA Driver API, "Memory Management", "Context Management".
+A kernel's Python code shares this process and may have replaced any function of torch. Everything that is checked is
+therefore read by address through a separate libcuda handle. Source: CUDA Driver API, "Memory Management", "Context
+Management".
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from typing import Protocol
 
 
 class DriverError(RuntimeError):
-    """A driver call failed; the message has its name and the driver's error."""
+    """A driver call failed; the message contains its name and the driver's error."""
 
 
 class DeviceMemory(Protocol):
-    """What the worker needs of a device's memory. Addresses and sizes are in bytes."""
+    """The memory of a device. Addresses and sizes are in bytes."""
 
     def synchronize(self) -> None:
-        """Wait until everything that was launched has ended, on every stream."""
+        """Wait until all work on every stream has ended."""
 
     def read(self, address: int, size: int) -> bytes:
         """Copy from the device."""
@@ -31,11 +32,11 @@ class CudaMemory:
     """The memory of the current CUDA device, in the primary context that torch uses.
 
     Args:
-        device: Ordinal of the device among those this process sees.
+        device: Ordinal of the device among those visible to this process.
 
     Raises:
-        OSError: there is no libcuda.
-        DriverError: the driver refuses.
+        OSError: There is no libcuda.
+        DriverError: The device cannot be used.
     """
 
     def __init__(self, device: int = 0) -> None:
@@ -48,22 +49,22 @@ class CudaMemory:
         self.driver_call("cuCtxSetCurrent", self._context)
 
     def driver_status(self, name: str, *arguments: object) -> int:
-        """The status a driver function returns."""
+        """Call a driver function and return its status."""
         function = getattr(self._cuda, name)
         function.restype = ctypes.c_int
         return int(function(*arguments))
 
     def driver_call(self, name: str, *arguments: object) -> None:
-        """Call a driver function. Raises DriverError with its name and the driver's words."""
+        """Call a driver function. Raises DriverError with its name and the driver's error."""
         status = self.driver_status(name, *arguments)
         if status:
             text = ctypes.c_char_p()
             self._cuda.cuGetErrorString(ctypes.c_int(status), ctypes.byref(text))
-            said = (text.value or b"unknown error").decode()
-            raise DriverError(f"{name} failed with CUDA error {status} ({said})")
+            reason = (text.value or b"unknown error").decode()
+            raise DriverError(f"{name} failed with CUDA error {status} ({reason})")
 
     def synchronize(self) -> None:
-        """Wait for the whole device context: every stream, whoever made it."""
+        """Wait for all streams of the device context, including those that the kernel created."""
         self.driver_call("cuCtxSetCurrent", self._context)
         self.driver_call("cuCtxSynchronize")
 
@@ -81,10 +82,10 @@ class CudaMemory:
 
 
 class HostMemory:
-    """The memory of a device that is this process: under the stand-in for torch's CUDA device."""
+    """The memory of torch's stand-in CUDA device, which is that of this process."""
 
     def synchronize(self) -> None:
-        """Everything has ended when a call returns."""
+        """Return at once, because all work has ended when a call returns."""
 
     def read(self, address: int, size: int) -> bytes:
         """Copy from an address of this process."""

@@ -1,8 +1,9 @@
 """Run a Python program: ``python -m pytest_nvfp4.device.worker.program FILE FOLDER cuda|host|sim [ARGUMENT ...]``.
 
-With ``sim``, ``device="cuda"`` and the launches of CuTe DSL kernels land in the simulator, whose model is that of
-``CUTE_DSL_ARCH``; with ``host``, plain torch operations on ``device="cuda"`` are computed on the CPU. How the simulator
-runs is said by ``NVFP4_SIMULATING`` (a ``device.job.Simulating`` as JSON), which the program does not see.
+With ``sim``, the simulator executes ``device="cuda"`` and the launches of CuTe DSL kernels, as the device of
+``CUTE_DSL_ARCH``; with ``host``, plain torch operations on ``device="cuda"`` are computed on the CPU. The variable
+``NVFP4_SIMULATING`` holds the settings of the simulator (a ``device.job.Simulating`` as JSON); the program does not see
+it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -19,30 +21,30 @@ from pytest_nvfp4.cores import cores
 from pytest_nvfp4.isolation.limits import apply as apply_limits
 
 SIMULATING_VARIABLE = "NVFP4_SIMULATING"
-"""Environment variable that says how the simulator runs."""
+"""Environment variable with the settings of the simulator."""
 _DEFAULT_ARCH = "sm_100a"
 _MOST_FINDINGS = 50
 
 
-class _Judged:
-    """Whether what was found makes the program a failure: not where nothing was to be looked for."""
+@dataclass(slots=True)
+class _Verdict:
+    """Whether findings make the program fail, which they do only if races were searched for."""
 
-    def __init__(self) -> None:
-        self.failed = False
+    failed: bool = False
 
 
 @contextmanager
-def _simulated(folder: Path, judged: _Judged) -> Iterator[None]:
+def _simulated(folder: Path, verdict: _Verdict) -> Iterator[None]:
     from pytest_nvfp4.device.job import Simulating
     from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
     from pytest_nvfp4.device.worker.simulator import simulate
     from pytest_nvfp4.host import redirect
     from pytest_nvfp4.sim.run.session import LaunchRecord
 
-    how = Simulating.model_validate_json(os.environ.pop(SIMULATING_VARIABLE, "{}"))
+    settings = Simulating.model_validate_json(os.environ.pop(SIMULATING_VARIABLE, "{}"))
 
     class Launches(list[LaunchRecord]):
-        """Tells what each launch printed as soon as it has ended."""
+        """Prints the output of each launch as soon as it has ended."""
 
         def append(self, record: LaunchRecord) -> None:
             super().append(record)
@@ -56,7 +58,11 @@ def _simulated(folder: Path, judged: _Judged) -> Iterator[None]:
     os.environ.update(redirect.environment(dump, arch=arch))
     processes = min(4, cores())
     with simulate(
-        arch=arch, processes=processes, schedule=how.schedule, races=how.races, race_warnings=how.race_warnings
+        arch=arch,
+        processes=processes,
+        schedule=settings.schedule,
+        races=settings.races,
+        race_warnings=settings.race_warnings,
     ) as session:
         session.launches = Launches()
         try:
@@ -69,13 +75,13 @@ def _simulated(folder: Path, judged: _Judged) -> Iterator[None]:
                 sys.stderr.write(f"{place}{finding.message}\n")
             if len(findings) > _MOST_FINDINGS:
                 sys.stderr.write(f"simulated: {len(findings) - _MOST_FINDINGS} more findings\n")
-            judged.failed = how.races and any(finding.severity == "error" for finding in findings)
+            verdict.failed = settings.races and any(finding.severity == "error" for finding in findings)
 
 
 @contextmanager
-def _device(backend: str, folder: Path, judged: _Judged) -> Iterator[None]:
+def _device(backend: str, folder: Path, verdict: _Verdict) -> Iterator[None]:
     if backend == "sim":
-        with _simulated(folder, judged):
+        with _simulated(folder, verdict):
             yield
         return
     if backend == "host":
@@ -86,35 +92,35 @@ def _device(backend: str, folder: Path, judged: _Judged) -> Iterator[None]:
 
 
 def _run(file: Path, arguments: list[str]) -> int:
-    """Run the program as ``__main__``; its exit status. What it raises is told from its own first line on."""
+    """Run the program as ``__main__``, and return its exit status. A traceback starts at the program's first line."""
     module = ModuleType("__main__")
     module.__file__ = str(file)
     sys.modules["__main__"] = module
     sys.argv = [str(file), *arguments]
     try:
         exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)
-    except SystemExit as leaving:
-        if leaving.code is None or isinstance(leaving.code, int):
-            return leaving.code or 0
-        sys.stderr.write(f"{leaving.code}\n")
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        sys.stderr.write(f"{error.code}\n")
         return 1
     except BaseException as error:
-        own = error.__traceback__.tb_next if error.__traceback__ else None
-        traceback.print_exception(error.with_traceback(own))
+        first = error.__traceback__.tb_next if error.__traceback__ else None
+        traceback.print_exception(error.with_traceback(first))
         return 1
     return 0
 
 
 def main() -> None:
-    """Run the program named on the command line, and leave with its exit status."""
+    """Run the program named on the command line, and exit with its status."""
     os.environ.pop("NVFP4_RESULT_FD", None)
     apply_limits(dict(os.environ))
     file, folder, backend, *arguments = sys.argv[1:]
     sys.path.insert(0, str(Path.cwd()))
-    judged = _Judged()
-    with _device(backend, Path(folder), judged):
+    verdict = _Verdict()
+    with _device(backend, Path(folder), verdict):
         status = _run(Path(file), arguments)
-    sys.exit(status & 0xFF or int(judged.failed))
+    sys.exit(status & 0xFF or int(verdict.failed))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Look at what a kernel returned without asking it to compute anything."""
+"""Inspect what a kernel returned without running any of its code."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,37 +10,49 @@ from pytest_nvfp4.device.worker.buffers import GroupBuffers
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 
 
-def describe(torch: Any, returned: Any, given: list[Any]) -> list[tuple[str, Any]]:
-    """For each group ``("c", None)``, ``("other", tensor)`` or ``(what is wrong, None)``.
+class Returned(NamedTuple):
+    """What a kernel returned for one group.
 
-    A tensor counts only if it is exactly ``torch.Tensor`` (or the class of the tensor it was given): a subclass may
-    compute its values when it is read, after the clock has stopped.
+    Attributes:
+        description: ``c`` (the tensor that it was given), ``other`` (a tensor of its own), or what is wrong with it.
+        tensor: The kernel's own tensor, of shape ``[m, n, 1]``; None otherwise.
+    """
+
+    description: str
+    tensor: Any = None
+
+
+def inspect_returned(torch: Any, returned: Any, given: list[Any]) -> list[Returned]:
+    """Return what a kernel returned for each group.
+
+    A tensor counts only if it is exactly ``torch.Tensor`` (or of the class of the tensor that was given): a subclass
+    may compute its values when it is read, after the clock has stopped.
     """
     if not isinstance(returned, list | tuple):
-        return [(f"custom_kernel returned {type(returned).__name__}, not the list of C", None)] * len(given)
+        return [Returned(f"custom_kernel returned {type(returned).__name__}, not the list of C")] * len(given)
     if len(returned) != len(given):
-        return [(f"custom_kernel returned {len(returned)} outputs for {len(given)} groups", None)] * len(given)
-    return [_one(torch, value, c) for value, c in zip(returned, given, strict=True)]
+        return [Returned(f"custom_kernel returned {len(returned)} outputs for {len(given)} groups")] * len(given)
+    return [_inspect(torch, value, c) for value, c in zip(returned, given, strict=True)]
 
 
-def _one(torch: Any, value: Any, c: Any) -> tuple[str, Any]:
+def _inspect(torch: Any, value: Any, c: Any) -> Returned:
     if value is c:
-        return "c", None
+        return Returned("c")
     if type(value) is torch.Tensor and value.device.type != "cuda":
-        return f"an output is on {value.device}, not on the device", None
+        return Returned(f"an output is on {value.device}, not on the device")
     if type(value) is not type(c):
-        return f"an output is a {type(value).__module__}.{type(value).__name__}, not a tensor", None
+        return Returned(f"an output is a {type(value).__module__}.{type(value).__name__}, not a tensor")
     if tuple(value.shape) != tuple(c.shape):
-        return f"an output has shape {tuple(value.shape)}, not {tuple(c.shape)}", None
+        return Returned(f"an output has shape {tuple(value.shape)}, not {tuple(c.shape)}")
     if value.dtype != torch.float16:
-        return f"an output is {value.dtype}, not torch.float16", None
+        return Returned(f"an output is {value.dtype}, not torch.float16")
     if value.data_ptr() == c.data_ptr() and tuple(value.stride()) == tuple(c.stride()):
-        return "c", None
-    return "other", value
+        return Returned("c")
+    return Returned("other", value)
 
 
 def read_tensor(memory: DeviceMemory, tensor: Any) -> bytes:
-    """The fp16 bits of a ``[m, n, 1]`` tensor, row-major, read by address."""
+    """Return the fp16 bits of a ``[m, n, 1]`` tensor, row-major, read by address."""
     m, n, _ = (int(size) for size in tensor.shape)
     rows, columns, _ = (int(stride) for stride in tensor.stride())
     if m == 0 or n == 0:
@@ -51,8 +63,8 @@ def read_tensor(memory: DeviceMemory, tensor: Any) -> bytes:
     return np.ascontiguousarray(view).tobytes()
 
 
-def with_values(memory: DeviceMemory, buffers: GroupBuffers, tensor: Any | None) -> bytes:
-    """The bits of a group's C with its guard rows; the rows of C from ``tensor`` where the kernel returned its own."""
+def read_output(memory: DeviceMemory, buffers: GroupBuffers, tensor: Any | None) -> bytes:
+    """Return the bits of a group's C with its guard rows; rows of C come from ``tensor`` if the kernel returned one."""
     bits = buffers.read_c(memory)
     if tensor is None:
         return bits

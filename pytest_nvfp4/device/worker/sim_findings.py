@@ -9,30 +9,29 @@ from dataclasses import replace
 from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.run.source import statement
 
-_NOTES = frozenset({"exit-before-read", "own-quadrant", "race-warning", "unaligned-box", "written-twice"})
-"""Kinds that are worth a word but are no error."""
-_ONE_A_LINE = frozenset({"out-of-bounds", "tmem", "uninitialised"})
-"""Kinds that an unrolled statement has once for each of its instructions, and that are told once."""
-
-_PTX = 200
-"""Characters of an instruction that are shown: a load of 128 registers names them all."""
+_WARNING_KINDS = frozenset({"exit-before-read", "own-quadrant", "race-warning", "unaligned-box", "written-twice"})
+"""Kinds that are warnings."""
+_MERGED_KINDS = frozenset({"out-of-bounds", "tmem", "uninitialised"})
+"""Kinds that occur for each instruction of an unrolled statement, and are reported once for the statement."""
+_PTX_CHARACTERS = 200
+"""Limit on the text of an instruction; a load of 128 registers lists them all."""
 
 
 def merge_by_statement(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, with those of one kind at one statement as one."""
-    kept: dict[object, Finding] = {}
+    """Merge findings of one kind at one statement into one."""
+    merged: dict[object, Finding] = {}
     more: Counter[object] = Counter()
     for finding in findings:
         source = finding.where.source if finding.where is not None else None
-        folds = finding.kind in _ONE_A_LINE and source is not None
-        key: object = (finding.kind, source.file, source.line) if folds and source is not None else id(finding)
-        more[key] += key in kept
-        kept.setdefault(key, finding)
+        merges = finding.kind in _MERGED_KINDS and source is not None
+        key: object = (finding.kind, source.file, source.line) if merges and source is not None else id(finding)
+        more[key] += key in merged
+        merged.setdefault(key, finding)
     return [
         replace(finding, notes=(*finding.notes, f"and the same at {more[key]} further instructions of this statement"))
         if more[key]
         else finding
-        for key, finding in kept.items()
+        for key, finding in merged.items()
     ]
 
 
@@ -50,7 +49,7 @@ def worker_finding(finding: Finding) -> Finding:
     return replace(
         finding,
         message=f"simulated, {finding.kind}: " + "\n".join(lines),
-        severity="warning" if finding.kind in _NOTES else "error",
+        severity="warning" if finding.kind in _WARNING_KINDS else "error",
         file=source.file if source is not None else None,
         line=source.line if source is not None else None,
         text=text or None,
@@ -69,6 +68,6 @@ def _place(where: Where) -> str:
     if where.lanes:
         words.append("lane " + ", ".join(map(str, where.lanes[:4])) + (" ..." if len(where.lanes) > 4 else ""))
     if where.ptx_line is not None:
-        text = where.text if len(where.text) <= _PTX else f"{where.text[: _PTX - 4]} ..."
+        text = where.text if len(where.text) <= _PTX_CHARACTERS else f"{where.text[: _PTX_CHARACTERS - 4]} ..."
         words.append(f"PTX line {where.ptx_line}: {text}")
     return ", ".join(words)

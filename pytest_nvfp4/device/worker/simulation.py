@@ -1,4 +1,4 @@
-"""The simulator as a worker's device: named buffers, watched outputs, and what it found in each call."""
+"""The simulator as a worker's device: it names buffers, watches outputs, and collects the findings of each call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from pytest_nvfp4.cores import cores
 from pytest_nvfp4.device.job import Simulating
 from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers
-from pytest_nvfp4.device.worker.call_recorder import CallRecorder
+from pytest_nvfp4.device.worker.call_recorder import CallRecorder, WatchedOutput
 from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
 from pytest_nvfp4.device.worker.simulator import simulate
 from pytest_nvfp4.driver.streams import Extent
@@ -20,19 +20,18 @@ from pytest_nvfp4.host.tensor import HostCudaTensor
 from pytest_nvfp4.host.torch_work import extent
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
-from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.session import Session
 
 __all__ = ["Simulation"]
 
 
 class Simulation:
-    """One simulated device for the length of a job.
+    """A simulated device for one job.
 
     Args:
-        arch: What the kernel is compiled for.
-        folder: Where files go that the parent is to have.
-        simulating: What is to be told of each call; None for nothing but findings.
+        arch: Architecture for which the kernel is compiled.
+        folder: Folder for files, shared with the parent.
+        simulating: Settings for the record of each call; None to collect findings only.
         compiled: Folders of modules that need not be compiled again.
     """
 
@@ -41,39 +40,39 @@ class Simulation:
     ) -> None:
         self._stack = ExitStack()
         processes = min(4, cores())
-        how = simulating or Simulating()
+        settings = simulating or Simulating()
         self.session: Session = self._stack.enter_context(
             simulate(
                 arch=arch,
                 processes=processes,
-                schedule=how.schedule,
-                races=how.races,
-                race_warnings=how.race_warnings,
+                schedule=settings.schedule,
+                races=settings.races,
+                race_warnings=settings.race_warnings,
                 compiled=CompiledModules(compiled) if compiled else None,
             )
         )
-        self._outputs: list[tuple[int, Region, int]] = []
+        self._outputs: list[WatchedOutput] = []
         self._results: list[Extent] = []
-        self._counted = None if simulating is None else CallRecorder(self.session, folder, simulating)
+        self._recorder = None if simulating is None else CallRecorder(self.session, folder, simulating)
 
     def close(self) -> None:
-        """Put torch and the DSL back."""
+        """Restore torch and the DSL."""
         self._stack.close()
 
     @contextmanager
-    def call(self, slot: CallBuffers, inputs: ProblemInput, found: list[Finding]) -> Iterator[None]:
-        """One call of the kernel with these buffers: what the simulator finds goes to ``found``.
+    def call(self, slot: CallBuffers, inputs: ProblemInput, findings: list[Finding]) -> Iterator[None]:
+        """Watch a call of the kernel with these buffers, and append the simulator's findings to ``findings``.
 
-        A fault ends the call here, whatever the kernel's own code made of the exception.
+        A fault ends the call here, even if the kernel's own code has caught the exception.
         """
         self._name(slot, inputs)
-        with self._watched(found), self._called(slot):
+        with self._watched(findings), self._called(slot):
             yield
 
     @contextmanager
     def _called(self, slot: CallBuffers) -> Iterator[None]:
-        """The call as seen from outside: its tensors were filled before, and C and what it returns is read after it."""
-        self._results = [Extent(region.start, region.size) for _, region, _ in self._outputs]
+        """Order the call after the writes to its tensors, and before the reads of C and of what it returns."""
+        self._results = [Extent(output.region.start, output.region.size) for output in self._outputs]
         if self.session.order is None:
             yield
             return
@@ -81,24 +80,24 @@ class Simulation:
             yield
 
     def returned(self, value: Any) -> None:
-        """What the call returned, which is read like C."""
-        several = value if isinstance(value, list | tuple) else [value]
-        self._results += [extent(one.host) for one in several if isinstance(one, HostCudaTensor)]
+        """Register what the call returned, which is read like C."""
+        tensors = value if isinstance(value, list | tuple) else [value]
+        self._results += [extent(tensor.host) for tensor in tensors if isinstance(tensor, HostCudaTensor)]
 
     @contextmanager
-    def exercise(self, found: list[Finding]) -> Iterator[None]:
-        """The same for a call on buffers that are the kernel's own."""
+    def exercise(self, findings: list[Finding]) -> Iterator[None]:
+        """Watch a call on the kernel's own buffers, and append the simulator's findings to ``findings``."""
         self._outputs = []
-        with self._watched(found):
+        with self._watched(findings):
             yield
 
     @contextmanager
-    def _watched(self, found: list[Finding]) -> Iterator[None]:
+    def _watched(self, findings: list[Finding]) -> Iterator[None]:
         before = len(self.session.launches)
         between = self.session.order.findings if self.session.order is not None else []
-        told = len(between)
-        if self._counted is not None:
-            self._counted.begin(self._outputs)
+        reported = len(between)
+        if self._recorder is not None:
+            self._recorder.begin(self._outputs)
         self.session.faults.clear()
         raised: BaseException | None = None
         try:
@@ -106,28 +105,26 @@ class Simulation:
         except BaseException as error:
             raised = error
         faults = list(self.session.faults)
-        for fault in faults:
-            found.append(worker_finding(fault.finding()))
+        findings += [worker_finding(fault.finding()) for fault in faults]
         for record in self.session.launches[before:]:
-            found.extend(worker_finding(finding) for finding in merge_by_statement(record.findings))
-        found.extend(map(worker_finding, between[told:]))
+            findings += map(worker_finding, merge_by_statement(record.findings))
+        findings += map(worker_finding, between[reported:])
         if raised is not None and not faults:
             raise raised
         if not faults and len(self.session.launches) > before:
-            found.extend(
-                worker_finding(finding) for finding in coverage_findings(region for _, region, _ in self._outputs)
-            )
+            findings += map(worker_finding, coverage_findings(output.region for output in self._outputs))
 
     @property
     def stopped(self) -> bool:
-        """Whether a fault ended the last call: its outputs are not those of the whole kernel."""
+        """Whether a fault ended the last call, so that its outputs are incomplete."""
         return bool(self.session.faults)
 
-    def told(self, call: int, case: int) -> dict[str, Any] | None:
-        """What the last call did, for a job that wants to know."""
-        return None if self._counted is None else self._counted.told(call, case, worker_finding)
+    def record(self, call: int, case: int) -> dict[str, Any] | None:
+        """Return the fields of a ``SimulatedCall`` for the last call; None if the job requests no record."""
+        return None if self._recorder is None else self._recorder.record(call, case)
 
     def _name(self, slot: CallBuffers, inputs: ProblemInput) -> None:
+        """Name the buffers in the simulated memory, so that findings name a matrix, row and column."""
         self._outputs = []
         for index, (buffers, group) in enumerate(zip(slot.groups, inputs.groups, strict=True)):
             self._name_group(index, buffers, group)
@@ -157,31 +154,33 @@ class Simulation:
                 size=sizes.m * sizes.n * 2,
             )
             region.watch(2)
-            self._outputs.append((index, region, sizes.n))
+            self._outputs.append(WatchedOutput(index, region, sizes.n))
 
 
 def _packed(name: str, row_bytes: int) -> Callable[[int], str]:
-    def say(offset: int) -> str:
+    def describe(offset: int) -> str:
         row, byte = divmod(offset, row_bytes)
         return f"{name}, row {row}, k {2 * byte}"
 
-    return say
+    return describe
 
 
 def _scales(name: str, rest_k: int) -> Callable[[int], str]:
-    def say(offset: int) -> str:
+    # 128 rows x 4 k-blocks form one tile of 512 bytes: byte = (row % 32) * 16 + (row // 32) * 4 + block (cuBLAS,
+    # "1D Block Scaling Factors Layout").
+    def describe(offset: int) -> str:
         tile, inside = divmod(offset, 512)
         low, rest = divmod(inside, 16)
         high, block = divmod(rest, 4)
         row = tile // rest_k * 128 + high * 32 + low
         return f"{name}, row {row}, k block {tile % rest_k * 4 + block}"
 
-    return say
+    return describe
 
 
 def _matrix(name: str, columns: int) -> Callable[[int], str]:
-    def say(offset: int) -> str:
+    def describe(offset: int) -> str:
         row, column = divmod(offset // 2, columns)
         return f"{name}, row {row}, column {column}"
 
-    return say
+    return describe

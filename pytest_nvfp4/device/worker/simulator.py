@@ -1,7 +1,8 @@
-"""A process whose ``device="cuda"`` is the simulator: the host code of the kernel file runs as it is.
+"""Make the simulator the ``device="cuda"`` of this process, so that the host code of a kernel file runs unchanged.
 
-`simulate` redirects torch and the compiled host code of CuTe DSL (`host.redirect`, `host.torch_cuda`) and executes
-every launch before the call returns. CUTE_DSL_* must be set before cutlass is imported (`host.redirect.environment`).
+``simulate`` redirects torch and the compiled host code of CuTe DSL (``host.redirect``, ``host.torch_cuda``), and every
+launch is executed before the call returns. ``CUTE_DSL_*`` must be set before cutlass is imported
+(``host.redirect.environment``).
 """
 
 from __future__ import annotations
@@ -35,21 +36,22 @@ def simulate(
     race_warnings: bool = False,
     compiled: CompiledModules | None = None,
 ) -> Iterator[Session]:
-    """Make ``device="cuda"`` and the launches of compiled kernels land in the simulator.
+    """Redirect ``device="cuda"`` and the launches of compiled kernels to the simulator.
 
     Args:
-        arch: What kernels are compiled for; it decides what host code is told of the device.
-        model: The device, if not the architecture's own.
-        processes: Processes that may share a large launch.
-        asynchronous: The schedule, if not that of the next argument.
+        arch: Architecture for which kernels are compiled, which determines the device's properties.
+        model: The device, if not that of the architecture.
+        processes: Number of processes that may share a large launch.
+        asynchronous: The schedule, if not that of ``schedule``.
         schedule: ``eager``, ``lazy``, or the seed of a random one.
-        races: Look for races, by happens-before: inside launches, and between the work of different streams.
-        race_warnings: Tell also of what official kernels leave out (``races.tensor_order``, ``fence.mbarrier_init``).
+        races: Whether to search for races by happens-before, within launches and between the work of streams.
+        race_warnings: Whether to report also orderings that the PTX ISA requires and official kernels omit
+            (``races.tensor_order``, ``fence.mbarrier_init``).
         compiled: Modules that need not be compiled again.
 
     Raises:
-        ValueError: no such schedule.
-        HostSideError: the redirection is already in place, torch sees a real GPU, or the environment is not set.
+        ValueError: The schedule does not exist.
+        HostSideError: The redirection is already in place, torch finds a real GPU, or the environment is not set.
     """
     machine = Machine(model=model or for_arch(arch), asynchronous=asynchronous or make_schedule(schedule))
     detector = Detector(warnings=race_warnings) if races or race_warnings else None

@@ -1,8 +1,8 @@
-"""How fast the simulator runs a kernel: ``python -m pytest_nvfp4.device.worker.simulator_speed KERNEL PROBLEM...``.
+"""Measure the speed of the simulator: ``python -m pytest_nvfp4.device.worker.simulator_speed KERNEL PROBLEM...``.
 
-Prints one JSON line a problem: seconds and warp instructions of each of ``--rounds`` calls beyond compiling, the CTAs,
-and the peak memory so far. The first call of a kernel also parses its PTX and compiles its blocks. A figure for people
-who wait for it; nothing about a kernel's speed on a GPU follows from it.
+Prints one JSON line for each problem: seconds of each of ``--rounds`` calls without compiling, warp instructions and
+CTAs of a call, and the peak memory so far. The first call of a kernel also parses its PTX and compiles its blocks. The
+figures do not indicate a kernel's speed on a GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Measure what the command line names."""
+    """Run the measurement named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kernel", type=Path)
     parser.add_argument("problems", nargs="+")
@@ -67,15 +67,15 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> None:
                 start = time.perf_counter()
                 module.custom_kernel(data)
                 seconds.append(round(time.perf_counter() - start, 4))
-            made = session.launches[before:]
-            per_call = len(made) // arguments.rounds
+            launches = session.launches[before:]
+            per_call = len(launches) // arguments.rounds
             sys.stdout.write(
                 json.dumps(
                     {
                         "problem": name,
                         "seconds": seconds,
-                        "instructions": sum(record.counters["instructions"] for record in made[:per_call]),
-                        "ctas": sum(record.counters["ctas"] for record in made[:per_call]),
+                        "instructions": sum(record.counters["instructions"] for record in launches[:per_call]),
+                        "ctas": sum(record.counters["ctas"] for record in launches[:per_call]),
                         "flops": sum(2 * m * n * k for m, n, k, _ in inputs.problem.sizes),
                         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
                     }

@@ -1,7 +1,7 @@
-"""Notice that a kernel replaced what a harness relies on, or reached into the harness.
+"""Detect that a kernel has replaced functions on which test harnesses rely, or accesses the harness itself.
 
-The worker does not rely on these functions for its verdicts (it reads memory and times through its own driver handle),
-but a kernel that replaces a clock, a comparison or a synchronisation does not do so for the product's sake.
+The worker does not rely on these functions (it reads memory and measures times through its own driver handle), but a
+kernel has no legitimate reason to replace a clock, a comparison or a synchronisation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-_TORCH = (
+_TORCH_FUNCTIONS = (
     "cuda.synchronize",
     "cuda.Event",
     "cuda.Event.elapsed_time",
@@ -54,8 +54,8 @@ _TORCH = (
     "manual_seed",
 )
 _WATCHED: tuple[Any, ...] = (base64, builtins, ctypes, hashlib, io, json, os, random, struct, sys, time, zlib, Path)
-"""Where also what is not named below must not become a function of the kernel's."""
-_PLAIN: tuple[tuple[Any, str], ...] = (
+"""Modules and classes none of whose attributes may become a function of the kernel."""
+_FUNCTIONS: tuple[tuple[Any, str], ...] = (
     *((hashlib, name) for name in ("new", "sha256")),
     *((json, name) for name in ("dumps", "loads")),
     *((Path, name) for name in ("write_bytes", "read_bytes", "unlink")),
@@ -68,11 +68,11 @@ _PLAIN: tuple[tuple[Any, str], ...] = (
     (builtins, "open"),
     (importlib, "import_module"),
 )
-_REACHES = re.compile(rb"\b(?:pytest_nvfp4|_pytest|syrupy)\b")
-_OWN = "pytest_nvfp4."
+_HARNESS_NAMES = re.compile(rb"\b(?:pytest_nvfp4|_pytest|syrupy)\b")
+_PACKAGE_PREFIX = "pytest_nvfp4."
 
 
-def _look(root: Any, path: str) -> Any:
+def _resolve(root: Any, path: str) -> Any:
     value = root
     for name in path.split("."):
         value = getattr(value, name, None)
@@ -80,75 +80,75 @@ def _look(root: Any, path: str) -> Any:
 
 
 class TamperCheck:
-    """Notes what is there before a kernel is imported, and says afterwards what was replaced.
+    """Records functions before a kernel is imported, and finds those that were replaced afterwards.
 
     Args:
         torch: The torch module.
-        own: Whether a file is one of the kernel's.
+        own: Returns whether a source file is the kernel's.
     """
 
     def __init__(self, torch: Any, *, own: Callable[[str], bool] = lambda _: False) -> None:
         self._torch = torch
         self._is_own = own
-        self._before = self._take()
+        self._functions = self._current_functions()
         self._names = [(holder, frozenset(dir(holder))) for holder in self._holders()]
-        self._own = self._take_own()
+        self._package = self._package_functions()
 
-    def _take(self) -> dict[str, Any]:
-        found = {f"torch.{path}": _look(self._torch, path) for path in _TORCH}
-        for holder, name in _PLAIN:
-            found[f"{holder.__name__}.{name}"] = getattr(holder, name, None)
-        return found
+    def _current_functions(self) -> dict[str, Any]:
+        functions = {f"torch.{path}": _resolve(self._torch, path) for path in _TORCH_FUNCTIONS}
+        for holder, name in _FUNCTIONS:
+            functions[f"{holder.__name__}.{name}"] = getattr(holder, name, None)
+        return functions
 
-    def _take_own(self) -> dict[str, Any]:
-        """The functions and methods of this package's modules that are loaded."""
-        found: dict[str, Any] = {}
+    def _package_functions(self) -> dict[str, Any]:
+        """Return the functions and methods of this package's loaded modules."""
+        functions: dict[str, Any] = {}
         for module_name, module in list(sys.modules.items()):
-            if not module_name.startswith(_OWN) or module is None:
+            if not module_name.startswith(_PACKAGE_PREFIX) or module is None:
                 continue
             for name, value in list(vars(module).items()):
                 if getattr(value, "__module__", None) != module_name:
                     continue
-                found[f"{module_name}.{name}"] = value
+                functions[f"{module_name}.{name}"] = value
                 if isinstance(value, type):
                     for attribute, member in list(vars(value).items()):
                         if callable(member):
-                            found[f"{module_name}.{name}.{attribute}"] = member
-        return found
+                            functions[f"{module_name}.{name}.{attribute}"] = member
+        return functions
 
     def replaced(self) -> list[str]:
-        """Names that are bound to something else than before."""
-        now, own = self._take(), self._take_own()
-        changed = [name for name, value in self._before.items() if now.get(name) is not value]
-        changed += [name for name in self._kernels_functions() if name not in changed]
-        return changed + [name for name, value in self._own.items() if own.get(name, value) is not value]
+        """Return the names that are bound to another object than before."""
+        functions, package = self._current_functions(), self._package_functions()
+        changed = [name for name, value in self._functions.items() if functions.get(name) is not value]
+        changed += [name for name in self._names_bound_to_kernel() if name not in changed]
+        return changed + [name for name, value in self._package.items() if package.get(name, value) is not value]
 
-    def _kernels_functions(self) -> list[str]:
-        """Names of torch, numpy, pydantic and the standard library that are functions of the kernel's own files.
+    def _names_bound_to_kernel(self) -> list[str]:
+        """Return names of torch, numpy, pydantic and the standard library that are functions of the kernel's own files.
 
-        What libraries replace there is their affair, and torch's compiler replaces a lot.
+        Replacements by libraries do not count; torch's compiler makes many.
         """
         return [
             f"{holder.__name__}.{name}"
             for holder, names in self._names
             for name, value in list(vars(holder).items())
-            if name in names and self._of_kernel(value)
+            if name in names and self._is_of_kernel(value)
         ]
 
     def _holders(self) -> list[Any]:
         torch = self._torch
         pydantic = getattr(sys.modules.get("pydantic"), "BaseModel", None)
-        found = [*_WATCHED, torch, torch.Tensor, torch.cuda, torch.testing, sys.modules.get("numpy"), pydantic]
-        return [holder for holder in found if holder is not None]
+        holders = [*_WATCHED, torch, torch.Tensor, torch.cuda, torch.testing, sys.modules.get("numpy"), pydantic]
+        return [holder for holder in holders if holder is not None]
 
-    def _of_kernel(self, value: Any) -> bool:
+    def _is_of_kernel(self, value: Any) -> bool:
         function = getattr(value, "__func__", value)
         if isinstance(function, type):
-            function = next((one for one in vars(function).values() if isinstance(one, FunctionType)), None)
+            function = next((member for member in vars(function).values() if isinstance(member, FunctionType)), None)
         return isinstance(function, FunctionType) and self._is_own(function.__code__.co_filename)
 
 
-def reaches_into(source: bytes) -> str | None:
-    """The word by which a kernel's source names the harness, or None."""
-    match = _REACHES.search(source)
+def names_harness(source: bytes) -> str | None:
+    """Return the word with which a kernel's source names the test harness, or None."""
+    match = _HARNESS_NAMES.search(source)
     return match.group().decode() if match else None

@@ -1,21 +1,22 @@
-"""Call a kernel on every case and return what it left in memory; no judgement is made here."""
+"""Call a kernel on every case and return its outputs; the parent judges them."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.job import Job, JobCase
-from pytest_nvfp4.device.plan import PlannedCall, plan_calls
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import DeviceMemory
-from pytest_nvfp4.device.worker.returned_tensors import describe, with_values
+from pytest_nvfp4.device.worker.returned_tensors import inspect_returned, read_output
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.numerics.families import family
 from pytest_nvfp4.numerics.inputs import ProblemInput
@@ -24,23 +25,72 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.worker.simulation import Simulation
 
 _REST_S = 0.05
-_NOTHING = object()
+"""Seconds for a thread of the kernel to write an output after its return, so that the write shows."""
+_NOT_RETURNED = object()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """One call of the kernel.
+
+    Attributes:
+        case: Index of the case.
+        reuse: Index of an earlier call whose memory is filled again for this one; None for new memory.
+        visit: None for the case's own inputs; else one row of A of each group changes (see ``rotation.inputs_at``).
+    """
+
+    case: int
+    reuse: int | None
+    visit: int | None = None
+
+
+def plan_calls(cases: tuple[JobCase, ...], seed: int) -> list[PlannedCall]:
+    """Plan calls of every case once or twice, shuffled, and one more call with a changed row for each list of sizes.
+
+    A kernel that caches answers by shape, by pointer or by the number of calls thus receives the same shapes with other
+    inputs, in the same memory and in other memory, in an order and number that it cannot predict. Half of the calls
+    reuse the memory of an earlier call of equal sizes. The calls with a changed row come last, after the inputs from
+    which they differ.
+    """
+    draw = random.Random(seed)
+    order = list(range(len(cases))) + [index for index in range(len(cases)) if draw.random() < 0.5]
+    draw.shuffle(order)
+    by_sizes: dict[tuple[tuple[int, int, int, int], ...], list[int]] = {}
+    for index, case in enumerate(cases):
+        by_sizes.setdefault(case.problem.sizes, []).append(index)
+    varied = [draw.choice(indices) for indices in by_sizes.values()]
+    plan: list[PlannedCall] = []
+    owners: dict[tuple[tuple[int, int, int, int], ...], list[int]] = {}
+    for position, case_index in enumerate([*order, *varied]):
+        same = owners.setdefault(cases[case_index].problem.sizes, [])
+        reuse = draw.choice(same) if same and draw.random() < 0.5 else None
+        if reuse is None:
+            same.append(position)
+        plan.append(PlannedCall(case_index, reuse, None if position < len(order) else 0))
+    return plan
 
 
 def inputs_of(case: JobCase) -> ProblemInput:
-    """The inputs of a case; the parent makes the same from the same case."""
+    """Return the inputs of a case; the parent generates the same from the same case."""
     return family(case.family).generate(case.problem.problem())
 
 
+class _SentOutput(NamedTuple):
+    """The hash of an output that was sent, and whether it is in the buffer that the kernel was given."""
+
+    sha256: str
+    in_buffer: bool
+
+
 class CallRunner:
-    """Runs the calls of a verify job.
+    """Runs the calls of a verify or simulate job.
 
     Args:
         torch: The torch module (or its stand-in).
         memory: The device's memory.
-        events: Where results go.
-        folder: Where outputs are written, shared with the parent.
-        simulation: The simulator, where it is the device.
+        events: Events to the parent.
+        folder: Folder for outputs, shared with the parent.
+        simulation: The simulator, if it is the device.
     """
 
     def __init__(
@@ -54,14 +104,14 @@ class CallRunner:
         self._outputs = True
 
     def run(self, job: Job, custom_kernel: Callable[[Any], Any], prepare: Callable[[Any], Any] | None) -> None:
-        """Make every call of the plan, then look again at everything once the device is at rest."""
+        """Make every planned call, then read all outputs again once the device is idle."""
         self._outputs = job.action != "simulate" or job.simulating.outputs
         if job.action == "simulate":
             plan = [PlannedCall(case, None) for case in range(len(job.cases))]
         else:
             plan = plan_calls(job.cases, job.order_seed)
-        buffers: dict[int, CallBuffers] = {}
-        early: list[tuple[int, PlannedCall, list[tuple[str, str, bool]]]] = []
+        buffers: list[CallBuffers] = []
+        sent: list[list[_SentOutput]] = []
         prepared: set[tuple[tuple[int, int, int, int], ...]] = set()
         for position, call in enumerate(plan):
             case = job.cases[call.case]
@@ -69,30 +119,28 @@ class CallRunner:
                 inputs = inputs_of(case)
             else:
                 inputs = rotation.inputs_at(case, index=0, visit=call.visit, key=job.row_key)
-            if call.reuse is not None:
-                buffers[position] = buffers[call.reuse]
-            else:
-                buffers[position] = CallBuffers(self._torch, inputs)
-            slot = buffers[position]
+            slot = CallBuffers(self._torch, inputs) if call.reuse is None else buffers[call.reuse]
+            buffers.append(slot)
             slot.fill(self._memory, inputs)
             if prepare is not None and case.problem.sizes not in prepared:
                 self._events.stage(f"compile {case.problem.name}")
                 prepare(inputs.problem.sizes)
                 prepared.add(case.problem.sizes)
             self._events.stage(f"call {position}: {case.problem.name}, {case.family}")
-            early.append((position, call, self._call(position, call, slot, inputs, custom_kernel)))
+            sent.append(self._call(position, call, slot, inputs, custom_kernel))
         self._events.stage("at rest")
         self._memory.synchronize()
         if self._simulation is None:
             time.sleep(_REST_S)
         self._memory.synchronize()
-        last = {id(buffers[position]): position for position in range(len(plan))}
-        for position, call, files in early:
-            if last[id(buffers[position])] != position:
-                continue  # its memory was filled anew for a later call
-            for index, (_, digest, own) in enumerate(files):
-                group = buffers[position].groups[index]
-                late = hashlib.sha256(group.read_c(self._memory)).hexdigest() if own else digest
+        last = {id(slot): position for position, slot in enumerate(buffers)}
+        for position, (call, slot, outputs) in enumerate(zip(plan, buffers, sent, strict=True)):
+            if last[id(slot)] != position:
+                continue  # a later call has reused the memory
+            for index, output in enumerate(outputs):
+                late = output.sha256
+                if output.in_buffer:
+                    late = hashlib.sha256(slot.groups[index].read_c(self._memory)).hexdigest()
                 self._events.send("late", call=position, case=call.case, group=index, sha256=late)
 
     def _call(
@@ -102,53 +150,48 @@ class CallRunner:
         slot: CallBuffers,
         inputs: ProblemInput,
         custom_kernel: Callable[[Any], Any],
-    ) -> list[tuple[str, str, bool]]:
+    ) -> list[_SentOutput]:
         data, given = slot.data(inputs.problem.sizes)
         before = slot.expected_digest()
         self._memory.synchronize()
-        found: list[Finding] = []
-        watch = self._simulation.call(slot, inputs, found) if self._simulation else contextlib.nullcontext()
-        returned = _NOTHING
-        with watch:
+        findings: list[Finding] = []
+        context = self._simulation.call(slot, inputs, findings) if self._simulation else contextlib.nullcontext()
+        returned = _NOT_RETURNED  # stays so if a fault of the simulator ends the call
+        with context:
             returned = custom_kernel(data)
             if self._simulation is not None:
                 self._simulation.returned(returned)
         self._memory.synchronize()
-        if self._simulation is not None and (told := self._simulation.told(position, call.case)) is not None:
-            self._events.send("simulated", **told)
-        stopped = self._simulation is not None and self._simulation.stopped
-        if returned is _NOTHING or stopped or not self._outputs:
-            self._report(position, call, before, slot, found)
-            return []
-        files: list[tuple[str, str, bool]] = []
-        for index, (word, tensor) in enumerate(describe(self._torch, returned, given)):
-            group = slot.groups[index]
-            own = tensor is None
-            bits = with_values(self._memory, group, tensor)
-            digest = hashlib.sha256(bits).hexdigest()
-            name = f"{position}-{index}.bin"
-            (self._folder / name).write_bytes(bits)
-            files.append((name, digest, own))
-            self._events.send(
-                "output",
-                call=position,
-                case=call.case,
-                group=index,
-                rows=group.rows,
-                columns=group.columns,
-                data={"sha256": digest, "size": len(bits), "file": name},
-                returned=word,
-                inputs=None if call.visit is None else [0, call.visit],
-            )
-        self._report(position, call, before, slot, found)
-        return files
-
-    def _report(self, position: int, call: PlannedCall, before: str, slot: CallBuffers, found: list[Finding]) -> None:
+        stopped = False
+        if self._simulation is not None:
+            stopped = self._simulation.stopped
+            if (record := self._simulation.record(position, call.case)) is not None:
+                self._events.send("simulated", **record)
+        sent: list[_SentOutput] = []
+        if returned is not _NOT_RETURNED and not stopped and self._outputs:
+            for index, (description, tensor) in enumerate(inspect_returned(self._torch, returned, given)):
+                group = slot.groups[index]
+                bits = read_output(self._memory, group, tensor)
+                sent.append(_SentOutput(hashlib.sha256(bits).hexdigest(), tensor is None))
+                name = f"{position}-{index}.bin"
+                (self._folder / name).write_bytes(bits)
+                self._events.send(
+                    "output",
+                    call=position,
+                    case=call.case,
+                    group=index,
+                    rows=group.rows,
+                    columns=group.columns,
+                    data={"sha256": sent[-1].sha256, "size": len(bits), "file": name},
+                    returned=description,
+                    inputs=None if call.visit is None else [0, call.visit],
+                )
         self._events.send(
             "case",
             call=position,
             case=call.case,
             inputs_before=before,
             inputs_after=slot.digest(self._memory),
-            findings=[finding.to_dict() for finding in found],
+            findings=[finding.to_dict() for finding in findings],
         )
+        return sent
