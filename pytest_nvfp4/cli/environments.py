@@ -1,4 +1,4 @@
-"""Isolated environments with another version of CuTe DSL, made with uv and kept."""
+"""Isolated environments with another version of CuTe DSL, installed with uv into the cache."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from filelock import FileLock, Timeout
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.toolchain.cache_contents import ENVIRONMENTS
 from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION, Toolchain
 
-FOLDER = "environments"
 _MARKER = "nvfp4-environment.json"
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!]*")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?([=<>!~]=?[^;\s]+)?")
-_DEADLINE_S = 1800.0
-# What uv draws around its messages: box-drawing characters, arrows and crosses.
+_TIMEOUT_S = 1800.0
+# Decoration of uv's messages: crosses, box-drawing characters, arrows, and colours.
 _FRAME = re.compile("[\u00d7\u2500-\u257f\u25b6]+|\x1b\\[[0-9;]*m")
 
 
 def uv_path() -> str | None:
-    """Where uv is: on the path, or in a Python package of this environment."""
+    """Return uv's executable, from the path or from a Python package of this environment."""
     if found := shutil.which("uv"):
         return found
     if find_spec("uv") is not None:
@@ -45,10 +45,10 @@ def uv_path() -> str | None:
 
 
 def toolchain(version: str, *, root: Path, extra: Sequence[str] = ()) -> Toolchain:
-    """A Python with this version of the DSL and torch: this one if it fits, a kept one, or one made now.
+    """Return a Python with this version of the DSL and torch: the running one, a cached one, or a new one.
 
-    It is made beside its place and renamed, under a lock, so that an interrupted installation is never taken for an
-    environment and two commands make it once.
+    A new environment is installed under a temporary name and renamed, under a lock, so that an interrupted installation
+    is never used and two commands install it once.
 
     Args:
         version: Version of nvidia-cutlass-dsl, such as ``4.4.0``.
@@ -56,17 +56,17 @@ def toolchain(version: str, *, root: Path, extra: Sequence[str] = ()) -> Toolcha
         extra: Further packages that the kernel imports, as uv spells them.
 
     Raises:
-        InputError: the version is malformed or does not exist, uv is missing, or the installation failed.
+        InputError: The version is malformed or does not exist, uv is missing, or the installation failed.
     """
     if not _VERSION.fullmatch(version):
-        raise InputError(f"{version!r} is no version of {DSL_DISTRIBUTION}; write it as 4.8.1")
+        raise InputError(f"{version!r} is not a version of {DSL_DISTRIBUTION}; write it as 4.8.1")
     for requirement in extra:
         if not _REQUIREMENT.fullmatch(requirement):
-            raise InputError(f"--with {requirement!r} is no package; write it as numpy or einops==0.8.1")
+            raise InputError(f"--with {requirement!r} is not a package; write it as numpy or einops==0.8.1")
     current = Toolchain.current()
     if version == current.dsl_version and not extra:
         return current
-    folder = root / FOLDER
+    folder = root / ENVIRONMENTS
     folder.mkdir(parents=True, exist_ok=True)
     name = f"dsl-{version}-python-{platform.python_version()}"
     if extra:
@@ -81,9 +81,9 @@ def toolchain(version: str, *, root: Path, extra: Sequence[str] = ()) -> Toolcha
 
 
 def clear(root: Path) -> int:
-    """Remove every environment that nobody is making; their number."""
+    """Remove every environment that no process is installing, and return their number."""
     removed = 0
-    folder = root / FOLDER
+    folder = root / ENVIRONMENTS
     for place in sorted(folder.glob("[!.]*")) if folder.is_dir() else ():
         try:
             with FileLock(folder / f".{place.name}.lock", timeout=0):
@@ -99,7 +99,7 @@ def _python(place: Path) -> Path:
 
 
 def _load(place: Path) -> Toolchain | None:
-    """The environment at a place if it is whole: its marker is written last, and its Python still exists."""
+    """Return a complete environment or None: its marker is written last, and its Python must still exist."""
     try:
         data = json.loads((place / _MARKER).read_text(encoding="utf-8"))
         python = _python(place)
@@ -112,7 +112,7 @@ def _make(place: Path, version: str, extra: Sequence[str]) -> Toolchain:
     uv = uv_path()
     if uv is None:
         raise InputError(
-            f"uv is not installed, which makes the environment with {DSL_DISTRIBUTION} {version}; get it with: "
+            f"uv is not installed, but needed for an environment with {DSL_DISTRIBUTION} {version}; get it with: "
             "pip install uv"
         )
     build = Path(tempfile.mkdtemp(dir=place.parent, prefix=".build-"))
@@ -122,12 +122,12 @@ def _make(place: Path, version: str, extra: Sequence[str]) -> Toolchain:
             ["venv", "--quiet", "--relocatable", "--allow-existing", "--python", sys.executable, str(build)],
             version,
         )
-        wanted = [f"{DSL_DISTRIBUTION}=={version}", "torch", *extra]
-        _run(uv, ["pip", "install", "--quiet", "--python", str(_python(build)), *wanted], version)
+        packages = [f"{DSL_DISTRIBUTION}=={version}", "torch", *extra]
+        _run(uv, ["pip", "install", "--quiet", "--python", str(_python(build)), *packages], version)
         made = _inspect(build)
         if made["dsl"] != version:
-            raise InputError(f"uv installed {DSL_DISTRIBUTION} {made['dsl']} where {version} was asked for")
-        (build / _MARKER).write_text(json.dumps({**made, "packages": wanted}, indent=2) + "\n", encoding="utf-8")
+            raise InputError(f"uv installed {DSL_DISTRIBUTION} {made['dsl']} where {version} was requested")
+        (build / _MARKER).write_text(json.dumps({**made, "packages": packages}, indent=2) + "\n", encoding="utf-8")
         shutil.rmtree(place, ignore_errors=True)
         build.rename(place)
     finally:
@@ -146,19 +146,19 @@ def _run(uv: str, arguments: Sequence[str], version: str) -> None:
             text=True,
             errors="replace",
             stdin=subprocess.DEVNULL,
-            timeout=_DEADLINE_S,
+            timeout=_TIMEOUT_S,
             check=False,
             env={**environ, "NO_COLOR": "1"},
         )
     except subprocess.TimeoutExpired as error:
-        raise InputError(f"uv did not finish within {_DEADLINE_S / 60:.0f} minutes") from error
+        raise InputError(f"uv did not finish within {_TIMEOUT_S / 60:.0f} minutes") from error
     if done.returncode:
-        said = " ".join(_FRAME.sub(" ", done.stderr).split())
-        raise InputError(f"no environment with {DSL_DISTRIBUTION} {version}: uv says: {said[:600] or 'nothing'}")
+        message = " ".join(_FRAME.sub(" ", done.stderr).split())
+        raise InputError(f"no environment with {DSL_DISTRIBUTION} {version}: uv: {message[:600] or 'no message'}")
 
 
 def _inspect(place: Path) -> dict[str, str]:
-    """Versions of Python and the DSL in an environment, asked of its own interpreter."""
+    """Return the versions of Python and the DSL that an environment's interpreter reports."""
     script = (
         "import importlib.metadata as m, json, platform as p; "
         f"print(json.dumps({{'python': p.python_version(), 'dsl': m.version({DSL_DISTRIBUTION!r})}}))"
@@ -167,7 +167,7 @@ def _inspect(place: Path) -> dict[str, str]:
         [str(_python(place)), "-I", "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise InputError(f"the Python that uv made does not work: {last}")
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise InputError(f"the Python that uv installed does not work: {last}")
     data = json.loads(done.stdout)
     return {"python": str(data["python"]), "dsl": str(data["dsl"])}

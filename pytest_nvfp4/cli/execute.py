@@ -1,4 +1,4 @@
-"""``nvfp4 exec``: run a Python program where kernels run."""
+"""``nvfp4 exec``: run a Python program on the device that kernels run on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Literal
@@ -19,41 +19,20 @@ import click
 
 from pytest_nvfp4.cli import mounts, output
 from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import arch_of, json_option
+from pytest_nvfp4.cli.options import arch_of, json_option, remote_options
+from pytest_nvfp4.device.remote.options import RemoteOptions
 from pytest_nvfp4.schedules import WORDS, is_schedule
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import Simulating
-    from pytest_nvfp4.device.remote.base import Execution, RemoteOptions
+    from pytest_nvfp4.device.remote.base import Execution
     from pytest_nvfp4.isolation import OnOutput
 
-_HERE = ("auto", "local", "sim")
+_LOCAL = ("auto", "local", "sim")
 _GRACE_S = 20.0
+"""Seconds after Ctrl-C in which the remote program may end before this process exits."""
 _SLACK_S = 60.0
-"""A remote ends a container so much later than the program, which has its own deadline."""
-
-
-@dataclass(frozen=True)
-class Where:
-    """What the command line says of a remote."""
-
-    gpu: str
-    timeout_s: float
-    wait_s: float
-    max_cost: float | None
-    deployed_app: str | None
-
-    def options(self) -> RemoteOptions:
-        """The same for the remote."""
-        from pytest_nvfp4.device.remote.base import RemoteOptions
-
-        return RemoteOptions(
-            gpu=self.gpu,
-            timeout_s=self.wait_s,
-            longest_s=self.timeout_s + _SLACK_S,
-            max_cost=self.max_cost,
-            deployed_app=self.deployed_app,
-        )
+"""Seconds between the program's own deadline and the moment when a remote ends its container."""
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -62,29 +41,26 @@ class Where:
     default="auto",
     show_default=True,
     metavar="DEVICE",
-    help="local, sim, auto (local where there is a GPU, else sim), or a remote: modal, ssh:HOST, ...",
+    help="local, sim, auto (local if there is a GPU, else sim), or a remote: modal, ssh:HOST, ...",
 )
-@click.option("--mount", "mounted", is_flag=True, help="Put this repository's files into its working folder.")
+@click.option("--mount", "mounted", is_flag=True, help="Copy this repository's files to its working folder.")
 @click.option(
-    "--mount-dir", "folders", multiple=True, metavar="LOCAL:REMOTE", help="Put a folder there too; may be repeated."
+    "--mount-dir", "folders", multiple=True, metavar="LOCAL:REMOTE", help="Copy a folder too; may be repeated."
 )
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable; may be repeated.")
-@click.option("--stdin", "with_stdin", is_flag=True, help="Give it what comes on standard input.")
-@click.option("--arch", callback=arch_of, metavar="ARCH", help="What the simulator models (default: sm_100a).")
-@click.option("--races", is_flag=True, help="Simulate, look for races too, and fail where an error is found.")
-@click.option("--race-warnings", is_flag=True, help="The same, and warn of what official kernels leave out.")
-@click.option("--schedule", metavar="SCHEDULE", help="Simulate under this schedule: eager, lazy, late-WARP or a seed.")
-@click.option("--gpu", default="B200", show_default=True, metavar="GPU", help="The remote's GPU.")
-@click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds it may take.")
+@click.option("--stdin", "with_stdin", is_flag=True, help="Pass standard input to it.")
+@click.option("--arch", callback=arch_of, metavar="ARCH", help="Architecture of the simulator.  [default: sm_100a]")
+@click.option("--races", is_flag=True, help="Simulate, detect races too, and fail on an error.")
+@click.option("--race-warnings", is_flag=True, help="As --races, and report what official kernels omit.")
+@click.option("--schedule", metavar="SCHEDULE", help="Schedule of the simulator: eager, lazy, late-WARP or a seed.")
 @click.option(
-    "--remote-timeout",
+    "--timeout",
     type=click.FloatRange(min=1),
-    default=900.0,
+    default=600.0,
     show_default=True,
-    help="Seconds to wait for a machine before that.",
+    help="Run-time limit of the program in seconds.",
 )
-@click.option("--max-cost", type=click.FloatRange(min=0, min_open=True), metavar="USD", help="Most it may cost.")
-@click.option("--deployed-app", metavar="NAME", help="Use this deployed app (modal).")
+@remote_options("gpu", "timeout_s", "max_cost", "deployed_app")
 @json_option
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -101,20 +77,17 @@ def exec_command(
     races: bool,
     race_warnings: bool,
     schedule: str | None,
-    gpu: str,
     timeout: float,
-    remote_timeout: float,
-    max_cost: float | None,
-    deployed_app: str | None,
+    remote: RemoteOptions,
     as_json: bool,
 ) -> None:
-    """Run PROGRAM, which is a Python file, code, or - for code on standard input, with ARGUMENTS.
+    """Run PROGRAM with ARGUMENTS: a Python file, code, or - for code on standard input.
 
-    Its output comes as it is written, its exit status is this command's, and Ctrl-C ends it there too. It gets a
-    scrubbed environment and a new working folder. On sim, device="cuda" and the launches of CuTe DSL kernels are
-    simulated on the CPU; 124 is the status of a program that was stopped after --timeout. What the simulator finds is
-    told on standard error once it has ended; with --races, an error among it makes the status 1. With --json its output
-    and status come as JSON once it has ended; this command's status is the same.
+    The program's output is passed on as it is written, its exit status becomes the status of this command, and Ctrl-C
+    ends it, also on a remote. It has a clean environment and a new working folder. On sim, device="cuda" and launches
+    of CuTe DSL kernels are simulated on the CPU. The status is 124 if the program was stopped after --timeout. Findings
+    of the simulator are written to standard error at the end; with --races, an error among them makes the status 1.
+    --json writes output and status as JSON at the end.
     """
     simulating = _simulating(device, races=races or race_warnings, race_warnings=race_warnings, schedule=schedule)
     source = _source(program, with_stdin=with_stdin)
@@ -137,24 +110,24 @@ def exec_command(
         stdin=sys.stdin.buffer.read() if with_stdin else b"",
         deadline_s=timeout,
     )
-    where = Where(gpu, timeout, remote_timeout, max_cost, deployed_app)
-    said: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+    written: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
 
-    def keep(stream: Literal["stdout", "stderr"], piece: bytes) -> None:
-        said[stream].append(piece)
+    def collect(stream: Literal["stdout", "stderr"], piece: bytes) -> None:
+        written[stream].append(piece)
 
-    pass_on, start = keep if as_json else _pass_on, time.monotonic()
+    pass_on, start = collect if as_json else _pass_on, time.monotonic()
     try:
-        here = device in _HERE
+        local = device in _LOCAL
         with _ending_when_interrupted():
-            if here:
-                status = _here(execution, device, pass_on, simulating)
+            if local:
+                status = _locally(execution, device, pass_on, simulating)
             else:
-                status = _there(execution, device, where, pass_on)
+                options = replace(remote, longest_s=timeout + _SLACK_S)
+                status = _remotely(execution, device, options, pass_on)
     except RemoteError as error:
         raise InputError(f"{device}: {error}") from error
     if as_json:
-        texts = {stream: b"".join(pieces).decode("utf-8", "replace") for stream, pieces in said.items()}
+        texts = {stream: b"".join(pieces).decode("utf-8", "replace") for stream, pieces in written.items()}
         seconds = round(time.monotonic() - start, 3)
         output.write_json({"device": device, "status": status, **texts, "seconds": seconds})
     raise click.exceptions.Exit(status)
@@ -162,7 +135,7 @@ def exec_command(
 
 @contextlib.contextmanager
 def _ending_when_interrupted() -> Iterator[None]:
-    """Ctrl-C ends this process within ``_GRACE_S``, also where the far side holds it or the exception is lost."""
+    """End this process within ``_GRACE_S`` of Ctrl-C, even if the remote blocks it or the exception is lost."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -183,14 +156,14 @@ def _ending_when_interrupted() -> Iterator[None]:
 def _source(program: str, *, with_stdin: bool) -> str:
     if program == "-":
         if with_stdin:
-            raise InputError("- reads the program from standard input, and --stdin wants it too: put one into a file")
+            raise InputError("- and --stdin both read standard input: put the program or its input into a file")
         return sys.stdin.read()
     path = Path(program)
     looks_like_file = "\n" not in program and len(program) < 4096 and (path.suffix == ".py" or path.is_file())
     if not looks_like_file:
         return program
     if not path.is_file():
-        raise InputError(f"{program} is not there; give a file, code, or - for standard input")
+        raise InputError(f"{program}: no such file; give a file, code, or - for standard input")
     import io
     import tokenize
 
@@ -199,13 +172,13 @@ def _source(program: str, *, with_stdin: bool) -> str:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         return data.decode(encoding)
     except (SyntaxError, UnicodeDecodeError) as error:
-        raise InputError(f"{program} is no Python source: {error}") from error
+        raise InputError(f"{program}: is not Python source: {error}") from error
 
 
 def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise InputError(f"--env {text!r}: write it as NAME=VALUE (nothing of this environment is passed on by itself)")
+        raise InputError(f"--env {text!r}: write it as NAME=VALUE (this environment is not passed on)")
     return name, value
 
 
@@ -216,12 +189,12 @@ def _pass_on(stream: Literal["stdout", "stderr"], piece: bytes) -> None:
 
 
 def _simulating(device: str, *, races: bool, race_warnings: bool, schedule: str | None) -> Simulating | None:
-    """How the simulator runs; None where nothing is said of it. Raises InputError."""
+    """Return how the simulator runs, or None if no option sets it. Raises InputError."""
     if not races and schedule is None:
         return None
     if device not in ("auto", "sim"):
         given = "--races" if races else "--schedule"
-        raise InputError(f"{given} is for the simulator, and --device is {device}: give --device sim")
+        raise InputError(f"{given} is for the simulator, but --device is {device}: give --device sim")
     if schedule is not None and not is_schedule(schedule):
         raise InputError(f"--schedule {schedule!r} must be {WORDS}")
     from pytest_nvfp4.device.job import Simulating
@@ -229,8 +202,8 @@ def _simulating(device: str, *, races: bool, race_warnings: bool, schedule: str 
     return Simulating(races=races, race_warnings=race_warnings, schedule=schedule or "eager")
 
 
-def _here(program: Execution, device: str, pass_on: OnOutput, simulating: Simulating | None) -> int:
-    """Run it on this machine. Raises InputError."""
+def _locally(program: Execution, device: str, pass_on: OnOutput, simulating: Simulating | None) -> int:
+    """Run a program on this machine, and return its status. Raises InputError."""
     from pytest_nvfp4.device.base import DeviceUnavailableError
     from pytest_nvfp4.device.execute import execute
     from pytest_nvfp4.device.gpus import visible_gpus
@@ -250,14 +223,14 @@ def _here(program: Execution, device: str, pass_on: OnOutput, simulating: Simula
     return done.exit_status
 
 
-def _there(program: Execution, device: str, where: Where, pass_on: OnOutput) -> int:
-    """Run it on a remote. Raises RemoteError and InputError."""
+def _remotely(program: Execution, device: str, options: RemoteOptions, pass_on: OnOutput) -> int:
+    """Run a program on a remote, and return its status. Raises RemoteError and InputError."""
     from pytest_nvfp4.device.remote.base import Executes
     from pytest_nvfp4.device.remote.registry import remote
 
-    chosen = remote(device, where.options())
+    chosen = remote(device, options)
     if not isinstance(chosen, Executes):
-        raise InputError(f"{device} runs kernels, but no programs; ssh:HOST, modal, sim and local do")
+        raise InputError(f"{device} runs kernels, but no programs; use ssh:HOST, modal, sim or local")
     try:
         return chosen.execute(program, on_output=pass_on)
     finally:

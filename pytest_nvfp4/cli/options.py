@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from pytest_nvfp4.cli.output import ResultWriter
+from pytest_nvfp4.device.remote.options import OPTIONS, RemoteOptions
 from pytest_nvfp4.layout.change import Severity
 from pytest_nvfp4.report.render import OutputFormat
 
@@ -130,6 +131,35 @@ def result_options(*, csv: bool = False, page: bool = False) -> Callable[[Functi
 
         for option in reversed(options):
             call = option(call)
+        return call
+
+    return decorate
+
+
+def remote_options(*fields: str) -> Callable[[Function], Function]:
+    """Add the options of a remote for some fields of `RemoteOptions`; the function receives them as ``remote``."""
+    options = [option for option in OPTIONS if option.field in fields]
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            values = {option.field: kwargs.pop(option.field) for option in options}
+            for option in options:
+                if (error := option.error(option.flag, values[option.field])) is not None:
+                    raise click.UsageError(error)
+            return function(*args, remote=RemoteOptions(**values), **kwargs)
+
+        for option in reversed(options):
+            text = option.help[0].upper() + option.help[1:] + "."
+            call = click.option(
+                option.flag,
+                option.field,
+                type=option.type,
+                default=option.default,
+                show_default=option.default is not None,
+                metavar=option.metavar,
+                help=text,
+            )(call)
         return call
 
     return decorate

@@ -1,4 +1,4 @@
-"""``nvfp4 remote``: ask a remote how it stands, make it ready, stop it, and what it costs."""
+"""``nvfp4 remote``: status, start, stop and cost of a remote."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import json_option
+from pytest_nvfp4.cli.options import remote_options, result_options
+from pytest_nvfp4.cli.output import ResultWriter
+from pytest_nvfp4.device.remote.options import RemoteOptions
+from pytest_nvfp4.report.document import Document, Facts, Paragraph, Section
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.remote.base import Cost, Remote
@@ -19,107 +22,85 @@ if TYPE_CHECKING:
 
 @click.group("remote")
 def remote_command() -> None:
-    """Ask about REMOTE, such as modal or ssh:HOST, as --nvfp4-remote names it."""
+    """Show the status or cost of REMOTE, such as modal or ssh:HOST, start it or stop it."""
 
 
 def _of_remote(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a subcommand its remote; what it cannot do becomes one line of error."""
+    """Add the argument and options of a remote to a subcommand, which receives the remote and its name."""
 
     @wraps(function)
-    def call(remote: str, gpu: str, deployed_app: str | None, **more: Any) -> None:
-        from pytest_nvfp4.device.remote.base import RemoteError, RemoteOptions
+    def call(name: str, remote: RemoteOptions, **more: Any) -> None:
+        from pytest_nvfp4.device.remote.base import RemoteError
         from pytest_nvfp4.device.remote.registry import remote as make
 
         try:
-            function(make(remote, RemoteOptions(gpu=gpu, deployed_app=deployed_app)), remote, **more)
+            function(make(name, remote), name, **more)
         except RemoteError as error:
-            raise InputError(f"{remote}: {error}") from error
+            raise InputError(f"{name}: {error}") from error
 
-    for option in (
-        click.option("--deployed-app", metavar="NAME", help="The app that is deployed (modal)."),
-        click.option("--gpu", default="B200", show_default=True, metavar="GPU", help="The remote's GPU."),
-        click.argument("remote"),
-    ):
-        call = option(call)
-    return call
+    return click.argument("name", metavar="REMOTE")(remote_options("gpu", "deployed_app")(result_options()(call)))
 
 
 @remote_command.command("status")
-@json_option
 @_of_remote
-def status_command(remote: Remote, name: str, *, as_json: bool) -> None:
-    """Ask REMOTE what is there. Exits with 1 where it cannot be reached."""
+def status_command(remote: Remote, name: str, *, result: ResultWriter) -> None:
+    """Show whether REMOTE can be reached, and what it runs. Exit code 1 if it cannot be reached."""
     try:
-        with output.working(f"asking {name}"):
+        with output.working(f"contacting {name}"):
             status = remote.status()
     finally:
         remote.stop()
-    if as_json:
-        output.write_json(
-            {
-                "remote": name,
-                "reachable": status.reachable,
-                "words": status.words,
-                "containers": status.containers,
-                "details": dict(status.details),
-            }
-        )
-    else:
-        output.write(f"{name}: {'' if status.reachable else 'not reachable: '}{status.words}")
-        for key, value in status.details.items():
-            output.write(f"  {key}  {value}")
+    title = f"{name}: {'' if status.reachable else 'not reachable: '}{status.words}"
+    data = {
+        "remote": name,
+        "reachable": status.reachable,
+        "words": status.words,
+        "containers": status.containers,
+        "details": dict(status.details),
+    }
+    result.write(Document(name, [Section(title, [Facts(list(status.details.items()))])], data))
     if not status.reachable:
         raise click.exceptions.Exit(Exit.FAILED)
 
 
 @remote_command.command("warm")
-@json_option
 @_of_remote
-def warm_command(remote: Remote, name: str, *, as_json: bool) -> None:
-    """Make a machine of REMOTE ready, and say how long that took and what it cost.
+def warm_command(remote: Remote, name: str, *, result: ResultWriter) -> None:
+    """Start a machine of REMOTE, and show the time and cost of the start.
 
-    What a remote keeps running after this command costs until it falls asleep by itself, or until `stop`. A remote
-    that keeps nothing (ssh) is tried only.
+    A machine that keeps running after this command costs money until its idle timeout or `stop`. For a remote that
+    keeps no machine (ssh), this only checks the connection.
     """
     start = time.monotonic()
     with output.working(f"waiting for {name}"):
         remote.warm()
     seconds, cost = time.monotonic() - start, remote.cost()
-    if as_json:
-        output.write_json({"remote": name, "ready": True, "seconds": round(seconds, 3), "cost": _cost(cost)})
-    else:
-        output.write(f"{name}: ready after {seconds:.1f} s ({cost})")
+    data = {"remote": name, "ready": True, "seconds": round(seconds, 3), "cost": _cost(cost)}
+    result.write(Document(name, [Paragraph(f"{name}: ready after {seconds:.1f} s ({cost})")], data))
 
 
 @remote_command.command("stop")
-@json_option
 @_of_remote
-def stop_command(remote: Remote, name: str, *, as_json: bool) -> None:
-    """Give back what REMOTE still holds for this user and this command can reach."""
+def stop_command(remote: Remote, name: str, *, result: ResultWriter) -> None:
+    """Stop the machines of REMOTE that this user holds and this command can reach."""
     with output.working(f"stopping {name}"):
         remote.stop()
-    if as_json:
-        output.write_json({"remote": name, "stopped": True, "cost": _cost(remote.cost())})
-    else:
-        output.write(f"{name}: stopped")
+    data = {"remote": name, "stopped": True, "cost": _cost(remote.cost())}
+    result.write(Document(name, [Paragraph(f"{name}: stopped")], data))
 
 
 @remote_command.command("cost")
-@click.option(
-    "--seconds", type=click.FloatRange(min=0), default=3600.0, show_default=True, help="For how long to say the cost."
-)
-@json_option
+@click.option("--seconds", type=click.FloatRange(min=0), default=3600.0, show_default=True, help="Time to estimate.")
 @_of_remote
-def cost_command(remote: Remote, name: str, *, seconds: float, as_json: bool) -> None:
-    """What a time of REMOTE costs, as far as that is known here. Contacts nothing."""
+def cost_command(remote: Remote, name: str, *, seconds: float, result: ResultWriter) -> None:
+    """Estimate the cost of REMOTE for a time, from known prices. Contacts nothing."""
     from dataclasses import replace
 
     cost = replace(remote.cost(), seconds=seconds)
-    if as_json:
-        output.write_json({"remote": name, "what": remote.describe(), **_cost(cost)})
-        return
     price = "no price is known" if cost.usd_per_hour is None else f"${cost.usd_per_hour:.2f} an hour; {cost}"
-    output.write(f"{remote.describe()}\n  {price}" + (f"\n  {cost.note}" if cost.note else ""))
+    lines = [Paragraph(text) for text in (price, cost.note) if text]
+    data = {"remote": name, "what": remote.describe(), **_cost(cost)}
+    result.write(Document(name, [Section(remote.describe(), lines)], data))
 
 
 def _cost(cost: Cost) -> dict[str, Any]:

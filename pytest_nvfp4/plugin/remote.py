@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_nvfp4.device.remote.options import OPTIONS, RemoteOptions
 from pytest_nvfp4.plugin.state import RUN, is_xdist_worker
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.device.remote.base import RemoteOptions
     from pytest_nvfp4.device.remote.broker import Broker
     from pytest_nvfp4.device.remote.device import RemoteDevice
     from pytest_nvfp4.device.remote.progress import Progress
@@ -63,35 +63,17 @@ def add(group: pytest.OptionGroup) -> None:
         help="run verify and benchmark checks on a rented or distant GPU: modal, ssh:HOST, or a remote that another "
         "package adds; everything else runs on this machine",
     )
-    group.addoption("--nvfp4-gpu", default="B200", metavar="GPU", help="the remote's GPU (default: B200)")
-    group.addoption(
-        "--nvfp4-remote-timeout",
-        type=float,
-        default=900.0,
-        metavar="SECONDS",
-        help="timeout in seconds for a response of the remote, including the wait for a machine (default: 900)",
-    )
-    group.addoption(
-        "--nvfp4-remote-max-cost",
-        type=float,
-        metavar="USD",
-        help="end the remote session when its estimated cost reaches this many dollars",
-    )
-    group.addoption(
-        "--nvfp4-remote-containers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="machines or containers of the remote to use at once (default: 1)",
-    )
-    group.addoption(
-        "--nvfp4-deployed-app", metavar="APP", help="use this app, deployed before, instead of starting one (modal)"
-    )
-    group.addoption(
-        "--nvfp4-remote-single-use",
-        action="store_true",
-        help="run every batch of jobs in a new container (slower; for untrusted kernels)",
-    )
+    for option in OPTIONS:
+        if option.type is bool:
+            group.addoption(option.pytest_flag, action="store_true", help=option.described)
+        else:
+            group.addoption(
+                option.pytest_flag,
+                type=option.type,
+                default=option.default,
+                metavar=option.metavar,
+                help=option.described,
+            )
     group.addoption(
         "--nvfp4-resume",
         action="store_true",
@@ -105,28 +87,16 @@ def read(config: pytest.Config) -> RemoteRequest | None:
     spec: str | None = config.getoption("--nvfp4-remote")
     if spec is None:
         return None
-    from pytest_nvfp4.device.remote.base import RemoteError, RemoteOptions
+    from pytest_nvfp4.device.remote.base import RemoteError
     from pytest_nvfp4.device.remote.registry import remote
 
     if (device := config.getoption("--nvfp4-device")) != "auto":
         raise pytest.UsageError(f"--nvfp4-remote={spec} and --nvfp4-device={device} name two devices: give one of them")
-    containers = config.getoption("--nvfp4-remote-containers")
-    if not 1 <= containers <= 256:
-        raise pytest.UsageError(f"--nvfp4-remote-containers {containers} must be 1 to 256")
-    timeout, most = config.getoption("--nvfp4-remote-timeout"), config.getoption("--nvfp4-remote-max-cost")
-    if not 0 < timeout <= 86_400:
-        raise pytest.UsageError(f"--nvfp4-remote-timeout {timeout:g} must be more than 0 and at most 86400 seconds")
-    if most is not None and not most > 0:
-        raise pytest.UsageError(f"--nvfp4-remote-max-cost {most:g} must be more than zero dollars")
-    options = RemoteOptions(
-        target=spec.partition(":")[2],
-        gpu=config.getoption("--nvfp4-gpu"),
-        timeout_s=timeout,
-        max_cost=most,
-        containers=containers,
-        deployed_app=config.getoption("--nvfp4-deployed-app"),
-        single_use=bool(config.getoption("--nvfp4-remote-single-use")),
-    )
+    values = {option.field: config.getoption(option.pytest_flag) for option in OPTIONS}
+    for option in OPTIONS:
+        if (error := option.error(option.pytest_flag, values[option.field])) is not None:
+            raise pytest.UsageError(error)
+    options = RemoteOptions(target=spec.partition(":")[2], **values)
     if not is_xdist_worker(config):
         try:
             remote(spec, options)  # contacts nothing, and refuses invalid options before anything is compiled

@@ -136,7 +136,7 @@ def test_tools_are_found_by_path(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     found = {item.name: item for item in tools.programs()}
     assert found["ncu"].found.startswith("2025.3.1.0 (")
-    assert found["nsys"].found.startswith("says nothing (status 3)")
+    assert found["nsys"].found.startswith("prints nothing (status 3)")
     assert found["git"].state is State.ABSENT
     assert found["compute-sanitizer"].fix
 

@@ -106,7 +106,7 @@ def test_as_json() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nothere.py"], "nothere.py is not there"),
+        (["nothere.py"], "nothere.py: no such file"),
         (["--device", "modl", "1"], "did you mean 'modal'"),
         (["--device", "popcorn", "1"], "runs kernels, but no programs"),
         (["--device", "ssh:", "1"], "names no host"),
@@ -114,7 +114,7 @@ def test_as_json() -> None:
         (["--mount-dir", "x", "1"], "LOCAL:REMOTE"),
         (["--mount-dir", ".:../x", "1"], "must lie below"),
         (["--mount-dir", ".:/x", "1"], "must lie below"),
-        (["--stdin", "-"], "put one into a file"),
+        (["--stdin", "-"], "both read standard input"),
         (["--races", "--device", "ssh:b200", "1"], "--races is for the simulator"),
         (["--schedule", "soon", "1"], "must be eager, lazy, late-WARP or a seed"),
     ],

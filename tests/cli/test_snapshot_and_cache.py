@@ -7,8 +7,8 @@ import threading
 import pytest
 from filelock import FileLock
 
-from pytest_nvfp4.cli.cache import clear_traces, folder_bytes, survey
 from pytest_nvfp4.layout.listing import Listing
+from pytest_nvfp4.toolchain.cache_contents import clear_traces, folder_bytes, survey
 from tests.waiting import LONGEST_S
 
 PAIRS = {"k.sA": '!cute.memref<f16, smem, align<128>, "(8,4):(4,1)">', "k.copy": "!cute.ptr<f16, gmem, align<16>>"}

@@ -72,9 +72,9 @@ def test_the_installed_version_is_used_as_it_is(fake_uv, tmp_path) -> None:
 
 
 def test_a_failed_installation_leaves_nothing(fake_uv, tmp_path, monkeypatch) -> None:
-    said = "  \u00d7 No solution found:\n  \u2570\u2500\u25b6 there is no version of nvidia-cutlass-dsl==9.9.9"
+    said = "  \u00d7 No solution found:\n  \u2570\u2500\u25b6 there is not a version of nvidia-cutlass-dsl==9.9.9"
     monkeypatch.setenv("FAKE_ERROR", said)
-    with pytest.raises(InputError, match=r"9\.9\.9: uv says: No solution found: there is no version of"):
+    with pytest.raises(InputError, match=r"9\.9\.9: uv: No solution found: there is not a version of"):
         environments.toolchain("9.9.9", root=tmp_path / "cache")
     left = [path for path in (tmp_path / "cache" / "environments").iterdir() if path.is_dir()]
     assert left == []
@@ -83,7 +83,7 @@ def test_a_failed_installation_leaves_nothing(fake_uv, tmp_path, monkeypatch) ->
 
 def test_another_version_than_asked_for_is_not_kept(fake_uv, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("FAKE_DSL", "4.8.1")
-    with pytest.raises(InputError, match=r"installed nvidia-cutlass-dsl 4\.8\.1 where 4\.5\.0 was asked for"):
+    with pytest.raises(InputError, match=r"installed nvidia-cutlass-dsl 4\.8\.1 where 4\.5\.0 was requested"):
         environments.toolchain("4.5.0", root=tmp_path / "cache")
     del fake_uv
 
@@ -97,13 +97,13 @@ def test_half_an_environment_is_made_anew(fake_uv, tmp_path) -> None:
 
 @pytest.mark.parametrize("version", ["--index-url=x", "", "latest", "4.4.0; rm", "4.4.0 x", ">=4"])
 def test_what_is_no_version(version, tmp_path) -> None:
-    with pytest.raises(InputError, match="is no version"):
+    with pytest.raises(InputError, match="is not a version"):
         environments.toolchain(version, root=tmp_path)
 
 
 @pytest.mark.parametrize("package", ["--index-url=x", "git+https://x", "a b", "../x", "a; rm -rf"])
 def test_what_is_no_package(package, tmp_path) -> None:
-    with pytest.raises(InputError, match="is no package"):
+    with pytest.raises(InputError, match="is not a package"):
         environments.toolchain("4.4.0", root=tmp_path, extra=[package])
 
 

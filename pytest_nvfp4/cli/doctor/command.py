@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 
 import click
@@ -11,16 +12,17 @@ from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.doctor import gpu, packages
 from pytest_nvfp4.cli.doctor.model import Item, State
 from pytest_nvfp4.cli.errors import Exit
-from pytest_nvfp4.cli.options import arch_of, json_option
+from pytest_nvfp4.cli.options import arch_of, result_options
+from pytest_nvfp4.cli.output import ResultWriter
+from pytest_nvfp4.report.document import Cell, Column, Document, Paragraph, Section, Style, Styled, Table
 from pytest_nvfp4.settings import find_root, load
-from pytest_nvfp4.text import visible
 
-_COLOURS = {State.OK: "green", State.ABSENT: None, State.WARNING: "yellow", State.FAILED: "red"}
+_STYLES: dict[State, Style] = {State.OK: "good", State.ABSENT: "", State.WARNING: "warning", State.FAILED: "bad"}
+_COLUMNS = (Column("state"), Column("name"), Column("found"))
 
 
-def examine(arch: str, *, ask_torch: bool, probe: bool) -> Iterator[Item]:
-    """Look at everything, quick things first. Modules that need packages are imported one by one: a missing package
-    is what the doctor is there to report."""
+def examine(arch: str, *, ask_torch: bool) -> Iterator[Item]:
+    """Yield everything but the compile, quick things first."""
     yield from packages.python()
     yield from packages.required()
     yield from packages.dsl_libraries()
@@ -30,11 +32,10 @@ def examine(arch: str, *, ask_torch: bool, probe: bool) -> Iterator[Item]:
     yield from _if_importable("gpu", lambda: _simulator(arch))
     yield from packages.optional()
     yield from _if_importable("optional", _programs)
-    if probe:
-        yield from _if_importable("compile", lambda: _probe(arch))
 
 
-def _if_importable(section: str, look: Callable[[], Iterator[Item]]) -> Iterator[Item]:
+def _if_importable(section: str, look: Callable[[], Iterable[Item]]) -> Iterator[Item]:
+    """Yield the items of a part, or the missing package it needs: each part imports what it needs when it runs."""
     try:
         yield from look()
     except ModuleNotFoundError as error:
@@ -71,51 +72,44 @@ def _probe(arch: str) -> Iterator[Item]:
     from pytest_nvfp4.cli.doctor.probe import compile_here
 
     with output.working(f"compiling a small kernel for {arch}"):
-        found = compile_here(arch)
-    yield found
+        item = compile_here(arch)
+    yield item
 
 
-def _show(item: Item) -> None:
-    state = click.style(f"{item.state.value:<8}", fg=_COLOURS[item.state], bold=item.state is State.FAILED)
-    text = f"{state} {item.name:<28} {visible(item.found)}"
-    output.write(text if output.coloured() else click.unstyle(text))
+def _row(item: Item) -> tuple[Cell, ...]:
+    lines = [item.found]
     if item.state is not State.OK:
-        if item.needed_for:
-            output.write(f"{'':<8}   needed for {item.needed_for}")
-        if item.fix:
-            output.write(f"{'':<8}   get it with: {item.fix}")
+        lines += [f"needed for {item.needed_for}"] if item.needed_for else []
+        lines += [f"get it with: {item.fix}"] if item.fix else []
+    return Styled(item.state.value, _STYLES[item.state]), item.name, "\n".join(lines)
 
 
 @click.command("doctor")
 @click.option(
-    "--arch", metavar="ARCH", callback=arch_of, help="Architecture to compile for; that of the settings by default."
+    "--arch", metavar="ARCH", callback=arch_of, help="Architecture to compile for.  [default: that of the settings]"
 )
 @click.option("--no-probe", is_flag=True, help="Do not compile a small kernel.")
-@click.option("--torch", "ask_torch", is_flag=True, help="Import torch too, to see which devices it was built for.")
-@json_option
+@click.option("--torch", "ask_torch", is_flag=True, help="Import torch, to list the devices it was built for.")
+@result_options()
 @click.pass_context
-def doctor_command(ctx: click.Context, *, arch: str | None, no_probe: bool, ask_torch: bool, as_json: bool) -> None:
-    """What works on this machine, and the command that gets what does not.
+def doctor_command(
+    ctx: click.Context, *, arch: str | None, no_probe: bool, ask_torch: bool, result: ResultWriter
+) -> None:
+    """Examine this machine, and name the command that installs what is missing.
 
-    Versions of everything that has a say, the GPU if there is one, the tools for SASS, the cache, optional tools, and
-    whether a kernel compiles here. Exit code 1 if something required is missing or does not work.
+    Lists versions of all packages, GPUs, the tools for SASS, the cache and optional tools, and compiles a small kernel.
+    Exit code 1 if something required is missing or does not work.
     """
     arch = arch or load(find_root(Path.cwd())).default.arch
-    found: list[Item] = []
-    section = ""
-    for item in examine(arch, ask_torch=ask_torch, probe=not no_probe):
-        found.append(item)
-        if as_json:
-            continue
-        if item.section != section:
-            section = item.section
-            output.write(section)
-        _show(item)
-    failed = [item for item in found if item.state is State.FAILED]
-    if as_json:
-        output.write_json({"ok": not failed, "arch": arch, "items": [item.to_json() for item in found]})
-    else:
-        output.write(
-            f"{len(failed)} required thing(s) missing or not working" if failed else "everything required is here"
-        )
+    items = list(examine(arch, ask_torch=ask_torch))
+    if not no_probe:
+        items += _if_importable("compile", lambda: _probe(arch))
+    failed = [item for item in items if item.state is State.FAILED]
+    sections = [
+        Section(name, [Table(_COLUMNS, [_row(item) for item in part], heading=False)])
+        for name, part in groupby(items, key=lambda item: item.section)
+    ]
+    summary = f"{len(failed)} required thing(s) missing or not working" if failed else "everything required is here"
+    data = {"ok": not failed, "arch": arch, "items": [item.to_json() for item in items]}
+    result.write(Document(f"This machine, for {arch}", [*sections, Paragraph(summary, "strong")], data))
     ctx.exit(Exit.FAILED if failed else Exit.FINE)

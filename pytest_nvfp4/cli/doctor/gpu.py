@@ -1,22 +1,22 @@
-"""The GPUs of this machine, without importing torch: nvidia-smi, else the driver's library in a process of its own."""
+"""GPUs of this machine, without importing torch: from nvidia-smi, else from the driver's library."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_nvfp4.cli.doctor.model import Item, State
+from pytest_nvfp4.cli.doctor.model import Item, ProgramResult, State, run_program
 from pytest_nvfp4.cli.doctor.packages import torch_build, version_of
 
-_DEADLINE_S = 30
+_TIMEOUT_S = 30.0
 _ARCH = re.compile(r"sm_(\d+)(\d)([af]?)")
-# In a process of its own: a driver that hangs or crashes must not take the doctor with it.
+# Runs in a child process, so that a driver that hangs or crashes does not end the doctor. 75 and 76 are
+# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR (CUDA driver API, CUdevice_attribute).
 _ASK_DRIVER = """
 import ctypes, json
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -47,7 +47,7 @@ print(json.dumps({"archs": torch.cuda.get_arch_list() if there else flags.split(
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU: its name, compute capability and, where known, its driver."""
+    """A GPU: name, compute capability, and version of the driver or of its CUDA."""
 
     name: str
     major: int
@@ -55,31 +55,18 @@ class Device:
     driver: str
 
 
-def _run(command: list[str]) -> tuple[int, str, str]:
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_DEADLINE_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        return 1, "", f"no answer within {_DEADLINE_S} s"
-    except OSError as error:
-        return 1, "", str(error)
-    return done.returncode, done.stdout, done.stderr
+def _python(source: str) -> ProgramResult:
+    return run_program([sys.executable, "-I", "-c", source], timeout_s=_TIMEOUT_S)
 
 
 def _last(text: str) -> str:
+    """Return the last line of a program's output, which names the error in Python's tracebacks too."""
     lines = text.strip().splitlines()
-    return lines[-1] if lines else "nothing"
+    return lines[-1] if lines else "no message"
 
 
 def parse_smi(text: str) -> list[Device]:
-    """The devices in ``nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader``."""
+    """Parse ``nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader``."""
     found = []
     for line in text.splitlines():
         fields = [field.strip() for field in line.rsplit(",", 2)]
@@ -89,28 +76,28 @@ def parse_smi(text: str) -> list[Device]:
 
 
 def devices() -> tuple[list[Device], str]:
-    """The GPUs, and why there are none."""
+    """Return the GPUs, or no GPU and the reason."""
     reason = "nvidia-smi is not installed"
     if smi := shutil.which("nvidia-smi"):
         query = [smi, "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
-        status, text, errors = _run(query)
-        if found := parse_smi(text):
+        done = run_program(query, timeout_s=_TIMEOUT_S)
+        if found := parse_smi(done.stdout):
             return found, ""
-        reason = f"nvidia-smi (status {status}) says: {_last(errors or text)}"
-    status, text, errors = _run([sys.executable, "-I", "-c", _ASK_DRIVER])
-    if status == 0:
-        data = json.loads(text)
+        reason = f"nvidia-smi (status {done.status}): {_last(done.stderr or done.stdout)}"
+    done = _python(_ASK_DRIVER)
+    if done.status == 0:
+        data = json.loads(done.stdout)
         cuda = f"CUDA {data['cuda'] // 1000}.{data['cuda'] % 1000 // 10}"
         found = [Device(name, major, minor, cuda) for name, major, minor in data["devices"]]
         return found, "" if found else f"the driver ({cuda}) has no device"
-    return [], f"{reason}; the driver says: {_last(errors)}"
+    return [], f"{reason}; the driver: {_last(done.stderr)}"
 
 
 def runs_on(arch: str, device: Device) -> bool:
-    """Whether code for ``arch`` runs on a device.
+    """Return whether code for ``arch`` runs on a device.
 
-    ``a`` code runs on exactly its capability, ``f`` code on its family (same major, no smaller minor); plain SASS
-    likewise on the same major and no smaller minor (CUDA C++ programming guide, "Compute capabilities").
+    ``a`` code runs on its exact capability only. ``f`` code and plain SASS run on the same major version and the same
+    or a greater minor version (CUDA C++ programming guide, "Compute capabilities").
     """
     match = _ARCH.fullmatch(arch)
     if match is None:
@@ -122,18 +109,18 @@ def runs_on(arch: str, device: Device) -> bool:
 
 
 def items(arch: str, *, ask_torch: bool) -> Iterator[Item]:
-    """The GPUs, and whether kernels for ``arch`` and torch work on them."""
+    """Yield the GPUs, with whether kernels for ``arch`` and torch work on them."""
     found, reason = devices()
-    purpose = "running kernels here; compiling, layouts and the simulator need none"
+    purpose = "running kernels here; compiling, layouts and the simulator need no GPU"
     if not found:
         yield Item("gpu", "device", State.ABSENT, f"none: {reason}", needed_for=purpose)
     torch: dict[str, Any] | None = None
     if ask_torch:
-        status, text, errors = _run([sys.executable, "-I", "-c", _ASK_TORCH])
-        if status == 0:
-            torch = json.loads(text)
+        done = _python(_ASK_TORCH)
+        if done.status == 0:
+            torch = json.loads(done.stdout)
         else:
-            yield Item("gpu", "torch", State.FAILED, f"cannot be imported: {_last(errors)}", "pip install torch")
+            yield Item("gpu", "torch", State.FAILED, f"cannot be imported: {_last(done.stderr)}", "pip install torch")
     for device in found:
         own = f"sm_{device.major}{device.minor}"
         text = f"{device.name}, {own}, driver {device.driver}"
@@ -155,12 +142,12 @@ def _torch_on(device: Device, own: str, torch: dict[str, Any] | None) -> Iterato
     if torch_build() == "cpu":
         yield Item("gpu", "torch", State.WARNING, "is built without CUDA", index, f"inputs on {device.name}")
     elif torch is not None:
-        # "sm_100" runs on sm_103 too; "compute_120" stands for PTX that newer devices compile for themselves.
+        # "sm_100" runs on sm_103 too; "compute_120" is PTX, which the driver compiles for newer devices.
         fits = any(runs_on(known, device) for known in torch["archs"] if known.startswith("sm_")) or any(
             (device.major, device.minor) >= (int(match[1]), int(match[2]))
             for known in torch["archs"]
             if (match := re.fullmatch(r"compute_(\d+)(\d)", known))
         )
-        said = f"built for {', '.join(torch['archs']) or 'nothing'}"
+        built = f"built for {', '.join(torch['archs']) or 'nothing'}"
         state = State.OK if fits else State.WARNING
-        yield Item("gpu", "torch", state, said + ("" if fits else f", not for {own}"), "" if fits else index)
+        yield Item("gpu", "torch", state, built + ("" if fits else f", not for {own}"), "" if fits else index)

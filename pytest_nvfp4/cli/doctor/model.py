@@ -1,34 +1,35 @@
-"""What the doctor finds: one item for each thing it looked at."""
+"""Items of the doctor, and how it runs programs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import subprocess
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 
 class State(StrEnum):
-    """How an item is."""
+    """State of an item."""
 
     OK = "ok"
     ABSENT = "absent"
-    """Not there, and only needed for something optional."""
+    """Missing, and needed for something optional only."""
     WARNING = "warning"
-    """There, but something about it will bite."""
+    """Present, with a problem that will show later."""
     FAILED = "failed"
     """Required, and missing or not working."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that was looked at.
+    """One examined thing.
 
     Attributes:
-        section: What it belongs to.
-        name: What it is.
-        state: How it is.
-        found: What was found: a version, a path, a reason.
-        fix: The command that mends it; empty where nothing is to be mended.
-        needed_for: What one cannot do without it; empty for what is always needed.
+        section: Section of the report.
+        name: Name of the package, tool or device.
+        state: Its state.
+        found: Version, path or reason.
+        fix: Command that repairs it; empty if there is nothing to repair.
+        needed_for: What does not work without it; empty if it is always needed.
     """
 
     section: str
@@ -39,12 +40,33 @@ class Item:
     needed_for: str = ""
 
     def to_json(self) -> dict[str, str]:
-        """The item as JSON-ready values."""
-        return {
-            "section": self.section,
-            "name": self.name,
-            "state": self.state.value,
-            "found": self.found,
-            "fix": self.fix,
-            "needed_for": self.needed_for,
-        }
+        """Return the item as JSON-ready values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramResult:
+    """Result of a program; one that cannot run or does not end has no status, and the reason as ``stderr``."""
+
+    status: int | None
+    stdout: str
+    stderr: str
+
+
+def run_program(command: list[str], *, timeout_s: float) -> ProgramResult:
+    """Run a program without input and return its result; never raise for a program that fails, hangs or is missing."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        return ProgramResult(None, "", f"no answer within {timeout_s:g} s")
+    except OSError as error:
+        return ProgramResult(None, "", str(error))
+    return ProgramResult(done.returncode, done.stdout, done.stderr)

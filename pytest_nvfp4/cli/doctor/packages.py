@@ -1,4 +1,4 @@
-"""Python, the packages this one needs, and the optional ones. Nothing of them is imported."""
+"""Python, the required packages and the optional ones, without importing any of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEAST_PYTHON = (3, 11)
 
 
 def requirements() -> list[str]:
-    """What this package requires: from its metadata where it is installed, else from the pyproject.toml beside it."""
+    """Return the requirements of this package, from its metadata or the pyproject.toml beside it."""
     try:
         found = importlib.metadata.requires(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
@@ -37,7 +37,7 @@ def requirements() -> list[str]:
 
 
 def version_of(name: str) -> str | None:
-    """The version of an installed distribution, or None."""
+    """Return the version of an installed distribution, or None."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -45,7 +45,7 @@ def version_of(name: str) -> str | None:
 
 
 def python() -> Iterator[Item]:
-    """The interpreter and the system."""
+    """Yield the interpreter and the operating system."""
     version = platform.python_version()
     fits = sys.version_info >= _LEAST_PYTHON
     yield Item(
@@ -66,15 +66,15 @@ def python() -> Iterator[Item]:
 
 
 def required() -> Iterator[Item]:
-    """Every package that this one requires here, with the version that is installed."""
+    """Yield every required package with its installed version."""
     try:
         from packaging.requirements import InvalidRequirement, Requirement
     except ImportError:
         yield Item("packages", "packaging", State.FAILED, "not installed", "pip install packaging")
         return
-    for text in requirements():
+    for line in requirements():
         try:
-            requirement = Requirement(text)
+            requirement = Requirement(line)
         except InvalidRequirement:
             continue
         if requirement.marker is not None and not requirement.marker.evaluate():
@@ -84,14 +84,14 @@ def required() -> Iterator[Item]:
         if found is None:
             yield Item("packages", requirement.name, State.FAILED, "not installed", fix)
         elif not requirement.specifier.contains(found, prereleases=True):
-            said = f"{found}, but {requirement.specifier} is needed"
-            yield Item("packages", requirement.name, State.FAILED, said, fix)
+            text = f"{found}, but {requirement.specifier} is needed"
+            yield Item("packages", requirement.name, State.FAILED, text, fix)
         else:
             yield Item("packages", requirement.name, State.OK, found)
 
 
 def dsl_libraries() -> Iterator[Item]:
-    """The compiled parts of the DSL, which have to be of its own version."""
+    """Yield the compiled parts of the DSL, which must have the DSL's version."""
     version = version_of(DSL_DISTRIBUTION)
     if version is None:
         return
@@ -117,30 +117,28 @@ def dsl_libraries() -> Iterator[Item]:
 
 
 def plugin() -> Iterator[Item]:
-    """Whether pytest loads the plugin by itself."""
+    """Yield whether pytest loads the plugin without an option."""
     entries = importlib.metadata.entry_points(group="pytest11")
     loaded = [entry for entry in entries if entry.value.startswith("pytest_nvfp4.")]
     own = version_of(DISTRIBUTION)
     if loaded:
         yield Item("packages", DISTRIBUTION, State.OK, f"{own}, loaded by pytest as {loaded[0].name}")
     elif find_spec("pytest_nvfp4.plugin") is None:
-        yield Item("packages", DISTRIBUTION, State.FAILED, "it has no pytest plugin", f"pip install {DISTRIBUTION}")
+        yield Item("packages", DISTRIBUTION, State.FAILED, "has no pytest plugin", f"pip install {DISTRIBUTION}")
     else:
         yield Item(
             "packages",
             DISTRIBUTION,
             State.WARNING,
-            "runs from its source folder; pytest does not load the plugin by itself",
+            "runs from its source folder; pytest does not load the plugin without an option",
             "pip install -e .",
             needed_for="pytest KERNEL.py without -p pytest_nvfp4.plugin",
         )
 
 
 def torch_build() -> str | None:
-    """The CUDA version torch was built for, ``cpu``, or None where torch is not installed or does not say.
-
-    Read from the text of ``torch/version.py``: importing torch takes seconds.
-    """
+    """Return the CUDA version that torch was built for, ``cpu``, or None if torch is missing or has no such version."""
+    # From the text of torch/version.py: importing torch takes seconds.
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -155,7 +153,7 @@ def torch_build() -> str | None:
 
 
 def optional() -> Iterator[Item]:
-    """Packages that not everyone needs."""
+    """Yield packages that only some commands need."""
     modal = version_of("modal")
     if modal is None:
         yield Item("optional", "modal", State.ABSENT, "not installed", "pip install modal", "running on a rented B200")

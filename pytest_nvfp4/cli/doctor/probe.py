@@ -1,4 +1,4 @@
-"""Compile a small kernel for Blackwell here, as every other command does: in a worker, without a device."""
+"""Compile a small kernel for Blackwell as every other command does: in a worker, without a device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION, Entry, TraceRequest
 from pytest_nvfp4.toolchain.tracer import Limits, Tracer
 
-# It allocates TMEM, which only sm_100 and its kin have: an architecture that the DSL ignored would not go unnoticed.
+# It allocates TMEM, which only the sm_100 family has, so that a DSL that ignores the architecture fails.
 KERNEL = '''"""A kernel that allocates TMEM and frees it."""
 
 import cutlass
@@ -38,16 +38,16 @@ def launch():
 def build():
     return cute.compile(launch)
 '''
-_DEADLINE_S = 120.0
+_TIMEOUT_S = 120.0
 
 
 def compile_here(arch: str) -> Item:
-    """Whether a compile for ``arch`` works, with what it took and what came out."""
+    """Compile for ``arch``, and return whether it worked, its time and its artifacts."""
     with tempfile.TemporaryDirectory(prefix="nvfp4-doctor-") as folder:
         root = Path(folder).resolve()
         file = root / "probe.py"
         file.write_text(KERNEL, encoding="utf-8")
-        tracer = Tracer(root=root, cache=TraceCache(root / "cache"), limits=Limits(deadline_s=_DEADLINE_S))
+        tracer = Tracer(root=root, cache=TraceCache(root / "cache"), limits=Limits(deadline_s=_TIMEOUT_S))
         request = TraceRequest(kernel=file, problem=GPUMODE[0], entry=Entry(file, "build"), arch=arch)
         trace = tracer.trace(request)
         name = f"compile for {arch}"

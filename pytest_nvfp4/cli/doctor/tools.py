@@ -1,28 +1,28 @@
-"""Programs on this machine, and the cache folder."""
+"""Programs of this machine, and the cache folder."""
 
 from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_nvfp4.cli import environments, output
-from pytest_nvfp4.cli.cache import survey
-from pytest_nvfp4.cli.doctor.model import Item, State
+from pytest_nvfp4.cli.doctor.model import Item, State, run_program
 from pytest_nvfp4.toolchain import binaries
 from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache, default_root
+from pytest_nvfp4.toolchain.cache_contents import survey
 
-_DEADLINE_S = 20
+_TIMEOUT_S = 20.0
 _LITTLE_SPACE = 1 << 30
+"""Free bytes below which the cache is reported; one trace takes a few MB, an environment several GB."""
 _RELEASE = re.compile(r"(?:release|version|Version)\s+v?([\d.]+)|\b(\d+\.\d+(?:\.\d+)*)\b")
 
 
 @dataclass(frozen=True, slots=True)
 class _Tool:
-    """A program that is looked for on the path."""
+    """An optional program that is searched on the path."""
 
     name: str
     needed_for: str
@@ -39,28 +39,19 @@ _TOOLS = (
 
 
 def version_line(command: list[str]) -> str:
-    """The version that a program prints, its first line where no version is found, or why it said nothing."""
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_DEADLINE_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"does not run: {error}"
+    """Return the version that a program prints, its first line if that has no version, or why it printed nothing."""
+    done = run_program(command, timeout_s=_TIMEOUT_S)
+    if done.status is None:
+        return f"does not run: {done.stderr}"
     text = (done.stdout or done.stderr).strip()
     for line in reversed(text.splitlines()):
         if match := _RELEASE.search(line):
             return match[1] or match[2]
-    return text.splitlines()[0] if text else f"says nothing (status {done.returncode})"
+    return text.splitlines()[0] if text else f"prints nothing (status {done.status})"
 
 
 def binary_tools() -> Iterator[Item]:
-    """nvdisasm and cuobjdump: from their wheels, or from a CUDA toolkit."""
+    """Yield nvdisasm and cuobjdump, of their wheels or of a CUDA toolkit."""
     for name, purpose in (("nvdisasm", "SASS"), ("cuobjdump", "registers, stack and local memory")):
         path = binaries.find(name)
         if path is None:
@@ -73,7 +64,7 @@ def binary_tools() -> Iterator[Item]:
 
 
 def programs() -> Iterator[Item]:
-    """Programs for optional things."""
+    """Yield programs that only some commands need."""
     uv = environments.uv_path()
     yield Item(
         "optional",
@@ -93,24 +84,24 @@ def programs() -> Iterator[Item]:
 
 
 def cache() -> Iterator[Item]:
-    """The cache folder: whether it can be written, how large it is, and how much room there is."""
-    wanted = default_root()
+    """Yield the cache folder, with whether it can be written, its size and the free space."""
+    chosen = default_root()
     root = TraceCache().root
     content = survey(root)
     free = shutil.disk_usage(root).free
     size = output.size_text(content.trace_bytes + content.environment_bytes)
     found = f"{root}: {content.traces} traces, {size}; {output.size_text(free)} free"
-    if root != wanted:
+    if root != chosen:
         yield Item(
             "cache",
             "folder",
             State.WARNING,
-            f"{wanted} cannot be written; in use is {found}",
-            f"export {CACHE_VARIABLE}=/a/folder/that/can/be/written",
-            "keeping traces from one run to the next",
+            f"{chosen} cannot be written; used instead: {found}",
+            f"export {CACHE_VARIABLE}=/a/writable/folder",
+            "caching traces between runs",
         )
     elif free < _LITTLE_SPACE:
-        yield Item("cache", "folder", State.WARNING, f"{found}: little room", "nvfp4 cache --clear")
+        yield Item("cache", "folder", State.WARNING, f"{found}: little space", "nvfp4 cache --clear")
     else:
         yield Item("cache", "folder", State.OK, found)
     bundles = Path.cwd() / ".nvfp4"

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_nvfp4.device.base import DeviceUnavailableError
 from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.remote.options import RemoteOptions as RemoteOptions  # noqa: PLC0414 - part of this API
 from pytest_nvfp4.device.result import Result
 
 ENTRY_POINTS = "pytest_nvfp4.remotes"
@@ -55,31 +56,6 @@ class RemoteError(DeviceUnavailableError):
         self.trouble: Trouble = trouble
         self.what = what
         self.do = do
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteOptions:
-    """What the user asked for; a remote takes what concerns it and refuses what it cannot do.
-
-    Attributes:
-        target: What follows the colon of ``--nvfp4-remote=NAME:TARGET``, such as a host; empty for none.
-        gpu: The GPU, by the remote's own name for it.
-        timeout_s: Seconds from submission after which a batch is given up, waiting for a machine included.
-        max_cost: US dollars that a session may cost; None for no limit.
-        containers: Machines (containers) to use at once.
-        deployed_app: Name of an app that is deployed already; None to start one for the session.
-        single_use: Every batch gets a container that no other batch has seen.
-        longest_s: Seconds that a batch or program may run there, where it is to be ended; ``timeout_s`` where None.
-    """
-
-    target: str = ""
-    gpu: str = "B200"
-    timeout_s: float = 900.0
-    max_cost: float | None = None
-    containers: int = 1
-    deployed_app: str | None = None
-    single_use: bool = False
-    longest_s: float | None = None
 
 
 class Batch(BaseModel):

@@ -1,0 +1,131 @@
+"""Options of a remote, described once for pytest and for the ``nvfp4`` command.
+
+Importing this module loads nothing else: pytest declares its options at every start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOptions:
+    """Options that a remote receives; it refuses those it does not support.
+
+    Attributes:
+        target: Text after the colon of ``NAME:TARGET``, such as a host; empty for none.
+        gpu: The GPU, by the remote's own name for it.
+        timeout_s: Seconds without a response after which a batch is abandoned, waiting for a machine included.
+        max_cost: Limit on a session's estimated cost in US dollars; None for no limit.
+        containers: Number of machines or containers used at once.
+        deployed_app: Name of a deployed app; None to start an app for the session.
+        single_use: Whether every batch runs in a container that no other batch has used.
+        longest_s: Run-time limit of a batch or program on the remote in seconds; None for ``timeout_s``.
+    """
+
+    target: str = ""
+    gpu: str = "B200"
+    timeout_s: float = 900.0
+    max_cost: float | None = None
+    containers: int = 1
+    deployed_app: str | None = None
+    single_use: bool = False
+    longest_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteOption:
+    """Description of one command-line option.
+
+    Attributes:
+        field: Field of `RemoteOptions`.
+        flag: Name of the option of ``nvfp4``, with its dashes.
+        pytest_flag: Name of the option of pytest, with its dashes.
+        type: Type of the value; bool for a flag without a value.
+        metavar: Placeholder of the value.
+        help: Description, as a phrase without a period.
+        accepts: Whether a value is within the bounds.
+        bounds: The bounds, for the error.
+    """
+
+    field: str
+    flag: str
+    pytest_flag: str
+    type: type[str] | type[int] | type[float] | type[bool] = str
+    metavar: str = ""
+    help: str
+    accepts: Callable[[Any], bool] = lambda _: True
+    bounds: str = ""
+
+    @property
+    def default(self) -> Any:
+        """Value without the option."""
+        return getattr(RemoteOptions(), self.field)
+
+    @property
+    def described(self) -> str:
+        """Description with the default."""
+        if self.default is None or self.default is False:
+            return self.help
+        shown = f"{self.default:g}" if isinstance(self.default, float) else self.default
+        return f"{self.help} (default: {shown})"
+
+    def error(self, flag: str, value: Any) -> str | None:
+        """Return what is wrong with the value of an option of this name, or None."""
+        if value is None or self.accepts(value):
+            return None
+        return f"{flag} {value:g} must be {self.bounds}"
+
+
+OPTIONS = (
+    RemoteOption(
+        field="gpu", flag="--gpu", pytest_flag="--nvfp4-gpu", metavar="GPU", help="GPU of the remote, by its own name"
+    ),
+    RemoteOption(
+        field="timeout_s",
+        flag="--remote-timeout",
+        pytest_flag="--nvfp4-remote-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="timeout in seconds for a response of the remote, including the wait for a machine",
+        accepts=lambda seconds: 0 < seconds <= 86_400,
+        bounds="more than 0 and at most 86400 seconds",
+    ),
+    RemoteOption(
+        field="max_cost",
+        flag="--max-cost",
+        pytest_flag="--nvfp4-remote-max-cost",
+        type=float,
+        metavar="USD",
+        help="end the remote session when its estimated cost reaches this many dollars",
+        accepts=lambda dollars: dollars > 0,
+        bounds="more than zero dollars",
+    ),
+    RemoteOption(
+        field="containers",
+        flag="--containers",
+        pytest_flag="--nvfp4-remote-containers",
+        type=int,
+        metavar="N",
+        help="number of machines or containers of the remote to use at once",
+        accepts=lambda count: 1 <= count <= 256,
+        bounds="1 to 256",
+    ),
+    RemoteOption(
+        field="deployed_app",
+        flag="--deployed-app",
+        pytest_flag="--nvfp4-deployed-app",
+        metavar="APP",
+        help="use this deployed app instead of starting one (modal)",
+    ),
+    RemoteOption(
+        field="single_use",
+        flag="--single-use",
+        pytest_flag="--nvfp4-remote-single-use",
+        type=bool,
+        help="run every batch of jobs in a new container (slower; for untrusted kernels)",
+    ),
+)
+"""Every option but the target and the run-time limit, which each program derives from other options."""
