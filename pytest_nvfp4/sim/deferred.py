@@ -1,16 +1,16 @@
-"""Register values that are computed when something looks at them.
+"""Register values that are computed on first use.
 
-A tensor instruction's results are often only passed on to the next one. Such a register holds a ``Pending`` in place
-of an array; a ``mov`` that only renames (a register to a register, a 32-bit register to its two halves, two halves to
-a register) moves it about, and every other read settles it first. Which registers can hold one is known from the code
-(``deferred_slots``), so that no other read pays for the question.
+A tensor instruction's results are often only passed on to the next tensor instruction. Such a register holds a
+``Pending`` in place of an array. A ``mov`` that only renames (a register to a register, a 32-bit register to its two
+halves, two halves to a register) copies the ``Pending``; any other read settles it first. ``deferred_slots`` derives
+from the code which registers can hold a ``Pending``, so reads of other registers need no check.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +23,14 @@ __all__ = ["NOTHING_DEFERRED", "DeferredSlots", "Pending", "Source", "deferred_s
 
 
 class Source(Protocol):
-    """What computes the values of a set of registers."""
+    """Computation of the values of a set of registers."""
 
     def settle(self, index: int) -> Bits:
-        """The value of the register of that number. Raises Fault if it must not be looked at now."""
+        """Return the value of a register by number. Raises Fault if it must not be read now."""
 
 
 class Pending:
-    """The value of register ``index`` of ``source``, not computed yet."""
+    """Value of register ``index`` of ``source``, not computed yet."""
 
     __slots__ = ("index", "source")
 
@@ -39,18 +39,18 @@ class Pending:
         self.index = index
 
     def settle(self) -> Bits:
-        """The value."""
+        """Return the value."""
         return self.source.settle(self.index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """For numpy functions that meet one, such as the merge of two groups of lanes."""
+        """Convert to an array, for numpy functions such as the merge of two groups of lanes."""
         del copy
         value = np.asarray(self.settle())
         return value if dtype is None else value.astype(dtype)
 
 
 class _Halves:
-    """The two halves of a 32-bit ``Pending``, low half first."""
+    """Source of the two halves of a 32-bit ``Pending``, low half first."""
 
     __slots__ = ("whole",)
 
@@ -66,13 +66,13 @@ class _Halves:
 
 
 def split(whole: Pending) -> tuple[Pending, Pending]:
-    """The two halves of a pending register as pending registers of 16 bits."""
+    """Return the two halves of a pending register as pending registers of 16 bits, low half first."""
     halves = _Halves(whole)
     return Pending(halves, 0), Pending(halves, 1)
 
 
 def joined(low: Any, high: Any) -> Pending | None:
-    """The pending register of which these are the halves, if they are."""
+    """Return the pending register whose halves these are, or None."""
     if low.__class__ is Pending and high.__class__ is Pending and low.source is high.source:
         source = low.source
         if isinstance(source, _Halves) and (low.index, high.index) == (0, 1):
@@ -82,41 +82,47 @@ def joined(low: Any, high: Any) -> Pending | None:
 
 @dataclass(frozen=True, slots=True)
 class DeferredSlots:
-    """Slots that can hold a ``Pending``, and whether any is renamed (so that two registers can hold the same one)."""
+    """Slots that can hold a ``Pending``, and whether any is renamed, so that two registers can hold the same one."""
 
     slots: frozenset[int]
     copied: bool
 
 
 NOTHING_DEFERRED = DeferredSlots(frozenset(), copied=False)
-Renaming = tuple[tuple[Operand, ...], tuple[Operand, ...]]
+
+
+class Renaming(NamedTuple):
+    """Operands of a ``mov`` that only renames: one target and one source, two and one, or one and two."""
+
+    targets: tuple[Operand, ...]
+    sources: tuple[Operand, ...]
 
 
 def renaming(instruction: Instruction) -> Renaming | None:
-    """The targets and sources of a ``mov`` that only renames: one and one, two and one, or one and two; else None."""
+    """Return the operands of a ``mov`` that only renames, or None for any other instruction."""
     operands = instruction.operands
     if instruction.root != "mov" or len(operands) != 2:
         return None
     target, source = operands
     if isinstance(target, Register) and isinstance(source, Register) and target.bits == source.bits:
-        return (target,), (source,)
+        return Renaming((target,), (source,))
     for whole, halves in ((source, target), (target, source)):
         if isinstance(whole, Register) and whole.bits == 32 and isinstance(halves, Vector) and len(halves.items) == 2:
             registers = [item for item in halves.items if isinstance(item, Register)]
             sinks = sum(isinstance(item, Sink) for item in halves.items) if halves is target else 0
             if len(registers) + sinks == 2 and all(item.bits == 16 for item in registers):
-                return (halves.items, (whole,)) if halves is target else ((whole,), halves.items)
+                return Renaming(halves.items, (whole,)) if halves is target else Renaming((whole,), halves.items)
     return None
 
 
 def deferred_slots(kernel: Kernel, results: Callable[[Instruction], list[Register]]) -> DeferredSlots:
-    """The slots into which ``results`` of any instruction go, and those that they are renamed to, in any order.
+    """Return the slots of all ``results`` of instructions, and the slots that these are renamed to.
 
-    Renaming a register counts unless something else is known to have been written to it just before: compilers like
-    to clear an accumulator by clearing its first register and copying that.
+    A renaming does not count if its source is known to hold a plain value: compilers clear an accumulator by clearing
+    its first register and copying that register.
     """
-    found = {register.slot for instruction in kernel.instructions for register in results(instruction)}
-    if not found:
+    slots = {register.slot for instruction in kernel.instructions for register in results(instruction)}
+    if not slots:
         return NOTHING_DEFERRED
     labels = {
         item.index
@@ -126,7 +132,7 @@ def deferred_slots(kernel: Kernel, results: Callable[[Instruction], list[Registe
         if isinstance(item, Label)
     }
     plain: set[int] = set()
-    """Slots that hold a plain value at the place of the walk."""
+    """Slots that hold a plain value at the current instruction."""
     renamings: list[tuple[set[int], set[int]]] = []
     for instruction in kernel.instructions:
         if instruction.index in labels:
@@ -147,8 +153,8 @@ def deferred_slots(kernel: Kernel, results: Callable[[Instruction], list[Registe
     while grown:
         grown = False
         for targets, sources in renamings:
-            if sources & found:
+            if sources & slots:
                 copied = True
-                grown = grown or not targets <= found
-                found |= targets
-    return DeferredSlots(frozenset(found), copied)
+                grown = grown or not targets <= slots
+                slots |= targets
+    return DeferredSlots(frozenset(slots), copied)

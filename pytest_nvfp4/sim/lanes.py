@@ -1,9 +1,8 @@
-"""Values of a warp's registers and masks of its lanes.
+"""Register values and lane masks of a warp.
 
-A register holds an unsigned bit pattern. While all lanes agree it is a plain ``int`` (a ``bool`` for a predicate);
-otherwise an array of 32 (``uint16``, ``uint32``, ``uint64`` or ``bool``), which is never written in place. The same
-Python expression then serves both, and code that does not diverge runs on ints. A mask of lanes is an ``int`` of 32
-bits, lane 0 lowest.
+A register holds an unsigned bit pattern: a plain ``int`` (a ``bool`` for a predicate) while all lanes agree, otherwise
+an array of 32 elements (``uint16``, ``uint32``, ``uint64`` or ``bool``) that is never written in place. The same Python
+expression works on both, and code without divergence runs on ints. A lane mask is an ``int`` of 32 bits, lane 0 lowest.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ FULL = 0xFFFF_FFFF
 """All 32 lanes."""
 
 Bits = int | NDArray[Any]
-"""An unsigned bit pattern, for all lanes or one a lane."""
+"""An unsigned bit pattern, for all lanes or one per lane."""
 Predicate = bool | NDArray[np.bool_]
 
 DTYPES: dict[int, Any] = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64, 128: object}
@@ -48,55 +47,40 @@ DTYPES: dict[int, Any] = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint
 
 @lru_cache(maxsize=65536)
 def lanes(mask: int) -> tuple[int, ...]:
-    """The lanes of a mask, in order."""
+    """Return the lanes of a mask, ascending."""
     return tuple(lane for lane in range(32) if mask >> lane & 1)
 
 
 @lru_cache(maxsize=65536)
 def bools(mask: int) -> NDArray[np.bool_]:
-    """The mask as 32 booleans; read-only."""
+    """Return a mask as 32 booleans (a read-only array)."""
     array = np.array([bool(mask >> lane & 1) for lane in range(32)])
     array.flags.writeable = False
     return array
 
 
 def bits_of(predicate: NDArray[np.bool_]) -> int:
-    """32 booleans as a mask."""
+    """Return 32 booleans as a mask."""
     return int.from_bytes(np.packbits(predicate, bitorder="little").tobytes(), "little")
 
 
-def _one_hot() -> tuple[NDArray[np.bool_], ...]:
-    arrays = []
-    for lane in range(32):
-        array = np.arange(32) == lane
-        array.flags.writeable = False
-        arrays.append(array)
-    return tuple(arrays)
-
-
-ONE_HOT = _one_hot()
-"""By lane: the predicate that holds in this lane only. ``elect.sync`` gives these very arrays."""
-_ALL_BUT_ONE = tuple(~array for array in ONE_HOT)
-for _array in _ALL_BUT_ONE:
-    _array.flags.writeable = False
-_KNOWN = {
-    **{id(array): 1 << lane for lane, array in enumerate(ONE_HOT)},
-    **{id(array): FULL ^ 1 << lane for lane, array in enumerate(_ALL_BUT_ONE)},
-}
-_INVERSE = {
-    **{id(one): other for one, other in zip(ONE_HOT, _ALL_BUT_ONE, strict=True)},
-    **{id(other): one for one, other in zip(ONE_HOT, _ALL_BUT_ONE, strict=True)},
-}
+ONE_HOT = tuple(bools(1 << lane) for lane in range(32))
+"""By lane: the predicate that is true in this lane only. ``elect.sync`` returns these arrays themselves."""
+# elect.sync guards most single-lane instructions. Its predicates are recognised by identity, which saves packing the
+# bits; ONE_HOT and _ALL_BUT_ONE keep the arrays alive, so no other array can have their id.
+_ALL_BUT_ONE = tuple(bools(FULL ^ 1 << lane) for lane in range(32))
+_KNOWN = {id(bools(mask)): mask for lane in range(32) for mask in (1 << lane, FULL ^ 1 << lane)}
+_INVERSE = {id(array): other for array, other in zip(ONE_HOT + _ALL_BUT_ONE, _ALL_BUT_ONE + ONE_HOT, strict=True)}
 
 
 def inverted(predicate: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The lanes where a predicate does not hold; of an elected lane's the array that is known."""
+    """Return the inverted predicate; that of ``elect.sync`` is a shared array."""
     known = _INVERSE.get(id(predicate))
     return ~predicate if known is None else known
 
 
 def guard_mask(predicate: Predicate, mask: int) -> int:
-    """The lanes of ``mask`` where the predicate holds."""
+    """Return the lanes of ``mask`` where the predicate is true."""
     if predicate is True:
         return mask
     if predicate is False:
@@ -106,7 +90,7 @@ def guard_mask(predicate: Predicate, mask: int) -> int:
 
 
 def guard_mask_not(predicate: Predicate, mask: int) -> int:
-    """The lanes of ``mask`` where the predicate does not hold."""
+    """Return the lanes of ``mask`` where the predicate is false."""
     if predicate is True:
         return 0
     if predicate is False:
@@ -116,46 +100,46 @@ def guard_mask_not(predicate: Predicate, mask: int) -> int:
 
 
 def first(mask: int) -> int:
-    """The lowest lane of a mask that is not 0."""
+    """Return the lowest lane of a non-zero mask."""
     return (mask & -mask).bit_length() - 1
 
 
 def pick(value: Bits, mask: int) -> int:
-    """The value in the lowest active lane."""
+    """Return the value in the lowest active lane."""
     return value if value.__class__ is int else int(value[first(mask)])  # type: ignore[index]
 
 
 def uniform(value: Bits, mask: int) -> int | None:
-    """The value if all active lanes agree, else None."""
+    """Return the value if all active lanes agree, else None."""
     if value.__class__ is int:
         return value
     active = value if mask == FULL else value[bools(mask)]  # type: ignore[index]
-    one = active[0]  # type: ignore[index]
-    return int(one) if (active == one).all() else None
+    common = active[0]  # type: ignore[index]
+    return int(common) if (active == common).all() else None
 
 
 def value_in(value: Bits, lane: int) -> int:
-    """The value of one lane."""
+    """Return the value of one lane."""
     return value if isinstance(value, int) else int(value[lane])
 
 
 def spread(value: Bits, bits: int) -> NDArray[Any]:
-    """The value as an array of 32 of ``uint{bits}``; not to be written to."""
+    """Return the value as an array of 32 ``uint{bits}``, which must not be written to."""
     if isinstance(value, int):
         return np.full(32, value, DTYPES[bits])
     return value
 
 
 def collapse(value: Bits) -> Bits:
-    """The value as an int if all 32 lanes agree. Worth its microsecond after ``tid >> 5`` and the like."""
+    """Return the value as an int if all 32 lanes agree; this pays off after ``tid >> 5`` and similar operations."""
     if value.__class__ is int:
         return value
-    one = value[0]  # type: ignore[index]
-    return value if np.count_nonzero(value != one) else int(one)
+    common = value[0]  # type: ignore[index]
+    return value if np.count_nonzero(value != common) else int(common)
 
 
 def merge(mask: int, new: Bits, old: Bits, bits: int) -> Bits:
-    """``new`` in the lanes of ``mask``, ``old`` in the others."""
+    """Return ``new`` in the lanes of ``mask`` and ``old`` in the others."""
     if new is old or (new.__class__ is int and old.__class__ is int and new == old):
         return new
     dtype = DTYPES[bits]
@@ -163,7 +147,7 @@ def merge(mask: int, new: Bits, old: Bits, bits: int) -> Bits:
 
 
 def merge_predicate(mask: int, new: Predicate, old: Predicate) -> Predicate:
-    """``new`` in the lanes of ``mask``, ``old`` in the others."""
+    """Return ``new`` in the lanes of ``mask`` and ``old`` in the others."""
     if new is old:
         return new
     return np.where(bools(mask), new, old)

@@ -1,8 +1,8 @@
-"""What a launch tells the machine's monitor (``machine.monitor``) and its tracer (``machine.trace``).
+"""Interfaces through which a launch reports events to the monitor (``machine.monitor``) and tracer (``machine.trace``).
 
-The monitor orders memory accesses: synchronisation, the tensor core and ``wgmma`` have their part of its protocol
-beside their units; here are memory and the copies. Every call happens while the instruction runs, before other warps
-can see its effect. The tracer hears of turns and phases. Where there is none of either, nothing is called.
+The monitor orders memory accesses. Its protocols for synchronisation, the tensor core and ``wgmma`` are beside their
+units; those for memory and copies are here. Each method is called while the instruction executes, before other warps
+can observe its effect. The tracer receives turns and phases.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.sim.memory.access import ATOMIC, READ, WRITE
 from pytest_nvfp4.sim.sync.monitor import SyncMonitor
 from pytest_nvfp4.sim.tcgen05.monitor import TensorMonitor
 from pytest_nvfp4.sim.wgmma.monitor import WgmmaMonitor
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ATOMIC", "READ", "WRITE", "CopyMonitor", "CopyTarget", "MemoryMonitor", "Monitor", "Tracer"]
 
-READ, WRITE, ATOMIC = range(3)
-"""What an access does to its bytes."""
-
 
 class CopyTarget(NamedTuple):
     """A CTA that receives a copy's data, their offset in its shared memory, and the barrier that counts them."""
@@ -42,29 +40,27 @@ class CopyTarget(NamedTuple):
 
 
 class MemoryMonitor(Protocol):
-    """The part of the monitor that hears of the warps' own accesses.
+    """Accesses of the warps themselves.
 
-    ``where`` is the pattern of the lanes' items, the first at ``index`` or ``offset``; or a size, of one item there.
+    ``where`` is the pattern of the lanes' items, the lowest at ``index`` or ``offset``, or the size of a single item.
+    ``mask`` is the lanes of an access to a single item, 0 for a pattern.
     """
 
     def shared_accessed(
         self, w: Warp, at: int, shared: SharedMemory, index: int, where: Pattern | int, kind: int, mask: int = 0
     ) -> None:
-        """A warp reads, writes or updates shared memory, of its own CTA or of another of the cluster.
-
-        ``mask`` is the lanes of an access to one item, 0 where it is not a lane's.
-        """
+        """A warp reads, writes or updates shared memory of its own CTA or of another CTA of the cluster."""
 
     def global_accessed(
         self, w: Warp, at: int, region: Region, offset: int, where: Pattern | int, kind: int, mask: int = 0
     ) -> None:
-        """A warp reads, writes or updates global memory; ``mask`` as for shared memory."""
+        """A warp reads, writes or updates global memory."""
 
     doubts: list[Any]
-    """What the monitor wants to decide once the bytes of the store that it was just told of are written."""
+    """Possible races whose verdict depends on the bytes of the store that was just reported."""
 
     def global_written(self) -> None:
-        """They are; called where there are doubts."""
+        """The bytes of that store are written; called only if there are doubts."""
 
     def async_copied(
         self, w: Warp, at: int, index: int, target: Pattern, sources: Sequence[tuple[Region, int, Pattern | int]]
@@ -72,41 +68,41 @@ class MemoryMonitor(Protocol):
         """A warp issued a ``cp.async`` to its CTA's shared memory."""
 
     def async_committed(self, w: Warp) -> None:
-        """``cp.async.commit_group``."""
+        """A warp executed ``cp.async.commit_group``."""
 
     def async_waited(self, w: Warp, allowed: int | None) -> None:
-        """All but the ``allowed`` youngest groups are complete; None: everything, committed or not."""
+        """A wait for all but the ``allowed`` youngest groups succeeded (None: for all copies, committed or not)."""
 
     def async_arrives(self, w: Warp, at: int, barrier: Mbarrier) -> None:
-        """``cp.async.mbarrier.arrive``: the barrier gets the arrival when the copies issued so far are complete."""
+        """``cp.async.mbarrier.arrive``: the barrier receives the arrival when the copies issued so far are complete."""
 
     def stored_async(self, w: Warp, at: int, shared: SharedMemory, index: int, size: int, barrier: Mbarrier) -> None:
-        """``st.async`` and ``red.async``: bytes of shared memory change, and then complete at the barrier."""
+        """``st.async`` or ``red.async``: bytes of shared memory change and are then counted at the barrier."""
 
 
 class CopyMonitor(Protocol):
-    """The part of the monitor that hears of bulk copies and tensor copies."""
+    """Bulk copies and tensor copies."""
 
     def copy_in(
         self, w: Warp, at: int, targets: Sequence[CopyTarget], size: int, order: NDArray[np.intp] | None = None,
         box: TmaBox | None = None,
     ) -> None:  # fmt: skip
-        """Data go to shared memory, ``size`` bytes from each target's index; they complete at its barrier.
+        """A copy writes ``size`` bytes of shared memory from each target's index, counted at the target's barrier.
 
-        ``order`` has the 16-byte units that are written, if not all; ``box`` what a tensor copy reads, its first box.
+        ``order`` is the 16-byte units that are written, if not all; ``box`` is the first box that a tensor copy reads.
         """
 
     def copy_read(self, w: Warp, at: int, barrier: Mbarrier, index: int, size: int) -> None:
-        """A copy to another CTA reads the own shared memory; it is complete when the barrier's phase is."""
+        """A copy to another CTA reads the own shared memory; it completes with the barrier's phase."""
 
     def copy_out(self, w: Warp, at: int, lane: int, index: int, size: int) -> None:
         """A bulk store of a thread reads shared memory."""
 
     def global_copied_in(self, w: Warp, at: int, barrier: Mbarrier, boxes: Sequence[TmaBox]) -> None:
-        """A tensor copy reads global memory; it is complete when the barrier's phase is."""
+        """A tensor copy reads global memory; it completes with the barrier's phase."""
 
     def global_read_in(self, w: Warp, at: int, barrier: Mbarrier, region: Region, offset: int, size: int) -> None:
-        """A bulk copy reads global memory; it is complete when the barrier's phase is."""
+        """A bulk copy reads global memory; it completes with the barrier's phase."""
 
     def global_copied_out(self, w: Warp, at: int, lane: int, boxes: Sequence[TmaBox], reduces: bool) -> None:
         """A tensor store or reduction of a thread writes global memory."""
@@ -117,45 +113,46 @@ class CopyMonitor(Protocol):
         """A bulk store or reduction of a thread writes global memory."""
 
     def bulk_commit(self, w: Warp, mask: int, at: int) -> None:
-        """``cp.async.bulk.commit_group``."""
+        """Lanes executed ``cp.async.bulk.commit_group``."""
 
     def bulk_wait(self, w: Warp, mask: int, at: int, allowed: int, read: bool) -> None:
-        """``cp.async.bulk.wait_group`` held."""
+        """A ``cp.async.bulk.wait_group`` of lanes succeeded."""
 
     def map_changed(self, w: Warp, mask: int, at: int, address: int, shared: bool) -> None:
-        """A field of a tensor map was replaced in place: in global memory, or in the own shared memory."""
+        """A field of a tensor map was replaced in place, in global memory or in the own shared memory."""
 
     def map_copied(self, w: Warp, mask: int, at: int, index: int, address: int) -> None:
         """A tensor map was copied from the own shared memory to global memory."""
 
     def map_used(self, w: Warp, at: int, lane: int, address: int) -> None:
-        """A tensor store of a thread, told of just before, uses the tensor map at an address."""
+        """The tensor store of a thread that was just reported uses the tensor map at an address."""
 
 
 class Monitor(SyncMonitor, TensorMonitor, WgmmaMonitor, MemoryMonitor, CopyMonitor, Protocol):
-    """All of it."""
+    """All events that the race detector receives."""
 
     def launched(self, grid: Grid, *, stream: int = 0, early: bool = False) -> bool:
-        """A launch begins; ``early``: the one before it on its stream may still run.
+        """A launch begins; ``early`` if the previous one on its stream may still run.
 
-        Returns whether the monitor looks for what goes wrong then.
+        Returns:
+            Whether the monitor checks the overlap of the two launches.
         """
 
 
 class Tracer(Protocol):
-    """What follows a launch over time (``run.trace``)."""
+    """Events that the recorder of a timeline receives (``run.trace``)."""
 
     def begin(self, grid: Grid) -> None:
         """A launch starts."""
 
     def end(self) -> None:
-        """It ended, or was stopped."""
+        """The launch ended or was stopped."""
 
     def turn_begins(self, warp: Warp) -> None:
-        """The scheduler lets a warp run."""
+        """The turn of a warp begins."""
 
     def turn_ends(self, warp: Warp) -> None:
-        """A warp waits, has ended, or had its turn."""
+        """The turn of a warp ends: it waits, has ended, or another warp is next."""
 
     def phase(self, cta: Cta, key: Hashable, name: str) -> None:
-        """A barrier of a CTA completed a phase; ``key`` tells it from others, ``name`` is for people."""
+        """A barrier of a CTA completed a phase; ``key`` identifies the barrier, ``name`` is for display."""

@@ -21,7 +21,7 @@ from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_scope, is_sc
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
-    from pytest_nvfp4.sim.sync.mbarrier import Mbarrier, Who
+    from pytest_nvfp4.sim.sync.mbarrier import Actor, Mbarrier
 
 __all__ = ["SyncHooks"]
 
@@ -64,7 +64,7 @@ class SyncHooks(Hooks):
 
     # ---- mbarriers -----------------------------------------------------------------------------------------------
 
-    def mbarrier_initialised(self, barrier: Mbarrier, who: Who) -> None:
+    def mbarrier_initialised(self, barrier: Mbarrier, who: Actor) -> None:
         """Begin the history of an mbarrier."""
         assert not isinstance(who, str)
         agent = self._warp(who[0])
@@ -75,7 +75,7 @@ class SyncHooks(Hooks):
         state.warp = agent.id
         agent.initialised.add(state.number)
 
-    def mbarrier_arrived(self, barrier: Mbarrier, who: Who, count: int) -> None:
+    def mbarrier_arrived(self, barrier: Mbarrier, who: Actor, count: int) -> None:
         """Release to an mbarrier."""
         if isinstance(who, str):  # the arrive of a commit or of cp.async, which recorded what it releases
             state = barrier.cta.cluster.unit(ClusterAgents).barrier(barrier)
@@ -98,7 +98,7 @@ class SyncHooks(Hooks):
         else:
             state.join(agent)
 
-    def mbarrier_bytes(self, barrier: Mbarrier, who: Who, size: int) -> None:
+    def mbarrier_bytes(self, barrier: Mbarrier, who: Actor, size: int) -> None:
         """Make the data of the phase's copies visible to waiters, in all proxies.
 
         PTX ISA, "cp.async.bulk": the complete-tx operation has release semantics at cluster scope.

@@ -1,1 +1,1 @@
-"""Synchronisation: mbarriers, named and cluster barriers, fences, warp collectives, launch control, calls out."""
+"""Synchronisation: mbarriers, named and cluster barriers, fences, warp collectives, launch control, external calls."""

@@ -1,8 +1,8 @@
-"""Which shared memory an address operand of a synchronising instruction means.
+"""Resolution of the shared-memory address operands of synchronising instructions.
 
-PTX ISA, "Generic Addressing" and "Shared State Space": ``.shared`` is ``.shared::cta``; ``.shared::cluster`` names the
-shared memory of any CTA of the cluster; no state space is a generic address, which for these instructions must fall in
-the window of the executing CTA's own shared memory.
+PTX ISA, "Generic Addressing" and "Shared State Space": ``.shared`` is ``.shared::cta``; ``.shared::cluster`` addresses
+the shared memory of any CTA of the cluster; an address without a state space is generic and, for these instructions,
+must be in the window of the executing CTA's own shared memory.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _LOW = 0xFFFF_FFFF
 
 
 def shared_address(address: int, *, generic: bool, what: str) -> int:
-    """The 32-bit shared address of an address operand.
+    """Return the 32-bit shared address of an address operand.
 
     Raises:
-        Fault: a generic address that is not in shared memory, or a shared address wider than 32 bits.
+        Fault: a generic address outside shared memory, or a shared address wider than 32 bits.
     """
     if generic:
         if address & ~_LOW != SHARED_WINDOW:
@@ -31,15 +31,15 @@ def shared_address(address: int, *, generic: bool, what: str) -> int:
             )
         return address & _LOW
     if address > _LOW:
-        raise Fault("out-of-bounds", f"{what}: {address:#x} is no shared address, which has 32 bits")
+        raise Fault("out-of-bounds", f"{what}: {address:#x} is not a shared address, which has 32 bits")
     return address
 
 
 def locate(cta: Cta, address: int, size: int, *, cluster: bool, align: int, what: str) -> tuple[Cta, int]:
-    """The CTA and the index in its shared memory of a shared address.
+    """Return the CTA of a shared address and the index in its shared memory.
 
     Args:
-        cluster: Whether the access is ``.shared::cluster``, so that the rank in bits 24 and up is followed.
+        cluster: Whether the access is ``.shared::cluster``, so that bits 24 and up select the CTA.
 
     Raises:
         Fault: out of bounds, misaligned, no such CTA, or a CTA that has exited.

@@ -1,10 +1,10 @@
-"""Calls of the functions that the driver provides: ``vprintf`` and ``__assertfail``.
+"""Calls of functions that the driver provides: ``vprintf`` and ``__assertfail``.
 
-The parameters of a call lie in the thread's local memory, where ``st.param`` put them; the packed arguments of
-``vprintf`` are in local memory too, each aligned to its size (CUDA C++ Programming Guide, "Formatted Output": 4 bytes
-for an int, 8 for a long, a pointer or a double). Each lane prints, in lane order; the text goes to ``launch.printed``.
-The result is the number of arguments, -1 without a format. Formats are C's; ``%n``, ``%a`` and wide characters are
-unsupported. ``__assertfail`` is a fault with the message, the file and the line of the first lane that failed.
+``st.param`` stores the parameters of a call in the thread's local memory. The packed arguments of ``vprintf`` are in
+local memory too, each aligned to its size (CUDA C++ Programming Guide, "Formatted Output": 4 bytes for an int, 8 for a
+long, a pointer or a double). Lanes print in lane order to ``launch.printed``. The result is the number of arguments, or
+-1 without a format. Formats are those of C; ``%n``, ``%a`` and wide characters are unsupported. ``__assertfail`` is a
+fault with the message, the file and the line of the first lane that failed.
 
 Counters: ``printf`` (of threads).
 """
@@ -39,11 +39,11 @@ _DIRECTIVE = re.compile(
 
 
 def format_c(text: str, take: Callable[[str], int | float], string: Callable[[int], str]) -> tuple[str, int]:
-    """A C format with its arguments filled in, and their number.
+    """Format arguments by a C format; return the text and the number of arguments.
 
     Args:
-        take: The next argument, of a ``struct`` type: ``i``, ``I``, ``q``, ``Q`` or ``d``.
-        string: The characters at an address.
+        take: Returns the next argument, of a ``struct`` type: ``i``, ``I``, ``q``, ``Q`` or ``d``.
+        string: Returns the characters at an address.
 
     Raises:
         Unsupported: a directive that is not modelled.
@@ -91,7 +91,7 @@ def format_c(text: str, take: Callable[[str], int | float], string: Callable[[in
 
 
 def _integer(value: int, kind: str, *, flags: str, width: int, precision: str | None) -> str:
-    """An integer as C's printf writes it (C11, 7.21.6.1)."""
+    """Format an integer as C's printf does (C11, 7.21.6.1)."""
     digits = {"o": f"{abs(value):o}", "x": f"{abs(value):x}", "X": f"{abs(value):X}"}.get(kind, str(abs(value)))
     if precision is not None:
         digits = "" if not value and not int(precision or 0) else digits.rjust(int(precision or 0), "0")
@@ -117,11 +117,11 @@ def _narrow(value: int, size: str, *, signed: bool) -> int:
     return value - (1 << bits) if signed and value >> (bits - 1) else value
 
 
-# ---- what the functions do ---------------------------------------------------------------------------------------
+# ---- functions ---------------------------------------------------------------------------------------------------
 
 
 def printf(w: Warp, mask: int, result: int | None, arguments: tuple[int, ...]) -> None:
-    """vprintf(format, arguments) in each lane."""
+    """Execute vprintf(format, arguments) in each lane."""
     local = w.unit(LocalMemory)
     launch = w.cta.launch
     for lane in lanes(mask):
@@ -142,16 +142,15 @@ def _reader(w: Warp, lane: int, buffer: int) -> Callable[[str], int | float]:
         nonlocal place
         size = struct.calcsize(kind)
         place = -(-place // size) * size
-        (value,) = struct.unpack("<" + kind, _bytes(w, lane, place, size))
+        value: int | float = struct.unpack("<" + kind, _bytes(w, lane, place, size))[0]
         place += size
-        found: int | float = value
-        return found
+        return value
 
     return take
 
 
 def assert_failed(w: Warp, mask: int, _result: int | None, arguments: tuple[int, ...]) -> None:
-    """__assertfail(message, file, line, function, character size): raises the fault."""
+    """Execute __assertfail(message, file, line, function, character size), which raises a fault."""
     local = w.unit(LocalMemory)
     lane = lanes(mask)[0]
     message, file, function = (
@@ -164,7 +163,7 @@ def assert_failed(w: Warp, mask: int, _result: int | None, arguments: tuple[int,
 
 
 def _bytes(w: Warp, lane: int, address: int, size: int) -> bytes:
-    """Bytes at a generic address."""
+    """Return bytes at a generic address."""
     high = address & _HIGH
     if high == LOCAL_WINDOW:
         return w.unit(LocalMemory).read(address, size, lane, what="vprintf")
@@ -176,23 +175,23 @@ def _bytes(w: Warp, lane: int, address: int, size: int) -> bytes:
 
 
 def _string(w: Warp, lane: int, address: int) -> str:
-    """The zero-terminated string at a generic address."""
+    """Return the zero-terminated string at a generic address."""
     if not address:
         return ""
-    found = bytearray()
-    while len(found) < _LONGEST:
-        byte = _bytes(w, lane, address + len(found), 1)
+    text = bytearray()
+    while len(text) < _LONGEST:
+        byte = _bytes(w, lane, address + len(text), 1)
         if byte == b"\0":
             break
-        found += byte
-    return found.decode("utf-8", "replace")
+        text += byte
+    return text.decode("utf-8", "replace")
 
 
 _FUNCTIONS: Mapping[str, tuple[Callable[[Warp, int, int | None, tuple[int, ...]], None], int]] = {
     "vprintf": (printf, 2),
     "__assertfail": (assert_failed, 5),
 }
-"""What implements a function, and how many arguments it takes."""
+"""Implementation and number of arguments of each function."""
 
 
 def _call(ins: Instruction, e: Emitter) -> None:

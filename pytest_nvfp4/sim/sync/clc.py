@@ -1,13 +1,15 @@
-"""Cluster launch control: a cluster takes over the work of one that has not started (PTX ISA,
-"clusterlaunchcontrol.try_cancel" and "clusterlaunchcontrol.query_cancel").
+"""Cluster launch control: a running cluster cancels one that has not started, and takes over its work.
 
-- ``try_cancel`` takes the next cluster off the grid's queue, if there is one, and writes 16 bytes at a 16-byte aligned
-  place of the own shared memory; then it completes 16 bytes at the mbarrier. With ``.multicast::cluster::all`` the
-  response and the completion happen at the same offsets in every CTA of the cluster, none of which may have exited.
-- One lane issues it: every lane that does takes a cluster away, which can only be a mistake (fault).
-- A CTA that has seen a request fail (``is_canceled`` was false) must not issue another: a finding.
-- The response is opaque; ours is no pattern that a program could use by chance. A query of anything else is a fault.
-  The coordinates of a failed response are undefined: they read as 0xdeadbeef, because compilers query before they test.
+Rules (PTX ISA, "clusterlaunchcontrol.try_cancel", "clusterlaunchcontrol.query_cancel"):
+
+- ``try_cancel`` removes the next cluster from the grid's queue, if there is one, writes a response of 16 bytes to
+  shared memory of the own CTA (aligned to 16 bytes), and completes 16 bytes at the mbarrier. With
+  ``.multicast::cluster::all`` the response and the completion go to the same offsets in every CTA of the cluster, none
+  of which may have exited.
+- One lane issues it: each issuing lane cancels a cluster, so several lanes are a fault.
+- A CTA that has observed a failed request (``is_canceled`` is false) must not issue another: a finding.
+- The response is opaque. A query of other bytes is a fault, which the response's tag makes detectable. The coordinates
+  of a failed response are undefined and read as 0xdeadbeef, without a fault: compilers query them before the test.
 
 Counters: ``clc.requests``, ``clc.cancelled``.
 """
@@ -45,7 +47,7 @@ _WORD = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class ClcForm:
-    """A try_cancel: its name, whether it answers all CTAs, whether its addresses are generic, where it stands."""
+    """Parsed try_cancel; ``at`` is its index in the kernel."""
 
     what: str
     multicast: bool
@@ -54,7 +56,7 @@ class ClcForm:
 
 
 class LaunchControl:
-    """What a CTA knows of its requests: ``cta.unit(LaunchControl)``."""
+    """State of a CTA's requests: ``cta.unit(LaunchControl)``."""
 
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
@@ -62,7 +64,7 @@ class LaunchControl:
 
 
 def encode(first: tuple[int, int, int] | None) -> bytes:
-    """A response: of success with the first CTA of the cancelled cluster, or of failure."""
+    """Encode a response: the first CTA of the cancelled cluster, or None for a failed request."""
     if first is None:
         return (_VEIL | ((_MAGIC ^ _VEIL) & _WORD) << 64).to_bytes(RESPONSE_BYTES, "little")
     x, y, z = first
@@ -70,7 +72,7 @@ def encode(first: tuple[int, int, int] | None) -> bytes:
 
 
 def decode(response: int, *, what: str) -> tuple[int, int, int] | None:
-    """The first CTA of a response, or None if it failed. Raises Fault for bytes that are no response."""
+    """Return the first CTA in a response, or None if the request failed. Raises Fault for other bytes."""
     tag = response >> 64
     if tag == _MAGIC:
         place = (response & _WORD) ^ _VEIL
@@ -80,16 +82,16 @@ def decode(response: int, *, what: str) -> tuple[int, int, int] | None:
     raise Fault(
         "clc",
         f"{what}: {response:#034x} is not a response of clusterlaunchcontrol.try_cancel",
-        hint="wait for the mbarrier before the response is loaded, and load all 16 bytes of it",
+        hint="wait for the mbarrier before loading the response, and load all 16 bytes",
     )
 
 
 def try_cancel(w: Warp, mask: int, place: Bits, barrier: Bits, form: ClcForm) -> None:
-    """clusterlaunchcontrol.try_cancel by one lane."""
+    """Execute clusterlaunchcontrol.try_cancel in one lane."""
     if mask & (mask - 1):
         raise Fault(
             "multi-lane",
-            f"{form.what} by {mask.bit_count()} lanes: each takes a cluster off the queue",
+            f"{form.what}: issued by {mask.bit_count()} lanes, each of which cancels a cluster",
             hint="elect one lane around it (elect.sync)",
         )
     lane = lanes(mask)[0]
@@ -98,7 +100,7 @@ def try_cancel(w: Warp, mask: int, place: Bits, barrier: Bits, form: ClcForm) ->
     if cta.unit(LaunchControl).saw_failure:
         launch.report(
             "clc",
-            f"{form.what} after this CTA has seen a request fail, which is undefined",
+            f"{form.what}: issued after a request of this CTA failed, which is undefined",
             hint="leave the loop once is_canceled is false",
         )
     address = shared_address(value_in(place, lane), generic=form.generic, what=form.what)
@@ -118,45 +120,45 @@ def try_cancel(w: Warp, mask: int, place: Bits, barrier: Bits, form: ClcForm) ->
             w, form.at, [CopyTarget(t, index, b) for t, b in zip(targets, barriers, strict=True)], RESPONSE_BYTES
         )
 
-    def answer() -> None:
+    def respond() -> None:
         first = launch.cancel_next()
         launch.counters["clc.requests"] += 1
         launch.counters["clc.cancelled"] += first is not None
         data = np.frombuffer(encode(first), np.uint8)
-        for target, found in zip(targets, barriers, strict=True):
+        for target, resolved in zip(targets, barriers, strict=True):
             target.shared.write(index, data, what=form.what)
-            mbarrier.complete_tx(found, RESPONSE_BYTES, who=form.what)
+            mbarrier.complete_tx(resolved, RESPONSE_BYTES, who=form.what)
         launch.machine.changes += 1
 
-    launch.machine.asynchronous.submit(("clc", cta), answer, what=form.what)
+    launch.machine.asynchronous.submit(("clc", cta), respond, what=form.what)
 
 
 def is_canceled(w: Warp, mask: int, response: Any) -> Predicate:
-    """query_cancel.is_canceled."""
+    """Execute query_cancel.is_canceled."""
     what = "clusterlaunchcontrol.query_cancel.is_canceled"
     if isinstance(response, int):
-        good: Predicate = decode(response, what=what) is not None
-        failed = not good
+        canceled: Predicate = decode(response, what=what) is not None
+        failed = not canceled
     else:
-        good = np.zeros(32, np.bool_)
+        canceled = np.zeros(32, np.bool_)
         for lane in lanes(mask):
-            good[lane] = decode(int(response[lane]), what=what) is not None
-        failed = any(not good[lane] for lane in lanes(mask))
+            canceled[lane] = decode(int(response[lane]), what=what) is not None
+        failed = any(not canceled[lane] for lane in lanes(mask))
     if failed:
         w.cta.unit(LaunchControl).saw_failure = True
-    return good
+    return canceled
 
 
 def first_ctaid(mask: int, response: Any) -> tuple[Bits, Bits, Bits]:
-    """query_cancel.get_first_ctaid: x, y and z."""
+    """Execute query_cancel.get_first_ctaid; return x, y and z."""
     what = "clusterlaunchcontrol.query_cancel.get_first_ctaid"
-    nowhere = (_UNDEFINED,) * 3
+    undefined = (_UNDEFINED,) * 3
     if isinstance(response, int):
-        return decode(response, what=what) or nowhere
-    found = np.zeros((3, 32), np.uint32)
+        return decode(response, what=what) or undefined
+    index = np.zeros((3, 32), np.uint32)
     for lane in lanes(mask):
-        found[:, lane] = decode(int(response[lane]), what=what) or nowhere
-    return found[0], found[1], found[2]
+        index[:, lane] = decode(int(response[lane]), what=what) or undefined
+    return index[0], index[1], index[2]
 
 
 # ---- lowering ----------------------------------------------------------------------------------------------------

@@ -1,15 +1,14 @@
-"""Barriers of a cluster, and addresses in the other CTAs' shared memory.
+"""Cluster barriers, and addresses in other CTAs' shared memory.
 
 Rules (PTX ISA, "barrier.cluster", "mapa", "getctarank", "exit"):
 
 - The barrier completes when all threads of the cluster that have not exited have arrived; exiting threads release it.
-- A thread arrives once before the barrier completes. It may arrive again after ``.wait`` has shown it the completion:
-  an arrive after an arrive without a wait in between is a fault, and so is a wait without an arrive, because it would
-  wait for its own thread.
-- ``.aligned`` ones are executed by all lanes of the warp together; lanes of the others are counted as they come.
-- ``mapa`` gives the same offset in the CTA of a rank; it takes and gives shared addresses, or generic ones without a
-  state space. A rank that the cluster does not have gives an address that faults when it is used, and not before:
-  CUTLASS maps a barrier for every lane's number and lets only the lanes below the cluster size arrive.
+- A thread arrives once per round, and again only after its ``.wait``. A second arrive without a wait is a fault; so is
+  a wait without an arrive, because the thread would wait for itself.
+- All lanes of the warp execute an ``.aligned`` instruction together; lanes of an unaligned one are counted one by one.
+- ``mapa`` returns the same offset in the CTA of a rank, for shared addresses or, without a state space, generic ones.
+  A rank outside the cluster gives an address that faults only when it is used: CUTLASS maps a barrier for every lane's
+  number, and only the lanes below the cluster size arrive.
 
 Memory ordering (``.release``, ``.relaxed``, ``.acquire``) has no effect on values here.
 
@@ -32,6 +31,7 @@ from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cluster, Cta
+from pytest_nvfp4.sim.run.waiting import wake_all
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Group, Warp
@@ -40,14 +40,14 @@ __all__ = ["BLOCKING", "LOWERINGS", "ClusterBarrier"]
 
 _OFFSET = (1 << RANK_SHIFT) - 1
 _NOWHERE = 255
-"""The rank that stands for every one that an address cannot hold."""
-_KEPT = (1 << 64) - 1 & ~(_NOWHERE << RANK_SHIFT)
-"""What ``mapa`` keeps of an address: the offset, and the window of a generic one."""
+"""Rank that represents all ranks too large for an address."""
+_WITHOUT_RANK = (1 << 64) - 1 & ~(_NOWHERE << RANK_SHIFT)
+"""Address bits that ``mapa`` preserves: the offset, and the window of a generic address."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterForm:
-    """What a cluster barrier instruction is called, whether it is aligned, and where it stands."""
+    """Parsed cluster barrier instruction; ``at`` is its index in the kernel."""
 
     what: str
     aligned: bool
@@ -58,8 +58,8 @@ class ClusterBarrier:
     """The barrier of one cluster.
 
     Attributes:
-        arrived: By warp, the lanes that have arrived in the present round.
-        completed: By warp, the lanes whose round is complete and that have not waited for it yet.
+        arrived: Lanes that have arrived in the current round, by warp.
+        completed: Lanes whose round is complete and that have not waited for it yet, by warp.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -68,10 +68,10 @@ class ClusterBarrier:
         self.arrived: dict[Warp, int] = {}
         self.completed: dict[Warp, int] = {}
         for cta in cluster.ctas:
-            cta.unit(_Exits)
+            cta.unit(_ExitHook)
 
     def waiting_for(self) -> str:
-        """Which warps are missing."""
+        """Describe the missing warps, for the report of a deadlock."""
         missing = []
         total = 0
         for cta in self.cluster.ctas:
@@ -87,13 +87,13 @@ class ClusterBarrier:
         )
 
     def arrive(self, w: Warp, mask: int, form: ClusterForm) -> None:
-        """Lanes arrive. Raises Fault for lanes that have arrived and not waited."""
+        """Record the arrival of lanes. Raises Fault for lanes that have arrived before and not waited."""
         before = (self.arrived.get(w, 0) | self.completed.get(w, 0)) & mask
         if before:
             raise Fault(
                 "cluster",
                 f"{form.what}: lane {first(before)} has arrived at the cluster barrier before and has not waited since",
-                hint="every barrier.cluster.arrive needs a barrier.cluster.wait before the next one",
+                hint="execute barrier.cluster.wait between two barrier.cluster.arrive",
             )
         machine = self.cluster.launch.machine
         if machine.monitor is not None:
@@ -103,7 +103,7 @@ class ClusterBarrier:
         self.check()
 
     def check(self) -> None:
-        """Complete the barrier if all living lanes have arrived."""
+        """Complete the barrier if all live lanes have arrived."""
         if not self.arrived:
             return
         for cta in self.cluster.ctas:
@@ -118,12 +118,10 @@ class ClusterBarrier:
             launch.machine.monitor.barrier_completed(self)
         launch.counters["barrier.cluster.completions"] += 1
         launch.machine.changes += 1
-        waiters, self.waiters = self.waiters, []
-        for group in waiters:
-            group.wake()
+        wake_all(self)
 
     def wait(self, w: Warp, mask: int, form: ClusterForm) -> bool | None:
-        """True if the lanes' round is complete, None after the group was made to wait."""
+        """Return True if the lanes' round is complete, or None after the group was suspended."""
         done = self.completed.get(w, 0)
         if not mask & ~done:
             self.completed[w] = done & ~mask
@@ -131,38 +129,38 @@ class ClusterBarrier:
             if monitor is not None:
                 monitor.barrier_passed(w, mask, self, form.at)
             return True
-        strange = mask & ~done & ~self.arrived.get(w, 0)
-        if strange:
+        absent = mask & ~done & ~self.arrived.get(w, 0)
+        if absent:
             raise Fault(
                 "cluster",
-                f"{form.what}: lane {first(strange)} waits at the cluster barrier and has not arrived at it",
-                hint="a barrier.cluster.wait follows the thread's own barrier.cluster.arrive",
+                f"{form.what}: lane {first(absent)} waits at the cluster barrier and has not arrived at it",
+                hint="execute barrier.cluster.arrive in the same thread before barrier.cluster.wait",
             )
         w.wait_for(self)
         return None
 
 
-class _Exits:
-    """Tells the cluster's barrier of lanes of a CTA that exit."""
+class _ExitHook:
+    """Unit of a CTA that checks the cluster's barrier when lanes exit."""
 
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
 
     def lanes_exited(self, w: Warp) -> None:  # noqa: ARG002 - the hook's signature
-        """Exiting lanes may have been the last that were missing."""
+        """Complete the barrier if only the lanes that exit were missing."""
         self.cta.cluster.unit(ClusterBarrier).check()
 
     warp_exited = lanes_exited
 
 
 def arrive(w: Warp, mask: int, form: ClusterForm) -> None:
-    """barrier.cluster.arrive."""
+    """Execute barrier.cluster.arrive."""
     _check_aligned(w, mask, form)
     w.cta.cluster.unit(ClusterBarrier).arrive(w, mask, form)
 
 
 def wait(w: Warp, mask: int, form: ClusterForm) -> bool | None:
-    """barrier.cluster.wait: True, or None while it waits."""
+    """Execute barrier.cluster.wait; return True, or None after the group was suspended."""
     _check_aligned(w, mask, form)
     return w.cta.cluster.unit(ClusterBarrier).wait(w, mask, form)
 
@@ -180,20 +178,20 @@ def _check_aligned(w: Warp, mask: int, form: ClusterForm) -> None:
 
 
 def map_address(mask: int, address: Bits, rank: Bits, generic: bool) -> Bits:
-    """mapa: the address of the same place in the CTA of a rank; of a CTA that is not there, one that faults in use."""
+    """Execute mapa: return the same offset in the CTA of a rank; the address of a missing CTA faults when used."""
     if isinstance(address, int) and isinstance(rank, int):
         return _window(address, generic, "mapa") | min(rank, _NOWHERE) << RANK_SHIFT | address & _OFFSET
-    for one in (address,) if isinstance(address, int) else {int(address[lane]) for lane in lanes(mask)}:
-        _window(one, generic, "mapa")
+    for value in (address,) if isinstance(address, int) else {int(address[lane]) for lane in lanes(mask)}:
+        _window(value, generic, "mapa")
     kind = np.uint64 if generic or getattr(address, "dtype", np.uint32) == np.uint64 else np.uint32
     ranks: NDArray[Any] = np.minimum(np.asarray(rank, kind), kind(_NOWHERE)) << kind(RANK_SHIFT)
     places: NDArray[Any] = np.asarray(address, kind)
-    mapped: NDArray[Any] = ranks | places & kind(_KEPT if kind is np.uint64 else _KEPT & 0xFFFF_FFFF)
+    mapped: NDArray[Any] = ranks | places & kind(_WITHOUT_RANK if kind is np.uint64 else _WITHOUT_RANK & 0xFFFF_FFFF)
     return mapped
 
 
 def _window(address: int, generic: bool, what: str) -> int:
-    """The window that a shared or generic address lies in, as the bits to add to a shared address."""
+    """Return the window bits of a shared or generic address. Raises Fault if it is not in shared memory."""
     high = address >> 32 << 32
     if high != (SHARED_WINDOW if generic else 0):
         raise Fault("out-of-bounds", f"{what}: {address:#x} is not an address of shared memory")
@@ -201,10 +199,10 @@ def _window(address: int, generic: bool, what: str) -> int:
 
 
 def rank_of(w: Warp, mask: int, address: Bits, generic: bool) -> Bits:
-    """getctarank: the rank of the CTA whose shared memory an address names."""
+    """Execute getctarank: return the rank of the CTA whose shared memory contains an address."""
     size = len(w.cta.cluster.ctas)
 
-    def one(value: int) -> int:
+    def rank_in(value: int) -> int:
         _window(value, generic, "getctarank")
         rank = (value & 0xFFFF_FFFF) >> RANK_SHIFT
         if rank >= size:
@@ -212,10 +210,10 @@ def rank_of(w: Warp, mask: int, address: Bits, generic: bool) -> Bits:
         return rank
 
     if isinstance(address, int):
-        return one(address)
+        return rank_in(address)
     result = np.zeros(32, np.uint32)
     for lane in lanes(mask):
-        result[lane] = one(int(address[lane]))
+        result[lane] = rank_in(int(address[lane]))
     return result
 
 

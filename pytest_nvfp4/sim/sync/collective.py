@@ -1,16 +1,17 @@
-"""Instructions in which the lanes of a warp exchange values (PTX ISA, "shfl.sync", "vote.sync", "match.sync",
-"redux.sync", "activemask", "elect.sync", "bar.warp.sync").
+"""Warp collectives: instructions in which the lanes of a warp exchange values.
 
-- The member mask must hold the executing lane, and every living lane of it must execute the instruction: else a fault
-  (the ISA leaves it undefined). Lanes may name different masks, if each is the set of the lanes that name it; each set
-  then works for itself. Lanes that have exited are no members.
-- ``shfl.sync`` from a lane that does not execute it is undefined: a fault, also where the result might not be used.
-- ``elect.sync`` elects the lowest lane of the mask; the machine's ``elected_lane`` is taken instead where it is a
-  member, because the ISA leaves the choice open (the same mask always gives the same lane).
-- ``redux.sync`` of f32 (sm_100a): -0 is less than +0; NaN inputs are passed over, and all NaN, or any with ``.NaN``,
-  gives 0x7fffffff.
+Rules (PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "activemask", "elect.sync", "bar.warp.sync"):
 
-Results that agree in all executing lanes are plain ints. Counters: none.
+- The member mask must contain the executing lane, and every live lane in it must execute the instruction; otherwise the
+  behaviour is undefined, which is a fault here. Lanes may have different masks if each mask is the set of lanes that
+  give it; each set then works separately. Exited lanes are not members.
+- ``shfl.sync`` from a lane that does not execute it is undefined: a fault, even if the result is unused.
+- ``elect.sync`` elects the lowest lane of the mask, or the machine's ``elected_lane`` if it is a member. The ISA leaves
+  the choice open, except that one mask always gives the same lane.
+- ``redux.sync`` of f32 (sm_100a): -0 is less than +0. NaN inputs are ignored; if all are NaN, or any with ``.NaN``, the
+  result is 0x7fffffff.
+
+Results that agree in all executing lanes are plain ints.
 """
 
 from __future__ import annotations
@@ -49,52 +50,51 @@ _CANONICAL_NAN = 0x7FFF_FFFF
 
 
 def members_of(w: Warp, mask: int, members: Bits, what: str) -> list[int]:
-    """The sets of lanes that work together, as masks: one, unless lanes name different member masks.
+    """Return the sets of lanes that work together, as masks: one set unless lanes give different member masks.
 
     Raises:
         Fault: a lane is not in its own mask, or a living member does not execute the instruction with it.
     """
-    one = members if isinstance(members, int) else uniform(members, mask)
-    if one is not None:
-        if mask & ~one:
-            raise Fault(
-                "divergence",
-                f"{what}: lane {first(mask & ~one)} executes it and is not in its member mask {one:#010x}",
-                hint="the mask must name every lane that gets here",
-            )
-        absent = one & w.live & ~mask
-        if absent:
-            raise _absent(absent, one, what)
+    common = members if isinstance(members, int) else uniform(members, mask)
+    if common is not None:
+        _check_members(w, mask, common, what)
         return [mask]
     sets: dict[int, int] = {}
     for lane in lanes(mask):
-        named = int(members[lane])  # type: ignore[index]
-        sets[named] = sets.get(named, 0) | 1 << lane
-    for named, together in sets.items():
-        if together & ~named:
-            raise Fault(
-                "divergence",
-                f"{what}: lane {first(together & ~named)} executes it and is not in its member mask {named:#010x}",
-            )
-        if named & w.live & ~together:
-            raise _absent(named & w.live & ~together, named, what)
+        given = int(members[lane])  # type: ignore[index]
+        sets[given] = sets.get(given, 0) | 1 << lane
+    for given, together in sets.items():
+        _check_members(w, together, given, what)
     return list(sets.values())
 
 
-def _absent(absent: int, members: int, what: str) -> Fault:
-    return Fault(
-        "divergence",
-        f"{what}: lane {first(absent)} is in the member mask {members:#010x} and does not execute the instruction "
-        "with the others",
-        hint="a .sync instruction must not stand behind a predicate or branch that some of its members do not take",
-    )
+def _check_members(w: Warp, together: int, members: int, what: str) -> None:
+    """Raise Fault unless the executing lanes are the live lanes of their member mask."""
+    if together & ~members:
+        raise Fault(
+            "divergence",
+            f"{what}: lane {first(together & ~members)} executes it and is not in its member mask {members:#010x}",
+            hint="the mask must contain every lane that executes the instruction",
+        )
+    absent = members & w.live & ~together
+    if absent:
+        raise Fault(
+            "divergence",
+            f"{what}: lane {first(absent)} is in the member mask {members:#010x} and does not execute the instruction "
+            "with the others",
+            hint="move a .sync instruction out of a predicate or branch that some of its members do not take",
+        )
 
 
 # ---- shfl --------------------------------------------------------------------------------------------------------
 
 
 class Shuffle:
-    """Where each lane reads for one mode, lane operand and clamp operand."""
+    """Source lane of each lane for one mode, lane operand and clamp operand (PTX ISA, "shfl.sync").
+
+    The clamp operand holds the clamp value in bits 0-4 and the segment mask in bits 8-12. A lane whose source is out of
+    range keeps its own value, and its predicate is false.
+    """
 
     __slots__ = ("inside", "lane", "source")
 
@@ -120,7 +120,7 @@ class Shuffle:
         self.lane = int(self.source[0]) if (self.source == self.source[0]).all() else None
 
     def value(self, mask: int, a: Bits, sets: list[int], what: str) -> Bits:
-        """The result in each lane."""
+        """Return the result in each lane. Raises Fault if a source lane does not execute the instruction."""
         if len(sets) > 1:
             for together in sets:
                 self._check(together, what)
@@ -133,7 +133,7 @@ class Shuffle:
         return _collapsed(a[self.source], mask)
 
     def predicate(self, mask: int) -> Predicate:
-        """Whether the source lane was in range."""
+        """Return whether the source lane is in range."""
         return _agreed(self.inside, mask)
 
     def _check(self, mask: int, what: str) -> None:
@@ -144,18 +144,18 @@ class Shuffle:
                     "inactive-lane",
                     f"{what}: lane {lane} reads lane {source}, which does not execute the instruction with it "
                     f"(lanes {mask:#010x} do)",
-                    hint="the value is undefined; narrow the clamp or width operand, or let all lanes take part",
+                    hint="the value is undefined; reduce the clamp or width operand, or execute it in all lanes",
                 )
 
 
 @lru_cache(maxsize=4096)
 def shuffle_plan(mode: str, b: int, c: int) -> Shuffle:
-    """The shuffle of a mode with literal operands, made once."""
+    """Return the cached shuffle of a mode with uniform operands."""
     return Shuffle(mode, b, c)
 
 
 def shuffle_fixed(w: Warp, mask: int, a: Bits, plan: Shuffle, what: str) -> Bits:
-    """shfl.sync with constant operands and all lanes as members."""
+    """Execute shfl.sync with constant operands and all lanes as members."""
     if mask == FULL:
         if a.__class__ is int:
             return a
@@ -165,7 +165,7 @@ def shuffle_fixed(w: Warp, mask: int, a: Bits, plan: Shuffle, what: str) -> Bits
 
 
 def shuffle(w: Warp, mask: int, a: Bits, b: Bits, c: Bits, members: Bits, mode: str) -> tuple[Bits, Predicate]:
-    """shfl.sync in general: value and predicate."""
+    """Execute any shfl.sync; return the value and the predicate."""
     what = f"shfl.sync.{mode}"
     sets = members_of(w, mask, members, what)
     offset = b if isinstance(b, int) else uniform(b, mask)
@@ -178,7 +178,7 @@ def shuffle(w: Warp, mask: int, a: Bits, b: Bits, c: Bits, members: Bits, mode: 
 
 
 def vote(w: Warp, mask: int, predicate: Predicate, members: Bits, mode: str) -> Any:
-    """vote.sync: a predicate, or for ``ballot`` a mask."""
+    """Execute vote.sync; return a predicate, or a mask for ``ballot``."""
     sets = members_of(w, mask, members, f"vote.sync.{mode}")
     holds = guard_mask(predicate, mask)
     return _each(sets, lambda together: _voted(holds & together, together, mode), 1 if mode != "ballot" else 32)
@@ -195,7 +195,7 @@ def _voted(holds: int, together: int, mode: str) -> int | bool:
 
 
 def match_any(w: Warp, mask: int, value: Bits, members: Bits) -> Bits:
-    """match.any.sync: the lanes with the same value."""
+    """Execute match.any.sync; return the mask of lanes with the same value."""
     sets = members_of(w, mask, members, "match.any.sync")
     result = np.zeros(32, np.uint32)
     for together in sets:
@@ -203,20 +203,20 @@ def match_any(w: Warp, mask: int, value: Bits, members: Bits) -> Bits:
         for lane in lanes(together):
             key = value if isinstance(value, int) else int(value[lane])
             same[key] = same.get(key, 0) | 1 << lane
-        for found in same.values():
-            result[bools(found)] = found
+        for equal in same.values():
+            result[bools(equal)] = equal
     return _collapsed(result, mask)
 
 
 def match_all(w: Warp, mask: int, value: Bits, members: Bits) -> tuple[Bits, Predicate]:
-    """match.all.sync: the members if all have the same value, else 0, and whether they have."""
+    """Execute match.all.sync; return the members, or 0 if their values differ, and whether the values are equal."""
     sets = members_of(w, mask, members, "match.all.sync")
     same: Predicate = _each(sets, lambda together: uniform(value, together) is not None, 1)
     return _each(sets, lambda together: together if uniform(value, together) is not None else 0, 32), same
 
 
 def redux(w: Warp, mask: int, value: Bits, members: Bits, operation: Callable[[list[int]], int]) -> Bits:
-    """redux.sync: one value for all members."""
+    """Execute redux.sync; return one value for all members."""
     sets = members_of(w, mask, members, "redux.sync")
 
     def reduced(together: int) -> int:
@@ -233,7 +233,7 @@ def _signed(value: int) -> int:
 
 
 def minmax(choose: Callable[..., int], *, magnitude: bool, nan: bool) -> Callable[[list[int]], int]:
-    """The reduction of f32 patterns to the least or the largest."""
+    """Return the reduction of f32 patterns to the smallest (``min``) or largest (``max``)."""
 
     def operation(values: list[int]) -> int:
         if magnitude:
@@ -241,6 +241,8 @@ def minmax(choose: Callable[..., int], *, magnitude: bool, nan: bool) -> Callabl
         numbers = [value for value in values if value & 0x7FFF_FFFF <= 0x7F80_0000]
         if not numbers or (nan and len(numbers) < len(values)):
             return _CANONICAL_NAN
+        # Flipping the sign bit of positive patterns and all bits of negative ones makes unsigned order equal to the
+        # order of the values, with -0 below +0.
         return choose(numbers, key=lambda v: v ^ (FULL if v >> 31 else 0x8000_0000))
 
     return operation
@@ -259,19 +261,19 @@ REDUCTIONS: dict[tuple[str, str], Callable[[list[int]], int]] = {
 
 
 def elect(w: Warp, mask: int, members: Bits) -> tuple[Bits, Predicate]:
-    """elect.sync: the elected lane, and in which lane the predicate holds."""
+    """Execute elect.sync; return the elected lane, and the predicate that is true in that lane."""
     if members.__class__ is int and members == FULL and mask == w.live and w.cta.launch.machine.elected_lane is None:
         lane = first(mask)
         return lane, ONE_HOT[lane] if mask & (mask - 1) else True
     sets = members_of(w, mask, members, "elect.sync")
-    wanted = w.cta.launch.machine.elected_lane
-    chosen = {s: wanted if wanted is not None and s >> wanted & 1 else first(s) for s in sets}
+    preferred = w.cta.launch.machine.elected_lane
+    chosen = {s: preferred if preferred is not None and s >> preferred & 1 else first(s) for s in sets}
     elected = reduce(or_, (1 << lane for lane in chosen.values()))
     return _each(sets, chosen.__getitem__, 32), True if elected == mask else bools(elected)
 
 
 def warp_barrier(w: Warp, mask: int, members: Bits, at: int) -> None:
-    """bar.warp.sync: lanes have met; only the rules are left to check."""
+    """Execute bar.warp.sync: check the members, which have already met, and report them to the monitor."""
     monitor = w.cta.launch.machine.monitor
     for together in members_of(w, mask, members, "bar.warp.sync"):
         if monitor is not None:
@@ -282,7 +284,7 @@ def warp_barrier(w: Warp, mask: int, members: Bits, at: int) -> None:
 
 
 def _each(sets: list[int], function: Callable[[int], Any], bits: int) -> Any:
-    """One result for all lanes, or an array with one for each set."""
+    """Return the result of the only set, or an array with the result of each set in its lanes."""
     if len(sets) == 1:
         return function(sets[0])
     result: NDArray[Any] = np.zeros(32, np.bool_ if bits == 1 else np.uint32)
@@ -292,10 +294,10 @@ def _each(sets: list[int], function: Callable[[int], Any], bits: int) -> Any:
 
 
 def _collapsed(value: NDArray[Any], mask: int) -> Bits:
-    one = value[first(mask)]
+    common = value[first(mask)]
     if mask == FULL:
-        return int(one) if one == value[31] and (value == one).all() else value
-    return int(one) if (value[bools(mask)] == one).all() else value
+        return int(common) if common == value[31] and (value == common).all() else value
+    return int(common) if (value[bools(mask)] == common).all() else value
 
 
 def _agreed(value: NDArray[np.bool_], mask: int) -> Predicate:

@@ -1,20 +1,19 @@
-"""Instructions that control the grid, the register file and the thread: ``griddepcontrol``, ``setmaxnreg``,
-``nanosleep``, ``trap``, ``brkpt``, ``pmevent``.
+"""Control instructions: ``griddepcontrol``, ``setmaxnreg``, ``nanosleep``, ``trap``, ``brkpt``, ``pmevent``.
 
-- ``griddepcontrol`` (PTX ISA): launches run one after the other here, so every grid that this one depends on is
-  complete, and ``.wait`` and ``.launch_dependents`` are counted no-ops; repeating them is legal. A launch that was let
-  start early and in which nobody waits is a finding (``Session``); ``races.overlap`` looks at each access.
-- ``setmaxnreg`` (PTX ISA): a multiple of 8 from 24 to 256, in all warps of a warpgroup (a finding if not). The ISA
-  wants the very same instruction; that each specialised warp may execute its own, and with its own count, rests on
-  NVIDIA's kernels. ``.dec`` must not raise and ``.inc`` must not lower the count (findings). ``.inc`` waits until the
-  CTA's pool holds the registers that it takes; the pool is known if the launch knows the kernel's registers a thread
-  (from ``.maxnreg``, or from the CUBIN of a kernel whose registers are bounded), else nothing waits. Warps that have
-  ended give theirs back: the ISA does not say, and a wait for them would be a deadlock that no device is known to have.
-- ``nanosleep``: any duration from 0 is legal; it does not sleep.
-- ``trap`` and ``brkpt`` are faults (no debugger is there). ``pmevent`` is counted.
+- ``griddepcontrol`` (PTX ISA, "griddepcontrol"): launches run one after the other here, so all prerequisite grids are
+  complete, and ``.wait`` and ``.launch_dependents`` are counted no-ops; repeating them is legal. ``Session`` reports a
+  launch that may start early and never waits; ``races.overlap`` checks each access.
+- ``setmaxnreg`` (PTX ISA, "setmaxnreg"): a multiple of 8 from 24 to 256, in all warps of a warpgroup (else a finding).
+  The ISA requires the same instruction in all of them; as in NVIDIA's kernels, specialised warps may execute different
+  ones with different counts. ``.dec`` must not raise and ``.inc`` must not lower the count (findings). ``.inc`` waits
+  until the CTA's pool has enough registers. The pool is modelled if the registers per thread are known (from
+  ``.maxnreg``, or from the CUBIN of a kernel with bounded registers); otherwise no warp waits. A warp that ends returns
+  its registers: the ISA does not specify this, but no device is known to deadlock otherwise.
+- ``nanosleep``: any duration is legal; it does not sleep.
+- ``trap`` and ``brkpt`` are faults, because no debugger is attached. ``pmevent`` is counted.
 
-Counters: ``griddepcontrol.wait``, ``griddepcontrol.launch_dependents``, ``setmaxnreg``, ``nanosleep``, ``pmevent`` (all
-of instructions).
+Counters (of instructions): ``griddepcontrol.wait``, ``griddepcontrol.launch_dependents``, ``setmaxnreg``,
+``nanosleep``, ``pmevent``.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.waiting import wake_all
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Group, Warp
@@ -38,12 +38,12 @@ _GROUP = 4
 
 
 class RegisterPool:
-    """The registers of a CTA that its warps hand to each other: ``cta.unit(RegisterPool)``.
+    """Pool of registers that the warps of a CTA release and acquire: ``cta.unit(RegisterPool)``.
 
     Attributes:
-        count: Registers a thread of each warp, None while unknown.
+        count: Registers per thread of each warp, None while unknown.
         free: Registers in the pool, None if unknown.
-        executed: By warp, how many ``setmaxnreg`` it has executed.
+        executed: Number of executed ``setmaxnreg`` of each warp.
     """
 
     def __init__(self, cta: Cta) -> None:
@@ -59,23 +59,23 @@ class RegisterPool:
         self.executed = [0] * len(cta.warps)
 
     def suspicion(self) -> int:
-        """Registers do not come later: a wait for them is the cause of a deadlock, never a victim of it."""
+        """Return 0: a deadlocked wait for registers is a cause, never a consequence."""
         return 0
 
     def waiting_for(self) -> str:
-        """What the pool holds and who has how much."""
+        """Describe the pool and the registers of each warp."""
         held = ", ".join(f"warp {index} {count}" for index, count in enumerate(self.count))
-        return f"registers of the CTA's pool, which holds {self.free}; registers a thread: {held}"
+        return f"registers of the CTA's pool, which has {self.free}; registers per thread: {held}"
 
     def set(self, w: Warp, count: int, *, grow: bool) -> bool | None:
-        """Change a warp's registers a thread; None while the pool has too few."""
+        """Change a warp's registers per thread; return None while the pool has too few."""
         before = self.count[w.index]
         what = f"setmaxnreg.{'inc' if grow else 'dec'} {count}"
         change = 0 if before is None else (count - before) * 32
         if change < 0 if grow else change > 0:
             self.cta.launch.report(
                 "setmaxnreg",
-                f"{what}: the warp has {before} registers a thread, so this does not "
+                f"{what}: the warp has {before} registers per thread, so this does not "
                 f"{'increase' if grow else 'decrease'} them, which is undefined",
             )
         elif self.free is not None:
@@ -87,58 +87,53 @@ class RegisterPool:
         self.executed[w.index] += 1
         self.cta.launch.counters["setmaxnreg"] += 1
         self.cta.launch.machine.changes += 1
-        self._wake()
+        wake_all(self)
         return True
 
-    def _wake(self) -> None:
-        waiters, self.waiters = self.waiters, []
-        for group in waiters:
-            group.wake()
-
     def warp_exited(self, w: Warp) -> None:
-        """A warp has ended: its registers are free."""
+        """Return the registers of a warp that has ended to the pool."""
         count = self.count[w.index]
         if count is not None and self.free is not None:
             self.free += count * 32
             self.count[w.index] = 0
-            self._wake()
+            wake_all(self)
 
     def at_exit(self) -> None:
-        """Report warpgroups of which only some warps executed a setmaxnreg."""
+        """Report warpgroups whose warps executed different numbers of setmaxnreg."""
         for start in range(0, len(self.executed), _GROUP):
             group = self.executed[start : start + _GROUP]
             if len(set(group)) > 1:
-                said = ", ".join(f"warp {start + i} {done}" for i, done in enumerate(group))
+                numbers = ", ".join(f"warp {start + i} {number}" for i, number in enumerate(group))
                 self.cta.launch.report(
                     "setmaxnreg",
-                    f"not all warps of one warpgroup executed as many setmaxnreg instructions: {said} of them",
-                    hint="a setmaxnreg must be executed by all warps of the warpgroup, or it is undefined",
+                    f"the warps of one warpgroup executed different numbers of setmaxnreg instructions: {numbers}",
+                    hint="execute each setmaxnreg in all warps of the warpgroup; otherwise it is undefined",
                 )
 
 
 def set_registers(w: Warp, count: int, grow: bool) -> bool | None:
-    """setmaxnreg: True, or None while it waits."""
+    """Execute setmaxnreg; return True, or None after the group was suspended."""
     return w.cta.unit(RegisterPool).set(w, count, grow=grow)
 
 
 def count(w: Warp, name: str) -> None:
-    """An instruction without effect but a counter."""
+    """Count an instruction without other effect."""
     w.cta.launch.counters[name] += 1
 
 
 def wait_for_grids(w: Warp, mask: int, at: int) -> None:
-    """griddepcontrol.wait."""
+    """Execute griddepcontrol.wait."""
     count(w, "griddepcontrol.wait")
     if w.cta.launch.machine.monitor is not None:
         w.cta.launch.machine.monitor.grid_waited(w, mask, at)
 
 
 def trap(what: str) -> None:
-    """Raises the fault of a trap."""
+    """Raise the fault of a trap."""
     raise Fault(
         "trap",
         f"the kernel executed {what}",
-        hint="a compiler puts a trap behind a failed assertion or a branch that it holds to be unreachable",
+        hint="compilers emit a trap after a failed assertion and in branches that they assume to be unreachable",
     )
 
 

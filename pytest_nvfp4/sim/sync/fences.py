@@ -1,14 +1,14 @@
-"""Fences: thread fences, proxy fences, and what is known of tensor maps that a kernel modifies.
+"""Fences: thread fences, proxy fences, and the fences of tensor maps that a kernel modifies.
 
-Every fence goes through ``fence``, which tells the machine's monitor (the race detector) if there is one. Values never
-depend on a fence here; what a missing fence could do on a device is the monitor's business, with one exception:
+``fence`` reports every fence to the machine's monitor (the race detector), if there is one. Values never depend on a
+fence here, and the monitor finds missing ones, except for those of tensor maps:
 
-A tensor map in global memory that the grid has modified may be used by TMA only after the writer's
-``fence.proxy.tensormap::generic.release`` (or ``tensormap.cp_fenceproxy``, which holds one) and the using CTA's
-``fence.proxy.tensormap::generic.acquire`` of its 128 bytes, both of a scope that spans writer and user (PTX ISA,
-"membar, fence" and "tensormap.cp_fenceproxy"). ``TensormapFences.check_use`` reports a use that breaks this. Known
-modifications: ``tensormap.replace`` and ``cp_fenceproxy`` on global memory (``TensormapWrites.modified``), and any
-change of the bytes after the CTA's last acquire. Plain stores before a map's first acquire are not noticed.
+After the grid has modified a tensor map in global memory, TMA may use it only after the writer's
+``fence.proxy.tensormap::generic.release`` (or ``tensormap.cp_fenceproxy``, which includes one) and the using CTA's
+``fence.proxy.tensormap::generic.acquire`` of its 128 bytes, both with a scope that includes writer and user (PTX ISA,
+"membar, fence" and "tensormap.cp_fenceproxy"). ``TensormapFences.check_use`` reports a use that violates this. Tracked
+modifications are ``tensormap.replace`` and ``cp_fenceproxy`` on global memory (``TensormapWrites.modified``), and any
+change of the bytes after the CTA's last acquire. Plain stores before a map's first acquire are not tracked.
 
 Counters: ``fence.<kind>``, the opcode without its root (of instructions, not lanes).
 """
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "Acquired", "TensormapFences", "TensormapWrites", "Write", "fence"]
+__all__ = ["LOWERINGS", "AcquiredMap", "MapWrite", "TensormapFences", "TensormapWrites", "fence"]
 
 MAP_BYTES = 128
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 
 
 def fence(w: Warp, mask: int, kind: str, at: int) -> None:
-    """A fence of a kind (``acq_rel.gpu``, ``proxy.async.shared::cta``, ``mbarrier_init.release.cluster`` ...)."""
+    """Execute a fence; ``kind`` is its opcode without the root (``acq_rel.gpu``, ``proxy.async.shared::cta`` ...)."""
     launch = w.cta.launch
     launch.counters[f"fence.{kind}"] += 1
     monitor = launch.machine.monitor
@@ -47,124 +47,116 @@ def fence(w: Warp, mask: int, kind: str, at: int) -> None:
 
 
 @dataclass(slots=True)
-class Write:
-    """The last modification of a tensor map: by whom, and up to which scope it was released."""
+class MapWrite:
+    """The last modification of a tensor map: its CTA and warp, and the scope of its release (-1: not released)."""
 
     cta: Cta
     who: str
     released: int = -1
 
 
-Acquired = tuple[bytes, Write | None, str]
-"""A tensor map as an acquire saw it: its bytes, the modification, the scope."""
+@dataclass(frozen=True, slots=True)
+class AcquiredMap:
+    """A tensor map at the time of an acquire: its bytes, its last modification, and the scope of the acquire."""
+
+    data: bytes
+    write: MapWrite | None
+    scope: str
 
 
 class TensormapWrites:
-    """The tensor maps in global memory that a grid has modified: ``launch.unit(TensormapWrites)``."""
+    """Tensor maps in global memory that a grid has modified: ``launch.unit(TensormapWrites)``."""
 
     def __init__(self, launch: Grid) -> None:
         self.launch = launch
-        self.writes: dict[int, Write] = {}
+        self.writes: dict[int, MapWrite] = {}
 
     def modified(self, w: Warp, address: int, *, released: str | None = None) -> None:
-        """A warp has modified the map at an address.
+        """Record a warp's modification of the map at an address.
 
         Args:
-            released: The scope, if the instruction released it too (``tensormap.cp_fenceproxy``).
+            released: Scope, if the instruction also releases the map (``tensormap.cp_fenceproxy``).
         """
         scope = -1 if released is None else _SCOPES.index(released)
         who = f"CTA {w.cta.index} warp {w.index}"
-        self.writes[address & ~(MAP_BYTES - 1)] = Write(w.cta, who, scope)
+        self.writes[address & ~(MAP_BYTES - 1)] = MapWrite(w.cta, who, scope)
 
     def release(self, w: Warp, scope: str) -> None:
-        """A warp's release fence: covers what its CTA has modified."""
+        """Record a warp's release fence, which covers the modifications of its CTA."""
         for write in self.writes.values():
             if write.cta is w.cta:
                 write.released = max(write.released, _SCOPES.index(scope))
 
 
 class TensormapFences:
-    """The tensor maps that a CTA has acquired: ``cta.unit(TensormapFences)``."""
+    """Tensor maps that a CTA has acquired: ``cta.unit(TensormapFences)``."""
 
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
-        self.acquired: dict[int, Acquired] = {}
-        """By address."""
+        self.acquired: dict[int, AcquiredMap] = {}
+        """Maps by address."""
 
     def acquire(self, address: int, scope: str) -> None:
-        """Note an acquire of the 128 bytes at a global address. Raises Fault if they are not global memory."""
+        """Record an acquire of the 128 bytes at a global address. Raises Fault if they are not in global memory."""
         if address & ~0xFFFF_FFFF == SHARED_WINDOW:
             raise Fault(
-                "tensormap", f"fence.proxy.tensormap acquire of the shared address {address:#x}: it must be global"
+                "tensormap", f"fence.proxy.tensormap acquire: {address:#x} is in shared memory and must be in global"
             )
         if address % MAP_BYTES:
             raise Fault("misaligned", f"fence.proxy.tensormap acquire: {address:#x} is not a multiple of {MAP_BYTES}")
         launch = self.cta.launch
-        seen = launch.machine.memory.read(address, MAP_BYTES, what="fence.proxy.tensormap acquire").tobytes()
-        self.acquired[address] = (seen, launch.unit(TensormapWrites).writes.get(address), scope)
+        data = launch.machine.memory.read(address, MAP_BYTES, what="fence.proxy.tensormap acquire").tobytes()
+        self.acquired[address] = AcquiredMap(data, launch.unit(TensormapWrites).writes.get(address), scope)
 
     def check_use(self, address: int, *, what: str) -> None:
         """Report a use by TMA of a map that the grid modified and this CTA did not properly acquire.
 
         Args:
-            address: Generic address of the map; maps in the parameters or untouched ones pass.
-            what: Who uses it, for the message.
+            address: Generic address of the map. Maps in the parameters and unmodified maps pass.
+            what: Instruction that uses it, for the message.
         """
         launch = self.cta.launch
         write = launch.unit(TensormapWrites).writes.get(address)
         known = self.acquired.get(address)
         if write is None and known is None:
             return
-        near = launch.machine.memory.find(address)
-        name = near.say(address) if near is not None else f"{address:#x}"
-        hint = "after the map is written: tensormap.cp_fenceproxy or a release proxy fence in the writer, then "
-        hint += "fence.proxy.tensormap::generic.acquire.gpu [map], 128 in every CTA that uses it"
-        if known is None or known[1] is not write:
-            assert write is not None or known is not None
+        if known is None or known.write is not write:
             by = f" by {write.who}" if write is not None else ""
             late = "" if known is None else " after this CTA's last acquire"
-            launch.report(
-                "tensormap",
-                f"{what}: the tensor map at {name} was modified{by}{late}, and this CTA has not acquired it since",
-                hint=hint,
-            )
+            problem = f"was modified{by}{late}, and this CTA has not acquired it since"
+        elif launch.machine.memory.read(address, MAP_BYTES, what=what).tobytes() != known.data:
+            problem = "was changed after this CTA's last acquire"
+        elif write is None:
             return
-        seen, _, scope = known
-        if launch.machine.memory.read(address, MAP_BYTES, what=what).tobytes() != seen:
-            launch.report(
-                "tensormap", f"{what}: the tensor map at {name} was changed after this CTA's last acquire", hint=hint
-            )
-        elif write is not None:
+        else:
+            # The scope must include writer and user: the same CTA, the same cluster, or the device.
             needed = 0 if write.cta is self.cta else 1 if write.cta.cluster is self.cta.cluster else 2
+            least = f"the scope must be at least .{_SCOPES[needed]}"
             if write.released < needed:
-                found = "never released" if write.released < 0 else f"released with scope .{_SCOPES[write.released]}"
-                launch.report(
-                    "tensormap",
-                    f"{what}: the tensor map at {name} was modified by {write.who} and {found}; the scope must be at "
-                    f"least .{_SCOPES[needed]}",
-                    hint=hint,
-                )
-            elif _SCOPES.index(scope) < needed:
-                launch.report(
-                    "tensormap",
-                    f"{what}: the tensor map at {name} was modified by {write.who} and acquired with scope .{scope} "
-                    f"only; it must be at least .{_SCOPES[needed]}",
-                    hint=hint,
-                )
+                fenced = "never released" if write.released < 0 else f"released with scope .{_SCOPES[write.released]}"
+            elif _SCOPES.index(known.scope) < needed:
+                fenced = f"acquired with scope .{known.scope}"
+            else:
+                return
+            problem = f"was modified by {write.who} and {fenced}; {least}"
+        near = launch.machine.memory.find(address)
+        launch.report(
+            "tensormap",
+            f"{what}: the tensor map at {near.place(address) if near is not None else f'{address:#x}'} {problem}",
+            hint="after the map is written: tensormap.cp_fenceproxy or a release proxy fence in the writer, then "
+            "fence.proxy.tensormap::generic.acquire.gpu [map], 128 in every CTA that uses it",
+        )
 
 
 def acquire_map(w: Warp, mask: int, address: Bits, scope: str) -> None:
-    """fence.proxy.tensormap::generic.acquire of each lane's map."""
+    """Execute fence.proxy.tensormap::generic.acquire of each lane's map."""
     fences = w.cta.unit(TensormapFences)
-    if isinstance(address, int):
-        fences.acquire(address, scope)
-        return
-    for one in {int(address[lane]) for lane in lanes(mask)}:
-        fences.acquire(one, scope)
+    for place in (address,) if isinstance(address, int) else {int(address[lane]) for lane in lanes(mask)}:
+        fences.acquire(place, scope)
 
 
 def release_map(w: Warp, scope: str) -> None:
-    """fence.proxy.tensormap::generic.release."""
+    """Execute fence.proxy.tensormap::generic.release."""
     w.cta.launch.unit(TensormapWrites).release(w, scope)
 
 

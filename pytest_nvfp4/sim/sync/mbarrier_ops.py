@@ -1,20 +1,20 @@
 """The mbarrier instructions (PTX ISA, "mbarrier.init" to "mbarrier.try_wait").
 
 - Each active lane executes: 32 lanes that arrive are 32 arrivals, in lane order. Lanes of one instruction that complete
-  two or more phases are a fault: nobody can have waited in between, so it is one lane's work done by all.
-- ``.shared::cluster`` follows the CTA rank of the address. Waits and state results exist for the own CTA's barriers.
-- A state (result of arrive) is our own opaque value that names the barrier and its phase; a wait on a state of another
-  barrier, or of a phase older than the one just completed, is undefined and a fault, and so is a parity other than 0
-  and 1. ``mbarrier.pending_count`` takes the state of a ``.noComplete`` arrive, and no other.
+  two or more phases are a fault: no thread can have waited in between, so one lane should have arrived instead.
+- ``.shared::cluster`` addresses select a CTA. Waits and state results exist only for barriers of the own CTA.
+- A state (result of arrive) is an opaque value that encodes the barrier and its phase. A wait on a state of another
+  barrier, or of a phase older than the one just completed, is undefined and a fault; so is a parity other than 0 and 1.
+  ``mbarrier.pending_count`` accepts only the state of a ``.noComplete`` arrive.
 - ``.noComplete`` must not complete the phase.
-- ``try_wait(P)`` holds iff ``(phase & 1) != P`` ("the phase of parity P is complete"). While it does not hold the lanes
-  wait for the phase to change, however long the suspend-time hint; they answer False only when nothing else can run
-  (``Group.forced``), and in an impatient schedule (``Asynchronous.patient``) once before they wait: a ``try_wait``
-  whose answer nobody looks at is found there. ``test_wait`` waits just so, because a loop around it must not starve the
-  others; the ISA does not say when it is executed. If it holds in some lanes only, it answers at once, lane by lane.
+- ``try_wait(P)`` is True iff ``(phase & 1) != P`` ("the phase of parity P is complete"). Otherwise the lanes wait for
+  the phase to complete, regardless of the suspend-time hint. They return False only if no other group can run
+  (``Group.forced``), and in an impatient schedule (``Asynchronous.patient``) once before they wait, which finds a
+  ``try_wait`` with an ignored result. ``test_wait`` waits in the same way, because a loop around it must not starve the
+  other warps; the ISA does not specify when it executes. If the result differs by lane, it is returned at once.
 - Memory ordering (``.acquire``, ``.release``, ``.relaxed``, scopes) has no effect on values here.
 
-Counter: ``mbarrier.waits`` (waits that held, a warp at a time).
+Counter: ``mbarrier.waits`` (successful waits, per warp).
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ __all__ = [
     "wait_state",
 ]
 
+# Layout of a state: bits 61-63 _MAGIC, 60 noComplete, 44-59 index / 8, 24-43 pending count, 0-23 phase. The ISA leaves
+# the format open.
 _MAGIC = 0b101
 _PHASE = (1 << 24) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class MbarrierForm:
-    """What an mbarrier instruction does, from its opcode."""
+    """Parsed mbarrier instruction."""
 
     what: str
     at: int
@@ -64,11 +66,11 @@ class MbarrierForm:
     drop: bool = False
     completes: bool = True
     state: bool = False
-    """Whether the state is wanted."""
+    """Whether the state is used."""
 
 
 class AnyOf:
-    """Several mbarriers, one of which changing lets the group go on (lanes that wait for different ones)."""
+    """Several mbarriers that lanes of one group wait for; a change of any resumes the group."""
 
     may_give_up = True
 
@@ -77,19 +79,18 @@ class AnyOf:
         self.waiters: list[Group] = []
 
     def suspicion(self) -> int:
-        """That of the one that is suspected most."""
+        """Return the rank of the most suspect barrier."""
         return min(barrier.suspicion() for barrier in self.barriers)
 
     def waiting_for(self) -> str:
-        """The states of all."""
+        """Describe the states of all barriers."""
         return "one of: " + "; ".join(barrier.waiting_for() for barrier in self.barriers)
 
 
 def init(w: Warp, mask: int, address: Bits, count: Bits, form: MbarrierForm) -> None:
-    """mbarrier.init in each lane.
+    """Execute mbarrier.init in each lane.
 
-    Lanes of one instruction that initialise one barrier with one count leave it in the same state, and NVIDIA's own
-    kernels do so; with different counts it is a fault.
+    Several lanes may initialise one barrier with equal counts, as NVIDIA's kernels do; different counts are a fault.
     """
     seen: dict[int, int] = {}
     for lane in lanes(mask):
@@ -100,47 +101,47 @@ def init(w: Warp, mask: int, address: Bits, count: Bits, form: MbarrierForm) -> 
                 continue
             raise Fault(
                 "multi-lane",
-                f"{form.what} of the barrier at {place:#x} by several lanes at once, with counts {seen[place]} and "
-                f"{number}",
+                f"{form.what}: several lanes initialise the barrier at {place:#x} at once, with counts {seen[place]} "
+                f"and {number}",
                 hint="elect one lane (cute.arch.elect_one, or thread 0) around the initialisation",
             )
         seen[place] = number
         owner, index = _locate(w, place, form)
         made = w.cta.launch.kernel.instructions[form.at]
-        barrier = owner.init(index, number, what=mbarrier.said((w, form.at)), made=made)
+        barrier = owner.init(index, number, what=mbarrier.actor_name((w, form.at)), made=made)
         if w.cta.launch.machine.monitor is not None:
             w.cta.launch.machine.monitor.mbarrier_initialised(barrier, (w, form.at))
 
 
 def invalidate(w: Warp, mask: int, address: Bits, form: MbarrierForm) -> None:
-    """mbarrier.inval in each lane."""
+    """Execute mbarrier.inval in each lane."""
     for lane in lanes(mask):
         place = address if isinstance(address, int) else int(address[lane])
         owner, index = _locate(w, place, form)
-        owner.invalidate(index, what=mbarrier.said((w, form.at)))
+        owner.invalidate(index, what=mbarrier.actor_name((w, form.at)))
 
 
 def expect(w: Warp, mask: int, address: Bits, size: Bits, form: MbarrierForm) -> None:
-    """mbarrier.expect_tx in each lane."""
+    """Execute mbarrier.expect_tx in each lane."""
     for lane in lanes(mask):
         place = address if isinstance(address, int) else int(address[lane])
         mbarrier.expect_tx(_barrier(w, place, form), _signed(size, lane, form), who=(w, form.at))
 
 
 def complete(w: Warp, mask: int, address: Bits, size: Bits, form: MbarrierForm) -> None:
-    """mbarrier.complete_tx in each lane: no data arrives, it is as if bytes had."""
+    """Execute mbarrier.complete_tx in each lane, which counts bytes without moving data."""
     for lane in lanes(mask):
         place = address if isinstance(address, int) else int(address[lane])
         mbarrier.complete_tx(_barrier(w, place, form), _signed(size, lane, form), who=(w, form.at))
 
 
 def arrive(w: Warp, mask: int, address: Bits, amount: Bits, form: MbarrierForm) -> Bits:
-    """mbarrier.arrive or arrive_drop in each lane; the states before each lane's arrival (0 if not wanted)."""
-    one = address if isinstance(address, int) else uniform(address, mask)
+    """Execute mbarrier.arrive or arrive_drop in each lane; return the states before the arrivals (0 if unused)."""
+    common = address if isinstance(address, int) else uniform(address, mask)
     many = amount if isinstance(amount, int) else uniform(amount, mask)
     number = mask.bit_count()
-    if one is not None and many is not None:
-        barrier = _barrier(w, one, form)
+    if common is not None and many is not None:
+        barrier = _barrier(w, common, form)
         count = 1 if form.expects else many
         if number * count <= barrier.pending and form.completes and not form.drop:
             if form.expects:
@@ -163,8 +164,8 @@ def arrive(w: Warp, mask: int, address: Bits, amount: Bits, form: MbarrierForm) 
             raise Fault(
                 "mbarrier",
                 f"the {number} lanes of one {form.what} completed {barrier.phase - start} phases of the "
-                f"{barrier.name}, which expects {barrier.count} arrivals a phase",
-                hint="one elected lane should arrive, or the barrier's arrival count should be the number of threads",
+                f"{barrier.name}, which expects {barrier.count} arrivals per phase",
+                hint="arrive in one elected lane, or make the barrier's arrival count the number of threads",
             )
     return states
 
@@ -186,7 +187,7 @@ def _arrive_one(w: Warp, barrier: Mbarrier, count: int, form: MbarrierForm) -> N
 
 
 def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: MbarrierForm) -> Predicate | None:
-    """Whether the phase of a parity is complete; None after the group was made to wait."""
+    """Return whether the phase of a parity is complete, or None after the group was suspended."""
     if isinstance(address, int) and isinstance(parity, int):
         shared = w.cta.shared
         barrier = w.cta.unit(MbarrierFile).barriers.get(address - shared.base) or _barrier(w, address, form)
@@ -217,7 +218,7 @@ def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: MbarrierF
 
 
 def wait_state(w: Warp, mask: int, address: Bits, state: Bits, form: MbarrierForm) -> Predicate | None:
-    """Whether the phase of a state is complete; None after the group was made to wait."""
+    """Return whether the phase of a state is complete, or None after the group was suspended."""
 
     def complete(lane: int, barrier: Mbarrier) -> bool:
         value = state if isinstance(state, int) else int(state[lane])
@@ -226,14 +227,14 @@ def wait_state(w: Warp, mask: int, address: Bits, state: Bits, form: MbarrierFor
             raise Fault(
                 "mbarrier",
                 f"{form.what}: {value:#x} is not a state of the {barrier.name}",
-                hint="the state must be the result of an arrive at this very barrier",
+                hint="the state must be the result of an arrive at the same barrier",
             )
         behind = (barrier.phase - phase) & _PHASE
         if behind > 1:
             raise Fault(
                 "mbarrier",
                 f"{form.what}: the state is of phase {phase} and the {barrier.name} is in phase {barrier.phase}",
-                hint="a state may be waited for in its phase and in the next one only",
+                hint="wait for a state in its phase or in the next one",
             )
         return behind == 1
 
@@ -277,7 +278,7 @@ def _wait(
 
 
 def _gives_up(w: Warp, form: MbarrierForm) -> bool:
-    """Whether a wait that does not hold is to answer False: in an impatient schedule, once until it holds."""
+    """Return whether an unsuccessful wait returns False: in an impatient schedule, once until it succeeds."""
     if w.cta.launch.machine.asynchronous.patient:
         return False
     refused = w.cta.unit(MbarrierFile).refused
@@ -289,7 +290,7 @@ def _gives_up(w: Warp, form: MbarrierForm) -> bool:
 
 
 def pending_count(mask: int, state: Bits) -> Bits:
-    """The pending count that a state of a ``.noComplete`` arrive holds."""
+    """Return the pending count in the state of a ``.noComplete`` arrive."""
     if isinstance(state, int):
         return _pending_in(state)
     counts = np.zeros(32, np.uint32)
@@ -324,7 +325,7 @@ def _bad_parity(parity: int, form: MbarrierForm) -> Fault:
     return Fault(
         "mbarrier",
         f"{form.what}: parity {parity}, which must be 0 or 1",
-        hint="the phase that a pipeline state keeps is a bit: toggle it with ^ 1 when the stage index wraps",
+        hint="the phase of a pipeline state is one bit: toggle it with ^ 1 when the stage index wraps",
     )
 
 

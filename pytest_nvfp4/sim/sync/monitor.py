@@ -1,8 +1,8 @@
-"""What synchronisation tells the machine's monitor (``machine.monitor``), so that it can order memory accesses.
+"""Interface through which synchronisation reports its events to the machine's monitor (``machine.monitor``).
 
-Every call happens while the instruction runs, before other warps can see its effect. A monitor takes what it needs;
-with none, nothing is called. Memory order follows from these events alone: arrivals release, waits acquire, and a phase
-or a round joins what its arrivals released (PTX ISA, "Memory Consistency Model" and each instruction's page).
+Each method is called while the instruction executes, before other warps can observe its effect. The monitor derives the
+order of memory accesses from these events: an arrival releases, a wait acquires, and a phase or round joins what its
+arrivals released (PTX ISA, "Memory Consistency Model", and the page of each instruction).
 """
 
 from __future__ import annotations
@@ -12,47 +12,47 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.cluster import ClusterBarrier
-    from pytest_nvfp4.sim.sync.mbarrier import Mbarrier, Who
+    from pytest_nvfp4.sim.sync.mbarrier import Actor, Mbarrier
     from pytest_nvfp4.sim.sync.named import NamedBarrier
 
 __all__ = ["SyncMonitor"]
 
 
 class SyncMonitor(Protocol):
-    """The part of the monitor that hears of synchronisation."""
+    """Synchronisation events."""
 
     def fence(self, w: Warp, mask: int, kind: str, at: int) -> None:
-        """A fence was executed; ``kind`` is its opcode without the root."""
+        """Lanes executed a fence; ``kind`` is its opcode without the root."""
 
     def warp_met(self, w: Warp, mask: int, at: int) -> None:
         """Lanes passed a ``bar.warp.sync`` together."""
 
     def grid_waited(self, w: Warp, mask: int, at: int) -> None:
-        """``griddepcontrol.wait``."""
+        """Lanes executed ``griddepcontrol.wait``."""
 
-    def mbarrier_initialised(self, barrier: Mbarrier, who: Who) -> None:
-        """A thread made a barrier; whoever uses it must be ordered after that."""
+    def mbarrier_initialised(self, barrier: Mbarrier, who: Actor) -> None:
+        """A thread initialised a barrier; every use must be ordered after that."""
 
-    def mbarrier_arrived(self, barrier: Mbarrier, who: Who, count: int) -> None:
-        """Threads or a unit arrive in the barrier's present phase; it may complete right after."""
+    def mbarrier_arrived(self, barrier: Mbarrier, who: Actor, count: int) -> None:
+        """Threads or a unit arrive in the barrier's current phase, which may complete next."""
 
-    def mbarrier_bytes(self, barrier: Mbarrier, who: Who, size: int) -> None:
-        """A unit's bytes have arrived in the barrier's present phase; it may complete right after."""
+    def mbarrier_bytes(self, barrier: Mbarrier, who: Actor, size: int) -> None:
+        """A unit's bytes have arrived in the barrier's current phase, which may complete next."""
 
     def mbarrier_completed(self, barrier: Mbarrier) -> None:
-        """The phase ``barrier.phase`` is complete; the next one starts."""
+        """Phase ``barrier.phase`` is complete; the next one starts."""
 
     def mbarrier_waited(self, w: Warp, mask: int, barrier: Mbarrier, at: int) -> None:
-        """Lanes saw that the phase before ``barrier.phase`` is complete (none is while that is 0)."""
+        """A wait of lanes for the phase before ``barrier.phase`` succeeded (no phase is complete while that is 0)."""
 
     def mbarrier_refused(self, w: Warp, mask: int, barrier: Mbarrier, at: int) -> None:
-        """Lanes asked whether the phase ``barrier.phase`` is complete, and go on although it is not."""
+        """A wait of lanes for the phase ``barrier.phase`` returned False, and the lanes continue."""
 
     def barrier_arrived(self, w: Warp, mask: int, barrier: NamedBarrier | ClusterBarrier, at: int) -> None:
-        """Lanes arrive at a named barrier or at the cluster's; its round may complete right after."""
+        """Lanes arrive at a named or cluster barrier, whose round may complete next."""
 
     def barrier_completed(self, barrier: NamedBarrier | ClusterBarrier) -> None:
         """The round of a barrier is complete."""
 
     def barrier_passed(self, w: Warp, mask: int, barrier: NamedBarrier | ClusterBarrier, at: int) -> None:
-        """Lanes leave a named barrier or the cluster's after their round was complete."""
+        """Lanes leave a named or cluster barrier after their round was complete."""

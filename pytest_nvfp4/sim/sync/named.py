@@ -2,17 +2,17 @@
 
 Rules (PTX ISA, "bar, bar.cta, barrier, barrier.cta" and "exit"):
 
-- A barrier counts warps, 32 threads each. A warp has arrived when all its living lanes have: lanes of the unaligned
-  form may come one after the other and from different places; lanes of an aligned one (every ``bar``) come together.
-- The thread count is a multiple of 32 and not 0, and ``.arrive`` must have one; without one it is the whole CTA. Counts
-  of more threads than the CTA has can never be met. Warps that use one barrier at one time must name the same count.
-- ``.red`` must not meet ``.sync`` or ``.arrive``, or another reduction, at one active barrier.
-- A barrier without a thread count does not wait for warps that have ended ("exit": a barrier that waits for all threads
-  is released when only exiting ones hold it up). One with a count waits for that count, even if it is the whole CTA's:
-  ended warps are not counted and not forgiven.
+- A barrier counts warps, 32 threads each. A warp has arrived when all its live lanes have. Lanes may arrive at an
+  unaligned barrier one after the other and at different instructions; at an aligned one (every ``bar``) they arrive
+  together.
+- The thread count is a multiple of 32 and not 0; ``.arrive`` requires one; the default is the whole CTA. A count above
+  the CTA's threads cannot be met. Warps that use one barrier at one time must give the same count.
+- ``.red`` must not be combined with ``.sync``, ``.arrive`` or another reduction at one active barrier.
+- A barrier without a thread count does not wait for warps that have ended ("exit": exiting threads release a barrier
+  that waits for all threads). A barrier with a count waits for that many threads, and ended warps do not count.
 
-All of these are faults, and too few arrivals are a deadlock that names the warps. A warp may arrive more than once
-before a barrier completes; the ISA only warns of it.
+Violations are faults; too few arrivals are a deadlock that names the warps. A warp may arrive more than once before a
+barrier completes; the ISA only warns of it.
 
 Counters: ``barrier.cta.completions``, ``barrier.cta.arrivals`` (of warps).
 """
@@ -29,6 +29,7 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.waiting import wake_all
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Group, Warp
@@ -41,7 +42,7 @@ _WARP = 32
 
 @dataclass(frozen=True, slots=True)
 class NamedBarrierForm:
-    """What a barrier instruction does. ``operation`` is None for ``.sync`` and ``.arrive``."""
+    """Parsed barrier instruction. ``operation`` is None for ``.sync`` and ``.arrive``."""
 
     what: str
     aligned: bool
@@ -51,13 +52,17 @@ class NamedBarrierForm:
 
 
 class NamedBarrier:
-    """One barrier: who has arrived at it, and who waits.
+    """One barrier: its arrivals and its waiting lanes.
 
     Attributes:
-        expected: Threads that complete it, None while nobody has arrived.
-        arrivals: Warps that have arrived, one entry an arrival.
-        inside: By warp, the lanes that wait in the present round.
-        released: By warp, the lanes that may leave an earlier round.
+        expected: Threads that complete it, None before the first arrival.
+        whole: Whether an arrival gave no thread count.
+        arrivals: Warps that have arrived, one entry per arrival.
+        partial: Lanes that have arrived, by warp of which other lanes are missing.
+        inside: Lanes that wait in the current round, by warp.
+        released: Lanes that may leave an earlier round, by warp.
+        results: Result of the reduction, by warp.
+        holding, threads: Arrived threads whose predicate is true, and all arrived threads.
     """
 
     def __init__(self, cta: Cta, number: int) -> None:
@@ -76,7 +81,7 @@ class NamedBarrier:
         self.threads = 0
 
     def waiting_for(self) -> str:
-        """Who has arrived and who is missing."""
+        """Describe the arrived and the missing warps, for the report of a deadlock."""
         text = f"barrier {self.number}, {_WARP * len(self.arrivals)} of {self.expected} threads arrived"
         if self.arrivals:
             text += f" (warps {', '.join(map(str, self.arrivals))})"
@@ -89,7 +94,7 @@ class NamedBarrier:
         return text
 
     def enter(self, w: Warp, new: int, predicate: Predicate, count: int | None, form: NamedBarrierForm) -> None:
-        """Lanes arrive. Raises Fault for a count or an operation that does not fit the others'."""
+        """Record the arrival of lanes. Raises Fault if the count or the operation differs from that of other warps."""
         whole = _WARP * len(self.cta.warps)
         expected = whole if count is None else count
         if count is not None and (count % _WARP or count == 0):
@@ -100,23 +105,23 @@ class NamedBarrier:
         if expected > whole:
             raise Fault(
                 "barrier",
-                f"{form.what}: barrier {self.number} waits for {expected} threads and the CTA has {whole}",
-                hint="the thread count can never be met",
+                f"{form.what}: barrier {self.number} waits for {expected} threads, and the CTA has {whole}",
+                hint="give a thread count that the CTA can meet",
             )
         active = bool(self.arrivals or self.partial)
         if active and expected != self.expected:
             raise Fault(
                 "barrier",
-                f"{form.what}: warp {w.index} names {expected} threads at barrier {self.number}, and warps "
-                f"{self._others(w)} name {self.expected}",
-                hint="two uses of one barrier number overlap, or the thread counts differ",
+                f"{form.what}: warp {w.index} gives a count of {expected} threads at barrier {self.number}, and warps "
+                f"{self._others(w)} give {self.expected}",
+                hint="use another barrier number if two uses overlap, or give equal thread counts",
             )
         if active and form.operation != self.operation:
             raise Fault(
                 "barrier",
                 f"{form.what}: barrier {self.number} is in use for "
                 f"{'.red.' + self.operation if self.operation else '.sync and .arrive'} by warps {self._others(w)}",
-                hint="a reduction must not meet other barrier instructions at one barrier",
+                hint="use another barrier number: a reduction excludes other instructions at its barrier",
             )
         monitor = self.cta.launch.machine.monitor
         if monitor is not None:
@@ -131,7 +136,7 @@ class NamedBarrier:
         self.check(w)
 
     def check(self, w: Warp) -> None:
-        """Count a warp whose living lanes have all arrived, and complete the barrier if it was the last."""
+        """Count a warp whose live lanes have all arrived, and complete the barrier if none is missing."""
         lanes = self.partial.get(w.index)
         if lanes is not None and not w.live & ~lanes:
             del self.partial[w.index]
@@ -163,9 +168,7 @@ class NamedBarrier:
             launch.machine.trace.phase(self.cta, self, f"barrier {self.number}")
         launch.counters["barrier.cta.completions"] += 1
         launch.machine.changes += 1
-        waiters, self.waiters = self.waiters, []
-        for group in waiters:
-            group.wake()
+        wake_all(self)
 
     def _others(self, w: Warp) -> str:
         return ", ".join(str(i) for i in sorted({*self.arrivals, *self.partial} - {w.index})) or f"{w.index} earlier"
@@ -179,13 +182,13 @@ class NamedBarriers:
         self.barriers: list[NamedBarrier] = []
 
     def at(self, number: int) -> NamedBarrier:
-        """A barrier by its number, which was checked; those before it are made with it."""
+        """Return a barrier by its checked number; barriers with lower numbers are created too."""
         while number >= len(self.barriers):
             self.barriers.append(NamedBarrier(self.cta, len(self.barriers)))
         return self.barriers[number]
 
     def lanes_exited(self, w: Warp) -> None:
-        """Lanes of a warp have ended: they hold up no barrier any longer."""
+        """Check the barriers that only lanes which have now exited held up."""
         for barrier in self.barriers:
             if barrier.arrivals or barrier.partial:
                 barrier.check(w)
@@ -197,18 +200,21 @@ Operands = tuple[Bits, Bits | None, Predicate]
 
 
 def barrier(w: Warp, mask: int, operands: Operands, form: NamedBarrierForm, group: int) -> int | None:
-    """Arrive, and for all but ``.arrive`` wait. The result of the reduction (0 without), or None while waiting."""
-    number, count, predicate = operands
-    one = number if isinstance(number, int) else uniform(number, mask)
+    """Arrive, and wait unless the instruction is ``.arrive``.
+
+    Returns the result of the reduction (0 without one), or None after the group was suspended.
+    """
+    numbers, count, predicate = operands
+    number = numbers if isinstance(numbers, int) else uniform(numbers, mask)
     threads = count if count is None or isinstance(count, int) else uniform(count, mask)
-    if one is None or (threads is None and count is not None):
-        raise Unsupported(f"{form.what}: lanes of one warp name different barriers or thread counts")
-    if one >= _COUNT:
-        raise Fault("barrier", f"{form.what}: barrier {one}, and there are 0 to {_COUNT - 1}")
-    found = w.cta.unit(NamedBarriers).at(one)
-    free = found.released.get(w.index, 0) if form.waits else 0
+    if number is None or (threads is None and count is not None):
+        raise Unsupported(f"{form.what}: lanes of one warp give different barriers or thread counts")
+    if number >= _COUNT:
+        raise Fault("barrier", f"{form.what}: barrier {number}, which must be 0 to {_COUNT - 1}")
+    target = w.cta.unit(NamedBarriers).at(number)
+    free = target.released.get(w.index, 0) if form.waits else 0
     if mask & ~free:
-        new = mask & ~(free | found.inside.get(w.index, 0)) if form.waits else mask
+        new = mask & ~(free | target.inside.get(w.index, 0)) if form.waits else mask
         if new:
             if form.aligned and w.live & ~mask:
                 if w.live & ~mask & ~group:
@@ -217,21 +223,21 @@ def barrier(w: Warp, mask: int, operands: Operands, form: NamedBarrierForm, grou
                 raise Fault(
                     "divergence",
                     f"{form.what}: lanes {mask:#010x} execute it and lanes {w.live & ~mask:#010x} of the warp do not",
-                    hint="an aligned barrier must be executed by all threads; use barrier.sync, or move it out of the "
-                    "condition",
+                    hint="execute an aligned barrier in all threads of the warp: use barrier.sync, or move it out of "
+                    "the condition",
                 )
-            found.enter(w, new, predicate, threads, form)
+            target.enter(w, new, predicate, threads, form)
         if not form.waits:
             return 0
-        free = found.released.get(w.index, 0)
+        free = target.released.get(w.index, 0)
         if mask & ~free:
-            w.wait_for(found)
+            w.wait_for(target)
             return None
-    found.released[w.index] = free & ~mask
+    target.released[w.index] = free & ~mask
     monitor = w.cta.launch.machine.monitor
     if monitor is not None:
-        monitor.barrier_passed(w, mask, found, form.at)
-    return found.results[w.index]
+        monitor.barrier_passed(w, mask, target, form.at)
+    return target.results[w.index]
 
 
 def _lowering(ins: Instruction, e: Emitter) -> None:

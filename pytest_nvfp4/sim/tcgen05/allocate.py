@@ -23,7 +23,7 @@ import numpy as np
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import Bits, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
-from pytest_nvfp4.sim.monitor import WRITE
+from pytest_nvfp4.sim.memory.access import WRITE
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.sync.addresses import shared_address
 from pytest_nvfp4.sim.tcgen05.group import group_of, same_group

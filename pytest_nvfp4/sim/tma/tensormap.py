@@ -21,7 +21,7 @@ from pytest_nvfp4.sim.lanes import Bits, lanes, value_in
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-from pytest_nvfp4.sim.sync.fences import Acquired, TensormapFences, TensormapWrites, Write
+from pytest_nvfp4.sim.sync.fences import AcquiredMap, MapWrite, TensormapFences, TensormapWrites
 from pytest_nvfp4.sim.tma.tile import TmaTile, tile_of
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class _MapState(NamedTuple):
     """State of a map when its visibility was last checked; ``released`` is the scope, -1 for an unmodified map."""
 
     data: bytes
-    acquired: Acquired | None
-    write: Write | None
+    acquired: AcquiredMap | None
+    write: MapWrite | None
     released: int
 
 

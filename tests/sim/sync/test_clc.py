@@ -117,7 +117,7 @@ def test_another_request_after_a_failure_is_found():
     assert findings(once) == []
     ((kind, message),) = findings(once + "@!%p1 bra GO;\nGO:\n" + request(1, parity=1))
     assert kind == "clc"
-    assert "seen a request fail" in message
+    assert "a request of this CTA failed" in message
 
 
 RULES = {

@@ -90,7 +90,7 @@ def test_the_acquire_takes_128_bytes_of_global_memory():
         run_ptx(acquire.format(place="%rd100", size=64), buffers=maps)
     faults(
         "tensormap",
-        "must be global",
+        "must be in global",
         "cvt.u64.u32 %rd1, %r99; cvta.shared.u64 %rd1, %rd1;\n" + acquire.format(place="%rd1", size=128),
     )
 
@@ -153,7 +153,7 @@ def test_a_modified_map_needs_release_and_acquire_of_a_wide_enough_scope(stage):
     assert stage.use(stage.far) == ""
     assert "has not acquired" in stage.use(stage.peer)
     stage.peer.unit(TensormapFences).acquire(stage.map, "cta")
-    assert "acquired with scope .cta only; it must be at least .cluster" in stage.use(stage.peer)
+    assert "acquired with scope .cta; the scope must be at least .cluster" in stage.use(stage.peer)
     stage.peer.unit(TensormapFences).acquire(stage.map, "cluster")
     assert stage.use(stage.peer) == ""
 

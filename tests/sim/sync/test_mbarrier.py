@@ -215,13 +215,13 @@ RULES = {
     ),
     "two warps": (
         "mbarrier",
-        "there is a live",
+        "a live mbarrier",
         "mov.u32 %r1, %tid.x;\nshr.u32 %r1, %r1, 5;\nadd.u32 %r1, %r1, 1;\nmbarrier.init.shared.b64 [%r99], %r1;",
     ),
-    "twice": ("mbarrier", "there is a live", init() + "@%p0 mbarrier.init.shared.b64 [%r99], 2;"),
+    "twice": ("mbarrier", "a live mbarrier", init() + "@%p0 mbarrier.init.shared.b64 [%r99], 2;"),
     "after use": (
         "mbarrier",
-        "there is a live",
+        "a live mbarrier",
         init(2) + "@%p0 mbarrier.arrive.shared.b64 _, [%r99];\n@%p0 mbarrier.init.shared.b64 [%r99], 2;",
     ),
     "never": (

@@ -133,10 +133,10 @@ RULES = {
     "barrier 16": ("barrier", "barrier 16", "bar.sync 16;", "bar.sync 15;"),
     "count of 33": ("barrier", "33 threads", "bar.sync 1, 33;", "bar.sync 1, 64;"),
     "count of 0": ("barrier", "0 threads", "bar.arrive 1, 0;", "bar.arrive 1, 64;"),
-    "more than the CTA": ("barrier", "waits for 96 threads and the CTA has 64", "bar.sync 1, 96;", "bar.sync 1, 64;"),
+    "more than the CTA": ("barrier", "waits for 96 threads, and the CTA has 64", "bar.sync 1, 96;", "bar.sync 1, 64;"),
     "different counts": (
         "barrier",
-        "warp 1 names 32 threads at barrier 1, and warps 0 name 64",
+        "warp 1 gives a count of 32 threads at barrier 1, and warps 0 give 64",
         by_warp("bar.sync 1, 64;", "bar.arrive 1, 32;"),
         by_warp("bar.sync 1, 64;", "bar.arrive 1, 64;"),
     ),
