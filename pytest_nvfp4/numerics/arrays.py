@@ -20,16 +20,16 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 
 class NumericsError(ValueError):
-    """An argument that has the wrong shape, type or content for NVFP4."""
+    """An argument whose shape, type or content is wrong for NVFP4."""
 
 
 def ceil_div(a: int, b: int) -> int:
-    """The quotient rounded up, for ``a >= 0`` and ``b > 0``."""
+    """Return the quotient rounded up, for ``a >= 0`` and ``b > 0``."""
     return -(-a // b)
 
 
 def require_bytes(name: str, array: NDArray[Any], *, shape: tuple[int, ...] | None = None) -> Bytes:
-    """The array, after checking that it is uint8 (and of ``shape``).
+    """Return the array after checking that it is uint8 (and of ``shape``).
 
     float8 and float4 tensors of other libraries must be viewed as uint8 first: a conversion would change the codes.
 
@@ -44,6 +44,6 @@ def require_bytes(name: str, array: NDArray[Any], *, shape: tuple[int, ...] | No
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """The array made read-only: a table that is shared must not be changed by a caller."""
+    """Make a shared table read-only and return it."""
     array.setflags(write=False)
     return array

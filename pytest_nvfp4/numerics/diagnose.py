@@ -1,9 +1,9 @@
-"""What a wrong output is equal to: hypotheses about the fault, each computed and compared bit for bit.
+"""Diagnosis of a wrong output: hypotheses about the fault, each computed and compared bit for bit.
 
-Two kinds are tried. *Named faults* are the wrong kernels of :mod:`~pytest_nvfp4.numerics.mutants`, run on the very
+Two kinds are tried. *Named faults* are the wrong kernels of :mod:`~pytest_nvfp4.numerics.mutants`, run on the same
 inputs. *Moves* are searched: for each wrong row, the row of C, of A, or of A's scale factors whose use in its place
-gives the bits that were found (columns and B likewise), and the k-tile whose products are missing or counted twice. A
-hypothesis is told only when it explains what is wrong and does not spoil what is right.
+gives the bits of the output (columns and B likewise), and the k-tile whose products are missing or counted twice. A
+hypothesis is reported only if it explains the wrong outputs and keeps the right ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PRODUCTS = 40_000_000
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A hypothesis that holds. ``share`` of the outputs of the group are what it says, bit for bit."""
+    """A confirmed hypothesis: ``share`` of the group's outputs match it bit for bit."""
 
     text: str
     share: float
@@ -46,7 +46,7 @@ class Explanation:
 def explain(
     problem: ProblemInput, index: int, got: HalfBits, wrong: Mask, *, budget_s: float = _BUDGET_S
 ) -> list[Explanation]:
-    """Hypotheses about group ``index`` that hold, the best first; empty if none does, nothing is wrong or written.
+    """Return the hypotheses about group ``index`` that hold, best first; empty if none does or nothing was written.
 
     Args:
         problem: The inputs.
@@ -72,7 +72,7 @@ def explain(
 
 
 class _Group:
-    """A group's operands, decoded, and what was found."""
+    """A group's decoded operands, its output, and which outputs are wrong."""
 
     def __init__(self, problem: ProblemInput, index: int, got: HalfBits, wrong: Mask) -> None:
         self.problem, self.index, self.got, self.wrong = problem, index, got, wrong
@@ -84,14 +84,14 @@ class _Group:
         self.m, self.n = got.shape
 
     def row_products(self, row: int) -> Float64:
-        """``[n, blocks]``: the products of a row of A with all of B, summed by block, with B's scales only."""
+        """Return ``[n, blocks]``: products of a row of A with all of B, summed by block, with B's scales only."""
         a = self.a[row].reshape(-1, _BLOCK)
         b = self.b.reshape(self.n, -1, _BLOCK)
         with np.errstate(invalid="ignore"):
             return np.asarray(np.einsum("ke,nke->nk", a, b) * self.sfb)
 
     def column_products(self, column: int) -> Float64:
-        """``[m, blocks]``: likewise for a row of B with all of A, with A's scales only."""
+        """Return ``[m, blocks]``: products of a row of B with all of A, summed by block, with A's scales only."""
         b = self.b[column].reshape(-1, _BLOCK)
         a = self.a.reshape(self.m, -1, _BLOCK)
         with np.errstate(invalid="ignore"):
@@ -132,7 +132,7 @@ def _product(group: _Group, sfa: Float64, sfb: Float64) -> Float64:
 def _matches(
     rows: NDArray[np.intp], candidates: Callable[[int], HalfBits], got: Callable[[int], HalfBits]
 ) -> dict[int, int]:
-    """For each row the only candidate that gives what was found there, where there is exactly one."""
+    """Return for each row its only candidate that gives the output, where there is exactly one."""
     found: dict[int, int] = {}
     for row in rows.tolist():
         table = candidates(row)
@@ -226,7 +226,7 @@ _MOVES: tuple[tuple[str, Callable[[int], int]], ...] = (
 
 
 def _extended(moved: dict[int, int], size: int) -> tuple[str, Callable[[int], int]] | None:
-    """A rule in words that gives every observed move; None if no rule does."""
+    """Return a rule, in words and as a function, that gives every observed move; None if no rule does."""
     for words, function in _MOVES:
         if all(function(row) == source for row, source in moved.items()):
             return words, function

@@ -31,25 +31,25 @@ class Draw:
         return self._bits.random_raw(words).astype("<u8").view(np.dtype(dtype).newbyteorder("<"))[:count]
 
     def bytes(self, shape: tuple[int, ...]) -> Bytes:
-        """Uniform bytes 0..255."""
+        """Draw uniform bytes 0..255."""
         drawn: Bytes = self._raw(math.prod(shape), np.uint8).reshape(shape)
         return drawn
 
     def below(self, bound: int, shape: tuple[int, ...]) -> Bytes:
-        """Integers 0..bound-1 as bytes, ``1 <= bound <= 256``; each value's probability is off by at most 2^-16."""
+        """Draw integers 0..bound-1 as bytes, ``1 <= bound <= 256``; each probability is off by at most 2^-16."""
         wide = self._raw(math.prod(shape), np.uint16).astype(np.uint32)
         return (wide * np.uint32(bound) >> np.uint32(16)).astype(np.uint8).reshape(shape)
 
     def choice(self, codes: tuple[int, ...], shape: tuple[int, ...]) -> Bytes:
-        """Elements of ``codes`` (at most 256 bytes)."""
+        """Draw elements of ``codes`` (at most 256)."""
         return np.take(np.array(codes, dtype=np.uint8), self.below(len(codes), shape))
 
     def packed(self, codes: tuple[int, ...], shape: tuple[int, int]) -> Bytes:
-        """Packed E2M1 ``[rows, k // 2]`` with elements of ``codes``; ``shape`` is ``(rows, k // 2)``."""
+        """Draw packed E2M1 ``[rows, k // 2]`` with elements of ``codes``; ``shape`` is ``(rows, k // 2)``."""
         return self.choice(codes, shape) | self.choice(codes, shape) << np.uint8(4)
 
     def gaussian(self, shape: tuple[int, ...]) -> Float64:
-        """About standard normal, made of integers only: 64 fair bits counted, with 16 bits of dither between steps.
+        """Draw about standard normal numbers from integers only: 64 fair bits counted, and 16 bits of dither.
 
         Binomial(64, 1/2) has mean 32 and standard deviation 4; the dither fills the steps of 1/4 evenly.
         """

@@ -1,7 +1,8 @@
-"""Input families: kinds of inputs, each made to show faults that the others hide.
+"""Input families: kinds of inputs, each of which shows faults that the others hide.
 
-A family makes the inputs of any problem from its seed, see :mod:`~pytest_nvfp4.numerics.draw`. Which wrong kernels each
-one catches is measured in :mod:`~pytest_nvfp4.selfcheck.scoring`; together the default families catch all of them.
+A family makes the inputs of any problem from its seed, see :mod:`~pytest_nvfp4.numerics.draw`.
+:mod:`~pytest_nvfp4.selfcheck.scoring` measures which wrong kernels each one catches; together the default families
+catch all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _PLAIN_GUARD = Guard(scale_byte=probes.SCALE_ONE, packed_byte=0x00)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operands:
-    """What a family makes for a group before the layouts are built."""
+    """Operands of a group, before the layouts are built."""
 
     a: Bytes
     b: Bytes
@@ -68,7 +69,7 @@ class Family:
     shapes: Problem | None = None
 
     def group(self, problem: Problem, index: int) -> GroupInput:
-        """The inputs of one group of a problem: the same whichever groups were made before.
+        """Return the inputs of one group of a problem, which do not depend on other groups.
 
         Raises:
             NumericsError: l is not 1 or k is not a multiple of 16.
@@ -89,19 +90,19 @@ class Family:
         )
 
     def generate(self, problem: Problem) -> ProblemInput:
-        """The inputs of every group. Raises NumericsError as :meth:`group` does."""
+        """Return the inputs of every group. Raises NumericsError as :meth:`group` does."""
         groups = tuple(self.group(problem, index) for index in range(len(problem.groups)))
         return ProblemInput(problem=problem, family=self.name, groups=groups)
 
 
 def _shapes(group: Group) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """Shapes of a, b, sfa and sfb."""
+    """Return the shapes of a, b, sfa and sfb."""
     blocks = ceil_div(group.k, BLOCK)
     return (group.m, group.k // 2), (group.n, group.k // 2), (group.m, blocks), (group.n, blocks)
 
 
 def _uniform(codes: Iterable[int], scales: Iterable[int], *, padding: int = 0) -> Maker:
-    """Elements and scale factors drawn evenly and independently from these codes."""
+    """Return a maker that draws elements and scale factors evenly and independently from these codes."""
     codes, scales = tuple(codes), tuple(scales)
 
     def make(group: Group, draw: Draw, _index: int) -> Operands:
@@ -147,7 +148,7 @@ _SPARSE_CODES = (*(0x0, 0x8) * 21, *(code for code in _ALL_CODES if code & 7))
 
 
 def _subnormal_output(group: Group, draw: Draw, _index: int) -> Operands:
-    """Sixteen small operands a row: sums of at most 16 * 24^2 units of 2^-20, of which most are below 2^-14."""
+    """Make sixteen small operands per row: sums of at most 16 * 24^2 units of 2^-20, most below 2^-14."""
     a, b, sfa, sfb = _shapes(group)
     a_bytes, b_bytes = np.zeros(a, dtype=np.uint8), np.zeros(b, dtype=np.uint8)
     width = BLOCK // 2
@@ -212,7 +213,7 @@ _EXACT_SCALES = tuple(range(0x30, 0x40))
 
 
 def _nan_isolated(group: Group, draw: Draw, index: int) -> Operands:
-    """NaN in one block of one row of A and of B of every other group; the rest as in ``nan_pad``."""
+    """Put NaN in one block of one row of A and B of every other group; the rest is as in ``nan_pad``."""
     made = _uniform(_SPARSE_CODES, _EXACT_SCALES)(group, draw, index)
     if index % 2 == 0:
         for scales in (made.sfa, made.sfb):
@@ -253,7 +254,7 @@ _EDGE_LARGE = (0x70, 0x78, 0x7E)
 
 
 def _edge(group: Group, draw: Draw, index: int) -> Operands:
-    """Rows in turn: negative zeroes only, sums past fp16's range of either sign, and small values with many -0."""
+    """Make rows in turn: only -0, sums past fp16's range of either sign, and small values with many -0."""
     made = _uniform(_EDGE_CODES, _EXACT_SCALES)(group, draw, index)
     # A group of one row gets numbers: of zeroes alone, a kernel that computes nothing would be right.
     turn = (np.arange(group.m) + (3 if group.m == 1 else 0)) % 4
@@ -377,12 +378,12 @@ FAMILIES: Mapping[str, Family] = MappingProxyType({family.name: family for famil
 
 
 def default_families() -> tuple[Family, ...]:
-    """The families a check runs unless told otherwise."""
+    """Return the families that a check runs by default."""
     return tuple(family for family in FAMILIES.values() if family.default)
 
 
 def family(name: str) -> Family:
-    """The family of that name. Raises NumericsError naming the known ones."""
+    """Return the family of that name. Raises NumericsError with the known names."""
     if name not in FAMILIES:
         raise NumericsError(f"no input family is called {name!r}; known are {', '.join(FAMILIES)}")
     return FAMILIES[name]

@@ -22,7 +22,7 @@ OVERFLOW = 65520.0
 
 
 def bits_of(values: NDArray[np.float16] | NDArray[np.uint16]) -> HalfBits:
-    """The bits of fp16 values, as a view; bits are passed through. Raises NumericsError for another dtype."""
+    """Return the bits of fp16 values as a view; bits pass through. Raises NumericsError for another dtype."""
     if values.dtype == np.uint16:
         return values  # type: ignore[return-value]
     if values.dtype != np.float16:
@@ -31,17 +31,17 @@ def bits_of(values: NDArray[np.float16] | NDArray[np.uint16]) -> HalfBits:
 
 
 def from_bits(bits: HalfBits) -> Half:
-    """The fp16 values with these bits, as a view."""
+    """Return the fp16 values with these bits, as a view."""
     return np.ascontiguousarray(bits).view(np.float16)
 
 
 def is_nan(bits: HalfBits) -> Mask:
-    """Which bits are a NaN."""
+    """Return which bits are NaN."""
     return (bits & 0x7FFF) > INFINITY
 
 
 def round_units(units: Int64, *, unit_bits: int) -> Half:
-    """``units * 2^-unit_bits`` rounded once to fp16, nearest even, overflow to infinity; zero is +0.
+    """Round ``units * 2^-unit_bits`` once to fp16, nearest even, overflow to infinity; zero is +0.
 
     The only rounding is the last conversion: below 2^53 an int64 is exact in float64, and every magnitude from 2^53
     on is replaced by 2^53, which overflows like it as long as ``unit_bits <= 36`` (2^53 * 2^-36 > 65520).
@@ -56,13 +56,13 @@ def round_units(units: Int64, *, unit_bits: int) -> Half:
 
 
 def round_nearest(values: ArrayLike) -> Half:
-    """float64 to fp16, nearest even, in one rounding; overflow gives infinity."""
+    """Round float64 to fp16 once, nearest even; overflow gives infinity."""
     with np.errstate(over="ignore"):
         return np.asarray(values, dtype=np.float64).astype(np.float16)
 
 
 def round_toward_zero(values: ArrayLike) -> Half:
-    """float64 to fp16 truncating the magnitude: what ``cvt.rz.f16.f32`` does. Overflow gives 65504."""
+    """Truncate float64 to fp16, as ``cvt.rz.f16.f32`` does; overflow gives 65504."""
     x = np.asarray(values, dtype=np.float64)
     rounded = round_nearest(x)
     too_far = np.abs(rounded.astype(np.float64)) > np.abs(x)
@@ -71,7 +71,7 @@ def round_toward_zero(values: ArrayLike) -> Half:
 
 
 def ordinal(bits: HalfBits) -> Int32:
-    """Integers in the order of the values, neighbours one apart; both zeroes are 0, infinity follows 65504.
+    """Return integers in the order of the values, neighbours one apart; both zeros are 0, infinity follows 65504.
 
     Meaningless for NaN.
     """
@@ -80,21 +80,21 @@ def ordinal(bits: HalfBits) -> Int32:
 
 
 def ordinal_of(bits: int) -> int:
-    """:func:`ordinal` of one value."""
+    """Return :func:`ordinal` of one value."""
     return -(bits & 0x7FFF) if bits & SIGN else bits
 
 
 def ulp_distance(first: HalfBits, second: HalfBits) -> Int32:
-    """How many fp16 values lie between two, NaN excluded (0 where either is NaN)."""
+    """Return the number of fp16 values from one value to the other (0 where either is NaN)."""
     distance = np.abs(ordinal(first) - ordinal(second))
     return np.where(is_nan(first) | is_nan(second), 0, distance).astype(np.int32)
 
 
 def value(bits: int) -> float:
-    """The value of one fp16 given by its bits."""
+    """Return the value of one fp16 given by its bits."""
     return float(np.array(bits, dtype=np.uint16).view(np.float16))
 
 
 def to_float64(bits: HalfBits) -> Float64:
-    """The values as float64 (exact)."""
+    """Return the values as float64 (exact)."""
     return from_bits(bits).astype(np.float64)

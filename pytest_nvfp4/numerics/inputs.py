@@ -1,4 +1,4 @@
-"""What a kernel is given: operands, scale factors in both layouts, and memory around them that must not matter."""
+"""Inputs of a kernel: operands, scale factors in both layouts, and guard memory around them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_nvfp4.problem import Group, Problem
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What lies around a group's tensors in memory.
+    """Contents of the memory around a group's tensors.
 
     A harness that honours it allocates each tensor inside a larger buffer: operands and scale factors followed by
     bytes that poison whatever reads them, C between rows that must keep their bits.
@@ -65,21 +65,21 @@ class GroupInput:
     guard: Guard
 
     def c_buffer(self) -> HalfBits:
-        """``[c_rows_before + m + c_rows_after, n]`` uint16, all poison; the kernel's C is the m rows in the middle."""
+        """Return ``[c_rows_before + m + c_rows_after, n]`` uint16, all poison; the kernel's C is the m middle rows."""
         rows = self.guard.c_rows_before + self.group.m + self.guard.c_rows_after
         return np.full((rows, self.group.n), self.guard.poison, dtype=np.uint16)
 
     def split_c(self, buffer: HalfBits) -> tuple[HalfBits, HalfBits, HalfBits]:
-        """``(before, c, after)`` of a buffer shaped like :meth:`c_buffer`, as views."""
+        """Split a buffer shaped like :meth:`c_buffer` into ``(before, c, after)``, as views."""
         top = self.guard.c_rows_before
         return buffer[:top], buffer[top : top + self.group.m], buffer[top + self.group.m :]
 
     def sfa_flat(self, *, guarded: bool = False) -> Bytes:
-        """SFA as the flat bytes a kernel's pointer sees, optionally with the guard tiles behind them."""
+        """Return SFA as the flat bytes behind a kernel's pointer, optionally with the guard tiles that follow."""
         return self._flat(self.sfa_reordered, guarded=guarded)
 
     def sfb_flat(self, *, guarded: bool = False) -> Bytes:
-        """SFB likewise."""
+        """Return SFB as flat bytes, see :meth:`sfa_flat`."""
         return self._flat(self.sfb_reordered, guarded=guarded)
 
     def _flat(self, reordered: Bytes, *, guarded: bool) -> Bytes:
@@ -90,11 +90,11 @@ class GroupInput:
         return np.concatenate([flat, tail])
 
     def exact(self) -> Exact:
-        """The exact result of this group."""
+        """Return the exact result of this group."""
         return exact_product(a=self.a, b=self.b, sfa=self.sfa, sfb=self.sfb)
 
     def digest(self) -> str:
-        """SHA-256 over sizes and every input byte, padding included: unchanged by a call that keeps its inputs."""
+        """Return the SHA-256 of sizes and every input byte, padding included."""
         digest = hashlib.sha256(str(self.group).encode())
         for array in (self.a, self.b, self.sfa, self.sfb, self.sfa_flat(), self.sfb_flat()):
             digest.update(repr(array.shape).encode())
@@ -111,7 +111,7 @@ class ProblemInput:
     groups: tuple[GroupInput, ...]
 
     def digest(self) -> str:
-        """SHA-256 over all groups."""
+        """Return the SHA-256 of all groups."""
         return hashlib.sha256("".join(group.digest() for group in self.groups).encode()).hexdigest()
 
 

@@ -46,7 +46,7 @@ _SHOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One wrong output.
+    """A wrong output.
 
     Attributes:
         group: index of the group in the problem.
@@ -115,7 +115,7 @@ class GroupVerdict:
 
     @property
     def ok(self) -> bool:
-        """No wrong output and no guard element touched."""
+        """Whether no output is wrong and no guard element was overwritten."""
         return self.mismatches == 0 and self.guard == 0
 
     def __str__(self) -> str:
@@ -152,17 +152,17 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Every group is right."""
+        """Whether every group is right."""
         return all(group.ok for group in self.groups)
 
     @property
     def mismatches(self) -> int:
-        """Wrong outputs and touched guard elements over all groups."""
+        """Number of wrong outputs and overwritten guard elements in all groups."""
         return sum(group.mismatches + group.guard for group in self.groups)
 
     @property
     def first(self) -> tuple[Mismatch, ...]:
-        """The first mismatches over all groups, at most ``FIRST``."""
+        """First mismatches of all groups, at most ``FIRST``."""
         return tuple(mismatch for group in self.groups for mismatch in group.first)[:FIRST]
 
     def __str__(self) -> str:
@@ -170,18 +170,18 @@ class Verdict:
 
 
 def accumulation_bound(exact: Exact) -> Float64:
-    """``[m, n]``: how far an fp32 accumulation may be from the exact sum, ``2^-23 * (K / 64 + 8) * sum|ab|``."""
+    """Return ``[m, n]``: the error bound of an fp32 accumulation, ``2^-23 * (K / 64 + 8) * sum|ab|``."""
     return exact.sum_of_magnitudes() * (2.0**-23 * (exact.k / 64 + 8))
 
 
 def bound(exact: Exact) -> Float64:
-    """``[m, n]``: how far a finite fp16 output may be from the exact sum (the module's formula); NaN where NaN."""
+    """Return ``[m, n]``: the error bound of a finite fp16 output (the module's formula); NaN where C is NaN."""
     return 2.0**-11 * (1 + 1e-3) * np.abs(exact.values()) + accumulation_bound(exact) + 2.0**-25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """What :func:`judge` compares with: made once of an exact result, for any number of outputs. All ``[m, n]``.
+    """Expected values for :func:`judge`, made once from an exact result for any number of outputs. All ``[m, n]``.
 
     Attributes:
         want: bits of the exact sum rounded to fp16.
@@ -201,7 +201,7 @@ class Reference:
 
     @classmethod
     def of(cls, exact: Exact) -> Reference:
-        """The reference of an exact result."""
+        """Make the reference of an exact result."""
         return cls(
             want=frozen(exact.rounded().view(np.uint16)),
             values=frozen(exact.values()),

@@ -1,6 +1,6 @@
-"""A right kernel in numpy, taken apart into the steps that a real one has, so that each can be replaced by a wrong one.
+"""A right kernel in numpy, as replaceable steps: a wrong kernel replaces one of them.
 
-It reads what a kernel reads (packed operands, the *reordered* scale factors with what lies behind them), accumulates in
+It reads what a kernel reads (packed operands, the *reordered* scale factors and the memory behind them), accumulates in
 fp32 as a tensor core may (64 products an instruction, the sum rounded once), converts to fp16 once and stores the rows
 that exist. It is a model for scoring inputs, not the oracle: it rounds.
 """
@@ -44,14 +44,14 @@ Store: TypeAlias = Callable[[HalfBits, GroupInput], HalfBits]
 
 
 def elements(packed: Bytes) -> Float64:
-    """E2M1 values."""
+    """Decode packed E2M1 operands."""
     return E2M1.decode(unpack(packed)).astype(np.float64)
 
 
 def read_scales(
     inputs: GroupInput, operand: Operand, offsets: Callable[[Int64, Int64, int], Int64] | None = None
 ) -> Bytes:
-    """Scale bytes ``[rows, blocks]`` of an operand, read from the flat layout at ``offsets(row, block, blocks)``.
+    """Read scale bytes ``[rows, blocks]`` of an operand at ``offsets(row, block, blocks)`` of the flat layout.
 
     ``row`` and ``block`` are index grids. The guard lies behind the layout; offsets past it wrap around, since what is
     that far behind is unknown.
@@ -66,17 +66,17 @@ def read_scales(
 
 
 def scales(problem: ProblemInput, index: int, operand: Operand) -> Float64:
-    """Scale factors as the hardware reads them."""
+    """Decode the scale factors as the hardware reads them."""
     return E4M3.decode(read_scales(problem.groups[index], operand)).astype(np.float64)
 
 
 def product(a: Float64, b: Float64) -> Float32:
-    """fp32 accumulation over instructions of 64 products, each sum rounded once."""
+    """Accumulate in fp32 over instructions of 64 products, each sum rounded once."""
     return accumulate(a, b, lambda total: total.astype(np.float32).astype(np.float64))
 
 
 def accumulate(a: Float64, b: Float64, rounding: Callable[[Float64], Float64], *, step: int = INSTRUCTION_K) -> Float32:
-    """Accumulation over steps of k, ``rounding`` applied to the running sum after each."""
+    """Accumulate over steps of k and apply ``rounding`` to the running sum after each."""
     total = np.zeros((a.shape[0], b.shape[0]))
     for start in range(0, a.shape[1], step):
         total = rounding(total + matmul.product(a[:, start : start + step], b[:, start : start + step]))
@@ -84,14 +84,14 @@ def accumulate(a: Float64, b: Float64, rounding: Callable[[Float64], Float64], *
 
 
 def convert(accumulators: Float32) -> HalfBits:
-    """fp16, nearest even, overflow to infinity, NaN as NVIDIA's ``cvt`` gives it."""
+    """Convert to fp16, nearest even, overflow to infinity, NaN as NVIDIA's ``cvt`` gives it."""
     bits = fp16.round_nearest(accumulators).view(np.uint16).copy()
     bits[np.isnan(accumulators)] = fp16.CANONICAL_NAN
     return bits
 
 
 def store(out: HalfBits, inputs: GroupInput) -> HalfBits:
-    """All rows that exist, and only those."""
+    """Store all rows that exist, and only those."""
     buffer = inputs.c_buffer()
     inputs.split_c(buffer)[1][:] = out
     return buffer
@@ -109,7 +109,7 @@ class Steps:
     store: Store = store
 
     def operands(self, problem: ProblemInput, index: int) -> tuple[Float64, Float64]:
-        """Scaled operands ``[m, k]`` and ``[n, k]`` of a group."""
+        """Return the scaled operands ``[m, k]`` and ``[n, k]`` of a group."""
         inputs = problem.groups[index]
         with np.errstate(invalid="ignore"):
             return (
@@ -118,7 +118,7 @@ class Steps:
             )
 
     def accumulators(self, problem: ProblemInput, index: int) -> Float32:
-        """fp32 accumulators ``[m, n]`` of a group."""
+        """Return the fp32 accumulators ``[m, n]`` of a group."""
         a, b = self.operands(problem, index)
         with np.errstate(invalid="ignore", over="ignore"):
             return self.product(a, b)
@@ -133,12 +133,12 @@ RIGHT = Steps()
 
 
 def run(kernel: Kernel, problem: ProblemInput) -> list[HalfBits]:
-    """C buffers of all groups, in order."""
+    """Return the C buffers of all groups, in order."""
     return [kernel(problem, index) for index in range(len(problem.groups))]
 
 
 def tiles(m: int, n: int) -> Iterator[tuple[slice, slice]]:
-    """Row and column spans of the 128x128 output tiles, columns fastest."""
+    """Yield row and column spans of the 128x128 output tiles, columns fastest."""
     for row in range(ceil_div(m, TILE)):
         for column in range(ceil_div(n, TILE)):
             yield (

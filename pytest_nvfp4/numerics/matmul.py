@@ -1,4 +1,4 @@
-"""float64 products that do not stall where every core is busy."""
+"""A float64 matrix product that does not stall when every core is busy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_THREADS = 8
 
 
 def product(a: Float64, b: Float64) -> Float64:
-    """``a [m, k] @ b [n, k].T``, each output summed in pieces of ``_DEPTH`` products.
+    """Compute ``a [m, k] @ b [n, k].T``; each output is a sum over pieces of ``_DEPTH`` products.
 
     A product handed to numpy whole is spread over the BLAS's threads, and then waits for the slowest of them. With as
     many test processes as cores (xdist) that wait dominates: a product of 0.1 ms was seen to take 25 ms, and the

@@ -61,16 +61,16 @@ _PAIRS: Int64 = frozen(
 
 
 class OracleError(RuntimeError):
-    """The platform's matrix product is not what exactness rests on."""
+    """The platform's matrix product is not exact where exactness is required."""
 
 
 class OracleLimitError(NumericsError):
-    """The result does not fit an int64 in units of 2^-20."""
+    """A result that does not fit an int64 in units of 2^-20."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exact:
-    """An exact product and what is needed to judge a computed one.
+    """An exact product, with the data that a judgement needs.
 
     Attributes:
         units: ``[m, n]`` int64, C in units of 2^-20 (0 where NaN).
@@ -92,32 +92,32 @@ class Exact:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """``(m, n)``."""
+        """Shape ``(m, n)`` of C."""
         return self.units.shape[0], self.units.shape[1]
 
     @property
     def nan(self) -> Mask:
-        """``[m, n]``: which outputs are NaN."""
+        """Which outputs are NaN, ``[m, n]``."""
         return self.nan_rows[:, None] | self.nan_columns[None, :]
 
     def rounded(self) -> Half:
-        """``[m, n]`` fp16: C rounded once, nearest even, overflow to infinity, zero as +0, NaN as 0x7FFF."""
+        """Return C rounded once to fp16 ``[m, n]``: nearest even, overflow to infinity, zero as +0, NaN as 0x7FFF."""
         rounded = fp16.round_units(self.units, unit_bits=UNIT_BITS)
         rounded.view(np.uint16)[self.nan] = fp16.CANONICAL_NAN
         return rounded
 
     def values(self) -> Float64:
-        """``[m, n]`` float64: C (exact below 2^33, else correctly rounded), NaN where NaN."""
+        """Return C as float64 ``[m, n]`` (exact below 2^33, else correctly rounded), with NaN."""
         values = self.units.astype(np.float64) * 2.0**-UNIT_BITS
         values[self.nan] = np.nan
         return values
 
     def sum_of_magnitudes(self) -> Float64:
-        """``[m, n]`` float64: ``sum |a * b|`` (rounded only from 2^33 on)."""
+        """Return ``sum |a * b|`` as float64 ``[m, n]`` (rounded only from 2^33 on)."""
         return self.magnitude.astype(np.float64) * 2.0**-UNIT_BITS
 
     def order_free(self) -> Mask:
-        """``[m, n]``: where fp32 accumulation is exact in *every* order, so only one result is right.
+        """Return where fp32 accumulation is exact in *every* order, so only one result is right, ``[m, n]``.
 
         All products are multiples of the quantum ``q = step_a * step_b``, and so is every partial sum; none exceeds
         ``sum |a * b|``. Where that is below ``2^24 * q`` every partial sum is an integer below 2^24 times a power of
@@ -128,7 +128,7 @@ class Exact:
 
 
 def exact_product(*, a: Bytes, b: Bytes, sfa: Bytes, sfb: Bytes, signed_scales: bool = False) -> Exact:
-    """The exact C of one group.
+    """Compute the exact C of one group.
 
     Args:
         a: ``[m, k // 2]`` packed E2M1, see :mod:`~pytest_nvfp4.numerics.packing`; ``m`` may be 0.
@@ -224,13 +224,13 @@ def _largest_operand(units: Int32) -> int:
 
 
 def _whole_blocks(packed: Bytes, blocks: int) -> Bytes:
-    """The packed operand with the last block of k filled up by zeroes."""
+    """Return the packed operand with its last block of k zero-filled."""
     missing = blocks * BLOCK // 2 - packed.shape[1]
     return np.pad(packed, ((0, 0), (0, missing))) if missing else packed
 
 
 def _operands(packed: Bytes, scale_units: Int32, chunk: slice) -> Int32:
-    """Operands of a chunk of k-blocks, ``[rows, 16 * blocks]`` in units of 2^-10."""
+    """Decode the operands of a chunk of k-blocks: ``[rows, 16 * blocks]`` in units of 2^-10."""
     width = BLOCK // 2
     pairs = np.take(_PAIRS, packed[:, chunk.start * width : chunk.stop * width])
     values = pairs.view(np.int32).reshape(packed.shape[0], chunk.stop - chunk.start, BLOCK)

@@ -21,7 +21,7 @@ def pack(codes: Bytes) -> Bytes:
 
 
 def unpack(packed: Bytes) -> Bytes:
-    """Codes ``[..., k]`` of packed bytes ``[..., k // 2]``."""
+    """Unpack bytes ``[..., k // 2]`` into codes ``[..., k]``."""
     require_bytes("packed", packed)
     codes = np.empty((*packed.shape[:-1], packed.shape[-1] * 2), dtype=np.uint8)
     codes[..., 0::2] = packed & 0xF
@@ -30,6 +30,6 @@ def unpack(packed: Bytes) -> Bytes:
 
 
 def swap_nibbles(packed: Bytes) -> Bytes:
-    """The packed bytes with the two elements of each byte exchanged."""
+    """Swap the two elements of each packed byte."""
     require_bytes("packed", packed)
     return packed << np.uint8(4) | packed >> np.uint8(4)

@@ -1,4 +1,4 @@
-"""Say in words which part of an output is wrong: the shape of the damage often names the fault."""
+"""Description of the wrong part of an output: the shape of the damage often identifies the fault."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BAND = 32
 
 
 def describe(wrong: Mask) -> str:
-    """Where ``wrong [m, n]`` is set: extent, 128x128 tiles, and bands of 32 rows of each 128; "" if nowhere.
+    """Describe where ``wrong [m, n]`` is set: extent, 128x128 tiles, bands of 32 rows of each 128; "" if nowhere.
 
     The bands are those that share lines of a scale-factor tile and a quarter of TMEM's lanes, so "rows 32-63 of each
     128" points at an epilogue warp or at the order inside the scale-factor tile.

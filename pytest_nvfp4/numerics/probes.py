@@ -1,8 +1,8 @@
 """Structured inputs: outputs that show, one by one, how a kernel decodes each operand.
 
-Both probes make a *reader* of every odd row of A and of B and *data* of the even ones. Where a data row meets a reader
-the output is a single operand (or 16 times a single scale factor) of the data row, exact in fp16, so a wrong decode is
-read off directly; where two data rows meet they form an ordinary dense product.
+Both probes make every odd row of A and of B a *reader* and the even rows *data*. Where a data row meets a reader, the
+output is a single operand (or 16 times a single scale factor) of the data row, exact in fp16, so a wrong decode is
+visible directly; where two data rows meet, they form an ordinary dense product.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAIRS = 16 * (E4M3.largest + 1)
 
 
 def reader_positions(rows: int, k: int) -> NDArray[np.int64]:
-    """The element of k that reader ``i`` (row ``2 i + 1``) reads: whole blocks, spread over k.
+    """Return the element of k that reader ``i`` (row ``2 i + 1``) reads: whole blocks, spread over k.
 
     Sixteen readers in a row read the sixteen elements of one block. The blocks are spread so that few readers still
     reach the first and the last k-tile, and staggered so that they fall on all four places of a scale tile.
@@ -40,7 +40,7 @@ def reader_positions(rows: int, k: int) -> NDArray[np.int64]:
 
 
 def onehot_operand(rows: int, k: int, *, opposite: int, start: int) -> tuple[Bytes, Bytes]:
-    """Packed operand and plain scales of the decode probe.
+    """Make the packed operand and plain scales of the decode probe.
 
     Even (data) row ``i``: in every block all sixteen codes in order, under a scale code that steps through 0..0x7E over
     those blocks that the other operand's ``opposite`` rows read, from ``start`` on; 127 blocks of data rows cover all
@@ -61,7 +61,7 @@ def onehot_operand(rows: int, k: int, *, opposite: int, start: int) -> tuple[Byt
 
 
 def ones_block_operand(rows: int, blocks: int, *, start: int) -> tuple[Bytes, Bytes]:
-    """Packed operand and plain scales of the position probe: every element is 1, only scales differ.
+    """Make the packed operand and plain scales of the position probe: elements are 1, only scales differ.
 
     Data row ``r`` has in block ``j`` the scale code :func:`position_code`. A reader has scale 1 in one block and 0
     elsewhere, so it reads 16 times that block's scale of every data row; the readers take the blocks in turn, or are
@@ -77,7 +77,7 @@ def ones_block_operand(rows: int, blocks: int, *, start: int) -> tuple[Bytes, By
 
 
 def position_code(row: NDArray[np.int64], block: NDArray[np.int64], *, start: int = 0) -> Bytes:
-    """A finite, non-zero scale code for a place.
+    """Return a finite, non-zero scale code for a position.
 
     It is 1 + (5 row + 17 block + 31 (row // 32) + 43 (row // 128) + 7 (block // 4) + start) mod 126.
 

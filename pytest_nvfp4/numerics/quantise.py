@@ -65,7 +65,7 @@ def quantise(values: ArrayLike) -> Quantised:
 
 
 def dequantise(packed: Bytes, scales: Bytes) -> Float64:
-    """Values ``[rows, k]`` in float64 (exact): element times the scale factor of its block.
+    """Return the values ``[rows, k]`` in float64 (exact): element times the scale factor of its block.
 
     Raises:
         NumericsError: ``scales`` is not ``[rows, ceil(k / 16)]``.

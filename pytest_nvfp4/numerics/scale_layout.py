@@ -37,23 +37,23 @@ _TO_MEMORY = (5, 2, 4, 0, 1, 3)
 
 
 def reordered_shape(*, rows: int, blocks: int, batches: int = 1) -> tuple[int, int, int, int, int, int]:
-    """``(32, 4, rest_m, 4, rest_k, l)`` for plain factors ``[rows, blocks, batches]``."""
+    """Return ``(32, 4, rest_m, 4, rest_k, l)`` for plain factors ``[rows, blocks, batches]``."""
     return (32, 4, ceil_div(rows, ROWS), 4, ceil_div(blocks, BLOCKS), batches)
 
 
 def flat_size(*, rows: int, blocks: int, batches: int = 1) -> int:
-    """Bytes of the flat layout, padding included."""
+    """Return the size of the flat layout in bytes, padding included."""
     return ceil_div(rows, ROWS) * ceil_div(blocks, BLOCKS) * TILE_BYTES * batches
 
 
 def offset(row: _Index, block: _Index, *, blocks: int) -> _Index:
-    """Byte offset of the factor of ``row`` and k-block ``block``, for ``blocks`` k-blocks a row (the formula above)."""
+    """Return the byte offset of the factor of ``row`` and k-block ``block``, given ``blocks`` k-blocks a row."""
     tile = row // ROWS * ceil_div(blocks, BLOCKS) + block // BLOCKS
     return tile * TILE_BYTES + row % 32 * 16 + row % ROWS // 32 * 4 + block % BLOCKS
 
 
 def position(byte: _Index, *, blocks: int) -> tuple[_Index, _Index]:
-    """``(row, block)`` of a byte offset: the inverse of :func:`offset`. Past the plain factors it names padding."""
+    """Return ``(row, block)`` of a byte offset, the inverse of :func:`offset`. Offsets of padding give padding."""
     tile, inside = byte // TILE_BYTES, byte % TILE_BYTES
     rest_k = ceil_div(blocks, BLOCKS)
     row = tile // rest_k * ROWS + inside % 16 // 4 * 32 + inside // 16
@@ -61,7 +61,7 @@ def position(byte: _Index, *, blocks: int) -> tuple[_Index, _Index]:
 
 
 def reorder(plain: Bytes, *, padding: int | Bytes = 0) -> Bytes:
-    """The reordered tensor ``[32, 4, rest_m, 4, rest_k, l]`` of plain ``[rows, blocks]`` or ``[rows, blocks, l]``.
+    """Reorder plain ``[rows, blocks]`` or ``[rows, blocks, l]`` to ``[32, 4, rest_m, 4, rest_k, l]``.
 
     Args:
         plain: E4M3 bytes.
@@ -95,7 +95,7 @@ def reorder(plain: Bytes, *, padding: int | Bytes = 0) -> Bytes:
 
 
 def restore(reordered: Bytes, *, rows: int, blocks: int) -> Bytes:
-    """Plain factors ``[rows, blocks, l]`` of a reordered tensor; padding is dropped.
+    """Return the plain factors ``[rows, blocks, l]`` of a reordered tensor, without padding.
 
     Raises:
         NumericsError: the tensor is not the one for ``rows`` and ``blocks``.
@@ -111,20 +111,20 @@ def restore(reordered: Bytes, *, rows: int, blocks: int) -> Bytes:
 
 
 def flatten(reordered: Bytes) -> Bytes:
-    """The flat bytes cuBLAS reads, one batch after another; a view where the tensor has GPU MODE's strides."""
+    """Return the flat bytes that cuBLAS reads, batch after batch; a view if the tensor has GPU MODE's strides."""
     if reordered.ndim != 6:
         raise NumericsError(f"shape {list(reordered.shape)} is not [32, 4, rest_m, 4, rest_k, l]")
     return reordered.transpose(_TO_MEMORY).reshape(-1)
 
 
 def unflatten(flat: Bytes, *, rows: int, blocks: int, batches: int = 1) -> Bytes:
-    """The reordered tensor over flat bytes (a view). Raises NumericsError when their number is not the layout's."""
+    """Return a reordered view of flat bytes. Raises NumericsError if their number is not the layout's."""
     require_bytes("flat scale factors", flat, shape=(flat_size(rows=rows, blocks=blocks, batches=batches),))
     memory = flat.reshape(batches, ceil_div(rows, ROWS), ceil_div(blocks, BLOCKS), 32, 4, 4)
     return memory.transpose(_TO_TENSOR)
 
 
 def padding_mask(*, rows: int, blocks: int, batches: int = 1) -> Mask:
-    """Which elements of the reordered tensor are padding."""
+    """Return which elements of the reordered tensor are padding."""
     inside = reorder(np.ones((rows, blocks, batches), dtype=np.uint8), padding=0)
     return np.equal(inside, 0)

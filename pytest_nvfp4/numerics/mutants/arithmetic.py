@@ -13,7 +13,7 @@ from pytest_nvfp4.numerics.quantise import BLOCK
 
 
 def _to_bits(values: Float64, *, mantissa_bits: int) -> Float64:
-    """Values rounded to nearest even with so many bits after the leading one."""
+    """Round to nearest even with this many bits after the leading one."""
     fraction, exponent = np.frexp(values)
     return np.asarray(np.ldexp(np.rint(np.ldexp(fraction, mantissa_bits + 1)), exponent - mantissa_bits - 1))
 
@@ -32,7 +32,7 @@ def _in_half(values: Float64) -> Float64:
 
 
 def _split_k(a: Float64, b: Float64) -> Float32:
-    """Halves of k summed in fp32, each converted to fp16 before they are added."""
+    """Sum halves of k in fp32 and convert each to fp16 before they are added."""
     half = a.shape[1] // 2
     parts = [model.product(a[:, span], b[:, span]) for span in (slice(0, half), slice(half, None))]
     return np.add(*(_in_half(part.astype(np.float64)) for part in parts)).astype(np.float32)
@@ -48,7 +48,7 @@ def _repeated_stage(a: Float64, b: Float64) -> Float32:
 
 
 def _stale_stage(a: Float64, b: Float64) -> Float32:
-    """The second k-tile's A is the first's: a stage read before its copy arrived."""
+    """Use the first k-tile's A for the second: a stage read before its copy arrived."""
     a = a.copy()
     if a.shape[1] >= 2 * TILE_K:
         a[:, TILE_K : 2 * TILE_K] = a[:, :TILE_K]
@@ -58,14 +58,14 @@ def _stale_stage(a: Float64, b: Float64) -> Float32:
 
 
 def _ring_not_flipped(a: Float64, b: Float64) -> Float32:
-    """Stages are not waited for in the second turn of the ring: each k-tile of A from there on is the one before."""
+    """Use the previous k-tile of A from the ring's second turn on: its stages are not waited for."""
     turned = a.copy()
     turned[:, _RING * TILE_K :] = a[:, : max(0, a.shape[1] - _RING * TILE_K)]
     return model.product(turned, b)
 
 
 def _early_warp(a: Float64, b: Float64) -> Float32:
-    """Lanes 96-127 of each row tile are read before the last k-tile is added."""
+    """Read lanes 96-127 of each row tile before the last k-tile is added."""
     out = model.product(a, b)
     late = np.arange(a.shape[0]) % TILE >= 96
     out[late] = model.product(a[late, :-TILE_K], b[:, :-TILE_K])
@@ -124,7 +124,7 @@ def _through_bf16(accumulators: Float32) -> HalfBits:
 
 
 def _half_away(accumulators: Float32) -> HalfBits:
-    """Ties rounded away from zero: half an ulp added to the magnitude's bits, then truncated."""
+    """Round ties away from zero: add half an ulp to the magnitude's bits, then truncate."""
     bits = model.convert(accumulators)
     exact = accumulators.astype(np.float64)
     lower = fp16.round_toward_zero(exact).view(np.uint16)

@@ -12,7 +12,7 @@ Part: TypeAlias = Literal["scale place", "decode", "accumulate", "convert", "til
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A wrong kernel.
+    """A wrong kernel with one fault.
 
     Attributes:
         name: short, for tables.

@@ -40,7 +40,7 @@ def _swapped(packed: Bytes) -> Float64:
 
 
 def _e5m2(code: int) -> float:
-    """The byte as E5M2 without its sign, its largest exponent kept to the one below (no NaN, no infinity)."""
+    """Decode the byte as E5M2 without its sign, with the largest exponent reduced by one (no NaN, no infinity)."""
     exponent, mantissa = code >> 2 & 31, code & 3
     return float(mantissa * 2.0**-16 if exponent == 0 else (4 + mantissa) * 2.0 ** (min(exponent, 30) - 17))
 

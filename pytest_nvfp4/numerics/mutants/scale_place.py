@@ -20,7 +20,7 @@ Offsets: TypeAlias = Callable[[Int64, Int64, int], Int64]
 
 
 def _placed(offsets: Offsets, *, operands: tuple[Operand, ...] = ("a", "b")) -> Steps:
-    """Scale factors of these operands read from ``offsets(row, block, blocks)`` of the flat layout."""
+    """Read the scale factors of these operands from ``offsets(row, block, blocks)`` of the flat layout."""
 
     def scales(problem: ProblemInput, index: int, operand: Operand) -> Float64:
         wrong = offsets if operand in operands else None
@@ -30,7 +30,7 @@ def _placed(offsets: Offsets, *, operands: tuple[Operand, ...] = ("a", "b")) -> 
 
 
 def _moved(move: Callable[[Int64, Int64, int], tuple[Int64, Int64]]) -> Offsets:
-    """The right layout, read at ``move(row, block, blocks)`` instead of at ``(row, block)``."""
+    """Read the right layout at ``move(row, block, blocks)`` instead of ``(row, block)``."""
 
     def offsets(row: Int64, block: Int64, blocks: int) -> Int64:
         row, block = move(row, block, blocks)
@@ -55,7 +55,7 @@ def _exchange_bands(row: Int64, block: Int64, _blocks: int) -> tuple[Int64, Int6
 
 
 def _exchanged_scales(problem: ProblemInput, index: int, operand: Operand) -> Float64:
-    """SFB's bytes where SFA's belong and the other way round, at the right offsets (wrapping)."""
+    """Read SFB's bytes for SFA and SFA's for SFB, at the right offsets (wrapping)."""
     inputs = problem.groups[index]
     plain = inputs.sfa if operand == "a" else inputs.sfb
     flat = inputs.sfb_flat() if operand == "a" else inputs.sfa_flat()

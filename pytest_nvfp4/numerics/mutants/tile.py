@@ -17,7 +17,7 @@ from pytest_nvfp4.numerics.quantise import BLOCK
 
 
 def _stored(change: Callable[[HalfBits, HalfBits, GroupInput], None]) -> Steps:
-    """The right store, then ``change(buffer, out, inputs)`` in place."""
+    """Store correctly, then apply ``change(buffer, out, inputs)`` in place."""
 
     def store(out: HalfBits, inputs: GroupInput) -> HalfBits:
         buffer = model.store(out, inputs)
@@ -28,7 +28,7 @@ def _stored(change: Callable[[HalfBits, HalfBits, GroupInput], None]) -> Steps:
 
 
 def _overrun(buffer: HalfBits, _out: HalfBits, inputs: GroupInput) -> None:
-    """Rows up to the end of the last row tile stored as well: A is zero there (the tensor map's fill), so is C."""
+    """Store rows up to the end of the last row tile too: A is zero there (the tensor map's fill), so is C."""
     rows = inputs.group.m
     inputs.split_c(buffer)[2][: -rows % TILE] = 0
 
@@ -44,12 +44,12 @@ def _tile_missed(buffer: HalfBits, _out: HalfBits, inputs: GroupInput) -> None:
 
 
 def _last_column_tile_missed(buffer: HalfBits, _out: HalfBits, inputs: GroupInput) -> None:
-    """Tiles of 256 columns counted as n // 256."""
+    """Count tiles of 256 columns as n // 256."""
     inputs.split_c(buffer)[1][:, inputs.group.n // 256 * 256 :] = inputs.guard.poison
 
 
 def _lone_row_zero(buffer: HalfBits, out: HalfBits, inputs: GroupInput) -> None:
-    """M = 1 counted as no row tile, over a C that was cleared before."""
+    """Count M = 1 as no row tile, with a C that was cleared before."""
     if len(out) == 1:
         inputs.split_c(buffer)[1][:] = 0
 
@@ -68,7 +68,7 @@ def _columns_exchanged(buffer: HalfBits, out: HalfBits, inputs: GroupInput) -> N
 
 
 def _shifted_last_tile(buffer: HalfBits, out: HalfBits, inputs: GroupInput) -> None:
-    """The ragged last row tile stored where a whole one would end: at row m - 128."""
+    """Store the ragged last row tile where a whole one would end: at row m - 128."""
     rows = inputs.group.m
     ragged = rows % TILE
     if rows > TILE and ragged:
@@ -77,12 +77,12 @@ def _shifted_last_tile(buffer: HalfBits, out: HalfBits, inputs: GroupInput) -> N
 
 
 def _tiles_of(inputs: GroupInput) -> list[tuple[slice, slice]]:
-    """Output tiles of a group, see :func:`~pytest_nvfp4.numerics.kernel_model.tiles`."""
+    """Return the output tiles of a group, see :func:`~pytest_nvfp4.numerics.kernel_model.tiles`."""
     return list(model.tiles(inputs.group.m, inputs.group.n))
 
 
 def _tile_twice(problem: ProblemInput, index: int) -> HalfBits:
-    """The last tile is computed by two CTAs that accumulate into the same place."""
+    """Compute the last tile in two CTAs that accumulate into the same place."""
     inputs = problem.groups[index]
     total = model.RIGHT.accumulators(problem, index)
     for rows, columns in _tiles_of(inputs)[-1:]:
@@ -92,7 +92,7 @@ def _tile_twice(problem: ProblemInput, index: int) -> HalfBits:
 
 
 def _not_cleared(problem: ProblemInput, index: int) -> HalfBits:
-    """Each tile starts from the accumulators of the tile before it (the first of the group from zero)."""
+    """Start each tile from the accumulators of the tile before it (the first of the group from zero)."""
     inputs = problem.groups[index]
     total = model.RIGHT.accumulators(problem, index)
     spans = _tiles_of(inputs)
@@ -115,7 +115,7 @@ def _add_previous_group(problem: ProblemInput, index: int, total: Float32) -> No
 
 
 def _cleared_by_product(problem: ProblemInput, index: int) -> HalfBits:
-    """Accumulators cleared by multiplying them with zero: a NaN of an earlier tile or group stays in its place."""
+    """Clear accumulators by multiplying with zero: a NaN of an earlier tile or group stays."""
     total = model.RIGHT.accumulators(problem, index)
     stuck = np.zeros((TILE, TILE), dtype=np.bool_)
     for earlier in range(index):
@@ -132,14 +132,14 @@ def _cleared_by_product(problem: ProblemInput, index: int) -> HalfBits:
 
 
 def _other_groups_output(problem: ProblemInput, index: int) -> HalfBits:
-    """The last group's pointer table entry is the first's: its own C stays as it was."""
+    """Use the first group's entry of the pointer table for the last group, whose own C keeps its contents."""
     if index and index == len(problem.groups) - 1:
         return problem.groups[index].c_buffer()
     return model.RIGHT(problem, index)
 
 
 def _first_groups_operand(problem: ProblemInput, index: int) -> HalfBits:
-    """A of the previous group (as far as it fits): a tensor map updated after its use."""
+    """Use A of the previous group (as far as it fits): a tensor map updated after its use."""
     inputs = problem.groups[index]
     b = model.RIGHT.operands(problem, index)[1]
     a = model.RIGHT.operands(problem, index)[0].copy()
@@ -167,7 +167,7 @@ _TILES: tuple[tuple[str, str, Kernel], ...] = (
 
 
 def _extra_k_tile(problem: ProblemInput, index: int) -> HalfBits:
-    """One k-tile too many: the tensor map fills A and B with zero there, but scale factors are what comes next."""
+    """Add one k-tile too many: A and B are zero there (the tensor map's fill), scale factors are what follows."""
     inputs = problem.groups[index]
     total = model.RIGHT.accumulators(problem, index)
     extra = TILE_K // BLOCK
@@ -186,7 +186,7 @@ def _extra_k_tile(problem: ProblemInput, index: int) -> HalfBits:
 
 
 def _clamped_add(problem: ProblemInput, index: int) -> HalfBits:
-    """Rows past the last are not skipped but added to the last row: A is zero there, its scales padding."""
+    """Add the rows past the last to the last row: A is zero there, its scales are padding."""
     inputs = problem.groups[index]
     total = model.RIGHT.accumulators(problem, index)
     m, ragged = inputs.group.m, -inputs.group.m % TILE

@@ -1,9 +1,9 @@
-"""Bits of a word (PTX ISA, "Integer Arithmetic Instructions" and "prmt"): prmt, bfe, bfi, brev, clz, popc, bfind, fns,
-szext, bmsk.
+"""Bit operations on a word (PTX ISA, "Integer Arithmetic Instructions" and "prmt"): prmt, bfe, bfi, brev, clz, popc,
+bfind, fns, szext, bmsk.
 
-``bfe`` and ``bfi`` of 32 bits take the low 8 bits of position and length. The ISA restricts both to 0 to 255; of 64
-bits the whole operands count (measured on an H200), so that 0x80000001 is past the word there. ``fns`` with the
-offset 0x80000000 gives 0 whatever the rest (measured on an H200; the ISA says nothing of it).
+``bfe`` and ``bfi`` of 32 bits use the low 8 bits of position and length; the ISA restricts both to 0 to 255. Those of
+64 bits use the whole operands (measured on an H200), so 0x80000001 is past the word there. ``fns`` with the offset
+0x80000000 gives 0 whatever the rest (measured on an H200; the ISA leaves it open).
 
 Evidence: PTX ISA; tested against Python's integers, ``prmt`` for every mode and selector.
 """
@@ -71,7 +71,7 @@ def _permute_mode(mode: str) -> Kernel:
 
 
 def _shuffle(a: str, b: str, selector: int) -> str | None:
-    """Expression of a permutation without sign replication: bytes that move equally far are moved together."""
+    """Return the expression of a permutation without sign replication: bytes that move equally far move together."""
     moves: dict[tuple[str, int], int] = {}
     for place in range(4):
         nibble = selector >> 4 * place & 15
@@ -113,12 +113,12 @@ def _prmt(ins: Instruction, e: Emitter) -> None:
 
 
 def _reach(value: Array, width: int) -> Array:
-    """A position or length, cut to the width: of 32 bits the low 8 bits of the operand count, of 64 all."""
+    """Cut a position or length to the width: of 32 bits the low 8 bits of the operand count, of 64 all."""
     return np.minimum(value & np.uint32(0xFF) if width == 32 else value, np.uint32(width))
 
 
 def _extract_unsigned(a: Array, position: Array, length: Array) -> Array:
-    """Bits from ``position`` on; what lies above the word is 0."""
+    """Extract bits from ``position`` on; bits above the word are 0."""
     width = 8 * a.itemsize
     dtype = a.dtype.type
     position, length = (_reach(v, width).astype(a.dtype) for v in (position, length))
@@ -129,7 +129,7 @@ def _extract_unsigned(a: Array, position: Array, length: Array) -> Array:
 
 
 def _extract_signed(a: Array, position: Array, length: Array) -> Array:
-    """The same, filled with the field's top bit, or with the word's where the field reaches past it."""
+    """Extract bits and fill with the field's top bit, or the word's where the field reaches past it."""
     width = 8 * a.itemsize
     dtype = a.dtype.type
     field = _extract_unsigned(a, position, length)
@@ -159,7 +159,7 @@ def _bfe(ins: Instruction, e: Emitter) -> None:
 
 
 def _insert(a: Array, b: Array, position: Array, length: Array) -> Array:
-    """``a`` put into ``b``."""
+    """Insert ``a`` into ``b``."""
     width = 8 * a.itemsize
     dtype = a.dtype.type
     position, length = (_reach(v, width).astype(a.dtype) for v in (position, length))
@@ -179,7 +179,7 @@ def _bfi(ins: Instruction, e: Emitter) -> None:
 
 
 def _size_extend(a: Array, size: Array, *, signs: bool) -> Array:
-    """The low ``size`` bits, zero- or sign-extended; 32 and more keep the word."""
+    """Extend the low ``size`` bits with zeros or the sign; 32 and more keep the word."""
     amount = np.minimum(size, 32)
     shift = (32 - np.maximum(amount, 1)).astype(np.uint32)
     moved = a << shift
@@ -241,7 +241,7 @@ def _population(a: Array) -> Array:
 
 
 def _length(a: Array) -> Array:
-    """Python's ``bit_length``."""
+    """Return Python's ``bit_length``."""
     filled = a.copy()
     shift = 1
     while shift < 8 * a.itemsize:
@@ -280,7 +280,7 @@ def _find_kernel(shift: bool, signs: bool) -> Kernel:
 
 
 def _bfind(ins: Instruction, e: Emitter) -> None:
-    """The place of the highest bit that is not the sign's, 0xFFFFFFFF if there is none."""
+    """Return the place of the highest bit that differs from the sign, 0xFFFFFFFF if there is none."""
     read = OpcodeReader(ins)
     shift = read.has("shiftamt")
     kind = read.one("u32", "u64", "s32", "s64")
@@ -308,7 +308,7 @@ def _nth(mask: int, base: int, offset: int) -> int:
 
 
 def _find_nth(mask: Array, base: Array, offset: Array) -> Array:
-    """The place of the n-th set bit from ``base`` on, upwards or, for a negative n, downwards."""
+    """Return the place of the n-th set bit from ``base`` on, upwards or, for a negative n, downwards."""
     lanes = zip(mask.tolist(), base.tolist(), offset.tolist(), strict=True)
     return np.array([_nth(*lane) for lane in lanes], np.uint32)
 

@@ -1,8 +1,10 @@
 """Comparison (PTX ISA, "setp", "set", and their half-precision forms).
 
-Evidence: PTX ISA; tested for every operator against Python's comparisons. The unordered operators (``equ`` ... ``geu``)
-are true and the ordered ones false when an operand is NaN; ``ne`` is ordered; ``num`` and ``nan`` ask for NaN itself.
-With a second source ``c``, ``p = (a op b) bool c`` and ``q = !(a op b) bool c``.
+The unordered operators (``equ`` ... ``geu``) are true and the ordered ones false when an operand is NaN; ``ne`` is
+ordered; ``num`` and ``nan`` test for NaN. With a second source ``c``, ``p = (a op b) bool c`` and ``q = !(a op b) bool
+c``.
+
+Evidence: PTX ISA; every operator is tested against Python's comparisons.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
 
 @cache
 def _comparison(operator: str, kind: str, flush: bool) -> Callable[..., object]:
-    """``operator`` on patterns of a floating-point type, as a function of register values that gives a predicate."""
+    """Return ``operator`` on patterns of a floating-point type as a function from register values to a predicate."""
 
     def compare(a: Array, b: Array) -> Array:
         return _COMPARE[operator](floats(a, kind, flush=flush), floats(b, kind, flush=flush))
@@ -76,7 +78,7 @@ def _comparison(operator: str, kind: str, flush: bool) -> Callable[..., object]:
 
 
 def _condition(read: OpcodeReader, e: Emitter, operator: str, kind: str, flush: bool, a: str, b: str) -> str:
-    """Expression of ``a operator b``."""
+    """Return the expression of ``a operator b``."""
     if kind in _FLOATS:
         if operator not in _FLOAT:
             raise read.refuse(f".{operator} compares integers")
@@ -97,7 +99,7 @@ def _condition(read: OpcodeReader, e: Emitter, operator: str, kind: str, flush: 
 
 
 def _flipped_array(e: Emitter, text: str, bits: int) -> str:
-    """``flipped`` for use beside arrays."""
+    """Return ``flipped`` for use beside arrays."""
     value = literal(text)
     if value is not None:
         return array(e, str(value ^ SIGNS[bits]), bits)
@@ -152,7 +154,7 @@ def _answer(true: int, bits: int) -> Callable[..., object]:
 
 
 def _results(kind: str, flush: bool) -> tuple[str, ...]:
-    """Result types of ``set`` by that of its sources."""
+    """Return the result types of ``set`` by source type."""
     if kind in _PAIRS:
         return (kind, "u32", "s32")
     if kind == "f16":
@@ -163,7 +165,7 @@ def _results(kind: str, flush: bool) -> tuple[str, ...]:
 
 
 def _set(ins: Instruction, e: Emitter) -> None:
-    """All ones (integers) or 1.0 where the condition holds, else 0; by half for a pair, also in an integer."""
+    """Lower ``set``: all ones (integers) or 1.0 where the condition holds, else 0; per half for a pair."""
     read = OpcodeReader(ins)
     operator = read.one(*_FLOAT, *_UNSIGNED_ORDER)
     combine = read.maybe(*_BOOL)

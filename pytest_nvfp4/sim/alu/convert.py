@@ -1,16 +1,16 @@
 """Conversion between integers and f16, bf16, f32, f64, tf32 (PTX ISA, "cvt"). FP8 and smaller are in ``narrow``.
 
 Rules: an integer result is extended to its register by the sign of its type. Float to integer rounds (``.rni`` ...),
-clamps to the destination's range, and takes NaN to 0, or to ``1 << (bits - 1)`` if the source is f64 or the destination
-has 64 bits. Integer to integer wraps, or clamps with ``.sat``. Float to float rounds once; ``.sat`` clamps to [+0, 1],
-``.satfinite`` to the largest finite value, ``.relu`` takes what is negative to +0, and NaN stays NaN.
+clamps to the destination's range, and converts NaN to 0, or to ``1 << (bits - 1)`` if the source is f64 or the
+destination has 64 bits. Integer to integer wraps, or clamps with ``.sat``. Float to float rounds once; ``.sat`` clamps
+to [+0, 1], ``.satfinite`` to the largest finite value, ``.relu`` replaces negative values by +0, and NaN stays NaN.
 
-Which NaN, the ISA leaves open; so it is on an H200 (measured). It is the canonical one but for: ``cvt.f32.f32``,
-``cvt.f64.f64`` without modifiers and ``cvt.f32.bf16``, which move the bits; to and from f64 the sign and what fits of
-the payload stay and the NaN is made quiet (``.ftz`` makes it the canonical one, which from f32 to f64 is widened).
-``cvt.tf32`` keeps 10 bits of the canonical NaN; ``.rna`` cuts the payload instead, so that a NaN can become an
-infinity, and with ``.satfinite`` takes one from what has all exponent bits set. ``.ftz`` does not flush the operand
-of ``cvt.f16.f32``.
+The ISA does not define which NaN; these rules were measured on an H200. The result is the canonical NaN, except:
+``cvt.f32.f32``, ``cvt.f64.f64`` without modifiers and ``cvt.f32.bf16`` move the bits; to and from f64 the sign and the
+part of the payload that fits are kept and the NaN becomes quiet (``.ftz`` makes it the canonical one, which from f32 to
+f64 is widened). ``cvt.tf32`` keeps 10 bits of the canonical NaN; ``.rna`` cuts the payload instead, so a NaN can become
+an infinity, and with ``.satfinite`` a value whose exponent bits are all set becomes NaN. ``.ftz`` does not flush the
+operand of ``cvt.f16.f32``.
 
 Evidence: PTX ISA; all codes of f16 and bf16 are tested, the rest against exact rational arithmetic.
 """
@@ -62,7 +62,7 @@ FORMS = (
 
 @cache
 def extend(kind: str, bits: int) -> Kernel:
-    """A kernel from patterns of an integer type to ``bits``, extended by its sign or cut."""
+    """Return a kernel from patterns of an integer type to ``bits``, extended by its sign or cut."""
 
     def compute(a: Array) -> Array:
         if kind[0] == "s" and bits > BITS[kind]:
@@ -74,7 +74,7 @@ def extend(kind: str, bits: int) -> Kernel:
 
 
 def _extension(e: Emitter, a: str, kind: str, bits: int) -> str:
-    """Expression of an atom of an integer type in ``bits``."""
+    """Return the expression of an atom of an integer type in ``bits``."""
     source = BITS[kind]
     if source == bits:
         return a
@@ -140,7 +140,7 @@ def _float_to_integer(mode: str, flush: bool, target: str, source: str) -> Kerne
 
 
 def _odd_of_integer(a: Array, kind: str) -> Array:
-    """Integers as float64 rounded to odd."""
+    """Convert integers to float64 rounded to odd."""
     if BITS[kind] < 64:
         return (signed(a) if kind[0] == "s" else a).astype(np.float64)
     return sum_to_odd(*_parts(a, kind))
@@ -169,7 +169,7 @@ def _f64_of_integer(a: Array, kind: str, mode: str) -> Array:
 
 
 def to_float(value: Array, kind: str, mode: str, *, saturates: bool = False) -> Array:
-    """float64 values, exact or rounded to odd, as patterns of f16, bf16 or f32."""
+    """Convert float64 values, exact or rounded to odd, to patterns of f16, bf16 or f32."""
     if kind == "f32":
         return settled(to_f32(value, mode))
     if kind == "f16" and mode == "rn" and not saturates:
@@ -203,7 +203,7 @@ _FIELDS = {"f16": (16, 10), "bf16": (16, 7), "f32": (32, 23), "f64": (64, 52)}
 
 
 def _nan_of(a: Array, source: str, target: str) -> Array:
-    """The NaN of one type as one of another, its sign and payload kept; quiet if one of the two is f64."""
+    """Convert a NaN to another type with its sign and payload; quiet if one of the types is f64."""
     (width, fraction), (to_width, to_fraction) = _FIELDS[source], _FIELDS[target]
     wide = a.astype(np.uint64)
     payload = wide & np.uint64((1 << fraction) - 1)
@@ -218,7 +218,7 @@ def _nan_of(a: Array, source: str, target: str) -> Array:
 
 @cache
 def _float_to_float(mode: str, flush: bool, clamps: bool, target: str, source: str) -> Kernel:
-    """``mode`` rounds the value, or to an integral value (``rni`` ...), or is empty where nothing is rounded."""
+    """Return a kernel; ``mode`` rounds the value, or to an integral value (``rni`` ...), or is empty."""
 
     keeps = "f64" in (source, target) or (source, target) in (("bf16", "f32"), ("f32", "f32"))
     keeps = keeps and not (flush and source != "f64") and not (mode in _TO_INTEGER and target == "f32")
@@ -253,7 +253,7 @@ def _float_to_float(mode: str, flush: bool, clamps: bool, target: str, source: s
 
 @cache
 def _narrowed(mode: str, relu: bool, saturates: bool, target: str) -> Kernel:
-    """f32 to f16, bf16 or tf32."""
+    """Return a kernel from f32 to f16, bf16 or tf32."""
 
     def compute(a: Array) -> Array:
         value = a.view(np.float32).astype(np.float64)
@@ -273,7 +273,7 @@ def _narrowed(mode: str, relu: bool, saturates: bool, target: str) -> Kernel:
 
 
 def half_pair(a: Array, b: Array) -> Array:
-    """``cvt.rn.f16x2.f32``: ``a`` in the upper half. The epilogue of most kernels, so made of few numpy calls."""
+    """Convert as ``cvt.rn.f16x2.f32``, ``a`` in the upper half: most epilogues use it, so it takes few numpy calls."""
     low, high = b.view(np.float32), a.view(np.float32)
     result = np.empty(low.size, np.uint32)
     halves = result.view(np.float16)
@@ -287,12 +287,12 @@ def half_pair(a: Array, b: Array) -> Array:
 
 
 def _half(a: Array) -> Array:
-    """``cvt.rn.f16.f32``."""
+    """Convert as ``cvt.rn.f16.f32``."""
     return half_patterns(a.view(np.float32))
 
 
 def _bfloat(a: Array) -> Array:
-    """``cvt.rn.bf16.f32``: half of the last place kept is added, less one if that is even already."""
+    """Convert as ``cvt.rn.bf16.f32``: add half of the last place kept, less one if that place is even."""
     value = a.view(np.float32)
     codes = parts(a + (a >> _SHIFT & _ONE) + _HALF, 16)[1::2]
     if math.isnan(value.dot(value)):
@@ -304,7 +304,7 @@ _SHIFT, _ONE, _HALF = np.uint32(16), np.uint32(1), np.uint32(0x7FFF)
 
 
 def _bfloat_pair(a: Array, b: Array) -> Array:
-    """``cvt.rn.bf16x2.f32``."""
+    """Convert as ``cvt.rn.bf16x2.f32``."""
     result = np.empty(a.size, np.uint32)
     codes = result.view(np.uint16)
     codes[0::2] = _bfloat(b)
@@ -367,7 +367,7 @@ def _cvt(ins: Instruction, e: Emitter) -> None:
 
 
 def _check(read: OpcodeReader, target: str, source: str, *, clamps: bool) -> None:
-    """Combinations that ptxas refuses."""
+    """Raise Unsupported for combinations that ptxas rejects."""
     if clamps and target in _INTEGERS and source in _INTEGERS:
         (low, high), (least, most) = _limits(source), _limits(target)
         if least <= low and high <= most:
@@ -404,7 +404,7 @@ def _real(
 
 
 def _special(ins: Instruction, e: Emitter, read: OpcodeReader, mode: str, relu: bool) -> None:
-    """The forms with ``.relu``, ``.satfinite``, a pair, or tf32. The order of the two modifiers is free in ptxas."""
+    """Lower the forms with ``.relu``, ``.satfinite``, a pair, or tf32. ptxas accepts both orders of the two flags."""
     saturates = read.has("satfinite")
     relu = relu or read.has("relu")
     target = read.one("f16", "bf16", "f16x2", "bf16x2", "tf32")

@@ -22,7 +22,7 @@ FORMS = (
 
 
 def _items(word: Array, kind: str, bits: int) -> Array:
-    """The items of each word, lowest first, as int64 in a last axis."""
+    """Split each word into items, lowest first, as int64 in a last axis."""
     letter = "i" if kind == "s32" else "u"
     return parts(word, bits).view(f"{letter}{bits // 8}").reshape(-1, 32 // bits).astype(np.int64)
 

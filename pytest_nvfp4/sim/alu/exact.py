@@ -1,7 +1,7 @@
-"""Rational arithmetic for what float64 cannot hold: float64 itself with directed rounding, and its fused operations.
+"""Rational arithmetic where float64 is not exact: directed rounding of float64, and its fused operations.
 
-One lane at a time and slow; kernels of the kind this simulator is for hardly use these. Python's division of ints is
-correctly rounded, which ``nearest`` rests on.
+It runs lane by lane and is slow; GEMM kernels hardly use these instructions. ``nearest`` relies on Python's division of
+ints, which is correctly rounded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["by_lane", "root", "rounded"]
 
 
 def nearest(value: Fraction) -> float:
-    """The float64 nearest to a number, ties to even; infinity past the largest."""
+    """Return the float64 nearest to a number, ties to even; infinity past the largest."""
     try:
         return value.numerator / value.denominator
     except OverflowError:
@@ -26,7 +26,7 @@ def nearest(value: Fraction) -> float:
 
 
 def rounded(value: Fraction, mode: str) -> float:
-    """A number that is not 0 as a float64. ``mode`` is ``rn``, ``rz``, ``rm``, ``rp`` or ``odd``."""
+    """Round a non-zero number to float64. ``mode`` is ``rn``, ``rz``, ``rm``, ``rp`` or ``odd``."""
     result = nearest(value)
     difference = (-1 if result < 0 else 1) if math.isinf(result) else _sign(Fraction(result) - value)
     if mode == "rn" or not difference:
@@ -43,7 +43,7 @@ def rounded(value: Fraction, mode: str) -> float:
 
 
 def root(value: Fraction, mode: str) -> float:
-    """The square root of a positive float64 as a float64."""
+    """Return the square root of a positive float64 as a float64."""
     result = math.sqrt(value)
     difference = _sign(Fraction(result) ** 2 - value)
     if mode == "rn" or not difference:
@@ -61,5 +61,5 @@ def _sign(value: Fraction) -> int:
 
 
 def by_lane(function: Callable[..., float], *values: Array) -> Array:
-    """A function of Python floats on each lane of float64 arrays."""
+    """Apply a function of Python floats to each lane of float64 arrays."""
     return np.array([function(*lane) for lane in zip(*(value.tolist() for value in values), strict=True)], np.float64)

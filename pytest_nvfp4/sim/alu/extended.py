@@ -1,8 +1,7 @@
 """Extended-precision integer arithmetic (PTX ISA, "Extended-Precision Integer Arithmetic Instructions").
 
-The carry of ``add.cc``, ``sub.cc`` (a borrow) and ``mad.cc`` is kept in the condition code register, of which every
-thread has one; it lives until the next ``.cc`` instruction, across branches too. Reading it before it was written is a
-fault.
+``add.cc``, ``sub.cc`` (a borrow) and ``mad.cc`` write the carry to the condition code register of each thread; it lives
+until the next ``.cc`` instruction, across branches too. Reading it before it was written is a fault.
 
 Evidence: PTX ISA; tested against Python's integers over chains of words.
 """
@@ -44,7 +43,7 @@ class Carry:
         self.known = 0
 
     def take(self, mask: int) -> Any:
-        """The carry, as numbers. Raises Fault if an active lane's was never written."""
+        """Return the carry as numbers. Raises Fault if an active lane's was never written."""
         if mask & ~self.known:
             raise Fault(
                 "uninitialised",
@@ -63,7 +62,7 @@ class Carry:
 
 
 def chain(w: Warp, mask: int, a: Any, b: Any, bits: int, subtracts: bool, takes: bool, puts: bool) -> Any:
-    """a + b + carry, or a - (b + borrow), of ``bits``; the carry out goes to the warp's flag if ``puts``."""
+    """Compute a + b + carry, or a - (b + borrow), of ``bits``; write the carry out to the warp's flag if ``puts``."""
     flag = w.unit(Carry)
     carry: Any = flag.take(mask) if takes else 0
     full = MASKS[bits]

@@ -1,17 +1,16 @@
 """f32, f64 and f32x2 arithmetic (PTX ISA, "Floating-Point Instructions").
 
-Evidence: PTX ISA and IEEE 754; every rounding is tested against exact rational arithmetic. Results are correctly
-rounded, ``fma`` with one rounding. ``add`` and ``mul`` without a rounding modifier are rounded to nearest even and are
-never contracted into an ``fma``, which the ISA allows ptxas to do. ``.ftz`` flushes subnormal operands and results to
-zero of the same sign, ``.sat`` clamps to [+0, 1] with NaN as +0.
+Results are correctly rounded, ``fma`` with one rounding. ``add`` and ``mul`` without a rounding modifier are rounded to
+nearest even and are never contracted into an ``fma``, which the ISA allows ptxas to do. ``.ftz`` flushes subnormal
+operands and results to zero of the same sign, ``.sat`` clamps to [+0, 1] with NaN as +0.
 
-A NaN result is the canonical one (0x7FFFFFFF), that of ``abs`` and ``neg`` of f32 included; of f64 it is an operand's
-NaN made quiet, or 0xFFF8000000000000 (``numbers.settled64``; measured on an H200, where ``abs`` and ``neg`` keep its
-sign).
+A NaN result is the canonical one (0x7FFFFFFF), also of ``abs`` and ``neg`` of f32; of f64 it is an operand's NaN made
+quiet, or 0xFFF8000000000000 (``numbers.settled64``; measured on an H200, where ``abs`` and ``neg`` keep its sign).
 
-``min`` and ``max`` take -0 for less than +0, and the operand that is a number beside NaN unless ``.NaN`` asks for NaN.
-Of two f64 NaNs they give the second, made quiet (measured on an H200; the ISA speaks of a canonical NaN, and says of
-none what it is in f64).
+``min`` and ``max`` order -0 below +0, and return the number beside a NaN unless ``.NaN`` is given. Of two f64 NaNs they
+return the second, made quiet (measured on an H200; the ISA requires a canonical NaN, and does not define it for f64).
+
+Evidence: PTX ISA and IEEE 754; every rounding is tested against exact rational arithmetic.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ FORMS = (
 
 
 def settled(result: Array) -> Array:
-    """float32 results as patterns, NaN canonical."""
+    """Return float32 results as patterns with canonical NaN."""
     # A sum of squares is NaN only if one of them is: one quick call instead of a comparison and a reduction.
     check = result.dot(result)
     pattern = result.view(np.uint32)
@@ -68,13 +67,13 @@ def settled(result: Array) -> Array:
 
 
 def saturated(result: Array) -> Array:
-    """Clamped to [+0, 1]; NaN and -0 give +0."""
+    """Clamp to [+0, 1]; NaN and -0 give +0."""
     clamped: Array = np.where(result > 0, np.minimum(result, result.dtype.type(1)), result.dtype.type(0))
     return clamped
 
 
 def odd_sum(a: Array, b: Array, mode: str) -> Array:
-    """a + b of float64 rounded to odd, with the sign of an exact zero as the rounding mode has it."""
+    """Add float64 numbers, rounded to odd; an exact zero has the sign of the rounding mode."""
     total = sum_to_odd(a, b)
     if mode == "rm":
         total = np.where((total == 0) & (np.signbit(a) | np.signbit(b)), -0.0, total)
@@ -82,7 +81,7 @@ def odd_sum(a: Array, b: Array, mode: str) -> Array:
 
 
 def fused(a: Array, b: Array, c: Array, mode: str) -> Array:
-    """a * b + c of float32 arrays as float32, rounded once."""
+    """Compute a * b + c of float32 arrays as float32, rounded once."""
     product = a.astype(np.float64) * b
     if mode != "rn":
         return to_f32(odd_sum(product, c.astype(np.float64), mode), mode)
@@ -96,7 +95,7 @@ def fused(a: Array, b: Array, c: Array, mode: str) -> Array:
 
 @cache
 def f32_kernel(root: str, mode: str, flush: bool, saturates: bool) -> Kernel:
-    """A kernel of f32 patterns for add, sub, mul or fma."""
+    """Return a kernel of f32 patterns for add, sub, mul or fma."""
     single = {"add": np.add, "sub": np.subtract, "mul": np.multiply}.get(root)
 
     def compute(*patterns: Array) -> Array:
@@ -121,7 +120,7 @@ def f32_kernel(root: str, mode: str, flush: bool, saturates: bool) -> Kernel:
 
 @cache
 def f64_kernel(root: str, mode: str) -> Kernel:
-    """A kernel of f64 patterns for add, sub, mul or fma."""
+    """Return a kernel of f64 patterns for add, sub, mul or fma."""
     native = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 
     def lane(*values: float) -> float:
@@ -158,13 +157,13 @@ def f64_kernel(root: str, mode: str) -> Kernel:
 
 
 def _plain(product: float, a: float, b: float) -> bool:
-    """Whether a product is exact: of a zero, an infinity or NaN."""
+    """Return whether a product is exact: of a zero, an infinity or NaN."""
     return not a or not b or math.isnan(product) or math.isinf(a) or math.isinf(b)
 
 
 @cache
 def f32x2_kernel(root: str, mode: str, flush: bool) -> Kernel:
-    """A kernel of pairs of f32 patterns."""
+    """Return a kernel of pairs of f32 patterns."""
     single = f32_kernel(root, mode, flush, False)
 
     def compute(*patterns: Array) -> Array:
@@ -206,7 +205,7 @@ def _sign_f64(root: str, a: Array) -> Array:
 
 @cache
 def sign_kernel(root: str, kind: str) -> Kernel:
-    """A kernel of patterns of any type for ``abs`` and ``neg``."""
+    """Return a kernel of patterns of any type for ``abs`` and ``neg``."""
 
     def compute(a: Array) -> Array:
         return _sign_f64(root, a) if kind == "f64" else without_sign(a, root, _INFINITY_OF[kind], NAN[kind])
@@ -228,7 +227,7 @@ def _sign(ins: Instruction, e: Emitter) -> None:
 
 
 def _copysign(ins: Instruction, e: Emitter) -> None:
-    """The sign of the first source with the magnitude of the second."""
+    """Combine the sign of the first source with the magnitude of the second."""
     read = OpcodeReader(ins)
     bits = BITS[read.one("f32", "f64")]
     dst, *sources = read.end(3)
@@ -237,7 +236,7 @@ def _copysign(ins: Instruction, e: Emitter) -> None:
 
 
 def _testp(ins: Instruction, e: Emitter) -> None:
-    """The class of a number; zeros are normal ones (PTX ISA, "testp"; measured on an H200)."""
+    """Lower ``testp``: the class of a number; zeros are normal (PTX ISA, "testp"; measured on an H200)."""
     read = OpcodeReader(ins)
     what = read.one("finite", "infinite", "number", "notanumber", "normal", "subnormal")
     kind = read.one("f32", "f64")
@@ -265,7 +264,7 @@ _INFINITY_OF = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F80_0000, "f64": 0x7FF0
 
 
 def extreme_of(root: str, patterns: tuple[Array, ...], infinity: int, nan: int, propagates: bool) -> Array:
-    """The least or greatest of patterns of any binary format, in the order of numbers with -0 < +0.
+    """Return the least or greatest of patterns of any binary format, ordered as numbers with -0 < +0.
 
     Args:
         infinity, nan: The patterns of infinity and of the NaN to give.

@@ -1,6 +1,6 @@
-"""How an arithmetic lowering writes its Python.
+"""Building blocks of arithmetic lowerings: atoms, and expressions for ints and arrays.
 
-Operands become *atoms*: a local name or a literal, so that an expression may name one twice.
+Operands become *atoms*, a local name or a literal, so that an expression may use one twice.
 """
 
 from __future__ import annotations
@@ -36,49 +36,49 @@ SIGNS = {bits: 1 << bits - 1 for bits in (8, 16, 32, 64)}
 
 
 def literal(text: str) -> int | None:
-    """The number of an expression that is a literal, else None."""
+    """Return the number of an expression that is a literal, else None."""
     return int(text) if text.isdigit() else None
 
 
 def settle(e: Emitter, text: str) -> str:
-    """An expression as an atom: itself if it is a name or a literal, else a temporary that holds it."""
+    """Return an expression as an atom: itself if it is a name or a literal, else a temporary that holds it."""
     return text if text.isidentifier() or text.isdigit() else e.temporary(text)
 
 
 def atom(e: Emitter, operand: Operand, bits: int) -> str:
-    """A source operand as a name or a literal."""
+    """Return a source operand as a name or a literal."""
     return settle(e, e.value(operand, bits))
 
 
 def atoms(e: Emitter, bits: int, *operands: Operand) -> list[str]:
-    """Source operands of one width as atoms."""
+    """Return the source operands of one width as atoms."""
     return [atom(e, operand, bits) for operand in operands]
 
 
 def array(e: Emitter, text: str, bits: int) -> str:
-    """An atom for use beside an array: a literal as an array, which numpy takes faster than an int."""
+    """Return an atom for use beside an array: a literal becomes an array, which numpy handles faster than an int."""
     value = literal(text)
     return text if value is None else e.constant(spread(value, bits), f"all_{value}")
 
 
 def ints(*names: str) -> str:
-    """Condition that all the atoms are ints; literals are."""
+    """Return the condition that all atoms are ints; literals are."""
     asked = dict.fromkeys(name for name in names if not name.isdigit())
     return " is ".join([f"{name}.__class__" for name in asked] + ["int"]) if asked else "True"
 
 
 def both(on_ints: str, on_arrays: str, *names: str) -> str:
-    """Expression that takes ``on_ints`` if all the atoms are ints and else ``on_arrays``."""
+    """Return an expression: ``on_ints`` if all atoms are ints, else ``on_arrays``."""
     condition = ints(*names)
     return on_ints if condition == "True" else f"({on_ints} if {condition} else {on_arrays})"
 
 
 def inline(e: Emitter, on_ints: str, function: Callable[..., Any], *names: str) -> str:
-    """Expression that takes ``on_ints`` if all the atoms are ints and else calls ``function`` with them."""
+    """Return an expression: ``on_ints`` if all atoms are ints, else a call of ``function`` with them."""
     condition = ints(*names)
     return on_ints if condition == "True" else f"({on_ints} if {condition} else {e.call(function, *names)})"
 
 
 def collapsed(e: Emitter, on_ints: str, on_arrays: str, name: str) -> str:
-    """Expression in one atom that clears its lane bits: an array is made an int again if its lanes agree."""
+    """Return an expression in one atom that clears its lane bits: an array whose lanes agree becomes an int."""
     return both(on_ints, e.call(lanes.collapse, on_arrays), name)

@@ -2,8 +2,7 @@
 their pairs, and f32 with an f16 or bf16 operand.
 
 A pair is two independent values. NaN results are canonical (0x7FFF), those of ``abs`` and ``neg`` included (measured on
-an H200). ``.relu`` takes a negative result, -0 included, to
-+0 and leaves NaN. ``fma.oob`` is not modelled.
+an H200). ``.relu`` replaces a negative result, -0 included, by +0 and keeps NaN. ``fma.oob`` is not modelled.
 
 Evidence: PTX ISA; tested against exact rational arithmetic, and bf16 against ``ml_dtypes``.
 """
@@ -45,7 +44,7 @@ _KINDS = ("f16", "f16x2", "bf16", "bf16x2")
 
 
 def half_patterns(value: Array) -> Array:
-    """float32 or float64 results, exact or rounded to odd, as f16 patterns, NaN canonical."""
+    """Convert float32 or float64 results, exact or rounded to odd, to f16 patterns with canonical NaN."""
     codes = value.astype(np.float16).view(np.uint16)
     if math.isnan(value.dot(value)):
         return np.where(np.isnan(value), np.uint16(NAN["f16"]), codes)
@@ -53,12 +52,12 @@ def half_patterns(value: Array) -> Array:
 
 
 def bfloat_patterns(value: Array) -> Array:
-    """float64 results, exact or rounded to odd, as bf16 patterns."""
+    """Convert float64 results, exact or rounded to odd, to bf16 patterns."""
     return BF16.encode(value).astype(np.uint16)
 
 
 def on_pairs(kernel: Kernel) -> Kernel:
-    """A kernel of 16-bit patterns as one of 32-bit pairs."""
+    """Turn a kernel of 16-bit patterns into one of 32-bit pairs."""
 
     def compute(*pairs: Array) -> Array:
         return kernel(*(parts(pair, 16) for pair in pairs)).view(np.uint32)
@@ -172,7 +171,7 @@ def _mixed_kernel(root: str, mode: str, saturates: bool, kind: str) -> Kernel:
 
 
 def _mixed(ins: Instruction, e: Emitter) -> None:
-    """``a + c``, ``a - c`` and ``a * b + c`` with a and b narrow, c and the result f32."""
+    """Lower ``a + c``, ``a - c`` and ``a * b + c`` with a and b narrow, c and the result f32."""
     read = OpcodeReader(ins)
     fma = ins.root == "fma"
     if ins.root == "mul":

@@ -1,9 +1,10 @@
-"""Integer arithmetic but products (PTX ISA, "Integer Arithmetic Instructions"; products are ``multiply``'s).
+"""Integer arithmetic except products (PTX ISA, "Integer Arithmetic Instructions"; ``multiply`` has the products).
 
-Evidence: PTX ISA; Python's integers are the oracle of the tests. Results wrap unless ``.sat`` (s32 only) clamps them.
-A division by zero has no defined result in the ISA, and does not stop a kernel: it gives all ones (``div``) or the
-dividend (``rem``), and is counted, but it is no finding. That rests on NVIDIA's kernels: the scheduler of grouped GEMMs
-divides by the tile count of a group that does not exist, and throws the result away.
+Results wrap unless ``.sat`` (s32 only) clamps them. The ISA does not define the result of a division by zero: it gives
+all ones (``div``) or the dividend (``rem``), and is counted. It is no finding, because the scheduler of NVIDIA's
+grouped GEMMs divides by the tile count of a group that does not exist and discards the result.
+
+Evidence: PTX ISA; Python's integers are the oracle of the tests.
 
 Counter: ``divisions.by_zero``, in lanes.
 """
@@ -42,7 +43,7 @@ FORMS = (
 
 
 def flipped(text: str, bits: int) -> str:
-    """Expression of an atom with its sign bit flipped, so that unsigned order is signed order."""
+    """Return the expression of an atom with its sign bit flipped, which makes unsigned order signed order."""
     sign = SIGNS[bits]
     value = literal(text)
     return str(value ^ sign) if value is not None else f"({text} ^ {sign})"
@@ -172,7 +173,7 @@ def _division(ins: Instruction, e: Emitter) -> None:
 
 
 def ints_nonzero(a: str, b: str) -> str:
-    """Condition that two atoms are ints and the second is not 0."""
+    """Return the condition that two atoms are ints and the second is not 0."""
     first = f"{a}.__class__ is " if literal(a) is None else ""
     return f"{first}{b}.__class__ is int and {b}"
 
@@ -234,7 +235,7 @@ _EXTREME = {
 
 
 def _on_halves(kernel: Any) -> Any:
-    """A kernel of 16-bit patterns as one of pairs of them."""
+    """Turn a kernel of 16-bit patterns into one of pairs."""
 
     def on_halves(*pairs: Array) -> Array:
         low = kernel(*((pair & 0xFFFF).astype(np.uint16) for pair in pairs)).astype(np.uint32)

@@ -1,9 +1,9 @@
-"""From a function of arrays to one of register values.
+"""Lifting of functions of arrays to functions of register values.
 
-A *kernel* takes arrays of unsigned patterns that broadcast against each other and gives an array of patterns or of
-booleans. ``lift`` lets it take ints too: all ints give an int (remembered, because uniform code repeats itself), an
-int beside an array is spread. Kernels see the values of lanes that are switched off too, so that whoever runs them
-enters ``numpy.errstate(all="ignore")`` once.
+A *kernel* takes arrays of unsigned patterns that broadcast against each other and returns an array of patterns or of
+booleans. ``lift`` makes it accept ints too: all ints give an int (cached, because uniform code repeats itself), and an
+int beside an array is broadcast. Kernels also see the values of inactive lanes, so the caller enters
+``numpy.errstate(all="ignore")`` once.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 
 
 def signed(value: Array) -> Array:
-    """Unsigned patterns as two's complement numbers of the same width."""
+    """Reinterpret unsigned patterns as two's complement numbers of the same width."""
     return value.view(SIGNED[8 * value.itemsize])
 
 
 def unsigned(value: Array) -> Array:
-    """The reverse of ``signed``."""
+    """Reinterpret signed numbers as unsigned patterns of the same width."""
     return value.view(DTYPES[8 * value.itemsize])
 
 
 def clamped(value: Array) -> Array:
-    """int64 numbers as s32 patterns, the nearest where they do not fit."""
+    """Convert int64 numbers to s32 patterns, clamped to the range."""
     return np.clip(value, -(1 << 31), (1 << 31) - 1).astype(np.int32).view(np.uint32)
 
 
 def parts(value: Array, bits: int) -> Array:
-    """The parts of each lane as lanes of their own, lowest first."""
+    """Split each lane into lanes of its own, lowest part first."""
     return (value if value.flags.c_contiguous else value.copy()).view(DTYPES[bits])
 
 
 @lru_cache(maxsize=4096)
 def spread(value: int, bits: int) -> Array:
-    """An int as an array of 32, kept; read-only as every register value is."""
+    """Return an int as a cached array of 32, read-only as every register value is."""
     array = np.full(32, value, DTYPES[bits])
     array.flags.writeable = False
     return array
@@ -55,7 +55,7 @@ def spread(value: int, bits: int) -> Array:
 
 @cache
 def lift(kernel: Kernel, *bits: int) -> Callable[..., Any]:
-    """The kernel as a function of one to four register values whose widths are ``bits``."""
+    """Return the kernel as a function of one to four register values of widths ``bits``."""
     dtypes = [DTYPES[width] for width in bits]
 
     @lru_cache(maxsize=4096)

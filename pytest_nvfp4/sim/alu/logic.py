@@ -80,7 +80,8 @@ _A, _B, _C = 0xF0, 0xCC, 0xAA
 
 @cache
 def lut_expression(lut: int) -> str:
-    """The shortest expression of ``&``, ``|``, ``^`` in ``{a}``, ``{b}``, ``{c}`` and ``{m}`` (all ones) for a table.
+    """Return the shortest expression of ``&``, ``|``, ``^`` in ``{a}``, ``{b}``, ``{c}``, ``{m}`` (all ones) for a
+    table.
 
     The table's bit ``4a + 2b + c`` is the result for the bits a, b, c (PTX ISA, "lop3"). Found by taking all functions
     of one operation, of two, and so on, until the table has come up.
@@ -103,7 +104,7 @@ def _expressions() -> dict[int, str]:
 
 
 def _pairs(by_size: list[dict[int, str]]) -> Iterator[tuple[tuple[int, str], tuple[int, str]]]:
-    """Two functions whose operations and one more are as many as the next size has; each pair once."""
+    """Yield each pair of functions whose operations and one more make the next size, once."""
     most = len(by_size) - 1
     for size in range(most // 2 + 1):
         yield from product(by_size[size].items(), by_size[most - size].items())

@@ -1,11 +1,13 @@
-"""Movement (PTX ISA, "mov", "cvta", "isspacep").
+"""Data movement (PTX ISA, "mov", "cvta", "isspacep").
 
-Evidence: PTX ISA; 32-bit halves and 16-bit quarters in NVIDIA's kernels. ``mov`` from a vector packs its items with the
-first one lowest, ``mov`` to a vector unpacks likewise. A 128-bit register is an int, or an array of Python ints.
+``mov`` from a vector packs its items, the first one lowest; ``mov`` to a vector unpacks them. A 128-bit register is an
+int, or an array of Python ints.
 
-Generic addresses: the shared window starts at ``SHARED_WINDOW`` and other addresses are global (this simulator's
-choice; the ISA leaves the windows' places open), but for the local window below it. Constants and parameters lie in
-global memory here, so that their addresses are generic as they stand.
+Generic addresses: the shared window starts at ``SHARED_WINDOW``, the local window lies below it, and other addresses
+are global (the ISA does not define the windows' places). Constants and parameters are in global memory here, so their
+addresses are generic already.
+
+Evidence: PTX ISA; 32-bit halves and 16-bit quarters in NVIDIA's kernels.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ FORMS = (
 
 
 def pack(bits: int, *items: Any) -> Any:
-    """Items of ``bits`` each as one value, the first lowest."""
+    """Pack items of ``bits`` each into one value, the first lowest."""
     total = bits * len(items)
     if total == 128:
         result: Any = 0
@@ -142,7 +144,7 @@ _SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "const
 
 
 def _cvta(ins: Instruction, e: Emitter) -> None:
-    """Between an address of a state space and the generic one. Code for sm_90 and later has 64-bit addresses only."""
+    """Lower ``cvta`` between a state space and generic addresses, which have 64 bits from sm_90 on."""
     read = OpcodeReader(ins)
     to = read.has("to")
     space = read.one(*_SPACES)
@@ -161,7 +163,7 @@ def _in_own_shared(w: Warp, address: Any) -> Any:
 
 
 def _isspacep(ins: Instruction, e: Emitter) -> None:
-    """Whether a generic address lies in a state space. That of ``.const`` and ``.param`` is not modelled."""
+    """Lower ``isspacep``: whether a generic address lies in a state space; not of ``.const`` and ``.param``."""
     read = OpcodeReader(ins)
     space = read.one("global", "shared", "shared::cta", "shared::cluster", "local")
     dst, source = read.end(2)

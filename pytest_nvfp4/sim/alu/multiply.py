@@ -30,7 +30,7 @@ FORMS = (
 
 
 def number(text: str, bits: int) -> str:
-    """Expression of an int atom as a two's complement number."""
+    """Return the expression of an int atom as a two's complement number."""
     sign = SIGNS[bits]
     value = literal(text)
     return str((value ^ sign) - sign) if value is not None else f"(({text} ^ {sign}) - {sign})"
@@ -92,21 +92,21 @@ _HIGH = {"u16": _high_u16, "u32": _high_u32, "u64": _high_u64, "s16": _high_s16,
 
 
 def _product(kind: str, a: str, b: str) -> str:
-    """Expression of the whole product of two int atoms, a number."""
+    """Return the expression of the whole product of two int atoms, a number."""
     if kind[0] == "u":
         return f"{a} * {b}"
     return f"{number(a, BITS[kind])} * {number(b, BITS[kind])}"
 
 
 def wide(e: Emitter, kind: str, a: str, b: str) -> str:
-    """Expression of the product of twice the width."""
+    """Return the expression of the product of twice the width."""
     bits = BITS[kind]
     text = f"({_product(kind, a, b)})" + (f" & {MASKS[2 * bits]}" if kind[0] == "s" else "")
     return inline(e, text, lift(_WIDE[kind], bits, bits), a, b)
 
 
 def high(e: Emitter, kind: str, a: str, b: str) -> str:
-    """Expression of the upper half of the product."""
+    """Return the expression of the upper half of the product."""
     bits = BITS[kind]
     text = f"({_product(kind, a, b)}) >> {bits}" + (f" & {MASKS[bits]}" if kind[0] == "s" else "")
     return inline(e, text, lift(_HIGH[kind], bits, bits), a, b)
@@ -189,7 +189,7 @@ _MUL24 = {
 
 
 def _multiply24(ins: Instruction, e: Emitter) -> None:
-    """The product of the low 24 bits: its low 32 bits, or bits 16 to 47."""
+    """Lower the product of the low 24 bits: its low 32 bits, or bits 16 to 47."""
     read = OpcodeReader(ins)
     adds = ins.root == "mad24"
     part = read.one("lo", "hi")

@@ -1,14 +1,14 @@
 """Conversion to and from FP8, FP6, FP4 and UE8M0 (PTX ISA, "cvt"; "Alternate Floating-Point Data Formats").
 
-Rules: the values of a pair keep their order (the first source, or the upper half, goes up). Narrowing rounds to nearest
-even and saturates to the largest finite value, infinity included. NaN is 0x7F in e4m3 and e5m2; e2m1, e2m3 and e3m2
-have none and take the largest positive value. ``.relu`` takes what is negative to +0. ``.ue8m0x2`` keeps the exponent
-of the magnitude, rounded towards zero or up (from 2**-127 on); 255 is NaN, and without ``.satfinite`` also overflow.
-Widening is exact.
+Rules: the values of a pair keep their order (the first source, or the upper half, goes to the upper part). Narrowing
+rounds to nearest even and saturates to the largest finite value, infinity included. NaN is 0x7F in e4m3 and e5m2; e2m1,
+e2m3 and e3m2 have none and use the largest positive value. ``.relu`` replaces negative values by +0. ``.ue8m0x2`` keeps
+the exponent of the magnitude, rounded towards zero or up (from 2**-127 on); 255 is NaN, and without ``.satfinite`` also
+overflow. Widening is exact.
 
-Evidence: PTX ISA and, for NaN and for UE8M0's edges, what the host code of CUDA 13.0's ``cuda_fp8.hpp``,
-``cuda_fp6.hpp`` and ``cuda_fp4.hpp`` does; all codes are tested, and the narrow values against ``ml_dtypes``.
-Stochastic rounding (``.rs``) and ``.scaled`` are not modelled.
+Evidence: PTX ISA and, for NaN and for UE8M0's edges, the host code of CUDA 13.0's ``cuda_fp8.hpp``, ``cuda_fp6.hpp``
+and ``cuda_fp4.hpp``; all codes are tested, and the narrow values against ``ml_dtypes``. Stochastic rounding (``.rs``)
+and ``.scaled`` are not modelled.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ NARROW = frozenset({*_FORMATS, "ue8m0x2", "s2f6x2", "e4m3x4", "e5m2x4", "e2m3x4"
 
 
 def _join(upper: Array, lower: Array, width: int) -> Array:
-    """Two codes as one value: nibbles in 8 bits, or bytes in 16."""
+    """Join two codes into one value: nibbles in 8 bits, or bytes in 16."""
     return (upper << width | lower).astype(np.uint8 if width == 4 else np.uint16)
 
 
 def _width(kind: str) -> int:
-    """Bits that one value takes."""
+    """Return the bits that one value occupies."""
     return 4 if kind == "e2m1x2" else 8
 
 
@@ -62,7 +62,7 @@ def _narrow(kind: str, source: str, relu: bool) -> Kernel:
     bounds = to.bounds(np.float32)
 
     def codes(value: Array) -> Array:
-        """float32 values, rounded to nearest even and saturated by counting the bounds below them."""
+        """Round float32 values to nearest even with saturation: count the bounds below them."""
         code = bounds.searchsorted(np.abs(value))
         below = value <= 0 if relu else np.signbit(value)
         if np.count_nonzero(below):
@@ -105,7 +105,7 @@ def _widen(kind: str, relu: bool) -> Kernel:
 
 
 def _exponent(bits: Array, mode: str, saturates: bool) -> Array:
-    """UE8M0 codes of f32 patterns."""
+    """Convert f32 patterns to UE8M0 codes."""
     size = bits & 0x7FFF_FFFF
     code = size >> 23
     if mode == "rp":
@@ -131,13 +131,13 @@ _SCALES[0], _SCALES[255] = 0x0040, NAN["bf16"]
 
 
 def _of_scale(a: Array) -> Array:
-    """Powers of two as bf16; 2**-127 is a subnormal one."""
+    """Convert powers of two to bf16; 2**-127 is subnormal."""
     result: Array = _SCALES[a >> 8] << 16 | _SCALES[a & 0xFF]
     return result
 
 
 def _pack(ins: Instruction, e: Emitter, read: OpcodeReader) -> None:
-    """``cvt.pack``: two s32 clamped to a small type and put side by side, above ``c`` shifted up where there is one."""
+    """Lower ``cvt.pack``: clamp two s32 to a small type and join them, above ``c`` shifted up if present."""
     read.one("pack")
     read.one("sat")
     kind = read.one("u16", "s16", "u8", "s8", "u4", "s4", "u2", "s2")
@@ -167,7 +167,7 @@ def _pack_kernel(kind: str) -> Kernel:
 
 
 def lower_narrow(ins: Instruction, e: Emitter) -> None:
-    """A ``cvt`` with one of the parts ``NARROW``."""
+    """Lower a ``cvt`` with one of the parts ``NARROW``."""
     read = OpcodeReader(ins)
     if "pack" in ins.parts:
         _pack(ins, e, read)

@@ -1,8 +1,8 @@
-"""Floating-point registers as numpy's floats, and back: patterns, NaN, subnormals.
+"""Floating-point registers as numpy floats, and back: patterns, NaN, subnormals.
 
-Source: PTX ISA, "Fundamental Types", "Alternate Floating-Point Data Formats", "Floating-Point Instructions". The
-result of an instruction that gives NaN is the canonical NaN of its type, but for f64 that of an operand, made quiet;
-subnormals are kept unless ``.ftz`` flushes them to zero of the same sign.
+Source: PTX ISA, "Fundamental Types", "Alternate Floating-Point Data Formats", "Floating-Point Instructions". A NaN
+result is the canonical NaN of its type, for f64 an operand's NaN made quiet; subnormals are kept unless ``.ftz``
+flushes them to zero of the same sign.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MAGNITUDE64 = np.uint64((1 << 63) - 1)
 
 
 def quiet64(pattern: Array) -> Array:
-    """f64 patterns with every NaN made quiet, its sign and payload kept."""
+    """Make every NaN of f64 patterns quiet; keep its sign and payload."""
     wrong = (pattern & _MAGNITUDE64) > _LARGEST64
     return np.where(wrong, pattern | _QUIET64, pattern) if np.count_nonzero(wrong) else pattern
 
 
 def settled64(result: Array, *sources: Array) -> Array:
-    """float64 results as patterns, given the f64 patterns they came of.
+    """Return float64 results as patterns, given the f64 patterns of the sources.
 
     A NaN is that of the last source that is one, made quiet, or that of an invalid operation. The order of the sources
     is measured on an H200: operands as they are written, but for ``fma``, whose second goes before its third and that
@@ -50,7 +50,7 @@ def settled64(result: Array, *sources: Array) -> Array:
 
 
 def without_sign(pattern: Array, root: str, infinity: int, nan: int) -> Array:
-    """``abs`` or ``neg`` of patterns; a NaN becomes ``nan`` (measured on an H200: the canonical one, positive)."""
+    """Compute ``abs`` or ``neg`` of patterns; a NaN becomes ``nan`` (measured on an H200: canonical, positive)."""
     dtype = pattern.dtype.type
     sign = dtype(1 << 8 * pattern.itemsize - 1)
     size = pattern & ~sign
@@ -59,19 +59,19 @@ def without_sign(pattern: Array, root: str, infinity: int, nan: int) -> Array:
 
 
 def flushed(a: Array) -> Array:
-    """f32 patterns with subnormals replaced by zero of the same sign."""
+    """Replace subnormals of f32 patterns by zero of the same sign."""
     small = (a & 0x7F80_0000) == 0
     return np.where(small, a & 0x8000_0000, a) if np.count_nonzero(small) else a
 
 
 def flushed_half(a: Array) -> Array:
-    """f16 patterns likewise."""
+    """Replace subnormals of f16 patterns by zero of the same sign."""
     small = (a & 0x7C00) == 0
     return np.where(small, a & 0x8000, a) if np.count_nonzero(small) else a
 
 
 def floats(a: Array, kind: str, *, flush: bool = False) -> Array:
-    """Patterns of f16, bf16, f32 or f64 as numpy floats (bf16 as float32, which holds it exactly)."""
+    """Reinterpret patterns of f16, bf16, f32 or f64 as numpy floats (bf16 as float32, which holds it exactly)."""
     if kind == "f32":
         return (flushed(a) if flush else a).view(np.float32)
     if kind == "f16":
@@ -82,12 +82,12 @@ def floats(a: Array, kind: str, *, flush: bool = False) -> Array:
 
 
 def canonical(pattern: Array, is_nan: Array, kind: str) -> Array:
-    """Patterns with the canonical NaN where ``is_nan``."""
+    """Replace patterns by the canonical NaN where ``is_nan``."""
     return np.where(is_nan, pattern.dtype.type(NAN[kind]), pattern) if np.count_nonzero(is_nan) else pattern
 
 
 def halves(value: Any, shift: int) -> Any:
-    """The 16-bit half of a 32-bit register value that starts at bit ``shift``."""
+    """Return the 16-bit half of a 32-bit register value that starts at bit ``shift``."""
     if value.__class__ is int:
         return value >> shift & 0xFFFF
     return (value >> shift).astype(np.uint16)

@@ -15,7 +15,7 @@ __all__ = ["sum_to_odd", "to_f32"]
 
 
 def sum_to_odd(a: Array, b: Array) -> Array:
-    """a + b of float64 arrays rounded to odd; neither the sum nor a part of it may overflow."""
+    """Add float64 arrays, rounded to odd; neither the sum nor a part of it may overflow."""
     total = a + b
     other = total - a
     error = (a - (total - other)) + (b - other)
@@ -29,7 +29,7 @@ def sum_to_odd(a: Array, b: Array) -> Array:
 
 
 def to_f32(value: Array, mode: str) -> Array:
-    """float64 values, exact or rounded to odd, as float32."""
+    """Round float64 values, exact or rounded to odd, to float32."""
     result = value.astype(np.float32)
     if mode == "rn":
         return result

@@ -47,7 +47,7 @@ def _by_sign(a: Array, b: Array, c: Array) -> Array:
 
 
 def _by_float(a: Array, b: Array, c: Array) -> Array:
-    """``a`` where c >= 0; -0.0 is 0, and NaN takes ``b``."""
+    """Select ``a`` where c >= 0; -0.0 counts as 0, and NaN selects ``b``."""
     return np.where(c.view(np.float32) >= 0, a, b)
 
 

@@ -1,8 +1,8 @@
 """Shifts (PTX ISA, "shl", "shr", "shf").
 
 An amount of the width or more gives 0 (``shl``, unsigned ``shr``) or the sign in every bit (signed ``shr``);
-``shf.clamp`` cuts it to 32 and ``shf.wrap`` takes it modulo 32. A right shift by a literal of 5 or more clears the lane
-bits of ``%tid``, so its result is made an int again where all lanes agree. Evidence: PTX ISA.
+``shf.clamp`` limits it to 32 and ``shf.wrap`` reduces it modulo 32. A right shift by a literal of 5 or more clears the
+lane bits of ``%tid``, so its result becomes an int again where all lanes agree. Evidence: PTX ISA.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _shr(ins: Instruction, e: Emitter) -> None:
 
 
 def _funnel(ins: Instruction, e: Emitter) -> None:
-    """``shf.l``: the upper half of {b, a} << amount; ``shf.r``: the lower half of {b, a} >> amount."""
+    """Lower ``shf.l``, the upper half of {b, a} << amount, and ``shf.r``, the lower half of {b, a} >> amount."""
     read = OpcodeReader(ins)
     side = read.one("l", "r")
     mode = read.one("clamp", "wrap")

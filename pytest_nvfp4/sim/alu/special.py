@@ -1,10 +1,9 @@
 """Division, roots and transcendental functions (PTX ISA, "Floating-Point Instructions" and "Half Precision ...").
 
-The ``.rn`` ... ``.rp`` forms are correctly rounded. The ``.approx`` and ``.full`` ones are implementation-defined
+The ``.rn`` ... ``.rp`` forms are correctly rounded. The ``.approx`` and ``.full`` forms are implementation-defined
 within a bound that the ISA states (an ulp or two for ``rcp``, ``sqrt``, ``ex2``, ``rsqrt`` and ``div``; an absolute or
 relative error for ``sin``, ``cos``, ``lg2``, ``tanh``): here they are the float64 function rounded once, and silicon
-may differ within its bound. For zeros, infinities, NaN and, with ``.ftz``, subnormals they give what the ISA's tables
-say.
+may differ within its bound. Results for zeros, infinities, NaN and, with ``.ftz``, subnormals follow the ISA's tables.
 
 Evidence: PTX ISA; exact rational arithmetic for the correctly rounded forms, the ISA's tables for the others.
 """
@@ -121,7 +120,7 @@ def _root(mode: str) -> Callable[[float], float]:
 
 @cache
 def _exact(root_: str, mode: str, kind: str, flush: bool) -> Kernel:
-    """div, rcp or sqrt with one rounding."""
+    """Return a kernel of div, rcp or sqrt with one rounding."""
     lane_mode = "odd" if kind == "f32" else mode
     lane = _root(lane_mode) if root_ == "sqrt" else _quotient(lane_mode)
     native: Callable[..., Array] = np.sqrt if root_ == "sqrt" else np.divide
@@ -147,7 +146,7 @@ def _exact(root_: str, mode: str, kind: str, flush: bool) -> Kernel:
 
 @cache
 def _divide(how: str, flush: bool) -> Kernel:
-    """``div.approx`` and ``div.full``."""
+    """Return a kernel of ``div.approx`` or ``div.full``."""
 
     def compute(a: Array, b: Array) -> Array:
         if flush:
@@ -174,7 +173,7 @@ _UPPER = FloatFormat("f64 upper word", 11, 20)
 
 @cache
 def _gross(root_: str) -> Kernel:
-    """``.approx.ftz.f64``: the upper 32 bits of the operand, and only those of the result; NaN is 0x7FFFFFFF."""
+    """Return a kernel of ``.approx.ftz.f64``, which reads and writes the upper 32 bits only; NaN is 0x7FFFFFFF."""
     function = _FUNCTIONS[root_]
 
     def compute(a: Array) -> Array:
@@ -196,7 +195,7 @@ def _plain_f64(a: Array) -> Array:
 
 
 def _function(ins: Instruction, e: Emitter) -> None:
-    """Functions of one operand."""
+    """Lower a function of one operand."""
     read = OpcodeReader(ins)
     rounds = ins.root in ("rcp", "sqrt")
     mode = read.one("approx", *ROUNDINGS) if rounds else read.one("approx")

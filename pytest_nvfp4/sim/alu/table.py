@@ -1,6 +1,6 @@
-"""All arithmetic lowerings in one table, and what they cover.
+"""Table of all arithmetic lowerings and of the forms that they cover.
 
-Roots that several families share (``add``: integers, f32, halves) are told apart by the opcode's last part, its type.
+Families that share a root (``add``: integers, f32, halves) are told apart by the opcode's last part, its type.
 """
 
 from __future__ import annotations
@@ -81,5 +81,5 @@ LOWERINGS: Mapping[str, Lowering] = _merge()
 
 
 def covered() -> list[str]:
-    """The forms that are modelled, ``opcode .modifiers``: ``(a|b)`` is one of, ``[a]`` may be left out."""
+    """Return the modelled forms, ``opcode .modifiers``: ``(a|b)`` is one of, ``[a]`` is optional."""
     return [form for module in _MODULES for form in module.FORMS]

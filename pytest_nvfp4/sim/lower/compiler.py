@@ -1,9 +1,9 @@
-"""Turns a kernel's instructions into Python functions, one for each block that is reached, when it is reached.
+"""Compiler of a kernel's instructions to Python functions, one a block, compiled when the block is first reached.
 
 ``block(R, w, m) -> int`` runs instructions from one place to the next branch, with registers in Python locals, and
-returns the next place, or a negative number: ``~place`` when the group waits there, or one of the codes below. A
-block exists in variants: alone in its warp it simply stores its registers; while other groups of the warp are parked,
-it merges those that are live where they are parked, and stops before ``.sync`` instructions, where lanes meet.
+returns the next place, or a negative number: ``~place`` when the group waits there, or one of the codes below. A block
+exists in variants: alone in its warp it simply stores its registers; while other groups of the warp are parked, it
+merges those that are live where they are parked, and stops before ``.sync`` instructions, where lanes meet.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_REGION = 64
 
 
 def longest_prefix(table: Mapping[str, Any] | frozenset[str], parts: tuple[str, ...]) -> str | None:
-    """The longest dotted prefix of an opcode that is a key."""
+    """Return the longest dotted prefix of an opcode that is a key."""
     for count in range(len(parts), 0, -1):
         key = ".".join(parts[:count])
         if key in table:
@@ -48,7 +48,7 @@ def longest_prefix(table: Mapping[str, Any] | frozenset[str], parts: tuple[str, 
 
 
 class Program:
-    """One kernel, compiled bit by bit.
+    """A kernel, compiled block by block on demand.
 
     Args:
         module, kernel: The parsed PTX.
@@ -91,18 +91,18 @@ class Program:
 
     @cached_property
     def _read_slots(self) -> frozenset[int]:
-        """What some instruction reads."""
+        """Registers that some instruction reads."""
         return frozenset(register.slot for ins in self.kernel.instructions for register in sources(ins))
 
     def block(self, place: int) -> Block:
-        """The block at a place, for a group that is alone in its warp."""
+        """Return the block at a place, for a group that is alone in its warp."""
         found = self.alone[place]
         if found is None:
             found = self.alone[place] = self._compile(place, frozenset(), parked=False)
         return found
 
     def block_beside(self, place: int, parked: tuple[int, ...]) -> Block:
-        """The block at a place, while groups are parked at the given places."""
+        """Return the block at a place, while groups are parked at the given places."""
         key = (place, parked)
         found = self._parked.get(key)
         if found is None:
@@ -111,7 +111,7 @@ class Program:
         return found
 
     def place_of(self, traceback: TracebackType | None) -> tuple[int, int] | None:
-        """The instruction in which an exception was raised, and the mask of the lanes that ran it."""
+        """Return the instruction in which an exception was raised, and the mask of its lanes."""
         found = None
         while traceback is not None:
             frame = traceback.tb_frame
@@ -123,7 +123,7 @@ class Program:
         return found
 
     def place_now(self) -> tuple[int, int] | None:
-        """The instruction that is being run by the caller's callers, and the mask of its lanes."""
+        """Return the instruction that the caller's callers are running, and the mask of its lanes."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             places = self._places.get(frame.f_code)
@@ -134,7 +134,7 @@ class Program:
         return None
 
     def depth_now(self) -> int:
-        """How many instructions of the block that is being run stand before the one that the caller's callers run."""
+        """Return how many instructions of the running block precede the current one."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             places = self._places.get(frame.f_code)
@@ -223,7 +223,7 @@ class Program:
         emitter.end()
 
     def _region(self, at: int) -> int | None:
-        """Where the lanes that a forward branch at ``at`` skips over a few instructions meet the others, if it is one.
+        """Return where lanes that take a short forward branch at ``at`` meet the others; None for other branches.
 
         Such instructions are run in place under a mask, which is what they are for: one elected lane issues a copy.
         They must be entered by the branch alone, and hold nothing that waits, meets other lanes, or goes elsewhere.

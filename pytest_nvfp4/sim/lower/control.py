@@ -27,7 +27,7 @@ _CONVERGENT = frozenset({"sync", "aligned"})
 
 
 def meets(instruction: Instruction) -> bool:
-    """Whether diverged lanes come together at an instruction before it runs: ``.sync`` and ``.aligned`` ones.
+    """Return whether diverged lanes come together at an instruction before it runs: ``.sync`` and ``.aligned`` ones.
 
     The named barriers see to it themselves, because an unaligned one takes lanes as they come.
     """
@@ -68,7 +68,7 @@ def terminate(instruction: Instruction, emitter: Emitter) -> None:
 
 
 def branch(w: Warp, predicate: NDArray[np.bool_], mask: int, taken: int, other: int, uniformly: bool) -> int:
-    """Where the group goes on, or SPLIT after it has been split."""
+    """Split or move the group: return where it goes on, or SPLIT after it has been split."""
     there = guard_mask(predicate, mask)
     if there == mask:
         return taken
@@ -81,7 +81,7 @@ def branch(w: Warp, predicate: NDArray[np.bool_], mask: int, taken: int, other: 
 
 
 def jump(w: Warp, index: Bits, mask: int, places: tuple[int, ...], group: int, after: int) -> int:
-    """The target of a brx.idx; the lanes of the group that its guard keeps back go on after it."""
+    """Return the target of a brx.idx; lanes whose guard is false go on after it."""
     groups: dict[int, int] = {after: group & ~mask} if mask != group else {}
     for lane in lanes(mask):
         number = index if isinstance(index, int) else int(index[lane])
@@ -95,7 +95,7 @@ def jump(w: Warp, index: Bits, mask: int, places: tuple[int, ...], group: int, a
 
 
 def leave(w: Warp, mask: int, group: int, after: int) -> int:
-    """Lanes exit; those of the group that do not go on after the instruction."""
+    """Retire lanes; the rest of the group goes on after the instruction."""
     w.live &= ~mask
     w.cta.call_units("lanes_exited", w)
     if mask == group:
@@ -106,7 +106,7 @@ def leave(w: Warp, mask: int, group: int, after: int) -> int:
 
 
 def converged(w: Warp, mask: int, members: Predicate | Bits) -> bool:
-    """Whether all living lanes of a member mask are in the group; if not, the group waits for them here."""
+    """Return whether all living lanes of a member mask are in the group; if not, the group waits for them here."""
     named = uniform(members, mask)
     wanted = w.live if named is None else named & w.live
     if wanted & ~mask:

@@ -1,11 +1,11 @@
-"""Writes the Python of one block of PTX: what the lowering of each opcode is given to speak with.
+"""Emitter of the Python of one block of PTX, the interface of every opcode's lowering.
 
-A lowering is a function ``(instruction, emitter) -> None``. It asks for its operands as Python expressions
-(``value``, ``values``, ``predicate``, ``address``), and assigns its results (``assign`` and its kin). Expressions are
-values as ``lanes`` defines them: an int while uniform, else an array of 32. Temporaries never live past the block.
+A lowering is a function ``(instruction, emitter) -> None``. It requests its operands as Python expressions (``value``,
+``values``, ``predicate``, ``address``) and assigns its results (``assign`` and related methods). Expressions are values
+as ``lanes`` defines them: an int while uniform, else an array of 32. Temporaries never outlive the block.
 
-A lowered instruction may only touch the warp through the names ``w`` (the ``Warp``) and ``m`` (``mask``); everything
-else comes in by ``constant``.
+A lowered instruction may only access the warp through the names ``w`` (the ``Warp``) and ``m`` (``mask``); everything
+else enters through ``constant``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_NOTES: Mapping[int, str] = {}
 
 
 class Emitter(Operands):
-    """The half that assigns: results, guards, and regions under a mask; see ``Operands`` for what it reads.
+    """The assigning half of the emitter: results, guards, and masked regions; ``Operands`` is the reading half.
 
     Args:
         special, symbol, parameter, deferred: Those of ``Operands``.
@@ -99,7 +99,9 @@ class Emitter(Operands):
     def assign_packed(
         self, operand: Operand, expression: str, items: Sequence[str], sources: Iterable[Operand], *, bits: int
     ) -> None:
-        """Assign ``expression``, which packs ``items`` of ``bits`` each; they are names of ``sources`` or literals."""
+        """Assign ``expression``, which packs ``items`` of ``bits`` each; they are names of ``sources`` or
+        literals.
+        """
         total = bits * len(items)
         if self._indent > 1 or not isinstance(operand, Register) or operand.bits != total:
             self.assign(operand, expression, total)
@@ -112,7 +114,7 @@ class Emitter(Operands):
         self.written[operand.slot] = total
 
     def items(self, operand: Operand, targets: Iterable[Operand], *, bits: int) -> tuple[str, ...] | None:
-        """Names of the items of ``bits`` that a register was packed of, to be assigned to ``targets``, if known."""
+        """Return the names of the ``bits``-wide items that a register was packed from, if known, for ``targets``."""
         if not isinstance(operand, Register):
             return None
         found = self.packs.items(operand.slot, bits=bits)
@@ -124,7 +126,9 @@ class Emitter(Operands):
         return found
 
     def assign_all(self, operand: Operand, expression: str, bits: int) -> None:
-        """Assign the items of a tuple-valued expression to the registers of a vector (a lone register: a 1-tuple)."""
+        """Assign the items of a tuple-valued expression to the registers of a vector (a lone register: a
+        1-tuple).
+        """
         items = operand.items if isinstance(operand, Vector) else (operand,)
         names = [self.temporary() for _ in items]
         self.line("".join(f"{name}, " for name in names) + "= " + expression)
@@ -178,13 +182,13 @@ class Emitter(Operands):
         return any(isinstance(item, Register) and item.slot in self.deferred.slots for item in operands)
 
     def pair(self, operand: Operand) -> builtins.tuple[Operand, Operand]:
-        """The two results ``a|b``; a lone operand gives it and a sink."""
+        """Return the two results ``a|b``; a lone operand gives it and a sink."""
         if isinstance(operand, Pair):
             return operand.first, operand.second
         return operand, Sink()
 
     def park_if_none(self, name: str) -> None:
-        """After ``name = call(...)``: leave the block, to come back to this very instruction, if the call gave None.
+        """After ``name = call(...)``: if the call returned None, leave the block and return to this instruction later.
 
         The call must have told the warp what it waits for (``Warp.wait_for``). Only for opcodes listed as blocking.
         """
@@ -211,7 +215,7 @@ class Emitter(Operands):
     def open_region(
         self, predicate: Register, *, negated: bool, results: Sequence[Register], live: frozenset[int]
     ) -> str:
-        """Begin instructions that only the lanes run where a predicate holds; the others wait at the region's end.
+        """Begin a region that only the lanes run where a predicate holds; the others wait at its end.
 
         Args:
             predicate: The register.
@@ -240,7 +244,7 @@ class Emitter(Operands):
         return outer
 
     def close_region(self, outer: str, *, count: int, results: Sequence[Register], live: frozenset[int]) -> None:
-        """End what ``open_region`` began; ``count`` instructions were in it."""
+        """End the region of ``open_region``, which held ``count`` instructions."""
         mask = self._mask
         self.line(f"w.executed += {count}")
         kept = [register for register in dict.fromkeys(results) if register.slot in live]

@@ -1,4 +1,4 @@
-"""Where a kernel's shared and local variables lie.
+"""Layout of a kernel's shared and local variables.
 
 Static shared variables come first, in the order of their declaration, each at its alignment; the dynamic one
 (``extern .shared``) follows. Local variables are offsets into each thread's local memory.
@@ -12,7 +12,7 @@ __all__ = ["SharedLayout"]
 
 
 class SharedLayout:
-    """Offsets in bytes by name. ``static`` is the size of what is not dynamic."""
+    """Offsets in bytes by name. ``static`` is the size without dynamic shared memory."""
 
     def __init__(self, module: Module, kernel: Kernel) -> None:
         self.offsets: dict[str, int] = {}

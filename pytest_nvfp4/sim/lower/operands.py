@@ -1,4 +1,4 @@
-"""Writes Python lines, and operands as expressions in them: the half of the ``Emitter`` that reads.
+"""The reading half of the ``Emitter``: Python lines, and operands as expressions in them.
 
 An expression is a value as ``lanes`` defines it: an int while uniform, else an array of 32.
 """
@@ -29,7 +29,7 @@ _NARROW = {8: 0xFF, 16: 0xFFFF, 32: 0xFFFF_FFFF, 64: 0xFFFF_FFFF_FFFF_FFFF, 128:
 
 
 class Operands:
-    """The lines of one block function ``block(R, w, m) -> int``, and what its expressions may name.
+    """Lines of one block function ``block(R, w, m) -> int``, and the names that its expressions may use.
 
     Args:
         special: The expression of a special register by name, and its width in bits.
@@ -74,7 +74,7 @@ class Operands:
 
     @property
     def mask(self) -> str:
-        """Expression of the active lanes, an int: those of the group, less what the guard excludes."""
+        """Expression of the active lanes, an int: the group's lanes minus those that the guard excludes."""
         return self._mask
 
     def line(self, text: str) -> None:
@@ -83,7 +83,7 @@ class Operands:
         self.line_at.append((self._at, self._mask))
 
     def temporary(self, expression: str | None = None) -> str:
-        """A fresh name, assigned if an expression is given."""
+        """Return a fresh name, assigned if an expression is given."""
         self._temporaries += 1
         name = f"t{self._temporaries}"
         if expression is not None:
@@ -91,7 +91,7 @@ class Operands:
         return name
 
     def constant(self, value: Any, hint: str = "k") -> str:
-        """A name for a Python object (a function, a table, the instruction itself)."""
+        """Return a name for a Python object (a function, a table, the instruction itself)."""
         known = self._names.get(id(value))
         if known is not None:
             return known
@@ -106,11 +106,11 @@ class Operands:
         return name
 
     def call(self, function: Callable[..., Any], *arguments: str) -> str:
-        """Expression of a call of a Python function with expressions as arguments."""
+        """Return the expression of a call of a Python function with expressions as arguments."""
         return f"{self.constant(function)}({', '.join(arguments)})"
 
     def width(self, operand: Operand) -> int:
-        """Declared width of a register (or of the registers of a vector) in bits; 0 for an immediate."""
+        """Return the declared width in bits of a register (or of a vector's registers); 0 for an immediate."""
         if isinstance(operand, Register):
             return operand.bits
         if isinstance(operand, Vector):
@@ -122,7 +122,8 @@ class Operands:
         return 0
 
     def value(self, operand: Operand, bits: int) -> str:
-        """Expression of a source operand as an unsigned pattern of ``bits`` (a wider register is cut to its low bits).
+        """Return the expression of a source operand as an unsigned pattern of ``bits`` (a wider register is cut to its
+        low bits).
 
         Raises:
             Unsupported: the operand is not a value, or is narrower than ``bits``.
@@ -151,16 +152,18 @@ class Operands:
         raise Unsupported(f"operand {operand!r} is not a value")
 
     def values(self, operand: Operand, bits: int) -> list[str]:
-        """Expressions of the items of a vector (or of one operand, as a list of one)."""
+        """Return the expressions of the items of a vector (or of one operand, as a list of one)."""
         items: Sequence[Operand] = operand.items if isinstance(operand, Vector) else (operand,)
         return [self.value(item, bits) for item in items]
 
     def tuple(self, operand: Operand, bits: int) -> str:
-        """Expression of a tuple of the items of a vector."""
+        """Return the expression of a tuple of the items of a vector."""
         return "(" + "".join(f"{value}, " for value in self.values(operand, bits)) + ")"
 
     def predicate(self, operand: Operand) -> str:
-        """Expression of a predicate source: a register, its negation, a literal 0 or 1, ``%is_explicit_cluster``."""
+        """Return the expression of a predicate source: a register, its negation, a literal 0 or 1,
+        ``%is_explicit_cluster``.
+        """
         if isinstance(operand, Immediate):
             return "True" if operand.value else "False"
         if isinstance(operand, Special) and operand.name == "is_explicit_cluster":
@@ -171,11 +174,13 @@ class Operands:
         return f"({self.inverse(name)})" if operand.negated else name
 
     def inverse(self, name: str) -> str:
-        """Expression of the inverse of a predicate that is in a name."""
+        """Return the expression of the inverse of a predicate held in a name."""
         return f"not {name} if {name}.__class__ is bool else {self.call(lanes.inverted, name)}"
 
     def address(self, operand: Operand) -> str:
-        """Expression of the address in ``[...]``, by the width of its base: 64 bits, or 32 for shared and TMEM."""
+        """Return the expression of the address in ``[...]``, by the width of its base: 64 bits, or 32 for shared and
+        TMEM.
+        """
         if not isinstance(operand, (Address, TensorAddress)):
             raise Unsupported(f"operand {operand!r} is not an address")
         base, offset = operand.base, operand.offset
@@ -192,14 +197,16 @@ class Operands:
         return str(base.value + offset)
 
     def parameter(self, operand: Operand) -> int | None:
-        """Byte offset in the parameter block of ``[name+offset]`` if the base is a kernel parameter, else None."""
+        """Return the byte offset in the parameter block of ``[name+offset]`` if the base is a kernel parameter, else
+        None.
+        """
         if isinstance(operand, Address) and isinstance(operand.base, Symbol):
             start = self._parameter(operand.base.name)
             return None if start is None else start + operand.base.offset + operand.offset
         return None
 
     def coordinates(self, operand: Operand, which: int = 0) -> list[str]:
-        """Expressions (unsigned 32 bits; reinterpret as signed) of the coordinates in ``[map, {...}]``."""
+        """Return the expressions (unsigned 32 bits; reinterpret as signed) of the coordinates in ``[map, {...}]``."""
         if not isinstance(operand, TensorAddress) or which >= len(operand.vectors):
             raise Unsupported(f"operand {operand!r} has no coordinates")
         return [self.value(item, self.width(item) or 32) for item in operand.vectors[which].items]
@@ -224,7 +231,7 @@ def _cut(value: lanes.Bits, bits: int) -> lanes.Bits:
 
 
 def widen(value: lanes.Bits, bits: int) -> lanes.Bits:
-    """A value for a wider register."""
+    """Convert a value for a wider register."""
     if isinstance(value, int):
         return value
     return value.astype(lanes.DTYPES[bits])

@@ -1,9 +1,8 @@
-"""Registers that were packed of others (``mov.b64 %rd, {%r0, %r1}``), within one block.
+"""Registers packed from others (``mov.b64 %rd, {%r0, %r1}``), within one block.
 
-Compilers pair 32-bit values for instructions on pairs, and take them apart again some lines later, often with nothing
-in between. So the packing is written when something else reads the register, or where it is live at the end of the
-block, and taking apart gives the very items. A *pack* is forgotten, and written first if that is still to be done, when
-one of its items is overwritten.
+Compilers pair 32-bit values for instructions on pairs and unpack them some lines later, often with nothing in between.
+So packing is deferred until something else reads the register or the block ends with it live, and unpacking returns the
+original items. A *pack* is dropped, and written first if it is still deferred, when one of its items is overwritten.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class _Pack:
 
 
 class Packs:
-    """What is known at the place of the emitter.
+    """Packs known at the emitter's current place.
 
     Args:
         write: Writes ``v<slot> = expression``.
@@ -35,33 +34,35 @@ class Packs:
         self._known: dict[int, _Pack] = {}
 
     def add(self, slot: int, expression: str, items: Sequence[str], sources: Iterable[int], *, bits: int) -> None:
-        """Register ``slot`` is to hold ``items`` of ``bits`` each, which are the registers ``sources`` or literals."""
+        """Record that register ``slot`` holds ``items`` of ``bits`` each, made from the registers ``sources`` or
+        literals.
+        """
         self.overwritten(slot)
         self._known[slot] = _Pack(tuple(items), frozenset(sources), bits, expression)
 
     def items(self, slot: int, *, bits: int) -> tuple[str, ...] | None:
-        """Names of the items of ``bits`` of a register, if they are known."""
+        """Return the names of a register's items of ``bits``, if known."""
         pack = self._known.get(slot)
         return pack.items if pack is not None and pack.bits == bits else None
 
     def sources(self, slot: int) -> frozenset[int]:
-        """The registers that the items of a known pack are."""
+        """Return the source registers of a known pack."""
         return self._known[slot].sources
 
     def need(self, slot: int) -> None:
-        """A register is about to be read."""
+        """Write a deferred pack before its register is read."""
         pack = self._known.get(slot)
         if pack is not None and not pack.written:
             pack.written = True
             self._write(slot, pack.expression)
 
     def need_all(self) -> None:
-        """What follows may run or not: write all that is to be written before."""
+        """Write all deferred packs, before code that may or may not run."""
         for slot in self._known:
             self.need(slot)
 
     def overwritten(self, slot: int) -> None:
-        """A register is about to be written."""
+        """Update the packs before a register is written."""
         if not self._known:
             return
         self._known.pop(slot, None)

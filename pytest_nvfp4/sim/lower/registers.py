@@ -59,7 +59,7 @@ _VECTORS = {
 
 
 def special(name: str) -> tuple[str, int]:
-    """The expression of a special register that does not differ by lane, and its width in bits.
+    """Return the expression of a special register that is the same in all lanes, and its width in bits.
 
     Raises:
         Unsupported: a register that is not modelled (``%envreg``, ``%pm``).

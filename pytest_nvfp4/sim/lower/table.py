@@ -1,4 +1,4 @@
-"""Every opcode that is modelled, by prefix, collected from the units."""
+"""Table of all modelled opcodes, by prefix, collected from the units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = ("alu", "memory", "sync", "tma", "tcgen05", "wgmma")
 
 @cache
 def lowerings() -> Mapping[str, Lowering]:
-    """From opcode prefix to lowering. Two units that claim one prefix are a mistake (ValueError)."""
+    """Return the lowering of each opcode prefix. Raises ValueError if two units define one prefix."""
     found: dict[str, Lowering] = {}
     for unit in _UNITS:
         table = import_module(f"pytest_nvfp4.sim.{unit}.table")
@@ -28,7 +28,7 @@ def lowerings() -> Mapping[str, Lowering]:
 
 @cache
 def blocking() -> frozenset[str]:
-    """Prefixes of instructions that may have to wait."""
+    """Return the prefixes of instructions that may have to wait."""
     found: frozenset[str] = frozenset()
     for unit in _UNITS:
         table = import_module(f"pytest_nvfp4.sim.{unit}.table")

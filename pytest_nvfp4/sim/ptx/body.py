@@ -48,7 +48,7 @@ _SPACES = frozenset(["shared", "local", "param", "global", "const", "extern", "v
 
 
 class KernelParser:
-    """Reads one ``.entry``: its header as ``parser`` matched it, and the tokens of its body."""
+    """Parser of one ``.entry``: its header as ``parser`` matched it, and the tokens of its body."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class KernelParser:
         """By spelling: without spaces, and its parts."""
 
     def kernel(self) -> Kernel:
-        """The kernel."""
+        """Parse the kernel."""
         name = self._header["name"]
         if self._header["result"]:
             raise PtxError(f"the kernel {name} returns a value", line=self._token.line, text=self._token.text)
@@ -229,7 +229,7 @@ class KernelParser:
         scope.declare(name, value)
 
     def _bind(self, call: Call, caller: Scope, scope: Scope) -> None:
-        """Let a function that is called know its parameters, which are variables of its caller."""
+        """Bind the parameters of a called function to the caller's variables."""
         for parameter, name in call.bindings():
             try:
                 operand = caller.operand(name)
@@ -343,14 +343,14 @@ class KernelParser:
 
 
 def _error(token: Token, message: str, *, unsupported: bool = False) -> PtxError:
-    """The error of an instruction. One that goes over several lines may have lost its semicolon."""
+    """Return the error of an instruction. One that spans several lines may lack its semicolon."""
     if "\n" in token.text.strip() and not unsupported:
         message += " (it goes over several lines: is a ';' missing?)"
     return PtxError(message, line=token.line, text=token.text, unsupported=unsupported)
 
 
 def _check_branch(parts: tuple[str, ...], operands: tuple[Operand, ...], token: Token) -> None:
-    """Raises PtxError unless a branch goes to a label, or an indexed one to a list of labels."""
+    """Raise PtxError unless a branch goes to a label, or an indexed one to a list of labels."""
     if parts[0] == "bra":
         if len(operands) == 1 and isinstance(operands[0], Label):
             return
@@ -362,7 +362,7 @@ def _check_branch(parts: tuple[str, ...], operands: tuple[Operand, ...], token: 
 
 
 def _narrow(parts: tuple[str, ...], operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
-    """A decimal floating-point literal is a double; an instruction on ``.f32`` takes it rounded."""
+    """Round a decimal floating-point literal, which is a double, for an instruction on ``.f32``."""
     if "f64" in parts:
         return operands
     return tuple(

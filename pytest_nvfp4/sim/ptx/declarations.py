@@ -38,7 +38,7 @@ _INITIAL = re.compile(r"\s*([{},]|[^\s{},][^{},]*)")
 
 
 class RegisterNames(NamedTuple):
-    """One ``.reg``: the names it declares, their width, and the length of each if it is a vector (else 1)."""
+    """The registers of one ``.reg``: names, width, and vector length of each (1 for a scalar)."""
 
     names: list[str]
     bits: int
@@ -46,7 +46,7 @@ class RegisterNames(NamedTuple):
 
 
 def registers(token: Token) -> RegisterNames:
-    """The names of ``.reg .b32 %r<12>, a;`` or ``.reg .v4 .b32 v;``.
+    """Parse ``.reg .b32 %r<12>, a;`` or ``.reg .v4 .b32 v;``.
 
     Raises:
         PtxError: an unknown type, or something that is no name.
@@ -78,7 +78,7 @@ def registers(token: Token) -> RegisterNames:
 
 @dataclass(frozen=True, slots=True)
 class _Common:
-    """What the variables of one declaration share.
+    """Attributes that the variables of one declaration share.
 
     Attributes:
         space, kind: State space and type.
@@ -97,12 +97,12 @@ class _Common:
 
     @property
     def element(self) -> int:
-        """Bytes of one variable that is no array."""
+        """Size in bytes of one variable that is not an array."""
         return TYPE_BITS[self.kind] // 8 * self.length
 
 
 def variables(token: Token) -> tuple[list[Variable], dict[str, str]]:
-    """The variables of one declaration, and those that cannot be modelled with the reason.
+    """Parse the variables of one declaration; return also those that cannot be modelled, with the reason.
 
     Raises:
         PtxError: it is not a declaration of a variable.
@@ -119,7 +119,7 @@ def variables(token: Token) -> tuple[list[Variable], dict[str, str]]:
 
 
 def _common(token: Token) -> tuple[_Common, str]:
-    """What stands before the names of a declaration, and the rest."""
+    """Parse what precedes the names of a declaration; return it and the rest."""
     heads, rest = _heads(token.text)
     space = ""
     kind = ""
@@ -159,7 +159,7 @@ def _common(token: Token) -> tuple[_Common, str]:
 def _variable(
     token: Token, common: _Common, name: str, extents: list[int | None], initial: str | None
 ) -> tuple[Variable, str]:
-    """One variable, and why it cannot be modelled; empty if it can."""
+    """Return one variable and why it cannot be modelled (empty if it can)."""
     initialisable = common.space in ("global", "const")
     if initial is not None and not initialisable:
         raise _error(token, f"{name} lies in .{common.space} and has an initial value: only .global and .const may")
@@ -180,7 +180,7 @@ def _variable(
 
 
 def parameters(text: str, token: Token) -> tuple[Parameter, ...]:
-    """The parameters of an ``.entry``, from what stands between its parentheses.
+    """Parse the parameters of an ``.entry`` from the text between its parentheses.
 
     Raises:
         PtxError: a parameter that is not ``.param [.align N] .type [.ptr ...] name[size]``.
@@ -215,7 +215,7 @@ def parameters(text: str, token: Token) -> tuple[Parameter, ...]:
 
 
 def _parameter_type(token: Token, heads: list[tuple[str, str | None]]) -> tuple[str, int]:
-    """The type of a parameter, empty if it has none, and its ``.align``, 0 without one."""
+    """Return the type of a parameter (empty if it has none) and its ``.align`` (0 without one)."""
     kind = ""
     align = 0
     pointer = False
@@ -245,7 +245,7 @@ def _error(token: Token, message: str) -> PtxError:
 
 
 def _heads(text: str, position: int = 0) -> tuple[list[tuple[str, str | None]], str]:
-    """The leading ``.word`` and ``.word N``, and the rest."""
+    """Return the leading ``.word`` and ``.word N``, and the rest."""
     heads: list[tuple[str, str | None]] = []
     while True:
         found = _HEAD.match(text, position)
@@ -256,7 +256,7 @@ def _heads(text: str, position: int = 0) -> tuple[list[tuple[str, str | None]], 
 
 
 def _declarators(token: Token, text: str) -> Iterator[tuple[str, list[int | None], str | None]]:
-    """``name[2][] = {...}, other``: names, extents and initial values."""
+    """Parse ``name[2][] = {...}, other``: names, extents and initial values."""
     position = 0
     while True:
         found = _NAME.match(text, position)
@@ -285,7 +285,7 @@ def _declarators(token: Token, text: str) -> Iterator[tuple[str, list[int | None
 
 
 def _value(text: str) -> tuple[str, str]:
-    """An initial value and what follows it: up to the comma outside of braces and parentheses."""
+    """Return an initial value, up to the next comma outside braces and parentheses, and the rest."""
     depth = 0
     for position, letter in enumerate(text):
         if letter in "{(":
@@ -300,7 +300,7 @@ def _value(text: str) -> tuple[str, str]:
 def _initial(
     token: Token, variable: tuple[str, str, int], text: str, extents: list[int | None]
 ) -> tuple[list[int | None], bytes]:
-    """The extents, completed, and the bytes of an initial value; ``variable`` is its name, type and vector length."""
+    """Return the completed extents and the bytes of an initial value; ``variable`` is name, type, vector length."""
     name, kind, length = variable
     pieces = [piece.strip() for piece in _INITIAL.findall(text)]
     pieces.reverse()
@@ -319,7 +319,7 @@ def _initial(
 
 
 def _tree(pieces: list[str]) -> object:
-    """Nested lists of the values in braces."""
+    """Parse the values in braces into nested lists."""
     piece = pieces.pop()
     if piece != "{":
         return piece
@@ -335,7 +335,7 @@ def _tree(pieces: list[str]) -> object:
 
 
 def _filled(token: Token, name: str, tree: object, shape: list[int], kind: str) -> bytes:
-    """The bytes of nested lists in an array, what is missing being zero."""
+    """Return the bytes of nested lists in an array; missing values are zero."""
     size = TYPE_BITS[kind] // 8
     if not shape:
         if isinstance(tree, list):
@@ -351,7 +351,7 @@ def _filled(token: Token, name: str, tree: object, shape: list[int], kind: str) 
 
 
 def _packed(token: Token, name: str, text: str, kind: str) -> bytes:
-    """One value."""
+    """Return the bytes of one value."""
     bits = TYPE_BITS[kind]
     literal = immediate(text)
     if literal is None:

@@ -1,4 +1,10 @@
-"""Control flow of a kernel: basic blocks, their order, and where lanes that took different ways meet again.
+"""Control flow of a kernel: basic blocks, their order, and where diverged lanes reconverge.
+
+The place after the last instruction, ``end``, stands for the end of a thread: ``ret``, ``exit`` and running off the end
+of the body go there. ``trap`` and calls of functions that do not return go nowhere.
+
+The place after the last instruction, ``end``, stands for the end of a thread: ``ret``, ``exit`` and running off the end
+of the body go there. ``trap`` and calls of functions that do not return go nowhere.
 
 The place after the last instruction, ``end``, stands for the end of a thread: ``ret`` and ``exit`` go there, and so
 does running off the end of the body. ``trap`` and calls of functions that do not return go nowhere.
@@ -22,7 +28,7 @@ _BRANCHES = frozenset(["bra", "brx", "ret", "exit", "trap"])
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Instructions ``start`` to ``stop - 1``: entered at the first only, left at the last only.
+    """Instructions ``start`` to ``stop - 1``, entered only at the first and left only at the last.
 
     ``successors`` are block numbers; ``ends`` is True if a thread may end here.
     """
@@ -35,14 +41,14 @@ class Block:
 
 
 class Flow:
-    """The flow graph of a kernel. Everything is computed when first asked for."""
+    """Flow graph of a kernel, computed lazily."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.end = len(kernel.instructions)
 
     def successors(self, index: int) -> tuple[int, ...]:
-        """Instructions that may follow: the next one first, then branch targets; ``end`` where a thread may end."""
+        """Return the instructions that may follow: the next one, then branch targets; ``end`` if a thread may end."""
         ins = self.kernel.instructions[index]
         root = ins.parts[0]
         if root not in _BRANCHES and not (root == "call" and self._leaves(ins)):
@@ -59,7 +65,7 @@ class Flow:
 
     @cached_property
     def leaders(self) -> frozenset[int]:
-        """First instructions of blocks: the entry, targets of branches, and what follows a branch or an end."""
+        """First instructions of blocks: the entry, branch targets, and what follows a branch or an end."""
         found = {0}
         for index, ins in enumerate(self.kernel.instructions):
             if ins.parts[0] in _BRANCHES or (ins.parts[0] == "call" and self._leaves(ins)):
@@ -69,7 +75,7 @@ class Flow:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """By place in the code."""
+        """Blocks in the order of the code."""
         starts = self._starts
         number = {start: position for position, start in enumerate(starts)}
         found: list[Block] = []
@@ -88,12 +94,12 @@ class Flow:
         return tuple(found)
 
     def block_of(self, index: int) -> Block:
-        """The block of an instruction."""
+        """Return the block of an instruction."""
         return self.blocks[bisect_right(self._starts, index) - 1]
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
-        """Block numbers, by block number."""
+        """Predecessors of each block, as block numbers."""
         found: list[list[int]] = [[] for _ in self.blocks]
         for block in self.blocks:
             for successor in block.successors:
@@ -102,17 +108,17 @@ class Flow:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Numbers of the blocks that can be reached from the entry, in reverse postorder."""
+        """Blocks that can be reached from the entry, in reverse postorder."""
         if not self.blocks:
             return ()
         return tuple(reversed(_postorder([0], [block.successors for block in self.blocks])))
 
     def reachable(self, index: int) -> bool:
-        """Whether an instruction can be reached from the entry."""
+        """Return whether an instruction can be reached from the entry."""
         return self.block_of(index).number in self._reached
 
     def postdominator(self, index: int) -> int:
-        """The first place after an instruction that every thread passes which ends: its immediate postdominator.
+        """Return the first place after an instruction that every ending thread passes: its immediate postdominator.
 
         ``end`` if there is none before the end. Ways that never end (``trap``, a loop without exit) do not count; where
         no way ends, the postdominator is among ways to a trap, or among those to the last block of the loop.
@@ -132,13 +138,13 @@ class Flow:
         return frozenset(self.order)
 
     def _leaves(self, call: Instruction) -> bool:
-        """Whether a call never returns."""
+        """Return whether a call never returns."""
         callee = next((operand for operand in call.operands if isinstance(operand, Symbol)), None)
         return callee is not None and callee.name in self.kernel.noreturn
 
     @cached_property
     def _postdominators(self) -> tuple[int, ...]:
-        """By block number; -1 for the end."""
+        """Immediate postdominator of each block; -1 for the end."""
         count = len(self.blocks)
         found = [-1] * count
         done: set[int] = set()
@@ -155,7 +161,7 @@ class Flow:
             exits = traps or {self._last_of_loop(left[0])}
 
     def _backwards(self, exits: set[int], done: set[int]) -> set[int]:
-        """Blocks from which one of ``exits`` can be reached, without those that are done."""
+        """Return the blocks from which one of ``exits`` can be reached, without those in ``done``."""
         found = set(exits) - done
         work = list(found)
         while work:
@@ -166,7 +172,7 @@ class Flow:
         return found
 
     def _last_of_loop(self, number: int) -> int:
-        """The last block in the code of a loop that can be reached from a block and cannot be left."""
+        """Return the last block in the code of an endless loop that can be reached from a block."""
         successors = [block.successors for block in self.blocks]
         while True:
             loop = set(_postorder([number], successors))
@@ -177,7 +183,7 @@ class Flow:
 
 
 def _postorder(roots: list[int], successors: list[tuple[int, ...]]) -> list[int]:
-    """Depth-first postorder, without recursion."""
+    """Return the depth-first postorder, without recursion."""
     seen = set(roots)
     found: list[int] = []
     stack = [(root, iter(successors[root])) for root in reversed(roots)]
@@ -195,7 +201,7 @@ def _postorder(roots: list[int], successors: list[tuple[int, ...]]) -> list[int]
 
 
 def _immediate(flow: Flow, region: set[int], exits: set[int], found: list[int]) -> None:
-    """Immediate postdominators of a region, by the algorithm of Cooper, Harvey and Kennedy on the reversed graph."""
+    """Compute the immediate postdominators of a region (Cooper, Harvey and Kennedy, on the reversed graph)."""
     if not region:
         return
     end = -1
@@ -223,7 +229,7 @@ def _immediate(flow: Flow, region: set[int], exits: set[int], found: list[int]) 
 
 
 def _meet(left: int, right: int, parent: dict[int, int], rank: dict[int, int]) -> int:
-    """The closest common ancestor in the tree so far."""
+    """Return the closest common ancestor in the tree so far."""
     while left != right:
         while rank[left] > rank[right]:
             left = parent[left]

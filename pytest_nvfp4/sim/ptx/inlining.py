@@ -1,10 +1,10 @@
-"""Calls of functions with a body: the body stands in place of the call, in a scope of its own.
+"""Inlining of functions with a body: the body replaces the call, in a scope of its own.
 
-A call passes ``.param`` variables of the caller, and the function knows them by the names of its own parameters, so
-that a parameter of the function *is* the caller's variable (PTX ISA, "call": arguments are passed by value; compilers
-do not write to the parameters that a function is given). ``ret`` goes to the end of the body. Each copy has registers,
-labels and local variables of its own. Unsupported by name: recursion, parameters in registers, a ``.shared`` or
-``.global`` variable of a function, and bodies that grow beyond all measure.
+A call passes ``.param`` variables of the caller, and the function accesses them by the names of its own parameters, so
+a parameter of the function *is* the caller's variable (PTX ISA, "call": arguments are passed by value; compilers do not
+write to the parameters that a function receives). ``ret`` goes to the end of the body. Each copy has its own registers,
+labels and local variables. Unsupported by name: recursion, parameters in registers, a ``.shared`` or ``.global``
+variable of a function, and bodies whose expansion exceeds the limit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Function:
     body: tuple[Token, ...]
 
     def parameters(self) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...]]:
-        """Its results and its parameters. Raises PtxError, unsupported if they are registers."""
+        """Return the function's results and parameters. Raises PtxError, unsupported if they are registers."""
         lists = [
             (self.header[part] or "").strip().removeprefix("(").removesuffix(")") for part in ("result", "parameters")
         ]
@@ -57,7 +57,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call that was replaced: what it names."""
+    """One inlined call: the names that it passes."""
 
     function: Function
     results: tuple[str, ...]
@@ -65,7 +65,7 @@ class Call:
     token: Token
 
     def bindings(self) -> list[tuple[Parameter, str]]:
-        """The function's parameters and what the caller calls them. Raises PtxError if their numbers differ."""
+        """Return the caller's name of each parameter. Raises PtxError if their numbers differ."""
         found: list[tuple[Parameter, str]] = []
         for what, formal, actual in zip(
             ("result(s)", "argument(s)"), self.function.parameters(), (self.results, self.arguments), strict=True
@@ -81,7 +81,7 @@ class Call:
 
 
 def expand(body: list[Token], functions: Mapping[str, Function], name: str) -> tuple[list[Token], list[Call]]:
-    """The tokens of a kernel's body with those of the functions that it calls, between ``ENTER`` and ``LEAVE``.
+    """Return the tokens of a kernel's body with those of its callees, between ``ENTER`` and ``LEAVE``.
 
     Raises:
         PtxError: a recursion, or too many tokens (both unsupported).
@@ -143,7 +143,7 @@ def _expanded(
 
 
 def _called(token: Token, text: str, functions: Mapping[str, Function]) -> Call | None:
-    """The call of a function with a body that a statement is, if it is one."""
+    """Return the call of a function with a body, if the statement is one."""
     pieces = [piece.strip() for piece in split(text.strip()) or ()]
     results: tuple[str, ...] = ()
     if pieces and pieces[0].startswith("("):
@@ -162,7 +162,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def inlined(location: Location | None, at: Location | None) -> Location | None:
-    """A line of a function that was called from a line of the caller."""
+    """Return the location of a function's line that was called from a line of the caller."""
     if location is None or at is None:
         return location or at
     outer = at if location.inlined_at is None else inlined(location.inlined_at, at)

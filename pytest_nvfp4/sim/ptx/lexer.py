@@ -1,4 +1,14 @@
-"""PTX text as tokens: labels, braces, statements, and the directives that end with their line.
+"""Tokens of PTX text: labels, braces, statements, and the directives that end with their line.
+
+A brace opens a scope only where a statement could start, so one pattern anchored at statement starts tells scopes from
+vector operands. Comments are removed first, in one pass that respects strings; only the two that bracket inline
+assembly are kept, because the ``.loc`` lines between them count the lines of the assembly's text, not the user's (see
+``ASM``).
+
+A brace opens a scope only where a statement could start, so one pattern anchored at statement starts tells scopes from
+vector operands. Comments are removed first, in one pass that respects strings; only the two that bracket inline
+assembly are kept, because the ``.loc`` lines between them count the lines of the assembly's text, not the user's (see
+``ASM``).
 
 A brace opens a scope only where a statement could start, so one pattern anchored at statement starts tells scopes from
 vector operands. Comments go first, in one pass that respects strings; only the two that bracket inline assembly are
@@ -18,7 +28,7 @@ __all__ = ["ASM", "PLAIN_ASM", "Kind", "PtxError", "Token", "clean", "directive_
 
 
 class PtxError(ValueError):
-    """PTX that cannot be used: the line, its text, what is wrong and what was expected.
+    """Invalid or unsupported PTX: the line, its text, what is wrong and what was expected.
 
     Attributes:
         line: The module's line, from 1.
@@ -52,7 +62,7 @@ def _short(text: str, limit: int = 200) -> str:
 
 
 class Kind(Enum):
-    """What a token is. ``STATEMENT`` and ``DIRECTIVE`` come without their semicolon."""
+    """Kind of a token. ``STATEMENT`` and ``DIRECTIVE`` come without their semicolon."""
 
     LABEL = auto()
     STATEMENT = auto()
@@ -77,7 +87,7 @@ class Kind(Enum):
 
 
 class Token(NamedTuple):
-    """A piece of PTX and the line it starts on, from 1. ``shown`` is its text in the PTX where ``text`` is another."""
+    """A piece of PTX and its first line, from 1. ``shown`` is its text in the PTX where ``text`` differs."""
 
     kind: Kind
     text: str
@@ -128,7 +138,7 @@ def _comment(found: re.Match[str]) -> str:
 
 
 def clean(text: str) -> str:
-    """PTX without comments, carriage returns and the NUL that CuTe DSL 4.4 leaves at its end; lines keep their numbers.
+    """Remove comments, carriage returns and the NUL that CuTe DSL 4.4 leaves at the end; keep line numbers.
 
     Raises:
         PtxError: a comment or a string is not closed.
@@ -150,7 +160,7 @@ def clean(text: str) -> str:
 
 
 def tokens(text: str, *, source: str = "") -> Iterator[Token]:
-    """The tokens of cleaned PTX. The last one is ``END``.
+    """Yield the tokens of cleaned PTX. The last one is ``END``.
 
     Raises:
         PtxError: text that starts no statement, or a statement without its semicolon.
@@ -194,7 +204,7 @@ def _stuck(text: str, position: int, source: str) -> PtxError:
 
 
 def directive_name(token: Token) -> str:
-    """The name of a directive. Raises PtxError if there is none."""
+    """Return the name of a directive. Raises PtxError if there is none."""
     found = re.match(r"\.([a-z]\w*)", token.text)
     if found is None:
         raise PtxError("expected the name of a directive", line=token.line, text=token.text)

@@ -36,7 +36,7 @@ _BINDING = {
 
 
 def integer(text: str) -> int | None:
-    """The value of an integer constant or of a constant expression of integers; None if the text is neither."""
+    """Return the value of an integer constant or constant expression; None if the text is neither."""
     found = _INTEGER.match(text)
     if found is None:
         return _expression(text) if text[:1] in "-+~!(0123456789" else None
@@ -55,7 +55,7 @@ def integer(text: str) -> int | None:
 
 
 def immediate(text: str) -> Immediate | None:
-    """The literal, or None if the text is no literal."""
+    """Parse a literal; None if the text is none."""
     value = integer(text)
     if value is not None:
         return Immediate(value)
@@ -69,7 +69,7 @@ def immediate(text: str) -> Immediate | None:
 
 
 def double_to_single(pattern: int) -> int:
-    """The bit pattern of a double as that of the nearest float; infinity where it is too large."""
+    """Convert the bit pattern of a double to that of the nearest float; infinity where it is too large."""
     (value,) = struct.unpack("<d", struct.pack("<Q", pattern))
     try:
         packed = struct.pack("<f", value)
@@ -91,7 +91,7 @@ def _typed(value: int, unsigned: bool) -> _Value:
 
 
 def _expression(text: str) -> int | None:
-    """A constant expression by precedence climbing; None if it is not one."""
+    """Evaluate a constant expression by precedence climbing; None if it is not one."""
     text = text.rstrip()
     pieces: list[str] = []
     position = 0
@@ -169,7 +169,7 @@ def _apply(operator: str, left: _Value, right: _Value) -> _Value:
 
 
 def _quotient(left: int, right: int) -> int:
-    """Towards zero, as in C."""
+    """Divide towards zero, as in C."""
     quotient = abs(left) // abs(right)
     return quotient if (left < 0) == (right < 0) else -quotient
 

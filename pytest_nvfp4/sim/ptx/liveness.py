@@ -1,10 +1,10 @@
-"""Which registers may still be read.
+"""Liveness: which registers may still be read.
 
 Backward dataflow over blocks; sets are Python ints over the registers that some block reads before it writes them (no
-other register is live where blocks meet). Inside a block the sets are made when asked for.
+other register is live where blocks meet). Sets inside a block are computed on request.
 
 A guarded result keeps its old value where the guard is false, so it counts as read. An instruction without a rule in
-``roles`` reads all that it names and kills nothing.
+``roles`` reads all registers that it names and writes none for certain.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Liveness:
         self._kept: dict[int, list[frozenset[int]]] = {}
 
     def live_before(self, index: int) -> frozenset[int]:
-        """Slots that may be read at or after an instruction before they are written; none at the end."""
+        """Return the slots that may be read at or after an instruction before they are written; none at the end."""
         if index >= self.flow.end:
             return frozenset()
         found = self._at.get(index)
@@ -101,7 +101,7 @@ class Liveness:
 
     @cached_property
     def _solved(self) -> tuple[list[int], list[int]]:
-        """By block, what is live where it starts and where it is left."""
+        """Live slots at the start and at the end of each block."""
         _, reads, kills = self._summary
         blocks = self.flow.blocks
         entries = list(reads)
@@ -135,7 +135,7 @@ class Liveness:
 
 
 def _step(ins: Instruction, live: set[int]) -> None:
-    """From what is live after an instruction to what is live before it."""
+    """Compute what is live before an instruction from what is live after it."""
     found = [register.slot for register in roles.results(ins)]
     if ins.guard is None and roles.known(ins):
         live.difference_update(found)

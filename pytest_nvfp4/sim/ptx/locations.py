@@ -33,18 +33,20 @@ _LOC = re.compile(
 
 
 def has_no_line(token: Token) -> bool:
-    """Whether a ``.loc`` says column 0."""
+    """Return whether a ``.loc`` says column 0."""
     return _COLUMN_0.match(token.text) is not None
 
 
 def beyond_the_end(location: Location) -> bool:
-    """Whether a file is there and has not as many lines: CuTe DSL 4.4 names lines of its own files as the user's."""
+    """Return whether a file is there and has not as many lines: CuTe DSL 4.4 names lines of its own files as the
+    user's.
+    """
     lines = linecache.getlines(location.file)
     return bool(lines) and location.line > len(lines)
 
 
 def _unescaped(name: str) -> str:
-    """The name of a file as the file system has it."""
+    """Return the name of a file as the file system has it."""
     if "\\" not in name:
         return name
 
@@ -55,7 +57,7 @@ def _unescaped(name: str) -> str:
 
 
 class Locations:
-    """Reads ``.loc`` directives of one module; ``.file`` may stand after them."""
+    """Reader of the ``.loc`` directives of one module; ``.file`` may stand after them."""
 
     def __init__(self, text: str) -> None:
         self._files = {int(found[1]): _unescaped(found[2]) for found in _FILE.finditer(text)} if ".file" in text else {}
@@ -68,7 +70,7 @@ class Locations:
         self._last: dict[tuple[str, int, int], Location] = {}
 
     def find(self, token: Token) -> Location | None:
-        """The location of a ``.loc`` directive; None for line 0 and for a file that is not declared.
+        """Return the location of a ``.loc`` directive; None for line 0 and for an undeclared file.
 
         What it is inlined at keeps what that line was itself inlined at.
 
@@ -106,7 +108,7 @@ class Locations:
         return data[start:].split(b"\0", 1)[0].decode("utf-8", "replace")
 
     def _read_strings(self, body: str) -> None:
-        """The bytes from each label of a ``.debug_str`` section on."""
+        """Return the bytes from each label of a ``.debug_str`` section on."""
         data = bytearray()
         starts: list[tuple[str, int]] = []
         for line in body.split("\n"):

@@ -1,4 +1,6 @@
-"""Operands of an instruction, their names looked up in the scopes they stand in.
+"""Parser of operands, whose names are looked up in the enclosing scopes.
+
+Each scope caches the operands that it has resolved by their text: compiled PTX repeats them.
 
 Each scope keeps the operands that it has resolved by their text: compiled PTX repeats them.
 
@@ -28,7 +30,7 @@ __all__ = ["OperandError", "Refused", "Scope", "split"]
 
 
 class OperandError(Exception):
-    """An operand that means nothing. ``unsupported`` if it is valid PTX that is not modelled."""
+    """An invalid operand. ``unsupported`` if it is valid PTX that is not modelled."""
 
     def __init__(self, message: str, *, unsupported: bool = False) -> None:
         super().__init__(message)
@@ -36,7 +38,7 @@ class OperandError(Exception):
 
 
 class Refused:
-    """A name that is declared and must not be used, and why."""
+    """A declared name that must not be used, and why."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -71,7 +73,7 @@ _BRACES = re.compile(r"\s*\{([^{}]*)\}\s*(?:,|\Z)")
 
 
 def split(text: str) -> list[str] | None:
-    """The operands of an instruction, at the commas outside of brackets; None if the brackets do not match."""
+    """Split the operands of an instruction at the commas outside brackets; None if the brackets do not match."""
     if "{" not in text and "[" not in text and "(" not in text:
         return [piece.strip() for piece in text.split(",")]
     pieces: list[str] = []
@@ -89,7 +91,7 @@ def split(text: str) -> list[str] | None:
 
 
 def _split_nested(text: str) -> list[str] | None:
-    """The same for brackets in brackets: ``(1+2)*4``, ``[a, {b, c}]`` after a parenthesis."""
+    """Split text with nested brackets: ``(1+2)*4``, ``[a, {b, c}]`` after a parenthesis."""
     pieces: list[str] = []
     depth = 0
     start = 0
@@ -108,7 +110,7 @@ def _split_nested(text: str) -> list[str] | None:
 
 
 class Scope:
-    """The names of one ``{ }``: registers, variables and labels, and those of the scopes around it."""
+    """The names of one ``{ }``: registers, variables and labels, and those of the enclosing scopes."""
 
     __slots__ = ("_memo", "labels", "names", "parent", "targets")
 
@@ -126,12 +128,12 @@ class Scope:
         self.stale()
 
     def stale(self) -> None:
-        """Forget what was resolved: names were added."""
+        """Clear the cache of operands after names were added."""
         if self._memo:
             self._memo.clear()
 
     def find(self, name: str) -> Named | None:
-        """What a name stands for, here or in the scopes around."""
+        """Return what a name stands for, here or in the enclosing scopes."""
         scope: Scope | None = self
         while scope is not None:
             found = scope.names.get(name)
@@ -141,7 +143,7 @@ class Scope:
         return None
 
     def label(self, name: str) -> Label | None:
-        """The label of a name, here or in the scopes around."""
+        """Return the label of a name, here or in the enclosing scopes."""
         scope: Scope | None = self
         while scope is not None:
             index = scope.labels.get(name)
@@ -151,7 +153,7 @@ class Scope:
         return None
 
     def operand(self, text: str) -> Operand:
-        """The operand of a text without surrounding space.
+        """Parse an operand; the text has no surrounding space.
 
         Raises:
             OperandError: it is none, or names something that is not declared.
@@ -182,7 +184,7 @@ class Scope:
         return self._scalar(text)
 
     def _scalar(self, text: str) -> Operand:
-        """A name, a literal, a special register, ``_``, ``!%p`` or ``name+4``."""
+        """Parse a name, a literal, a special register, ``_``, ``!%p`` or ``name+4``."""
         known = self._memo.get(text)
         if known is not None:
             return known

@@ -1,4 +1,10 @@
-"""PTX text to a ``Module``.
+"""Parser of PTX text into a ``Module``.
+
+Valid PTX that is not modelled (a recursive function, a variable initialised with an address) is an error of the kernel
+that uses it: ``Module.kernels`` raises it for that kernel, and other kernels are usable.
+
+Valid PTX that is not modelled (a recursive function, a variable initialised with an address) is an error of the kernel
+that uses it: ``Module.kernels`` raises it for that kernel, and other kernels are usable.
 
 What is valid PTX and not modelled (a recursive function, a variable initialised with an address) is an error of the
 kernel that uses it: reading that kernel from ``Module.kernels`` raises it, and other kernels are usable.
@@ -29,7 +35,7 @@ _HEADER = re.compile(
 
 
 class Kernels(dict[str, Kernel]):
-    """Kernels by name. Those that use what is not modelled are in ``refused``; subscribing one raises its error."""
+    """Kernels by name. Those that use unmodelled features are in ``refused``; subscribing one raises its error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +49,7 @@ class Kernels(dict[str, Kernel]):
 
 
 def parse(text: str, *, source: str = "") -> Module:
-    """A PTX module.
+    """Parse a PTX module.
 
     Args:
         text: The PTX, of one ``.version``.
@@ -76,7 +82,7 @@ class _ModuleParser:
         self._target = ""
 
     def module(self) -> Module:
-        """The whole text."""
+        """Parse the whole text."""
         bodies: list[tuple[Token, re.Match[str], list[Token]]] = []
         for token in self._tokens:
             if token.kind is Kind.FUNCTION or token.kind is Kind.PROTOTYPE:
@@ -183,7 +189,7 @@ class _ModuleParser:
                 self._noreturn.add(name)
 
     def _body(self, name: str, token: Token) -> list[Token]:
-        """The tokens between the brace that was read and the one that closes it."""
+        """Return the tokens between the brace that was read and its closing brace."""
         body: list[Token] = []
         depth = 1
         for part in self._tokens:

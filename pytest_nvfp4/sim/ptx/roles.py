@@ -1,4 +1,10 @@
-"""Which operands of an instruction are results and which are sources.
+"""Roles of operands: which of an instruction's operands are results and which are sources.
+
+The rule of an opcode is that of its longest listed prefix at dots and double colons. An opcode that is not listed might
+read and write any register that it names; ``known`` reports this.
+
+The rule of an opcode is that of its longest listed prefix at dots and double colons. An opcode that is not listed might
+read and write any register that it names; ``known`` reports this.
 
 The rule of an opcode is that of its longest listed prefix at dots and double colons. An opcode that is not listed might
 read and write any register that it names, and ``known`` says so.
@@ -59,7 +65,7 @@ _RULES: dict[str, Rule] = {
 
 @lru_cache(maxsize=4096)
 def rule(opcode: str) -> Rule:
-    """The rule of an opcode."""
+    """Return the rule of an opcode."""
     prefix = opcode
     while prefix:
         found = _RULES.get(prefix)
@@ -70,12 +76,12 @@ def rule(opcode: str) -> Rule:
 
 
 def known(ins: Instruction) -> bool:
-    """Whether the opcode has a rule. If not, ``results`` and ``sources`` are what they could be at most."""
+    """Return whether the opcode has a rule. If not, ``results`` and ``sources`` are what they could be at most."""
     return rule(ins.opcode) is not Rule.UNKNOWN
 
 
 def results(ins: Instruction) -> tuple[Register, ...]:
-    """Registers that the instruction writes (where its guard holds), in operand order.
+    """Return the registers that the instruction writes (where its guard holds), in operand order.
 
     An instruction of an unknown opcode may write any register that it names outside of brackets; all are given.
     """
@@ -83,7 +89,7 @@ def results(ins: Instruction) -> tuple[Register, ...]:
 
 
 def sources(ins: Instruction) -> tuple[Register, ...]:
-    """Registers that the instruction reads, its guard's first; a register read twice appears twice."""
+    """Return the registers that the instruction reads, its guard's first; one read twice appears twice."""
     found: list[Register] = [ins.guard.register] if ins.guard is not None else []
     which = rule(ins.opcode)
     whole = which is Rule.UPDATE or which is Rule.UNKNOWN
@@ -100,7 +106,7 @@ def sources(ins: Instruction) -> tuple[Register, ...]:
 
 
 def _count(ins: Instruction) -> int:
-    """How many operands, from the first, are results (an address among them is not one)."""
+    """Return how many leading operands are results (an address among them is not one)."""
     which = rule(ins.opcode)
     if which is Rule.FIRST or which is Rule.UPDATE:
         return 1
@@ -114,7 +120,7 @@ def _count(ins: Instruction) -> int:
 
 
 def _plain(operands: Iterable[Operand]) -> Iterable[Register]:
-    """The registers of operands outside of brackets."""
+    """Return the registers of operands outside brackets."""
     for operand in operands:
         if isinstance(operand, Register):
             yield operand

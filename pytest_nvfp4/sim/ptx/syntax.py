@@ -1,4 +1,4 @@
-"""What a PTX module is once it is parsed: plain frozen values, no text left to interpret.
+"""Syntax tree of a PTX module: plain frozen values without text to interpret.
 
 Source of the grammar: PTX ISA, "Syntax", "State Spaces, Types, and Variables", "Instruction Operands".
 """
@@ -70,7 +70,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A place in the code: the index of the instruction it stands before (it may equal the number of instructions)."""
+    """A place in the code: the index of the instruction that it precedes (or the number of instructions)."""
 
     name: str
     index: int
@@ -78,7 +78,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """``_``: a result that is thrown away."""
+    """``_``: a result that is discarded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """``{a, b, ...}``, nested nowhere."""
+    """``{a, b, ...}``, never nested."""
 
     items: tuple[Operand, ...]
 
@@ -126,7 +126,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction. ``opcode`` is its whole dotted name; ``parts`` the same split at single dots.
+    """An instruction. ``opcode`` is its whole dotted name; ``parts`` is that name split at single dots.
 
     ``shared::cta`` and the like stay one part. ``index`` counts the kernel's instructions from 0; ``ptx_line`` counts
     the module's lines from 1.
@@ -143,11 +143,11 @@ class Instruction:
 
     @property
     def root(self) -> str:
-        """The first part: ``add``, ``tcgen05``."""
+        """First part of the opcode: ``add``, ``tcgen05``."""
         return self.parts[0]
 
     def has(self, part: str) -> bool:
-        """Whether a modifier is present."""
+        """Return whether a modifier is present."""
         return part in self.parts
 
 
