@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
     from pytest_nvfp4.sim.tcgen05.monitor import CtaAccesses, PipeAccesses
-    from pytest_nvfp4.sim.wgmma.operation import Operation
+    from pytest_nvfp4.sim.wgmma.operation import WgmmaOperation
     from pytest_nvfp4.sim.wgmma.unit import Warpgroup
 
 
@@ -167,7 +167,7 @@ class TensorHooks(Hooks):
     def wgmma_fenced(self, w: Warp) -> None:
         """Do nothing: ``wgmma.fence`` orders registers and accesses of the issuing threads, which are in order here."""
 
-    def wgmma_issued(self, w: Warp, group: Warpgroup, operation: Operation, at: int) -> None:
+    def wgmma_issued(self, w: Warp, group: Warpgroup, operation: WgmmaOperation, at: int) -> None:
         """Check and record the reads of an operation when the last of the four warps has issued it.
 
         Each warp multiplies its own rows of A with all of B (PTX ISA, "Asynchronous wgmma"), and only a barrier orders

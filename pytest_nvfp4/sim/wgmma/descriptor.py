@@ -1,22 +1,22 @@
-"""Hopper's matrix descriptor, and the 16-byte chunks of shared memory that a matrix consists of.
+"""Matrix descriptor of ``wgmma``, and the 16-byte chunks of shared memory that it addresses.
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout", "Matrix Descriptor Format", "Strides":
 
     bits 0-13  start address >> 4        bits 16-29  leading byte offset >> 4      bits 32-45  stride byte offset >> 4
     bits 49-51 base offset               bits 62-63  swizzle: 0 none, 1 128 B, 2 64 B, 3 32 B
 
-In units of 16 bytes (a chunk is 16 / size elements along the contiguous dimension), row r of 8 and chunk c:
+Address of chunk c (16 bytes along the contiguous dimension) of row r of M or N, or of element k of K:
 
     K-major   none       start + (r / 8) SBO + (r % 8) 16 + c LBO
               W bytes    start + (r / 8) SBO + (r % 8) W + 16 c                        LBO is not used
     MN-major  none       start + c SBO + (k / 8) LBO + (k % 8) 16                      c counts 8 rows of M or N
               W bytes    start + (c / (W / 16)) LBO + (c % (W / 16)) 16 + (k / 8) SBO + (k % 8) W
 
-and then, where swizzled, address bits 4 to 6 (5, 4) are XORed with bits 7 to 9 (8, 7) of the absolute address, as TMA
-writes them (measured on an H200 for TMA; that wgmma reads what TMA writes rests on NVIDIA's kernels).
+A swizzle then XORs address bits 4-6 with bits 7-9 (64 B: 4-5 with 7-8; 32 B: 4 with 7) of the absolute address, as TMA
+writes them (measured on an H200 for TMA; source for wgmma: NVIDIA's kernels read what TMA writes).
 
-Where the pattern (1024, 512, 256 bytes for 128, 64, 32) does not start at a multiple of its size, the ISA asks for a
-base offset; such matrices are *unsupported*, and so is a start inside the rows of a pattern.
+Where the pattern (1024, 512, 256 bytes for 128, 64, 32) does not start at a multiple of its size, the ISA requires a
+base offset; such matrices are unsupported, and so is a start inside the rows of a pattern.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WRITTEN = np.uint64(0x0101_0101_0101_0101)
 
 @dataclass(frozen=True, slots=True)
 class WgmmaDescriptor:
-    """The fields, in bytes. ``width`` is the swizzle's width, 0 for none."""
+    """Fields of a descriptor, in bytes; ``width`` is the swizzle's width, 0 for none."""
 
     start: int
     leading: int
@@ -48,7 +48,7 @@ class WgmmaDescriptor:
 
     @classmethod
     def decode(cls, bits: int, *, what: str) -> WgmmaDescriptor:
-        """The fields of 64 bits.
+        """Decode 64 bits.
 
         Raises:
             Fault: reserved bits are set.
@@ -58,23 +58,22 @@ class WgmmaDescriptor:
             raise Fault(
                 "descriptor",
                 f"{what}: matrix descriptor {bits:#018x} has bits {bits & _RESERVED:#x} set, which are reserved",
-                hint="a tcgen05 descriptor (version bit 46, swizzle in 61-63) is not one of wgmma",
+                hint="wgmma needs its own descriptor, not one of tcgen05 (version bit 46, swizzle in bits 61-63)",
             )
-        found = cls((bits & 0x3FFF) << 4, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4, _WIDTHS[bits >> 62])
+        start, width = (bits & 0x3FFF) << 4, _WIDTHS[bits >> 62]
         if bits >> 49 & 7:
             raise Unsupported(f"{what}: matrix descriptor with base offset {bits >> 49 & 7}")
-        if found.width and found.start & (8 * found.width - found.width):
+        if width and start & (8 * width - width):
             raise Unsupported(
-                f"{what}: matrix at shared address {found.start:#x} starts inside the rows of a {found.width}-byte "
-                f"swizzle pattern",
-                hint=f"align the tile to {8 * found.width} bytes; steps along K stay inside the first row",
+                f"{what}: matrix at shared address {start:#x} starts inside the rows of a {width}-byte swizzle pattern",
+                hint=f"align the tile to {8 * width} bytes; steps along K stay inside the first row",
             )
-        return found
+        return cls(start, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4, width)
 
 
 @lru_cache(maxsize=4096)
 def _chunks(descriptor: WgmmaDescriptor, rows: int, chunks: int, depth: int, transposed: bool) -> NDArray[np.intp]:
-    """Addresses >> 4 in the 256 KiB window: ``(rows, chunks)``, or ``(depth, chunks)`` for MN-major."""
+    """Return addresses >> 4 in the 256 KiB window: ``(rows, chunks)``, or ``(depth, chunks)`` for MN-major."""
     start, width = descriptor.start, descriptor.width
     c = np.arange(chunks)[None, :]
     if transposed:
@@ -93,18 +92,27 @@ def _chunks(descriptor: WgmmaDescriptor, rows: int, chunks: int, depth: int, tra
             address = start + r // 8 * descriptor.stride + r % 8 * 16 + c * descriptor.leading
     if width:
         address = address ^ (address >> 3 & (width - 16))
-    found = (address >> 4).astype(np.intp)
-    found.flags.writeable = False
-    return found
+    chunk_addresses = (address >> 4).astype(np.intp)
+    chunk_addresses.flags.writeable = False
+    return chunk_addresses
 
 
 def footprint(
     shared: SharedMemory, bits: int, *, rows: int, row_bytes: int, transposed: bool, what: str
 ) -> NDArray[np.intp]:
-    """The 16-byte units of shared memory (index / 16) of a matrix, ``(rows, chunks)``, or ``(k, chunks)`` if MN-major.
+    """Return the 16-byte units of shared memory (index / 16) of a matrix.
+
+    Args:
+        bits: The matrix descriptor.
+        rows: Rows of M or N.
+        row_bytes: Bytes of K in a row.
+        transposed: Whether the matrix is MN-major.
+
+    Returns:
+        ``(rows, chunks)``, or ``(k, chunks)`` if MN-major.
 
     Raises:
-        Fault: the matrix leaves the kernel's shared memory, or a swizzled row runs over its end.
+        Fault: the matrix leaves the kernel's shared memory, or a swizzled row runs past its end.
         Unsupported: see ``WgmmaDescriptor.decode``.
     """
     descriptor = WgmmaDescriptor.decode(bits, what=what)
@@ -114,9 +122,9 @@ def footprint(
         if descriptor.start % descriptor.width + used > descriptor.width:
             raise Fault(
                 "descriptor",
-                f"{what}: {used} bytes at byte {descriptor.start % descriptor.width} of a row of {descriptor.width} "
-                f"bytes run over its end (matrix at shared address {descriptor.start:#x})",
-                hint="look at the offset along K (or M/N) inside the swizzle's row, and at the swizzle bits",
+                f"{what}: {used} bytes from byte {descriptor.start % descriptor.width} of a row of {descriptor.width} "
+                f"bytes run past the end of the row (matrix at shared address {descriptor.start:#x})",
+                hint="check the offset along K (or M/N) inside the swizzle's row, and the swizzle bits",
             )
     index = _chunks(descriptor, rows, chunks, depth, transposed) - ((shared.base & ((1 << RANK_SHIFT) - 1)) >> 4)
     low, high = int(index.min()), int(index.max())
@@ -125,7 +133,7 @@ def footprint(
             "out-of-bounds",
             f"{what}: the matrix of descriptor {bits:#018x} covers bytes [{16 * low}, {16 * high + 16}) of shared "
             f"memory, and the kernel was launched with {shared.size}",
-            hint="look at the start address, LBO and SBO of the descriptor",
+            hint="check the start address, LBO and SBO of the descriptor",
         )
     return index
 
@@ -133,16 +141,16 @@ def footprint(
 def read_matrix(
     shared: SharedMemory, units: NDArray[np.intp], *, rows: int, row_bytes: int, transposed: bool
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_] | None]:
-    """The bytes of a matrix of ``rows`` (m or n) times ``row_bytes`` of K, K-major, and which rows are undefined.
+    """Return the bytes of a matrix, ``(rows, row_bytes)`` K-major, and which rows are undefined (None: no row).
 
-    A row is undefined if any byte of it was never written: whoever pads a tile reads such rows and stores nothing of
-    them, so that alone is no fault. MN-major matrices have elements of 16 bits. ``units`` is its ``footprint``.
+    A row is undefined if any byte of it was never written. This alone is no fault: kernels that pad a tile read such
+    rows and store nothing of them. MN-major matrices have elements of 16 bits. ``units`` is from ``footprint``.
     """
     end = shared.size // 16 * 16
     data = shared.data[:end].view(np.uint64).reshape(-1, 2).take(units, axis=0)
     known = shared.written[:end].view(np.uint64).reshape(-1, 2).take(units, axis=0) == _WRITTEN
     if transposed:
-        # (k, rows / 8) chunks of 8 elements: bring K to the rows' bytes.
+        # From (k, rows / 8) chunks of 8 elements to rows of K.
         matrix = data.view(np.uint16).reshape(-1, rows).T.copy().view(np.uint8)
         undefined = None if known.all() else ~known.all(axis=(0, 2)).repeat(8)
     else:

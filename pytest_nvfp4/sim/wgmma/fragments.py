@@ -1,8 +1,8 @@
-"""Which thread's register holds which element of a matrix.
+"""Register fragments: the matrix elements that each thread's registers hold.
 
 PTX ISA, "Register Fragments and Shared Memory Matrix Layouts" of ``wgmma.mma_async.m64nNk8/k16/k32`` and "Matrix
-Fragments" of ``mma.m16n8kK``. A warp of a warpgroup holds 16 rows of wgmma's 64, and within them the layouts of the
-two instructions are one: with g = lane / 4, t = lane % 4 and E elements in a 32-bit register,
+Fragments" of ``mma.m16n8kK``. A warp of a warpgroup holds 16 of wgmma's 64 rows, in the same layout as ``mma``: with
+g = lane / 4, t = lane % 4 and E elements in a 32-bit register,
 
     A   register r, element e:   row g + 8 (r % 2),   column (k)  E t + e + 4 E (r / 2)
     B   register r, element e:   column (n) g,        row (k)     E t + e + 4 E r             (mma only)
@@ -25,7 +25,7 @@ __all__ = ["a_matrix", "accumulator_matrix", "accumulator_registers", "b_matrix"
 
 
 def stack(registers: Sequence[Bits]) -> NDArray[np.uint32]:
-    """Registers of a warp as ``(count, 32)``."""
+    """Return registers of a warp as one array ``(count, 32)``."""
     if not any(value.__class__ is int for value in registers):
         return np.array(registers)
     out = np.empty((len(registers), 32), np.uint32)
@@ -35,7 +35,7 @@ def stack(registers: Sequence[Bits]) -> NDArray[np.uint32]:
 
 
 def a_matrix(registers: NDArray[np.uint32], codes: type[Any]) -> NDArray[Any]:
-    """Bit patterns of A: ``(..., R, 32)`` registers (R is 2 or 4) to ``(..., 16, k)``, k = 4 E R / 2."""
+    """Return bit patterns of A: ``(..., R, 32)`` registers (R is 2 or 4) to ``(..., 16, k)``, k = 4 E R / 2."""
     *outer, count, _ = registers.shape
     halves = count // 2
     each = 4 // np.dtype(codes).itemsize
@@ -47,7 +47,7 @@ def a_matrix(registers: NDArray[np.uint32], codes: type[Any]) -> NDArray[Any]:
 
 
 def b_matrix(registers: NDArray[np.uint32], codes: type[Any]) -> NDArray[Any]:
-    """Bit patterns of mma's B: ``(R, 32)`` registers to ``(8, k)`` (a row is a column of B), k = 4 E R."""
+    """Return bit patterns of mma's B: ``(R, 32)`` registers to ``(8, k)`` (a row is a column of B), k = 4 E R."""
     count = registers.shape[0]
     each = 4 // np.dtype(codes).itemsize
     seen = np.ascontiguousarray(registers).view(codes).reshape(count, 8, 4, each)
@@ -56,7 +56,7 @@ def b_matrix(registers: NDArray[np.uint32], codes: type[Any]) -> NDArray[Any]:
 
 
 def accumulator_registers(matrix: NDArray[Any]) -> NDArray[np.uint32]:
-    """``(16, n)`` of float32, int32 or float16 to registers ``(n / 2, 32)``, or ``(n / 4, 32)`` for float16."""
+    """Return ``(16, n)`` float32, int32 or float16 values as registers ``(n / 2, 32)``; float16 ``(n / 4, 32)``."""
     seen = matrix.reshape(2, 8, matrix.shape[1] // 8, 4, 2)  # half, g, j, t, e
     order = (2, 0, 1, 3, 4) if matrix.dtype.itemsize == 2 else (2, 0, 4, 1, 3)
     found: NDArray[np.uint32] = np.ascontiguousarray(seen.transpose(order)).view(np.uint32).reshape(-1, 32)
@@ -64,7 +64,7 @@ def accumulator_registers(matrix: NDArray[Any]) -> NDArray[np.uint32]:
 
 
 def accumulator_matrix(registers: NDArray[np.uint32], dtype: type[Any]) -> NDArray[Any]:
-    """The inverse of ``accumulator_registers``."""
+    """Return registers as values ``(16, n)``: the inverse of ``accumulator_registers``."""
     count = registers.shape[0]
     values = np.ascontiguousarray(registers).view(dtype)
     found: NDArray[Any]

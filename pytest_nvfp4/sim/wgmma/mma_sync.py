@@ -1,7 +1,7 @@
 """``mma.sync``: a warp's matrix instruction on registers (PTX ISA, "Matrix multiply-accumulate operation: mma").
 
-D = A B + C with A 16 x k row-major, B k x 8 column-major, C and D 16 x 8, in the fragments of ``fragments``, and the
-arithmetic of ``product`` (one instruction, one rounding). Modelled: m16n8k8 and k16 of f16 and bf16, k4 and k8 of
+D = A B + C with A 16 x k row-major, B k x 8 column-major, C and D 16 x 8. ``fragments`` defines the registers,
+``product`` the arithmetic (one rounding for each instruction). Modelled: m16n8k8 and k16 of f16 and bf16, k4 and k8 of
 tf32, k16 and k32 of e4m3, e5m2, s8 and u8.
 
 Counters: ``mma.instructions`` (of warps), ``mma.macs``.
@@ -20,22 +20,16 @@ from pytest_nvfp4.sim.lanes import FULL, Bits
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES, OperandType
+from pytest_nvfp4.sim.wgmma.formats import OperandType
 from pytest_nvfp4.sim.wgmma.fragments import a_matrix, accumulator_matrix, accumulator_registers, b_matrix, stack
-from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, AccumulatorType, Product, accumulate
-from pytest_nvfp4.sim.wgmma.shapes import Shape
+from pytest_nvfp4.sim.wgmma.opcode_types import MmaShape, mma_types
+from pytest_nvfp4.sim.wgmma.product import AccumulatorType, Product, accumulate
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
 __all__ = ["MmaSyncForm", "mma_sync", "multiply"]
 
-_TYPES = {
-    **dict.fromkeys([("f16", "f16")], ("f16", "f32")),
-    **dict.fromkeys([("bf16", "bf16"), ("tf32", "tf32")], ("f32",)),
-    **dict.fromkeys([(a, b) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")], ("f16", "f32")),
-    **dict.fromkeys([(a, b) for a in ("s8", "u8") for b in ("s8", "u8")], ("s32",)),
-}
 _ALL_ROWS = slice(0, 16)
 
 
@@ -54,13 +48,13 @@ class MmaSyncForm:
 def multiply(
     w: Warp, mask: int, form: MmaSyncForm, a: tuple[Bits, ...], b: tuple[Bits, ...], c: tuple[Bits, ...]
 ) -> tuple[NDArray[np.uint32], ...]:
-    """The registers of D.
+    """Return the registers of D.
 
     Raises:
-        Fault: some lanes of the warp are missing.
+        Fault: not all lanes of the warp execute the instruction.
     """
     if mask != FULL:
-        raise Fault("mma", f"{form.name} is executed by lanes {mask:#010x}, and .aligned needs all 32 of the warp")
+        raise Fault("mma", f"{form.name}: executed by lanes {mask:#010x}; .aligned requires all 32 of the warp")
     counters = w.cta.launch.counters
     counters["mma.instructions"] += 1
     counters["mma.macs"] += 16 * 8 * form.k
@@ -85,17 +79,15 @@ def mma_sync(ins: Instruction, e: Emitter) -> None:
     read.each("row", "col")
     d_name, a_name, b_name, c_name = (read.part() for _ in range(4))
     read.end(4)
-    shape = Shape.parse(shape_text)
-    if c_name != d_name or d_name not in _TYPES.get((a_name, b_name), ()):
-        raise read.refuse(f"types {d_name}, {a_name}, {b_name}, {c_name}")
-    a, b, accumulator = OPERAND_TYPES[a_name], OPERAND_TYPES[b_name], ACCUMULATORS[d_name]
+    shape = MmaShape.parse(shape_text)
+    if c_name != d_name:
+        raise read.refuse(f"types {d_name} of D and {c_name} of C")
+    a, b, accumulator = mma_types(read, d_name, a_name, b_name, saturate=saturate)
     if shape is None or (shape.m, shape.n) != (16, 8) or shape.k not in (256 // a.bits, 128 // a.bits):
         raise read.refuse(f"shape {shape_text}")
-    if saturate and not a.integer:
-        raise read.refuse(".satfinite is for integers")
     b_count = shape.k * a.bits // 128
-    counts = (2 if d_name == "f16" else 4, 2 * b_count, b_count, 2 if d_name == "f16" else 4)
-    for operand, count, what in zip(ins.operands, counts, "DABC", strict=True):
+    d_count = accumulator.registers(4)
+    for operand, count, what in zip(ins.operands, (d_count, 2 * b_count, b_count, d_count), "DABC", strict=True):
         read.items(operand, count, f"registers of {what}")
     form = MmaSyncForm(ins.opcode, shape.k, a, b, accumulator, saturate)
     values = [e.tuple(operand, 32) for operand in ins.operands[1:]]

@@ -1,7 +1,7 @@
-"""What the tensor unit of warpgroups tells the machine's monitor (``machine.monitor``), so that it can order accesses.
+"""Events that ``wgmma`` reports to the machine's monitor (``machine.monitor``), which orders accesses.
 
-Every call happens while the instruction runs. An operation reads shared memory in the async proxy, at any time from
-its issue by the last of the four warps on; it has ended for a warp when ``wgmma_waited`` says so.
+Every event is reported while its instruction runs. An operation reads shared memory in the async proxy, at any time
+after the last of the four warps issued it; for a warp it has ended when ``wgmma_waited`` reports it.
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
-    from pytest_nvfp4.sim.wgmma.operation import Operation
+    from pytest_nvfp4.sim.wgmma.operation import WgmmaOperation
     from pytest_nvfp4.sim.wgmma.unit import Warpgroup
 
 __all__ = ["WgmmaMonitor"]
 
 
 class WgmmaMonitor(Protocol):
-    """The part of the monitor that hears of ``wgmma``."""
+    """The part of the monitor that receives the events of ``wgmma``."""
 
     def wgmma_fenced(self, w: Warp) -> None:
         """A warp executed ``wgmma.fence``."""
 
-    def wgmma_issued(self, w: Warp, group: Warpgroup, operation: Operation, at: int) -> None:
-        """A warp issued an operation; ``operation.arrived`` says which of the four have, this one included.
+    def wgmma_issued(self, w: Warp, group: Warpgroup, operation: WgmmaOperation, at: int) -> None:
+        """A warp issued an operation.
 
-        ``operation.a_units`` and ``b_units`` give what it reads of shared memory.
+        ``operation.arrived`` has a bit for each of the four warps that has, this one included; ``operation.a_units``
+        and ``b_units`` are the units of shared memory that it reads.
         """
 
     def wgmma_waited(self, w: Warp, group: Warpgroup, done: int) -> None:
-        """A warp knows that the first ``done`` operations of its warpgroup, by number, are complete."""
+        """A wait of a warp found the first ``done`` operations of its warpgroup complete."""

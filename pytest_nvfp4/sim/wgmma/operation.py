@@ -1,4 +1,4 @@
-"""One ``wgmma.mma_async``: as the code has it, and as a warpgroup executes it."""
+"""One ``wgmma.mma_async``: its form in the code, and its execution by a warpgroup."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.shared import SharedMemory
     from pytest_nvfp4.sim.run.cta import Cta
 
-__all__ = ["Operation", "WgmmaForm", "alike", "product_of"]
+__all__ = ["WgmmaForm", "WgmmaOperation", "alike", "product_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WgmmaForm:
-    """One ``wgmma.mma_async`` of the code: everything about it that does not change as it runs.
+    """One ``wgmma.mma_async`` of the code: everything that does not depend on its execution.
 
     Attributes:
-        name: Its opcode.
-        at: Its index in the kernel.
+        name: Opcode.
+        at: Index in the kernel.
         n, k: Columns of the accumulator and depth of the product, in elements.
-        a, b: Types of the operands.
-        accumulator: Type of the result.
+        a, b, accumulator: Element types.
         from_registers: Whether A lies in registers.
         a_transposed, b_transposed: Whether the operand in shared memory is M- or N-major.
         negate: Whether the product of imm-scale-a and imm-scale-b is -1.
-        saturate: .satfinite of integers.
-        copied: Whether the code copies accumulators to other registers, which then must keep their value.
-        unfenced: An operand register that is written with no fence between it and this, or "".
+        saturate: Whether integers saturate (.satfinite).
+        copied: Whether the code copies accumulators to other registers, which must keep their values.
+        unfenced: An operand register written with no fence before the instruction, or "".
     """
 
     name: str
@@ -60,8 +59,16 @@ class WgmmaForm:
         return self.k * self.a.bits // 8
 
 
-class Operation:
-    """One execution by a warpgroup. Operands are kept as bytes until somebody looks at the result."""
+class WgmmaOperation:
+    """One execution by a warpgroup. Operands are stored as bytes until a register of the accumulator is read.
+
+    Attributes:
+        number: Number of the operation in its warpgroup.
+        arrived: Bit mask of the four warps that have issued it.
+        fragments: Registers of A by warp, if A is in registers.
+        a_units, b_units: 16-byte units of shared memory (index / 16) that it reads; None if A is in registers.
+        products: The product of the run of operations that ends here, with the number of its first.
+    """
 
     __slots__ = (
         "a", "a_bits", "a_undefined", "a_units", "arrived", "b", "b_bits", "b_undefined", "b_units", "form",
@@ -71,7 +78,7 @@ class Operation:
     def __init__(
         self, form: WgmmaForm, number: int, a_bits: int | None, b_bits: int, *, scale: bool, shared: SharedMemory
     ) -> None:
-        """Raises what ``footprint`` raises: a bad descriptor is found where the instruction is issued."""
+        """Check the descriptors. Raises as ``footprint`` does."""
         self.form = form
         self.number = number
         self.a_bits = a_bits
@@ -84,16 +91,12 @@ class Operation:
         self.a_undefined: NDArray[np.bool_] | None = None
         self.b_undefined: NDArray[np.bool_] | None = None
         self.products: tuple[int, Product] | None = None
-        """The product of the run of operations that ends here, with the number of its first."""
         size = form.row_bytes
-        self.a_units = (
-            None
-            if a_bits is None
-            else footprint(
+        self.a_units: NDArray[np.intp] | None = None
+        if a_bits is not None:
+            self.a_units = footprint(
                 shared, a_bits, rows=64, row_bytes=size, transposed=form.a_transposed, what=f"{form.name}, matrix A"
             )
-        )
-        """The 16-byte units of shared memory (index / 16) that it reads as A, None if A is in registers."""
         self.b_units = footprint(
             shared, b_bits, rows=form.n, row_bytes=size, transposed=form.b_transposed, what=f"{form.name}, matrix B"
         )
@@ -120,8 +123,8 @@ class Operation:
             counters["wgmma.fp8.accumulation"] += 1
 
 
-def product_of(run: Sequence[Operation]) -> Product:
-    """The product of operations of one form, made once for the four warps."""
+def product_of(run: Sequence[WgmmaOperation]) -> Product:
+    """Return the product of operations of one form; it is computed once for the four warps."""
     last = run[-1]
     if last.products is not None and last.products[0] == run[0].number:
         return last.products[1]
@@ -133,7 +136,7 @@ def product_of(run: Sequence[Operation]) -> Product:
     else:
         codes = np.array([operation.a for operation in run]).view(form.a.codes)
     b_codes = np.array([operation.b for operation in run]).view(form.b.codes)
-    made = Product(
+    product = Product(
         codes.transpose(1, 0, 2).reshape(64, -1),
         b_codes.transpose(1, 0, 2).reshape(form.n, -1),
         a_format=form.a,
@@ -144,8 +147,8 @@ def product_of(run: Sequence[Operation]) -> Product:
         negate=form.negate,
         aligned=True,
     )
-    last.products = (run[0].number, made)
-    return made
+    last.products = (run[0].number, product)
+    return product
 
 
 def _undefined(rows: list[NDArray[np.bool_] | None], count: int) -> NDArray[np.bool_] | None:
@@ -155,7 +158,7 @@ def _undefined(rows: list[NDArray[np.bool_] | None], count: int) -> NDArray[np.b
 
 
 def alike(one: WgmmaForm, other: WgmmaForm) -> bool:
-    """Whether instructions of two forms on the same accumulator can be added as one product."""
+    """Return whether instructions of two forms on the same accumulator can be added as one product."""
     return (
         one.k == other.k
         and one.a is other.a

@@ -1,18 +1,18 @@
-"""The arithmetic of matrix instructions: what a chain of them adds to an accumulator.
+"""Arithmetic of a chain of matrix instructions that add to one accumulator.
 
-PTX leaves order, width and rounding of the sum inside an instruction unspecified ("wgmma.mma_async", "mma"). Of wgmma
-with an f32 accumulator this is what an H200 does, bit for bit (measured: 20,480 sums of f16, bf16, tf32, e4m3 and
-e5m2 with four instructions each; ``Aligned``): all products of the instruction and the accumulator are cut, towards
-zero, at 2^(e - 25), where e is the largest sum of the exponents of two factors, or the accumulator's exponent; they
-are added exactly, and the sum is cut to 24 significant bits. Of fp8 the cut is at 2^(e - 13), and the sum has 14
-significant bits (the counter ``wgmma.fp8.accumulation`` counts such instructions, so that a report can say it). With
-an f16 accumulator, and in ``mma``, an instruction gives the sum in float64, rounded once (on an H200 4,096 sums of
+The PTX ISA does not specify order, width and rounding of the sum inside an instruction ("wgmma.mma_async", "mma"). For
+wgmma with an f32 accumulator an H200 does the following, bit for bit (measured: 20,480 sums of f16, bf16, tf32, e4m3
+and e5m2 with four instructions each; ``AlignedSum``): all products of the instruction and the accumulator are truncated
+towards zero at 2^(e - 25), where e is the largest sum of the exponents of two factors, or the accumulator's exponent;
+they are added exactly, and the sum is truncated to 24 significant bits. For fp8 the truncation is at 2^(e - 13), and
+the sum has 14 significant bits (the counter ``wgmma.fp8.accumulation`` counts such instructions for reports). With an
+f16 accumulator, and in ``mma``, an instruction computes the sum in float64 and rounds it once (on an H200 4,096 sums of
 one f16 instruction agree).
 
-A chain of instructions whose every partial sum is exact, by a bound, is one fp32 product. The bound: all operands are
-integers times 2^q, so all sums are integers times 2^(qa + qb), and none exceeds 2^24 of those (2^11 for f16, 2^14 for
-fp8). Otherwise instructions are added one by one. Integers wrap at 32 bits, or saturate after
-each instruction (.satfinite).
+A chain of instructions is one fp32 product where a bound shows that every partial sum is exact: all operands are
+integers times 2^q, so that all sums are integers times 2^(qa + qb), and none exceeds 2^24 of those (2^11 for f16, 2^14
+for fp8). Otherwise instructions are added one by one. Integers wrap at 32 bits, or saturate after each instruction
+(.satfinite).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class AccumulatorType:
-    """A type of accumulator: ``digits`` of its significand, its lowest exponent and its largest value."""
+    """Type of an accumulator: ``digits`` of its significand, its lowest exponent and its largest value."""
 
     name: str
     dtype: type[Any]
@@ -43,8 +43,12 @@ class AccumulatorType:
 
     @property
     def undefined(self) -> Any:
-        """What stands for a sum over bytes that nothing wrote: NaN, or a pattern that is no plausible integer."""
+        """Value of a sum over uninitialised bytes: NaN, or a conspicuous integer."""
         return self.dtype(-0x5A5A5A5B) if self.dtype is np.int32 else np.nan
+
+    def registers(self, elements: int) -> int:
+        """Return how many 32-bit registers hold so many elements."""
+        return elements * np.dtype(self.dtype).itemsize // 4
 
 
 ACCUMULATORS = {
@@ -56,7 +60,7 @@ ACCUMULATORS = {
 
 @dataclass(frozen=True, slots=True)
 class AlignedSum:
-    """How wgmma adds: bits below the largest exponent that a term keeps, and fraction bits of the sum."""
+    """Rounding of wgmma: bits that a term keeps below the largest exponent, and fraction bits of the sum."""
 
     kept: int
     fraction: int
@@ -68,15 +72,15 @@ _ZERO = -15_000
 
 
 class Product:
-    """``count`` products A_i B_i^T of equal shape, one after the other.
+    """Sequence of ``count`` products A_i B_i^T of equal shape.
 
     Args:
         a, b: Bit patterns ``(m, count * k)`` and ``(n, count * k)``.
         a_format, b_format: Their types.
         count: Number of instructions.
-        a_undefined, b_undefined: Rows that hold bytes nothing wrote, by instruction ``(count, m)`` or None.
-        negate: Whether products enter with the opposite sign.
-        aligned: Add as wgmma does, where the accumulator is f32.
+        a_undefined, b_undefined: Rows with uninitialised bytes, by instruction: ``(count, m)``, ``(count, n)`` or None.
+        negate: Whether products are added with the opposite sign.
+        aligned: Whether to round as wgmma does if the accumulator is f32.
     """
 
     def __init__(
@@ -107,7 +111,7 @@ class Product:
             self.a = -self.a
 
     def _clear(self, a_undefined: NDArray[np.bool_] | None, b_undefined: NDArray[np.bool_] | None) -> None:
-        """Make undefined operands zeros, so that they do not spoil the bound; results are marked afterwards."""
+        """Replace undefined operands by zeros, which leave the bound tight; ``accumulate`` marks the results."""
         for name, undefined in (("a", a_undefined), ("b", b_undefined)):
             if undefined is not None:
                 values = getattr(self, name).reshape(undefined.shape[1], self.count, -1).copy()
@@ -116,12 +120,12 @@ class Product:
 
     @cached_property
     def quantum(self) -> int:
-        """The e of the bound: every product is an integer times 2^e."""
+        """Exponent e of the bound: every product is an integer times 2^e."""
         return sum(f.quantum(c, v) for f, c, v in zip(self._formats, self._codes, (self.a, self.b), strict=True))
 
     @cached_property
     def largest(self) -> float:
-        """No partial sum of products exceeds this in magnitude; inf or NaN if an operand is not finite."""
+        """Upper bound of the magnitude of every partial sum; inf or NaN if an operand is not finite."""
         a, b = np.abs(self.a), np.abs(self.b)
         with np.errstate(all="ignore"):
             by_a = float(a.sum(axis=1, dtype=np.float64).max()) * float(b.max())
@@ -129,7 +133,7 @@ class Product:
         return min(by_a, by_b)
 
     def exact(self, accumulator: AccumulatorType, start: NDArray[Any] | None) -> bool:
-        """Whether every order of summation gives the same bits."""
+        """Return whether every order of summation provably gives the same bits."""
         quantum, largest = self.quantum, self.largest
         if start is not None:
             quantum = min(quantum, lowest_bit(start))
@@ -143,25 +147,25 @@ class Product:
 
     @cached_property
     def total(self) -> Floats:
-        """The whole sum as one fp32 product, for when that is exact."""
+        """Sum of all instructions as one fp32 product; use it only where it is exact."""
         return self.a @ self.b.T
 
     @cached_property
     def whole(self) -> NDArray[np.int64]:
-        """The whole sum of integer products: exact in float64 (each is below 2^16), in float32 if all are small."""
+        """Sum of all integer products: exact in float64 (each is below 2^16), and in float32 if it is below 2^24."""
         if self.largest < 1 << 24:
             return self.total.astype(np.int64)
         return (self.a.astype(np.float64) @ self.b.T.astype(np.float64)).astype(np.int64)
 
     @cached_property
     def each(self) -> NDArray[np.float64]:
-        """The sums of the single instructions, ``(count, m, n)``."""
+        """Sum of each instruction in float64, ``(count, m, n)``."""
         with np.errstate(all="ignore"):
             k = self.a.shape[1] // self.count
             a = self.a.astype(np.float64).reshape(-1, self.count, k).transpose(1, 0, 2)
             b = self.b.astype(np.float64).reshape(-1, self.count, k).transpose(1, 2, 0)
-            found: NDArray[np.float64] = np.matmul(a, b)
-        return found
+            sums: NDArray[np.float64] = np.matmul(a, b)
+        return sums
 
 
 def accumulate(
@@ -172,7 +176,7 @@ def accumulate(
     rows: slice,
     saturate: bool = False,
 ) -> NDArray[Any]:
-    """The accumulator's rows after all of a product's instructions. ``start`` None stands for zeros."""
+    """Return rows of the accumulator after all of a product's instructions; ``start`` None stands for zeros."""
     result: NDArray[Any]
     if product.integer:
         result = _integers(product, start, rows=rows, saturate=saturate)
@@ -208,7 +212,7 @@ def _exponents(values: NDArray[Any]) -> NDArray[np.int16]:
 def _aligned(
     product: Product, start: NDArray[Any] | None, how: AlignedSum, *, rows: slice, plain: NDArray[Any]
 ) -> NDArray[np.float32]:
-    """The sums as wgmma makes them; ``plain`` says which are infinite or NaN."""
+    """Return the sums as wgmma rounds them; ``plain`` gives those that are infinite or NaN."""
     a, b = product.a[rows].astype(np.float64), product.b.astype(np.float64)
     a_exponents, b_exponents = _exponents(a), _exponents(b)
     k = a.shape[1] // product.count

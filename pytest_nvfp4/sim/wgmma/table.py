@@ -1,32 +1,22 @@
-"""Lowerings of ``wgmma`` and ``mma`` (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Warp Level Matrix
-Instructions"). What is not written here is unsupported: sparse (.sp), single-bit (.b1), sub-byte and f64 forms,
-``mma.m8n8k4``, and the block-scaled and .kind forms of sm_120.
+"""Lowerings of ``wgmma`` and ``mma``.
+
+PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Warp Level Matrix Instructions". Unsupported: sparse
+(.sp), single-bit (.b1), sub-byte and f64 forms, ``mma.m8n8k4``, and the block-scaled and .kind forms of sm_120.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Register, Vector
 from pytest_nvfp4.sim.wgmma import unit
-from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES, OperandType
 from pytest_nvfp4.sim.wgmma.mma_sync import mma_sync
+from pytest_nvfp4.sim.wgmma.opcode_types import MmaShape, mma_types
 from pytest_nvfp4.sim.wgmma.operation import WgmmaForm
-from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, AccumulatorType
-from pytest_nvfp4.sim.wgmma.shapes import Shape
 
 __all__ = ["BLOCKING", "LOWERINGS"]
-
-_PAIRS = {
-    **dict.fromkeys([("f16", "f16")], ("f16", "f32")),
-    **dict.fromkeys([("bf16", "bf16"), ("tf32", "tf32")], ("f32",)),
-    **dict.fromkeys([(a, b) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")], ("f16", "f32")),
-    **dict.fromkeys([(a, b) for a in ("s8", "u8") for b in ("s8", "u8")], ("s32",)),
-}
-"""Types of A and B, and the accumulators that go with them."""
 
 
 def _immediate(read: OpcodeReader, operand: Operand, allowed: tuple[int, ...], what: str) -> int:
@@ -37,53 +27,30 @@ def _immediate(read: OpcodeReader, operand: Operand, allowed: tuple[int, ...], w
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class _Types:
-    """The shape and the types that an opcode of ``wgmma.mma_async`` names."""
-
-    shape: Shape
-    d: str
-    a: OperandType
-    b: OperandType
-    accumulator: AccumulatorType
-    saturate: bool
-
-
-def _types(read: OpcodeReader) -> _Types:
+def _mma_async(ins: Instruction, e: Emitter) -> None:
+    read = OpcodeReader(ins, 2)
     read.each("sync", "aligned")
-    # After the types in the ISA's examples and NVIDIA's kernels, after the shape in its grammar.
+    # The ISA's grammar puts .satfinite after the shape; its examples and NVIDIA's kernels put it after the types.
     saturate = read.has("satfinite", anywhere=True)
-    shape_text, d_name, a_name, b_name = (read.part() for _ in range(4))
+    shape_text, *type_names = (read.part() for _ in range(4))
     read.done()
-    shape = Shape.parse(shape_text)
-    allowed = _PAIRS.get((a_name, b_name), ())
-    if d_name not in allowed:
-        raise read.refuse(f"types {d_name}, {a_name}, {b_name}")
-    a = OPERAND_TYPES[a_name]
+    a, b, accumulator = mma_types(read, *type_names, saturate=saturate)
+    shape = MmaShape.parse(shape_text)
     if shape is None or shape.m != 64 or shape.k != 256 // a.bits or not 8 <= shape.n <= 256 or shape.n % 8:
         raise read.refuse(f"shape {shape_text}")
     if a.integer and shape.n % 16 and shape.n not in (8, 24):
         raise read.refuse(f"shape {shape_text}; integers take N of 8, 24 or a multiple of 16")
-    if saturate and not a.integer:
-        raise read.refuse(".satfinite is for integers")
-    return _Types(shape, d_name, a, OPERAND_TYPES[b_name], ACCUMULATORS[d_name], saturate)
-
-
-def _mma_async(ins: Instruction, e: Emitter) -> None:
-    read = OpcodeReader(ins, 2)
-    types = _types(read)
-    shape, a = types.shape, types.a
-    d_operand, a_operand = ins.operands[0], ins.operands[1]
-    count = shape.n // 4 if types.d == "f16" else shape.n // 2
+    d_operand, a_operand, b_operand, scale_d, *flags = read.operands(*range(4, 9))
+    count = accumulator.registers(shape.n // 2)
     if not isinstance(d_operand, Vector) or len(d_operand.items) != count:
         raise read.refuse(f"the accumulator must be {count} registers")
+    if not all(isinstance(item, Register) and item.bits == 32 for item in d_operand.items):
+        raise read.refuse("the accumulator must be 32-bit registers")
     from_registers = isinstance(a_operand, Vector)
     if isinstance(a_operand, Vector) and len(a_operand.items) != 4:
         raise read.refuse("A must be 4 registers or a descriptor")
-    flags = ins.operands[4:]
-    transposable = a.bits == 16
-    wanted = 0 if a.integer else 2 + (2 - from_registers if transposable else 0)
-    read.operands(4 + wanted)
+    # imm-scale-a and -b of floats, then imm-trans-a (if A is in shared memory) and -b of 16-bit types.
+    read.operands(4 + (0 if a.integer else 2 + (2 - from_registers if a.bits == 16 else 0)))
     scales = [_immediate(read, x, (1, -1), "imm-scale") for x in flags[:2]]
     transposes = [_immediate(read, x, (0, 1), "imm-trans") for x in flags[2:]]
     form = WgmmaForm(
@@ -92,33 +59,20 @@ def _mma_async(ins: Instruction, e: Emitter) -> None:
         n=shape.n,
         k=shape.k,
         a=a,
-        b=types.b,
-        accumulator=types.accumulator,
+        b=b,
+        accumulator=accumulator,
         from_registers=from_registers,
         a_transposed=len(transposes) == 2 and bool(transposes[0]),
         b_transposed=bool(transposes) and bool(transposes[-1]),
         negate=bool(scales) and scales[0] * scales[1] < 0,
-        saturate=types.saturate,
+        saturate=saturate,
         copied=e.deferred.copied,
         unfenced=e.notes.get(ins.index, ""),
     )
-    if not all(isinstance(item, Register) and item.bits == 32 for item in d_operand.items):
-        raise read.refuse("the accumulator must be 32-bit registers")
     registers = e.tuple(d_operand, 32)
     a_value = e.tuple(a_operand, 32) if from_registers else e.value(a_operand, 64)
-    name = e.temporary(
-        e.call(
-            unit.issue,
-            "w",
-            e.mask,
-            e.constant(form, "form"),
-            registers,
-            a_value,
-            e.value(ins.operands[2], 64),
-            e.predicate(ins.operands[3]),
-        )
-    )
-    e.replace_all(d_operand, name, 32)
+    values = (e.constant(form, "form"), registers, a_value, e.value(b_operand, 64), e.predicate(scale_d))
+    e.replace_all(d_operand, e.temporary(e.call(unit.issue, "w", e.mask, *values)), 32)
 
 
 def _operands(ins: Instruction, count: int) -> tuple[Operand, ...]:

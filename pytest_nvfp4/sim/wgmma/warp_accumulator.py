@@ -1,4 +1,4 @@
-"""A warp's accumulator, and when it is computed."""
+"""A warp's accumulator, which is computed when one of its registers is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_nvfp4.sim.deferred import Pending
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import Bits
 from pytest_nvfp4.sim.wgmma.fragments import accumulator_matrix, accumulator_registers, stack
-from pytest_nvfp4.sim.wgmma.operation import Operation, alike, product_of
+from pytest_nvfp4.sim.wgmma.operation import WgmmaOperation, alike, product_of
 from pytest_nvfp4.sim.wgmma.product import AccumulatorType, accumulate
 
 if TYPE_CHECKING:
@@ -22,7 +22,14 @@ __all__ = ["WarpAccumulator"]
 
 
 class WarpAccumulator:
-    """A warp's accumulator: what it started from, and the operations that were added since."""
+    """A warp's accumulator: a start value and the operations added since.
+
+    Attributes:
+        start: Registers' values before the operations; None for zeros.
+        tokens: Placeholders that the code's registers hold until a value is needed.
+        values: The registers' values, None until they are computed.
+        touched: Number of fences before the last read of a register, -1 if none followed the last operation.
+    """
 
     __slots__ = ("accumulator", "member", "operations", "start", "tokens", "touched", "values")
 
@@ -32,14 +39,13 @@ class WarpAccumulator:
         self.member = member
         self.accumulator = accumulator
         self.start = start
-        self.operations: list[Operation] = []
+        self.operations: list[WgmmaOperation] = []
         self.tokens: list[Any] = [Pending(self, index) for index in range(count)]
         self.values: list[NDArray[np.uint32]] | None = None
         self.touched = -1
-        """The number of fences before the last look at a register, -1 if there was none since the last operation."""
 
     def settle(self, index: int) -> Bits:
-        """The value of a register, after all its operations."""
+        """Return the value of a register after all operations. Raises Fault if they cannot have completed."""
         member = self.member
         last = self.operations[-1]
         if last.number >= member.complete:
@@ -48,12 +54,12 @@ class WarpAccumulator:
         member.settled = self
         return self.now()[index]
 
-    def _in_flight(self, last: Operation) -> None:
+    def _in_flight(self, last: WgmmaOperation) -> None:
+        """Report a read before the wait; raise Fault if the operation has not even been performed."""
         member = self.member
-        waited = member.complete_text()
         message = (
             f"accumulator registers are touched before wgmma.wait_group: {last.form.name} (number {last.number} of "
-            f"this warp) may still write them; {waited}"
+            f"this warp) may still write them; {member.complete_text()}"
         )
         hint = "commit the group and wait for it (wgmma.commit_group, wgmma.wait_group) before reading the accumulator"
         if last.number >= member.group.performed:
@@ -61,11 +67,10 @@ class WarpAccumulator:
         member.warp.cta.launch.report("wgmma", message, hint=hint)
 
     def now(self) -> list[NDArray[np.uint32]]:
-        """The registers' values, computed if they are not known."""
+        """Return the registers' values, computing them if necessary."""
         if self.values is None:
-            self.values = list(accumulator_registers(self._matrix()))
-            self.start = self.values
-            # The operations' operands are not needed again by this tile, but the last one says when it is complete.
+            # The operations stay: the number of the last one is compared with the completed ones at each read.
+            self.start = self.values = list(accumulator_registers(self._matrix()))
         return self.values
 
     def _matrix(self) -> NDArray[Any]:
@@ -88,16 +93,16 @@ class WarpAccumulator:
         assert value is not None
         return value
 
-    def extend(self, operation: Operation) -> None:
-        """Add an operation in place: whoever holds a token of this tile holds one of the new value."""
+    def extend(self, operation: WgmmaOperation) -> None:
+        """Add an operation in place: existing tokens then stand for the new values."""
         if self.values is not None:
             self.start, self.values = self.values, None
             self.operations = []
         self.operations.append(operation)
         self.touched = -1
 
-    def restart(self, operation: Operation) -> None:
-        """Begin anew from zeros, in place."""
+    def restart(self, operation: WgmmaOperation) -> None:
+        """Start again from zeros with one operation, in place."""
         self.start = self.values = None
         self.operations = [operation]
         self.touched = -1

@@ -326,7 +326,7 @@ def test_what_is_not_modelled_is_unsupported(opcode, flags, message):
     [
         (oracle.descriptor(1024, width=128, stride=1024) | 1 << 49, Unsupported, "base offset"),
         (oracle.descriptor(1024 + 128, width=128, stride=1024), Unsupported, "inside the rows"),
-        (oracle.descriptor(1024 + 112, width=128, stride=1024), Fault, "run over its end"),
+        (oracle.descriptor(1024 + 112, width=128, stride=1024), Fault, "run past the end"),
         (oracle.descriptor(1024, width=128, stride=1024) | 1 << 46, Fault, "reserved"),
         (oracle.descriptor(1024, width=128, stride=4096), Fault, "covers bytes"),
         (oracle.descriptor(0, width=128, stride=1024), Fault, "covers bytes"),
