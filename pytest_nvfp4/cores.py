@@ -1,4 +1,4 @@
-"""How many cores there are to use."""
+"""Number of usable cores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def cores() -> int:
-    """Cores that this process may run on; where the system does not say, those of the machine."""
+    """Return the number of cores that this process may run on, or of the machine if the system has no affinity."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

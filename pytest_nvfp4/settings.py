@@ -42,29 +42,29 @@ _NAME = re.compile(r"[A-Za-z0-9_.+-]*")
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be used; the message names the file, the key, the value and what is expected."""
+    """A setting cannot be used. The message names the file, the key, the value and what is expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSettings:
-    """How one kernel file is to be checked.
+    """Settings of one configuration of a kernel file.
 
     Attributes:
-        name: Name of the configuration; empty for the only one. It becomes part of the node id.
-        entry: ``FILE::FUNCTION`` relative to the root; None for a kernel under GPU MODE's contract.
-        exercise: ``FILE::FUNCTION`` relative to the root, which calls a kernel that has an entry on small inputs of its
-            own, and raises if a result is wrong; None where it is not run.
+        name: Name of the configuration, which is part of node ids; empty for the only one.
+        entry: ``FILE::FUNCTION`` relative to the root; None for a kernel that follows GPU MODE's contract.
+        exercise: ``FILE::FUNCTION`` relative to the root. It calls a kernel that has an entry on small inputs, and
+            raises if a result is wrong. None if the kernel is not run.
         arch: Architecture to compile for.
-        problems: The problems it is traced on; None where the settings do not say: then ``gpumode-0`` for a kernel
-            under the contract, and one trace without a problem's name for an entry.
+        problems: The problems it is traced on. None for the default: ``gpumode-0`` for a kernel that follows the
+            contract, and one trace without a problem's name for an entry.
         verify: The problems it is verified on, on a device; None for GPU MODE's ten tests.
         simulate: The problems on which the simulator counts what it does; None for those it is traced on.
         benchmark: The problems it is timed on; None for GPU MODE's four benchmarks.
-        protected: Patterns (``fnmatch``) of layout names that may not change without ``--nvfp4-unprotect``.
-        compile_options: Options on top of the kernel's own.
+        protected: Patterns (``fnmatch``) of layout names that change only with ``--nvfp4-unprotect``.
+        compile_options: Options in addition to the kernel's own.
         cost_tolerance: Patterns of counters, each with the share by which they may grow before the cost check fails
             (infinity for any growth).
-        configured: A table of pyproject.toml speaks of this file.
+        configured: A table of pyproject.toml names this file.
     """
 
     name: str = ""
@@ -83,7 +83,7 @@ class KernelSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """One ``[[tool.pytest_nvfp4.kernel]]`` as it was read."""
+    """One ``[[tool.pytest_nvfp4.kernel]]`` table."""
 
     path: str
     settings: KernelSettings
@@ -91,13 +91,13 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that ``[tool.pytest_nvfp4]`` says.
+    """The settings of ``[tool.pytest_nvfp4]``.
 
     Attributes:
         root: The folder that paths are relative to.
-        file: The file the settings come from; None when there is none.
-        problems: The user's own problems by name.
-        default: What holds for a kernel that no table names.
+        file: The file of the settings; None if there is none.
+        problems: The user's problems by name.
+        default: Settings of a kernel without a table.
         tables: The tables in their order.
     """
 
@@ -108,29 +108,29 @@ class Settings:
     tables: tuple[_Table, ...] = ()
 
     def for_kernel(self, path: Path) -> tuple[KernelSettings, ...]:
-        """The configurations of a kernel file: one for each table whose path fits it, or the default.
+        """Return the configurations of a kernel file: one for each table whose path matches it, or the default.
 
         Raises:
-            SettingsError: two of them have the same name.
+            SettingsError: Two of them have the same name.
         """
         relative = _relative(path, self.root)
-        found = tuple(table.settings for table in self.tables if _fits(relative, table.path))
-        names = [settings.name for settings in found]
+        matching = tuple(table.settings for table in self.tables if _matches(relative, table.path))
+        names = [settings.name for settings in matching]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise SettingsError(
-                f"{self.file}: several [[tool.pytest_nvfp4.kernel]] tables fit {relative} and are named "
-                f"{twice!r}; give each a `name` of its own"
+                f"{self.file}: several [[tool.pytest_nvfp4.kernel]] tables match {relative} and are named "
+                f"{twice!r}; give each its own `name`"
             )
-        return found or (self.default,)
+        return matching or (self.default,)
 
     def names_kernel(self, path: Path) -> bool:
-        """Whether a table of the settings fits a file."""
+        """Return whether a table matches a file."""
         relative = _relative(path, self.root)
-        return any(_fits(relative, table.path) for table in self.tables)
+        return any(_matches(relative, table.path) for table in self.tables)
 
     def resolve_problems(self, names: Sequence[str]) -> tuple[Problem, ...]:
-        """Problems by name, the user's own first. Raises ProblemError."""
+        """Return problems by name; the user's take precedence. Raises ProblemError."""
         return resolve(names, own=self.problems)
 
 
@@ -143,7 +143,7 @@ def _relative(path: Path, root: Path) -> str:
 
 @lru_cache(maxsize=512)
 def _pattern(glob: str) -> re.Pattern[str]:
-    """A glob as a regular expression: ``**`` spans folders, ``*`` and ``?`` stay within one."""
+    """Return a glob as a regular expression: ``**`` spans folders, ``*`` and ``?`` do not."""
     parts: list[str] = []
     for part in re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", glob):
         match part:
@@ -162,18 +162,18 @@ def _pattern(glob: str) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
-def _fits(relative: str, glob: str) -> bool:
+def _matches(relative: str, glob: str) -> bool:
     return _pattern(str(PurePosixPath(glob))).fullmatch(relative) is not None
 
 
-def fits_any(path: Path, globs: Sequence[str], *, root: Path) -> bool:
-    """Whether a file below ``root`` fits one of the globs."""
+def matches_any(path: Path, globs: Sequence[str], *, root: Path) -> bool:
+    """Return whether a file below ``root`` matches one of the globs."""
     relative = _relative(path, root)
-    return any(_fits(relative, glob) for glob in globs)
+    return any(_matches(relative, glob) for glob in globs)
 
 
 class _Reader:
-    """Reads one table with errors that name the place."""
+    """Reader of one table, whose errors name the file, the table and the key."""
 
     def __init__(self, file: Path, where: str, table: Mapping[str, Any]) -> None:
         self._file, self._where, self._table = file, where, table
@@ -200,7 +200,7 @@ class _Reader:
             return default
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
-            raise self.fail(key, value, "a list of texts is expected")
+            raise self.fail(key, value, "a list of strings is expected")
         return tuple(items)
 
     def tolerances(self, key: str, default: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
@@ -209,17 +209,17 @@ class _Reader:
             return default
         if not isinstance(table, dict):
             raise self.fail(key, table, 'a table of counters is expected, such as { "instructions*" = "5%" }')
-        found = dict(default)
+        tolerances = dict(default)
         for name, value in table.items():
             share = _share(value)
             if share is None:
                 raise self.fail(f"{key}.{name}", value, 'a share such as "5%", or "any", is expected')
-            found[name] = share
-        return tuple(found.items())
+            tolerances[name] = share
+        return tuple(tolerances.items())
 
 
 def _share(value: object) -> float | None:
-    """``"5%"`` as 0.05, ``"any"`` as infinity; None for what is neither."""
+    """Return ``"5%"`` as 0.05 and ``"any"`` as infinity; None for another value."""
     if value == "any":
         return math.inf
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", value) if isinstance(value, str) else None
@@ -280,7 +280,7 @@ def _kernel(reader: _Reader, base: KernelSettings, own: Mapping[str, Problem], p
 
 
 def parse(data: Mapping[str, Any], *, file: Path) -> Settings:
-    """Read the content of a pyproject.toml. Raises SettingsError."""
+    """Return the settings in the content of a pyproject.toml. Raises SettingsError."""
     tool = data.get("tool", {})
     section = tool.get("pytest_nvfp4", {}) if isinstance(tool, dict) else {}
     if not isinstance(section, dict):
@@ -322,17 +322,17 @@ def parse(data: Mapping[str, Any], *, file: Path) -> Settings:
         )
         if settings.exercise is not None and settings.entry is None:
             raise reader.fail(
-                "exercise", settings.exercise, "it goes with an entry; custom_kernel(data) is called on problems"
+                "exercise", settings.exercise, "it requires an entry; custom_kernel(data) is called on problems"
             )
         read.append(_Table(path, settings))
     return Settings(file.parent, file, own, default, tuple(read))
 
 
 def load(root: Path, *, file: Path | None = None) -> Settings:
-    """The settings of the pyproject.toml in ``root`` (or of ``file``); the defaults where there is none.
+    """Return the settings of ``file``, or of the pyproject.toml in ``root``; the defaults if there is none.
 
     Raises:
-        SettingsError: the file is not TOML, or a setting cannot be used.
+        SettingsError: The file is not TOML, or a setting cannot be used.
     """
     path = file or root / "pyproject.toml"
     if not path.is_file():
@@ -345,8 +345,11 @@ def load(root: Path, *, file: Path | None = None) -> Settings:
 
 
 def find_root(start: Path) -> Path:
-    """The nearest folder at or above ``start`` whose pyproject.toml has ``[tool.pytest_nvfp4]``, else the nearest with
-    a pyproject.toml or a .git folder, else ``start`` itself."""
+    """Return the root of the project that contains a path.
+
+    It is the nearest folder at or above ``start`` whose pyproject.toml has ``[tool.pytest_nvfp4]``, else the nearest
+    one with a pyproject.toml or a .git folder, else ``start``.
+    """
     folder = start.resolve()
     folder = folder if folder.is_dir() else folder.parent
     nearest: Path | None = None

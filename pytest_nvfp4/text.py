@@ -1,8 +1,8 @@
-"""Making untrusted text safe to show.
+"""Escaping and shortening of untrusted text.
 
-A kernel chooses the names of its variables, files and messages, and so may put control characters
-(terminal escapes, new lines), bidirectional overrides or zero-width characters into them. None may act
-in a terminal, a pull request or a page: they are written out as escapes instead.
+A kernel chooses the names of its variables and files and the text of its messages. They may contain control characters
+(terminal escapes, new lines), bidirectional overrides or zero-width characters, which must not take effect in a
+terminal, a pull request or a page.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def visible(text: str, *, multiline: bool = False) -> str:
-    r"""``text`` with every character that could act, hide or reorder written as an escape.
+    """Return a text with every character that is invisible, reorders text or controls a terminal as an escape.
 
     Args:
-        text: anything, lone surrogates included.
-        multiline: keep new lines and tabs, for messages; a name never keeps them.
+        text: Any text, including lone surrogates.
+        multiline: Leave new lines and tabs, for messages; names have none.
     """
     if text.isascii() and text.isprintable():
         return text
-    kept = "\n\t" if multiline else ""
+    allowed = "\n\t" if multiline else ""
     if multiline:
         text = text.replace("\r\n", "\n")
-    return "".join(char if char in kept or _shown(char) else _escape(char) for char in text)
+    return "".join(char if char in allowed or _is_visible(char) else _escape(char) for char in text)
 
 
-def _shown(char: str) -> bool:
+def _is_visible(char: str) -> bool:
     return unicodedata.category(char) not in _HIDDEN
 
 
@@ -42,7 +42,7 @@ def _escape(char: str) -> str:
 
 
 def clip(text: str, limit: int) -> str:
-    """``text`` if it has at most ``limit`` characters, else its start and the number of characters left out."""
+    """Return a text of at most ``limit`` characters, else its start and the number of characters left out."""
     if len(text) <= limit:
         return text
     tail = f" ... [{len(text) - limit} characters left out]"

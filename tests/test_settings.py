@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.settings import SettingsError, find_root, fits_any, load
+from pytest_nvfp4.settings import SettingsError, find_root, load, matches_any
 
 
 def project(tmp_path: Path, text: str) -> Path:
@@ -52,7 +52,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
 
 def test_an_exercise_goes_with_an_entry(tmp_path: Path) -> None:
     table = '[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\nexercise = "k.py::exercise"\n'
-    with pytest.raises(SettingsError, match=r"exercise = 'k\.py::exercise' .*it goes with an entry"):
+    with pytest.raises(SettingsError, match=r"exercise = 'k\.py::exercise' .*it requires an entry"):
         load(project(tmp_path, table))
     settings = load(project(tmp_path, table + 'entry = "k.py::compile_it"\n'))
     assert settings.for_kernel(tmp_path / "k.py")[0].exercise == "k.py::exercise"
@@ -79,7 +79,7 @@ def test_without_a_file_everything_is_default(tmp_path: Path) -> None:
         ("[tool]\npytest_nvfp4 = 3", "must be a table"),
         ("[tool.pytest_nvfp4]\narchs = 'x'", "unknown key 'archs'"),
         ("[tool.pytest_nvfp4]\narch = 'B200'", "arch = 'B200'"),
-        ("[tool.pytest_nvfp4]\nprotected = [1]", "list of texts"),
+        ("[tool.pytest_nvfp4]\nprotected = [1]", "list of strings"),
         ("[tool.pytest_nvfp4]\nproblems = 1", "problems = 1"),
         ("[tool.pytest_nvfp4]\nproblems.x = 1", "table with m, n and k"),
         ("[tool.pytest_nvfp4]\nproblems.x = { m = 1, n = 1 }", "k = None"),
@@ -100,7 +100,7 @@ def test_mistakes_are_named_with_file_and_value(tmp_path: Path, text: str, word:
 
 def test_two_configurations_of_a_file_need_names(tmp_path: Path) -> None:
     settings = load(project(tmp_path, '[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\n' * 2))
-    with pytest.raises(SettingsError, match="give each a `name`"):
+    with pytest.raises(SettingsError, match="give each its own `name`"):
         settings.for_kernel(tmp_path / "k.py")
 
 
@@ -115,7 +115,7 @@ def test_two_configurations_of_a_file_need_names(tmp_path: Path) -> None:
     ],
 )
 def test_globs(tmp_path: Path, glob: str, fits: list[str], not_: list[str]) -> None:
-    assert [name for name in fits + not_ if fits_any(tmp_path / name, [glob], root=tmp_path)] == fits
+    assert [name for name in fits + not_ if matches_any(tmp_path / name, [glob], root=tmp_path)] == fits
 
 
 def test_the_root_is_the_nearest_folder_with_settings(tmp_path: Path) -> None:

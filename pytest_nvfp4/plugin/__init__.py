@@ -14,12 +14,8 @@ import pytest
 
 from pytest_nvfp4.plugin import device_options as _device_options
 from pytest_nvfp4.plugin import options as _options
-from pytest_nvfp4.plugin.ahead import LookAhead
-from pytest_nvfp4.plugin.background import Background
-from pytest_nvfp4.plugin.checks.benchmark import TimingWarning
-from pytest_nvfp4.plugin.checks.registry import PLUGIN_NAME, CheckRegistry
 from pytest_nvfp4.plugin.devices import DEVICES, Devices
-from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning
+from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning, TimingWarning
 from pytest_nvfp4.plugin.fixtures import (
     layout_snapshot,
     nvfp4_case,
@@ -30,7 +26,6 @@ from pytest_nvfp4.plugin.fixtures import (
     nvfp4_trace,
 )
 from pytest_nvfp4.plugin.remote import RemoteRun
-from pytest_nvfp4.plugin.session import FinishHook, SessionHooks
 from pytest_nvfp4.plugin.simulations import SIMULATIONS, Simulations
 from pytest_nvfp4.plugin.state import RUN, Run
 from pytest_nvfp4.plugin.verifications import VERIFICATIONS, Verifications
@@ -51,6 +46,8 @@ __all__ = [
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare the options and ini settings of the plugin and of all checks."""
+    from pytest_nvfp4.plugin.checks.registry import PLUGIN_NAME, CheckRegistry
+
     _options.add(parser)
     _device_options.add(parser)
     pluginmanager.register(CheckRegistry(parser), PLUGIN_NAME)
@@ -58,12 +55,18 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options, and register the state and hooks of the run."""
+    from pytest_nvfp4.plugin.background import Background
+    from pytest_nvfp4.plugin.checks.registry import CheckRegistry
+    from pytest_nvfp4.plugin.session import FinishHook, SessionHooks
+
     config.addinivalue_line("markers", "nvfp4: a check of a kernel file (set on the items of kernel files)")
     config.stash[RUN] = Run(config, _options.read(config))
     options = _device_options.read(config)
     registry = CheckRegistry.of(config)
     remote = None
     if options.remote is not None:
+        from pytest_nvfp4.plugin.ahead import LookAhead
+
         remote = RemoteRun(config, options.remote)
         config.pluginmanager.register(remote, "nvfp4-remote")
         config.pluginmanager.register(LookAhead(config, registry, remote), "nvfp4-ahead")

@@ -34,6 +34,12 @@ class KernelWarning(pytest.PytestWarning):
     __module__ = "pytest_nvfp4.plugin"
 
 
+class TimingWarning(pytest.PytestWarning):
+    """A property of a measurement that deserves attention and does not fail it."""
+
+    __module__ = "pytest_nvfp4.plugin"
+
+
 class CheckFailure(AssertionError):
     """A check failed. A check item shows the text alone, without a traceback through this package.
 

@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_nvfp4.plugin.checks.base import CheckItem
-from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
-from pytest_nvfp4.plugin.checks.registry import CheckRegistry
 from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.state import CASE, RUN
 from pytest_nvfp4.plugin.traces import TraceFactory
@@ -16,6 +13,7 @@ from pytest_nvfp4.plugin.verifications import VERIFICATIONS
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.base import Device
+    from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
     from pytest_nvfp4.plugin.compare_facts import CostSnapshot, FactSnapshot
     from pytest_nvfp4.plugin.compare_layouts import LayoutSnapshot
     from pytest_nvfp4.plugin.kernels import KernelFactory
@@ -24,6 +22,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def nvfp4_case(request: pytest.FixtureRequest) -> KernelUnderTest:
     """Kernel of a check item; for checks only."""
+    from pytest_nvfp4.plugin.checks.base import CheckItem
+    from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
+
     if not isinstance(request.node, CheckItem):
         raise pytest.UsageError("nvfp4_case is for check items of kernel files; a test uses nvfp4_trace(PATH)")
     return KernelUnderTest(request.node)
@@ -62,6 +63,7 @@ def layout_snapshot(request: pytest.FixtureRequest) -> LayoutSnapshot:
 @pytest.fixture
 def nvfp4_fact_snapshot(request: pytest.FixtureRequest) -> FactSnapshot:
     """Compare launch or codegen facts with the stored snapshot: ``nvfp4_fact_snapshot(trace, kind="launch")``."""
+    from pytest_nvfp4.plugin.checks.registry import CheckRegistry
     from pytest_nvfp4.plugin.compare_facts import FactSnapshot
 
     registry = CheckRegistry.of(request.config)

@@ -1,4 +1,4 @@
-"""Command-line options and ini settings of the plugin, read once into one typed value."""
+"""Command-line options and ini settings about kernels, snapshots and reports."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for on the command line and in the ini file.
+    """Options of the command line and the ini file.
 
     Attributes:
         root: The folder that paths are relative to.
-        here: The folder that paths of the command line are relative to.
+        here: The folder that pytest was started in, which paths of the command line are relative to.
         kernels: Globs of kernel files (ini ``nvfp4_kernels``).
         snapshots: The folder of the snapshots.
         fail_on: The mildest layout change that fails.
-        protected: Patterns of layouts that may not change without being named.
+        protected: Patterns of protected layouts, which change only if they are named.
         unprotect: Protected layouts that may change in this run.
         entry: ``FILE::FUNCTION`` for the kernel files named on the command line.
-        arch: Architecture for every kernel; None for what the settings say.
-        problems: Problems for every kernel; empty for what the settings say.
-        compile_options: Options on top of what the settings say.
-        timeout_s: Seconds a kernel may take to compile.
-        cache: Folder for traces; None for the default.
-        html: Where to write the HTML report.
-        markdown: Where to write the Markdown report.
-        update: ``--snapshot-update``: write snapshots that differ, remove those that nothing uses.
-        cleanup: Remove them; False with ``--snapshot-no-cleanup``.
+        arch: Architecture for every kernel; None for that of the settings.
+        problems: Problems for every kernel; empty for those of the settings.
+        compile_options: Options in addition to those of the settings.
+        timeout_s: Timeout of a compile in seconds.
+        cache: Folder of the caches; None for the default.
+        html: File of the HTML report; None for none.
+        markdown: File of the Markdown report; None for none.
+        update: ``--snapshot-update``: write snapshots that differ, and remove unused ones.
+        cleanup: Remove unused snapshots when updating; False with ``--snapshot-no-cleanup``.
         warn_unused: Unused snapshots do not fail the run (``--snapshot-warn-unused``).
-        find_unused: Look for unused snapshots; False with ``--snapshot-disable-unused``.
+        find_unused: Search for unused snapshots; False with ``--snapshot-disable-unused``.
     """
 
     root: Path
@@ -60,7 +60,7 @@ class Options:
 
     @property
     def about_kernels(self) -> tuple[str, ...]:
-        """The arguments of the command line that say which kernels are checked and how."""
+        """Arguments of the command line that select kernels and configure their compiles."""
         given = [("entry", self.entry), ("arch", self.arch), *(("problem", problem) for problem in self.problems)]
         given += [("compile-option", option) for option in self.compile_options]
         return tuple(f"--nvfp4-{name}={value}" for name, value in given if value)
@@ -91,7 +91,7 @@ def add(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="OPTION",
-        help="compile option on top of the kernel's own, as the DSL spells it, in one word with this option: "
+        help="compile option in addition to the kernel's own, in the DSL's spelling and in one word with this option: "
         "'--nvfp4-compile-option=--opt-level 2'; may be repeated",
     )
     group.addoption(
@@ -106,22 +106,24 @@ def add(parser: pytest.Parser) -> None:
         metavar="NAME",
         help="let --snapshot-update change this protected layout (a name or pattern); may be repeated",
     )
-    group.addoption("--nvfp4-timeout", type=float, metavar="SECONDS", help="seconds a compile may take (default: 300)")
-    group.addoption("--nvfp4-cache-dir", metavar="DIR", help="where traces are kept (default: the user's cache folder)")
+    group.addoption("--nvfp4-timeout", type=float, metavar="SECONDS", help="timeout of a compile (default: 300)")
+    group.addoption("--nvfp4-cache-dir", metavar="DIR", help="folder of the caches (default: the user's cache folder)")
     group.addoption("--nvfp4-html", metavar="FILE", help="write a self-contained HTML report")
     group.addoption("--nvfp4-md", metavar="FILE", help="write a Markdown report, for a pull request comment")
     parser.addini("nvfp4_kernels", "globs of kernel files, relative to the root", type="args", default=[])
     parser.addini("nvfp4_snapshots", "folder of the snapshots, relative to the root", default="snapshots")
     parser.addini("nvfp4_fail_on", f"mildest layout change that fails: {', '.join(SEVERITIES)}", default="permuted")
-    parser.addini("nvfp4_protected", "patterns of layouts that may not change unnoticed", type="args", default=[])
-    parser.addini("nvfp4_timeout", "seconds a compile may take", type="float", default=300.0)
+    parser.addini(
+        "nvfp4_protected", "patterns of layouts that --snapshot-update does not change", type="args", default=[]
+    )
+    parser.addini("nvfp4_timeout", "timeout of a compile in seconds", type="float", default=300.0)
 
 
 def read(config: pytest.Config) -> Options:
-    """The options of a run.
+    """Read the options.
 
     Raises:
-        pytest.UsageError: a value cannot be used.
+        pytest.UsageError: A value cannot be used.
     """
     here = config.invocation_params.dir
     arch = config.getoption("--nvfp4-arch")
@@ -161,7 +163,7 @@ def _timeout(config: pytest.Config) -> float:
     given = config.getoption("--nvfp4-timeout")
     try:
         seconds = float(config.getini("nvfp4_timeout") if given is None else given)
-    except (TypeError, ValueError, pytest.UsageError) as error:  # the last is what pytest 9.2 makes of the others
+    except (TypeError, ValueError, pytest.UsageError) as error:  # pytest 9.2 raises the last one instead of the others
         raise pytest.UsageError(f"ini nvfp4_timeout is not a number of seconds: {error}") from error
     if not seconds > 0:
         name = "ini nvfp4_timeout =" if given is None else "--nvfp4-timeout"
@@ -176,9 +178,9 @@ def _snapshots(config: pytest.Config) -> Path:
         raise pytest.UsageError(f"ini nvfp4_snapshots = {given!r} must be a folder below the root, such as snapshots")
     taken = str(config.getoption("snapshot_dirname", default=""))
     if taken in folder.parts or taken == str(config.rootpath / folder):
-        # syrupy takes every file below its folder for its own, and removes those it does not know
+        # syrupy removes unknown files below its folder
         raise pytest.UsageError(
-            f"ini nvfp4_snapshots = {given!r} lies where syrupy keeps its own snapshots (--snapshot-dirname {taken}): "
+            f"ini nvfp4_snapshots = {given!r} is inside syrupy's own folder of snapshots (--snapshot-dirname {taken}): "
             "choose another folder for one of them"
         )
     return config.rootpath / folder
@@ -208,7 +210,7 @@ def _path(config: pytest.Config, name: str) -> Path | None:
 
 
 def _output(config: pytest.Config, name: str) -> Path | None:
-    """A file to be written at the end; what cannot work is said before the first compile."""
+    """Return the path of an output file. Raises pytest.UsageError if it cannot be written."""
     path = _path(config, name)
     if path is None:
         return None

@@ -69,11 +69,11 @@ def recognise(path: Path, *, run: Run, config: pytest.Config, named: bool) -> Re
 
 def _covered(path: Path, run: Run) -> tuple[bool, bool]:
     """Return whether a glob of the settings matches a file, and whether they name its exact path or an entry."""
-    from pytest_nvfp4.settings import SettingsError, fits_any
+    from pytest_nvfp4.settings import SettingsError, matches_any
 
     if not run.options.kernels and not run.settings.tables:
         return False, False
-    by_ini = fits_any(path, run.options.kernels, root=run.options.root)
+    by_ini = matches_any(path, run.options.kernels, root=run.options.root)
     if not run.settings.names_kernel(path):
         return by_ini, False
     try:

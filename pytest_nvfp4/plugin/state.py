@@ -72,7 +72,7 @@ class Run:
 
     def __init__(self, config: pytest.Config, options: Options) -> None:
         from pytest_nvfp4.problem import ProblemError
-        from pytest_nvfp4.settings import Settings, SettingsError, fits_any, load
+        from pytest_nvfp4.settings import Settings, SettingsError, load, matches_any
 
         self._config = config
         self.options = options
@@ -81,7 +81,7 @@ class Run:
             self.settings: Settings = load(options.root)
             self.chosen_problems = self.settings.resolve_problems(options.problems)
             # Compile every glob now, so that an invalid one is a usage error instead of a failure during collection.
-            fits_any(options.root, options.kernels, root=options.root)
+            matches_any(options.root, options.kernels, root=options.root)
             self.settings.names_kernel(options.root)
         except SettingsError as error:
             raise pytest.UsageError(str(error)) from error

@@ -29,8 +29,8 @@ USAGE = int(pytest.ExitCode.USAGE_ERROR)
         (("-o", "nvfp4_snapshots=/abs"), "must be a folder below the root"),
         (("-o", "nvfp4_snapshots=../up"), "must be a folder below the root"),
         (("-o", "nvfp4_snapshots=."), "must be a folder below the root"),
-        (("-o", "nvfp4_snapshots=a/__snapshots__"), "lies where syrupy keeps its own snapshots"),
-        (("--snapshot-dirname=snapshots",), "lies where syrupy keeps its own snapshots"),
+        (("-o", "nvfp4_snapshots=a/__snapshots__"), "is inside syrupy's own folder of snapshots"),
+        (("--snapshot-dirname=snapshots",), "is inside syrupy's own folder of snapshots"),
     ],
 )
 def test_a_value_that_cannot_be(project: Project, args: tuple[str, ...], said: str) -> None:

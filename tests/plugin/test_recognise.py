@@ -150,7 +150,7 @@ class TestTables:
     @pytest.mark.parametrize(
         ("tables", "said"),
         [
-            ('path = "k.py"\n[[tool.pytest_nvfp4.kernel]]\npath = "*.py"\n', "give each a `name` of its own"),
+            ('path = "k.py"\n[[tool.pytest_nvfp4.kernel]]\npath = "*.py"\n', "give each its own `name`"),
             (
                 'path = "k.py"\nname = "a"\nproblems = ["b-c"]\n[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\n'
                 'name = "a-b"\nproblems = ["c"]\n',

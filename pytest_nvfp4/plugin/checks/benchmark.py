@@ -8,7 +8,6 @@ the kernel cannot predict. They are replayed into pytest-benchmark, so ``--bench
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Needs, RemoteBatch
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, job_case
 from pytest_nvfp4.plugin.devices import DEVICES
-from pytest_nvfp4.plugin.failure import CheckFailure, failure_at
+from pytest_nvfp4.plugin.failure import CheckFailure, TimingWarning, failure_at
 from pytest_nvfp4.plugin.remote import remote_error
 from pytest_nvfp4.plugin.state import KernelCase
 
@@ -38,12 +37,6 @@ _MARKER = "nvfp4_threshold"
 _FINDINGS_SHOWN = 4
 _BLOCKS = 4
 """Turns of each kernel, if several configurations of one file are timed on a problem."""
-
-
-class TimingWarning(pytest.PytestWarning):
-    """A property of a measurement that deserves attention and does not fail it."""
-
-    __module__ = "pytest_nvfp4.plugin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +138,8 @@ class BenchmarkCheck(Check):
 
     def remote_batches(self, items: Sequence[CheckItem]) -> Iterator[RemoteBatch]:
         """Yield one batch with the jobs of all configurations of the file, grouped by configuration."""
+        import secrets
+
         from pytest_nvfp4.device.verify import benchmark_job
 
         jobs: dict[str, list[Job]] = {}

@@ -15,6 +15,7 @@ from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, N
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
 from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines, simulated_stderr
 from pytest_nvfp4.plugin.state import KernelCase
+from pytest_nvfp4.text import plural
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.result import SimulatedCall
@@ -96,18 +97,14 @@ def coverage_line(call: SimulatedCall) -> str:
     for launch in writing:
         idle = launch.ctas - (launch.writers or 0)
         parts.append(
-            f"{_many(launch.ctas, 'CTA')}, {_many(launch.waves(call.sms), 'wave')} on {call.sms} SMs "
+            f"{plural(launch.ctas, 'CTA')}, {plural(launch.waves(call.sms), 'wave')} on {call.sms} SMs "
             f"({launch.ctas_per_sm} an SM), "
-            + (f"{_many(idle, 'CTA')} wrote no output" if idle else "every CTA wrote output")
+            + (f"{plural(idle, 'CTA')} wrote no output" if idle else "every CTA wrote output")
         )
     tiles = sum(output.tiles for output in call.outputs)
-    outputs = f"{_many(tiles, 'tile')} of C, {sum(output.elements for output in call.outputs)} elements"
+    outputs = f"{plural(tiles, 'tile')} of C, {sum(output.elements for output in call.outputs)} elements"
     if twice := sum(output.twice for output in call.outputs):
         outputs += f", {twice} of them written more than once by one CTA"
     if silent := len(call.launches) - len(writing):
-        outputs += f"; {_many(silent, 'launch', 'launches')} that wrote no output"
+        outputs += f"; {plural(silent, 'launch', 'launches')} that wrote no output"
     return f"{'; '.join(parts)}; {outputs}"
-
-
-def _many(count: int, singular: str, plural: str | None = None) -> str:
-    return f"{count} {singular if count == 1 else plural or singular + 's'}"
