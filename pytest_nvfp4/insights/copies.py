@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from pytest_nvfp4.layout.coordinates import idx2crd, tree_size
 from pytest_nvfp4.layout.errors import LayoutError
-from pytest_nvfp4.layout.grammar import Group, IrType, Quoted, TypeInfo, parse_type
+from pytest_nvfp4.layout.grammar import ArgumentGroup, IrType, Quoted, TypeInfo, parse_type
 from pytest_nvfp4.layout.listing import Record
-from pytest_nvfp4.layout.notation import ComposedLayout, Layout, Tile
+from pytest_nvfp4.layout.notation import ComposedLayout, Layout, Tiler
 from pytest_nvfp4.layout.offsets import domain_size
 from pytest_nvfp4.layout.tree import Dynamic, Leaf, Tree, is_static, leaves, map_leaves
 
@@ -79,7 +79,7 @@ def copy_of(record: Record) -> Copy | None:
     atom = info.tree.args[0]
     kind = atom.name.rpartition(".")[2]
     thread_value, tiler = _term(info, "layout_copy_tv"), _term(info, "tiler_mn")
-    if not isinstance(thread_value, Layout) or not isinstance(tiler, Tile):
+    if not isinstance(thread_value, Layout) or not isinstance(tiler, Tiler):
         return None
     if not is_static(thread_value.shape) or not is_static(thread_value.stride):
         return None
@@ -98,7 +98,7 @@ def copy_of(record: Record) -> Copy | None:
 
 def _term(info: TypeInfo, keyword: str) -> object:
     value = info.parameter(keyword)
-    if isinstance(value, Group) and len(value.members) == 1:
+    if isinstance(value, ArgumentGroup) and len(value.members) == 1:
         value = value.members[0]
     return value.term if isinstance(value, Quoted) else None
 

@@ -1,8 +1,8 @@
-"""The basic algebra of layouts: coordinates, measures, regrouping.
+"""Basic algebra of layouts: coordinates, measures, regrouping.
 
 Composition is in `pytest_nvfp4.layout.compose`, complement, inverses, divisions and products in
 `pytest_nvfp4.layout.divide`. A layout is evaluated by calling it: ``layout(7)``, ``layout((3, (0, 1)))``.
-Functions that need numbers raise `DynamicLayoutError` where a layout has a ``?``; `coalesce` and `flatten` do not.
+Functions that need numbers raise `DynamicLayoutError` if a layout has a ``?``; `coalesce` and `flatten` accept it.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ __all__ = [
 
 
 def make_layout(shape: Tree, stride: Tree | None = None) -> Layout:
-    """The layout of a shape, with compact strides (first mode fastest) unless they are given."""
+    """Return the layout of a shape, by default with compact strides (first mode fastest)."""
     return Layout(shape, compact_stride(shape) if stride is None else stride)
 
 
 def size(layout: AnyLayout) -> int:
-    """The number of indices (elements) of the layout."""
+    """Return the number of indices (elements) of the layout."""
     return domain_size(layout)
 
 
 def cosize(layout: AnyLayout) -> int:
-    """One more than the span of the offsets: the elements that an allocation for the layout needs.
+    """Return the span of the offsets + 1, the number of elements that an allocation for the layout needs.
 
-    For strides that are not negative this is the largest offset + 1, as in CuTe. Of a swizzled layout it is that of all
-    offsets, enumerated. Raises `LayoutError` for scaled-basis or rational strides.
+    For non-negative strides this is the largest offset + 1, as in CuTe. The offsets of a swizzled layout are
+    enumerated. Raises `LayoutError` for scaled-basis or rational strides.
     """
     if isinstance(layout, ComposedLayout):
         if not is_integer_valued(layout):
@@ -60,12 +60,12 @@ def cosize(layout: AnyLayout) -> int:
 
 
 def rank(layout: AnyLayout) -> int:
-    """The number of top-level modes; 1 for a layout without brackets."""
+    """Return the number of top-level modes; 1 for a layout without brackets."""
     return len(layout.shape) if isinstance(layout.shape, tuple) else 1
 
 
 def depth(layout: AnyLayout) -> int:
-    """How deep the modes nest: 0 for ``4:1``, 1 for ``(4,8):(1,4)``."""
+    """Return the nesting depth of the modes: 0 for ``4:1``, 1 for ``(4,8):(1,4)``."""
     return _depth(layout.shape)
 
 
@@ -74,33 +74,33 @@ def _depth(tree: Tree) -> int:
 
 
 def modes(layout: Layout) -> tuple[Layout, ...]:
-    """The top-level modes, each as a layout of its own."""
+    """Return the top-level modes, each as a layout."""
     if isinstance(layout.shape, tuple) and isinstance(layout.stride, tuple):
         return tuple(map(Layout, layout.shape, layout.stride))
     return (layout,)
 
 
 def concat(parts: Iterable[Layout]) -> Layout:
-    """The layout whose top-level modes are the given layouts."""
+    """Return the layout whose top-level modes are the given layouts."""
     members = tuple(parts)
     return Layout(tuple(part.shape for part in members), tuple(part.stride for part in members))
 
 
 def flatten(layout: Layout) -> Layout:
-    """The same function without nesting; modes of size 1 are kept."""
+    """Return the same function without nesting; modes of size 1 remain."""
     return Layout(leaves(layout.shape), leaves(layout.stride)) if isinstance(layout.shape, tuple) else layout
 
 
 def coalesce(layout: Layout, profile: Tree | None = None) -> Layout:
-    """The same function with the fewest modes, or with the fewest in each mode that ``profile`` names.
+    """Return the same function with the fewest modes, or with the fewest in each mode of ``profile``.
 
     A tuple as profile coalesces each of the first modes by the profile's member and keeps the others, as CuTe does:
     ``coalesce(layout, (1, 1))`` keeps the rank of a matrix.
     """
     if not isinstance(profile, tuple):
-        found = canonical(layout)
-        assert isinstance(found, Layout)
-        return found
+        coalesced = canonical(layout)
+        assert isinstance(coalesced, Layout)
+        return coalesced
     parts = modes(layout)
     if not isinstance(layout.shape, tuple) or len(profile) > len(parts):
         raise LayoutError(f"{layout}: the profile {render_tree(profile)} names more modes than the layout has")
@@ -108,19 +108,19 @@ def coalesce(layout: Layout, profile: Tree | None = None) -> Layout:
 
 
 def bind(layout: Layout, numbers: Iterable[int]) -> Layout:
-    """The layout with every ``?`` replaced, in the order of the text (shape, then stride).
+    """Return the layout with every ``?`` replaced, in the order of the text (shape, then stride).
 
-    Raises `LayoutError` if there are too few or too many numbers, or one that breaks a ``div=``.
+    Raises `LayoutError` for too few or too many numbers, or one that violates a ``div=``.
     """
     given = list(numbers)
     queue = iter(given)
 
     def value(unknown: Dynamic) -> int:
-        found = next(queue, None)
-        if found is None or found % unknown.div:
-            problem = "there are too few numbers" if found is None else f"{found} is not a multiple of {unknown.div}"
+        number = next(queue, None)
+        if number is None or number % unknown.div:
+            problem = "there are too few numbers" if number is None else f"{number} is not a multiple of {unknown.div}"
             raise LayoutError(f"{layout}: {problem} for its '?'; give one a '?', left to right: got {given}")
-        return found
+        return number
 
     def leaf(part: Leaf) -> Leaf:
         if isinstance(part, ScaledBasis) and isinstance(part.value, Dynamic):

@@ -1,10 +1,10 @@
-"""The coalesced form of a layout, which is unique, and the canonical text of a type.
+"""Unique coalesced form of a layout, and canonical text of a type.
 
-Coalescing drops modes of size 1 and merges neighbours ``s:d, s':d'`` where ``s * d == d'``. The result is determined by
-the layout as a function of one index: the first stride is the first step, the first size is where that step first
-fails, and so on through the multiples of that size. So two static layouts are the same function exactly when their
-coalesced forms are equal, for integer, rational and scaled-basis strides alike. A ``?`` is kept as it is written: no
-arithmetic is done with it, and equal texts with ``?`` are equal texts, no more.
+Coalescing drops modes of size 1 and merges neighbours ``s:d, s':d'`` where ``s * d == d'``. The result depends
+only on the layout as a function f of one index: the first stride is f(1), the first size is the least n with
+f(n) != n f(1), and so on through the multiples of that size. So two static layouts are the same function exactly when
+their coalesced forms are equal, for integer, rational and scaled-basis strides alike. A ``?`` remains as written
+without arithmetic: equal texts with ``?`` do not imply equal functions.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import lru_cache
 
-from pytest_nvfp4.layout.grammar import Group, IrType, Keyword, Quoted, TypeInfo, parse_type
-from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle, Tile
+from pytest_nvfp4.layout.grammar import ArgumentGroup, IrType, Keyword, Quoted, TypeInfo, parse_type
+from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle, Tiler
 from pytest_nvfp4.layout.tree import Dynamic, Leaf, ScaledBasis, Wildcard, leaves
 
 Mode = tuple[Leaf, Leaf]
@@ -21,13 +21,13 @@ Mode = tuple[Leaf, Leaf]
 
 @lru_cache(maxsize=65536)
 def canonical(layout: AnyLayout) -> AnyLayout:
-    """The coalesced form: flat, without modes of size 1, neighbours merged; ``1:0`` if nothing is left.
+    """Return the coalesced form: flat, without modes of size 1, neighbours merged; ``1:0`` if nothing is left.
 
-    Of a composed layout the outer one is coalesced; a swizzle of no bits with offset 0 is dropped. The inner layout is
-    kept, since its shape is the profile of the coordinates that it takes.
+    In a composed layout, the outer layout is coalesced, and a swizzle of no bits with offset 0 is dropped. The inner
+    layout is unchanged, because its shape is the profile of its coordinates.
     """
     if isinstance(layout, Layout):
-        return _layout_of(coalesced_modes(layout))
+        return layout_of(coalesced_modes(layout))
     outer = canonical(layout.outer)
     if isinstance(layout.inner, Swizzle) and layout.inner.bits == 0 and layout.offset == 0:
         return outer
@@ -38,7 +38,7 @@ def canonical(layout: AnyLayout) -> AnyLayout:
 
 @lru_cache(maxsize=65536)
 def coalesced_modes(layout: Layout) -> tuple[Mode, ...]:
-    """The modes ``(size, stride)`` of the coalesced form: none for a layout of size 1, ``(0, 0)`` for an empty one."""
+    """Return the modes ``(size, stride)`` of the coalesced form: none for size 1, ``(0, 0)`` for an empty layout."""
     sizes, strides = leaves(layout.shape), leaves(layout.stride)
     if 0 in sizes:
         return ((0, 0),)
@@ -55,7 +55,8 @@ def coalesced_modes(layout: Layout) -> tuple[Mode, ...]:
     return tuple(modes)
 
 
-def _layout_of(modes: tuple[Mode, ...]) -> Layout:
+def layout_of(modes: tuple[Mode, ...]) -> Layout:
+    """Return the flat layout of ``(size, stride)`` modes; ``1:0`` for none."""
     if not modes:
         return Layout(1, 0)
     if len(modes) == 1:
@@ -64,7 +65,7 @@ def _layout_of(modes: tuple[Mode, ...]) -> Layout:
 
 
 def _reduced(stride: Leaf) -> Leaf:
-    """A basis vector scaled by zero is zero, whatever its mode."""
+    """Replace a basis vector scaled by zero, of any mode, by 0."""
     return 0 if isinstance(stride, ScaledBasis) and stride.value == 0 else stride
 
 
@@ -80,11 +81,11 @@ def _times(size: int, stride: Leaf) -> Leaf | None:
 
 @lru_cache(maxsize=65536)
 def canonical_text(info: TypeInfo | str) -> str:
-    """The canonical text of a type, as snapshots show it.
+    """Return the canonical text of a type, as in snapshots.
 
     For a type with a layout (``layout``, ``composed_layout``, ``memref``, ``coord_tensor``, ``smem_desc_view``) it is
-    the coalesced form, behind ``S<..> o 0 o`` where the pointer swizzles. Element type, space, alignment and the
-    nesting of modes are left to the raw text. For any other type it is the type itself, less what says nothing: a
+    the coalesced form, after ``S<..> o 0 o`` if the pointer has a swizzle. Element type, space, alignment and the
+    nesting of modes are only in the raw text. For any other type it is the type without printed defaults, such as a
     ``permutation_MNK`` that permutes nothing, which 4.8.1 prints and 4.4.0 does not.
 
     Raises `LayoutSyntaxError` or `PoisonedLayout` as `parse_type` does.
@@ -101,12 +102,12 @@ def canonical_text(info: TypeInfo | str) -> str:
 def _without_defaults(tree: IrType) -> IrType:
     if tree.args is None:
         return tree
-    kept = (_without_defaults(arg) if isinstance(arg, IrType) else arg for arg in tree.args if not _is_default(arg))
-    return IrType(tree.name, tuple(kept))
+    args = (_without_defaults(arg) if isinstance(arg, IrType) else arg for arg in tree.args if not _is_default(arg))
+    return IrType(tree.name, tuple(args))
 
 
 def _is_default(arg: object) -> bool:
-    if not (isinstance(arg, Keyword) and arg.name == "permutation_MNK" and isinstance(arg.value, Group)):
+    if not (isinstance(arg, Keyword) and arg.name == "permutation_MNK" and isinstance(arg.value, ArgumentGroup)):
         return False
     tiles = [member.term for member in arg.value.members if isinstance(member, Quoted)]
-    return all(isinstance(tile, Tile) and set(tile.modes) == {Wildcard.ALL} for tile in tiles)
+    return all(isinstance(tile, Tiler) and set(tile.modes) == {Wildcard.ALL} for tile in tiles)

@@ -1,7 +1,6 @@
-"""What a layout diff is made of: severities, deltas, changes, and the diff of a whole listing.
+"""Parts of a layout diff: severities, deltas, changes, and the diff of a whole listing.
 
-The values here are plain and frozen; :mod:`pytest_nvfp4.layout.diff` computes them and
-:mod:`pytest_nvfp4.report` shows them.
+:mod:`pytest_nvfp4.layout.diff` computes these values and :mod:`pytest_nvfp4.report` renders them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Value = str | int | None
 
 
 class Severity(IntEnum):
-    """How much a change matters, mildest first. :mod:`pytest_nvfp4.layout.diff` has the table of what is graded how."""
+    """Severity of a change, mildest first; :mod:`pytest_nvfp4.layout.diff` has the table of grades."""
 
     IDENTICAL = 0
     COSMETIC = 1
@@ -33,20 +32,20 @@ class Severity(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name as reports write it: ``same function``."""
+        """Name in reports: ``same function``."""
         return self.name.lower().replace("_", " ")
 
     @property
     def meaning(self) -> str:
-        """One line that says what the severity claims."""
+        """One-line definition of the severity."""
         return _MEANING[self]
 
     @classmethod
     def parse(cls, text: str) -> Severity:
-        """The severity called ``text`` (any case; space, ``-`` or ``_`` between words).
+        """Return the severity named ``text`` (any case; space, ``-`` or ``_`` between words).
 
         Raises:
-            ValueError: no severity has that name; the message lists them.
+            ValueError: unknown name; the message lists the names.
         """
         key = text.strip().upper().replace(" ", "_").replace("-", "_")
         try:
@@ -60,7 +59,7 @@ _MEANING: Mapping[Severity, str] = {
     Severity.IDENTICAL: "the same type, character by character",
     Severity.COSMETIC: "written differently; no coordinate, address or guarantee is lost",
     Severity.RENESTED: "every mode is the same function; only the nesting inside the modes moved",
-    Severity.SAME_FUNCTION: "the same 1-D function, cut into other modes: code that indexes by mode may break",
+    Severity.SAME_FUNCTION: "the same 1-D function, split into other modes: code that indexes by mode may break",
     Severity.PERMUTED: "the same modes in another order: the same elements at other coordinates",
     Severity.DIFFERENT: "other addresses, or a property that the hardware depends on changed",
 }
@@ -71,12 +70,12 @@ class Delta:
     """One property of a layout before and after.
 
     Attributes:
-        field: what it is, for example ``align`` or ``tmem_columns``.
-        old: the value before; ``None`` when the type does not state it or it cannot be known.
+        field: name of the property, for example ``align`` or ``tmem_columns``.
+        old: the value before; ``None`` if the type does not state it or it is unknown.
         new: the value after.
-        unit: of both values, ``""`` when they have none.
-        severity: what this delta alone is worth; ``IDENTICAL`` for a measure that only informs.
-        note: why it matters, in one sentence, or ``""``.
+        unit: unit of both values, or ``""``.
+        severity: severity of this delta alone; ``IDENTICAL`` for a measure that only informs.
+        note: one sentence on its consequence, or ``""``.
     """
 
     field: str
@@ -88,11 +87,11 @@ class Delta:
 
     @property
     def label(self) -> str:
-        """The field for people: ``tmem columns``. The path to an argument of a type stays as the type writes it."""
+        """Field name for reports: ``tmem columns``; the path to an argument of a type is unchanged."""
         return self.field.replace("_", " ") if self.field.isidentifier() else self.field
 
     def text(self) -> str:
-        """``align 1024 -> 128 B``; a value that is not stated or not known is written ``none``."""
+        """Format as ``align 1024 -> 128 B``; a missing value is ``none``."""
         unit = f" {self.unit}" if self.unit else ""
         return f"{self.label} {_shown(self.old)} -> {_shown(self.new)}{unit}"
 
@@ -106,10 +105,10 @@ class ModeChange:
     """One mode that differs.
 
     Attributes:
-        path: where it is; ``(2,)`` is the third top-level mode, ``(0, 1)`` the second part of the first.
-        role: what the mode stands for (``MMA_K``), or ``None`` when no rule knows.
-        old: the mode before, ``4:64``; ``None`` when it did not exist.
-        new: the mode after; ``None`` when it is gone.
+        path: its position; ``(2,)`` is the third top-level mode, ``(0, 1)`` the second part of the first.
+        role: role of the mode (``MMA_K``), or ``None`` if no rule applies.
+        old: the mode before, ``4:64``; ``None`` if it is new.
+        new: the mode after; ``None`` if it was removed.
     """
 
     path: tuple[int, ...]
@@ -118,7 +117,7 @@ class ModeChange:
     new: str | None
 
     def text(self) -> str:
-        """``MMA_K (mode 2): 4:64 -> (4,2):(64,32768)``."""
+        """Format as ``MMA_K (mode 2): 4:64 -> (4,2):(64,32768)``."""
         where = "mode " + ".".join(str(step) for step in self.path) if self.path else "the whole layout"
         label = f"{self.role} ({where})" if self.role else where
         return f"{label}: {self.old or 'absent'} -> {self.new or 'absent'}"
@@ -126,10 +125,10 @@ class ModeChange:
 
 @dataclass(frozen=True, slots=True)
 class FirstDifference:
-    """The first coordinate, in 1-D (colexicographic) order, that two layouts send to different places.
+    """The first coordinate, in 1-D (colexicographic) order, that two layouts map to different offsets.
 
     ``coord`` is the natural coordinate in the old shape. Offsets are in elements, or basis vectors for
-    coordinate tensors; one is ``None`` when that layout has no such coordinate.
+    coordinate tensors; one is ``None`` if that layout has no such coordinate.
     """
 
     index: int
@@ -138,14 +137,14 @@ class FirstDifference:
     new: str | None
 
     def text(self) -> str:
-        """``at (0,0,1,0) [index 8192]: offset 64 -> 128``."""
+        """Format as ``at (0,0,1,0) [index 8192]: offset 64 -> 128``."""
         gone = "no such coordinate"
         return f"at {self.coord} [index {self.index}]: offset {self.old or gone} -> {self.new or gone}"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One named layout that is not what it was.
+    """Change of one named layout.
 
     Attributes:
         name: ``scope.name`` in the new listing (in the old one for a removed layout).
@@ -153,16 +152,16 @@ class Change:
         old: the record before, ``None`` when added.
         new: the record after, ``None`` when removed.
         severity: the worst of the layout function and of all deltas.
-        method: how the grade of the layout function was reached.
-        unproven: the two functions could not be proved equal or different; ``severity`` then assumes the worst.
-        error: a hard error, for example a poisoned layout; what was found, why it is wrong, what to do.
-        reasons: why the severity is what it is, worst first.
+        method: method of comparing the layout functions.
+        unproven: whether the functions could be proved neither equal nor different; ``severity`` assumes the worst.
+        error: message of a hard error, for example a poisoned layout.
+        reasons: reasons for the severity, worst first.
         modes: the modes that differ.
-        roles: the roles of the top-level modes, empty when no rule knows them.
-        role_source: where these roles come from.
+        roles: the roles of the top-level modes, empty if no rule applies.
+        role_source: source of these roles.
         first: the first coordinate that moved.
-        deltas: properties other than the layout function.
-        protected: the user asked that this layout never change unnoticed.
+        deltas: changes of properties other than the layout function.
+        protected: whether the user protects this layout against unnoticed changes.
         old_name: the name before, for a renamed layout.
     """
 
@@ -185,33 +184,33 @@ class Change:
 
     @property
     def old_raw(self) -> str | None:
-        """The old type as the DSL wrote it."""
+        """Old type as the DSL printed it."""
         return None if self.old is None else self.old.raw
 
     @property
     def new_raw(self) -> str | None:
-        """The new type as the DSL wrote it."""
+        """New type as the DSL printed it."""
         return None if self.new is None else self.new.raw
 
     @property
     def role(self) -> str | None:
-        """The roles of the modes that differ, ``MMA_K, STAGE``; ``None`` when no rule knows one of them."""
+        """Roles of the modes that differ, ``MMA_K, STAGE``; ``None`` if no rule applies."""
         known = dict.fromkeys(mode.role for mode in self.modes if mode.role)
         return ", ".join(known) if known else None
 
     @property
     def why(self) -> tuple[str, ...]:
-        """All that makes the severity what it is, in short sentences: for places with room for few lines."""
+        """Reasons for the severity in short sentences, for compact reports."""
         first = () if self.first is None else (f"First difference {self.first.text()}",)
         grave = tuple(delta.text() for delta in self.deltas if delta.severity is self.severity)
         return (*((self.error,) if self.error else ()), *self.reasons, *first, *grave)
 
     def delta(self, name: str) -> Delta | None:
-        """The delta of one field, or ``None`` when that property did not change."""
+        """Return the delta of one field, or ``None`` if that property did not change."""
         return next((item for item in self.deltas if item.field == name), None)
 
     def to_json(self) -> dict[str, object]:
-        """The change as JSON-ready values."""
+        """Return the change as JSON-ready values."""
         return {
             "name": self.name,
             "old_name": self.old_name,
@@ -253,7 +252,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class HeaderChange:
-    """One line of the listing's header that differs; it never gates, since a header holds no layout."""
+    """Changed line of the listing's header; it never fails a run, because a header holds no layout."""
 
     key: str
     old: str | None
@@ -265,9 +264,9 @@ class ListingDiff:
     """Two listings compared by meaning.
 
     Attributes:
-        changes: worst first, then by name. Layouts that are the same are counted, not listed.
-        identical: how many layouts are the same in both.
-        dsl_version: the DSL versions, when they differ.
+        changes: changes, worst first, then by name; identical layouts are only counted.
+        identical: number of identical layouts.
+        dsl_version: the DSL versions, if they differ.
         header: the other header lines that differ.
     """
 
@@ -287,29 +286,29 @@ class ListingDiff:
 
     @property
     def counts(self) -> dict[Severity, int]:
-        """How many layouts have each severity; every severity is a key."""
+        """Number of layouts of each severity; every severity is a key."""
         return {severity: self._counts[severity] for severity in Severity}
 
     @property
     def worst(self) -> Severity:
-        """The severity of the worst change; ``IDENTICAL`` when there is none."""
+        """Severity of the worst change; ``IDENTICAL`` without changes."""
         return max((change.severity for change in self.changes), default=Severity.IDENTICAL)
 
     @property
     def errors(self) -> list[Change]:
-        """The changes that are hard errors whatever the threshold."""
+        """Changes that are hard errors at any threshold."""
         return [change for change in self.changes if change.error]
 
     def gate(self, threshold: Severity = Severity.PERMUTED) -> list[Change]:
-        """The changes that must fail a run, worst first.
+        """Return the changes that must fail a run, worst first.
 
-        A change gates at ``threshold`` and worse. A protected layout gates at ``COSMETIC`` and worse, and a
-        hard error gates always, so that no threshold can hide either.
+        A change fails at ``threshold`` and worse, a protected layout at ``COSMETIC`` and worse, and a hard error
+        always, so no threshold can hide them.
         """
         return [change for change in self.changes if gates(change, threshold)]
 
     def to_json(self) -> dict[str, object]:
-        """The diff as JSON-ready values, ``changes`` in the order of this object."""
+        """Return the diff as JSON-ready values, ``changes`` in the order of this object."""
         return {
             "worst": self.worst.name.lower(),
             "counts": {severity.name.lower(): count for severity, count in self.counts.items()},
@@ -320,14 +319,14 @@ class ListingDiff:
 
 
 def gates(change: Change, threshold: Severity) -> bool:
-    """Whether one change must fail a run at this threshold (see :meth:`ListingDiff.gate`)."""
+    """Return whether one change must fail a run at this threshold (see :meth:`ListingDiff.gate`)."""
     if change.error is not None or change.severity >= threshold:
         return True
     return change.protected and change.severity >= Severity.COSMETIC
 
 
 def worst_first(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """The changes by falling severity, hard errors and protected layouts first among equals, then by name."""
+    """Return the changes by decreasing severity, hard errors and protected layouts first among equals, then by name."""
     return tuple(sorted(changes, key=lambda item: (-item.severity, item.error is None, not item.protected, item.name)))
 
 

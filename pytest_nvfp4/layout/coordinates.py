@@ -1,13 +1,14 @@
-"""Indices and coordinates: CuTe's colexicographic order, and the value of a layout at a coordinate.
+"""Indices and coordinates in CuTe's colexicographic order, and values of layouts at coordinates.
 
 A value of a layout function is a *vector*: a mapping from coordinate mode to number. Integer strides have the single
-mode ``()``; a stride ``64@0`` contributes to mode ``(0,)``. `as_tree` turns a vector into what CuTe shows: a number, or
-the nested coordinate.
+mode ``()``; a stride ``64@0`` contributes to mode ``(0,)``. `as_tree` converts a vector to CuTe's
+notation: a number, or the nested coordinate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import TypeAlias
 
 from pytest_nvfp4.layout.errors import DynamicLayoutError, LayoutError
@@ -17,34 +18,32 @@ Vector: TypeAlias = dict[tuple[int, ...], Number]
 
 
 def number(leaf: Leaf, *, where: object, needed: str) -> Number:
-    """The leaf as a number; raises `DynamicLayoutError` for ``?`` and `LayoutError` for ``_`` or a basis."""
+    """Return the leaf as a number; raises `DynamicLayoutError` for ``?`` and `LayoutError` for ``_`` or a basis."""
     if isinstance(leaf, Dynamic):
         raise DynamicLayoutError(where, needed)
     if isinstance(leaf, ScaledBasis | Wildcard):
-        raise LayoutError(f"{where}: {needed} needs a number where there is '{leaf}'")
+        raise LayoutError(f"{where}: {needed} needs a number in place of '{leaf}'")
     return leaf
 
 
 def integer(leaf: Leaf, *, where: object, needed: str) -> int:
-    """The leaf as an integer; raises as `number` does, and `LayoutError` for a fraction."""
+    """Return the leaf as an integer; raises as `number` does, and `LayoutError` for a fraction."""
     value = number(leaf, where=where, needed=needed)
     if not isinstance(value, int):
-        raise LayoutError(f"{where}: {needed} needs an integer where there is '{leaf}'")
+        raise LayoutError(f"{where}: {needed} needs an integer in place of '{leaf}'")
     return value
 
 
 def tree_size(shape: Tree, *, where: object = None) -> int:
-    """The number of coordinates of the shape; raises `DynamicLayoutError` if it has a ``?``."""
-    product = 1
-    for leaf in leaves(shape):
-        product *= integer(leaf, where=render_tree(shape) if where is None else where, needed="its size")
-    return product
+    """Return the number of coordinates of the shape; raises `DynamicLayoutError` if it has a ``?``."""
+    place = render_tree(shape) if where is None else where
+    return prod(integer(leaf, where=place, needed="its size") for leaf in leaves(shape))
 
 
 def idx2crd(index: int, shape: Tree) -> Tree:
-    """The coordinate of a linear index, first mode fastest; an index past the end goes on in the last mode.
+    """Return the coordinate of a linear index, first mode fastest; an index past the end continues in the last mode.
 
-    Raises `DynamicLayoutError` if a mode that has to be divided by is a ``?`` (the last one may be).
+    Raises `DynamicLayoutError` if a mode other than the last is a ``?``, because the index is divided by its size.
     """
     if not isinstance(shape, tuple):
         return index
@@ -59,17 +58,17 @@ def idx2crd(index: int, shape: Tree) -> Tree:
 
 
 def crd2idx(coord: Tree, shape: Tree, stride: Tree | None = None) -> Tree:
-    """The value at a coordinate: an index into ``shape``, or the offset if strides are given.
+    """Return the value at a coordinate: an index into ``shape``, or the offset if strides are given.
 
-    ``coord`` is a number for the whole shape, or a tuple with a coordinate a mode (each again whole or nested).
-    Raises `LayoutError` if it does not fit the shape and `DynamicLayoutError` if a ``?`` is needed.
+    ``coord`` is a number for the whole shape, or a tuple with one coordinate per mode (whole or nested).
+    Raises `LayoutError` if it does not fit the shape and `DynamicLayoutError` if it needs the value of a ``?``.
     """
     strides = stride if stride is not None else compact_stride(shape)
     return as_tree(vector(coord, shape, strides))
 
 
 def compact_stride(shape: Tree) -> Tree:
-    """The compact strides of a shape, first mode fastest, with 0 for modes of size 1 as CuTe writes them."""
+    """Return the compact strides of a shape, first mode fastest, with 0 for modes of size 1 as CuTe writes them."""
     return _compact(shape, 1)[0]
 
 
@@ -85,7 +84,7 @@ def _compact(shape: Tree, step: int) -> tuple[Tree, int]:
 
 
 def vector(coord: Tree, shape: Tree, stride: Tree) -> Vector:
-    """The value at a coordinate as a vector; see `crd2idx`."""
+    """Return the value at a coordinate as a vector; see `crd2idx`."""
     total: Vector = {}
     _add_value(total, coord, shape, stride)
     return total
@@ -107,14 +106,14 @@ def _add_value(total: Vector, coord: Tree, shape: Tree, stride: Tree) -> None:
 
 
 def _add_step(total: Vector, place: Number, stride: Leaf) -> None:
-    # A mode at coordinate 0 counts too: it gives the value its profile, and its stride may be unknown.
+    # A mode at coordinate 0 is recorded too: it determines the rank of the value, and its stride may be unknown.
     modes, factor = (stride.modes, stride.value) if isinstance(stride, ScaledBasis) else ((), stride)
     step = number(factor, where=f"stride {stride}", needed="an offset") if place else 0
     total[modes] = total.get(modes, 0) + place * step
 
 
 def as_tree(value: Mapping[tuple[int, ...], Number]) -> Tree:
-    """The vector as CuTe shows it: a number, or a nested coordinate with 0 for the modes that do not occur.
+    """Return the vector in CuTe's notation: a number, or a nested coordinate with 0 for missing modes.
 
     Raises `LayoutError` if a mode is both a number other than 0 and a tuple (strides ``1`` and ``1@0`` together).
     """
@@ -123,7 +122,7 @@ def as_tree(value: Mapping[tuple[int, ...], Number]) -> Tree:
     if not nested:
         return plain.numerator if plain.denominator == 1 else plain
     if plain:
-        raise LayoutError(f"offset {plain} is a plain number beside coordinates; give all strides a basis, or none")
+        raise LayoutError(f"offset {plain} mixes a plain number with coordinates; give all strides a basis, or none")
     rank = 1 + max(modes[0] for modes in nested)
     parts: list[dict[tuple[int, ...], Number]] = [{} for _ in range(rank)]
     for modes, amount in nested.items():
@@ -132,7 +131,7 @@ def as_tree(value: Mapping[tuple[int, ...], Number]) -> Tree:
 
 
 def tree_vector(tree: Tree, prefix: tuple[int, ...] = ()) -> Vector:
-    """The vector of a coordinate: ``(3,(0,7))`` has 3 in mode ``(0,)`` and 7 in mode ``(1, 1)``.
+    """Return the vector of a coordinate: ``(3,(0,7))`` has 3 in mode ``(0,)`` and 7 in mode ``(1, 1)``.
 
     Raises `DynamicLayoutError` if the coordinate has a ``?``.
     """
@@ -145,7 +144,7 @@ def tree_vector(tree: Tree, prefix: tuple[int, ...] = ()) -> Vector:
 
 
 def add_vectors(a: Mapping[tuple[int, ...], Number], b: Mapping[tuple[int, ...], Number]) -> Vector:
-    """The sum of two vectors."""
+    """Return the sum of two vectors."""
     total = dict(a)
     for modes, amount in b.items():
         total[modes] = total.get(modes, 0) + amount

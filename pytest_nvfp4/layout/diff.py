@@ -1,16 +1,16 @@
-"""The diff of two listings by meaning: what changed, whether it matters, and where it shows first.
+"""Diff of two listings by meaning: changes, their severity, and the first difference.
 
-How a change is graded (the worst of all lines that apply):
+Grades of a change (the worst of all lines that apply):
 
 ==============  =======================================================================================
-severity        what is graded so
+severity        changes
 ==============  =======================================================================================
 IDENTICAL       the same text
 COSMETIC        the stride of a mode of size 1; a default that only one DSL version prints (an MMA's
-                ``permutation_MNK`` of nothing); a gained alignment; a new name that holds the same type
-                (renamed); an added layout, with which nothing can be compared
-RENESTED        each top-level mode is the same function; modes inside are grouped otherwise
-SAME_FUNCTION   the same 1-D function with other top-level modes; another swizzle that gives the same
+                ``permutation_MNK`` of nothing); a gained alignment; a new name with the same type (renamed);
+                an added layout, which has no counterpart
+RENESTED        each top-level mode is the same function; nested modes are grouped differently
+SAME_FUNCTION   the same 1-D function with other top-level modes; another swizzle that is the same
                 function on this domain
 PERMUTED        the same modes in another order
 DIFFERENT       another function; a swizzle, space, element type, kind of object or instruction argument
@@ -19,9 +19,9 @@ DIFFERENT       another function; a swizzle, space, element type, kind of object
                 when it was poisoned before)
 ==============  =======================================================================================
 
-TMEM columns, shared-memory bytes, bank conflicts and vector width follow from the function, and so inform without
-adding to the severity. A run-time ``?`` has an identity inside one capture only: equal texts are taken as equal,
-and anything else with a ``?`` is "not provable".
+TMEM columns, shared-memory bytes, bank conflicts and vector width follow from the function, so they inform without
+adding to the severity. A run-time ``?`` has an identity only inside one capture: equal texts count as equal, and any
+other comparison with a ``?`` is "not provable".
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ def diff_listings(old: Listing, new: Listing, *, protected: Collection[str] = ()
     """Compare two listings by meaning.
 
     Args:
-        old: what the layouts were.
-        new: what they are.
-        protected: names of layouts that must never change unnoticed, as in the listing or as ``fnmatch`` patterns;
-            one without a dot names the variable in every scope, and ``#2`` of a reassigned variable is covered.
-            Where the two were made by different versions of the DSL, a cosmetic change of a protected layout counts
-            like any other: another version writes the same layout in another way.
-        renames: pair a removed with an added layout of the same scope and the same type text, where there is
-            exactly one of each, instead of reporting both.
+        old: the layouts before.
+        new: the layouts after.
+        protected: names of layouts protected against unnoticed changes, as in the listing or as ``fnmatch`` patterns;
+            a name without a dot matches the variable in every scope, ``#2`` of a reassigned variable included. If the
+            DSL versions differ, a cosmetic change of a protected layout counts as unprotected, because another version
+            may print the same layout differently.
+        renames: whether to pair a removed with an added layout of the same scope and type text, if there is exactly
+            one of each, instead of reporting both.
     """
     shield = _shield(protected)
     pairs, removed, added = pair(old, new)
@@ -109,7 +109,7 @@ def diff_listings(old: Listing, new: Listing, *, protected: Collection[str] = ()
 
 
 def _is_poisoned(record: Record) -> bool:
-    """Whether the type holds an ``x``. Most texts have no such word, and then need no parsing to tell."""
+    """Return whether the type holds an ``x``; the regular expression avoids parsing most types."""
     return _POISON.search(record.raw) is not None and isinstance(unreadable(record), PoisonedLayout)
 
 
@@ -119,29 +119,29 @@ def _changed(old: Record, new: Record, grades: dict[tuple[str, str], Grade], shi
     if grade is None:
         grade = Grade(old, new)
         if unreadable(new) is None and unreadable(old) is None:
-            grades[key] = grade  # the error of an unreadable type names its layout, and so is not shared
+            grades[key] = grade  # the error of an unreadable type names its layout, so it is not shared
     modes, roles, source = _mode_changes(old, new, grade)
     return Change(
-        name=new.name,
-        kind="changed",
-        old=old,
-        new=new,
-        severity=grade.severity,
-        method=grade.method,
-        unproven=grade.unproven,
-        error=grade.error,
-        reasons=grade.reasons,
-        modes=modes,
-        roles=roles,
-        role_source=source,
-        first=grade.first,
-        deltas=grade.deltas,
-        protected=shield(new.name) or shield(old.name),
+        new.name,
+        "changed",
+        old,
+        new,
+        grade.severity,
+        grade.method,
+        grade.unproven,
+        grade.error,
+        grade.reasons,
+        modes,
+        roles,
+        source,
+        grade.first,
+        grade.deltas,
+        shield(new.name) or shield(old.name),
     )
 
 
 def _mode_changes(old: Record, new: Record, grade: Grade) -> tuple[tuple[ModeChange, ...], tuple[str, ...], str]:
-    """The modes that changed, with the roles of all modes; nothing when a type cannot be read or has no layout."""
+    """Return the changed modes, the roles of all modes and their source; empty if a type is unreadable or opaque."""
     if grade.error is not None or unreadable(old) is not None or unreadable(new) is not None:
         return (), (), ""
     before, after = old.info, new.info
@@ -154,43 +154,32 @@ def _mode_changes(old: Record, new: Record, grade: Grade) -> tuple[tuple[ModeCha
 
 
 def _renaming(old: Record, new: Record, shield: Shield) -> Change:
+    reasons = (f"the same type under another name; it was {old.name}",)
+    protected = shield(new.name) or shield(old.name)
     return Change(
-        name=new.name,
-        kind="renamed",
-        old=old,
-        new=new,
-        severity=Severity.COSMETIC,
-        reasons=(f"the same type under another name; it was {old.name}",),
-        protected=shield(new.name) or shield(old.name),
-        old_name=old.name,
+        new.name, "renamed", old, new, Severity.COSMETIC, reasons=reasons, protected=protected, old_name=old.name
     )
 
 
 def _removal(record: Record, shield: Shield) -> Change:
-    return Change(
-        name=record.name,
-        kind="removed",
-        old=record,
-        new=None,
-        severity=Severity.DIFFERENT,
-        reasons=("the layout is gone, so it is no longer watched; accept this if the kernel dropped it on purpose",),
-        protected=shield(record.name),
-    )
+    reason = "the layout was removed, so it is no longer checked; accept this if the kernel dropped it on purpose"
+    protected = shield(record.name)
+    return Change(record.name, "removed", record, None, Severity.DIFFERENT, reasons=(reason,), protected=protected)
 
 
 def _addition(record: Record, shield: Shield) -> Change:
     broken = unreadable(record)
     poisoned = isinstance(broken, PoisonedLayout)
     if broken is None:
-        reason = "a new layout; there is nothing to compare it with"
+        reason = "a new layout without a counterpart to compare"
     else:
-        reason = "" if poisoned else f"a new layout, whose type could not be read: {broken}"
+        reason = "" if poisoned else f"a new layout with an unreadable type: {broken}"
     return Change(
-        name=record.name,
-        kind="added",
-        old=None,
-        new=record,
-        severity=Severity.DIFFERENT if poisoned else Severity.COSMETIC,
+        record.name,
+        "added",
+        None,
+        record,
+        Severity.DIFFERENT if poisoned else Severity.COSMETIC,
         error=str(broken) if poisoned else None,
         reasons=(reason,) if reason else (),
         protected=shield(record.name),
@@ -209,7 +198,7 @@ def _headers(old: Listing, new: Listing) -> tuple[HeaderChange | None, tuple[Hea
 
 
 def _shield(protected: Collection[str]) -> Shield:
-    """Whether a name is protected: see `diff_listings`."""
+    """Return the predicate of protected names; see `diff_listings`."""
     exact = frozenset(protected)
 
     @cache

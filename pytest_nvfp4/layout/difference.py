@@ -1,4 +1,4 @@
-"""Where two layouts first differ: by their coalesced modes, or by looking at every index."""
+"""First difference of two layouts, from their coalesced modes or by enumeration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Difference:
     """The first index at which two layouts differ; unpacks as ``index, coord, offset_a, offset_b``.
 
     ``coord`` is that index in the shape of the first layout. Offsets are in elements, None past the end of a layout
-    and ``?`` where only the end of the other layout is known.
+    and ``?`` if unknown at the end of the other layout.
     """
 
     index: int
@@ -43,35 +43,34 @@ class Difference:
 
     @property
     def text(self) -> str:
-        """The difference in words."""
+        """Difference as a sentence."""
         a, b = ("past the end" if o is None else f"at {render_tree(o)}" for o in (self.offset_a, self.offset_b))
         return f"index {self.index}, coordinate {render_tree(self.coord)}, is {a} in one and {b} in the other"
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """What is compared: a layout, the swizzle of its pointer (on byte addresses), and the bits of an element."""
+class AddressedLayout:
+    """Layout with the swizzle of its pointer (on byte addresses) and the bits of an element."""
 
     layout: AnyLayout | None
     swizzle: Swizzle | None
     bits: int | None
 
     def bit_address(self, coord: Tree) -> int:
-        """The address in bits of an index or coordinate, from a base at 0, after the swizzle.
+        """Return the address in bits of an index or coordinate, from a base at 0, after the swizzle.
 
-        Raises `DynamicLayoutError` if it depends on a ``?`` and `LayoutError` if there is no layout in memory or the
-        width of an element is not known.
+        Raises `DynamicLayoutError` if it depends on a ``?`` and `LayoutError` without a memory layout or element width.
         """
         if self.layout is None or self.bits is None:
             raise LayoutError(f"{self.layout}: an address needs a layout and elements of known width")
         offset = self.layout(coord)
         if not isinstance(offset, int):
-            raise LayoutError(f"coordinate {render_tree(coord)} is at {render_tree(offset)}, which is no memory offset")
+            raise LayoutError(f"coordinate {render_tree(coord)} is at {render_tree(offset)}, not at a memory offset")
         address, rest = divmod(offset * self.bits, 8)
         return (address if self.swizzle is None else self.swizzle(address)) * 8 + rest
 
     def offset(self, index: int) -> Tree:
-        """The element offset at an index, after the swizzle; raises as `bit_address` does."""
+        """Return the element offset at an index, after the swizzle; raises as `bit_address` does."""
         if self.layout is None:
             raise LayoutError("a type without a layout has no offsets")
         if self.swizzle is None or self.bits is None:
@@ -81,7 +80,7 @@ class Subject:
 
 
 def coordinate(index: int, shape: Tree) -> Tree:
-    """The coordinate of an index; the last mode, or the first of size ``?``, takes all that is left there."""
+    """Return the coordinate of an index; the last mode, or the first of size ``?``, takes the remainder."""
     sizes = leaves(shape)
     places: list[Tree] = []
     for place, size in enumerate(sizes):
@@ -94,9 +93,9 @@ def coordinate(index: int, shape: Tree) -> Tree:
 
 
 def plain_difference(a: Layout, b: Layout) -> Difference | None:
-    """The first index at which two layouts differ, from their coalesced forms; None if none is known to differ.
+    """Return the first index at which two layouts differ, from their coalesced forms, or None.
 
-    Where a ``?`` stands before the first difference, sizes and offsets after it are not known and None is returned.
+    Sizes and offsets after a ``?`` are unknown, so a ``?`` before the first difference gives None.
     """
     ones, others = coalesced_modes(a), coalesced_modes(b)
     index = 1
@@ -118,18 +117,18 @@ def _mode(modes: Sequence[Mode], place: int) -> Mode:
 
 
 def _first_step(one: Mode, other: Mode, after_one: Mode, after_other: Mode) -> int | None:
-    """How many steps of the current multiple away the first difference is, or None if that is not known."""
+    """Return the distance of the first difference in steps of the current multiple, or None if unknown."""
     (size, stride), (other_size, other_stride) = one, other
     if not isinstance(size, int) or not isinstance(other_size, int):
         return None
-    if 1 in (size, other_size):  # one of them has ended: the other goes on
+    if 1 in (size, other_size):  # one layout has ended, and the other continues
         return 1
     if not (is_static(stride) and is_static(other_stride)):
         return None
     if stride != other_stride:
         return 1
     shorter, after = (size, after_one) if size < other_size else (other_size, after_other)
-    # The form is coalesced, so what follows the shorter mode goes elsewhere than one more step would.
+    # In a coalesced form, the stride after the shorter mode differs from one more step, so the layouts differ there.
     return shorter if after == END or is_static(after) else None
 
 
@@ -138,9 +137,9 @@ def _at(index: int, a: Layout, b: Layout) -> Difference:
 
 
 def _value(layout: Layout, index: int) -> Tree | None:
-    """The value at an index that is known to be in the layout or past its end, None past its end."""
+    """Return the value at an index in the layout; None past its end."""
     offset, rest = 0, index
-    for count, stride in coalesced_modes(layout):  # the quick way, for integers
+    for count, stride in coalesced_modes(layout):  # fast path for integers
         if not isinstance(count, int) or not isinstance(stride, int) or not count:
             return _any_value(layout, index)
         rest, digit = divmod(rest, count)
@@ -149,31 +148,32 @@ def _value(layout: Layout, index: int) -> Tree | None:
 
 
 def _any_value(layout: Layout, index: int) -> Tree | None:
-    size = _known_size(layout)
+    size = known_size(layout)
     if size is not None and index >= size:
         return None
     try:
         vector = layout.vector(coordinate(index, layout.shape))
     except DynamicLayoutError:
-        return Dynamic()  # the other layout has ended here, or this one has not: that much is known
+        return Dynamic()  # the index is in this layout, but its offset is unknown
     try:
         return as_tree(vector)
-    except LayoutError:  # strides such as 1@0 beside 1@0@0, of which no coordinate can be made: show the sum
+    except LayoutError:  # strides such as 1@0 beside 1@0@0 form no coordinate: return the sum
         return tuple(ScaledBasis(amount, modes) if modes else amount for modes, amount in sorted(vector.items()))
 
 
-def _known_size(layout: AnyLayout) -> int | None:
+def known_size(layout: AnyLayout) -> int | None:
+    """Return the number of indices, or None if it is known only at run time."""
     try:
         return domain_size(layout)
     except DynamicLayoutError:
         return None
 
 
-def address_difference(a: Subject, b: Subject) -> Difference | None:
-    """The first index at which the places differ, by looking at all; None if there is none.
+def address_difference(a: AddressedLayout, b: AddressedLayout) -> Difference | None:
+    """Return the first index at which the addresses differ, by enumeration; None if there is none.
 
-    Places are element offsets, or, where a pointer swizzles, bit addresses (so that elements of 4 bits have one).
-    Raises `DynamicLayoutError` for a ``?`` and `LayoutError` for a domain too large to look at.
+    Addresses are element offsets, or bit addresses if a pointer has a swizzle (elements of 4 bits have no byte
+    address). Raises `DynamicLayoutError` for a ``?`` and `LayoutError` for a domain too large to enumerate.
     """
     if a.layout is None or b.layout is None:
         raise LayoutError("there is no layout to compare")
@@ -193,10 +193,10 @@ def address_difference(a: Subject, b: Subject) -> Difference | None:
 
 
 _PROBED = 64
-"""Indices looked at one by one first: layouts that differ mostly do so early, and need no large arrays then."""
+"""Indices compared one by one first: layouts that differ mostly do so early, which avoids large arrays."""
 
 
-def _first_unlike(a: Subject, b: Subject, shared: int, *, in_bits: bool) -> int | None:
+def _first_unlike(a: AddressedLayout, b: AddressedLayout, shared: int, *, in_bits: bool) -> int | None:
     one, other = _checked(a, in_bits=in_bits), _checked(b, in_bits=in_bits)
     for index in range(min(shared, _PROBED)):
         if (a.bit_address(index) != b.bit_address(index)) if in_bits else (one(index) != other(index)):
@@ -210,7 +210,7 @@ def _first_unlike(a: Subject, b: Subject, shared: int, *, in_bits: bool) -> int 
     return next((index for index, (x, y) in enumerate(pairs) if x != y), None)
 
 
-def _checked(subject: Subject, *, in_bits: bool) -> AnyLayout:
+def _checked(subject: AddressedLayout, *, in_bits: bool) -> AnyLayout:
     layout = subject.layout
     if layout is None or (in_bits and (subject.bits is None or not is_integer_valued(layout))):
         raise LayoutError(f"{layout}: byte addresses need integer offsets and elements of known width")
@@ -218,7 +218,7 @@ def _checked(subject: Subject, *, in_bits: bool) -> AnyLayout:
     return layout
 
 
-def _places(subject: Subject, layout: AnyLayout, *, in_bits: bool) -> Offsets:
+def _places(subject: AddressedLayout, layout: AnyLayout, *, in_bits: bool) -> Offsets:
     offsets = offset_array(layout)
     if not in_bits or subject.bits is None:
         return offsets

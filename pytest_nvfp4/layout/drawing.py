@@ -1,7 +1,7 @@
 """Drawings of small layouts: inline SVG for pages, plain text for terminals.
 
-A drawing shows at most ``max_rows`` x ``max_cols`` cells, moves that window to the first changed cell, and states what
-it does not show.
+A drawing shows at most ``max_rows`` x ``max_cols`` cells, moves that window to the first changed cell, and states
+which cells are hidden.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from pytest_nvfp4.layout.grammar import TypeInfo
 from pytest_nvfp4.layout.grid import (
-    Grid,
+    CellGrid,
     UndrawableLayout,
     Window,
     broadcast_leaves,
@@ -41,15 +41,15 @@ Paint: TypeAlias = "Callable[[Tree | None], str]"
 def draw_svg(
     target: Target, *, title: str, colour: Colour = "stride", max_rows: int = MAX_ROWS, max_cols: int = MAX_COLS
 ) -> str:
-    """One layout as SVG: offsets in a grid.
+    """Return one layout as SVG: offsets in a grid.
 
     Args:
         target: a type (its pointer's swizzle then acts on byte addresses) or a layout alone.
-        title: the accessible name; any text.
+        title: the accessible name.
         colour: ``stride`` shades by offset, so that the shade moves along the larger stride; ``bank`` colours by
-            the 16-byte part of the 128-byte line of shared-memory banks (type with a known element size only).
-        max_rows: rows shown at most.
-        max_cols: columns shown at most.
+            the 16-byte part of the 128-byte line of shared-memory banks (only types with a known element size).
+        max_rows: largest number of rows.
+        max_cols: largest number of columns.
 
     Raises:
         UndrawableLayout: the layout is dynamic.
@@ -71,9 +71,9 @@ def draw_pair_svg(
     max_rows: int = MAX_ROWS,
     max_cols: int = MAX_COLS,
 ) -> str:
-    """Two layouts side by side as SVG, the cells that moved marked in both (see :func:`draw_svg`).
+    """Return two layouts side by side as SVG, with moved cells marked in both (see :func:`draw_svg`).
 
-    Cells are compared where both grids have them; the drawing says how many are in one grid only.
+    Cells are compared where both grids have them.
     """
     pair = _pair(old, new, max_rows=max_rows, max_cols=max_cols)
     paint = _painter(colour, pair.grids, pair.windows)
@@ -90,23 +90,23 @@ def draw_pair_svg(
 def draw_tv_svg(
     thread_value: AnyLayout, *, tile: tuple[int, int], title: str, max_rows: int = MAX_ROWS, max_cols: int = MAX_COLS
 ) -> str:
-    """A thread-value layout as SVG: in each cell of the tile, the thread and value that own it.
+    """Return a thread-value layout as SVG: in each cell of the tile, its thread and value.
 
     Args:
         thread_value: ``(threads, values)`` to the column-major index in the tile, as ``layout_copy_tv`` prints it.
         tile: rows and columns of the tile.
         title: the accessible name.
-        max_rows: rows shown at most.
-        max_cols: columns shown at most.
+        max_rows: largest number of rows.
+        max_cols: largest number of columns.
 
     Raises:
-        UndrawableLayout: the layout is dynamic, or is not one of threads and values, or leaves the tile.
+        UndrawableLayout: the layout is dynamic, has no threads and values, or leaves the tile.
     """
     source = grid_of(thread_value)
     rows, cols = tile
     owners = _owners(source, rows=rows, cols=cols, text=str(thread_value))
     at = lambda row, col: row + col * rows  # noqa: E731 - a cell function, as grid_of makes them
-    grid = Grid(rows, cols, "row of the tile", "column of the tile", at, None, rows * cols)
+    grid = CellGrid(rows, cols, "row of the tile", "column of the tile", at, None, rows * cols)
     window = window_of(grid, max_rows=max_rows, max_cols=max_cols)
     cells = {(row, col): owners.get(row + col * rows, []) for row, col in window.cells()}
     panel = Panel(
@@ -125,7 +125,7 @@ def draw_tv_svg(
 
 
 def draw_text(target: Target, *, max_rows: int = 16, max_cols: int = 16) -> str:
-    """One layout as text: a table of offsets with its row and column numbers."""
+    """Return one layout as text: a table of offsets with its row and column numbers."""
     once = broadcast_leaves(target)
     grid = grid_of(target, once=once)
     window = window_of(grid, max_rows=max_rows, max_cols=max_cols)
@@ -133,7 +133,7 @@ def draw_text(target: Target, *, max_rows: int = 16, max_cols: int = 16) -> str:
 
 
 def draw_pair_text(old: Target, new: Target, *, max_rows: int = 16, max_cols: int = 16, width: int = 100) -> str:
-    """Two layouts as text, a ``*`` after each cell that moved; side by side when ``width`` allows, else stacked."""
+    """Return two layouts as text with ``*`` after each moved cell; side by side if they fit ``width``, else stacked."""
     pair = _pair(old, new, max_rows=max_rows, max_cols=max_cols)
     blocks = [
         [label, *_table(grid, window, pair.changed)]
@@ -152,7 +152,7 @@ def draw_pair_text(old: Target, new: Target, *, max_rows: int = 16, max_cols: in
     return "\n".join([*lines, *dict.fromkeys(notes)])
 
 
-def _panel(grid: Grid, window: Window, paint: Paint, *, heading: str, changed: set[tuple[int, int]]) -> Panel:
+def _panel(grid: CellGrid, window: Window, paint: Paint, *, heading: str, changed: set[tuple[int, int]]) -> Panel:
     offsets = {cell: grid.at(*cell) for cell in window.cells()}
     return Panel(
         heading=heading,
@@ -165,22 +165,22 @@ def _panel(grid: Grid, window: Window, paint: Paint, *, heading: str, changed: s
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two layouts that are drawn beside each other: old and new.
+    """Old and new layout of one drawing.
 
     Attributes:
-        once: Broadcast modes that have one cell for all their members.
-        grids, windows: The cells of each, and those that are shown.
-        changed: The cells in both windows whose offsets differ.
+        once: Broadcast modes with one cell for all their members.
+        grids, windows: Grid and visible window of each.
+        changed: Cells in both windows whose offsets differ.
     """
 
     once: frozenset[int]
-    grids: tuple[Grid, Grid]
+    grids: tuple[CellGrid, CellGrid]
     windows: tuple[Window, Window]
     changed: set[tuple[int, int]]
 
 
 def _pair(old: Target, new: Target, *, max_rows: int, max_cols: int) -> _Pair:
-    """Both with the window at the first cell that changed."""
+    """Return both layouts with the window at the first changed cell."""
     once = _once_in_both(old, new)
     grids = (grid_of(old, once=once), grid_of(new, once=once))
     focus = first_changed(*grids)
@@ -194,7 +194,7 @@ def _pair(old: Target, new: Target, *, max_rows: int, max_cols: int) -> _Pair:
 
 
 def _once_in_both(old: Target, new: Target) -> frozenset[int]:
-    """The broadcast modes of both, if both have them at the same places: else cells would stand for other indices."""
+    """Return the broadcast modes if both layouts share them; otherwise equal cells would mean different indices."""
     places = broadcast_leaves(old)
     return places if places == broadcast_leaves(new) else frozenset()
 
@@ -214,13 +214,13 @@ def _change_notes(pair: _Pair) -> list[str]:
     return notes
 
 
-def _colour_note(colour: Colour, grid: Grid) -> str:
+def _colour_note(colour: Colour, grid: CellGrid) -> str:
     if colour == "bank" and grid.bits:
         return "Colour = 16-byte part of the 128-byte line of banks."
     return "Shade = offset."
 
 
-def _painter(colour: Colour, grids: Iterable[Grid], windows: Iterable[Window]) -> Paint:
+def _painter(colour: Colour, grids: Iterable[CellGrid], windows: Iterable[Window]) -> Paint:
     shown = [(grid, window) for grid, window in zip(grids, windows, strict=True)]
     bits = shown[0][0].bits
     if colour == "bank" and bits:
@@ -233,7 +233,7 @@ def _shade(weight: float, top: float) -> int:
     return min(SHADES - 1, max(0, int(weight * SHADES / (top + 1))))
 
 
-def _owners(source: Grid, *, rows: int, cols: int, text: str) -> dict[int, list[tuple[int, int]]]:
+def _owners(source: CellGrid, *, rows: int, cols: int, text: str) -> dict[int, list[tuple[int, int]]]:
     if rows < 1 or cols < 1 or source.row_label == "one row" or source.col_label == "index in the row":
         raise UndrawableLayout(
             f"{text} over a tile of {rows} x {cols} is not a thread-value layout: give a layout of two modes, "
@@ -266,7 +266,7 @@ def _layout_text(target: Target) -> str:
     return f"{head}{target.layout}"
 
 
-def _describe(grid: Grid) -> str:
+def _describe(grid: CellGrid) -> str:
     return f"{grid.rows} rows ({grid.row_label}) x {grid.cols} columns ({grid.col_label})."
 
 
@@ -274,7 +274,7 @@ def _notes(statement: str | None) -> list[str]:
     return [] if statement is None else [statement + "."]
 
 
-def _table(grid: Grid, window: Window, changed: set[tuple[int, int]]) -> list[str]:
+def _table(grid: CellGrid, window: Window, changed: set[tuple[int, int]]) -> list[str]:
     texts = {cell: text_of(grid.at(*cell)) + ("*" if cell in changed else "") for cell in window.cells()}
     wide = max(*map(len, texts.values()), len(str(window.col + window.cols - 1)))
     side = len(str(window.row + window.rows - 1))

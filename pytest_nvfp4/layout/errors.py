@@ -1,10 +1,10 @@
-"""The errors of the layout package: what was found, why it is wrong, what to do next."""
+"""Errors of the layout package."""
 
 from __future__ import annotations
 
 
 class LayoutError(ValueError):
-    """Anything wrong with a layout; the parent of every error of this package."""
+    """Base class of all layout errors."""
 
 
 def _of(name: str | None) -> str:
@@ -12,7 +12,7 @@ def _of(name: str | None) -> str:
 
 
 class LayoutSyntaxError(LayoutError):
-    """A text is not in the layout notation; ``text`` is the whole of it and ``column`` (from 1) is where it breaks."""
+    """Text that is not in the layout notation; ``column`` (from 1) is the first invalid character of ``text``."""
 
     def __init__(self, text: str, column: int, expected: str, *, name: str | None = None) -> None:
         self.text, self.column, self.expected, self.name = text, column, expected, name
@@ -26,30 +26,30 @@ class LayoutSyntaxError(LayoutError):
 
 
 class PoisonedLayout(LayoutError):
-    """CuTe DSL printed ``x``: the layout could not be computed, and what the kernel does with it is undefined."""
+    """Poisoned layout ``x``: CuTe DSL could not compute it, and its use in the kernel is undefined."""
 
     def __init__(self, text: str, column: int, *, name: str | None = None) -> None:
         self.text, self.column, self.name = text, column, name
         super().__init__(
             f"{_of(name)}layout text {text!r}: column {column} has the poisoned layout 'x': "
-            "CuTe DSL could not compute this layout and went on without an error; look at the call that made it (a "
-            "tile that does not divide, or a scale-factor layout at an MMA_K that the DSL version does not support) "
-            "before trusting any result"
+            "CuTe DSL could not compute this layout and continued without an error; fix the call that made it (a tile "
+            "that does not divide, or a scale-factor layout at an MMA_K that the DSL version does not support) before "
+            "trusting any result"
         )
 
 
 class DynamicLayoutError(LayoutError):
-    """A value is needed where the layout has a run-time ``?``."""
+    """An operation needs the value of a run-time ``?``."""
 
     def __init__(self, where: object, needed: str) -> None:
         super().__init__(
-            f"{where}: {needed} needs a value where there is a run-time '?'; put the numbers of the problem in place "
-            "of the '?' first, or ask only for what does not depend on it"
+            f"{where}: {needed} needs the value of a run-time '?'; replace each '?' by its number first, or use only "
+            "results that do not depend on it"
         )
 
 
 class CompositionError(LayoutError):
-    """``A o B`` has no layout, or the one computed is not the composed function; ``index`` is where it first fails."""
+    """``A o B`` is not a layout; ``index`` is the first index that fails."""
 
     def __init__(self, message: str, index: int | None = None) -> None:
         self.index = index
@@ -57,10 +57,10 @@ class CompositionError(LayoutError):
 
 
 class ListingError(LayoutError):
-    """A snapshot text is damaged; ``line`` (from 1) is where."""
+    """Damaged snapshot text at ``line`` (from 1)."""
 
     def __init__(self, line: int, found: str) -> None:
         self.line = line
         super().__init__(
-            f"layout snapshot, line {line}: {found}; restore the file from git, or write it anew with --snapshot-update"
+            f"layout snapshot, line {line}: {found}; restore the file from git, or rewrite it with --snapshot-update"
         )

@@ -1,30 +1,30 @@
-"""What two types of a layout are to each other: how much a change from the one to the other matters, and why.
+"""Grade of the change from one type to another: severity and reasons.
 
-What is graded how is in the table of `pytest_nvfp4.layout.diff`.
+`pytest_nvfp4.layout.diff` has the table of grades.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 from pytest_nvfp4.layout.change import Delta, FirstDifference, Method, Severity
 from pytest_nvfp4.layout.coordinates import add_vectors, as_tree, tree_vector
+from pytest_nvfp4.layout.difference import known_size
 from pytest_nvfp4.layout.errors import LayoutError, PoisonedLayout
 from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits
 from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.layout.measures import measure_deltas
 from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle
 from pytest_nvfp4.layout.properties import property_deltas
-from pytest_nvfp4.layout.sameness import Level, compare, first_difference
-from pytest_nvfp4.layout.tree import Tree, leaves, render_tree
+from pytest_nvfp4.layout.sameness import SamenessLevel, compare, first_difference
+from pytest_nvfp4.layout.tree import Tree, render_tree
 
 __all__ = ["Grade", "unreadable"]
 
 
 class Grade:
-    """What two types are to each other, whatever their name. Made once for a pair of texts, since types repeat."""
+    """Grade of a pair of types, independent of their names."""
 
     __slots__ = ("deltas", "error", "first", "method", "reasons", "severity", "unproven")
 
@@ -66,12 +66,12 @@ class Grade:
         if self.first is not None and function.severity is Severity.DIFFERENT:
             self.reasons = (_another(self.first),)
         if self.severity is Severity.COSMETIC and not self.reasons and not properties:
-            self.reasons = ("the types say the same; one DSL version prints a default that the other does not",)
+            self.reasons = ("the types are equal; one DSL version prints a default that the other does not",)
 
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """The grade of the layout function alone."""
+    """Grade of the layout function alone."""
 
     severity: Severity
     method: Method = "text"
@@ -79,12 +79,8 @@ class _Function:
     reason: str = ""
 
 
-_LEVELS = {
-    Level.IDENTICAL: Severity.IDENTICAL,
-    Level.RENESTED: Severity.RENESTED,
-    Level.SAME_FUNCTION: Severity.SAME_FUNCTION,
-    Level.PERMUTED: Severity.PERMUTED,
-    Level.DIFFERENT: Severity.DIFFERENT,
+_LEVELS: dict[SamenessLevel, Severity] = {
+    level: Severity.parse(level) for level in SamenessLevel if level is not SamenessLevel.UNKNOWN
 }
 
 
@@ -92,7 +88,7 @@ def _function(old: TypeInfo, new: TypeInfo) -> _Function:
     if old.layout is None or new.layout is None:
         if old.layout is new.layout:
             return _Function(Severity.IDENTICAL)
-        gone = "has no layout any more" if new.layout is None else "had no layout before"
+        gone = "no longer has a layout" if new.layout is None else "had no layout before"
         return _Function(Severity.DIFFERENT, reason=f"the object {gone}")
     same_unit = old.pointer_swizzle is None or old.dtype == new.dtype
     if old.pointer_swizzle == new.pointer_swizzle and same_unit:
@@ -100,30 +96,25 @@ def _function(old: TypeInfo, new: TypeInfo) -> _Function:
             return _Function(Severity.IDENTICAL)
         if old.layout.shape == new.layout.shape and _erased(old.layout) == _erased(new.layout):
             return _Function(Severity.COSMETIC, "canonical", reason="only strides of modes of size 1 changed")
-    sizes = _size(old.layout), _size(new.layout)
+    sizes = known_size(old.layout), known_size(new.layout)
     if None not in sizes and sizes[0] != sizes[1]:
-        # No level below DIFFERENT allows it, so nothing more needs comparing.
+        # Every level milder than DIFFERENT requires equal sizes.
         return _Function(Severity.DIFFERENT, "canonical", reason=f"{sizes[0]} indices became {sizes[1]}")
     try:
-        found = compare(old, new)
+        sameness = compare(old, new)
     except LayoutError as error:
         return _Function(Severity.DIFFERENT, "not provable", unproven=True, reason=f"not provable: {error}")
-    if found.level not in _LEVELS:
-        hint = "" if found.if_symbols_match is None else f" (it would then be {_LEVELS[found.if_symbols_match].label})"
-        reason = f"not provable: {found.detail}{hint}"
+    if sameness.level not in _LEVELS:
+        matched = sameness.if_symbols_match
+        hint = "" if matched is None else f" (it would then be {_LEVELS[matched].label})"
+        reason = f"not provable: {sameness.detail}{hint}"
         return _Function(Severity.DIFFERENT, "not provable", unproven=True, reason=reason)
-    severity = _LEVELS[found.level]
-    return _Function(severity, found.method, reason="" if severity is Severity.IDENTICAL else found.detail)
-
-
-def _size(layout: AnyLayout) -> int | None:
-    """The number of indices, or ``None`` when it is known only at run time."""
-    sizes = [leaf for leaf in leaves(layout.shape) if isinstance(leaf, int)]
-    return math.prod(sizes) if len(sizes) == len(leaves(layout.shape)) else None
+    severity = _LEVELS[sameness.level]
+    return _Function(severity, sameness.method, reason="" if severity is Severity.IDENTICAL else sameness.detail)
 
 
 def _swizzle_delta(old: TypeInfo, new: TypeInfo, function: Severity) -> Delta | None:
-    """The change of the swizzle, worth what it does to the function of this domain."""
+    """Return the change of the swizzle, graded by its effect on the function of this domain."""
     before, after = (None if info.swizzle is None else str(info.swizzle) for info in (old, new))
     if before == after:
         return None
@@ -135,9 +126,9 @@ def _swizzle_delta(old: TypeInfo, new: TypeInfo, function: Severity) -> Delta | 
 
 def _another(first: FirstDifference) -> str:
     if first.old is None:
-        return "the new layout has more indices; up to where the old one ends, both are the same function"
+        return "the new layout has more indices; both are the same function up to the end of the old one"
     if first.new is None:
-        return "the new layout has fewer indices; up to where it ends, both are the same function"
+        return "the new layout has fewer indices; both are the same function up to its end"
     return "another layout function"
 
 
@@ -156,9 +147,9 @@ def _first(old: TypeInfo, new: TypeInfo) -> FirstDifference | None:
 
 
 def _under_one_swizzle(old: TypeInfo, new: TypeInfo) -> tuple[AnyLayout, AnyLayout] | None:
-    """The layouts under what both share, if that is a bijection: a swizzle, a coordinate offset, or nothing.
+    """Return the layouts under a shared bijection: a swizzle, a coordinate offset, or the identity.
 
-    They differ first at the same index as the whole, which their coalesced forms show without looking at every index.
+    A bijection preserves the first differing index, which the coalesced forms give without enumeration.
     """
     before, after = old.layout, new.layout
     if old.pointer_swizzle != new.pointer_swizzle or (old.pointer_swizzle and old.dtype != new.dtype):
@@ -173,7 +164,7 @@ def _under_one_swizzle(old: TypeInfo, new: TypeInfo) -> tuple[AnyLayout, AnyLayo
 
 
 def _finished(info: TypeInfo, offset: Tree | None) -> Tree | None:
-    """The offset of a type's outer layout taken through the type's coordinate offset or swizzle."""
+    """Return the offset of a type's outer layout after the type's coordinate offset or swizzle."""
     if offset is None:
         return None
     layout, swizzle, bits = info.layout, info.pointer_swizzle, dtype_bits(info.dtype)
@@ -194,7 +185,7 @@ def _text(tree: Tree | None) -> str | None:
 
 @lru_cache(maxsize=16384)
 def _erased(layout: AnyLayout) -> AnyLayout:
-    """The layout with stride 0 in every mode of size 1: what two cosmetic variants have in common, ``?`` or not."""
+    """Return the layout with stride 0 in every mode of size 1, equal for cosmetic variants."""
     if isinstance(layout, ComposedLayout):
         return ComposedLayout(layout.inner, layout.offset, _erased(layout.outer))
     return Layout(layout.shape, _erase(layout.shape, layout.stride))
@@ -207,7 +198,7 @@ def _erase(shape: Tree, stride: Tree) -> Tree:
 
 
 def unreadable(record: Record) -> LayoutError | None:
-    """The error of a type that cannot be read: poisoned, or not in the grammar."""
+    """Return the error of an unreadable type: poisoned, or not in the grammar."""
     try:
         _ = record.info
     except LayoutError as error:

@@ -1,7 +1,7 @@
-"""Parser of CuTe DSL's type texts: what ``str(obj.type)`` prints, on nvidia-cutlass-dsl 4.4.0 and 4.8.1.
+"""Parser of CuTe DSL's type texts as ``str(obj.type)`` prints them (nvidia-cutlass-dsl 4.4.0 and 4.8.1).
 
 `parse_type` reads a whole type (``!cute.memref<f16, gmem, align<32>, "(128,?):(?{div=32},1)">``) and `parse_layout`
-a layout alone. Everything parsed prints back to the same text. Both are cached: types repeat a great deal.
+a layout alone. Parsed values print back to the same text. Both functions are cached, because types repeat often.
 """
 
 from __future__ import annotations
@@ -14,17 +14,26 @@ from functools import lru_cache
 from typing import TypeVar
 
 from pytest_nvfp4.layout.errors import DynamicLayoutError, LayoutError, LayoutSyntaxError, PoisonedLayout
-from pytest_nvfp4.layout.irtypes import Argument, Group, IrType, Keyword, Quoted, TypeInfo, dtype_bits, type_info
-from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle, Term, Tile, render
+from pytest_nvfp4.layout.irtypes import (
+    Argument,
+    ArgumentGroup,
+    IrType,
+    Keyword,
+    Quoted,
+    TypeInfo,
+    dtype_bits,
+    type_info,
+)
+from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle, Term, Tiler, render
 from pytest_nvfp4.layout.tree import Dynamic, Leaf, ScaledBasis, Tree, Wildcard, render_tree
 
 __all__ = [
     "AnyLayout",
     "Argument",
+    "ArgumentGroup",
     "ComposedLayout",
     "Dynamic",
     "DynamicLayoutError",
-    "Group",
     "IrType",
     "Keyword",
     "Layout",
@@ -35,7 +44,7 @@ __all__ = [
     "ScaledBasis",
     "Swizzle",
     "Term",
-    "Tile",
+    "Tiler",
     "Tree",
     "TypeInfo",
     "Wildcard",
@@ -65,7 +74,7 @@ _WORDS = re.compile(r"[^\s,<>()\[\]{}=\"!]+(?: [^\s,<>()\[\]{}=\"!]+)*")
 
 
 class _Scanner:
-    """Recursive descent over one text, so that every error has its column in the whole of it."""
+    """Recursive-descent parser of one text; every error has its column in the whole text."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.depth = text, 0, 0
@@ -85,7 +94,7 @@ class _Scanner:
 
     @contextmanager
     def deeper(self) -> Iterator[None]:
-        """Count a level of nesting: a text that nests without end is damaged, and must not exhaust the stack."""
+        """Count a level of nesting, so that a damaged text cannot exhaust the stack."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.fail(f"at most {MAX_DEPTH} levels of nesting")
@@ -134,18 +143,18 @@ class _Scanner:
                 members.append(self.nested())
         return tuple(members)
 
-    def tile(self) -> Tile:
-        modes: list[Layout | Tile | Wildcard] = []
+    def tile(self) -> Tiler:
+        modes: list[Layout | Tiler | Wildcard] = []
         self.expect("[")
         while not self.accept("]"):
             if modes:
                 self.expect(";")
             with self.deeper():
                 mode = self.tile() if self.text.startswith("[", self.at) else self.plain()
-            if not isinstance(mode, Layout | Tile | Wildcard):
+            if not isinstance(mode, Layout | Tiler | Wildcard):
                 raise self.fail("a layout, a tile or '_'")
             modes.append(mode)
-        return Tile(tuple(modes))
+        return Tiler(tuple(modes))
 
     def plain(self) -> Tree | Layout:
         shape = self.nested()
@@ -198,7 +207,7 @@ class _Scanner:
             return quoted
         for brackets in ("()", "[]", "<>"):
             if self.accept(brackets[0]):
-                return Group(brackets, self.arguments(brackets[1]))
+                return ArgumentGroup(brackets, self.arguments(brackets[1]))
         swizzle = self.swizzle()
         if swizzle is not None:
             return swizzle
@@ -232,7 +241,7 @@ class _Scanner:
 
 @lru_cache(maxsize=65536)
 def parse_term(text: str) -> Term:
-    """Any term of the notation: a tree, a layout, a composed layout, a swizzle or a tile.
+    """Parse any term of the notation: a tree, a layout, a composed layout, a swizzle or a tiler.
 
     Raises `LayoutSyntaxError` (with the column) or `PoisonedLayout`.
     """
@@ -242,7 +251,7 @@ def parse_term(text: str) -> Term:
 
 @lru_cache(maxsize=65536)
 def parse_layout(text: str) -> AnyLayout:
-    """A layout alone, without its type: ``(4,8):(1,4)``, ``S<3,4,3> o 0 o (8,64):(64,1)``, ``(0,?) o (4):(1@1)``.
+    """Parse a layout without a type: ``(4,8):(1,4)``, ``S<3,4,3> o 0 o (8,64):(64,1)``, ``(0,?) o (4):(1@1)``.
 
     Raises `LayoutSyntaxError` (with the column) or `PoisonedLayout`.
     """
@@ -251,19 +260,19 @@ def parse_layout(text: str) -> AnyLayout:
 
 
 def parse_plain_layout(text: str) -> Layout:
-    """A layout alone that has neither a swizzle nor an inner layout.
+    """Return a layout that has neither a swizzle nor an inner layout.
 
-    Raises `LayoutError`, as `parse_layout` does, or for one that has.
+    Raises `LayoutError` as `parse_layout` does, or for a composed layout.
     """
-    found = parse_layout(text)
-    if not isinstance(found, Layout):
-        raise LayoutError(f"{text}: composed, and only a plain layout has a meaning here")
-    return found
+    layout = parse_layout(text)
+    if not isinstance(layout, Layout):
+        raise LayoutError(f"{text}: a composed layout; give a plain layout, shape:stride")
+    return layout
 
 
 @lru_cache(maxsize=65536)
 def parse_type(text: str) -> TypeInfo:
-    """A whole type as ``str(obj.type)`` prints it; runs of white space count as one blank.
+    """Return the parsed type of a ``str(obj.type)`` text; runs of white space count as one blank.
 
     Raises `LayoutSyntaxError` (with the column) or `PoisonedLayout`.
     """

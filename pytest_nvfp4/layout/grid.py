@@ -1,6 +1,6 @@
-"""A static layout as a grid of cells: which coordinate stands where, and the offset in it.
+"""Grid of cells of a static layout: the coordinate and offset of each cell.
 
-A drawing shows a window of such a grid. The rows and columns are chosen from the modes:
+A drawing shows a window of such a grid. Rows and columns follow from the modes:
 
 * two modes: rows x columns;
 * one mode, or all other modes of size 1: the 1-D index, wrapped every 32 cells;
@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from pytest_nvfp4.layout.algebra import concat, modes
 from pytest_nvfp4.layout.coordinates import Vector, add_vectors, as_tree, tree_vector
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits
 from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle
-from pytest_nvfp4.layout.roles import plain, top_modes
+from pytest_nvfp4.layout.roles import plain
 from pytest_nvfp4.layout.tree import ScaledBasis, Tree, leaves, map_leaves, render_tree
 
 WRAP = 32
@@ -26,22 +27,22 @@ MAX_SCAN = 1 << 18
 
 
 class UndrawableLayout(LayoutError):
-    """The layout has no fixed cells: it is dynamic, or the type has no layout."""
+    """Layout that has no fixed cells: it is dynamic, or the type has no layout."""
 
 
 @dataclass(frozen=True)
-class Grid:
+class CellGrid:
     """All cells of a static layout.
 
     Attributes:
         rows: number of rows.
         cols: number of columns.
-        row_label: what the rows are, as ``shape:stride``.
-        col_label: what the columns are.
-        at: the offset in a cell, in elements, as CuTe shows it: a number, or a coordinate; ``None`` where the last
-            row of a wrapped index has no more cells.
-        bits: of an element, ``None`` when the type does not say.
-        size: the number of cells, fewer than ``rows * cols`` where a wrapped index ends.
+        row_label: modes of the rows, as ``shape:stride``.
+        col_label: modes of the columns.
+        at: the offset in a cell, in elements, in CuTe's notation: a number, or a coordinate; ``None`` past the end of
+            a wrapped index.
+        bits: bits of an element, ``None`` if unknown.
+        size: the number of cells, fewer than ``rows * cols`` for a wrapped index.
     """
 
     rows: int
@@ -55,7 +56,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The part of a grid that is shown: ``rows`` x ``cols`` cells from (``row``, ``col``) on."""
+    """Visible part of a grid: ``rows`` x ``cols`` cells from (``row``, ``col``) on."""
 
     row: int
     col: int
@@ -63,17 +64,17 @@ class Window:
     cols: int
 
     def cells(self) -> Iterator[tuple[int, int]]:
-        """Every cell of the window, row by row."""
+        """Return every cell of the window, row by row."""
         for row in range(self.row, self.row + self.rows):
             for col in range(self.col, self.col + self.cols):
                 yield row, col
 
-    def shown(self, grid: Grid) -> int:
-        """How many cells of the grid are in the window."""
+    def shown(self, grid: CellGrid) -> int:
+        """Return the number of cells of the grid in the window."""
         return sum(grid.at(*cell) is not None for cell in self.cells())
 
-    def statement(self, grid: Grid) -> str | None:
-        """What of the grid is not shown; ``None`` when all of it is."""
+    def statement(self, grid: CellGrid) -> str | None:
+        """Describe the hidden part of the grid; ``None`` if there is none."""
         if (self.rows, self.cols) == (grid.rows, grid.cols):
             return None
         return (
@@ -84,7 +85,7 @@ class Window:
 
 
 def why_not(target: TypeInfo | AnyLayout) -> str | None:
-    """Why a type or layout cannot be drawn, or ``None`` when it can."""
+    """Return the reason why a type or layout cannot be drawn, or ``None``."""
     layout = target.layout if isinstance(target, TypeInfo) else target
     if layout is None:
         return "the type holds no layout"
@@ -97,7 +98,7 @@ def why_not(target: TypeInfo | AnyLayout) -> str | None:
 
 
 def broadcast_leaves(target: TypeInfo | AnyLayout) -> frozenset[int]:
-    """The places, among the flattened modes, of those with stride 0 and more than one member: all their cells agree."""
+    """Return the positions, among the flattened modes, of those with stride 0 and more than one member."""
     layout = target.layout if isinstance(target, TypeInfo) else target
     if layout is None:
         return frozenset()
@@ -105,15 +106,15 @@ def broadcast_leaves(target: TypeInfo | AnyLayout) -> frozenset[int]:
     return frozenset(at for at, (shape, stride) in enumerate(pairs) if stride == 0 and shape != 1)
 
 
-def grid_of(target: TypeInfo | AnyLayout, *, once: frozenset[int] = frozenset()) -> Grid:
-    """The grid of a type's layout (with the pointer's swizzle, on byte addresses) or of a layout alone.
+def grid_of(target: TypeInfo | AnyLayout, *, once: frozenset[int] = frozenset()) -> CellGrid:
+    """Return the grid of a type's layout (with the pointer's swizzle, on byte addresses) or of a layout alone.
 
     Args:
         target: the type or layout.
-        once: places among the flattened modes of which only the first member gets cells; see `broadcast_leaves`.
+        once: positions of flattened modes of which only the first member gets cells; see `broadcast_leaves`.
 
     Raises:
-        UndrawableLayout: something in it is known only at run time, or there is no layout.
+        UndrawableLayout: a part is known only at run time, or there is no layout.
     """
     if reason := why_not(target):
         raise UndrawableLayout(f"cannot draw {target}: {reason}; draw a layout whose shape and strides are numbers")
@@ -127,7 +128,7 @@ def grid_of(target: TypeInfo | AnyLayout, *, once: frozenset[int] = frozenset())
     count_rows, count_cols = _count(rows), _count(cols)
     size = count_rows * count_cols
     if min(count_rows, count_cols) > 1:
-        return Grid(
+        return CellGrid(
             count_rows,
             count_cols,
             _label(rows),
@@ -138,18 +139,18 @@ def grid_of(target: TypeInfo | AnyLayout, *, once: frozenset[int] = frozenset())
         )
     line_at = _axis([*rows, *cols])
     if size <= WRAP:
-        return Grid(1, size, "one row", _label([*rows, *cols]), lambda _row, col: finish(line_at(col)), bits, size)
+        return CellGrid(1, size, "one row", _label([*rows, *cols]), lambda _row, col: finish(line_at(col)), bits, size)
 
     def wrapped(row: int, col: int) -> Tree | None:
         index = row * WRAP + col
         return finish(line_at(index)) if index < size else None
 
     label = f"index of {_label([*rows, *cols])}, {WRAP} a row"
-    return Grid(math.ceil(size / WRAP), WRAP, label, "index in the row", wrapped, bits, size)
+    return CellGrid(math.ceil(size / WRAP), WRAP, label, "index in the row", wrapped, bits, size)
 
 
-def window_of(grid: Grid, *, max_rows: int, max_cols: int, focus: tuple[int, int] | None = None) -> Window:
-    """The window of at most ``max_rows`` x ``max_cols`` cells; it moves so that ``focus`` is in it."""
+def window_of(grid: CellGrid, *, max_rows: int, max_cols: int, focus: tuple[int, int] | None = None) -> Window:
+    """Return the window of at most ``max_rows`` x ``max_cols`` cells; it contains ``focus``."""
     rows, cols = min(grid.rows, max_rows), min(grid.cols, max_cols)
     row, col = focus or (0, 0)
     return Window(_start(row, rows, grid.rows), _start(col, cols, grid.cols), rows, cols)
@@ -159,8 +160,8 @@ def _start(focus: int, shown: int, total: int) -> int:
     return 0 if focus < shown else min(focus, total - shown)
 
 
-def first_changed(old: Grid, new: Grid) -> tuple[int, int] | None:
-    """The first cell that both have, row by row, with another offset; ``None`` if none of the first 262,144 has one."""
+def first_changed(old: CellGrid, new: CellGrid) -> tuple[int, int] | None:
+    """Return the first common cell, row by row, whose offsets differ; ``None`` if none of the first 262,144 does."""
     cols = min(old.cols, new.cols)
     for index in range(min(min(old.rows, new.rows) * cols, MAX_SCAN)):
         row, col = divmod(index, cols)
@@ -170,12 +171,12 @@ def first_changed(old: Grid, new: Grid) -> tuple[int, int] | None:
 
 
 def text_of(offset: Tree | None) -> str:
-    """A cell's text: ``64``, ``1/2``, ``(3,0)`` for a coordinate, nothing for no cell."""
+    """Return a cell's text: ``64``, ``1/2``, ``(3,0)`` for a coordinate, empty for no cell."""
     return "" if offset is None else render_tree(offset)
 
 
 def weight_of(offset: Tree | None) -> float:
-    """A number to shade a cell by: the offset, or the sum of a coordinate's parts."""
+    """Return a number to shade a cell by: the offset, or the sum of a coordinate's parts."""
     if offset is None:
         return 0.0
     return float(sum(leaf for leaf in leaves(offset) if isinstance(leaf, int | Fraction)))
@@ -191,45 +192,42 @@ def _parts(layout: AnyLayout) -> Iterator[Tree]:
 
 
 def _reduced(layout: Layout, once: frozenset[int]) -> Layout:
-    """The layout with size 1 in the leaves at these places."""
+    """Return the layout with size 1 in the leaves at these positions."""
     places = iter(range(len(leaves(layout.shape))))
     return Layout(map_leaves(lambda leaf: 1 if next(places) in once else leaf, layout.shape), layout.stride)
 
 
 def _axes(layout: Layout) -> tuple[list[Layout], list[Layout]]:
-    modes = list(top_modes(layout))
-    if len(modes) == 2:
-        return modes[:1], modes[1:]
-    parts = list(top_modes(modes[0])) if modes else []
-    if len(parts) == 2:
-        return parts[:1], [parts[1], *modes[1:]]
-    return modes[:1], modes[1:]
+    top = list(modes(layout))
+    if len(top) != 2 and top and len(parts := modes(top[0])) == 2:
+        return [parts[0]], [parts[1], *top[1:]]
+    return top[:1], top[1:]
 
 
-def _count(modes: list[Layout]) -> int:
-    sizes = [leaf for mode in modes for leaf in leaves(mode.shape)]
+def _count(axis: list[Layout]) -> int:
+    sizes = [leaf for mode in axis for leaf in leaves(mode.shape)]
     return math.prod(size for size in sizes if isinstance(size, int))
 
 
-def _label(modes: list[Layout]) -> str:
-    return ", ".join(str(mode) for mode in modes) or "one"
+def _label(axis: list[Layout]) -> str:
+    return ", ".join(map(str, axis)) or "one"
 
 
-def _axis(modes: list[Layout]) -> Callable[[int], Vector]:
-    """The value at the i-th coordinate of these modes, the first fastest; computed once each."""
-    joint = Layout(tuple(mode.shape for mode in modes), tuple(mode.stride for mode in modes))
+def _axis(axis: list[Layout]) -> Callable[[int], Vector]:
+    """Return the value at the i-th coordinate of these modes, the first fastest; values are cached."""
+    joint = concat(axis)
     known: dict[int, Vector] = {}
 
     def at(index: int) -> Vector:
         if index not in known:
-            known[index] = joint.vector(index) if modes else {}
+            known[index] = joint.vector(index) if axis else {}
         return known[index]
 
     return at
 
 
 def _finish(layout: AnyLayout, pointer: Swizzle | None, bits: int | None) -> Callable[[Vector], Tree]:
-    """What is left to do to an outer value: offsets, inner functions, and the pointer's swizzle on bytes."""
+    """Return the function from outer values to offsets: coordinate offsets, inner functions, the pointer's swizzle."""
     steps: list[Callable[[Vector], Vector]] = []
     if pointer is not None:
         steps.append(_on_bytes(pointer, bits))

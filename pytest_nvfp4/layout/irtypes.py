@@ -1,4 +1,4 @@
-"""What a CuTe DSL type says: its expression, and the parts that layouts are compared by."""
+"""CuTe DSL types: the type expression, and the properties that layouts are compared by."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pytest_nvfp4.layout.errors import LayoutSyntaxError
-from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle, Term, Tile, render
+from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle, Term, Tiler, render
 
 SPACES = frozenset({"gmem", "smem", "rmem", "tmem", "generic", "dsmem"})
 
@@ -17,7 +17,7 @@ _DTYPE = re.compile(r"(?:bf|tf|f|ui|si|i|u)(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class IrType:
-    """A type expression ``name<args>``; ``name`` keeps its ``!`` and ``args`` is None where there are no brackets."""
+    """Type expression ``name<args>``; ``name`` includes its ``!`` and ``args`` is None without brackets."""
 
     name: str
     args: tuple[Argument, ...] | None = None
@@ -28,7 +28,7 @@ class IrType:
 
 @dataclass(frozen=True, slots=True)
 class Quoted:
-    """A term in quotes: ``"(4,8):(1,4)"``."""
+    """Quoted term: ``"(4,8):(1,4)"``."""
 
     term: Term
 
@@ -38,7 +38,7 @@ class Quoted:
 
 @dataclass(frozen=True, slots=True)
 class Keyword:
-    """``name = value``."""
+    """Keyword argument ``name = value``."""
 
     name: str
     value: Argument
@@ -48,8 +48,8 @@ class Keyword:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Arguments in brackets of their own: ``(k, k)``, ``[8, 1]`` or ``<"...">``."""
+class ArgumentGroup:
+    """Bracketed arguments: ``(k, k)``, ``[8, 1]`` or ``<"...">``."""
 
     brackets: str
     members: tuple[Argument, ...]
@@ -58,17 +58,17 @@ class Group:
         return f"{self.brackets[0]}{', '.join(map(str, self.members))}{self.brackets[1]}"
 
 
-Argument: TypeAlias = "IrType | Quoted | Keyword | Group | Swizzle | str"
+Argument: TypeAlias = "IrType | Quoted | Keyword | ArgumentGroup | Swizzle | str"
 
 
 @dataclass(frozen=True, slots=True)
 class TypeInfo:
-    """What a type says.
+    """Properties of a type.
 
     ``family`` is the name of the type without its dialect (``memref``, ``coord_tensor``, ``atom.tmem_load``,
-    ``sm100.mma_bs``); ``dtype`` the element type as printed; ``align`` in bytes, None where the type does not print it
-    (the natural alignment of ``dtype``); ``swizzle`` that of the pointer (acting on byte addresses) or else that of the
-    composed layout. A coordinate tensor's layout is a `ComposedLayout` without inner function.
+    ``sm100.mma_bs``), ``dtype`` the element type as printed, ``align`` the printed alignment in bytes (None: the
+    natural alignment of ``dtype``), ``swizzle`` that of the pointer (acting on byte addresses) or else of the composed
+    layout. A coordinate tensor's layout is a `ComposedLayout` without inner function.
     """
 
     family: str
@@ -82,7 +82,7 @@ class TypeInfo:
 
     @property
     def pointer_swizzle(self) -> Swizzle | None:
-        """The swizzle of the pointer, which permutes byte addresses; None if the layout itself is swizzled."""
+        """Swizzle of the pointer, which permutes byte addresses; None if the layout itself is swizzled."""
         args = self.tree.args or ()
         return next((arg for arg in args if isinstance(arg, Swizzle)), None)
 
@@ -92,7 +92,7 @@ class TypeInfo:
         return self.align if self.align is not None else max(1, (dtype_bits(self.dtype) or 8) // 8)
 
     def parameter(self, name: str) -> Argument | None:
-        """The value of ``name = value`` among the arguments of the type or of its nested atom, or None."""
+        """Return the value of ``name = value`` among the arguments of the type or of its nested atom, or None."""
         return _keyword(self.tree, name)
 
     def __str__(self) -> str:
@@ -108,16 +108,16 @@ def _keyword(tree: IrType, name: str) -> Argument | None:
 
 
 def dtype_bits(dtype: str | None) -> int | None:
-    """Bits of an element (``f4E2M1FN`` 4, ``tf32`` 32, ``i1`` 8 since a Boolean is stored as a byte), or None."""
-    found = _DTYPE.match(dtype or "")
-    if found is None:
+    """Return the bits of an element (``f4E2M1FN`` 4, ``tf32`` 32, ``i1`` 8 as stored in a byte), or None."""
+    match = _DTYPE.match(dtype or "")
+    if match is None:
         return None
-    bits = int(found[1])
+    bits = int(match[1])
     return 8 if bits == 1 else bits
 
 
 def type_info(tree: IrType, raw: str) -> TypeInfo:
-    """What the expression of a type says; raises `LayoutSyntaxError` for an alignment that is no number."""
+    """Extract the properties of a type expression; raises `LayoutSyntaxError` for an alignment that is not a number."""
     dialect, _, name = tree.name.partition(".")
     family = name if dialect in ("!cute", "!cute_nvgpu") else tree.name.removeprefix("!")
     args = tree.args or ()
@@ -149,7 +149,7 @@ def _layout_of(family: str, args: tuple[Argument, ...]) -> AnyLayout | None:
     terms = [arg.term for arg in args if isinstance(arg, Quoted)]
     if family == "coord_tensor" and len(terms) == 2 and isinstance(terms[1], Layout | ComposedLayout):
         offset = terms[0]
-        if not isinstance(offset, Layout | ComposedLayout | Swizzle | Tile):
+        if not isinstance(offset, Layout | ComposedLayout | Swizzle | Tiler):
             return ComposedLayout(None, offset, terms[1])
     if family in ("layout", "composed_layout", "memref", "smem_desc_view") and terms:
         last = terms[-1]

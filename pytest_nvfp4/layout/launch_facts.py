@@ -1,4 +1,4 @@
-"""What changed in a launch: grid, block, cluster, shared memory, TMEM columns, registers, spills.
+"""Changes of launch facts: grid, block, cluster, shared memory, TMEM columns, registers, spills.
 
 Facts are text, as a snapshot stores them. A number may carry a unit (``48 KiB``); a dimension is written
 ``(148, 1, 1)``, ``[148,1,1]`` or ``148x1x1`` and counts as the product of its parts.
@@ -17,23 +17,23 @@ Direction = Literal["up", "down", "same size", "changed", "added", "removed"]
 _NUMBER = re.compile(r"^\s*([-+]?\d[\d_]*(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*([A-Za-z%/]*)\s*$")
 _TUPLE = re.compile(r"^\s*[(\[]\s*(\d+(?:\s*,\s*\d+)*)\s*,?\s*[)\]]\s*$")
 _TIMES = re.compile(r"^\s*\d+(?:\s*[x\u00d7]\s*\d+)+\s*$")
-# Each is a resource of which a kernel can only run short: more of it is never an improvement by itself.
+# Limited resources: using more of one is never an improvement by itself.
 _COSTS = ("spill", "stack", "local_mem", "local mem", "register", "smem", "shared", "tmem", "barrier")
 
 
 @dataclass(frozen=True, slots=True)
 class FactChange:
-    """One launch fact that differs.
+    """Change of one launch fact.
 
     Attributes:
         name: the fact's name.
-        old: its text before, ``None`` when added.
-        new: its text after, ``None`` when removed.
+        old: its text before, ``None`` if added.
+        new: its text after, ``None`` if removed.
         direction: ``up`` or ``down`` for numbers, ``same size`` for a dimension of equal product,
             ``changed`` for text.
-        change: new minus old, in the unit of the text; ``None`` unless both are numbers of one unit.
-        percent: the change in percent of the old value; ``None`` when the old value is zero or not a number.
-        costs: the fact is a resource of which the kernel now uses more.
+        change: new minus old, in the unit of the text; ``None`` unless both are numbers of the same unit.
+        percent: the change in percent of the old value; ``None`` if the old value is zero or not a number.
+        costs: whether the fact is a resource of which the kernel now uses more.
     """
 
     name: str
@@ -46,11 +46,11 @@ class FactChange:
 
     @property
     def numeric(self) -> bool:
-        """Whether both values are numbers of one unit."""
+        """Whether both values are numbers of the same unit."""
         return self.change is not None
 
     def text(self) -> str:
-        """``registers 128 -> 168 (+40, +31.2 %)``."""
+        """Format as ``registers 128 -> 168 (+40, +31.2 %)``."""
         line = f"{self.name} {self.old or 'absent'} -> {self.new or 'absent'}"
         if self.change is None:
             return line
@@ -60,7 +60,7 @@ class FactChange:
         return f"{line} ({self.change:+g}, {share})"
 
     def to_json(self) -> dict[str, object]:
-        """The fact as JSON-ready values."""
+        """Return the fact as JSON-ready values."""
         return {
             "name": self.name,
             "old": self.old,
@@ -73,7 +73,7 @@ class FactChange:
 
 
 def diff_facts(old: Mapping[str, str], new: Mapping[str, str]) -> list[FactChange]:
-    """The facts that differ, by name; facts whose texts are equal are left out."""
+    """Return the facts that differ, by name."""
     return [
         _compare(name, old.get(name), new.get(name))
         for name in sorted(old.keys() | new.keys())
@@ -98,7 +98,7 @@ def _compare(name: str, old: str | None, new: str | None) -> FactChange:
 
 
 def _amount(text: str) -> tuple[float, str] | None:
-    """The number and unit of a fact's text; ``None`` when it is not a number. ``inf`` and ``nan`` are text."""
+    """Return the number and unit of a fact's text; ``None`` if it is not a finite number."""
     if match := _TUPLE.match(text):
         return float(math.prod(int(part) for part in match[1].split(","))), "total"
     if _TIMES.match(text):

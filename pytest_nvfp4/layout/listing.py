@@ -1,4 +1,4 @@
-"""The text of a layout snapshot: a header, and one line a named layout, for people to read and review.
+"""Text format of a layout snapshot: a header, and one line per named layout, for review by people.
 
     # nvfp4-layouts 1
     # kernel   kernels/nvfp4_group_gemm/sm100.py
@@ -7,9 +7,9 @@
     kernel.sA  S<3,4,3> o 0 o (128,64):(256,1)  !cute.memref<...>  smem  128
     # end 1
 
-Fields (name, canonical text, raw type, space, alignment in bytes) stand two blanks apart, never padded, so that a
-change of one line is a change of one layout. ``-`` is an empty field and ``=`` a raw type equal to its canonical text.
-The last line counts the records: a half-written file cannot pass for a short one.
+Fields (name, canonical text, raw type, space, alignment in bytes) are separated by two blanks without
+padding, so that a changed line is a changed layout. ``-`` is an empty field and ``=`` a raw type equal to its canonical
+text. The last line counts the records, so that a truncated file is detected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 def natural_key(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
-    """A sort key by which ``x#2`` comes before ``x#10``: digits compare as numbers, the rest as text."""
+    """Return a sort key that puts ``x#2`` before ``x#10``: digits compare as numbers, the rest as text."""
     parts = ((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in _DIGITS.split(name) if part)
     return tuple(parts), name
 
@@ -42,7 +42,7 @@ _PAIRS = {">": "<", ")": "(", "]": "["}
 
 
 def _is_whole_type(text: str) -> bool:
-    """Whether a text is a type (``!...>``) of which nothing is missing: brackets and quotes close."""
+    """Return whether a text is a complete type (``!...>``): brackets and quotes close."""
     if not text.startswith("!") or text.count('"') % 2:
         return False
     open_brackets: list[str] = []
@@ -56,12 +56,11 @@ def _is_whole_type(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Record:
-    """One named layout: ``name`` (``scope.variable``) and the type text, its white space collapsed.
+    """One named layout: ``name`` (``scope.variable``) and the type text with collapsed white space.
 
     The derived properties raise `LayoutSyntaxError` for a text that is not a type and `PoisonedLayout` for ``x``. A
-    whole type in a spelling that the grammar does not know has no ``info`` and is its own canonical text: a new
-    spelling of the DSL's must not stop a gate.
-    Raises `LayoutError` for a name that a line cannot hold.
+    complete type in an unknown spelling has no ``info`` and is its own canonical text, so that a new spelling of the
+    DSL does not break snapshots. Raises `LayoutError` for a name that does not fit a line.
     """
 
     name: str
@@ -77,7 +76,7 @@ class Record:
 
     @cached_property
     def info(self) -> TypeInfo:
-        """What the type says."""
+        """Parsed type."""
         try:
             return parse_type(self.raw)
         except PoisonedLayout as error:
@@ -87,9 +86,9 @@ class Record:
 
     @cached_property
     def readable(self) -> TypeInfo | None:
-        """What the type says, or None for a whole type that is not in the grammar: it is then compared as text.
+        """Parsed type, or None for a complete type outside the grammar, which is compared as text.
 
-        Raises `LayoutSyntaxError` for a text that is damaged: it is no type, or its brackets or quotes do not close.
+        Raises `LayoutSyntaxError` for a damaged text: not a type, or unbalanced brackets or quotes.
         """
         try:
             return self.info
@@ -100,7 +99,7 @@ class Record:
 
     @property
     def unreadable(self) -> str | None:
-        """Why the type cannot be read; None if it can."""
+        """Reason why the type is unreadable, or None."""
         try:
             _ = self.canonical
         except LayoutError as error:
@@ -109,27 +108,27 @@ class Record:
 
     @cached_property
     def canonical(self) -> str:
-        """The canonical text; see `pytest_nvfp4.layout.canonical.canonical_text`. An unreadable type is its own."""
+        """Canonical text (`pytest_nvfp4.layout.canonical.canonical_text`); the raw text of an unknown type."""
         return self.raw if self.readable is None else canonical_text(self.readable)
 
     @cached_property
     def space(self) -> str | None:
-        """The address space (``gmem``, ``smem``, ``rmem``, ``tmem``, ``generic``), or None."""
+        """Address space (``gmem``, ``smem``, ``rmem``, ``tmem``, ``generic``), or None."""
         return None if self.readable is None else self.readable.space
 
     @cached_property
     def align(self) -> int | None:
-        """The printed alignment in bytes, or None."""
+        """Printed alignment in bytes, or None."""
         return None if self.readable is None else self.readable.align
 
     @cached_property
     def dtype(self) -> str | None:
-        """The element type as CuTe DSL prints it, or None."""
+        """Element type as CuTe DSL prints it, or None."""
         return None if self.readable is None else self.readable.dtype
 
     @cached_property
     def line(self) -> str:
-        """The record as its line of the listing."""
+        """Line of the listing."""
         raw = "=" if self.raw == self.canonical else self.raw
         align = "-" if self.align is None else str(self.align)
         return "  ".join((self.name, self.canonical, raw, self.space or "-", align))
@@ -137,9 +136,9 @@ class Record:
 
 @dataclass(frozen=True)
 class Listing:
-    """A header and the records, sorted by name.
+    """Header and records, sorted by name.
 
-    Raises `LayoutError` for a header that its lines cannot hold or for two records of one name.
+    Raises `LayoutError` for a header that does not fit its lines or for two records of the same name.
     """
 
     header: Mapping[str, str] = field(default_factory=dict)
@@ -160,19 +159,19 @@ class Listing:
 
     @cached_property
     def by_name(self) -> Mapping[str, Record]:
-        """The records by name."""
+        """Records by name."""
         return MappingProxyType({record.name: record for record in self.records})
 
     @property
     def dsl(self) -> str | None:
-        """The version of CuTe DSL that made the listing, which is compared by itself."""
+        """Version of CuTe DSL that made the listing; it is compared separately."""
         return self.header.get("dsl")
 
     @classmethod
     def from_pairs(cls, header: Mapping[str, str], pairs: Iterable[tuple[str, str]]) -> Listing:
-        """A listing of a capture: ``(name, type text)`` in the order of appearance.
+        """Return a listing from captured ``(name, type text)`` pairs in the order of appearance.
 
-        A pair seen before is dropped. A name that takes another type is a reassigned variable: its further types are
+        Repeated pairs are dropped. A name with several types is a reassigned variable: its further types are
         ``name#2``, ``name#3``, ... in the order of appearance.
         """
         types: dict[str, list[str]] = {}
@@ -188,7 +187,7 @@ class Listing:
         return cls(header, tuple(records.values()))
 
     def render(self) -> str:
-        """The text of the file; raises `PoisonedLayout` if a record has no canonical text."""
+        """Return the text of the file; raises `PoisonedLayout` if a record has no canonical text."""
         width = max(map(len, self.header), default=0)
         lines = [FORMAT, *(f"# {key:<{width}}  {value}" for key, value in self.header.items()), ""]
         lines += [record.line for record in self.records]
@@ -196,10 +195,10 @@ class Listing:
 
     @classmethod
     def parse(cls, text: str) -> Listing:
-        """The listing of a text that `render` wrote.
+        """Return the listing of a text that `render` wrote.
 
-        Raises `ListingError`, naming the line, for anything else: conflict markers, a file cut short, a field that does
-        not follow from its raw type, names out of order or twice.
+        Raises `ListingError` with the line for any other text: conflict markers, a truncated file, a field that does
+        not follow from its raw type, names out of order or repeated.
         """
         lines = text.split("\n")
         for number, line in enumerate(lines, 1):
@@ -214,7 +213,7 @@ class Listing:
         header, start = _parse_header(lines)
         count = _END.fullmatch(lines[-1])
         if count is None:
-            raise ListingError(len(lines), "no last line '# end N': the file was cut short")
+            raise ListingError(len(lines), "no last line '# end N': the file is truncated")
         records = tuple(_parse_line(line, number) for number, line in enumerate(lines[start:-1], start + 1))
         if int(count[1]) != len(records):
             raise ListingError(len(lines), f"'{lines[-1]}' after {len(records)} records: lines were lost or added")
@@ -238,7 +237,7 @@ def _parse_header(lines: list[str]) -> tuple[dict[str, str], int]:
         if found is None or found[1] in header or not _fits_a_header(found[1], found[2]):
             raise ListingError(number, f"{line[:60]!r} where a header line '# key   value' or a blank line belongs")
         header[found[1]] = found[2]
-    raise ListingError(len(lines), "no blank line after the header: the file was cut short")
+    raise ListingError(len(lines), "no blank line after the header: the file is truncated")
 
 
 def _parse_line(line: str, number: int) -> Record:

@@ -1,4 +1,4 @@
-"""What a layout costs: TMEM columns, bytes of shared memory, bank conflicts, vector width. Before and after."""
+"""Costs of a layout: TMEM columns, bytes of shared memory, bank conflicts, vector width."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from pytest_nvfp4.layout.tree import Leaf
 from pytest_nvfp4.layout.warp import WARP, bank_conflicts
 
 TMEM_COLUMNS = 512
-"""Columns of an SM's tensor memory (PTX ISA, tcgen05.alloc)."""
+"""TMEM capacity of an SM in columns (PTX ISA, tcgen05.alloc)."""
 ROWS_A_PASS = 8
 """Lanes whose 16-byte accesses make one pass of 128 bytes."""
 TMEM_COLUMN_MASK = 0xFFFF
-"""A TMEM address holds the lane above and the column below bit 16."""
+"""Column bits of a TMEM address; the lane is in bits 16 and up."""
 
 
 def tmem_columns(info: TypeInfo) -> int | None:
-    """The TMEM columns a tensor needs, ``cosize(recast to i32) & 0xFFFF``, as ``find_tmem_tensor_col_offset`` counts.
+    """Return the TMEM columns of a tensor, ``cosize(recast to i32) & 0xFFFF`` as in ``find_tmem_tensor_col_offset``.
 
-    ``None`` if it is not in TMEM, or has a run-time ``?``, or its element width does not divide 32 bits.
+    ``None`` outside TMEM, for a run-time ``?``, or if the element width does not divide 32 bits.
     """
     bits = dtype_bits(info.dtype)
     if info.space != "tmem" or not isinstance(info.layout, Layout) or not bits or 32 % bits:
@@ -41,7 +41,7 @@ def tmem_columns(info: TypeInfo) -> int | None:
         if stride and stride % ratio == 0:
             last += (size - 1) * (stride // ratio)
         elif stride:
-            # Several elements of this mode share one 32-bit word: CuTe's recast divides the mode.
+            # Several elements of this mode share one 32-bit word: CuTe's recast divides the size by ratio / stride.
             if ratio % stride:
                 return None
             last += math.ceil(Fraction(size * stride, ratio)) - 1
@@ -49,7 +49,7 @@ def tmem_columns(info: TypeInfo) -> int | None:
 
 
 def smem_bytes(info: TypeInfo) -> int | None:
-    """The bytes of shared memory from the first element to the last, or ``None`` if not known statically."""
+    """Return the bytes of shared memory from the first element to the last, or ``None`` if unknown."""
     bits = dtype_bits(info.dtype)
     if info.space != "smem" or info.layout is None or not bits or not isinstance(info.layout, Layout):
         return None
@@ -62,12 +62,11 @@ def smem_bytes(info: TypeInfo) -> int | None:
 
 
 def bank_ways(info: TypeInfo) -> int | None:
-    """The worst bank conflict, in ways, when the lanes of a warp read 16 bytes each from consecutive rows.
+    """Return the worst bank conflict, in ways, when the lanes of a warp read 16 bytes each from consecutive rows.
 
-    Rows are the first mode (the first part of it, as in an MMA mode), which is how a tile whose rows lie along K is
-    read. Enumerated from byte addresses after the swizzle, the base taken as aligned to its pattern. ``None`` outside
-    shared memory, for fewer than 8 rows (one pass of 16-byte accesses), for dynamic layouts, and where a row does not
-    begin at a multiple of 16 bytes.
+    Rows are the first mode (its first part in an MMA mode), as for a tile whose rows lie along K. Enumerated from byte
+    addresses after the swizzle, with a base aligned to its pattern. ``None`` outside shared memory, for fewer than 8
+    rows (one pass of 16-byte accesses), for dynamic layouts, and if a row does not begin at a multiple of 16 bytes.
     """
     bits = dtype_bits(info.dtype)
     if info.space != "smem" or not isinstance(info.layout, Layout) or bits is None:
@@ -80,13 +79,13 @@ def bank_ways(info: TypeInfo) -> int | None:
 
 @lru_cache(maxsize=4096)
 def _ways(lanes: int, stride: int, swizzle: Swizzle | None) -> int:
-    # Along one leaf the layout is linear, so that the addresses need no evaluation of the whole of it.
+    # Along one leaf the layout is linear, so the addresses are multiples of its stride.
     addresses = [lane * stride for lane in range(lanes)]
     return bank_conflicts([at if swizzle is None else swizzle(at) for at in addresses], width=16).ways
 
 
 def _first_leaf(layout: Layout) -> tuple[Leaf, Leaf]:
-    """Size and stride of the fastest part of the first mode."""
+    """Return size and stride of the fastest part of the first mode."""
     shape, stride = layout.shape, layout.stride
     while isinstance(shape, tuple) and isinstance(stride, tuple) and shape:
         shape, stride = shape[0], stride[0]
@@ -94,7 +93,7 @@ def _first_leaf(layout: Layout) -> tuple[Leaf, Leaf]:
 
 
 def vector_bits(info: TypeInfo) -> int | None:
-    """The widest access one thread may make to neighbouring elements, in bits, as far as the type guarantees it."""
+    """Return the widest access of one thread to neighbouring elements that the type guarantees, in bits."""
     if info.family != "memref" or info.space == "tmem" or info.layout is None:
         return None
     try:
@@ -104,13 +103,13 @@ def vector_bits(info: TypeInfo) -> int | None:
 
 
 def measure_deltas(old: TypeInfo, new: TypeInfo) -> tuple[Delta, ...]:
-    """The costs that differ. They follow from the function, and so inform without a severity of their own."""
-    found = []
+    """Return the costs that differ; they follow from the function and have no severity of their own."""
+    deltas = []
     for field, unit, measure, note in _MEASURES:
         before, after = measure(old), measure(new)
         if before != after:
-            found.append(Delta(field, before, after, unit, Severity.IDENTICAL, note(after)))
-    return tuple(found)
+            deltas.append(Delta(field, before, after, unit, Severity.IDENTICAL, note(after)))
+    return tuple(deltas)
 
 
 def _columns_note(after: int | None) -> str:

@@ -1,12 +1,13 @@
-"""Which modes of a layout changed, by role where the roles are known."""
+"""Changed modes of a layout, by role where roles are known."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from pytest_nvfp4.layout.algebra import modes
 from pytest_nvfp4.layout.change import ModeChange
 from pytest_nvfp4.layout.notation import Layout
-from pytest_nvfp4.layout.roles import Path, Roles, plain, top_modes
+from pytest_nvfp4.layout.roles import Path, Roles, plain
 from pytest_nvfp4.layout.tree import Tree, render_tree
 
 if TYPE_CHECKING:
@@ -18,13 +19,13 @@ _Mode: TypeAlias = "tuple[Tree, Tree]"
 def changed_modes(
     old: AnyLayout, new: AnyLayout, *, old_roles: Roles | None, new_roles: Roles | None
 ) -> tuple[ModeChange, ...]:
-    """The modes that differ, as deep as both nest alike.
+    """Return the modes that differ, as deep as both nest alike.
 
-    The stride of a mode of size 1, which nothing steps by, is named only if nothing else differs. Modes of equal
-    number are paired in order. When the number differs, they are paired by role if both sides have roles, and
-    otherwise not at all: the answer is then one change of the whole layout.
+    The unused stride of a mode of size 1 is reported only if nothing else differs. Equally many modes are paired in
+    order. Otherwise they are paired by role if both sides have roles; without roles the result is one change of the
+    whole layout.
     """
-    before, after = top_modes(plain(old)), top_modes(plain(new))
+    before, after = modes(plain(old)), modes(plain(new))
     roles = new_roles or old_roles
     if len(before) == len(after):
         changes: list[ModeChange] = []
@@ -54,9 +55,9 @@ def _by_role(
 
 
 def _substantial(changes: list[ModeChange]) -> tuple[ModeChange, ...]:
-    """The changes without those of a mode that has size 1 on both sides, unless there are no others."""
-    found = [change for change in changes if not (_is_single(change.old) and _is_single(change.new))]
-    return tuple(found or changes)
+    """Return the changes without those of a mode that has size 1 on both sides, unless there are no others."""
+    substantial = [change for change in changes if not (_is_single(change.old) and _is_single(change.new))]
+    return tuple(substantial or changes)
 
 
 def _is_single(mode: str | None) -> bool:
@@ -64,12 +65,12 @@ def _is_single(mode: str | None) -> bool:
 
 
 def _within(old: Layout, new: Layout, path: Path, roles: Roles | None) -> list[ModeChange]:
-    """The changes inside one mode: of its parts while both have the same number of them, else of the mode."""
+    """Return the changes inside one mode: of its parts if both have equally many, else of the mode."""
     return _changes_between((old.shape, old.stride), (new.shape, new.stride), path, roles)
 
 
 def _changes_between(old: _Mode, new: _Mode, path: Path, roles: Roles | None) -> list[ModeChange]:
-    # Shape and stride go as a pair: making a Layout of each would check again that they nest alike.
+    # Pairs of shape and stride avoid the repeated congruence check of Layout.
     if old == new:
         return []
     (old_shape, old_stride), (new_shape, new_stride) = old, new

@@ -1,4 +1,4 @@
-"""Layouts, swizzles, compositions and tiles as values, each printing itself exactly as CuTe DSL's IR types do."""
+"""Layouts, swizzles, compositions and tilers as values that print exactly as CuTe DSL's IR types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_nvfp4.layout.tree import Tree, Wildcard, congruent, render_tree
 
 @dataclass(frozen=True, slots=True)
 class Swizzle:
-    """``S<bits,base,shift>``: XOR ``bits`` bits at ``base + shift`` into those at ``base`` (mirrored if shift < 0).
+    """Swizzle ``S<bits,base,shift>``: XOR the bits at ``base + shift`` into those at ``base`` (mirrored if shift < 0).
 
     On a pointer (``!cute.ptr<.., S<3,4,3>>``) it acts on **byte addresses**; inside a composed layout it acts on the
     offsets of that layout. Raises `LayoutError` unless ``bits, base >= 0`` and ``|shift| >= bits``.
@@ -37,7 +37,7 @@ class Swizzle:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """``shape:stride``: coordinate ``c`` of ``shape`` goes to the sum of ``c_i * stride_i``.
+    """Layout ``shape:stride``: maps coordinate ``c`` of ``shape`` to the sum of ``c_i * stride_i``.
 
     A single integer counts coordinates colexicographically (the first mode fastest), as in CuTe.
     Raises `LayoutError` if shape and stride nest differently.
@@ -50,17 +50,17 @@ class Layout:
         if not congruent(self.shape, self.stride):
             raise LayoutError(
                 f"layout {render_tree(self.shape)}:{render_tree(self.stride)}: shape and stride nest differently; "
-                "give every mode of the shape one stride"
+                "give every mode one stride"
             )
 
     def vector(self, coord: Tree) -> Vector:
-        """The value at a coordinate, by coordinate mode; raises `DynamicLayoutError` if it depends on a ``?``."""
+        """Return the value at a coordinate by coordinate mode; raises `DynamicLayoutError` if it depends on a ``?``."""
         return vector(coord, self.shape, self.stride)
 
     def __call__(self, coord: Tree) -> Tree:
         """The value at an index or a coordinate: a number, or a nested coordinate for scaled-basis strides.
 
-        An index past the end goes on in the last mode, as in CuTe. Raises `DynamicLayoutError` if the value depends
+        An index past the end continues in the last mode, as in CuTe. Raises `DynamicLayoutError` if the value depends
         on a ``?`` (a coordinate of 0 in a mode of unknown stride does not).
         """
         return as_tree(self.vector(coord))
@@ -71,7 +71,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class ComposedLayout:
-    """``inner o offset o outer``: coordinate ``c`` goes to ``inner(offset + outer(c))``.
+    """Composed layout ``inner o offset o outer``: maps coordinate ``c`` to ``inner(offset + outer(c))``.
 
     ``inner`` is a swizzle, a layout, or None for a coordinate tensor (``(0,?{div=128},0) o outer``), whose function is
     ``offset + outer(c)``.
@@ -82,7 +82,7 @@ class ComposedLayout:
     outer: Layout | ComposedLayout
 
     def vector(self, coord: Tree) -> Vector:
-        """The value at a coordinate, by coordinate mode; raises `DynamicLayoutError` if it depends on a ``?``."""
+        """Return the value at a coordinate by coordinate mode; raises `DynamicLayoutError` if it depends on a ``?``."""
         moved = add_vectors(tree_vector(self.offset), self.outer.vector(coord))
         if self.inner is None:
             return moved
@@ -99,7 +99,7 @@ class ComposedLayout:
 
     @property
     def shape(self) -> Tree:
-        """The shape of the domain, which is that of the outer layout."""
+        """Shape of the domain, which is that of the outer layout."""
         return self.outer.shape
 
     def __str__(self) -> str:
@@ -111,18 +111,18 @@ AnyLayout: TypeAlias = Layout | ComposedLayout
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
-    """``[128:1;(2,2):(1,4);_]``: one tiler a mode."""
+class Tiler:
+    """Tiler with one layout, tiler or wildcard per mode: ``[128:1;(2,2):(1,4);_]``."""
 
-    modes: tuple[Layout | Tile | Wildcard, ...]
+    modes: tuple[Layout | Tiler | Wildcard, ...]
 
     def __str__(self) -> str:
         return f"[{';'.join(map(str, self.modes))}]"
 
 
-Term: TypeAlias = "Tree | Layout | ComposedLayout | Swizzle | Tile"
+Term: TypeAlias = "Tree | Layout | ComposedLayout | Swizzle | Tiler"
 
 
 def render(term: Term) -> str:
-    """Any term in CuTe's notation."""
+    """Return any term in CuTe's notation."""
     return render_tree(term) if isinstance(term, tuple) else str(term)

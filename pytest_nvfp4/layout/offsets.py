@@ -1,4 +1,4 @@
-"""All values of a static layout, in the order of its index: the ground that proofs by enumeration stand on."""
+"""Values of a static layout in index order, for proofs by enumeration."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     Offsets: TypeAlias = NDArray[np.int64]
 
 ENUMERATION_LIMIT = 1 << 22
-"""The most indices that are enumerated where offsets are integers: nine times the fp4 elements of a shared memory."""
+"""Largest number of enumerated integer offsets: nine times the fp4 elements of an SM's shared memory."""
 
 SLOW_LIMIT = 1 << 18
-"""The most indices that are enumerated where values are coordinates or fractions, one Python call each."""
+"""Largest number of enumerated coordinates or fractions, which take one Python call each."""
 
 _LISTED = 4096
-"""Up to this size a list of Python integers is quicker than calling numpy."""
+"""Up to this size a list of Python integers is faster than numpy."""
 
 
 def domain_size(layout: AnyLayout) -> int:
-    """The number of indices; raises `DynamicLayoutError` if the shape has a ``?``."""
+    """Return the number of indices; raises `DynamicLayoutError` if the shape has a ``?``."""
     return tree_size(layout.shape, where=layout)
 
 
 def is_integer_valued(layout: AnyLayout) -> bool:
-    """Whether every value is a plain integer: all strides and offsets are, and nothing is dynamic."""
+    """Return whether every value is a plain integer: no dynamic, rational or scaled-basis strides or offsets."""
     if isinstance(layout, Layout):
         return all(isinstance(leaf, int) for leaf in (*leaves(layout.shape), *leaves(layout.stride)))
     inner = not isinstance(layout.inner, Layout) or is_integer_valued(layout.inner)
@@ -42,9 +42,9 @@ def is_integer_valued(layout: AnyLayout) -> bool:
 
 
 def values(layout: AnyLayout) -> Sequence[Tree]:
-    """The values ``layout(0), layout(1), ..., layout(size - 1)`` as Python objects.
+    """Return the values ``layout(0), layout(1), ..., layout(size - 1)`` as Python objects.
 
-    Raises `DynamicLayoutError` for a ``?`` and `LayoutError` for more indices than are enumerated.
+    Raises `DynamicLayoutError` for a ``?`` and `LayoutError` for too many indices.
     """
     size = checked_size(layout)
     if not is_integer_valued(layout):
@@ -55,11 +55,11 @@ def values(layout: AnyLayout) -> Sequence[Tree]:
 
 
 def checked_size(layout: AnyLayout) -> int:
-    """The number of indices, if that many can be enumerated; raises `LayoutError` (also for ``?``) if not."""
+    """Return the number of indices, if they can be enumerated; otherwise (``?`` included) raises `LayoutError`."""
     size = domain_size(layout)
     limit = ENUMERATION_LIMIT if is_integer_valued(layout) else SLOW_LIMIT
     if size > limit:
-        raise LayoutError(f"{layout}: {size} indices are more than the {limit} that are enumerated; take a tile of it")
+        raise LayoutError(f"{layout}: {size} indices are more than the {limit} that are enumerated; use a tile")
     return size
 
 
@@ -85,7 +85,7 @@ def _int(tree: Tree, layout: AnyLayout) -> int:
 
 
 def offset_array(layout: AnyLayout) -> Offsets:
-    """The offsets of an integer-valued layout as an array of 64-bit integers, shape ``(size,)``.
+    """Return the offsets of an integer-valued layout as an array of 64-bit integers, shape ``(size,)``.
 
     Raises as `values` does, and `LayoutError` if a value is not an integer.
     """
@@ -105,13 +105,13 @@ def offset_array(layout: AnyLayout) -> Offsets:
 
 
 def swizzle_array(swizzle: Swizzle, offsets: Offsets) -> Offsets:
-    """The swizzle of every offset."""
+    """Return the swizzle of every offset."""
     picked = offsets & (((1 << swizzle.bits) - 1) << (swizzle.base + max(swizzle.shift, 0)))
     return offsets ^ (picked >> swizzle.shift if swizzle.shift >= 0 else picked << -swizzle.shift)
 
 
 def values_through(outer: Layout, inner: Layout) -> Sequence[Tree]:
-    """The values ``outer(inner(0)), outer(inner(1)), ...``; raises as `values` does."""
+    """Return the values ``outer(inner(0)), outer(inner(1)), ...``; raises as `values` does."""
     if is_integer_valued(outer) and is_integer_valued(inner) and checked_size(inner) > _LISTED:
         return _evaluate_array(outer, offset_array(inner)).tolist()  # type: ignore[no-any-return]
     known: dict[Tree, Tree] = {}
@@ -123,7 +123,7 @@ def values_through(outer: Layout, inner: Layout) -> Sequence[Tree]:
 
 
 def _evaluate_array(layout: Layout, indices: Offsets) -> Offsets:
-    """The layout at every index; an index past the end goes on in the last mode, as in CuTe."""
+    """Return the layout at every index; an index past the end continues in the last mode, as in CuTe."""
     sizes, strides = leaves(layout.shape), leaves(layout.stride)
     total = indices * 0
     for place, (size, stride) in enumerate(zip(sizes, strides, strict=True)):

@@ -1,4 +1,4 @@
-"""Which record of an old listing stands against which of a new one."""
+"""Pairing of the records of an old listing with those of a new one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Pairs: TypeAlias = list[tuple[Record, Record]]
 
 
 def pair(old: Listing, new: Listing) -> tuple[Pairs, list[Record], list[Record]]:
-    """Records of one name as pairs, and those that only the old or only the new listing has.
+    """Return pairs of records of the same name, and the records of only the old or only the new listing.
 
-    A variable that takes several types is ``x``, ``x#2``, ... in the order of appearance. These numbers move when an
-    assignment is inserted, so such types are aligned as sequences: equal ones pair whatever their number.
+    A variable with several types is ``x``, ``x#2``, ... in the order of appearance. An inserted assignment shifts these
+    numbers, so such types are aligned as sequences: equal types pair whatever their number.
     """
     pairs: Pairs = []
     removed: list[Record] = []
@@ -38,18 +38,18 @@ def pair(old: Listing, new: Listing) -> tuple[Pairs, list[Record], list[Record]]
 
 
 def _by_variable(listing: Listing) -> dict[str, list[Record]]:
-    """The records of each variable, in the listing's order, which is that of their numbers."""
-    found: dict[str, list[Record]] = {}
+    """Return the records of each variable, in the listing's order, which is by number."""
+    records: dict[str, list[Record]] = defaultdict(list)
     for record in listing.records:
-        found.setdefault(record.name.partition("#")[0], []).append(record)
-    return found
+        records[record.name.partition("#")[0]].append(record)
+    return records
 
 
 def match_renames(removed: list[Record], added: list[Record]) -> tuple[Pairs, list[Record], list[Record]]:
-    """Removed and added records that are one layout under a new name, and what is left of both.
+    """Return pairs of removed and added records that are renames, and the remaining removed and added records.
 
-    They are one if they have the same scope and the same type text, and no other removed or added record of the scope
-    has that text: with two of them nobody can say which became which.
+    A rename has the same scope and type text, and no other removed or added record of the scope has that text;
+    otherwise the assignment would be ambiguous.
     """
     gone, come = _by_type(removed), _by_type(added)
     pairs = [
@@ -64,7 +64,7 @@ def match_renames(removed: list[Record], added: list[Record]) -> tuple[Pairs, li
 
 
 def _by_type(records: list[Record]) -> dict[tuple[str, str], list[Record]]:
-    found: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    by_type: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
-        found[record.name.rpartition(".")[0], record.raw].append(record)
-    return found
+        by_type[record.name.rpartition(".")[0], record.raw].append(record)
+    return by_type

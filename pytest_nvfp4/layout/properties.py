@@ -1,4 +1,4 @@
-"""What a type says besides its layout function, before and after: family, space, element, alignment, arguments."""
+"""Changes of a type's properties besides the layout function: family, space, element, alignment, arguments."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ from itertools import zip_longest
 
 from pytest_nvfp4.layout.canonical import canonical_text
 from pytest_nvfp4.layout.change import Delta, Severity
-from pytest_nvfp4.layout.grammar import Argument, Group, IrType, Keyword, Quoted, TypeInfo, dtype_bits, parse_type
+from pytest_nvfp4.layout.grammar import (
+    Argument,
+    ArgumentGroup,
+    IrType,
+    Keyword,
+    Quoted,
+    TypeInfo,
+    dtype_bits,
+    parse_type,
+)
 from pytest_nvfp4.layout.notation import Layout, Swizzle
-from pytest_nvfp4.layout.sameness import Level, compare
+from pytest_nvfp4.layout.sameness import SamenessLevel, compare
 
 TMA_DESCRIPTOR_ALIGN = 64
-"""Bytes: a TMA descriptor needs at least this (CuTe DSL 4.8.1: "alignment at least 64"; PTX ISA, tensormap)."""
+"""Minimum alignment of a TMA descriptor in bytes (CuTe DSL 4.8.1: "alignment at least 64"; PTX ISA, tensormap)."""
 BULK_COPY_ALIGN = 16
-"""Bytes: source and destination of a bulk or tensor copy (PTX ISA, cp.async.bulk)."""
-# A layout with and without an inner function: the same kind of thing, compared by what it computes.
+"""Alignment of source and destination of a bulk or tensor copy in bytes (PTX ISA, cp.async.bulk)."""
+# A layout with and without an inner function are the same kind of object, compared as functions.
 _FUNCTIONS = frozenset({"layout", "composed_layout"})
 
 
 def property_deltas(old: TypeInfo, new: TypeInfo) -> Iterator[Delta]:
-    """The properties that differ, each with what it alone is worth; the layout function is not among them."""
+    """Return the properties that differ, each with its own severity; the layout function is not included."""
     if old.family != new.family and not {old.family, new.family} <= _FUNCTIONS:
-        yield Delta("kind", old.family, new.family, "", Severity.DIFFERENT, "another kind of object bears this name")
+        yield Delta("kind", old.family, new.family, "", Severity.DIFFERENT, "another kind of object has this name")
     if old.space != new.space:
         yield Delta("space", old.space, new.space, "", Severity.DIFFERENT, "other memory: other capacity, other rules")
     if old.dtype != new.dtype:
@@ -41,12 +50,12 @@ def _dtype_note(old: TypeInfo, new: TypeInfo) -> str:
 
 
 def _alignment(old: TypeInfo, new: TypeInfo) -> Delta | None:
-    """Alignment is compared in bytes; one that is not printed is the natural one of the element type."""
+    """Compare alignments in bytes; an unprinted one is the natural alignment of the element type."""
     if (old.align is None and new.align is None) or old.byte_align == new.byte_align:
         return None
     before, after = old.byte_align, new.byte_align
     if after > before:
-        return Delta("align", before, after, "B", Severity.COSMETIC, "a stronger guarantee; nothing that held is lost")
+        return Delta("align", before, after, "B", Severity.COSMETIC, "a stronger guarantee")
     return Delta("align", before, after, "B", Severity.DIFFERENT, _lost_note(new, before=before, after=after))
 
 
@@ -55,8 +64,8 @@ def _lost_note(new: TypeInfo, *, before: int, after: int) -> str:
     swizzle = new.pointer_swizzle
     if swizzle is not None and swizzle.bits and after < swizzle_period(swizzle) <= before:
         parts.append(
-            f"{swizzle} repeats every {swizzle_period(swizzle)} bytes, so which bank a row falls in now depends on "
-            "where the buffer is placed"
+            f"{swizzle} repeats every {swizzle_period(swizzle)} bytes, so the bank of a row now depends on the "
+            "address of the buffer"
         )
     if after < BULK_COPY_ALIGN <= before:
         parts.append(f"TMA and bulk copies need {BULK_COPY_ALIGN} bytes")
@@ -66,14 +75,14 @@ def _lost_note(new: TypeInfo, *, before: int, after: int) -> str:
 
 
 def swizzle_period(swizzle: Swizzle) -> int:
-    """After how many bytes the pattern of a swizzle on byte addresses repeats: 1024 for ``S<3,4,3>``."""
+    """Return the period of a swizzle on byte addresses in bytes: 1024 for ``S<3,4,3>``."""
     return 1 << (swizzle.bits + swizzle.base + abs(swizzle.shift))
 
 
 def _arguments(old: TypeInfo, new: TypeInfo) -> Iterator[Delta]:
-    """What differs among the other arguments: an MMA's instruction, a copy's bits, a nested layout.
+    """Iterate over differences of the other arguments: an MMA's instruction, a copy's bits, a nested layout.
 
-    A default that one DSL version prints and another does not (``permutation_MNK`` of nothing) is no difference.
+    A default that only one DSL version prints (``permutation_MNK`` of nothing) is not a difference.
     """
     if old.layout is None and canonical_text(old) == canonical_text(new):
         return
@@ -83,7 +92,7 @@ def _arguments(old: TypeInfo, new: TypeInfo) -> Iterator[Delta]:
 
 
 def _other(info: TypeInfo) -> Iterator[Argument]:
-    """The arguments that no field of `TypeInfo` holds. Of a type without layout these are all but its alignment."""
+    """Iterate over arguments outside the fields of `TypeInfo`; without a layout, all but the alignment."""
     for arg in parse_type(canonical_text(info)).tree.args or () if info.layout is None else info.tree.args or ():
         if isinstance(arg, Swizzle) or (isinstance(arg, IrType) and arg.name == "align"):
             if info.layout is None and isinstance(arg, Swizzle):
@@ -119,8 +128,8 @@ def _value(was: Argument | None, now: Argument | None, field: str) -> Iterator[D
 
 
 def _same_layouts(was: Argument | None, now: Argument | None) -> bool:
-    """Whether both are quoted layouts (or ``<"...">``) of equal modes: the same function mode by mode."""
-    if isinstance(was, Group) and isinstance(now, Group) and len(was.members) == len(now.members) > 0:
+    """Return whether both are quoted layouts (or ``<"...">``) of equal modes: the same function mode by mode."""
+    if isinstance(was, ArgumentGroup) and isinstance(now, ArgumentGroup) and len(was.members) == len(now.members) > 0:
         return all(map(_same_layouts, was.members, now.members))
     if not (isinstance(was, Quoted) and isinstance(now, Quoted)):
         return False
@@ -130,7 +139,7 @@ def _same_layouts(was: Argument | None, now: Argument | None) -> bool:
 
 
 def _same_modes(old: Layout, new: Layout) -> bool:
-    return compare(old, new).level in {Level.IDENTICAL, Level.RENESTED}
+    return compare(old, new).level in {SamenessLevel.IDENTICAL, SamenessLevel.RENESTED}
 
 
 def _short(name: str) -> str:

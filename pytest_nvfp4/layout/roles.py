@@ -1,10 +1,9 @@
-"""What the modes of a named layout stand for: ``(MMA, MMA_M, MMA_K, STAGE)`` and the like.
+"""Roles of the modes of a named layout, such as ``(MMA, MMA_M, MMA_K, STAGE)``.
 
-A role is read from the variable's name *and* its type together. CuTe's naming convention says what a name such
-as ``tCgSFA`` is (its tutorial "0x_gemm_tutorial.md": ``tXyZ`` is partitioning ``tX`` of tensor ``Z`` in memory
-``y``), and NVIDIA's Blackwell examples and GPU MODE's template state the modes of each. A rule applies only if the
-memory space and the number of modes agree with it. Where no rule applies, or two could, the role is unknown:
-a guess would send someone to the wrong line.
+A role follows from the variable's name *and* its type. CuTe's naming convention defines names such as ``tCgSFA`` (its
+tutorial "0x_gemm_tutorial.md": ``tXyZ`` is partitioning ``tX`` of tensor ``Z`` in memory ``y``), and NVIDIA's Blackwell
+examples and GPU MODE's template document the modes of each. A rule applies only if the memory space and the number of
+modes agree with it. If no rule applies, or the rules are ambiguous, the role is unknown; it is never guessed.
 """
 
 from __future__ import annotations
@@ -14,14 +13,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from pytest_nvfp4.layout.algebra import modes
 from pytest_nvfp4.layout.notation import ComposedLayout, Layout
 from pytest_nvfp4.layout.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pytest_nvfp4.layout.algebra import modes
     from pytest_nvfp4.layout.grammar import TypeInfo
-    from pytest_nvfp4.layout.notation import AnyLayout
+from pytest_nvfp4.layout.notation import AnyLayout
 
 Path = tuple[int, ...]
 
@@ -32,12 +33,12 @@ _SF_ATOM = "cuBLAS 128x4 block-scaling layout: CuTe's atom ((32,4),(16,4)):((16,
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The roles of one layout's modes.
+    """Roles of one layout's modes.
 
     Attributes:
-        modes: one role a top-level mode.
-        inner: roles of nested modes that are known, by path; ``(0, 1)`` is the second part of the first mode.
-        source: where the rule comes from.
+        modes: one role per top-level mode.
+        inner: known roles of nested modes, by path; ``(0, 1)`` is the second part of the first mode.
+        source: source of the rule.
     """
 
     modes: tuple[str, ...]
@@ -45,7 +46,7 @@ class Roles:
     inner: Mapping[Path, str] = field(default_factory=dict)
 
     def at(self, path: Path) -> str | None:
-        """The role of the mode at ``path``: its own, or that of the nearest mode around it."""
+        """Return the role of the mode at ``path``: or of the nearest enclosing mode."""
         if not path or path[0] >= len(self.modes):
             return None
         for depth in range(len(path), 1, -1):
@@ -56,7 +57,7 @@ class Roles:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Roles by number of modes for the names that match; ``{X}`` in a role is M for operand A and N for B."""
+    """Roles by number of modes for matching names; ``{X}`` in a role is M for operand A and N for B."""
 
     name: re.Pattern[str]
     families: frozenset[str]
@@ -69,8 +70,8 @@ class _Rule:
 def _rule(
     name: str, where: str, roles: tuple[str, ...], source: str, *, families: str = "memref", first: str = ""
 ) -> _Rule:
-    """A rule whose ``roles`` are comma-separated lists, one for each number of modes that has a known reading."""
-    by_rank = {len(modes): modes for modes in (tuple(text.split(",")) for text in roles)}
+    """Make a rule from comma-separated ``roles``, one list for each number of modes."""
+    by_rank = {len(names): names for names in (tuple(text.split(",")) for text in roles)}
     spaces = frozenset(None if space == "-" else space for space in where.split())
     parts = tuple(first.split(",")) if first else ()
     return _Rule(re.compile(name), frozenset(families.split()), spaces, by_rank, source, parts)
@@ -285,24 +286,24 @@ _RULES = (
 
 
 def base_name(name: str) -> str:
-    """The variable in a listing's name: ``kernel.self.sA[0]#2`` is ``sA``."""
+    """Return the variable in a listing's name: ``kernel.self.sA[0]#2`` is ``sA``."""
     last = name.rpartition(".")[2]
     return re.split(r"[\[#@ ]", last, maxsplit=1)[0]
 
 
 def roles_of(name: str, info: TypeInfo) -> Roles | None:
-    """The roles of a named layout's modes, or ``None`` when no rule knows them."""
+    """Return the roles of a named layout's modes, or ``None`` if no rule applies."""
     if info.layout is None:
         return None
     layout = plain(info.layout)
     for rule, operand in _rules_for(base_name(name)):
         if info.family not in rule.families or info.space not in rule.spaces:
             continue
-        modes = rule.roles.get(len(top_modes(layout)))
-        if modes is None:
+        roles = rule.roles.get(len(modes(layout)))
+        if roles is None:
             return None
         letter = "N" if operand.upper().endswith("B") else "M"
-        named = tuple(mode.replace("{X}", letter) for mode in modes)
+        named = tuple(role.replace("{X}", letter) for role in roles)
         inner = _inner(rule, layout, letter=letter, scales=operand.upper().startswith("SF"))
         return Roles(named, rule.source + (f"; {_SF_ATOM}" if len(inner) > 2 else ""), inner)
     return None
@@ -310,7 +311,7 @@ def roles_of(name: str, info: TypeInfo) -> Roles | None:
 
 @lru_cache(maxsize=4096)
 def _rules_for(base: str) -> tuple[tuple[_Rule, str], ...]:
-    """The rules whose name matches, each with the operand (``SFA``) that it read from the name, or ``""``."""
+    """Return the rules whose name matches, each with its operand in the name (``SFA``), or ``""``."""
     matches = ((rule, rule.name.fullmatch(base)) for rule in _RULES)
     return tuple(
         (rule, next((text for text in match.groupdict().values() if text), ""))
@@ -320,8 +321,8 @@ def _rules_for(base: str) -> tuple[tuple[_Rule, str], ...]:
 
 
 def _inner(rule: _Rule, layout: Layout, *, letter: str, scales: bool) -> dict[Path, str]:
-    """Roles inside the first mode: its parts as the rule names them, and the scale-factor atom within."""
-    first = top_modes(layout)[0].shape
+    """Return the roles inside the first mode: the rule's parts, and the scale-factor atom."""
+    first = modes(layout)[0].shape
     parts = tuple(part.replace("{X}", letter) for part in rule.first)
     if not isinstance(first, tuple) or len(first) != len(parts) or not parts:
         return {}
@@ -332,31 +333,24 @@ def _inner(rule: _Rule, layout: Layout, *, letter: str, scales: bool) -> dict[Pa
 
 
 def _atom(first: tuple[Tree, ...], letter: str) -> dict[Path, str]:
-    """The scale-factor atom's modes; none unless the type has exactly its shape, so that a new atom is not misread."""
+    """Return the roles of the scale-factor atom's modes; none for any other shape than the known atom."""
     rows, blocks = first
-    found: dict[Path, str] = {}
+    roles: dict[Path, str] = {}
     # ((32,4), Rest): the atom's 128 rows, then more of them (or TMEM's four copies).
     if isinstance(rows, tuple) and len(rows) == 2 and rows[0] == (32, 4):
-        found |= {(0, 0, 0): f"{letter} rows of the atom", (0, 0, 1): f"{letter} beyond the atom"}
-        found |= {(0, 0, 0, 0): f"{letter} % 32", (0, 0, 0, 1): f"{letter} // 32 % 4"}
+        roles |= {(0, 0, 0): f"{letter} rows of the atom", (0, 0, 1): f"{letter} beyond the atom"}
+        roles |= {(0, 0, 0, 0): f"{letter} % 32", (0, 0, 0, 1): f"{letter} // 32 % 4"}
     elif rows == (32, 4):
-        found |= {(0, 0, 0): f"{letter} % 32", (0, 0, 1): f"{letter} // 32 % 4"}
+        roles |= {(0, 0, 0): f"{letter} % 32", (0, 0, 1): f"{letter} // 32 % 4"}
     else:
         return {}
     if isinstance(blocks, tuple) and len(blocks) == 2 and blocks[1] == 4 and blocks[0] in {16, 1}:
-        found |= {(0, 1, 0): "K within a block of 16", (0, 1, 1): "K block % 4"}
-    return found
+        roles |= {(0, 1, 0): "K within a block of 16", (0, 1, 1): "K block % 4"}
+    return roles
 
 
 def plain(layout: AnyLayout) -> Layout:
-    """The layout under every swizzle, offset and composition: what has shape *and* stride."""
+    """Return the innermost outer layout, without swizzles, offsets and compositions."""
     while isinstance(layout, ComposedLayout):
         layout = layout.outer
     return layout
-
-
-def top_modes(layout: Layout) -> tuple[Layout, ...]:
-    """The top-level modes as layouts; a layout that is a bare leaf is one mode."""
-    if not isinstance(layout.shape, tuple) or not isinstance(layout.stride, tuple):
-        return (layout,)
-    return tuple(Layout(shape, stride) for shape, stride in zip(layout.shape, layout.stride, strict=True))

@@ -1,10 +1,10 @@
-"""What the structure of a layout tells about the hardware: order, overlap, vector width, alignment.
+"""Structural properties of a layout: order, overlap, vector width, alignment.
 
-Every signal carries the method by which it is known: ``canonical`` (from the modes, a proof), ``enumerated`` (every
-index was looked at, a proof), ``not provable`` (it depends on a ``?``, or the domain is too large). What one access of
-a warp costs is in `pytest_nvfp4.layout.warp`.
+Every signal has the method that established it: ``canonical`` (from the modes, a proof), ``enumerated`` (every index
+was checked, a proof), ``not provable`` (it depends on a ``?``, or the domain is too large). `pytest_nvfp4.layout.warp`
+has the cost of one access of a warp.
 
-Intractable or broadcasting layouts are no faults (a padded tile is intractable): gate on a *change* of a signal.
+Intractable or broadcasting layouts are not defects (a padded tile is intractable): compare signals, do not forbid them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from fractions import Fraction
 from typing import Generic, TypeAlias, TypeVar
 
 from pytest_nvfp4.layout.canonical import Mode, coalesced_modes
-from pytest_nvfp4.layout.difference import Subject
+from pytest_nvfp4.layout.difference import AddressedLayout
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import TypeInfo, parse_type
 from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle
 from pytest_nvfp4.layout.offsets import values
-from pytest_nvfp4.layout.sameness import Comparable, Method, subject
+from pytest_nvfp4.layout.roles import plain
+from pytest_nvfp4.layout.sameness import Comparable, Method, addressed
 from pytest_nvfp4.layout.tree import Dynamic, Leaf, ScaledBasis, Tree, is_static, leaves
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Signal(Generic[T]):
-    """A value (None where it is not known) and how it is known."""
+    """Value (None if unknown) with the method that established it."""
 
     value: T
     method: Method
@@ -39,10 +40,10 @@ class Signal(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class VectorWidth:
-    """How wide one thread may access the elements in the order of their addresses.
+    """Widest access of one thread to contiguous elements.
 
-    ``contiguous`` elements are known to lie side by side; ``elements`` of them (``bits`` in all) make the widest access
-    that length, alignment, the other strides and the swizzle allow.
+    ``contiguous`` is the known length of a run in elements; an access of ``elements`` of them (``bits`` in all) is the
+    widest that run length, alignment, other strides and swizzle allow.
     """
 
     contiguous: int
@@ -51,20 +52,18 @@ class VectorWidth:
 
 
 def outermost(value: Comparable) -> Layout:
-    """The layout that maps coordinates, under any swizzle and offset; raises `LayoutError` if there is none."""
-    layout: AnyLayout | None = subject(value).layout
-    while isinstance(layout, ComposedLayout):
-        layout = layout.outer
+    """Return the layout that maps coordinates, without swizzles and offsets; raises `LayoutError` if there is none."""
+    layout = addressed(value).layout
     if layout is None:
         raise LayoutError(f"{value}: a type without a layout has no layout signals")
-    return layout
+    return plain(layout)
 
 
 def tractable(value: Comparable) -> Signal[bool | None]:
-    """Whether sorted modes divide: ``size * stride`` of each divides the next stride (modes of stride 0 aside).
+    """Return whether sorted modes divide: ``size * stride`` of each divides the next stride (modes of stride 0 aside).
 
-    Definition of Colfax Research, "Categorical Foundations for CuTe Layouts". Of scaled-basis strides every coordinate
-    mode is looked at by itself. A tractable layout without broadcast is injective; an injective one may be intractable.
+    Definition of Colfax Research, "Categorical Foundations for CuTe Layouts". Each coordinate mode of scaled-basis
+    strides is considered separately. A tractable layout without broadcast is injective, but not conversely.
     """
     parts = _static_components(outermost(value))
     if parts is None:
@@ -73,11 +72,11 @@ def tractable(value: Comparable) -> Signal[bool | None]:
 
 
 def compact(value: Comparable) -> Signal[bool | None]:
-    """Whether the offsets are exactly ``0 .. size - 1``, each once: sorted strides are a chain from 1 without gaps.
+    """Return whether the offsets are ``0 .. size - 1``, each once: sorted strides form a chain from 1 without gaps.
 
-    A composed layout is enumerated. The swizzle of a pointer is left out: it permutes bytes, not offsets.
+    A composed layout is enumerated. The swizzle of a pointer is ignored: it permutes bytes, not offsets.
     """
-    found = subject(value)
+    found = addressed(value)
     if isinstance(found.layout, ComposedLayout):
         return _enumerated(found.layout, lambda offsets: set(offsets) == set(range(len(offsets))))
     parts = _static_components(outermost(value))
@@ -87,9 +86,9 @@ def compact(value: Comparable) -> Signal[bool | None]:
 
 
 def injective(value: Comparable) -> Signal[bool | None]:
-    """Whether no two indices share an offset; a swizzle does not matter, since it is a bijection.
+    """Return whether no two indices share an offset; a swizzle is a bijection and is ignored.
 
-    Proved by the sorted modes where they do not overlap, else by enumeration.
+    Proved by sorted modes that do not overlap, else by enumeration.
     """
     layout = outermost(value)
     broadcast = broadcast_modes(layout).value
@@ -104,16 +103,16 @@ def injective(value: Comparable) -> Signal[bool | None]:
 
 
 def broadcast_modes(value: Comparable) -> Signal[tuple[tuple[int, ...], ...]]:
-    """The modes of stride 0 and size other than 1, as paths: ``(0, 1)`` is mode 1 of mode 0.
+    """Return the modes of stride 0 and size other than 1, as paths: ``(0, 1)`` is mode 1 of mode 0.
 
-    A mode of size ``?`` counts (it may be 1); one of stride ``?`` does not.
+    A mode of size ``?`` is included (although it may be 1); one of stride ``?`` is not.
     """
     layout = outermost(value)
     return Signal(tuple(_broadcast(layout.shape, layout.stride, ())), "canonical")
 
 
 def alignment(value: TypeInfo | str) -> Signal[int]:
-    """The alignment in bytes that the type guarantees: as printed, or else the natural one of the element type."""
+    """Return the alignment in bytes that the type guarantees: printed, or natural for the element type."""
     info = parse_type(value) if isinstance(value, str) else value
     detail = "printed" if info.align is not None else f"natural alignment of {info.dtype}"
     return Signal(info.byte_align, "canonical", detail)
@@ -122,15 +121,15 @@ def alignment(value: TypeInfo | str) -> Signal[int]:
 def vector_width(
     value: Comparable, *, bits: int | None = None, align: int | None = None, max_bytes: int = 16
 ) -> Signal[VectorWidth]:
-    """How wide one thread may access the elements that lie side by side, whatever mode they are in.
+    """Return the widest access of one thread to contiguous elements, in any mode.
 
-    ``bits`` (of an element) and ``align`` (bytes) default to what the type says; ``max_bytes`` is the widest access of
-    the machine (16; sm_100 has 32 for global memory). Counts what the type guarantees: a size or stride ``?{div=8}`` is
-    known to be a multiple of 8 and no more, and a swizzle keeps runs of ``2**base`` bytes together.
+    ``bits`` (of an element) and ``align`` (bytes) default to those of the type; ``max_bytes`` is the widest access of
+    the machine (16; sm_100 has 32 for global memory). Only guarantees of the type count: a size or stride ``?{div=8}``
+    is a multiple of 8, and a swizzle keeps runs of ``2**base`` bytes together.
 
-    Raises `LayoutError` if the width of an element is not known.
+    Raises `LayoutError` if the element width is unknown.
     """
-    found = subject(value)
+    found = addressed(value)
     layout = outermost(value)
     info = parse_type(value) if isinstance(value, str) and value.lstrip().startswith("!") else value
     width = bits or found.bits
@@ -140,7 +139,7 @@ def vector_width(
     run, rest = _contiguous(layout)
     limits = [run, *rest, *_swizzle_runs(found, width), *_offsets(found)]
     elements = math.gcd(*(limit for limit in limits if limit), _largest_power(max_bytes * 8 // width))
-    # An access is whole bytes, at an address that the alignment makes a multiple of them.
+    # An access has a power of two of whole bytes, and its address must be a multiple of its width.
     while elements > 1 and (elements * width % 8 or aligned * 8 % (elements * width)):
         elements //= 2
     return Signal(VectorWidth(run, elements, elements * width), "canonical")
@@ -151,7 +150,7 @@ def _largest_power(limit: int) -> int:
 
 
 def _contiguous(layout: Layout) -> tuple[int, list[int]]:
-    """The elements known to lie side by side, and the known divisors of the strides outside that run."""
+    """Return the length of the known contiguous run, and the known divisors of the strides outside it."""
     pairs = zip(leaves(layout.shape), leaves(layout.stride), strict=True)
     left: list[Mode] = [(size, stride) for size, stride in pairs if size != 1 and stride != 0]
     run = 1
@@ -172,13 +171,13 @@ def _divisor(leaf: Leaf) -> int:
     return leaf.div if isinstance(leaf, Dynamic) else 1
 
 
-def _swizzle_runs(found: Subject, width: int) -> list[int]:
+def _swizzle_runs(found: AddressedLayout, width: int) -> list[int]:
     inner = found.layout.inner if isinstance(found.layout, ComposedLayout) else None
     runs = [1 << inner.base] if isinstance(inner, Swizzle) else []
     return runs if found.swizzle is None else [*runs, max(1, (8 << found.swizzle.base) // width)]
 
 
-def _offsets(found: Subject) -> list[int]:
+def _offsets(found: AddressedLayout) -> list[int]:
     layout = found.layout
     return [_divisor(leaf) for leaf in leaves(layout.offset)] if isinstance(layout, ComposedLayout) else []
 
@@ -194,11 +193,11 @@ def _broadcast(shape: Tree, stride: Tree, path: tuple[int, ...]) -> list[tuple[i
 Test: TypeAlias = "Callable[[Sequence[Tree]], bool]"
 
 Steps: TypeAlias = list[tuple[Fraction, int]]
-"""Modes as ``(stride, size)``, sorted."""
+"""Sorted modes ``(stride, size)``."""
 
 
 def _static_components(layout: Layout) -> list[Steps] | None:
-    """The modes by coordinate mode, sorted by stride; None if any is dynamic.
+    """Return the modes by coordinate mode, sorted by stride; None if any is dynamic.
 
     Each stride moves in one coordinate mode, so the function is the product of its parts.
     """
@@ -219,7 +218,10 @@ def _divides(part: Steps) -> bool:
 
 
 def _does_not_overlap(part: Steps) -> bool:
-    """Whether each stride is beyond the reach of all smaller ones; negative strides reach as far as positive ones."""
+    """Return whether each stride exceeds the reach of all smaller ones in absolute value.
+
+    Sorted by |d|, the modes reach sum((s_i - 1) |d_i|); a larger next stride excludes equal offsets.
+    """
     reach = Fraction(0)
     for stride, size in sorted((abs(stride), size) for stride, size in part):
         if stride <= reach:

@@ -1,7 +1,7 @@
-"""Panels of cells as one inline SVG element.
+"""Inline SVG rendering of panels of cells.
 
-It is valid XML with a title and a description, follows the reader's light or dark scheme, and marks a changed cell by
-an outline and bold text, not by colour alone.
+The SVG is valid XML with a title and a description, follows the light or dark colour scheme, and marks a changed cell
+by an outline and bold text, not by colour alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CELL_H = 18
 _GLYPH_W = 6.4
 _HEAD = 40
 SHADES = 8
-"""Colours of each kind: ``k0`` to ``k7`` tell apart, ``r0`` to ``r7`` go from light to dark."""
+"""Colours of each kind: ``k0`` to ``k7`` are distinct, ``r0`` to ``r7`` go from light to dark."""
 # Backgrounds keep a contrast of at least 7:1 with the cell text in both schemes.
 _LIGHT = ("#eaf1fb", "#fdebd3", "#dff3e4", "#fbe3ea", "#e9e4f8", "#fbf6cf", "#d9f2f2", "#ececec")
 _DARK = ("#1d2f4a", "#4a3312", "#173a24", "#4a1e2d", "#2f2756", "#443f10", "#113c3e", "#333333")
@@ -29,7 +29,7 @@ _RAMP_DARK = ("#10151c", "#131d2a", "#162538", "#192d46", "#1c3554", "#1f3d62", 
 
 @dataclass(frozen=True)
 class Panel:
-    """A window of a grid as it is drawn: by cell (row, column) its text and its colour's class, and what changed."""
+    """Drawn window of a grid: text and colour class by cell (row, column), and the changed cells."""
 
     heading: str
     window: Window
@@ -39,7 +39,7 @@ class Panel:
 
 
 def document(panels: list[Panel], *, title: str, desc: str, notes: list[str]) -> str:
-    """The panels beside each other, the notes below, in one SVG element."""
+    """Return one SVG element with the panels side by side and the notes below."""
     body: list[str] = []
     x, height = 0.0, 0.0
     headings = [_wrap(panel.heading, max(24, int(_width(panel) / _GLYPH_W))) for panel in panels]
@@ -119,7 +119,7 @@ def _bold(changed: bool) -> str:
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    """Lines of at most ``width`` characters, cut after blanks and commas where possible; nothing is dropped."""
+    """Split a text into lines of at most ``width`` characters, after blanks and commas where possible."""
     lines: list[str] = []
     while len(text) > width:
         cut = max(text.rfind(mark, 0, width) for mark in (" ", ",", ":"))
@@ -130,7 +130,7 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def _xml(text: str) -> str:
-    """Text for an XML element: escaped, and characters that XML 1.0 forbids written as U+FFFD."""
+    """Escape a text for an XML element; characters that XML 1.0 forbids become U+FFFD."""
     safe = "".join(char if char in "\t\n\r" or _allowed(ord(char)) else "�" for char in text)
     return escape(safe)
 

@@ -1,7 +1,7 @@
-"""Integer tuples with nesting, as CuTe's shapes, strides and coordinates are.
+"""Nested integer tuples: CuTe's shapes, strides and coordinates.
 
 A *tree* is a leaf or a Python tuple of trees. Leaves are ``int``, `Fraction` (part of an element, as in ``1/2@0``),
-`Dynamic` (``?``), `ScaledBasis` (``64@0``) and `Wildcard` (``_``). Each prints itself as CuTe DSL's IR types do.
+`Dynamic` (``?``), `ScaledBasis` (``64@0``) and `Wildcard` (``_``). They print as CuTe DSL's IR types.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 
 class Wildcard(Enum):
-    """The ``_`` of coordinates and tiles: take the whole mode."""
+    """Wildcard ``_`` of coordinates and tilers, which selects the whole mode."""
 
     ALL = "_"
 
@@ -24,10 +24,10 @@ class Wildcard(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
-    """A value known only at run time: ``?``, ``?{div=32}``, ``?{i64}``, ``?{i64 div=16}``.
+    """Value known only at run time: ``?``, ``?{div=32}``, ``?{i64}``, ``?{i64 div=16}``.
 
-    ``div`` is a known divisor and ``width`` the bits of the integer. Two equal `Dynamic` are the same *text*; whether
-    they are the same *number* is not known, since the IR prints every symbol as ``?``.
+    ``div`` is a known divisor and ``width`` the bits of the integer. Two equal `Dynamic` are the same *text* but
+    not necessarily the same *number*, because the IR prints every symbol as ``?``.
     """
 
     div: int = 1
@@ -42,7 +42,7 @@ class Dynamic:
 
 @dataclass(frozen=True, slots=True)
 class ScaledBasis:
-    """``value`` times the unit vector of coordinate mode ``modes`` (outermost first; CuTe prints them innermost first).
+    """Scaled basis vector: ``value`` times the unit vector of mode ``modes`` (outermost first; CuTe prints it last).
 
     ``ScaledBasis(3, (1, 0))`` is ``3@0@1``: three steps in mode 0 of mode 1.
     """
@@ -60,41 +60,41 @@ Tree: TypeAlias = "Leaf | tuple[Tree, ...]"
 
 
 def render_tree(tree: Tree) -> str:
-    """The tree in CuTe's notation: no blanks, and no comma after a single member."""
+    """Return the tree in CuTe's notation: no blanks, and no comma after a single member."""
     if isinstance(tree, tuple):
         return f"({','.join(map(render_tree, tree))})"
     return str(tree)
 
 
 def leaves(tree: Tree) -> tuple[Leaf, ...]:
-    """The leaves of the tree, left to right."""
+    """Return the leaves of the tree, left to right."""
     if not isinstance(tree, tuple):
         return (tree,)
-    found: list[Leaf] = []
+    flat: list[Leaf] = []
     for child in tree:
         if isinstance(child, tuple):
-            found += leaves(child)
+            flat += leaves(child)
         else:
-            found.append(child)
-    return tuple(found)
+            flat.append(child)
+    return tuple(flat)
 
 
 def congruent(a: Tree, b: Tree) -> bool:
-    """Whether both trees nest in the same way."""
+    """Return whether both trees nest in the same way."""
     if isinstance(a, tuple):
         return isinstance(b, tuple) and len(a) == len(b) and all(map(congruent, a, b))
     return not isinstance(b, tuple)
 
 
 def map_leaves(function: Callable[[Leaf], Leaf], tree: Tree) -> Tree:
-    """The tree with every leaf replaced by ``function(leaf)``."""
+    """Return the tree with every leaf replaced by ``function(leaf)``."""
     if isinstance(tree, tuple):
         return tuple(map_leaves(function, child) for child in tree)
     return function(tree)
 
 
 def unflatten(flat: Sequence[Tree], profile: Tree) -> Tree:
-    """The members of ``flat``, in order, nested as ``profile`` is; there must be one for each of its leaves."""
+    """Return the members of ``flat``, in order, nested as ``profile`` is; there must be one for each of its leaves."""
     queue = iter(flat)
 
     def nest(tree: Tree) -> Tree:
@@ -104,7 +104,7 @@ def unflatten(flat: Sequence[Tree], profile: Tree) -> Tree:
 
 
 def is_static(tree: Tree) -> bool:
-    """Whether the tree has no run-time ``?``."""
+    """Return whether the tree has no run-time ``?``."""
     return not any(
         isinstance(leaf, Dynamic) or (isinstance(leaf, ScaledBasis) and isinstance(leaf.value, Dynamic))
         for leaf in leaves(tree)

@@ -1,11 +1,11 @@
-"""What one memory request of a warp costs: shared-memory bank conflicts, and sectors of global memory.
+"""Cost of one memory request of a warp: shared-memory bank conflicts, and sectors of global memory.
 
 Addresses are in **bytes**, and a pointer's swizzle acts on them. Shared memory has 32 banks of 4 bytes; a request of 8
 bytes a lane is served a half warp at a time and one of 16 bytes a quarter warp at a time, so that each pass moves at
 most 128 bytes. Two lanes conflict when they need different words of one bank; lanes that need the same word share it.
 Global memory moves in sectors of 32 bytes, four to a cache line of 128.
 
-All numbers here are enumerated from the addresses; nothing is measured.
+All numbers are enumerated from the addresses, not measured.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_nvfp4.layout.coordinates import tree_size
-from pytest_nvfp4.layout.difference import Subject
+from pytest_nvfp4.layout.difference import AddressedLayout
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.offsets import domain_size
-from pytest_nvfp4.layout.sameness import Comparable, Method, subject
+from pytest_nvfp4.layout.sameness import Comparable, Method, addressed
 from pytest_nvfp4.layout.tree import Tree, render_tree
 
 WARP = 32
@@ -30,10 +30,10 @@ WIDTHS = (1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True, slots=True)
 class BankConflicts:
-    """The cost of one shared-memory request of a warp.
+    """Cost of one shared-memory request of a warp.
 
-    ``ways`` is the worst serialisation of a pass (1 is free of conflicts), ``wavefronts`` the passes that all of the
-    request takes, ``ideal`` those that it would take without conflicts.
+    ``ways`` is the worst serialisation of a pass (1: no conflict), ``wavefronts`` the number of passes of the request,
+    ``ideal`` that number without conflicts.
     """
 
     ways: int
@@ -44,7 +44,7 @@ class BankConflicts:
 
 @dataclass(frozen=True, slots=True)
 class Coalescing:
-    """The cost of one global-memory request of a warp: sectors and cache lines touched, and bytes really asked for."""
+    """Cost of one global-memory request of a warp: sectors and cache lines touched, and bytes requested."""
 
     sectors: int
     lines: int
@@ -53,19 +53,19 @@ class Coalescing:
 
     @property
     def sector_efficiency(self) -> float:
-        """Bytes asked for over bytes of the sectors moved, 0 to 1."""
+        """Requested bytes over bytes of the sectors, 0 to 1."""
         return self.useful_bytes / (self.sectors * SECTOR_BYTES)
 
     @property
     def line_efficiency(self) -> float:
-        """Bytes asked for over bytes of the cache lines touched, 0 to 1."""
+        """Requested bytes over bytes of the cache lines, 0 to 1."""
         return self.useful_bytes / (self.lines * LINE_BYTES)
 
 
 def bank_conflicts(addresses: Sequence[int], *, width: int) -> BankConflicts:
-    """The conflicts of one request in which each lane accesses ``width`` bytes (1 to 16) at its byte address.
+    """Return the conflicts of one request in which each lane accesses ``width`` bytes (1 to 16) at its byte address.
 
-    ``addresses`` has one entry an active lane, in lane order, 32 at most. Raises `LayoutError` for other widths, more
+    ``addresses`` has one entry per active lane, in lane order, at most 32. Raises `LayoutError` for other widths, more
     lanes, or an address that is not a multiple of ``width`` (the hardware faults on those).
     """
     _check(addresses, width=width, most=16)
@@ -83,9 +83,9 @@ def _ways(addresses: Sequence[int], width: int) -> int:
 
 
 def coalescing(addresses: Sequence[int], *, width: int) -> Coalescing:
-    """The sectors and lines of one request in which each lane accesses ``width`` bytes (1 to 32) at its byte address.
+    """Return sectors and lines of one request in which each lane accesses ``width`` bytes (1 to 32) at its address.
 
-    Bytes that several lanes ask for count once. Raises `LayoutError` as `bank_conflicts` does.
+    Bytes that several lanes request count once. Raises `LayoutError` as `bank_conflicts` does.
     """
     _check(addresses, width=width, most=32)
     starts = set(addresses)
@@ -98,26 +98,26 @@ def coalescing(addresses: Sequence[int], *, width: int) -> Coalescing:
 
 def _check(addresses: Sequence[int], *, width: int, most: int) -> None:
     if width not in WIDTHS or width > most:
-        raise LayoutError(f"access of {width} bytes a lane: the hardware has powers of two from 1 to {most}")
+        raise LayoutError(f"access of {width} bytes a lane: use a power of two from 1 to {most}")
     if not 1 <= len(addresses) <= WARP:
-        raise LayoutError(f"{len(addresses)} addresses: a request of a warp has 1 to {WARP}, one an active lane")
-    crooked = next((at for at in addresses if at % width), None)
-    if crooked is not None:
-        raise LayoutError(f"address {crooked} is not a multiple of the {width} bytes accessed; the hardware faults")
+        raise LayoutError(f"{len(addresses)} addresses: a request of a warp has 1 to {WARP}, one per active lane")
+    misaligned = next((at for at in addresses if at % width), None)
+    if misaligned is not None:
+        raise LayoutError(f"address {misaligned} is not a multiple of the {width} bytes accessed; the hardware faults")
 
 
 def addresses_at(value: Comparable, coords: Iterable[Tree], *, bits: int | None = None) -> tuple[int, ...]:
-    """The byte address of each coordinate (or index), from a base at 0, after the pointer's swizzle.
+    """Return the byte address of each coordinate (or index), from a base at 0, after the pointer's swizzle.
 
-    ``bits`` of an element default to what the type says. Raises `LayoutError` if they are not known or an element
-    begins inside a byte, and `DynamicLayoutError` if an address depends on a ``?``.
+    ``bits`` of an element default to those of the type. Raises `LayoutError` if they are unknown or an element begins
+    inside a byte, and `DynamicLayoutError` if an address depends on a ``?``.
     """
     found = _with_width(value, bits)
     return tuple(_address(found, coord) for coord in coords)
 
 
-def _with_width(value: Comparable, bits: int | None) -> Subject:
-    found = subject(value)
+def _with_width(value: Comparable, bits: int | None) -> AddressedLayout:
+    found = addressed(value)
     width = bits or found.bits
     if found.layout is None:
         raise LayoutError(f"{value}: a type without a layout has no addresses")
@@ -126,7 +126,7 @@ def _with_width(value: Comparable, bits: int | None) -> Subject:
     return replace(found, bits=width)
 
 
-def _address(found: Subject, coord: Tree) -> int:
+def _address(found: AddressedLayout, coord: Tree) -> int:
     address, inside = divmod(found.bit_address(coord), 8)
     if inside:
         raise LayoutError(
@@ -139,10 +139,10 @@ def _address(found: Subject, coord: Tree) -> int:
 def warp_requests(
     value: Comparable, *, vector: int = 1, bits: int | None = None, warp: int = 0
 ) -> tuple[tuple[int, ...], ...]:
-    """The requests of one warp that walks a thread-value layout: for each vector of values, the address of each lane.
+    """Return the requests of one warp in a thread-value layout: for each vector of values, the address of each lane.
 
     Mode 0 counts threads and the other modes the values of a thread; ``vector`` values make one access. Raises
-    `LayoutError` if the values of a vector do not lie side by side in some lane, and as `addresses_at` does.
+    `LayoutError` if the values of a vector are not contiguous in a lane, and as `addresses_at` does.
     """
     found = _with_width(value, bits)
     width = found.bits or 0
@@ -161,7 +161,7 @@ def warp_requests(
             places = [found.bit_address(lane + (start + step) * threads) for step in range(vector)]
             if places != list(range(places[0], places[0] + vector * width, width)):
                 raise LayoutError(
-                    f"{value}: values {start} to {start + vector - 1} of thread {lane} do not lie side by side; "
+                    f"{value}: values {start} to {start + vector - 1} of thread {lane} are not contiguous; "
                     "access fewer at a time"
                 )
         requests.append(tuple(_address(found, lane + start * threads) for lane in lanes))

@@ -113,7 +113,7 @@ def raster_obligations(z3: Z3, *, n_major: bool = False, swapped: bool = False) 
 
 
 def cover_obligations(z3: Z3, *, monotone: bool = True, short: int = 0) -> list[Obligation]:
-    """Every tile's number is in the grid: ``P(g) + place < P(g+1) <= P(G)``.
+    """Return every tile's number is in the grid: ``P(g) + place < P(g+1) <= P(G)``.
 
     Wrong without ``monotone`` (later groups may take tiles away), or with sums that are ``short`` of a group's tiles.
     """
@@ -180,7 +180,7 @@ def _short_sums(counts: cta_map.Counts) -> list[cta_map.OutputTile]:
 
 
 def agreement_obligations(z3: Z3, groups: Sequence[int], search: cta_map.Search = cta_map.binary) -> list[Obligation]:
-    """The search's decision tree equals the scan's and the definition, for each G."""
+    """Return the search's decision tree equals the scan's and the definition, for each G."""
     obligations = []
 
     def choose(condition: Any, yes: Any, no: Any) -> Term:

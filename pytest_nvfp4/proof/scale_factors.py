@@ -115,7 +115,7 @@ def _equal(vector: int) -> Claim:
 
 
 def bijective_obligations(z3: Z3, *, rest_k_short: bool = False, rest_m_short: bool = False) -> list[Obligation]:
-    """The map is injective, and onto [0, 512 rest_m R).
+    """Return the map is injective, and onto [0, 512 rest_m R).
 
     Wrong with ``rest_k_short`` (j may exceed the R tiles of k) or ``rest_m_short`` (r may exceed the rest_m of rows).
     """
@@ -196,7 +196,7 @@ def _bijective() -> Claim:
 
 
 def broadcast_obligations(z3: Z3, vector: int, *, claimed: int | None = None) -> list[Obligation]:
-    """Two k of one row share a byte exactly if they are in one run of ``claimed`` (default V) elements."""
+    """Return two k of one row share a byte exactly if they are in one run of ``claimed`` (default V) elements."""
     k, other, rest_m, rest_k, row = z3.Ints("k k' rest_m R r")
     claimed = claimed or vector
     layout = parse_plain_layout(explicit(vector))

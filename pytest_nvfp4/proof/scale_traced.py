@@ -194,7 +194,7 @@ def _is_tmem(layout: Layout, vector: int) -> bool:
 
 
 def _is_lines(layout: Layout) -> bool:
-    """Whether this is a descriptor view of the copy's source: 32 lines that go to 4 quadrants."""
+    """Return whether this is a descriptor view of the copy's source: 32 lines that go to 4 quadrants."""
     if not _is_static_of(layout, (2, 3, 4, 5)):
         return False
     merged = coalesced_modes(modes(layout)[0])
@@ -212,7 +212,7 @@ def _is_copied(layout: Layout) -> bool:
 
 
 def _is_in_blocks(info: TypeInfo) -> bool:
-    """Whether factors lie in blocks of rows by k of any order, as ``((32,4),?)`` and ``((16,4),?)``."""
+    """Return whether factors lie in blocks of rows by k of any order, as ``((32,4),?)`` and ``((16,4),?)``."""
     parts = modes(info.layout) if isinstance(info.layout, Layout) else ()
     if dtype_bits(info.dtype) != 8 or len(parts) not in (2, 3):
         return False

@@ -10,11 +10,12 @@ from pytest_nvfp4.insights import copies
 from pytest_nvfp4.insights.accesses import Access, accesses_of
 from pytest_nvfp4.insights.copies import Walk
 from pytest_nvfp4.insights.warp_requests import Requests, requests_of
+from pytest_nvfp4.layout.algebra import modes
 from pytest_nvfp4.layout.coordinates import tree_size
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import dtype_bits
 from pytest_nvfp4.layout.listing import Record
-from pytest_nvfp4.layout.roles import base_name, plain, top_modes
+from pytest_nvfp4.layout.roles import base_name, plain
 from pytest_nvfp4.layout.warp import LINE_BYTES, SECTOR_BYTES, WARP, bank_conflicts, coalescing
 from pytest_nvfp4.search.epilogue_fragments import LANES
 from pytest_nvfp4.search.epilogue_store import Counts, Way
@@ -175,11 +176,11 @@ def _writes(requests: Requests) -> Counts:
 def _box(walk: Walk, bits: int) -> tuple[int, Counts] | None:
     """Columns of the tile in shared memory, and what TMA writes for a warp's 32 rows of it."""
     layout = walk.tensor.info.layout
-    modes = top_modes(plain(layout)) if layout is not None else ()
-    if len(modes) < 2:
+    parts = modes(plain(layout)) if layout is not None else ()
+    if len(parts) < 2:
         return None
     try:
-        columns = tree_size(modes[1].shape)
+        columns = tree_size(parts[1].shape)
     except LayoutError:
         return None
     row = columns * bits // 8

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from pytest_nvfp4.layout.algebra import modes
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits, parse_type
 from pytest_nvfp4.layout.measures import tmem_columns
-from pytest_nvfp4.layout.roles import base_name, plain, top_modes
+from pytest_nvfp4.layout.roles import base_name, plain
 from pytest_nvfp4.layout.tree import Tree, leaves
 from pytest_nvfp4.tmem.columns import HALVED_SFA, Columns, MmaTile, TmemError, allocation, columns
 
@@ -192,8 +193,8 @@ def _tensor(role: Role, members: list[tuple[str, TypeInfo, int]]) -> TmemTensor:
     _, info, count = members[0]
     stages, step = 1, 0
     if role == "acc" and info.layout is not None:
-        modes = top_modes(plain(info.layout))
-        shape, stride = (modes[3].shape, modes[3].stride) if len(modes) == 4 else (1, 0)
+        parts = modes(plain(info.layout))
+        shape, stride = (parts[3].shape, parts[3].stride) if len(parts) == 4 else (1, 0)
         if isinstance(shape, int) and isinstance(stride, int) and shape > 1:
             stages, step = shape, stride
     return TmemTensor(role, tuple(dict.fromkeys(name for name, _, _ in members)), count, stages, step)
@@ -218,8 +219,8 @@ def _tile(values: Sequence[tuple[str, TypeInfo]], tensors: Sequence[TmemTensor])
         found = _OPERAND.fullmatch(base_name(name))
         if found is None or info.space != "smem" or info.layout is None or dtype_bits(info.dtype) != 4:
             continue
-        modes = top_modes(plain(info.layout))
-        counts = [_size(mode.shape) for mode in modes[1:3]] if len(modes) >= 3 else [None]
+        parts = modes(plain(info.layout))
+        counts = [_size(mode.shape) for mode in parts[1:3]] if len(parts) >= 3 else [None]
         if None not in counts:
             rests[found["op"]].add((counts[0] or 1, counts[1] or 1))
     if any(len(each) != 1 for each in rests.values()):

@@ -158,7 +158,7 @@ def test_binding_numbers_to_question_marks() -> None:
 
 
 def test_enumeration_is_bounded() -> None:
-    with pytest.raises(LayoutError, match="take a tile"):
+    with pytest.raises(LayoutError, match="use a tile"):
         values(parse_layout("(4096,4096):(4096,1)"))
 
 

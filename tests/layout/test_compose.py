@@ -129,7 +129,7 @@ def test_swizzles_stay_outside() -> None:
 
 
 def test_offsets_below_zero_are_refused() -> None:
-    with pytest.raises(CompositionError, match="below 0"):
+    with pytest.raises(CompositionError, match="is negative"):
         composition(parse_layout("8:1"), parse_layout("4:-1"))
 
 

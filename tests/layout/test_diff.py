@@ -160,7 +160,7 @@ def test_a_layout_that_grew_agrees_as_far_as_it_went():
     change = only(SA, SA.replace("1,4,1):((256,1),0,64,0)", "1,4,2):((256,1),0,64,32768)"), "kernel.sA")
     assert change.role == "STAGE"
     assert (change.first.index, change.first.old, change.first.new) == (32768, None, "32768")
-    assert "up to where the old one ends" in change.reasons[0]
+    assert "up to the end of the old one" in change.reasons[0]
     assert change.delta("smem_bytes").text() == "smem bytes 16384 -> 32768 B"
 
 

@@ -18,7 +18,7 @@ from pytest_nvfp4.layout.grammar import (
     PoisonedLayout,
     ScaledBasis,
     Swizzle,
-    Tile,
+    Tiler,
     Wildcard,
     dtype_bits,
     parse_layout,
@@ -150,8 +150,10 @@ def test_white_space_is_collapsed() -> None:
         ("(_,?,(3,_,?{i64}))", (Wildcard.ALL, Dynamic(), (3, Wildcard.ALL, Dynamic(1, 64)))),
         ("()", ()),
         ("S<3,4,-3>", Swizzle(3, 4, -3)),
-        ("[4:1;[2:1;(?,2):(1,?)];_]", Tile((Layout(4, 1), Tile((Layout(2, 1), Layout((Dynamic(), 2), (1, Dynamic())))),
-                                            Wildcard.ALL))),
+        (
+            "[4:1;[2:1;(?,2):(1,?)];_]",
+            Tiler((Layout(4, 1), Tiler((Layout(2, 1), Layout((Dynamic(), 2), (1, Dynamic())))), Wildcard.ALL)),
+        ),
     ],
 )  # fmt: skip
 def test_terms(text, value) -> None:
@@ -241,7 +243,7 @@ def test_a_poisoned_layout_is_an_error_of_its_own(text: str) -> None:
 
 def test_a_plain_layout_is_not_composed() -> None:
     assert parse_plain_layout("(8,64):(64,1)") == parse_layout("(8,64):(64,1)")
-    with pytest.raises(LayoutError, match="composed, and only a plain layout"):
+    with pytest.raises(LayoutError, match="a composed layout; give a plain layout"):
         parse_plain_layout("S<3,4,3> o 0 o (8,64):(64,1)")
 
 

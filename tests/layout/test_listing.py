@@ -96,7 +96,7 @@ def test_natural_order() -> None:
 
 @pytest.mark.parametrize("cut", range(0, len(TEXT) - 1, 7))
 def test_every_half_written_file_is_found_out(cut: int) -> None:
-    with pytest.raises(ListingError, match="restore the file from git, or write it anew with --snapshot-update"):
+    with pytest.raises(ListingError, match="restore the file from git, or rewrite it with --snapshot-update"):
         Listing.parse(TEXT[:cut])
 
 
@@ -144,7 +144,7 @@ CONFLICT = TEXT.replace(f"kernel.x  {POINTER}", f"<<<<<<< HEAD\nkernel.x  {POINT
         (TEXT.replace("kernel.x#2", "kernel.x"), 10, "out of order or twice"),
         (TEXT.replace("# arch     sm_100a", "arch sm_100a"), 4, "header line"),
         (TEXT.replace("# arch     sm_100a", "# dsl  x"), 5, "header line"),
-        (TEXT + "more\n", 13, "cut short"),
+        (TEXT + "more\n", 13, "truncated"),
         ("", 1, "belongs"),
     ],
 )  # fmt: skip

@@ -13,14 +13,14 @@ from pytest_nvfp4.layout.divide import complement, logical_divide, right_inverse
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import ComposedLayout, Layout, Swizzle
 from pytest_nvfp4.layout.offsets import values
-from pytest_nvfp4.layout.sameness import Level, compare, first_difference
+from pytest_nvfp4.layout.sameness import SamenessLevel, compare, first_difference
 from pytest_nvfp4.layout.signals import injective
 from pytest_nvfp4.layout.warp import addresses_at, bank_conflicts, coalescing
 
 oracle = pytest.importorskip("tensor_layouts")
 analysis = pytest.importorskip("tensor_layouts.analysis")
 
-SAME = {Level.IDENTICAL, Level.RENESTED, Level.SAME_FUNCTION}
+SAME = {SamenessLevel.IDENTICAL, SamenessLevel.RENESTED, SamenessLevel.SAME_FUNCTION}
 SMALL = strategies.layouts(max_size=64)
 
 

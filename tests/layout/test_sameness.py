@@ -11,11 +11,11 @@ from pytest_nvfp4.layout.algebra import bind, modes, size
 from pytest_nvfp4.layout.errors import LayoutError, PoisonedLayout
 from pytest_nvfp4.layout.grammar import ComposedLayout, Layout, Swizzle, parse_layout, parse_type
 from pytest_nvfp4.layout.offsets import values
-from pytest_nvfp4.layout.sameness import Level, compare, first_difference
+from pytest_nvfp4.layout.sameness import SamenessLevel, compare, first_difference
 from pytest_nvfp4.layout.tree import Dynamic, leaves
 from tests.layout.by_hand import function
 
-SAME = {Level.IDENTICAL, Level.RENESTED, Level.SAME_FUNCTION}
+SAME = {SamenessLevel.IDENTICAL, SamenessLevel.RENESTED, SamenessLevel.SAME_FUNCTION}
 STATIC = st.one_of(strategies.layouts(max_size=64), strategies.basis_layouts(max_size=64))
 
 
@@ -28,7 +28,7 @@ def test_the_verdict_agrees_with_the_functions(a: Layout, b: Layout) -> None:
     verdict = compare(a, b)
     assert verdict.method == "canonical"
     assert (verdict.level in SAME) == same_values(a, b)
-    assert verdict.level is not Level.UNKNOWN
+    assert verdict.level is not SamenessLevel.UNKNOWN
 
 
 @given(strategies.layouts(max_size=64, max_rank=3), st.data())
@@ -37,7 +37,7 @@ def test_renested_means_equal_mode_by_mode(a: Layout, data: st.DataObject) -> No
     verdict = compare(a, b)
     assert verdict.level in SAME
     by_mode = len(modes(a)) == len(modes(b)) and all(map(same_values, modes(a), modes(b)))
-    expected = Level.IDENTICAL if a == b else Level.RENESTED if by_mode else Level.SAME_FUNCTION
+    expected = SamenessLevel.IDENTICAL if a == b else SamenessLevel.RENESTED if by_mode else SamenessLevel.SAME_FUNCTION
     assert verdict.level is expected
 
 
@@ -46,7 +46,7 @@ def test_permuted_modes_are_found(a: Layout, data: st.DataObject) -> None:
     pairs = list(zip(leaves(a.shape), leaves(a.stride), strict=True))
     shuffled = data.draw(st.permutations(pairs))
     b = Layout(tuple(count for count, _ in shuffled), tuple(stride for _, stride in shuffled))
-    assert compare(a, b).level in {*SAME, Level.PERMUTED}
+    assert compare(a, b).level in {*SAME, SamenessLevel.PERMUTED}
     assert sorted(values(a)) == sorted(values(b))
 
 
@@ -142,9 +142,9 @@ def test_what_is_said_of_question_marks_holds_for_all_numbers(a: Layout, data: s
         unknown = [leaf for leaf in (*leaves(layout.shape), *leaves(layout.stride)) if isinstance(leaf, Dynamic)]
         bound.append(bind(layout, [data.draw(st.sampled_from([1, 2])) * leaf.div for leaf in unknown]))
     assume(all(size(layout) <= 4096 for layout in bound))
-    if verdict.level is Level.DIFFERENT:
+    if verdict.level is SamenessLevel.DIFFERENT:
         assert values(bound[0]) != values(bound[1])
-    elif verdict.level in (Level.RENESTED, Level.SAME_FUNCTION):
+    elif verdict.level in (SamenessLevel.RENESTED, SamenessLevel.SAME_FUNCTION):
         assert values(bound[0]) == values(bound[1])
     found = first_difference(a, b)
     if found is not None:

@@ -105,13 +105,13 @@ def test_the_second_warp_and_fp4() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"value": "(32,4):(1,32)", "vector": 2, "bits": 16}, "side by side"),
+        ({"value": "(32,4):(1,32)", "vector": 2, "bits": 16}, "not contiguous"),
         ({"value": "(32,4):(4,1)", "vector": 3, "bits": 16}, "does not divide"),
         ({"value": "(32,4):(4,1)", "warp": 1, "bits": 16}, "no warp 1"),
         ({"value": "(32,4):(4,1)"}, "bits="),
         ({"value": "32:4", "bits": 16}, "threads in mode 0"),
         ({"value": "(32,4):(1,32)", "bits": 4}, "begins at bit 4"),
-        ({"value": "(32,4):(1@0,1@1)", "bits": 16}, "no memory offset"),
+        ({"value": "(32,4):(1@0,1@1)", "bits": 16}, "not at a memory offset"),
     ],
 )
 def test_requests_that_are_none(arguments: dict, problem: str) -> None:
@@ -129,8 +129,8 @@ def test_a_dynamic_pitch_needs_a_number() -> None:
 @pytest.mark.parametrize(
     ("addresses", "width", "problem"),
     [
-        ([0], 3, "powers of two"),
-        ([0], 32, "powers of two"),
+        ([0], 3, "power of two"),
+        ([0], 32, "power of two"),
         ([2], 4, "faults"),
         ([], 4, "1 to 32"),
         ([0] * 33, 4, "1 to"),

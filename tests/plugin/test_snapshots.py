@@ -101,7 +101,7 @@ class TestRecording:
 HALF = '# nvfp4-layouts 1\n# kernel   k.py\n\ngo.c  (96,128):(128,1)  !cute.memref<f16, gmem, "(96,'
 DAMAGED: dict[str, tuple[bytes | str, str]] = {
     "empty": ("", "line 1"),
-    "half": (HALF, "cut short"),
+    "half": (HALF, "truncated"),
     "conflict": (
         "<<<<<<< HEAD\n# nvfp4-layouts 1\n=======\n# nvfp4-layouts 1\n>>>>>>> branch\n",
         "a merge conflict marker",
