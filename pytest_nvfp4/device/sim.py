@@ -29,7 +29,7 @@ class SimDevice:
 
     Args:
         arch: Architecture of the device that ``describe`` returns.
-        compiled: Finds compiled modules (see ``host.compiled``); without it every job compiles the kernel.
+        compiled: Finds compiled modules (see ``host.compile_cache``); without it every job compiles the kernel.
     """
 
     name = "sim"

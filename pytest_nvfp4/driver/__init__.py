@@ -1,1 +1,1 @@
-"""The CUDA driver's vocabulary as plain data: device attributes, memory blocks, launches, streams, tensor maps."""
+"""Data types of the CUDA driver without a driver: device attributes, memory, launches, streams, CUBINs, tensor maps."""

@@ -1,9 +1,9 @@
-"""What a launch needs to know from a CUBIN: its kernels, their parameter sizes, static shared memory and registers.
+"""Reader of CUBINs: kernels, their parameter sizes, static shared memory and registers.
 
-The host code carries its CUBIN in a "fat binary" container. A CUBIN is a 64-bit ELF file. Kernel ``k`` has a section
-``.text.k``; its ``.nv.info.k`` section is a list of attributes, of which ``EIATTR_KPARAM_INFO`` describes one parameter
-each. The module's ``.nv.info`` has an ``EIATTR_REGCOUNT`` for each function, by the symbol that ``.text.k`` names in
-its section header. The attribute numbers are those that ``cuobjdump -elf`` prints by name.
+Host code embeds its CUBIN in a "fat binary" container. A CUBIN is a 64-bit ELF file. Kernel ``k`` has a section
+``.text.k``; its ``.nv.info.k`` section is a list of attributes, of which each ``EIATTR_KPARAM_INFO`` describes one
+parameter. The module's ``.nv.info`` has an ``EIATTR_REGCOUNT`` for each function, by the symbol in the section header
+of ``.text.k``. ``cuobjdump -elf`` prints the names of the attribute numbers.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ _MAX_IMAGE_BYTES: Final = 1 << 30
 
 
 class CubinError(ValueError):
-    """The bytes are not a CUBIN that can be read."""
+    """Bytes that are not a readable CUBIN."""
 
 
 @dataclass(frozen=True, slots=True)
 class CubinKernel:
-    """One kernel of a CUBIN. ``params`` holds ``(offset, size)`` in bytes of each parameter, in order.
+    """A kernel of a CUBIN.
 
-    ``registers`` are those of a thread at the launch; None where the CUBIN does not say.
+    Attributes:
+        params: ``(offset, size)`` in bytes of each parameter, in order.
+        static_smem: Static shared memory in bytes.
+        registers: Registers per thread at the launch; None if the CUBIN has no count.
     """
 
     name: str
@@ -59,11 +62,12 @@ class _Section:
 
 
 def image_at(address: int) -> bytes:
-    """Copy the CUBIN that starts at ``address`` of this process, alone or in a fat binary.
+    """Copy the CUBIN or fat binary at ``address`` of this process, and return the CUBIN.
 
-    ``cudaLibraryLoadData`` gets no length, so it is read from the headers, as the driver does.
+    ``cudaLibraryLoadData`` has no length argument, so the length is computed from the headers, as by the driver.
 
-    :raises CubinError: neither starts there, or the fat binary does not hold exactly one uncompressed CUBIN.
+    Raises:
+        CubinError: neither is there, or the fat binary does not have exactly one uncompressed CUBIN.
     """
     if ctypes.string_at(address, 4) == _FATBIN_MAGIC:
         return _only_elf(address)
@@ -94,16 +98,17 @@ def _only_elf(address: int) -> bytes:
             found.append(body[at + entry_header : at + entry_header + payload])
         at += entry_header + payload
     if len(found) != 1:
-        raise CubinError(f"the fat binary holds {len(found)} CUBINs, expected one: compile for a single architecture")
+        raise CubinError(f"the fat binary has {len(found)} CUBINs, expected one: compile for a single architecture")
     if found[0][:4] != _ELF_MAGIC:
-        raise CubinError("the CUBIN inside the fat binary is compressed, which the DSL does not do: unknown format")
+        raise CubinError("the CUBIN in the fat binary is compressed: expected the DSL's uncompressed format")
     return found[0]
 
 
 def parse(image: bytes) -> dict[str, CubinKernel]:
-    """Read the kernels of a CUBIN, by symbol.
+    """Parse the kernels of a CUBIN, by symbol.
 
-    :raises CubinError: not a GPU ELF file, truncated, or a kernel without parameter information.
+    Raises:
+        CubinError: not a GPU ELF file, truncated, or a kernel without parameter information.
     """
     _check_header(image)
     try:
@@ -116,14 +121,14 @@ def parse(image: bytes) -> dict[str, CubinKernel]:
             if section.name.startswith(".nv.info."):
                 name = section.name.removeprefix(".nv.info.")
                 params = _params(name, image[section.offset : section.offset + section.size])
-                # From sm_90 on a kernel's section begins with what the system keeps of each CTA's shared memory, which
-                # is not the kernel's: 512 static bytes make a section of 1536, dynamic ones alone make one of 1024.
+                # From sm_90 on, a kernel's section includes the system's reserved shared memory of each CTA, 1024
+                # bytes: 512 static bytes make a section of 1536 bytes, dynamic shared memory alone one of 1024.
                 static = smem.get(name, 0)
                 static -= reserved if static >= reserved else 0
                 kernels[name] = CubinKernel(name=name, params=params, static_smem=static, registers=registers.get(name))
+    except CubinError:
+        raise
     except (struct.error, IndexError, OverflowError, ValueError) as error:
-        if isinstance(error, CubinError):
-            raise
         raise CubinError(f"the CUBIN of {len(image)} bytes is truncated or damaged ({error})") from error
     return kernels
 
@@ -151,7 +156,7 @@ def _sections(image: bytes) -> list[_Section]:
 
 
 def _registers(image: bytes, sections: list[_Section]) -> dict[str, int]:
-    """Registers a thread, by kernel: the lower three bytes of the section's info are the number of its symbol."""
+    """Return registers per thread by kernel; the lower three bytes of a section's info are the symbol's number."""
     counts: dict[int, int] = {}
     for section in sections:
         if section.name == ".nv.info":
@@ -188,7 +193,7 @@ def _params(name: str, blob: bytes) -> tuple[tuple[int, int], ...]:
     params = tuple(found[i] for i in range(len(found)))
     starts = [offset for offset, _ in params[1:]] + [total]
     if any(start - offset > _MAX_PARAM_BYTES for (offset, _), start in zip(params, starts, strict=False)):
-        raise CubinError(f"kernel {name}: a parameter exceeds the {_MAX_PARAM_BYTES} bytes its record can say")
+        raise CubinError(f"kernel {name}: a parameter exceeds the {_MAX_PARAM_BYTES} bytes that its record can express")
     end = max((offset + size for offset, size in params), default=0)
     if end > total:
         raise CubinError(f"kernel {name}: the parameters end at byte {end}, but the parameter area has {total} bytes")

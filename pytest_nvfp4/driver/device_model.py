@@ -1,7 +1,7 @@
-"""The numbers that host code asks of a device: what a B200 or an H200 answers, without one.
+"""Device attributes of a B200 and an H200, for host code that queries them without a device.
 
-Values are those of the CUDA C++ programming guide's table of compute capabilities and of the parts' device queries;
-none of them is a measurement made here. They feed ``cuDeviceGetAttribute``, ``HardwareInfo`` and ``torch.cuda``.
+The values are from the CUDA C++ Programming Guide's table of compute capabilities and from device queries of the
+products; none was measured by this package. ``cuDeviceGetAttribute``, ``HardwareInfo`` and ``torch.cuda`` return them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ __all__ = ["B200", "H200", "DeviceModel", "for_arch"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
-    """One device. Sizes are bytes, clocks kHz.
+    """A device model. Sizes are in bytes, clocks in kHz.
 
-    ``max_active_clusters`` maps a cluster size to the number of clusters resident at once with one CTA an SM. Sizes it
-    does not name are answered with ``sm_count // size``, which is an upper bound: a cluster stays inside one GPC, and
-    how many SMs a GPC of a given part has is not published.
+    ``max_active_clusters`` maps a cluster size to the number of resident clusters with one CTA per SM. For other sizes
+    the model returns ``sm_count // size``, an upper bound: a cluster is inside one GPC, and the number of SMs per GPC
+    of a product is not published.
     """
 
     name: str
@@ -44,11 +44,11 @@ class DeviceModel:
     max_active_clusters: Mapping[int, int] = field(default_factory=dict)
 
     def clusters(self, size: int) -> int:
-        """Clusters of ``size`` CTAs that fit at once (an upper bound unless the model names the size)."""
+        """Return the number of resident clusters of ``size`` CTAs (an upper bound unless the model has the size)."""
         return self.max_active_clusters.get(size, self.sm_count // size)
 
     def attributes(self) -> dict[str, int]:
-        """Answers of ``cuDeviceGetAttribute``, by the enumerator's name without its ``CU_DEVICE_ATTRIBUTE_``."""
+        """Return the values of ``cuDeviceGetAttribute``, by enumerator without ``CU_DEVICE_ATTRIBUTE_``."""
         return {
             "MAX_THREADS_PER_BLOCK": self.threads_per_block,
             "MAX_BLOCK_DIM_X": 1024,
@@ -118,14 +118,14 @@ H200 = DeviceModel(
 
 _KIB = 1024
 _SMEM_PER_BLOCK = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (12, 0): 99, (12, 1): 99}
-"""KiB of shared memory that a block may ask for, by compute capability, where it is not 227."""
+"""Largest shared memory of a block in KiB, by compute capability, where it is not 227."""
 
 
 def for_arch(arch: str) -> DeviceModel:
-    """The device that a kernel compiled for ``arch`` meets.
+    """Return the device model for kernels compiled for ``arch``.
 
-    ``sm_100a`` meets a B200 and ``sm_90a`` an H200. Any other meets a device without a product's name: its compute
-    capability and shared memory are those of the architecture, the rest is the B200's.
+    That is a B200 for ``sm_100a`` and an H200 for ``sm_90a``. Any other is a device without a product's name, with the
+    compute capability and shared memory of the architecture and the B200's other attributes.
     """
     digits = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
     if digits is None:

@@ -1,7 +1,7 @@
-"""What a kernel launch is once it has left the compiled host code: plain bytes, no CUDA and no cutlass types.
+"""Kernel launches as plain data, without CUDA or cutlass types.
 
-The producer is ``host.redirect`` (it overrides the runtime calls of the compiled host code); the consumers are the
-simulator and the launch checks. Only the standard library is needed to hold, pickle or print these values.
+``host.redirect`` makes them from the runtime calls of compiled host code, for the simulator and the launch checks. Only
+the standard library is needed to store, pickle or print them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Dim3 = tuple[int, int, int]
 
 
 class HostSideError(RuntimeError):
-    """Host code asked for something that has no stand-in, or the stand-ins are set up wrongly."""
+    """Host code used a function without a stand-in, or the stand-ins are set up incorrectly."""
 
 
 class LaunchRejectedError(HostSideError):
-    """A launch that a driver would refuse; the message names the CUDA error it would return."""
+    """A launch that a driver would refuse. The message begins with the driver's CUDA error."""
 
 
 class LaunchAttribute(IntEnum):
-    """``cudaLaunchAttributeID``: the attributes that the DSL's host code sets (CUDA runtime API, driver_types.h)."""
+    """``cudaLaunchAttributeID``: attributes that the DSL's host code sets (CUDA runtime API, driver_types.h)."""
 
     ACCESS_POLICY_WINDOW = 1
     COOPERATIVE = 2
@@ -46,12 +46,14 @@ class LaunchAttribute(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModuleImage:
-    """One device module as the host code loaded it.
+    """A device module that host code has loaded.
 
-    ``cubin`` is the ELF image handed to ``cudaLibraryLoadData``. ``ptx`` is the text the same compile wrote to
-    ``CUTE_DSL_DUMP_DIR``, or ``None`` when ``CUTE_DSL_KEEP_PTX`` was not set (the image itself holds no PTX).
-    ``param_sizes`` maps each kernel symbol to the byte sizes of its parameters, in order, and ``registers`` to the
-    registers that a thread has at the launch, where that is known.
+    Attributes:
+        cubin: The ELF image passed to ``cudaLibraryLoadData``.
+        ptx: The text that the same compile wrote to ``CUTE_DSL_DUMP_DIR``; None if ``CUTE_DSL_KEEP_PTX`` was not set
+            (the image has no PTX).
+        param_sizes: By kernel symbol, the sizes of its parameters in bytes, in order.
+        registers: By kernel symbol, the registers per thread at the launch, if known.
     """
 
     cubin: bytes = field(repr=False)
@@ -61,17 +63,19 @@ class ModuleImage:
 
     @property
     def sha256(self) -> str:
-        """Hex digest of the cubin; two modules are the same code exactly when it is equal."""
+        """Hex digest of the CUBIN, equal for modules with the same code."""
         return hashlib.sha256(self.cubin).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch. Sizes are in CTAs (``grid``, ``cluster``), threads (``block``) and bytes (the rest).
+    """A kernel launch. Sizes are in CTAs (``grid``, ``cluster``), threads (``block``) and bytes (the rest).
 
-    ``params`` are the raw little-endian bytes of each kernel parameter, copied at the launch; a global pointer inside
-    them is an address of this process. ``attributes`` maps a launch attribute id to the 64 bytes of its value union;
-    an attribute the host code set to "off" is present with its zero value. ``ordinal`` counts launches from 0.
+    Attributes:
+        params: The little-endian bytes of each kernel parameter, copied at the launch. A global pointer in them is an
+            address of this process.
+        attributes: By launch attribute id, the 64 bytes of its value union; zeros for an attribute set to "off".
+        ordinal: Number of the launch, from 0.
     """
 
     kernel: str
@@ -91,7 +95,7 @@ class Launch:
 
     @property
     def programmatic_dependent_launch(self) -> bool:
-        """Whether the launch may overlap the one before it on its stream (``use_pdl=True``)."""
+        """Whether the launch may overlap the previous one on its stream (``use_pdl=True``)."""
         return self._flag(LaunchAttribute.PROGRAMMATIC_STREAM_SERIALIZATION)
 
     @property
@@ -101,12 +105,9 @@ class Launch:
 
     @property
     def preferred_cluster(self) -> Dim3 | None:
-        """The preferred cluster shape, where the launch names one."""
+        """Preferred cluster shape, if the launch has one."""
         value = self.attributes.get(LaunchAttribute.PREFERRED_CLUSTER_DIMENSION)
-        if value is None:
-            return None
-        x, y, z = struct.unpack_from("<III", value)
-        return x, y, z
+        return None if value is None else struct.unpack_from("<III", value)
 
     @property
     def ctas(self) -> int:
@@ -115,5 +116,5 @@ class Launch:
 
     @property
     def threads(self) -> int:
-        """Number of threads of one CTA."""
+        """Number of threads in a CTA."""
         return self.block[0] * self.block[1] * self.block[2]

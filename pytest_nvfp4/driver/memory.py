@@ -1,7 +1,6 @@
-"""Memory of a device that is this process: blocks at host addresses, aligned as a CUDA allocator aligns them.
+"""Device memory in this process: blocks at host addresses, aligned as by a CUDA allocator.
 
-``HostBlocks`` takes ordinary heap memory; a simulator puts its own in its place, so that it knows every block and what
-lies between them.
+``HostBlocks`` allocates from the heap. The simulator uses its own allocator instead, which tracks blocks and gaps.
 """
 
 from __future__ import annotations
@@ -14,29 +13,29 @@ from pytest_nvfp4.driver.launches import HostSideError
 __all__ = ["ALIGN", "POISON", "DeviceMemory", "HostBlocks"]
 
 ALIGN: Final = 512
-"""torch's CUDA allocator starts every block on such a boundary (``cuMemAlloc`` promises 256)."""
+"""Alignment of a block: that of torch's CUDA allocator (``cuMemAlloc`` guarantees 256)."""
 POISON: Final = 0xFF
-"""What uninitialised device memory holds here: NaN in every float format, -1 in every integer."""
+"""Byte of uninitialised device memory: NaN in the floating-point formats, -1 in every integer type."""
 
 
 class DeviceMemory(Protocol):
-    """What the stand-ins for torch and the CUDA driver ask of a device's memory. Sizes are in bytes."""
+    """Device memory for the stand-ins of torch and the CUDA driver. Sizes are in bytes."""
 
     def allocate(self, size: int) -> int:
-        """Reserve ``size`` bytes, filled with ``POISON``; their address, a multiple of ``ALIGN``."""
+        """Allocate ``size`` bytes, filled with ``POISON``, and return their address, a multiple of ``ALIGN``."""
 
     def free(self, address: int) -> None:
-        """Release a block; null is allowed. Raises HostSideError for what is not a live block."""
+        """Free a block; null is allowed. Raises HostSideError for an address that is no allocated block."""
 
 
 class HostBlocks:
-    """Blocks of the heap."""
+    """Blocks of heap memory."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, ctypes.Array[ctypes.c_char]] = {}
 
     def allocate(self, size: int) -> int:
-        """Reserve ``size`` bytes, filled with ``POISON``, and return their address."""
+        """See ``DeviceMemory``."""
         block = ctypes.create_string_buffer(size + ALIGN)
         address = -(-ctypes.addressof(block) // ALIGN) * ALIGN
         ctypes.memset(address, POISON, size)
@@ -44,10 +43,6 @@ class HostBlocks:
         return address
 
     def free(self, address: int) -> None:
-        """Release a block; freeing null is allowed, as in CUDA.
-
-        Raises:
-            HostSideError: the address was not allocated here, or was freed before.
-        """
+        """See ``DeviceMemory``."""
         if address and self._blocks.pop(address, None) is None:
             raise HostSideError(f"free of {address:#x}, which is not a live device allocation: freed twice?")

@@ -120,7 +120,7 @@ class Streams:
     def current(self, handle: int) -> None:
         self._thread.current = handle
 
-    def made(self, handle: int, *, blocking: bool) -> int:
+    def add(self, handle: int, *, blocking: bool) -> int:
         """Add a stream and return its handle."""
         if not blocking:
             self._alone.add(handle)

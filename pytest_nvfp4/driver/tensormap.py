@@ -1,30 +1,23 @@
-"""The 128-byte TMA tensor map, decoded.
+"""Decoder of the 128-byte TMA tensor map.
 
-The DSL's host code writes this hardware format inline instead of calling ``cuTensorMapEncodeTiled``, so whoever runs a
-kernel without a driver has to read it. The bit table was measured: one argument of ``cuTensorMapEncodeTiled`` varied at
-a time on a real driver (H200), the sub-byte types and the swizzle atomicity by compiling. Only the first 64 bytes carry
-meaning; the other 64 are whatever the host's stack held.
+The DSL's host code writes this hardware format inline instead of calling ``cuTensorMapEncodeTiled``, so that running a
+kernel without a driver requires decoding it. The bit positions were measured with a real driver (H200) by varying one
+argument of ``cuTensorMapEncodeTiled`` at a time; those of the sub-byte types and of the swizzle atomicity come from
+compiled code. Only the first 64 bytes have a meaning; the others are uninitialised stack memory of the host.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
 __all__ = [
-    "ElementType",
-    "Interleave",
-    "L2Promotion",
-    "OobFill",
-    "Swizzle",
-    "SwizzleAtomicity",
-    "TensorMap",
-    "TensorMapError",
-    "decode",
-    "looks_like_tensormap",
-]
+    "ElementType", "Interleave", "L2Promotion", "OobFill", "Swizzle", "SwizzleAtomicity", "TensorMap",
+    "TensorMapError", "decode", "looks_like_tensormap",
+]  # fmt: skip
 
 TENSOR_MAP_BYTES = 128
 MAX_RANK = 5
@@ -33,7 +26,7 @@ _FORMAT_TAGS = (0, 2)
 
 
 class TensorMapError(ValueError):
-    """The bytes are not a tensor map, or its fields contradict each other."""
+    """Bytes that are not a tensor map, or one with contradictory fields."""
 
 
 class ElementType(IntEnum):
@@ -56,31 +49,17 @@ class ElementType(IntEnum):
 
     @property
     def bits(self) -> int:
-        """Width of one element in global memory in bits."""
+        """Width of an element in global memory in bits."""
         return _ELEMENT_BITS[self]
 
     @property
     def padded(self) -> bool:
-        """Whether 16 elements, packed in global memory, take 16 bytes of shared memory each."""
+        """Whether 16 elements, packed in global memory, are padded to 16 bytes in shared memory."""
         return self in (ElementType.FP4_PADDED, ElementType.FP6_PADDED)
 
 
-_ELEMENT_BITS = {
-    ElementType.U8: 8,
-    ElementType.U16: 16,
-    ElementType.U32: 32,
-    ElementType.S32: 32,
-    ElementType.U64: 64,
-    ElementType.S64: 64,
-    ElementType.F16: 16,
-    ElementType.F32: 32,
-    ElementType.F32_FTZ: 32,
-    ElementType.F64: 64,
-    ElementType.BF16: 16,
-    ElementType.FP4_PACKED: 4,
-    ElementType.FP4_PADDED: 4,
-    ElementType.FP6_PADDED: 6,
-}
+_ELEMENT_BITS = (8, 16, 32, 32, 64, 64, 16, 32, 32, 64, 16, 4, 4, 6)
+"""Widths by code of ``ElementType``."""
 
 
 class Interleave(IntEnum):
@@ -101,12 +80,12 @@ class Swizzle(IntEnum):
 
     @property
     def span_bytes(self) -> int:
-        """Bytes of one swizzled row; 0 without swizzle."""
+        """Size of a swizzled row in bytes; 0 without swizzle."""
         return 0 if self is Swizzle.NONE else 16 << self.value
 
 
 class SwizzleAtomicity(IntEnum):
-    """Bytes that a swizzle moves as one (bits 19-20)."""
+    """Bytes that a swizzle moves as a unit (bits 19-20)."""
 
     B16 = 0
     B32 = 1
@@ -115,7 +94,7 @@ class SwizzleAtomicity(IntEnum):
 
 
 class OobFill(IntEnum):
-    """What an out-of-bounds element reads as (bit 15)."""
+    """Value of out-of-bounds elements (bit 15)."""
 
     ZERO = 0
     NAN = 1
@@ -132,10 +111,14 @@ class L2Promotion(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A decoded tensor map. All tuples run from the innermost (contiguous) dimension outwards.
+    """A decoded tensor map. All tuples go from the innermost (contiguous) dimension outwards.
 
-    ``dims`` and ``box`` are in elements. ``strides`` are the byte strides of dimensions 1 .. rank-1 (dimension 0 is
-    contiguous), so there is one fewer than ``rank``. ``address`` is the global address of element 0.
+    Attributes:
+        address: Global address of element 0.
+        dims, box: Sizes of the tensor and of the box in elements.
+        strides: Strides of dimensions 1 to rank - 1 in bytes; dimension 0 is contiguous.
+        element_strides: Traversal strides in elements.
+        large: Bit 21 of word 1, which the driver sets for tensors of 128 KiB and more.
     """
 
     address: int
@@ -159,19 +142,16 @@ class TensorMap:
 
     @property
     def box_elements(self) -> int:
-        """Elements that one load writes to shared memory (element strides taken into account)."""
-        total = 1
-        for extent, step in zip(self.box, self.element_strides, strict=True):
-            total *= -(-extent // step)
-        return total
+        """Number of elements that a load writes to shared memory, with element strides."""
+        return math.prod(-(-extent // step) for extent, step in zip(self.box, self.element_strides, strict=True))
 
     @property
     def box_bytes(self) -> int:
-        """Bytes that one load counts towards its mbarrier; out-of-bounds elements count too."""
+        """Bytes that a load adds to its mbarrier's tx-count, out-of-bounds elements included."""
         return self.box_elements * self.element_type.bits // 8
 
     def describe(self) -> str:
-        """One line for a person: type, shape, strides, box, swizzle and where it starts."""
+        """Return a line for messages: type, shape, strides, box, swizzle and address."""
         text = (
             f"{self.element_type.name} {_by(self.dims)} strides {self.strides or '()'} B"
             f" box {_by(self.box)} swizzle {self.swizzle.name} at {self.address:#x}"
@@ -192,8 +172,9 @@ class TensorMap:
 def decode(data: bytes) -> TensorMap:
     """Decode the 128 bytes of a tensor map (64 are enough).
 
-    :raises TensorMapError: too few bytes, a reserved bit set, an unknown type, or fields that no encoder accepts
-        together. The message lists every finding, because one wrong word usually breaks several fields.
+    Raises:
+        TensorMapError: too few bytes, a reserved bit set, an unknown type, or fields that no encoder accepts together.
+            The message lists every problem, because one wrong word usually breaks several fields.
     """
     if len(data) not in (TENSOR_MAP_BYTES // 2, TENSOR_MAP_BYTES):
         raise TensorMapError(f"a tensor map has {TENSOR_MAP_BYTES} bytes, got {len(data)}: pass the whole parameter")
@@ -205,25 +186,17 @@ def decode(data: bytes) -> TensorMap:
     if rank > MAX_RANK:
         findings.append(f"rank {rank} in word 1 bits 4-6, at most {MAX_RANK} exists")
     if type_code not in ElementType._value2member_map_:
-        findings.append(f"element type {type_code} in word 1 bits 7-10 is not known")
+        findings.append(f"element type {type_code} in word 1 bits 7-10 is unknown")
     if interleave_code not in Interleave._value2member_map_:
-        findings.append(f"interleave {interleave_code} in word 1 bits 11-12 is not known")
+        findings.append(f"interleave {interleave_code} in word 1 bits 11-12 is unknown")
     if findings:
         raise TensorMapError(_message(findings, words))
 
     high = _bits(words[3], 32, 16)
     low_strides = (words[1] >> 32, words[2] & 0xFFFFFFFF, words[2] >> 32, words[3] & 0xFFFFFFFF)
     strides = tuple((low | _bits(high, 4 * i, 4) << 32) << 4 for i, low in enumerate(low_strides))
-    dims = tuple(
-        value + 1
-        for value in (
-            words[4] & 0xFFFFFFFF,
-            words[4] >> 32,
-            words[5] & 0xFFFFFFFF,
-            words[5] >> 32,
-            words[6] & 0xFFFFFFFF,
-        )
-    )
+    # Sizes are 32-bit fields of one less than their value, which fill words 4 and 5 and the low half of word 6.
+    dims = tuple(size + 1 for size in struct.unpack_from("<5I", data, 32))
     box = (_bits(words[6], 56, 8) + 1, *(_bits(words[7], 8 * i, 8) + 1 for i in range(4)))
     steps = tuple(_bits(words[6], 32 + 3 * i, 3) + 1 for i in range(MAX_RANK))
     result = TensorMap(
@@ -249,7 +222,7 @@ def decode(data: bytes) -> TensorMap:
 
 
 def looks_like_tensormap(data: bytes) -> bool:
-    """Whether the bytes decode: a filter for kernel parameters, not a proof that one was meant."""
+    """Return whether the bytes decode: a filter for kernel parameters, which other data may pass, too."""
     try:
         return len(data) == TENSOR_MAP_BYTES and decode(data).address != 0
     except TensorMapError:
@@ -294,7 +267,7 @@ def _unused(
 
 
 def _inconsistent(tm: TensorMap) -> Iterator[str]:
-    """Rules of ``cuTensorMapEncodeTiled`` (CUDA driver API, tensor map management) that the bits can break."""
+    """Yield violations of the rules of ``cuTensorMapEncodeTiled`` (CUDA driver API, tensor map management)."""
     align = 32 if tm.interleave is Interleave.B32 or tm.element_type.padded else 16
     if tm.address % align:
         yield f"address {tm.address:#x} is not a multiple of {align}"
@@ -324,7 +297,7 @@ def _inconsistent(tm: TensorMap) -> Iterator[str]:
 
 
 def _padded(tm: TensorMap) -> Iterator[str]:
-    """Rules of the padded sub-byte types (PTX ISA, "Restriction on Tensor Copy instructions")."""
+    """Yield violations of the rules of padded types (PTX ISA, "Restriction on Tensor Copy instructions")."""
     if tm.box[0] != 128:
         yield f"the box's inner extent is {tm.box[0]} elements, and with {tm.element_type.name} it must be 128"
     if tm.dims[0] % 128:

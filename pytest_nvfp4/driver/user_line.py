@@ -1,4 +1,4 @@
-"""Which line of the user's Python asked for something."""
+"""The line of the user's Python code that makes a call."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["UserLine", "user_line"]
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _LIBRARY = sysconfig.get_path("stdlib") + os.sep
-_THEIRS = ("torch", "cutlass", "cuda", "numpy", "nvidia_cutlass_dsl", "triton")
-"""Packages whose lines are not the user's."""
+_LIBRARY_PACKAGES = ("torch", "cutlass", "cuda", "numpy", "nvidia_cutlass_dsl", "triton")
+"""Installed packages whose lines are not the user's; any other may be the kernel's own."""
 _DEPTH = 2
-"""Lines that are told of a call in a call."""
+"""Lines reported for nested calls."""
 
 
 class UserLine(NamedTuple):
-    """A line of a file, the function that it is in, and where the user's code called that."""
+    """A line of a file, its function, and the user's line that called the function."""
 
     file: str
     line: int
@@ -34,25 +34,26 @@ class UserLine(NamedTuple):
 
 
 def user_line() -> UserLine | None:
-    """The innermost line that is neither this package's nor a library's; None where there is none."""
+    """Return the innermost line that is neither this package's nor a library's; None if there is none."""
     lines: list[tuple[str, int, str]] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(lines) < _DEPTH:
         code = frame.f_code
-        if _users(code.co_filename):
+        if _is_user_file(code.co_filename):
             lines.append((code.co_filename, frame.f_lineno, code.co_name))
         frame = frame.f_back
-    found: UserLine | None = None
+    result: UserLine | None = None
     for line in reversed(lines):
-        found = UserLine(*line, caller=found)
-    return found
+        result = UserLine(*line, caller=result)
+    return result
 
 
 @lru_cache(maxsize=4096)
-def _users(file: str) -> bool:
+def _is_user_file(file: str) -> bool:
+    """Return whether a file is neither this package's, nor the standard library's, nor a known library's."""
     if file.startswith(("<", _PACKAGE)):
         return False
     installed = f"{os.sep}site-packages{os.sep}"
     if installed in file:
-        return Path(file.rpartition(installed)[2]).parts[0] not in _THEIRS
+        return Path(file.rpartition(installed)[2]).parts[0] not in _LIBRARY_PACKAGES
     return not file.startswith(_LIBRARY)

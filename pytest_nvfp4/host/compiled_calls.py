@@ -1,7 +1,8 @@
-"""The C functions that compiled host code calls, answered by Python: modules, kernels, attributes, launches.
+"""Stand-ins for the C functions that compiled host code calls: modules, kernels, attributes, launches.
 
-Each function of the DSL's runtime library becomes a ctypes callback. A Python exception cannot unwind through C, so it
-is stashed, the host code gets a CUDA error and stops, and whoever called it raises the stashed exception.
+Each function of the DSL's runtime library becomes a ctypes callback. A Python exception cannot unwind through C, so the
+callback stashes it and returns a CUDA error, the host code stops, and the wrapper around the host code raises the
+stashed exception (``redirect``).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pytest_nvfp4.driver import cubin
@@ -27,12 +29,12 @@ from pytest_nvfp4.driver.launches import (
 )
 from pytest_nvfp4.driver.memory import DeviceMemory
 from pytest_nvfp4.driver.streams import Streams
-from pytest_nvfp4.host.work_calls import WorkCalls
+from pytest_nvfp4.host.stream_calls import StreamCalls
 
 __all__ = ["HostCalls"]
 
 _CUDA_SUCCESS: Final = 0
-_CUDA_ERROR_UNKNOWN: Final = 999  # what the host code sees after a Python exception was stashed
+_CUDA_ERROR_UNKNOWN: Final = 999  # the result of a call that stashed an exception
 _FUNC_ATTRIBUTE_STATIC_SMEM: Final = 1
 _FUNC_ATTRIBUTE_MAX_DYNAMIC_SMEM: Final = 8
 _FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER: Final = 14
@@ -46,8 +48,8 @@ _FIRST_HANDLE: Final = 0x5B0000000001
 _PTX_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(([^)]*)\)")
 _PTX_PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z]+)(\d+)\s+(?:\.ptr[^,\[]*?\s)?([\w$]+)(?:\[(\d+)\])?")
 
-# C functions of the DSL runtime that host code may reach: every name the library exports on 4.4.0-4.8.1. Those without
-# a stand-in below are overridden too, because the real ones would call into a driver that is not there.
+# Every function that the DSL's runtime library exports in 4.4.0-4.8.1. Those without a stand-in below are overridden
+# too, because the real ones would call a driver that is not installed.
 _RUNTIME_CALLS: Final = (
     *("_cuDeviceGet", "_cuKernelGetAttribute", "_cuTensorMapEncodeTiled", "_cuLibraryGetGlobal", "_cuLibraryGetKernel"),
     *("_cuLibraryGetKernelCount", "_cuLibraryGetManaged", "_cuLibraryGetModule", "_cuLibraryGetUnifiedFunction"),
@@ -65,7 +67,7 @@ _RUNTIME_CALLS: Final = (
     *("_cudaStreamCreate", "_cudaStreamDestroy", "_cudaStreamEndCapture", "_cudaStreamSynchronize"),
     *("_cudaStreamWaitEvent",),
 )
-_CALLBACK_ARGS: Final = 8  # at least as many as any of them takes; the caller cleans up, so more do no harm
+_CALLBACK_ARGS: Final = 8  # at least as many as any of them has; the C caller cleans up, so more are harmless
 
 
 class _LaunchConfig(ctypes.Structure):
@@ -81,25 +83,17 @@ class _LaunchConfig(ctypes.Structure):
     )
 
 
+@dataclass(slots=True)
 class _Kernel:
-    """One kernel of a loaded module, with the attributes set on it."""
+    """A kernel of a loaded module, with the attributes set on it."""
 
-    def __init__(self, entry: cubin.CubinKernel, image: ModuleImage) -> None:
-        self.entry = entry
-        self.image = image
-        self.attributes: dict[int, int] = {}
-
-
-class _Library:
-    """One loaded module: its image and the handle of each kernel."""
-
-    def __init__(self, image: ModuleImage, kernels: Mapping[str, int]) -> None:
-        self.image = image
-        self.kernels = kernels
+    entry: cubin.CubinKernel
+    image: ModuleImage
+    attributes: dict[int, int] = field(default_factory=dict)
 
 
 class HostCalls:
-    """State behind the callbacks: loaded modules, device memory, and the exception on its way out."""
+    """State behind the callbacks: loaded modules (handles of their kernels by name), and the stashed exception."""
 
     def __init__(
         self, on_launch: Callable[[Launch], None], *, device: DeviceModel, memory: DeviceMemory, streams: Streams
@@ -108,8 +102,8 @@ class HostCalls:
         self._device = device
         self._streams = streams
         self._handles = itertools.count(_FIRST_HANDLE)
-        self._work = WorkCalls(memory, streams, self._handles)
-        self._libraries: dict[int, _Library] = {}
+        self._work = StreamCalls(memory, streams, self._handles)
+        self._libraries: dict[int, dict[str, int]] = {}
         self._kernels: dict[int, _Kernel] = {}
         self._launched = 0
         self._stashed: BaseException | None = None
@@ -118,16 +112,15 @@ class HostCalls:
         self._shared = {name: self._callback(name, self._handler(name)) for name in _RUNTIME_CALLS}
 
     def callbacks(self, ptx: list[str]) -> dict[str, Any]:
-        """Return a callback for each runtime function, by name, for one engine; keep them as long as the engine.
+        """Return a callback for each runtime function, by name, for one engine. They must live as long as the engine.
 
-        ``ptx`` are the texts that the engine's own compile wrote; a module loaded by it takes the one that has all of
-        its kernels.
+        ``ptx`` are the texts that the engine's compile wrote; a loaded module gets the one that has all its kernels.
         """
         load = self._callback("_cudaLibraryLoadData", functools.partial(self._load_data, ptx=ptx))
         return {**self._shared, "_cudaLibraryLoadData": load}
 
     def take_stashed(self) -> BaseException | None:
-        """Return the exception that a callback caught, once."""
+        """Return the stashed exception, if any, and clear it."""
         stashed, self._stashed = self._stashed, None
         return stashed
 
@@ -136,23 +129,24 @@ class HostCalls:
         self._closed = True
         self._stashed = None
 
-    def _callback(self, name: str, handler: Callable[..., int | None]) -> Any:
+    def _callback(self, name: str, handler: Callable[..., None]) -> Any:
         def call(*args: int | None) -> int:
             if self._stashed is not None:
                 return _CUDA_ERROR_UNKNOWN
             try:
                 if self._closed:
                     raise HostSideError(f"{name} was called after the host-side stand-ins were removed")
-                return handler(*(value or 0 for value in args)) or _CUDA_SUCCESS
-            except BaseException as error:  # nothing may unwind through C: _reraising raises it again
+                handler(*(value or 0 for value in args))
+                return _CUDA_SUCCESS
+            except BaseException as error:  # must not unwind through C; HostSide._reraising raises it again
                 self._stashed = error
                 return _CUDA_ERROR_UNKNOWN
 
         return self._prototype(call)
 
-    def _handler(self, name: str) -> Callable[..., int | None]:
+    def _handler(self, name: str) -> Callable[..., None]:
         work = self._work
-        table: dict[str, Callable[..., int | None]] = {
+        table: dict[str, Callable[..., None]] = {
             "_cudaLibraryLoadData": self._load_data,
             "_cudaLibraryGetKernel": self._get_kernel,
             "_cudaLibraryUnload": self._unload,
@@ -167,17 +161,15 @@ class HostCalls:
             "_cudaStreamSynchronize": lambda stream, *_: self._streams.synchronize(stream),
             "_cudaMalloc": lambda out, size, *_: _store_pointer(out, work.allocate(size)),
             "_cudaMallocAsync": lambda out, size, stream, *_: _store_pointer(out, work.allocate(size, stream)),
-            "_cudaFree": lambda pointer, *_: _discard(work.free(pointer)),
-            "_cudaFreeAsync": lambda pointer, stream, *_: _discard(work.free(pointer, stream)),
-            "_cudaMemcpy": lambda to, source, size, *_: _discard(work.copy(to, source, size, what="cudaMemcpy")),
-            "_cudaMemcpyAsync": lambda to, source, size, _kind, stream, *_: _discard(
-                work.copy(to, source, size, what="cudaMemcpyAsync", stream=stream, waits=False)
+            "_cudaFree": lambda pointer, *_: work.free(pointer),
+            "_cudaFreeAsync": lambda pointer, stream, *_: work.free(pointer, stream),
+            "_cudaMemcpy": lambda to, source, size, *_: work.copy(to, source, size, what="cudaMemcpy"),
+            "_cudaMemcpyAsync": lambda to, source, size, _kind, stream, *_: work.copy(
+                to, source, size, what="cudaMemcpyAsync", stream=stream, waits=False
             ),
-            "_cudaMemset": lambda to, value, size, *_: _discard(
-                work.fill(to, bytes([value & 0xFF]), size, what="cudaMemset")
-            ),
-            "_cudaMemsetAsync": lambda to, value, size, stream, *_: _discard(
-                work.fill(to, bytes([value & 0xFF]), size, what="cudaMemsetAsync", stream=stream)
+            "_cudaMemset": lambda to, value, size, *_: work.fill(to, bytes([value & 0xFF]), size, what="cudaMemset"),
+            "_cudaMemsetAsync": lambda to, value, size, stream, *_: work.fill(
+                to, bytes([value & 0xFF]), size, what="cudaMemsetAsync", stream=stream
             ),
         }
         return table.get(name) or functools.partial(_refuse_call, name)
@@ -196,31 +188,31 @@ class HostCalls:
             kernels[name] = next(self._handles)
             self._kernels[kernels[name]] = _Kernel(entry, module)
         handle = next(self._handles)
-        self._libraries[handle] = _Library(module, kernels)
+        self._libraries[handle] = kernels
         _store_pointer(out, handle)
 
     def _unload(self, library: int, *_: int) -> None:
-        for handle in self._library(library).kernels.values():
+        for handle in self._library(library).values():
             del self._kernels[handle]
         del self._libraries[library]
 
-    def _library(self, handle: int) -> _Library:
-        library = self._libraries.get(handle)
-        if library is None:
+    def _library(self, handle: int) -> dict[str, int]:
+        kernels = self._libraries.get(handle)
+        if kernels is None:
             raise HostSideError(f"the host code used library handle {handle:#x}, which is not loaded")
-        return library
+        return kernels
 
     def _kernel(self, handle: int) -> _Kernel:
         kernel = self._kernels.get(handle)
         if kernel is None:
-            raise HostSideError(f"the host code used kernel handle {handle:#x}, which no loaded module has")
+            raise HostSideError(f"the host code used kernel handle {handle:#x}, which belongs to no loaded module")
         return kernel
 
     def _get_kernel(self, out: int, library: int, name: int, *_: int) -> None:
         symbol = ctypes.string_at(name).decode()
-        kernels = self._library(library).kernels
+        kernels = self._library(library)
         if symbol not in kernels:
-            raise HostSideError(f"the host code asked for kernel {symbol}, the module has {sorted(kernels)}")
+            raise HostSideError(f"the host code requested kernel {symbol}, the module has {sorted(kernels)}")
         _store_pointer(out, kernels[symbol])
 
     def _device_attribute(self, out: int, attribute: int, *_: int) -> None:
@@ -228,7 +220,7 @@ class HostCalls:
         name = names(attribute & 0xFFFFFFFF).name.removeprefix("CU_DEVICE_ATTRIBUTE_")
         values = self._device.attributes()
         if name not in values:
-            raise HostSideError(f"the device model {self._device.name} has no answer for device attribute {name}")
+            raise HostSideError(f"the device model {self._device.name} has no value for device attribute {name}")
         _store_int(out, values[name])
 
     def _kernel_attribute(self, out: int, attribute: int, kernel: int, *_: int) -> None:
@@ -245,8 +237,8 @@ class HostCalls:
             limit = self._device.smem_per_block_optin - target.entry.static_smem
             if not 0 <= number <= limit:
                 raise LaunchRejectedError(
-                    f"cudaErrorInvalidValue: {target.entry.name} asks for {number} bytes of dynamic shared memory, "
-                    f"{self._device.name} has {limit} beside its {target.entry.static_smem} static ones"
+                    f"cudaErrorInvalidValue: {target.entry.name} requests {number} bytes of dynamic shared memory, "
+                    f"{self._device.name} has {limit} besides the kernel's {target.entry.static_smem} static bytes"
                 )
         target.attributes[which] = number
 
@@ -254,7 +246,7 @@ class HostCalls:
         kernel = self._kernel(handle)
         config = _LaunchConfig.from_address(config_at)
         if config.attribute_count > _MAX_ATTRIBUTES:
-            raise HostSideError(f"a launch with {config.attribute_count} attributes: the configuration is damaged")
+            raise HostSideError(f"a launch has {config.attribute_count} attributes: its configuration is damaged")
         attributes = {}
         for i in range(config.attribute_count):
             raw = ctypes.string_at(config.attributes + i * _ATTRIBUTE_BYTES, _ATTRIBUTE_BYTES)
@@ -300,7 +292,7 @@ def _check_sizes(sizes: Mapping[str, tuple[int, ...]], text: str) -> None:
     for name, expected in sizes.items():
         if written[name] != expected:
             raise HostSideError(
-                f"{name}: the CUBIN describes parameters of {expected} bytes, the PTX of that compile {written[name]}"
+                f"{name}: the parameters have {expected} bytes in the CUBIN, {written[name]} in the PTX of its compile"
             )
 
 
@@ -316,16 +308,12 @@ def _store_pointer(out: int, value: int) -> None:
     ctypes.c_void_p.from_address(out).value = value
 
 
-def _discard(_value: Any) -> None:
-    return None
-
-
 def _refuse_call(name: str, *_: int) -> None:
     raise HostSideError(f"the compiled host code calls {name.removeprefix('_')}, which has no stand-in without a GPU")
 
 
 def _check_launch(launch: Launch, kernel: _Kernel, device: DeviceModel) -> None:
-    """What ``cudaLaunchKernelEx`` refuses (CUDA runtime API, execution control; programming guide, cluster limits)."""
+    """Refuse what ``cudaLaunchKernelEx`` refuses (CUDA runtime API, execution control; programming guide, clusters)."""
     problem = None
     limits = device.attributes()
     ctas = math.prod(launch.cluster)
@@ -360,12 +348,12 @@ def _check_launch(launch: Launch, kernel: _Kernel, device: DeviceModel) -> None:
 
 
 def _check_cooperative(launch: Launch, kernel: _Kernel, device: DeviceModel) -> None:
-    """All CTAs of a cooperative launch must be resident at once; registers, which ptxas allots, are not looked at."""
+    """Check that all CTAs of a cooperative launch can be resident at once. The limit by registers is not checked."""
     shared = launch.dynamic_smem + kernel.entry.static_smem + device.smem_reserved_per_block
     by_threads = device.threads_per_sm // max(device.warp_size, launch.threads)
     fit = device.sm_count * min(device.blocks_per_sm, by_threads, device.smem_per_sm // shared)
     if launch.ctas > fit:
         raise LaunchRejectedError(
-            f"cudaErrorCooperativeLaunchTooLarge: {launch.kernel}: {launch.ctas} CTAs, and {fit} of {launch.threads} "
-            f"threads and {shared} bytes of shared memory fit on {device.name} at once"
+            f"cudaErrorCooperativeLaunchTooLarge: {launch.kernel}: the launch has {launch.ctas} CTAs of "
+            f"{launch.threads} threads and {shared} bytes of shared memory, {fit} fit on {device.name} at once"
         )

@@ -1,7 +1,7 @@
 """Stand-ins for ``cuda.bindings.driver`` and ``cuda.bindings.runtime`` where no driver is installed.
 
-Device memory is host memory, every stream runs its work at once and in issue order (``work_calls``), and no event knows
-a time: an elapsed time is NaN, never a number. What has no stand-in raises :class:`HostSideError` with its name.
+Device memory is host memory, every stream runs its work at once and in issue order (``stream_calls``), and events have
+no times: an elapsed time is NaN. A function without a stand-in raises ``HostSideError`` with its name.
 """
 
 from __future__ import annotations
@@ -18,33 +18,34 @@ from pytest_nvfp4.driver.device_model import DeviceModel
 from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.driver.memory import DeviceMemory
 from pytest_nvfp4.driver.streams import Streams
-from pytest_nvfp4.host.work_calls import WorkCalls, address_of
+from pytest_nvfp4.host.stream_calls import StreamCalls, address_of, then
 
 __all__ = ["DriverCalls"]
 
 _FIRST_HANDLE: Final = 0x5A0000000001  # not a mapped address: a handle used as a pointer faults at once
 
-# Answered by the toolkit's own libraries, so the real functions work without a driver.
+# Implemented in the toolkit's own libraries, so that the real functions work without a driver.
 _REAL: Final = frozenset({"cudaGetErrorName", "cudaGetErrorString", "cudaRuntimeGetVersion", "getLocalRuntimeVersion"})
 
 
 class DriverCalls:
-    """Installs and removes the stand-ins. ``memory`` and ``streams`` are the compiled host code's too."""
+    """Installs and removes the stand-ins. ``memory`` and ``streams`` are shared with the compiled host code."""
 
     def __init__(self, device: DeviceModel, memory: DeviceMemory, streams: Streams) -> None:
         self._device = device
+        self._streams = streams
         self._driver = importlib.import_module("cuda.bindings.driver")
         self._runtime = importlib.import_module("cuda.bindings.runtime")
         self._handles = itertools.count(_FIRST_HANDLE)
-        self._work = WorkCalls(memory, streams, self._handles)
+        self._work = StreamCalls(memory, streams, self._handles)
         self._libraries: dict[int, dict[str, int]] = {}
         self._kernel_attributes: dict[tuple[int, int], int] = {}
         self._saved: list[tuple[ModuleType, str, Any]] = []
         self._primary = next(self._handles)
-        self._context = self._primary  # as after torch's initialisation, which host code takes for granted
+        self._context = self._primary  # as after torch's initialisation, which host code assumes
 
     def install(self) -> None:
-        """Replace every function of both modules: by its stand-in, or by one that raises with its name."""
+        """Replace every function of both modules: by its stand-in, or by one that raises ``HostSideError``."""
         tables = ((self._driver, self._driver_table(), "cu"), (self._runtime, self._runtime_table(), "cuda"))
         for module, table, prefix in tables:
             for name in dir(module):
@@ -56,7 +57,7 @@ class DriverCalls:
                 setattr(module, name, table.get(name) or _unmodelled(module.__name__, name))
 
     def remove(self) -> None:
-        """Put the real functions back."""
+        """Restore the real functions."""
         while self._saved:
             module, name, value = self._saved.pop()
             setattr(module, name, value)
@@ -95,7 +96,7 @@ class DriverCalls:
             "cuCtxPushCurrent": self._set_current,
             "cuCtxPopCurrent": lambda: self._cu(d.CUcontext(self._context)),
             "cuCtxGetDevice": lambda *_: self._cu(d.CUdevice(0)),
-            "cuCtxSynchronize": lambda: self._cu(*self._work.synchronize_device()),
+            "cuCtxSynchronize": then(self._cu, self._streams.synchronize_device),
             "cuLibraryLoadData": lambda code, *_: self._load_library(code),
             "cuLibraryUnload": self._unload_library,
             "cuLibraryGetKernel": self._library_kernel,
@@ -120,8 +121,8 @@ class DriverCalls:
             "cuOccupancyMaxActiveClusters": self._max_active_clusters,
             "cuMemAlloc": lambda size: self._cu(d.CUdeviceptr(self._work.allocate(size))),
             "cuMemAllocAsync": lambda size, stream: self._cu(d.CUdeviceptr(self._work.allocate(size, stream))),
-            "cuMemFree": lambda pointer: self._cu(*self._work.free(pointer)),
-            "cuMemFreeAsync": lambda pointer, stream: self._cu(*self._work.free(pointer, stream)),
+            "cuMemFree": then(self._cu, self._work.free),
+            "cuMemFreeAsync": then(self._cu, self._work.free),
             "cuMemGetInfo": lambda: self._cu(self._device.memory_bytes, self._device.memory_bytes),
         }
         table |= self._work.driver(d, self._cu)
@@ -135,14 +136,14 @@ class DriverCalls:
             "cudaSetDevice": self._set_device,
             "cudaDriverGetVersion": lambda: self._rt(self._device.driver_version),
             "cudaDeviceGetAttribute": lambda attribute, device: self._rt(self._device_attribute(attribute, device)[1]),
-            "cudaDeviceSynchronize": lambda: self._rt(*self._work.synchronize_device()),
+            "cudaDeviceSynchronize": then(self._rt, self._streams.synchronize_device),
             "cudaGetLastError": self._rt,
             "cudaPeekAtLastError": self._rt,
             "cudaLibraryUnload": lambda _library: self._rt(),
             "cudaMalloc": lambda size: self._rt(self._work.allocate(size)),
             "cudaMallocAsync": lambda size, stream: self._rt(self._work.allocate(size, stream)),
-            "cudaFree": lambda pointer: self._rt(*self._work.free(pointer)),
-            "cudaFreeAsync": lambda pointer, stream: self._rt(*self._work.free(pointer, stream)),
+            "cudaFree": then(self._rt, self._work.free),
+            "cudaFreeAsync": then(self._rt, self._work.free),
             **self._work.runtime(r, self._rt),
         }
 
@@ -150,7 +151,7 @@ class DriverCalls:
 
     def _check_ordinal(self, ordinal: Any) -> int:
         if int(ordinal):
-            raise HostSideError(f"device {int(ordinal)} was asked for, one device (0) is simulated")
+            raise HostSideError(f"device {int(ordinal)} was requested, only device 0 is simulated")
         return 0
 
     def _set_device(self, ordinal: Any) -> tuple[Any, ...]:
@@ -161,7 +162,7 @@ class DriverCalls:
         name = self._driver.CUdevice_attribute(int(attribute)).name.removeprefix("CU_DEVICE_ATTRIBUTE_")
         values = self._device.attributes()
         if name not in values:
-            raise HostSideError(f"the device model {self._device.name} has no answer for CU_DEVICE_ATTRIBUTE_{name}")
+            raise HostSideError(f"the device model {self._device.name} has no value for CU_DEVICE_ATTRIBUTE_{name}")
         return self._cu(values[name])
 
     def _make_current(self, handle: int) -> tuple[Any, ...]:

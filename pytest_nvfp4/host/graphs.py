@@ -1,6 +1,6 @@
-"""CUDA graphs without a GPU: the launches of a capture are kept, and issued at each replay.
+"""CUDA graphs without a GPU: launches are recorded during a capture and issued at each replay.
 
-Only launches are captured. Operators of torch inside a capture run once, when it is made, and not again.
+Only launches are captured. Operators of torch inside a capture run once, during the capture, and not at a replay.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pytest_nvfp4.driver.streams import Streams
 __all__ = ["Captured", "Graph", "LaunchQueue"]
 
 Captured: TypeAlias = tuple[Callable[[], None], ...]
-"""What happens at each replay of a graph."""
+"""The actions of each replay of a graph."""
 
 
 class LaunchQueue:
-    """Hands launches on as they are issued, or keeps them while a capture is open, with what ``streams`` hears then."""
+    """Passes launches on, or records them while a capture is open, together with the reports to ``streams``."""
 
     def __init__(self, on_launch: Callable[[Launch], None], streams: Streams | None = None) -> None:
         self._on_launch = on_launch
@@ -32,7 +32,7 @@ class LaunchQueue:
         return self.streams.captured is not None
 
     def __call__(self, launch: Launch) -> None:
-        """Issue a launch, or keep it."""
+        """Issue a launch, or record it."""
         if self.streams.captured is None:
             self._on_launch(launch)
         else:
@@ -49,7 +49,7 @@ class LaunchQueue:
         self.streams.captured = []
 
     def end(self) -> Captured:
-        """Close the capture and return what it kept.
+        """Close the capture and return what it recorded.
 
         Raises:
             HostSideError: none is open.
@@ -68,21 +68,21 @@ class Graph:
         self._captured: Captured | None = None
 
     def capture_begin(self, *_: Any, **__: Any) -> None:
-        """Start to keep launches instead of issuing them."""
+        """Begin to record launches instead of issuing them."""
         self._queue.begin()
 
     def capture_end(self) -> None:
-        """Stop to keep launches."""
+        """End the capture."""
         self._captured = self._queue.end()
 
     def instantiate(self) -> None:
-        """Nothing: there is no graph object to make."""
+        """Do nothing: there is no executable graph to make."""
 
     def replay(self) -> None:
         """Issue the captured launches.
 
         Raises:
-            RuntimeError: nothing was captured, as torch has it.
+            RuntimeError: nothing was captured, with torch's message.
         """
         if self._captured is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
@@ -91,22 +91,22 @@ class Graph:
                 act()
 
     def reset(self) -> None:
-        """Forget what was captured."""
+        """Drop the capture."""
         self._captured = None
 
     def pool(self) -> tuple[int, int]:
-        """A handle that stands for its memory pool."""
+        """Return a handle of its memory pool."""
         return (0, 1)
 
     def enable_debug_mode(self) -> None:
-        """Nothing: no graph can be dumped."""
+        """Do nothing: graphs cannot be dumped."""
 
 
 def torch_table(queue: LaunchQueue, stream_context: Callable[[Any], AbstractContextManager[None]]) -> dict[str, Any]:
-    """What ``torch.cuda`` offers for graphs, by name.
+    """Return ``torch.cuda``'s functions for graphs, by name.
 
     Args:
-        queue: Where launches go.
+        queue: Receives the launches.
         stream_context: ``torch.cuda.stream``.
     """
 

@@ -1,10 +1,10 @@
-"""Matrix products of half-precision device tensors: the sums that a tensor core makes, not those of torch's CPU code.
+"""Matrix products of half-precision device tensors, in the order of a tensor core instead of torch's CPU code.
 
 A GPU's library adds the products of ``fp16`` and ``bf16`` to an accumulator of 32 bits, 16 elements of k at a time
 (``mma.m16n8k16``), and rounds to half at the end. Reference code that compares a kernel with ``torch.mm`` bit by bit or
 to 1e-5 relies on that; torch's CPU code adds in another order. Here each step's 16 exact products and the accumulator
-are summed in float64 and rounded to float32, as the simulated ``mma.sync`` does. Which kernel a real library picks, and
-so its order for large k, is not known; products of more than ``LARGEST`` multiplications are left to torch.
+are summed in float64 and rounded to float32, like the simulated ``mma.sync``. Which kernel a real library selects, and
+so its order for large k, is unknown.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ import torch
 __all__ = ["LARGEST", "half_product", "is_half_product"]
 
 LARGEST: Final = 1 << 31
+"""Largest product, in multiplications; torch computes larger ones, because this order is much slower."""
 _STEP: Final = 16
 _HALVES: Final = (torch.float16, torch.bfloat16)
 
 
 def is_half_product(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two matrices, or batches of them, are of half precision and small enough."""
+    """Return whether two matrices, or batches of them, have half precision and a product of at most ``LARGEST``."""
     return a.dtype in _HALVES and a.dtype == b.dtype and a.numel() * b.shape[-1] <= LARGEST
 
 
 def half_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """``torch.mm`` or ``torch.bmm``: ``[..., m, k]`` times ``[..., k, n]``, of one half type."""
+    """Return ``torch.mm`` or ``torch.bmm``: ``[..., m, k]`` times ``[..., k, n]``, of one half-precision type."""
     left, right = a.to(torch.float64), b.to(torch.float64)
     total = torch.zeros((*a.shape[:-1], b.shape[-1]), dtype=torch.float32)
     for start in range(0, a.shape[-1], _STEP):

@@ -1,21 +1,22 @@
 """Run a kernel file's own host code with no GPU, no driver and no C compiler.
 
 The host code that the DSL compiles calls C functions of its runtime library (``_cudaLaunchKernelEx`` and a few more).
-``ExecutionEngine.raw_register_runtime`` lets a ctypes callback take the place of each before the first symbol lookup,
-so the compiled host code runs unmodified: it builds tensor maps, computes grids from its dynamic arguments, and every
-launch arrives here as bytes and goes to one Python callable. ``cuda.bindings`` gets stand-ins of its own
-(:mod:`~pytest_nvfp4.host.driver_calls`); torch's side is :mod:`~pytest_nvfp4.host.torch_cuda`.
+``ExecutionEngine.raw_register_runtime`` replaces each by a ctypes callback before the first symbol lookup, so that the
+compiled host code runs unmodified: it builds tensor maps, computes grids from its dynamic arguments, and every launch
+arrives here as bytes and is passed to one Python callable. ``driver_calls`` has the stand-ins of ``cuda.bindings``,
+``torch_cuda`` those of torch.
 
-Use in a worker process only: the overrides are process-wide. The environment of :func:`environment` has to be set
-before ``cutlass`` is imported. ``CUTE_DSL_DRYRUN`` must *not* be set: with it the DSL stops after the IR, compiles
-nothing and launches nothing. ``cutlass`` itself is imported by :func:`install`, not by importing this module.
+Use this in a worker process only, because the overrides are process-wide. The variables of ``environment`` must be set
+before ``cutlass`` is imported. ``CUTE_DSL_DRYRUN`` must *not* be set: with it, the DSL stops after the IR, compiles
+nothing and launches nothing. ``install`` imports ``cutlass``; importing this module does not.
 
-Kernels that ask for TVM-FFI are compiled without it (:mod:`~pytest_nvfp4.host.tvm_ffi`), since its linker resolves
-the runtime's C functions itself and offers no override. Exported objects, which it links too, are not covered.
+Kernels that request TVM-FFI are compiled without it (``tvm_ffi``), because its linker resolves the runtime's C
+functions itself and offers no override. Exported objects, which it links too, are not covered.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -23,14 +24,14 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
-from typing import Any, Final, Self
+from types import CodeType, ModuleType
+from typing import Any, Final
 
 from pytest_nvfp4.driver.device_model import B200, DeviceModel
 from pytest_nvfp4.driver.launches import HostSideError, Launch, LaunchRejectedError
 from pytest_nvfp4.driver.memory import DeviceMemory, HostBlocks
 from pytest_nvfp4.driver.streams import Streams
-from pytest_nvfp4.host.compiled import CompiledModules
+from pytest_nvfp4.host.compile_cache import CompileCache
 from pytest_nvfp4.host.compiled_calls import HostCalls
 from pytest_nvfp4.host.driver_calls import DriverCalls
 from pytest_nvfp4.host.graphs import LaunchQueue
@@ -39,15 +40,15 @@ from pytest_nvfp4.host.tvm_ffi import PlainCalls, in_place_of
 __all__ = ["DSL_PREFIXES", "HostSide", "environment", "install"]
 
 DSL_PREFIXES: Final = ("CUTE_DSL", "CUTE_EXPERIMENTAL_DSL")
-"""What the variables of each of the DSL's front ends begin with: ``cute.jit`` and ``cute.experimental.jit``."""
+"""Prefixes of the environment variables of the DSL's front ends, ``cute.jit`` and ``cute.experimental.jit``."""
 
 _ABSENT: Final = object()
 
 
 def environment(dump_dir: Path, *, arch: str = "sm_100a") -> dict[str, str]:
-    """Variables to set *before* ``cutlass`` is imported, for compiles that can be launched here.
+    """Return the variables to set *before* ``cutlass`` is imported, for compiles that can be launched here.
 
-    ``dump_dir`` must exist: the DSL silently writes no PTX into one that does not.
+    ``dump_dir`` must exist: the DSL silently writes no PTX into a missing folder.
     """
     settings = {
         "ARCH": arch,
@@ -65,15 +66,21 @@ def install(
     *,
     device: DeviceModel = B200,
     memory: DeviceMemory | None = None,
-    compiled: CompiledModules | None = None,
+    compiled: CompileCache | None = None,
 ) -> HostSide:
-    """Put the stand-ins in place and hand every launch to ``on_launch``, synchronously and in issue order.
+    """Install the stand-ins and pass every launch to ``on_launch``, synchronously and in issue order.
 
-    The result is a context manager that removes them again. An exception raised by ``on_launch`` leaves the compiled
-    host code through the call that launched, unchanged and with its traceback. ``memory`` serves ``cuMemAlloc`` and
-    its kin; the heap's by default. ``compiled`` spares compiles whose result is at hand.
+    The result is a context manager that removes them. An exception raised by ``on_launch`` propagates through the
+    launching call, unchanged and with its traceback.
 
-    :raises HostSideError: stand-ins are already in place, or the environment cannot launch (see :func:`environment`).
+    Args:
+        on_launch: Called with each launch.
+        device: The device that the stand-ins model.
+        memory: Memory of ``cuMemAlloc`` and similar calls; the heap by default.
+        compiled: Cache of compiled modules.
+
+    Raises:
+        HostSideError: stand-ins are already installed, or the environment cannot launch (see ``environment``).
     """
     _check_environment()
     side = HostSide(on_launch, device=device, memory=memory or HostBlocks(), compiled=compiled)
@@ -85,14 +92,20 @@ def _check_environment() -> None:
     if os.environ.get("CUTE_DSL_DRYRUN", "").lower() not in ("", "0", "false", "off", "no"):
         raise HostSideError("CUTE_DSL_DRYRUN is set: the DSL then stops after the IR and launches nothing. Unset it")
     if not os.environ.get("CUTE_DSL_ARCH"):
-        raise HostSideError("CUTE_DSL_ARCH is not set: the DSL would ask a driver. Set it to sm_100a before the import")
+        raise HostSideError("CUTE_DSL_ARCH is not set: the DSL would query a driver. Set it to sm_100a")
     dump_dir = os.environ.get("CUTE_DSL_DUMP_DIR")
     if dump_dir and not Path(dump_dir).is_dir():
         raise HostSideError(f"CUTE_DSL_DUMP_DIR={dump_dir} does not exist: the DSL would silently write no PTX there")
 
 
-class HostSide:
-    """The installed stand-ins. Make one with :func:`install`."""
+class HostSide(contextlib.AbstractContextManager["HostSide"]):
+    """The installed stand-ins, made by ``install``.
+
+    Attributes:
+        streams: Order of the host code's work; recorded if it has a watcher, and with torch's work if
+            ``torch_cuda.install`` gets ``launches``.
+        launches: Receives the launches; ``torch_cuda.install(launches=...)`` lets CUDA graphs record them.
+    """
 
     def __init__(
         self,
@@ -100,31 +113,25 @@ class HostSide:
         *,
         device: DeviceModel,
         memory: DeviceMemory,
-        compiled: CompiledModules | None,
+        compiled: CompileCache | None,
     ) -> None:
         self._compiled = compiled
         self.streams = Streams()
-        """What the host code orders; give it a watcher, and give it to ``torch_cuda.install``, for it to be kept."""
         self._driver = DriverCalls(device, memory, self.streams)
         self.launches = LaunchQueue(on_launch, self.streams)
-        """Where launches go; ``torch_cuda.install(launches=...)`` lets CUDA graphs keep them there."""
         self._host = HostCalls(self.launches, device=device, memory=memory, streams=self.streams)
         self._plain = PlainCalls()
         self._saved: list[tuple[Any, str, Any]] = []
         self._seen_ptx: dict[Path, tuple[int, int, int]] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self) -> None:
-        """Override the bindings first (importing cutlass may ask them), then the engine and the executor.
+        """Override the bindings first (importing cutlass may call them), then the engine and the executor.
 
-        :raises HostSideError: another :class:`HostSide` of this process is active.
+        Raises:
+            HostSideError: another ``HostSide`` of this process is active.
         """
         bindings = importlib.import_module("cuda.bindings.driver")
         if getattr(bindings, "_nvfp4_host_side", None) is not None:
@@ -139,11 +146,11 @@ class HostSide:
 
     @property
     def without_tvm_ffi(self) -> bool:
-        """Whether a kernel asked for TVM-FFI and was compiled without."""
+        """Whether a kernel requested TVM-FFI and was compiled without it."""
         return self._plain.used
 
     def close(self) -> None:
-        """Remove every override. A function compiled before fails with a CUDA error when it is called after."""
+        """Remove every override. Functions compiled before fail with a CUDA error from then on."""
         while self._saved:
             owner, name, value = self._saved.pop()
             if value is _ABSENT:
@@ -186,22 +193,30 @@ class HostSide:
         for module_name in ("cutlass.testing", "cutlass.cute.testing"):
             try:
                 module = importlib.import_module(module_name)
-            except ModuleNotFoundError:  # 4.4 has only the second
+            except ModuleNotFoundError:  # DSL 4.4 has only the second
                 continue
             self._patch_testing(module)
 
     def _remember_positions(self) -> None:
-        """Decode the position table of each of the user's functions once, not once an operation.
+        """Decode the position table of each of the user's functions once, instead of once per operation.
 
-        The DSL (4.8) walks through it for every operation it builds, up to the one that is asked for: half of the time
-        of building the IR of a large kernel.
+        The DSL (4.8) iterates over the table for every operation it builds: half of the time that building the IR of a
+        large kernel takes. Functions are cached by identity, because code objects compare by all their content.
         """
         try:
             operations = importlib.import_module("cutlass._mlir_helpers.op")
-        except ModuleNotFoundError:  # 4.4 has it elsewhere and asks inspect, which looks up the line alone
+        except ModuleNotFoundError:  # DSL 4.4 uses inspect, which looks up the line alone
             return
-        if getattr(operations, "_CO_POSITIONS", None) is not None:
-            self._patch(operations, "_CO_POSITIONS", _Positions().of)
+        if getattr(operations, "_CO_POSITIONS", None) is None:
+            return
+        known: dict[int, tuple[CodeType, tuple[Any, ...]]] = {}
+
+        def positions(code: CodeType) -> tuple[Any, ...]:
+            if id(code) not in known:
+                known[id(code)] = (code, tuple(code.co_positions()))  # the reference keeps the identity unique
+            return known[id(code)][1]
+
+        self._patch(operations, "_CO_POSITIONS", positions)
 
     def _patch_testing(self, module: ModuleType) -> None:
         if hasattr(module, "benchmark"):
@@ -214,19 +229,19 @@ class HostSide:
         side = self
 
         class HostSideExecutionEngine(original):  # type: ignore[misc]
-            """The DSL's engine, with its runtime calls overridden before the first lookup."""
+            """The DSL's engine, with runtime calls overridden before the first lookup."""
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(*args, **kwargs)
                 own = side._host.callbacks(side._newly_written_ptx())
                 for name, callback in own.items():
                     self.raw_register_runtime(name, ctypes.cast(callback, ctypes.c_void_p))
-                self._nvfp4_callbacks = own  # the engine calls them for as long as it lives
+                self._nvfp4_callbacks = own  # ctypes callbacks must live as long as the engine
 
         return HostSideExecutionEngine
 
     def _reraising(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a DSL method so that what a callback stashed replaces the CUDA error it had to return."""
+        """Wrap a DSL method so that the exception that a callback stashed replaces the CUDA error that it returned."""
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -236,10 +251,10 @@ class HostSide:
                 result = function(*args, **kwargs)
             except BaseException as caught:
                 error = caught
-            # Raised outside the handler, so that an exception keeps the cause and context it came with.
+            # Raised outside the handler, so that an exception keeps its cause and context.
             stashed = self._host.take_stashed()
             if stashed is not None:
-                raise _as_the_dsl_says(stashed)
+                raise _as_dsl_error(stashed)
             if error is not None:
                 raise error
             return result
@@ -249,7 +264,7 @@ class HostSide:
     # ---- PTX written by the compile ----------------------------------------------------------------------------
 
     def _newly_written_ptx(self) -> list[str]:
-        """Texts of the PTX files written since the last call: the engine is built right after its own compile."""
+        """Return the PTX files written since the last call. An engine is built directly after its own compile."""
         dump_dir = os.environ.get("CUTE_DSL_DUMP_DIR")
         if not dump_dir or not Path(dump_dir).is_dir():
             return []
@@ -259,26 +274,13 @@ class HostSide:
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if self._seen_ptx.get(path) != stamp:
                 self._seen_ptx[path] = stamp
-                # 4.4.0 ends the file with a NUL byte.
+                # DSL 4.4.0 ends the file with a NUL byte.
                 texts.append(path.read_bytes().replace(b"\0", b"").decode())
         return texts
 
 
-class _Positions:
-    """``CodeType.co_positions``, with every answer kept. By identity, since code is compared by all its content."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[CodeType, tuple[Any, ...]]] = {}
-
-    def of(self, code: CodeType) -> tuple[Any, ...]:
-        known = self._known.get(id(code))
-        if known is None:
-            known = self._known[id(code)] = (code, tuple(code.co_positions()))
-        return known[1]
-
-
-def _as_the_dsl_says(error: BaseException) -> BaseException:
-    """A refused launch as the DSL's own error too, which host code may catch and ask for its ``error_code``."""
+def _as_dsl_error(error: BaseException) -> BaseException:
+    """Make a refused launch an instance of the DSL's error, too, which host code may catch for its ``error_code``."""
     if not isinstance(error, LaunchRejectedError):
         return error
     base: Any = importlib.import_module("cutlass.base_dsl.common").DSLCudaRuntimeError
@@ -300,7 +302,7 @@ def _as_the_dsl_says(error: BaseException) -> BaseException:
 
 
 def _benchmark(function: Callable[..., Any], **kwargs: Any) -> float:
-    """Stand-in for ``cute.testing.benchmark``: one call for the effect, NaN for the time that was not measured."""
+    """Replace ``cute.testing.benchmark``: call the function once, and return NaN as its time."""
     generator = kwargs.get("workspace_generator")
     arguments = generator() if generator is not None else kwargs.get("kernel_arguments")
     if arguments is None:

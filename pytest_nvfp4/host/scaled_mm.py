@@ -1,12 +1,12 @@
-"""``torch._scaled_mm`` with block scales: what cuBLAS computes on a Blackwell GPU and torch's CPU backend cannot.
+"""``torch._scaled_mm`` with block scales, which torch's CPU backend lacks, as cuBLAS computes it on a Blackwell GPU.
 
 Operands are 4-bit (``float4_e2m1fn_x2``, two to a byte, the lower half first) with a scale for 16 elements of k
 (``float8_e4m3fn``, NVFP4) or 32 (``float8_e8m0fnu``), or 8-bit with one ``float8_e8m0fnu`` for 32 (MXFP8). Scales come
 in the layout of cuBLAS ("1D Block Scaling Factors Layout"): tiles of 128 rows and 4 columns of scales, 512 bytes each,
-in which row r and column c lie at ``r % 32 * 16 + r // 32 * 4 + c``; tiles go along k first.
+in which row r and column c have the offset ``r % 32 * 16 + r // 32 * 4 + c``; tiles follow each other along k first.
 
-Products and their sums are made in float64, in which they are exact for all sizes that fit, and rounded once to
-float32, the accumulator's type, and once to the output's. A GPU rounds its accumulator more often.
+Products and their sums are computed in float64, exactly for all sizes that fit, and rounded once to float32, the
+accumulator's type, and once to the output's type. A GPU rounds its accumulator more often.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SWIZZLED = 1
 
 
 def is_block_scaled(mat: torch.Tensor, scale: torch.Tensor) -> bool:
-    """Whether an operand has a scale for each block of 16 or 32 elements of k."""
+    """Return whether an operand has a scale for each block of 16 or 32 elements of k."""
     return scale.dtype == torch.float8_e8m0fnu or (mat.dtype == _FP4 and scale.dtype == torch.float8_e4m3fn)
 
 
@@ -45,20 +45,20 @@ def scaled_mm(  # noqa: PLR0917 - the signature is torch's
     *,
     factor: float = 1.0,
 ) -> torch.Tensor:
-    """``torch._scaled_mm`` of block-scaled operands on the CPU.
+    """Compute ``torch._scaled_mm`` of block-scaled operands on the CPU.
 
     Args:
         mat: ``[m, k]`` (``[m, k / 2]`` for 4-bit elements).
         other: ``[k, n]``, transposed: its columns are contiguous along k.
         scale_a, scale_b: ``ceil(m / 128) * 128 * ceil(k / block / 4) * 4`` scales, and the same of n.
         bias: ``[n]``.
-        factor: What all products are multiplied by (the scales of whole tensors).
+        factor: Factor of all products (the scales of whole tensors).
 
     Raises:
-        ValueError: sizes or types that do not go together.
-        HostSideError: a form that has no stand-in.
+        ValueError: incompatible sizes or types.
+        HostSideError: a form without a stand-in.
     """
-    del use_fast_accum  # how a GPU accumulates 8-bit products; there is nothing to choose here
+    del use_fast_accum  # selects how a GPU accumulates 8-bit products; the sums here are exact
     if scale_result is not None:
         raise HostSideError("torch._scaled_mm: scale_result of block-scaled operands has no stand-in without a GPU")
     a, b = _elements(mat), _elements(other.t())
@@ -86,7 +86,7 @@ def scaled_mm_v2(  # noqa: PLR0917 - the signature is torch's
     contraction_dim: list[int] | tuple[()] = (),
     use_fast_accum: bool = False,
 ) -> torch.Tensor:
-    """``torch.nn.functional.scaled_mm`` of block-scaled operands, with or without a scale of the whole tensor.
+    """Compute ``torch.nn.functional.scaled_mm`` of block-scaled operands, with or without a scale of the whole tensor.
 
     Raises:
         HostSideError: scales that are not swizzled, or a contraction over other dimensions.
@@ -107,7 +107,7 @@ def scaled_mm_v2(  # noqa: PLR0917 - the signature is torch's
 
 
 def _elements(mat: torch.Tensor) -> torch.Tensor:
-    """``[rows, k]`` in float64."""
+    """Return the elements ``[rows, k]`` in float64."""
     if mat.dtype in _FP8:
         return mat.to(torch.float64)
     if mat.dtype != _FP4:
@@ -118,15 +118,15 @@ def _elements(mat: torch.Tensor) -> torch.Tensor:
 
 
 def _spread(mat: torch.Tensor, scale: torch.Tensor, shape: Any, which: str) -> torch.Tensor:
-    """The scale of every element."""
+    """Return the scale of every element, ``[rows, k]`` in float64."""
     rows, k = shape
     block = 16 if scale.dtype == torch.float8_e4m3fn else 32
     columns = -(-k // block)
     tiles, groups = -(-rows // _ROWS), -(-columns // _COLUMNS)
-    wanted = tiles * _ROWS * groups * _COLUMNS
-    if scale.numel() != wanted or not scale.is_contiguous():
+    needed = tiles * _ROWS * groups * _COLUMNS
+    if scale.numel() != needed or not scale.is_contiguous():
         raise ValueError(
-            f"torch._scaled_mm: the {which} operand of {rows} x {k} elements of {mat.dtype} needs {wanted} contiguous "
+            f"torch._scaled_mm: the {which} operand of {rows} x {k} elements of {mat.dtype} needs {needed} contiguous "
             f"scales of {scale.dtype}, and has {scale.numel()} (shape {list(scale.shape)}, stride {scale.stride()})"
         )
     tiled = scale.reshape(tiles, groups, 32, 4, _COLUMNS).to(torch.float32).to(torch.float64)

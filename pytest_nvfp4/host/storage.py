@@ -1,4 +1,4 @@
-"""``Tensor.untyped_storage()`` of a device tensor whose bytes lie in host memory."""
+"""``Tensor.untyped_storage()`` of a device tensor, whose bytes are in host memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DeviceStorage:
 
     Args:
         storage: The host memory.
-        streams: Who hears of copies.
+        streams: Receives reports of copies.
     """
 
     device: Final = torch.device("cuda", 0)
@@ -28,32 +28,33 @@ class DeviceStorage:
         self._streams = streams
 
     def data_ptr(self) -> int:
-        """The address."""
+        """Return the address."""
         return self._storage.data_ptr()
 
     def nbytes(self) -> int:
-        """Bytes."""
+        """Return the size in bytes."""
         return self._storage.nbytes()
 
     size = nbytes
     __len__ = nbytes
 
     def element_size(self) -> int:
-        """Bytes of an element: 1."""
+        """Return the size of an element in bytes, which is 1."""
         return 1
 
     def cpu(self) -> torch.UntypedStorage:
-        """A copy in memory of the host, which waits for it."""
+        """Return a copy in host memory; the host waits for it."""
         self._streams.work("a read by the host", reads=[self._extent()], waits=True)
         copy: torch.UntypedStorage = self._storage.clone()  # type: ignore[no-untyped-call]
         return copy
 
     def copy_(self, source: Any, non_blocking: bool | None = None) -> DeviceStorage:
         """Copy the bytes of another storage, of the device or the host, of the same size."""
-        here = isinstance(source, DeviceStorage)
-        self._storage.copy_(source._storage if here else source)
-        reads = [source._extent()] if here else []
-        self._streams.work("torch's copy_", reads=reads, writes=[self._extent()], waits=not here and not non_blocking)
+        on_device = isinstance(source, DeviceStorage)
+        self._storage.copy_(source._storage if on_device else source)
+        reads = [source._extent()] if on_device else []
+        waits = not on_device and not non_blocking
+        self._streams.work("torch's copy_", reads=reads, writes=[self._extent()], waits=waits)
         return self
 
     def _extent(self) -> Extent:

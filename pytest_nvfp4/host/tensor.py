@@ -1,8 +1,8 @@
-"""A tensor of a device that is not there: CUDA metadata over an ordinary CPU tensor.
+"""Device tensors without a device: CUDA metadata over an ordinary CPU tensor.
 
-Every operator on a :class:`HostCudaTensor` is dispatched here, run on the CPU tensors behind it, and its results are
-wrapped again, so the rules of two memories hold: moving copies, mixing devices is an error, ``numpy()`` is an error.
-:mod:`~pytest_nvfp4.host.torch_cuda` redirects ``device="cuda"`` to this class.
+Every operator on a ``HostCudaTensor`` is dispatched here, executed on the CPU tensors behind it, and its results are
+wrapped again, so that the rules of two memories hold: moving copies, mixing devices is an error, ``numpy()`` is an
+error. ``torch_cuda`` redirects ``device="cuda"`` to this class.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pytest_nvfp4.driver.streams import Streams
 from pytest_nvfp4.host.half_product import half_product, is_half_product
 from pytest_nvfp4.host.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
 from pytest_nvfp4.host.storage import DeviceStorage
-from pytest_nvfp4.host.torch_work import extent, tell
+from pytest_nvfp4.host.torch_effects import extent, report
 
 __all__ = ["HostCudaTensor", "check_index", "dispatch"]
 
 _CPU: Final = torch.device("cpu")
 _DL_CUDA: Final = 2
 
-# They change a tensor's shape, strides or storage in place; a wrapper's metadata cannot follow.
+# Operators that change a tensor's shape, strides or storage in place, which a wrapper's metadata cannot follow.
 _METADATA_IN_PLACE: Final = frozenset(
     f"aten::{name}"
     for name in (
@@ -48,13 +48,17 @@ _INDEXED: Final = frozenset({"aten::index", "aten::index_put", "aten::index_put_
 
 
 class HostCudaTensor(torch.Tensor):
-    """A tensor of the modelled device. ``host`` is the CPU tensor that holds its elements."""
+    """A tensor of the modelled device. ``torch_cuda.install`` may replace ``memory`` and ``streams``.
+
+    Attributes:
+        host: The CPU tensor with its elements.
+        memory: Memory of the elements of new device tensors.
+        streams: Receives reports of the work of operators.
+    """
 
     host: torch.Tensor
     memory: ClassVar[DeviceMemory] = HostBlocks()
-    """Where the elements of new device tensors live; the installed redirection may put another in its place."""
     streams: ClassVar[Streams] = Streams()
-    """Who hears of the work of operators; the same."""
 
     @staticmethod
     def __new__(cls: type[Self], host: torch.Tensor) -> Self:
@@ -75,11 +79,11 @@ class HostCudaTensor(torch.Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Answer what C++ would read from the wrapper itself, which has no storage."""
+        """Replace functions whose C++ code reads the wrapper's own storage, which does not exist."""
         kwargs = kwargs or {}
-        answer = _ANSWERS.get(func)
-        if answer is not None:
-            return answer(*args, **kwargs)
+        replacement = _REPLACEMENTS.get(func)
+        if replacement is not None:
+            return replacement(*args, **kwargs)
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
 
@@ -99,14 +103,11 @@ class HostCudaTensor(torch.Tensor):
         return _DL_CUDA, 0
 
     def record_stream(self, s: Any) -> None:
-        """The memory is used on another stream too. (C++ would not take a stream that is not its own.)"""
+        """Record that another stream uses the memory, too. (torch's C++ code accepts only its own streams.)"""
         HostCudaTensor.streams.record_stream(self.host.data_ptr(), int(s.cuda_stream))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickling would lose the device.
-
-        :raises HostSideError: always; move the tensor to the CPU first.
-        """
+        """Raise HostSideError, because pickling would lose the device."""
         raise HostSideError("a cuda tensor cannot be pickled without a GPU: call .cpu() first")
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
@@ -114,7 +115,7 @@ class HostCudaTensor(torch.Tensor):
 
 
 def _read(tensor: Any) -> torch.Tensor:
-    """What the host gets of a tensor, for which it waits."""
+    """Report a read by the host, which waits for the device, and return the host tensor."""
     HostCudaTensor.streams.work("a read by the host", reads=[extent(tensor.host)], waits=True)
     return tensor.host  # type: ignore[no-any-return]
 
@@ -130,11 +131,11 @@ def _array(_tensor: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
 
 
 def _array_interface(tensor: Any, *_args: Any) -> dict[str, Any]:
-    """What torch says, with the address of the elements in place of the wrapper's, which is none."""
+    """Return torch's description with the address of the elements, which the wrapper lacks."""
     with torch._C.DisableTorchFunctionSubclass():
-        told: dict[str, Any] = dict(tensor.__cuda_array_interface__)
-    told["data"] = (tensor.host.data_ptr() if tensor.numel() else 0, False)
-    return told
+        interface: dict[str, Any] = dict(tensor.__cuda_array_interface__)
+    interface["data"] = (tensor.host.data_ptr() if tensor.numel() else 0, False)
+    return interface
 
 
 def _storage_refused(name: str) -> Callable[..., Any]:
@@ -148,7 +149,7 @@ def _pinned(*_args: Any, **_kwargs: Any) -> Any:
     raise RuntimeError("cannot pin 'torch.cuda.FloatTensor': only dense CPU tensors can be pinned")
 
 
-_ANSWERS: Final[dict[Any, Callable[..., Any]]] = {
+_REPLACEMENTS: Final[dict[Any, Callable[..., Any]]] = {
     torch.Tensor.data_ptr: lambda tensor: tensor.host.data_ptr(),
     torch.Tensor.tolist: lambda tensor: _read(tensor).tolist(),
     torch.Tensor.numpy: _numpy,
@@ -173,21 +174,19 @@ def _is_cuda(value: Any) -> bool:
 
 
 def check_index(device: torch.device) -> None:
-    """Refuse a device other than the one that is simulated.
-
-    :raises HostSideError: the index is not 0.
-    """
+    """Raise HostSideError for a device other than the simulated one, ``cuda:0``."""
     if device.index not in (None, 0):
-        raise HostSideError(f"device {device} was asked for, one device (cuda:0) is simulated")
+        raise HostSideError(f"device {device} was requested, only cuda:0 is simulated")
 
 
 def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generator: torch.Generator | None) -> Any:
-    """Run the operator ``func`` on host memory and wrap its results as its device semantics ask.
+    """Execute the operator ``func`` on host memory and wrap its results as its device semantics require.
 
-    ``generator`` replaces torch's default CPU generator where a random operator of the device names none.
+    ``generator`` replaces torch's default CPU generator for random operators on the device without a generator.
 
-    :raises RuntimeError: operands on different devices, as torch says it.
-    :raises HostSideError: an operator that has no stand-in.
+    Raises:
+        RuntimeError: operands on different devices, with torch's message.
+        HostSideError: an operator without a stand-in.
     """
     name = func._schema.name
     leaves, _ = tree_flatten((args, kwargs))
@@ -210,7 +209,7 @@ def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generato
     host_kwargs = tree_map_only(torch.device, lambda d: _CPU if d.type == "cuda" else d, host_kwargs)
     to_device = device.type == "cuda" if isinstance(device, torch.device) else bool(on_device or devices)
     if host_kwargs.get("pin_memory"):
-        host_kwargs["pin_memory"] = False  # page-locking changes speed, not content
+        host_kwargs["pin_memory"] = False  # page-locking affects only speed
     random = torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None
     if random and to_device and generator is not None:
         with _drawing_from(generator):
@@ -219,16 +218,15 @@ def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generato
         stand_in = _stand_in(name, host_args) if to_device and "out" not in host_kwargs else None
         result = (stand_in or func)(*host_args, **host_kwargs)
 
-    # In-place and out= operators return one of their arguments, which keeps its device.
-    own = {id(leaf.host if isinstance(leaf, HostCudaTensor) else leaf): leaf for leaf in leaves}
+    # In-place and out= operators return one of their arguments, which must be returned with its wrapper.
+    arguments = {id(leaf.host if isinstance(leaf, HostCudaTensor) else leaf): leaf for leaf in leaves}
     viewed = {tensor.host.untyped_storage().data_ptr() for tensor in on_device}
 
     fresh: list[torch.Tensor] = []
 
     def wrap(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) in own:
-            found: torch.Tensor = own[id(tensor)]
-            return found
+        if id(tensor) in arguments:
+            return arguments[id(tensor)]  # type: ignore[no-any-return]
         if not to_device:
             return tensor
         if tensor.untyped_storage().data_ptr() in viewed:
@@ -238,12 +236,12 @@ def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generato
 
     wrapped = tree_map_only(torch.Tensor, wrap, result)
     if HostCudaTensor.streams.watcher is not None:
-        tell(HostCudaTensor.streams, func, args, kwargs, fresh=fresh if name not in _UNINITIALISED else [])
+        report(HostCudaTensor.streams, func, args, kwargs, fresh=fresh if name not in _UNINITIALISED else [])
     return wrapped
 
 
 def _stand_in(name: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
-    """What computes an operator that a GPU has and torch's CPU backend has not."""
+    """Return the implementation of an operator that torch's CPU backend lacks or computes in another order."""
     if name == "aten::_scaled_mm" and is_block_scaled(args[0], args[2]):
         return scaled_mm
     if name == "aten::_scaled_mm_v2" and is_block_scaled(args[0], args[2][0]):
@@ -254,29 +252,29 @@ def _stand_in(name: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
 
 
 def _device_block(tensor: torch.Tensor, *, initialised: bool) -> torch.Tensor:
-    """Move a fresh result to memory that starts where a device allocation would."""
+    """Move a new result to a block of device memory, with its alignment."""
     storage = tensor.untyped_storage()
     size = storage.nbytes()
     if not size:
         return tensor
     memory, streams = HostCudaTensor.memory, HostCudaTensor.streams
     address = memory.allocate(size)
-    held = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(held, _give_back, memory, streams, address).atexit = False
+    buffer = (ctypes.c_char * size).from_address(address)
+    weakref.finalize(buffer, _free, memory, streams, address).atexit = False
     streams.allocated(address, size, pooled=True)
-    block = torch.frombuffer(held, dtype=torch.uint8)
+    block = torch.frombuffer(buffer, dtype=torch.uint8)
     if initialised:
         ctypes.memmove(address, storage.data_ptr(), size)
     return block.view(tensor.dtype).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
-def _give_back(memory: DeviceMemory, streams: Streams, address: int) -> None:
+def _free(memory: DeviceMemory, streams: Streams, address: int) -> None:
     streams.freed(address, pooled=True)
     memory.free(address)
 
 
 def _check_one_device(name: str, operands: Sequence[Any]) -> None:
-    """Refuse what torch refuses: CPU tensors beside device tensors, except those of zero dimensions."""
+    """Raise torch's RuntimeError for CPU tensors beside device tensors, except those of zero dimensions."""
     tensors = [leaf for leaf in operands if isinstance(leaf, torch.Tensor)]
     for tensor in tensors:
         if not isinstance(tensor, HostCudaTensor) and tensor.dim():
@@ -288,7 +286,7 @@ def _check_one_device(name: str, operands: Sequence[Any]) -> None:
 
 @contextlib.contextmanager
 def _drawing_from(generator: torch.Generator) -> Iterator[None]:
-    """Let torch's default generator continue ``generator`` for a while: not every operator takes one."""
+    """Let torch's default generator continue ``generator``, for operators without a generator argument."""
     default = torch.default_generator
     before = default.get_state()
     default.set_state(generator.get_state())
@@ -300,7 +298,7 @@ def _drawing_from(generator: torch.Generator) -> Iterator[None]:
 
 
 def _cuda_capsule(host: torch.Tensor, kwargs: dict[str, Any]) -> Any:
-    """Export ``host`` and rewrite the device field of its DLTensor (DLPack ABI, dlpack.h)."""
+    """Export ``host`` with kDLCUDA in the device field of its DLTensor (DLPack ABI, dlpack.h)."""
     kwargs = {name: value for name, value in kwargs.items() if name in ("max_version", "copy")}
     capsule = host.__dlpack__(**kwargs)
     api = ctypes.pythonapi
@@ -308,7 +306,8 @@ def _cuda_capsule(host: torch.Tensor, kwargs: dict[str, Any]) -> Any:
     is_valid.restype, is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
     pointer = api.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    # DLManagedTensor starts with its DLTensor; DLManagedTensorVersioned has version, context, deleter and flags first.
+    # DLManagedTensor begins with its DLTensor; DLManagedTensorVersioned with version, context, deleter and flags (32
+    # bytes). The device follows the data pointer.
     for name, tensor_at in ((b"dltensor", 0), (b"dltensor_versioned", 32)):
         if is_valid(capsule, name):
             device_at = pointer(capsule, name) + tensor_at + ctypes.sizeof(ctypes.c_void_p)

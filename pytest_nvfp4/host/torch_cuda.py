@@ -1,18 +1,17 @@
-"""torch's ``device="cuda"`` on a machine without a GPU: real device semantics over host memory.
+"""torch's ``device="cuda"`` on a machine without a GPU: device semantics over host memory.
 
-A "device" tensor is a :class:`~pytest_nvfp4.host.tensor.HostCudaTensor`: a wrapper whose metadata says
-``cuda:0`` and whose bytes live in an ordinary CPU tensor. The rules of two memories hold: ``.cpu()`` and ``.cuda()``
-copy, mixing devices is an error, ``numpy()`` of a device tensor is an error. ``data_ptr()`` is a host address that a
-simulated kernel can read, aligned as torch's CUDA allocator aligns it, and DLPack reports a CUDA device, which the DSL
-needs to see global instead of generic memory. Uninitialised device memory (``torch.empty``) is filled with 0xFF, so
-that whoever relies on zeros is found.
+A "device" tensor is a ``tensor.HostCudaTensor``: a wrapper with the device ``cuda:0`` whose bytes are in an ordinary
+CPU tensor. The rules of two memories hold: ``.cpu()`` and ``.cuda()`` copy, mixing devices is an error, ``numpy()`` of
+a device tensor is an error. ``data_ptr()`` is a host address that a simulated kernel can read, aligned as by torch's
+CUDA allocator, and DLPack reports a CUDA device, from which the DSL derives global instead of generic memory.
+Uninitialised device memory (``torch.empty``) is filled with 0xFF, so that code that relies on zeros fails.
 
-``torch.cuda`` answers for the modelled device. What has no equivalent (profiling ranges that read clocks, IPC) raises
-:class:`HostSideError` with its name; elapsed times are NaN. Random numbers of "device" generators come from torch's CPU
-algorithm, so they are reproducible here but differ from those of a GPU with the same seed.
+``torch.cuda`` describes the modelled device. Functions without an equivalent (profiling ranges that read clocks, IPC)
+raise ``HostSideError`` with their name; elapsed times are NaN. "Device" generators use torch's CPU algorithm, so their
+random numbers are reproducible but differ from those of a GPU with the same seed.
 
-The overrides are process-wide except that factory functions (``torch.empty(..., device="cuda")``) are redirected in the
-thread that called :func:`install` only, because torch keeps its dispatch modes per thread.
+The overrides are process-wide, except that factory functions (``torch.empty(..., device="cuda")``) are redirected only
+in the thread that called ``install``, because torch's dispatch modes are per thread.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any, Final, Self
 
 import torch
@@ -44,7 +43,7 @@ _CPU: Final = torch.device("cpu")
 
 
 class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Redirects operators that name a CUDA device without having a device tensor: factories and ``.to("cuda")``."""
+    """Redirects operators with a CUDA device and no device tensor: factories and ``.to("cuda")``."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -54,14 +53,14 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return dispatch(func, args, kwargs or {}, generator=self._generator)
 
 
-# torch wraps a mode's __torch_dispatch__ so that the first call imports torch._dynamo, which takes seconds and serves
-# compiled graphs only. The plain function does what is needed here.
+# torch wraps a mode's __torch_dispatch__ so that the first call imports torch._dynamo, which takes seconds and is only
+# needed for compiled graphs. The wrapped function is enough here.
 if hasattr(_DispatchMode.__torch_dispatch__, "__wrapped__"):
     setattr(_DispatchMode, "__torch_dispatch__", _DispatchMode.__torch_dispatch__.__wrapped__)  # noqa: B010
 
 
 class _FunctionMode(TorchFunctionMode):
-    """Redirects the few functions whose C++ moves data to the device below the dispatcher."""
+    """Redirects the functions whose C++ code moves data to the device below the dispatcher."""
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -97,7 +96,7 @@ _TorchGenerator: Final = torch.Generator
 
 
 class _AnyGenerator(type(torch.Generator)):  # type: ignore[misc]
-    """Keeps ``isinstance(torch.default_generator, torch.Generator)`` true while the class is replaced."""
+    """Keeps ``isinstance(torch.default_generator, torch.Generator)`` true while ``torch.Generator`` is replaced."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _TorchGenerator)
@@ -109,9 +108,10 @@ class _Generator(torch.Generator, metaclass=_AnyGenerator):
     _device: torch.device
 
     def __new__(cls, device: Any = "cpu") -> Self:
-        wanted = torch.device(device)
-        generator: Self = super().__new__(cls, device=_CPU if wanted.type == "cuda" else wanted)  # type: ignore[call-arg]
-        generator._device = torch.device("cuda", 0) if wanted.type == "cuda" else wanted
+        requested = torch.device(device)
+        is_cuda = requested.type == "cuda"
+        generator: Self = super().__new__(cls, device=_CPU if is_cuda else requested)  # type: ignore[call-arg]
+        generator._device = torch.device("cuda", 0) if is_cuda else requested
         return generator
 
     @property
@@ -125,19 +125,23 @@ def install(
     launches: LaunchQueue | None = None,
     memory: DeviceMemory | None = None,
 ) -> TorchCuda:
-    """Redirect ``device="cuda"`` from now on; the result is a context manager that undoes it.
+    """Redirect ``device="cuda"``; the result is a context manager that ends it.
 
-    :param launches: the host side's, so that CUDA graphs can capture and replay them; without it graphs are refused.
-    :param memory: where device tensors live; the heap by default.
-    :raises HostSideError: the redirection is already in place, or torch sees a real GPU.
+    Args:
+        device: The device that ``torch.cuda`` describes.
+        launches: The queue of ``redirect.HostSide``, for CUDA graphs to capture and replay; without it graphs raise.
+        memory: Memory of device tensors; the heap by default.
+
+    Raises:
+        HostSideError: the redirection is already installed, or torch has a real GPU.
     """
     side = TorchCuda(device, launches, memory)
     side.start()
     return side
 
 
-class TorchCuda:
-    """The installed redirection. Make one with :func:`install`."""
+class TorchCuda(contextlib.AbstractContextManager["TorchCuda"]):
+    """The installed redirection, made by ``install``."""
 
     def __init__(
         self, device: DeviceModel, launches: LaunchQueue | None = None, memory: DeviceMemory | None = None
@@ -149,21 +153,16 @@ class TorchCuda:
         self._stack = contextlib.ExitStack()
         self._generator = torch.Generator()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self) -> None:
-        """Install; see :func:`install`."""
+        """See ``install``."""
         if getattr(torch.cuda, "_nvfp4_redirected", False):
             raise HostSideError("torch's cuda redirection is already installed in this process: close it first")
         if torch.cuda.is_available() and torch.cuda.device_count():  # the first alone may be true without a device
-            raise HostSideError("torch sees a real GPU: run the kernel on it instead of simulating one beside it")
-        # Without a device the CUDA guard of C++ fails; this puts a guard that does nothing in its place.
+            raise HostSideError("torch has a real GPU: run the kernel on it instead of simulating one beside it")
+        # Without a device, torch's CUDA guard in C++ fails; this replaces it by a guard that does nothing.
         torch._C._ensureCUDADeviceGuardSet()
         for name, value in self._cuda_table().items():
             self._patch(torch.cuda, name, value)
@@ -176,7 +175,7 @@ class TorchCuda:
         self._patch(torch, "Generator", _Generator)
         self._patch(torch, "from_dlpack", _from_dlpack(vars(torch)["from_dlpack"]))
         _register_with_dsl()
-        # Module.cuda() must make new parameters: the data of a CPU parameter cannot become a device tensor.
+        # Module.cuda() must make new parameters, because the data of a CPU parameter cannot become a device tensor.
         overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
         torch.__future__.set_overwrite_module_params_on_conversion(True)
         self._stack.callback(torch.__future__.set_overwrite_module_params_on_conversion, overwrites)
@@ -184,7 +183,7 @@ class TorchCuda:
         self._stack.enter_context(_DispatchMode(self._generator))
 
     def close(self) -> None:
-        """Put torch back; device tensors made before stay usable."""
+        """Restore torch; existing device tensors stay usable."""
         self._stack.close()
 
     def _patch(self, owner: Any, name: str, value: Any) -> None:
@@ -252,7 +251,7 @@ class TorchCuda:
         ):
             table[name] = _no_stand_in(f"torch.cuda.{name}")
         if self._launches is not None:
-            table |= graphs.torch_table(self._launches, self._work.within)
+            table |= graphs.torch_table(self._launches, self._work.context_class)
         return table
 
     def _seed(self, seed: int) -> None:
@@ -269,7 +268,7 @@ class TorchCuda:
 
 @contextlib.contextmanager
 def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Variables of the environment that are not set yet."""
+    """Set environment variables that are not set."""
     new = {name: value for name, value in values.items() if name not in os.environ}
     os.environ.update(new)
     try:
@@ -280,7 +279,7 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _register_with_dsl() -> None:
-    """Let device tensors be passed to DSL functions as they are: 4.4 looks an argument's exact type up."""
+    """Let DSL functions take device tensors directly. DSL 4.4 looks up the exact type of an argument."""
     if importlib.util.find_spec("cutlass") is None:
         return
     registry = importlib.import_module("cutlass.base_dsl.runtime.jit_arg_adapters").JitArgAdapterRegistry

@@ -1,11 +1,10 @@
-"""What of torch asks the driver without going through ``torch.cuda``: stand-ins for a machine without a GPU.
+"""Stand-ins for functions of torch that call the driver without going through ``torch.cuda``.
 
 - ``torch._C._cuda_getCurrentRawStream``, which kernel libraries call to save time, and ``torch.accelerator``.
-- ``torch.compile`` leaves functions as they are: what a compiled one computes is defined by its operators, and those
-  run on the CPU. There is nothing to compile for.
-- Triton's kernels run in Triton's own interpreter, which ``TRITON_INTERPRET=1`` asks for before ``triton`` is imported.
-  Their results are the interpreter's; nothing about them is simulated, checked or counted.
-- Autograd's engine asks CUDA for the streams of a backward pass in C++, and is refused by name.
+- ``torch.compile`` returns functions unchanged: its operators define the result, and run on the CPU.
+- Triton's kernels run in Triton's own interpreter, which ``TRITON_INTERPRET=1`` selects before ``triton`` is imported.
+  They are not simulated, checked or counted.
+- Autograd's engine requests the streams of a backward pass from CUDA in C++; a backward pass raises ``HostSideError``.
 """
 
 from __future__ import annotations
@@ -25,11 +24,12 @@ __all__ = ["ENVIRONMENT", "overrides"]
 ENVIRONMENT: Final = {"TRITON_INTERPRET": "1"}
 """Variables that libraries read when they are imported, or when they define a kernel."""
 
-_ENGINE_S_QUESTION: Final = "hasPrimaryContext"
+_ENGINE_ERROR: Final = "hasPrimaryContext"
+"""Part of the error message of autograd's engine without a driver: the CUDA hook that it calls."""
 
 
 def overrides(work: TorchStreams) -> Iterator[tuple[Any, str, Any]]:
-    """Owners, names and values of what is put in place."""
+    """Yield the owner, name and value of each replacement."""
     device = torch.device("cuda", 0)
     yield torch._C, "_cuda_getCurrentRawStream", lambda _device=0: work.current.cuda_stream
     yield torch, "compile", _compile
@@ -54,10 +54,8 @@ def overrides(work: TorchStreams) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _compile(model: Any = None, **_options: Any) -> Any:
-    """``torch.compile``, as a function and as a decorator with options."""
-    if model is None:
-        return lambda function: function
-    return model
+    """Replace ``torch.compile``, as a function and as a decorator with options."""
+    return (lambda function: function) if model is None else model
 
 
 def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,10 +65,10 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(t_outputs, *args, **kwargs)
         except RuntimeError as error:
             outputs = [t_outputs] if isinstance(t_outputs, torch.Tensor) else t_outputs
-            if _ENGINE_S_QUESTION in str(error) and any(isinstance(one, HostCudaTensor) for one in outputs):
+            if _ENGINE_ERROR in str(error) and any(isinstance(output, HostCudaTensor) for output in outputs):
                 raise HostSideError(
                     "a backward pass of cuda tensors has no stand-in without a GPU, because torch's autograd engine "
-                    "asks the driver: call the functions that launch its kernels with gradients of your own, and "
+                    "calls the driver: call the functions that launch its kernels with your own gradients, and "
                     "differentiate the reference on the CPU (tensor.cpu())"
                 ) from None
             raise

@@ -1,10 +1,10 @@
-"""``torch.cuda.Stream`` and ``torch.cuda.Event`` of a device whose work is done when it is issued."""
+"""``torch.cuda.Stream`` and ``torch.cuda.Event`` of a device that executes work when it is issued."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
-from collections.abc import Callable
 from typing import Any, Final, Self
 
 import torch
@@ -18,10 +18,15 @@ _FIRST_STREAM: Final = 0x5C0000000001
 
 
 class _Stream:
-    """``torch.cuda.Stream``: work runs when it is issued. ``cuda_stream`` is 0 for the default stream."""
+    """``torch.cuda.Stream``: work runs when it is issued. ``cuda_stream`` is 0 for the default stream.
 
-    def __init__(self, work: TorchStreams, handle: int, priority: int) -> None:
-        self._work = work
+    Like torch's, a new stream waits for no other. The public classes are subclasses with the attribute ``_work``.
+    """
+
+    _work: TorchStreams
+
+    def __init__(self, _device: Any = None, priority: int = 0, *, stream_ptr: int | None = None, **_: Any) -> None:
+        handle = self._work.new_stream() if stream_ptr is None else stream_ptr
         self.cuda_stream = handle
         self.stream_id = handle
         self.priority = priority
@@ -66,11 +71,14 @@ class _Stream:
 
 
 class _Event:
-    """``torch.cuda.Event``: every event has happened, none knows when."""
+    """``torch.cuda.Event``: always complete, and without a time."""
 
-    def __init__(self, work: TorchStreams) -> None:
-        self._work = work
-        self.cuda_event = work.streams.new_event()
+    _work: TorchStreams
+
+    def __init__(self, *_: Any, interprocess: bool = False, **__: Any) -> None:
+        if interprocess:
+            raise HostSideError("torch.cuda.Event(interprocess=True) has no stand-in without a GPU")
+        self.cuda_event = self._work.streams.new_event()
 
     def record(self, stream: Any = None) -> None:
         self._work.streams.record(self.cuda_event, None if stream is None else stream.cuda_stream)
@@ -86,16 +94,17 @@ class _Event:
         return True
 
     def elapsed_time(self, end_event: Any) -> float:
-        for event in (self, end_event):  # an error if one had not happened yet
+        for event in (self, end_event):  # a device raises if one is incomplete, so both are complete behind it
             event.synchronize()
         return math.nan
 
 
 class _StreamContext:
-    """``torch.cuda.StreamContext``: a stream is the current one inside the ``with`` block."""
+    """``torch.cuda.StreamContext``: makes a stream the current one inside the ``with`` block."""
 
-    def __init__(self, work: TorchStreams, stream: _Stream | None) -> None:
-        self._work = work
+    _work: TorchStreams
+
+    def __init__(self, stream: _Stream | None) -> None:
         self.stream = stream
         self._before: list[_Stream] = []
 
@@ -107,8 +116,8 @@ class _StreamContext:
         self._work.set(self._before.pop())
 
 
-class _OfThread(threading.local):
-    """The current stream of a thread, and those to come back to."""
+class _PerThread(threading.local):
+    """The current stream of a thread, and those before the ``with`` blocks that it is in."""
 
     def __init__(self) -> None:
         self.current: _Stream | None = None
@@ -116,87 +125,50 @@ class _OfThread(threading.local):
 
 
 class TorchStreams:
-    """The streams of torch. ``streams`` hears what they order."""
+    """torch's streams and their current stream per thread. ``streams`` receives reports of their order.
+
+    The classes are made per instance, because torch's classes take no argument that could carry it.
+    """
 
     def __init__(self, streams: Streams) -> None:
         self.streams = streams
-        self._handles = iter(range(_FIRST_STREAM, 1 << 62))
-        self._thread = _OfThread()
-        self.stream_class = self._make_stream_class()
-        self.event_class = self._make_event_class()
-        self.context_class = self._make_context_class()
+        self._handles = itertools.count(_FIRST_STREAM)
+        self._thread = _PerThread()
+        self.stream_class: type[_Stream] = type("Stream", (_Stream,), {"_work": self})
+        self.event_class: type[_Event] = type("Event", (_Event,), {"_work": self})
+        self.context_class: type[_StreamContext] = type("StreamContext", (_StreamContext,), {"_work": self})
         self.default = self.stream_class(stream_ptr=0)
+
+    def new_stream(self) -> int:
+        """Add a stream and return its handle."""
+        return self.streams.add(next(self._handles), blocking=False)
 
     @property
     def current(self) -> _Stream:
-        """``torch.cuda.current_stream``, of this thread."""
+        """``torch.cuda.current_stream`` of this thread."""
         return self._thread.current or self.default
 
     @property
     def entered(self) -> list[_Stream]:
-        """The streams that were current before those whose ``with`` blocks this thread is in."""
+        """The streams that were current before the ``with`` blocks that this thread is in."""
         return self._thread.entered
 
     def set(self, stream: _Stream | None) -> None:
-        """``torch.cuda.set_stream``."""
+        """Set the current stream, as ``torch.cuda.set_stream``."""
         if stream is not None:
             self._thread.current = stream
             self.streams.current = stream.cuda_stream
 
-    def within(self, stream: _Stream | None) -> _StreamContext:
-        """``torch.cuda.stream``."""
-        return self.context_class(stream)
-
     def table(self) -> dict[str, Any]:
-        """What ``torch.cuda`` offers for streams, by name."""
+        """Return ``torch.cuda``'s functions for streams, by name."""
         return {
             "Stream": self.stream_class,
             "ExternalStream": lambda stream_ptr, *_, **__: self.stream_class(stream_ptr=int(stream_ptr)),
             "Event": self.event_class,
             "current_stream": lambda *_: self.current,
             "default_stream": lambda *_: self.default,
-            "stream": self.within,
+            "stream": self.context_class,
             "StreamContext": self.context_class,
             "set_stream": self.set,
             "synchronize": lambda *_, **__: self.streams.synchronize_device(),
         }
-
-    def _make_stream_class(self) -> Callable[..., _Stream]:
-        work = self
-
-        class Stream(_Stream):
-            """A new stream: torch's wait for no other."""
-
-            def __init__(
-                self, _device: Any = None, priority: int = 0, *, stream_ptr: int | None = None, **_: Any
-            ) -> None:
-                handle = stream_ptr
-                if handle is None:
-                    handle = work.streams.made(next(work._handles), blocking=False)
-                super().__init__(work, handle, priority)
-
-        return Stream
-
-    def _make_context_class(self) -> Callable[..., _StreamContext]:
-        work = self
-
-        class StreamContext(_StreamContext):
-            """A context of these streams."""
-
-            def __init__(self, stream: _Stream | None) -> None:
-                super().__init__(work, stream)
-
-        return StreamContext
-
-    def _make_event_class(self) -> Callable[..., _Event]:
-        work = self
-
-        class Event(_Event):
-            """A new event."""
-
-            def __init__(self, *_: Any, interprocess: bool = False, **__: Any) -> None:
-                if interprocess:
-                    raise HostSideError("torch.cuda.Event(interprocess=True) has no stand-in without a GPU")
-                super().__init__(work)
-
-        return Event

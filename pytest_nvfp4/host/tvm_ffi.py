@@ -1,10 +1,10 @@
-"""Compile and call kernels that ask for TVM-FFI through the DSL's own executor.
+"""Compile and call kernels that request TVM-FFI through the DSL's own executor.
 
-With ``--enable-tvm-ffi`` the DSL links the host code against a runtime whose calls of CUDA cannot be overridden. The
-kernel itself does not depend on it: layouts, PTX and launches are the same without. What differs is the calling
-convention, so the arguments of a call are brought into the form the executor takes, by the arguments it was compiled
-for: a tensor becomes ``{address, dynamic extents, dynamic strides}``, an integer for a pointer becomes one, and the
-stream of the environment, which such calls leave out, is torch's current one. ``tvm_ffi`` itself need not be installed.
+With ``--enable-tvm-ffi`` the DSL links the host code against a runtime whose CUDA calls cannot be overridden. The
+kernel does not depend on it: layouts, PTX and launches are the same without. Only the calling convention differs, so
+the arguments of a call are converted to the form of the executor, according to the arguments of the compile: a tensor
+becomes ``{address, dynamic extents, dynamic strides}``, an integer for a pointer becomes a pointer, and the stream of
+the environment, which such calls omit, is torch's current one. ``tvm_ffi`` itself need not be installed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _ATTRIBUTE = "_nvfp4_compiled_for"
 
 
 def in_place_of(original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a replacement count as part of the file it replaces a function of.
+    """Give a replacement the file name of the function that it replaces, and return it.
 
-    The DSL takes the innermost frame outside of its own files for the user's line and quotes it in its messages.
+    The DSL quotes the innermost frame outside its own files as the user's line in its messages.
     """
     code, function = getattr(original, "__code__", None), cast(Any, replacement)
     if code is not None:
@@ -35,35 +35,34 @@ class PlainCalls:
     """Turns TVM-FFI off for the compiles of this process and adapts their calls.
 
     Attributes:
-        used: Whether any compile asked for TVM-FFI.
+        used: Whether any compile requested TVM-FFI.
     """
 
     def __init__(self) -> None:
         self.used = False
-        self._asked = False
+        self._requested = False
 
-    def enabled(self, asked: Callable[[Any], object]) -> Callable[[Any], bool]:
-        """The replacement of ``CompileOptions.enable_tvm_ffi``, which notes the answer and gives another."""
-        known = asked
+    def enabled(self, original: Callable[[Any], object]) -> Callable[[Any], bool]:
+        """Return the replacement of ``CompileOptions.enable_tvm_ffi``, which records the option and returns False."""
 
         def check(options: Any) -> bool:
             try:
-                self._asked |= bool(known(options))
-            except Exception:  # the DSL refuses the option where tvm_ffi is not installed; it is not needed here
-                self._asked = True
-            self.used |= self._asked
+                self._requested |= bool(original(options))
+            except Exception:  # the DSL raises if tvm_ffi is not installed, but it is not needed here
+                self._requested = True
+            self.used |= self._requested
             return False
 
         return check
 
     def compiling(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The replacement of ``CompileCallable._compile``: remembers what a function was compiled for."""
+        """Return the replacement of ``CompileCallable._compile``, which records the arguments of the compile."""
 
         @functools.wraps(original)
         def compile_it(self_: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-            self._asked = False
+            self._requested = False
             result = original(self_, func, *args, **kwargs)
-            if self._asked and result is not None:
+            if self._requested and result is not None:
                 setattr(result, _ATTRIBUTE, _by_name(func, args, kwargs))
             return result
 
@@ -71,7 +70,7 @@ class PlainCalls:
 
     @staticmethod
     def calling(original: Callable[..., Any]) -> Callable[..., Any]:
-        """The replacement of a compiled function's ``__call__``."""
+        """Return the replacement of a compiled function's ``__call__``, which converts the arguments."""
 
         @functools.wraps(original)
         def call(self_: Any, *args: Any, **kwargs: Any) -> Any:
@@ -86,7 +85,7 @@ class PlainCalls:
 
     @staticmethod
     def from_dlpack(original: Callable[..., Any]) -> Callable[..., Any]:
-        """The replacement of ``cute.runtime.from_dlpack``: a tensor for TVM-FFI is a plain one here."""
+        """Return the replacement of ``cute.runtime.from_dlpack``, which ignores ``enable_tvm_ffi``."""
 
         @functools.wraps(original)
         def convert(*args: Any, enable_tvm_ffi: bool = False, **kwargs: Any) -> Any:  # noqa: ARG001
@@ -96,7 +95,7 @@ class PlainCalls:
 
 
 def _by_name(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What each parameter of a function was compiled for; ``kwargs`` may hold options of the compile too."""
+    """Return the arguments of a compile by parameter; ``kwargs`` may contain options of the compile, too."""
     signature = inspect.signature(func)
     own = {name: value for name, value in kwargs.items() if name in signature.parameters}
     return dict(signature.bind_partial(*args, **own).arguments)
@@ -105,35 +104,38 @@ def _by_name(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[
 def arguments(
     names: Sequence[str], compiled_for: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a call by name, each in the form the executor takes; what it lacks is left to the executor.
+    """Return the arguments of a call by name, in the form of the executor, which reports missing ones.
 
     Args:
-        names: The parameters in their order.
-        compiled_for: What each was compiled for.
+        names: The parameters in order.
+        compiled_for: By parameter, the argument of the compile.
         args: Positional arguments of the call, without the streams of the environment.
         kwargs: Its named arguments.
+
+    Raises:
+        TypeError: too many arguments.
     """
     left = list(args)
     environment = _current_stream([*args, *kwargs.values()])
     full = len(left) + len(kwargs) >= len(names)
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name in names:
         made_for = compiled_for.get(name)
         if name in kwargs:
-            found[name] = converted(made_for, kwargs[name])
+            result[name] = converted(made_for, kwargs[name])
         elif getattr(made_for, "use_tvm_ffi_env_stream", False) and not full:
-            found[name] = _stream(environment)
+            result[name] = _stream(environment)
         elif left:
-            found[name] = converted(made_for, left.pop(0))
+            result[name] = converted(made_for, left.pop(0))
     if left:
         raise TypeError(f"{len(left)} arguments too many: the function takes {', '.join(names) or 'none'}")
-    return found
+    return result
 
 
 def converted(made_for: Any, value: Any) -> Any:
-    """A value in the form the executor takes for a parameter that was compiled for ``made_for``."""
+    """Return a value in the form of the executor, for a parameter whose argument of the compile was ``made_for``."""
     if isinstance(value, tuple | list) and isinstance(made_for, tuple | list) and len(value) == len(made_for):
-        members = [converted(one, member) for one, member in zip(made_for, value, strict=True)]
+        members = [converted(each, member) for each, member in zip(made_for, value, strict=True)]
         return type(value)(*members) if hasattr(value, "_fields") else type(value)(members)
     if made_for is None or hasattr(value, "__c_pointers__"):
         return value
@@ -149,10 +151,10 @@ def converted(made_for: Any, value: Any) -> Any:
 
 
 def _packed_tensor(made_for: Any, tensor: Any) -> _Packed:
-    """``{address, {dynamic extents}, {dynamic strides}}``, counted in elements of the DSL's type.
+    """Return ``{address, {dynamic extents}, {dynamic strides}}``, in elements of the DSL's type.
 
-    A byte of torch's packed FP4 holds two elements: the contiguous mode is twice as long, the other strides are twice
-    as wide.
+    A byte of torch's packed FP4 has two elements, so that the extent of the contiguous mode and the strides of the
+    others are doubled.
     """
     shape, stride = list(tensor.shape), list(tensor.stride())
     if made_for.element_type.width == 4 and tensor.element_size() == 1:
@@ -178,7 +180,7 @@ def _dynamic(values: Sequence[int], mask: Sequence[int], symbols: Any, width: in
 
 
 def _current_stream(values: Sequence[Any]) -> int:
-    """The stream of the environment: torch's current one where a tensor of torch's is passed, else the default."""
+    """Return the stream of the environment: torch's current one for calls with a torch tensor, else the default."""
     torch = sys.modules.get("torch")
     if torch is None or not any(isinstance(value, torch.Tensor) and value.is_cuda for value in values):
         return 0
@@ -193,7 +195,7 @@ _Field = tuple[Any, int]
 
 
 class _Packed:
-    """An argument as the host code reads it: its fields behind one pointer."""
+    """An argument in the form of the host code: a structure behind one pointer."""
 
     def __init__(self, fields: Sequence[_Field], *groups: Sequence[_Field]) -> None:
         parts = []

@@ -15,7 +15,7 @@ BOOTSTRAP: Final = PACKAGE / "toolchain" / "worker" / "bootstrap.py"
 PRELOAD: Final = (
     "numpy",
     "torch",
-    "pytest_nvfp4.host.compiled",
+    "pytest_nvfp4.host.compile_cache",
     "pytest_nvfp4.host.redirect",
     "pytest_nvfp4.driver.tensormap",
     "pytest_nvfp4.host.torch_cuda",

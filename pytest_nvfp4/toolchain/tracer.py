@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from pytest_nvfp4 import isolation
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.host import compiled, redirect
+from pytest_nvfp4.host import compile_cache, redirect
 from pytest_nvfp4.isolation import Outcome, blas
 from pytest_nvfp4.isolation.environment import NO_GPU, scrubbed
 from pytest_nvfp4.toolchain import artifacts, bundle
@@ -144,7 +144,7 @@ class Tracer:
         return self._memory.get(key) or self._cache.load(key, session=self._session)
 
     def compiled(self, files: Mapping[str, str], *, arch: str, options: Sequence[str]) -> list[Path]:
-        """Folders of what this tracer's traces compiled of some files (see ``host.compiled``).
+        """Folders of what this tracer's traces compiled of some files (see ``host.compile_cache``).
 
         Args:
             files: The SHA-256 of each of the kernel's files, by its path; a trace counts that knows no other content
@@ -158,7 +158,7 @@ class Tracer:
             if trace.folder is not None
             and (trace.arch, trace.options) == (arch, tuple(options))
             and trace.dependencies.items() <= files.items()
-            and (folder := compiled.folder_of(Path(trace.kernel), below=Path(trace.folder))).is_dir()
+            and (folder := compile_cache.cache_folder(Path(trace.kernel), below=Path(trace.folder))).is_dir()
         ]
 
     def trace(self, request: TraceRequest) -> Trace:
@@ -242,7 +242,7 @@ class Tracer:
             "roots": [str(root) for root in dict.fromkeys((self._root, *request.all_roots))],
             "package": str(PACKAGE),
             "artifacts": str(folder),
-            "compiled": str(compiled.folder_of(request.kernel, below=folder)),
+            "compiled": str(compile_cache.cache_folder(request.kernel, below=folder)),
             "capture": request.capture,
             "max_launches": _MAX_LAUNCHES,
         }

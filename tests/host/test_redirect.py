@@ -228,7 +228,7 @@ def test_launches_a_driver_refuses_are_refused(launched):
     assert launched["even_cluster"] is None
     assert launched["together"] is None
     assert launched["not_together"][:2] == [True, True]
-    assert "1185 CTAs, and 1184 of 256 threads" in launched["not_together"][2]
+    assert "1185 CTAs of 256 threads" in launched["not_together"][2]
     assert "cudaErrorInvalidConfiguration" in launched["wide"][1]
     assert "dynamic shared memory" in launched["too_much_smem"][1]
     assert launched["fits"] is None

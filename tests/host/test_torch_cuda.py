@@ -304,7 +304,7 @@ def test_what_has_no_equivalent_is_an_error_with_its_name(said):
 
 def test_a_real_gpu_is_not_hidden_but_a_claim_without_a_device_is(said):
     real, claimed = said["claims"]
-    assert "torch sees a real GPU" in real[1]
+    assert "torch has a real GPU" in real[1]
     assert claimed is None
 
 

@@ -15,9 +15,9 @@ from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_f
 from pytest_nvfp4.device.worker.simulator import simulate
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.host.compiled import CompiledModules
+from pytest_nvfp4.host.compile_cache import CompileCache
 from pytest_nvfp4.host.tensor import HostCudaTensor
-from pytest_nvfp4.host.torch_work import extent
+from pytest_nvfp4.host.torch_effects import extent
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
 from pytest_nvfp4.sim.run.session import Session
@@ -48,7 +48,7 @@ class Simulation:
                 schedule=settings.schedule,
                 races=settings.races,
                 race_warnings=settings.race_warnings,
-                compiled=CompiledModules(compiled) if compiled else None,
+                compiled=CompileCache(compiled) if compiled else None,
             )
         )
         self._outputs: list[WatchedOutput] = []

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from pytest_nvfp4.driver.device_model import DeviceModel, for_arch
 from pytest_nvfp4.host import redirect, torch_cuda
-from pytest_nvfp4.host.compiled import CompiledModules
+from pytest_nvfp4.host.compile_cache import CompileCache
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.races.host_order import HostOrder
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous
@@ -34,7 +34,7 @@ def simulate(
     schedule: str | int = "eager",
     races: bool = False,
     race_warnings: bool = False,
-    compiled: CompiledModules | None = None,
+    compiled: CompileCache | None = None,
 ) -> Iterator[Session]:
     """Redirect ``device="cuda"`` and the launches of compiled kernels to the simulator.
 

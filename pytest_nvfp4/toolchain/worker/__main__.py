@@ -277,11 +277,11 @@ def _stand_in(session: _Session, launches: _Launches, stack: contextlib.ExitStac
     """Put a device that is not there behind the driver, and behind torch where the kernel uses it."""
     from pytest_nvfp4.driver import device_model
     from pytest_nvfp4.host import redirect
-    from pytest_nvfp4.host.compiled import CompiledModules
+    from pytest_nvfp4.host.compile_cache import CompileCache
 
     job = session.job
     device = device_model.for_arch(job["arch"])
-    modules = CompiledModules(keep=Path(job["compiled"])) if job.get("compiled") else None
+    modules = CompileCache(keep=Path(job["compiled"])) if job.get("compiled") else None
     side = stack.enter_context(redirect.install(launches.note, device=device, compiled=modules))
     if contract.uses_torch(session.kernel, session.entry[0] if session.entry else None):
         session.stage("import torch")

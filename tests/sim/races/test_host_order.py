@@ -27,9 +27,9 @@ class Host:
         self.streams = Streams()
         self.memory = GlobalMemory()
         self.order = HostOrder(self.streams, self.memory)
-        self.a = self.streams.made(0x5C01, blocking=False)
-        self.b = self.streams.made(0x5C02, blocking=False)
-        self.blocking = self.streams.made(0x5C03, blocking=True)
+        self.a = self.streams.add(0x5C01, blocking=False)
+        self.b = self.streams.add(0x5C02, blocking=False)
+        self.blocking = self.streams.add(0x5C03, blocking=True)
         self.e, self.f = self.streams.new_event(), self.streams.new_event()
         self.kept: list[object] = []
         self.x, self.y, self.z = (self.tensor(name) for name in "xyz")

@@ -39,7 +39,7 @@ class Device:
         self.session = Session(machine, self.memory, processes=processes)
         self.streams = Streams()
         for stream in (A, B):
-            self.streams.made(stream, blocking=False)
+            self.streams.add(stream, blocking=False)
         self.order = self.session.order = HostOrder(self.streams, machine.memory)
         self.queue = LaunchQueue(self.session.launch, self.streams)
         self.tensors = {name: self.tensor(name) for name in "xyz"}

@@ -12,7 +12,7 @@ import pytest
 from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.device.simulate import SimulationResult, simulate
-from pytest_nvfp4.host.compiled import folder_of
+from pytest_nvfp4.host.compile_cache import cache_folder
 from pytest_nvfp4.problem import GPUMODE, parse_shape
 from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.request import TraceRequest
@@ -48,13 +48,13 @@ def custom_kernel(data):
 
 IN_ONE_PROCESS = """
 from pathlib import Path
-from pytest_nvfp4.host.compiled import CompiledModules
+from pytest_nvfp4.host.compile_cache import CompileCache
 import os
 
 redirected.__exit__(None, None, None)
 side.close()
 store = Path(os.environ["CUTE_DSL_DUMP_DIR"]).parent / "store"
-modules = CompiledModules([store], keep=store)
+modules = CompileCache([store], keep=store)
 side = redirect.install(lambda launch: on_launch(launch), compiled=modules)
 redirected = torch_cuda.install(launches=side.launches)
 
@@ -130,7 +130,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Traced:
 
 
 def test_a_simulation_runs_what_the_trace_compiled(traced: Traced) -> None:
-    store = folder_of(traced.kernel, below=Path(traced.trace.folder or ""))
+    store = cache_folder(traced.kernel, below=Path(traced.trace.folder or ""))
     (ptx,) = store.glob("*/*.ptx")
     text = ptx.read_text()
     assert text.count(", 7;") == 1
@@ -158,8 +158,8 @@ def test_a_kernel_that_was_changed_or_lies_elsewhere_is_compiled(traced: Traced,
 
 def test_a_trace_that_was_moved_has_nothing_for_its_new_place(tmp_path: Path) -> None:
     here, there = tmp_path / "here.py", tmp_path / "there.py"
-    assert folder_of(here, below=tmp_path) != folder_of(there, below=tmp_path)
-    assert folder_of(here, below=tmp_path).name.endswith(hashlib.sha256(str(here).encode()).hexdigest()[:16])
+    assert cache_folder(here, below=tmp_path) != cache_folder(there, below=tmp_path)
+    assert cache_folder(here, below=tmp_path).name.endswith(hashlib.sha256(str(here).encode()).hexdigest()[:16])
 
 
 POSITIONS = """

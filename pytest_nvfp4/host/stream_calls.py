@@ -1,4 +1,7 @@
-"""Streams, events, copies and allocations of the CUDA driver and runtime: done at once, and told to ``Streams``."""
+"""Streams, events, copies and allocations of the CUDA driver and runtime: executed at once and reported to ``Streams``.
+
+The reports are for race detection only (``driver.streams``): the simulated device completes all work when it is issued.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,27 @@ from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.driver.memory import DeviceMemory
 from pytest_nvfp4.driver.streams import LEGACY, Extent, Streams
 
-__all__ = ["WorkCalls", "address_of"]
+__all__ = ["StreamCalls", "address_of", "then"]
 
 _NON_BLOCKING: Final = 1
 """``CU_STREAM_NON_BLOCKING``, ``cudaStreamNonBlocking``."""
 
 _Answer = Callable[..., tuple[Any, ...]]
+"""Makes the result of a call: its status and values."""
+
+
+def then(answer: _Answer, act: Callable[..., None]) -> Callable[..., Any]:
+    """Return a function that calls ``act`` and returns an answer without values."""
+
+    def call(*args: Any) -> Any:
+        act(*args)
+        return answer()
+
+    return call
 
 
 def address_of(pointer: Any) -> int:
-    """Address of what the bindings accept as a pointer: an int, a CUdeviceptr, or an object with a buffer."""
+    """Return the address of a pointer as the bindings accept it: an int, a CUdeviceptr, or an object with a buffer."""
     with contextlib.suppress(TypeError, ValueError):
         return int(pointer)
     with contextlib.suppress(TypeError, BufferError):
@@ -29,77 +43,63 @@ def address_of(pointer: Any) -> int:
     raise HostSideError(f"a memory copy got {type(pointer).__name__}: pass an address or a writable buffer")
 
 
-class WorkCalls:
-    """What both bindings do with streams and memory. ``handles`` gives numbers to new streams and events."""
+class StreamCalls:
+    """Operations on streams and memory that both bindings offer. ``handles`` numbers new streams and events."""
 
     def __init__(self, memory: DeviceMemory, streams: Streams, handles: Iterator[int]) -> None:
         self._memory = memory
         self._streams = streams
         self._handles = handles
 
-    # ---- what is done --------------------------------------------------------------------------------------------
+    # ---- operations ----------------------------------------------------------------------------------------------
 
     def allocate(self, size: int, stream: Any = None) -> int:
-        """Reserve memory, in the order of a stream if one is named; its address."""
+        """Allocate memory, in the order of a stream if one is given, and return its address."""
         address = self._memory.allocate(size)
         self._streams.allocated(address, size, stream=None if stream is None else int(stream))
         return address
 
-    def free(self, pointer: Any, stream: Any = None) -> tuple[()]:
-        """Release memory."""
+    def free(self, pointer: Any, stream: Any = None) -> None:
+        """Free memory, in the order of a stream if one is given."""
         self._streams.freed(int(pointer), stream=None if stream is None else int(stream))
         self._memory.free(int(pointer))
-        return ()
 
-    def copy(
-        self, to: Any, source: Any, size: int, *, what: str, stream: Any = LEGACY, waits: bool = True
-    ) -> tuple[()]:
-        """Copy memory of either side."""
-        kept = ctypes.create_string_buffer(source, len(source)) if isinstance(source, bytes) else None
-        start = ctypes.addressof(kept) if kept is not None else address_of(source)
+    def copy(self, to: Any, source: Any, size: int, *, what: str, stream: Any = LEGACY, waits: bool = True) -> None:
+        """Copy memory between device and host in any direction."""
+        buffer = ctypes.create_string_buffer(source, len(source)) if isinstance(source, bytes) else None
+        start = ctypes.addressof(buffer) if buffer is not None else address_of(source)
         target = address_of(to)
         self._streams.copied(what, target, start, size, stream=int(stream), waits=waits)
         ctypes.memmove(target, start, size)
-        return ()
 
-    def fill(self, to: Any, pattern: bytes, count: int, *, what: str, stream: Any = LEGACY) -> tuple[()]:
-        """Repeat a pattern in device memory."""
+    def fill(self, to: Any, pattern: bytes, count: int, *, what: str, stream: Any = LEGACY) -> None:
+        """Fill device memory with ``count`` repetitions of a pattern."""
         target, size = address_of(to), len(pattern) * count
         self._streams.work(what, stream=int(stream), writes=[Extent(target, size)])
         if len(pattern) == 1:
             ctypes.memset(target, pattern[0], size)
         else:
             ctypes.memmove(target, pattern * count, size)
-        return ()
-
-    def synchronize_device(self) -> tuple[()]:
-        """The host waits for everything."""
-        self._streams.synchronize_device()
-        return ()
 
     def _stream(self, flags: int = 0, _priority: int = 0) -> int:
-        return self._streams.made(next(self._handles), blocking=not int(flags) & _NON_BLOCKING)
+        return self._streams.add(next(self._handles), blocking=not int(flags) & _NON_BLOCKING)
 
     def _elapsed(self, start: Any, end: Any) -> float:
-        for event in (start, end):  # an error if one had not happened yet
+        for event in (start, end):  # a device returns an error if one is incomplete, so both are complete behind it
             self._streams.synchronize_event(int(event))
         return math.nan
 
     def _calls(self, answer: _Answer) -> dict[str, Callable[..., Any]]:
-        """What both have under the same names."""
+        """Return the functions that both bindings have, by name without prefix."""
         streams = self._streams
 
         def done(act: Callable[..., None]) -> Callable[..., Any]:
-            def call(*args: Any) -> Any:
-                act(*map(int, args))
-                return answer()
-
-            return call
+            return then(answer, lambda *args: act(*map(int, args)))
 
         return {
             "StreamDestroy": lambda _stream: answer(),
             "StreamSynchronize": done(streams.synchronize),
-            "StreamQuery": done(streams.synchronize),  # it says that all is complete
+            "StreamQuery": done(streams.synchronize),  # it reports everything as complete
             "StreamWaitEvent": done(lambda stream, event, _flags=0: streams.wait(event, stream)),
             "EventDestroy": lambda _event: answer(),
             "EventRecord": done(lambda event, stream=LEGACY: streams.record(event, stream)),
@@ -112,7 +112,7 @@ class WorkCalls:
     # ---- tables --------------------------------------------------------------------------------------------------
 
     def driver(self, d: Any, answer: _Answer) -> dict[str, Callable[..., Any]]:
-        """The driver's, by name; ``answer`` makes the result of a call."""
+        """Return the driver's functions, by name; ``answer`` makes the result of a call."""
         table = {f"cu{name}": call for name, call in self._calls(answer).items()}
         table["cuStreamCreate"] = lambda flags: answer(d.CUstream(self._stream(flags)))
         table["cuStreamCreateWithPriority"] = lambda flags, _priority: answer(d.CUstream(self._stream(flags)))
@@ -126,7 +126,7 @@ class WorkCalls:
         return table
 
     def runtime(self, r: Any, answer: _Answer) -> dict[str, Callable[..., Any]]:
-        """The runtime's, by name."""
+        """Return the runtime's functions, by name."""
         table = {f"cuda{name}": call for name, call in self._calls(answer).items()}
         table["cudaStreamCreate"] = lambda: answer(r.cudaStream_t(self._stream()))
         table["cudaStreamCreateWithFlags"] = lambda flags: answer(r.cudaStream_t(self._stream(flags)))
@@ -134,21 +134,23 @@ class WorkCalls:
         table["cudaEventCreate"] = lambda: answer(r.cudaEvent_t(next(self._handles)))
         table["cudaEventCreateWithFlags"] = lambda _flags: answer(r.cudaEvent_t(next(self._handles)))
         copy = self._memcpy("cudaMemcpy", answer, waits=True)
-        later = self._memcpy("cudaMemcpyAsync", answer, waits=False)
+        copy_async = self._memcpy("cudaMemcpyAsync", answer, waits=False)
         table["cudaMemcpy"] = lambda to, source, size, _kind: copy(to, source, size)
-        table["cudaMemcpyAsync"] = lambda to, source, size, _kind, stream: later(to, source, size, stream)
+        table["cudaMemcpyAsync"] = lambda to, source, size, _kind, stream: copy_async(to, source, size, stream)
         for name in ("cudaMemset", "cudaMemsetAsync"):
             table[name] = self._memset(name, ctypes.c_uint8, answer)
         return table
 
     def _memcpy(self, what: str, answer: _Answer, *, waits: bool) -> Callable[..., Any]:
         def call(to: Any, source: Any, size: int, stream: Any = LEGACY) -> Any:
-            return answer(*self.copy(to, source, size, what=what, stream=stream, waits=waits))
+            self.copy(to, source, size, what=what, stream=stream, waits=waits)
+            return answer()
 
         return call
 
     def _memset(self, what: str, kind: type[Any], answer: _Answer) -> Callable[..., Any]:
         def call(to: Any, value: int, count: int, stream: Any = LEGACY) -> Any:
-            return answer(*self.fill(to, bytes(kind(value)), count, what=what, stream=stream))
+            self.fill(to, bytes(kind(value)), count, what=what, stream=stream)
+            return answer()
 
         return call

@@ -1,13 +1,13 @@
-"""What the DSL's compiler made of a module, kept so that another process need not compile the same again.
+"""Cache of modules that the DSL's compiler has lowered, for reuse in another process.
 
-Most of a compile is not Python: of 17 s for a kernel of 1.3 MB of PTX, 13 s go into lowering and ptxas (measured, DSL
-4.8.1). The trace of a kernel has done that once; a process that simulates the kernel builds the same IR, finds it here,
-and goes on with the lowered module, the PTX and the CUBIN of the trace. The DSL's own file cache does not serve: it is
-off for ``cute.compile``, and whenever PTX is kept (``BaseDSL._prepare_compilation``).
+Most of a compile is not Python: of 17 s for a kernel of 1.3 MB of PTX, lowering and ptxas take 13 s (measured, DSL
+4.8.1). The trace of a kernel compiles it once; a process that simulates the kernel builds the same IR, finds it here,
+and continues with the lowered module, the PTX and the CUBIN of the trace. The DSL's own file cache is no substitute: it
+is off for ``cute.compile``, and whenever PTX is dumped (``BaseDSL._prepare_compilation``).
 
-What is looked up is the IR that the compiler was given, without its locations, with the pipeline and the versions of
-the DSL and Python: another IR is compiled. Locations differ by the folder that the sources lie in; so a store is only
-for processes whose sources are the same, and the line table of the PTX names the files of the process that kept it.
+The key is the IR without its locations, the pipeline, and the versions of the DSL and Python. Locations depend on the
+folder of the sources. So a cache serves only processes with the same sources, because the line table of the PTX names
+the files of the process that filled it.
 """
 
 from __future__ import annotations
@@ -26,42 +26,43 @@ from typing import Any
 
 from pytest_nvfp4.host.tvm_ffi import in_place_of
 
-__all__ = ["CompiledModules", "folder_of"]
+__all__ = ["CompileCache", "cache_folder"]
 
 _MODULE = "module.mlirbc"
 _MANIFEST = "manifest.json"
 _WRITTEN = (".ptx", ".cubin")
 
 
-def folder_of(kernel: Path, *, below: Path) -> Path:
-    """The folder of a trace that holds what was compiled for a kernel file.
+def cache_folder(kernel: Path, *, below: Path) -> Path:
+    """Return the cache folder for a kernel file, below the folder of a trace.
 
-    The line table names the files of the process that compiled them: a trace that was moved to another kernel file has
-    nothing for it.
+    It depends on the file's path, because the line table names the files of the process that compiled them.
     """
     return below / f"compiled-{hashlib.sha256(str(kernel).encode()).hexdigest()[:16]}"
 
 
-class CompiledModules:
-    """Takes the place of ``Compiler.compile``: looks a module up, and keeps what had to be compiled.
+class CompileCache:
+    """Replacement of ``Compiler.compile`` that looks a module up, and stores it after a cache miss.
 
     Args:
         known: Folders to look in.
-        keep: The folder to keep compiled modules in; None to keep none. It is made when it is needed.
+        keep: Folder to store compiled modules in, made on first use; None to store none.
+
+    Attributes:
+        reused: Number of cache hits.
     """
 
     def __init__(self, known: Sequence[Path] = (), *, keep: Path | None = None) -> None:
         self._known = tuple(known)
         self._keep = keep
         self.reused = 0
-        """Modules that were not compiled again."""
 
     def compiling(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The replacement of ``Compiler.compile``, which lowers the module in place and may return it."""
+        """Return the replacement of ``Compiler.compile``, which lowers the module in place and may return it."""
 
         @functools.wraps(original)
         def compile_it(self_: Any, module: Any, pipeline: str, *args: Any, **kwargs: Any) -> Any:
-            # A hook sees the lowered module and may do anything: it gets one of its own.
+            # A hook may change the lowered module, so it gets a module of its own.
             if self_._post_compile_hook is not None:
                 return original(self_, module, pipeline, *args, **kwargs)
             dump_dir = Path(os.environ.get("CUTE_DSL_DUMP_DIR") or os.devnull)
@@ -81,7 +82,7 @@ class CompiledModules:
 
 
 def _name(module: Any, pipeline: str, dump_dir: Path, how: Sequence[object]) -> str:
-    """What decides the result of a compile. The folder of the dumps is part of the pipeline's text, and does not."""
+    """Return the cache key of a compile. The dump folder in the pipeline's text does not affect the result."""
     dsl = importlib.import_module("cutlass")
     parts = (
         module.operation.get_asm(enable_debug_info=False),
@@ -104,7 +105,7 @@ def _stamps(folder: Path) -> Iterator[tuple[Path, tuple[int, int, int]]]:
 
 
 def _store(module: Any, entry: Path, written: Sequence[Path], *, returned: bool) -> None:
-    """Keep a lowered module and the files that its compile wrote. A full disk is no reason to fail."""
+    """Store a lowered module and the files that its compile wrote; ignore errors such as a full disk."""
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         build = Path(tempfile.mkdtemp(dir=entry.parent, prefix="new-"))
@@ -112,7 +113,7 @@ def _store(module: Any, entry: Path, written: Sequence[Path], *, returned: bool)
             with (build / _MODULE).open("wb") as file:
                 module.operation.write_bytecode(file)
             for path in written:
-                # A copy: the next compile of the same function writes into the very file.
+                # Not a link: the next compile of the same function writes into the same file.
                 shutil.copyfile(path, build / path.name)
             manifest = {"returned": returned, "written": [path.name for path in written]}
             (build / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
@@ -124,7 +125,10 @@ def _store(module: Any, entry: Path, written: Sequence[Path], *, returned: bool)
 
 
 def _load(module: Any, entry: Path, dump_dir: Path) -> dict[str, Any] | None:
-    """Turn a module into the lowered one of an entry, and write the files its compile would; None if there is none."""
+    """Replace a module by the lowered one of an entry, write the compile's files, and return the manifest.
+
+    None, without changes, for an entry that is missing or damaged.
+    """
     ir: Any = importlib.import_module("cutlass._mlir.ir")
     try:
         manifest: dict[str, Any] = json.loads((entry / _MANIFEST).read_bytes())
