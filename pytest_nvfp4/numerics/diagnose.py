@@ -23,13 +23,13 @@ from pytest_nvfp4.numerics.mutants import MUTANTS
 __all__ = ["Explanation", "explain"]
 
 ENOUGH = 0.98
-"""Share of the outputs compared that a hypothesis must give exactly."""
+"""Share of the compared outputs that a hypothesis must reproduce exactly."""
 _SAMPLE = 24
-"""Rows or columns that a search looks at."""
+"""Rows or columns that a search samples."""
 _BLOCK = 16
 _BUDGET_S = 4.0
 _PRODUCTS = 40_000_000
-"""Products of a group up to which named faults are run: each is a whole matrix product."""
+"""Largest group, in products, for which named faults are run: each is a whole matrix product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def explain(
         budget_s: Seconds of this thread's own work after which no further hypothesis is tried; what else the machine
             does changes nothing in what is found.
     """
-    if not wrong.any() or (got == problem.groups[index].guard.poison).all():  # what leaves all out explains nothing
+    if not wrong.any() or (got == problem.groups[index].guard.poison).all():  # an unwritten output fits no fault
         return []
     deadline = time.thread_time() + budget_s
     found: list[Explanation] = []

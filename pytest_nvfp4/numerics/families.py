@@ -24,7 +24,7 @@ from pytest_nvfp4.problem import Group, Problem
 _ALL_CODES = tuple(range(16))
 _FINITE = tuple(range(E4M3.largest + 1))
 _NAN_GUARD = Guard()
-# GPU MODE allocates nothing around its tensors: whatever follows is taken to be finite.
+# GPU MODE allocates no guards around its tensors, so the memory behind them is assumed to be finite.
 _PLAIN_GUARD = Guard(scale_byte=probes.SCALE_ONE, packed_byte=0x00)
 
 
@@ -41,7 +41,7 @@ class Operands:
 
 
 Maker = Callable[[Group, Draw, int], Operands]
-"""Makes a group's operands from its sizes, its stream and its index."""
+"""Function from a group's sizes, stream and index to its operands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ _EDGE_LARGE = (0x70, 0x78, 0x7E)
 def _edge(group: Group, draw: Draw, index: int) -> Operands:
     """Make rows in turn: only -0, sums past fp16's range of either sign, and small values with many -0."""
     made = _uniform(_EDGE_CODES, _EXACT_SCALES)(group, draw, index)
-    # A group of one row gets numbers: of zeroes alone, a kernel that computes nothing would be right.
+    # A group of one row gets non-zero numbers: with zeros, a kernel that computes nothing would pass.
     turn = (np.arange(group.m) + (3 if group.m == 1 else 0)) % 4
     made.a[turn == 0] = 0x88
     for remainder, code in ((1, 0x77), (2, 0xFF)):

@@ -14,7 +14,7 @@ It is quiet (so a copy through a register keeps it), and its sign and payload ar
 NVIDIA's ``cvt`` to fp16 gives 0x7FFF for every NaN. So these bits in an output mean that nothing was stored there.
 """
 CANONICAL_NAN = 0x7FFF
-"""What NVIDIA's conversions to fp16 make of a NaN."""
+"""NaN of NVIDIA's conversions to fp16."""
 INFINITY = 0x7C00
 SIGN = 0x8000
 OVERFLOW = 65520.0

@@ -1,4 +1,4 @@
-"""Is an output right? Bit for bit where only one result is possible, else within a derived bound.
+"""Judgement of outputs: bit for bit where only one result is possible, else within a derived bound.
 
 **Exact outputs.** Where every fp32 accumulation order is exact (:meth:`Exact.order_free`), the only rounding left is
 the conversion to fp16. The kernel's bits must be those of the exact sum rounded once to nearest even. This presumes
@@ -8,11 +8,12 @@ accumulators that keep all 24 bits of fp32, which is not checked on Blackwell si
 
     |out - ref| <= 2^-11 * |ref| * (1 + 1e-3)  +  2^-23 * (K / 64 + 8) * sum|ab|  +  2^-25
 
-The first and last terms are half a unit in the last place of fp16 (normal, subnormal), the middle one is the
-accumulation: one fp32 rounding or truncation of at most ``sum|ab|`` for each MMA instruction of 64 products, and 8 to
-spare for what happens inside one. Sequential and truncating accumulators were simulated against it without a
-violation; it has not been checked on Blackwell silicon. An infinite output is right if the exact sum, moved by the
-middle term, could round to that infinity, and a finite one is wrong if the sum so moved could not be finite.
+The first and last terms are half a unit in the last place of fp16: 2^-11 relative for normal numbers, half of the
+subnormal step 2^-24. The middle term is the accumulation: K / 64 MMA instructions of 64 products, each with one fp32
+rounding or truncation of at most 2^-23 of the running sum, which ``sum|ab|`` bounds; 8 more for roundings inside one.
+Sequential and truncating accumulators were simulated against it without a violation; it has not been checked on
+Blackwell silicon. An infinite output is right if the exact sum, moved by the middle term, could round to that infinity,
+and a finite one is wrong if the sum so moved could not be finite.
 
 **Special values.** NaN is right exactly where a NaN scale factor reaches the output; its payload does not matter. An
 output that still holds the poison's bits was not written, and is wrong even where NaN is due. The sign of zero is not
@@ -39,9 +40,9 @@ Rule: TypeAlias = Literal["exact", "bound", "nan", "unwritten", "guard"]
 ZeroSign: TypeAlias = Literal["ignore", "strict"]
 
 FIRST = 8
-"""How many mismatches a verdict keeps."""
+"""Number of mismatches that a verdict stores."""
 _SHOWN = 4
-"""How many of them its text spells out: a kernel that is all wrong has as many texts as groups times inputs."""
+"""Number of mismatches in its text: an entirely wrong kernel yields one text per group and input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ class GroupVerdict:
         lines[0] += f"; judged {judged}; at most {self.max_ulp} ulp"
         if self.where:
             lines.append(f"  where: {self.where}")
-        # Those that were never written are all alike.
+        # Unwritten outputs are all alike.
         shown = 1 if self.unwritten == self.mismatches and not self.guard else _SHOWN
         lines += [f"  {mismatch}" for mismatch in self.first[:shown]]
         return "\n".join(lines)

@@ -13,7 +13,7 @@ from pytest_nvfp4.numerics.arrays import Float64
 _SIDE, _DEPTH = 48, 112
 """Pieces of 48 x 48 outputs and 112 products: just below 2^18 multiply-adds, up to which OpenBLAS uses one thread."""
 _LARGE = 1 << 24
-"""Multiply-adds from which threads of our own are worth their start."""
+"""Multiply-adds from which starting threads pays off."""
 _MOST_THREADS = 8
 
 

@@ -202,7 +202,7 @@ def certify_product(product: Int64, a: Int32, b: Int32) -> None:
     if not np.array_equal(product.sum(axis=1), expected):
         raise OracleError(
             "numpy's float64 matrix product is not exact on integers whose partial sums stay below 2^53; the linked "
-            "BLAS does not sum products in float64 (see numpy.show_config()), and no exact reference can be had from it"
+            "BLAS does not sum products in float64 (see numpy.show_config()), so it cannot give an exact reference"
         )
 
 
@@ -213,7 +213,7 @@ def _scale_units(name: str, scales: Bytes, *, shape: tuple[int, int], signed: bo
         row, block = (int(i) for i in np.argwhere(negative)[0])
         raise NumericsError(
             f"{name}[{row}, {block}] = 0x{int(scales[row, block]):02X} has its sign bit set; a scale factor is UE4M3 "
-            "(0x00..0x7F) and what the hardware makes of the bit is not documented. Pass signed_scales=True to read it "
+            "(0x00..0x7F) and the hardware's handling of the bit is not documented. Pass signed_scales=True to read it "
             "as torch.float8_e4m3fn does"
         )
     return E4M3.decode_units(scales)

@@ -371,7 +371,7 @@ def _check(read: OpcodeReader, target: str, source: str, *, clamps: bool) -> Non
     if clamps and target in _INTEGERS and source in _INTEGERS:
         (low, high), (least, most) = _limits(source), _limits(target)
         if least <= low and high <= most:
-            raise read.refuse(f".sat, and a .{source} always fits a .{target}")
+            raise read.refuse(f".sat is not allowed: every .{source} fits a .{target}")
     if "bf16" in (target, source) and (clamps or 8 in (BITS[target], BITS[source])):
         raise read.refuse(".bf16 takes neither .sat nor 8-bit integers")
 
@@ -389,12 +389,12 @@ def _real(
     a: str,
 ) -> None:
     widens = BITS[target] > BITS[source] or target == source
-    # From bf16 the ISA writes a rounding even where nothing is rounded.
+    # From bf16 the ISA requires a rounding modifier even where the conversion is exact.
     rounds_nothing = widens and mode in ROUNDINGS and (source != "bf16" or target == source)
     if mode == "rna" or rounds_nothing or (mode in _TO_INTEGER and target != source):
         raise read.refuse(f".{mode} from .{source} to .{target}")
     if not widens and not mode:
-        raise read.refuse(f"from .{source} to .{target} a rounding is needed")
+        raise read.refuse(f"from .{source} to .{target} a rounding modifier is required")
     kernel = _float_to_float(mode, flush, clamps, target, source)
     if not flush and not clamps and (mode, target, source) == ("rn", "f16", "f32"):
         kernel = _half

@@ -47,7 +47,7 @@ class Carry:
         if mask & ~self.known:
             raise Fault(
                 "uninitialised",
-                f"lane {lanes.first(mask & ~self.known)} uses the carry flag, and nothing wrote it",
+                f"lane {lanes.first(mask & ~self.known)} uses the carry flag before any instruction wrote it",
                 hint="an addc, subc or madc must follow an instruction with .cc",
             )
         value: Any = self.value

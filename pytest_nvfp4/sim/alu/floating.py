@@ -86,7 +86,7 @@ def fused(a: Array, b: Array, c: Array, mode: str) -> Array:
     if mode != "rn":
         return to_f32(odd_sum(product, c.astype(np.float64), mode), mode)
     total = product + c
-    # Rounding twice goes wrong only where the first result is in the middle of two float32, or below their normals.
+    # Rounding twice differs only where the first result is halfway between two float32, or below their normals.
     middle = (total.view(np.uint64) & np.uint64(0x1FFF_FFFF)) == np.uint64(0x1000_0000)
     if np.count_nonzero(middle) or np.count_nonzero(np.abs(total) < 2.0**-125):
         total = sum_to_odd(product, c.astype(np.float64))

@@ -30,7 +30,7 @@ BITS = {
 } | {"bf16": 16, "tf32": 32, "f16x2": 32, "bf16x2": 32, "u16x2": 32, "s16x2": 32, "f32x2": 64, "pred": 1}
 """Width of a value of each type."""
 SCALARS = ("u16", "u32", "u64", "s16", "s32", "s64")
-"""The types of scalar integer arithmetic."""
+"""Types of scalar integer arithmetic."""
 MASKS = {bits: (1 << bits) - 1 for bits in (8, 16, 32, 64, 128)}
 SIGNS = {bits: 1 << bits - 1 for bits in (8, 16, 32, 64)}
 

@@ -25,7 +25,7 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["BY_TYPE", "FORMS", "LOWERINGS", "bfloat_patterns", "half_patterns", "on_pairs"]
+__all__ = ["BY_TYPE", "FORMS", "bfloat_patterns", "half_patterns", "on_pairs"]
 
 FORMS = (
     "add|sub|mul [.rn][.ftz][.sat].(f16|f16x2)",
@@ -130,7 +130,7 @@ def _arithmetic(ins: Instruction, e: Emitter) -> None:
         _mixed(ins, e)
         return
     if "oob" in ins.parts:
-        raise read.refuse("the NaN that stands for out-of-bounds is not modelled")
+        raise read.refuse("fma.oob, whose NaN marks out-of-bounds data, is not modelled")
     if fma:
         read.one("rn")
     else:
@@ -237,4 +237,3 @@ BY_TYPE: Mapping[str, Mapping[str, Lowering]] = {
     **{root: dict.fromkeys(_KINDS, _sign) for root in ("abs", "neg")},
     **{root: dict.fromkeys(_KINDS, _extreme) for root in ("min", "max")},
 }
-LOWERINGS: Mapping[str, Lowering] = {}

@@ -77,7 +77,7 @@ def _sum(ins: Instruction, e: Emitter) -> None:
         text = e.call(lift(_add_pair, 32, 32), a, b)
     else:
         sign = "+" if ins.root == "add" else "-"
-        # Arrays wrap by themselves, and take a literal faster as an array.
+        # Arrays wrap, and numpy adds an array faster than an int literal.
         on_arrays = f"{array(e, a, bits)} {sign} {array(e, b, bits)}"
         text = both(f"({a} {sign} {b} & {MASKS[bits]})", on_arrays, a, b)
     e.assign(dst, text, bits)
@@ -117,7 +117,8 @@ def _magnitude(value: Array) -> Array:
 
 def _div_signed(a: Array, b: Array) -> Array:
     if a.itemsize < 8 and np.count_nonzero(b) == b.size:
-        # A quotient of two ints of 32 bits is further from the next integer than float64's error.
+        # A quotient a / b that is no integer is at least 1 / |b| from one. With |a| < 2^32, float64's error is at most
+        # |a / b| * 2^-53 < 2^-21 / |b|, so truncation gives the integer quotient.
         quotient = signed(a).astype(np.float64) / signed(b)
         whole: Array = quotient.astype(np.int64).astype(a.dtype)
         return whole

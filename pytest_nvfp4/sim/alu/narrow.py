@@ -14,7 +14,6 @@ and ``.scaled`` are not modelled.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
@@ -23,11 +22,11 @@ from pytest_nvfp4.numerics.formats import E2M1, E2M3, E3M2, E4M3, E5M2
 from pytest_nvfp4.sim.alu.forms import atom, atoms
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, floats
-from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["FORMS", "LOWERINGS", "NARROW", "lower_narrow"]
+__all__ = ["FORMS", "NARROW", "lower_narrow"]
 
 FORMS = (
     "cvt .rn.satfinite[.relu].(e4m3x2|e5m2x2|e2m3x2|e3m2x2|e2m1x2).f32",
@@ -38,12 +37,10 @@ FORMS = (
     "cvt .pack.sat.(u16|s16).s32",
     "cvt .pack.sat.(u8|s8|u4|s4|u2|s2).s32.b32",
 )
-LOWERINGS: Mapping[str, Lowering] = {}
-"""None: ``convert`` hands on the conversions that are this module's."""
 
 _FORMATS = {f"{format.name}x2": format for format in (E4M3, E5M2, E2M3, E3M2, E2M1)}
 NARROW = frozenset({*_FORMATS, "ue8m0x2", "s2f6x2", "e4m3x4", "e5m2x4", "e2m3x4", "e3m2x4", "e2m1x4", "pack"})
-"""Opcode parts that say that a conversion is one of these."""
+"""Opcode parts that select a conversion of this module."""
 
 
 def _join(upper: Array, lower: Array, width: int) -> Array:
@@ -93,7 +90,7 @@ def _widen(kind: str, relu: bool) -> Kernel:
     if relu:
         codes = np.where(values <= 0, np.uint16(0), codes)
     table = codes.astype(np.uint32)
-    # The two bits above a six-bit value are 0 by the ISA's contract; they are not looked at.
+    # The two bits above a six-bit value are 0 by the ISA's contract; they are ignored.
     mask = to.codes - 1
 
     def compute(a: Array) -> Array:

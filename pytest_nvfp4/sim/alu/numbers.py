@@ -18,8 +18,8 @@ __all__ = [
 ]  # fmt: skip
 
 NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFF_FFFF, "tf32": 0x7FFF_FFFF, "f64": 0xFFF8_0000_0000_0000}
-"""Canonical NaN by type. For f64 the ISA leaves the payload open: this is what an invalid operation gives on an H200
-(measured for square roots of negative numbers; it is CUDA's ``CUDART_NAN`` too)."""
+"""Canonical NaN by type. The ISA does not define the payload for f64: this one is the result of an invalid operation
+on an H200 (measured for square roots of negative numbers; CUDA's ``CUDART_NAN`` is the same)."""
 
 _QUIET64 = np.uint64(1 << 51)
 _LARGEST64 = np.uint64(0x7FF0_0000_0000_0000)

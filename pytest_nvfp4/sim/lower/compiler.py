@@ -35,7 +35,7 @@ __all__ = ["Block", "Program", "longest_prefix"]
 Block = Callable[[list[Any], "Warp", int], int]
 _MAX_BLOCK = 400
 _MAX_REGION = 64
-"""Instructions that a skipping branch may skip and still be run in place under a mask."""
+"""Most instructions that a forward branch may skip for them to run in place under a mask."""
 
 
 def longest_prefix(table: Mapping[str, Any] | frozenset[str], parts: tuple[str, ...]) -> str | None:
@@ -65,9 +65,9 @@ class Program:
         self.liveness = Liveness(self.flow)
         self.shared = SharedLayout(module, kernel)
         self.alone: list[Block | None] = [None] * (len(kernel.instructions) + 1)
-        """By place: the block as it runs when no other group of the warp is parked."""
+        """Blocks by place, for a warp without parked groups."""
         self.deferred = deferred_slots(kernel, accumulators)
-        """Slots that may hold a value which is computed when it is read."""
+        """Slots whose value may be deferred until it is read."""
         self._notes = unfenced(kernel)
         self.registers = [False if r.bits == 1 else _poison(r.bits) for r in kernel.registers]
         self._parked: dict[tuple[int, tuple[int, ...]], Block] = {}
@@ -218,7 +218,7 @@ class Program:
                 emitter.line(f"if not {emitter.call(converged, 'w', 'm', members)}: return {~instruction.index}")
             self._lower(instruction, emitter)
         except Unsupported as error:
-            # It is a finding of whoever gets here, with the place; blocks never reached are nobody's business.
+            # The block raises it when it runs, with the place; blocks that are never reached report nothing.
             emitter.line(f"raise {emitter.call(_again, emitter.constant(error, 'unsupported'))}")
         emitter.end()
 
@@ -291,7 +291,7 @@ class Program:
         loads = "; ".join(f"v{slot} = R[{slot}]" for slot in emitter.loaded)
         body = "\n".join(emitter.lines)
         source = f"def {name}(R, w, m):\n    {loads or 'pass'}\n{body}\n"
-        # One line of loads stands before the first line of the body: place lists are indexed by line - 2.
+        # One line of loads precedes the body, so place lists are indexed by line - 2.
         code = compile(source, f"<{self.kernel.name[:40]} at {start}>", "exec")
         exec(code, emitter.globals)
         function: Block = emitter.globals[name]

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["LEFT", "SPLIT", "TERMINATORS", "converged", "meets", "terminate"]
 
 SPLIT = -(1 << 40)
-"""A block's answer: its group has become several."""
+"""Return code of a block: its group has split."""
 LEFT = -(1 << 41)
-"""A block's answer: some or all lanes of its group have exited."""
+"""Return code of a block: some or all lanes of its group have exited."""
 
 TERMINATORS = frozenset({"bra", "brx", "ret", "exit"})
 _CONVERGENT = frozenset({"sync", "aligned"})

@@ -199,7 +199,7 @@ class Emitter(Operands):
     def leave(self, count: int, stores: Sequence[str]) -> None:
         """Write what stands before a block's end: its count of instructions and its stores to the register file."""
         if self._guarded:
-            # Inside the guard of an exit: what is written here runs whether or not lanes leave.
+            # Inside the guard of an exit: these lines run whether or not lanes leave.
             before = [f"w.executed += {count}", *stores]
             self.lines[-2:-2] = ["    " + text for text in before]
             self.line_at[-2:-2] = [(self._at, "m")] * len(before)
@@ -283,7 +283,7 @@ class Emitter(Operands):
     def begin(self, instruction: Instruction) -> None:
         """Start an instruction: its guard opens an ``if``."""
         self._at = instruction.index
-        # These hand a Pending on as it is; wgmma's lowering knows how to take one.
+        # These pass a Pending on unchanged; wgmma's lowering accepts one.
         self._passes_on = renaming(instruction) is not None or instruction.parts[:2] == ("wgmma", "mma_async")
         guard: Guard | None = instruction.guard
         self._guarded = guard is not None and instruction.root != "bra"

@@ -37,4 +37,4 @@ class SharedLayout:
                 self.local_offsets[variable.name] = local
                 local += variable.size
         self.local = local
-        """Bytes of local memory a thread."""
+        """Local memory per thread in bytes."""

@@ -68,19 +68,19 @@ class KernelParser:
         self._noreturn = noreturn
         self._root = Scope(outer)
         self._scopes: list[Scope] = [self._root]
-        """In the order in which they open."""
+        """Scopes in the order in which they open."""
         self._registers: list[Register] = []
         self._variables: list[Variable] = []
         self._names: set[str] = set()
         self._instructions: list[Instruction] = []
         self._opcodes: dict[str, tuple[str, tuple[str, ...]]] = {}
-        """By spelling: without spaces, and its parts."""
+        """Opcodes by spelling: without spaces, and split into parts."""
 
     def kernel(self) -> Kernel:
         """Parse the kernel."""
         name = self._header["name"]
         if self._header["result"]:
-            raise PtxError(f"the kernel {name} returns a value", line=self._token.line, text=self._token.text)
+            raise self._token.error(f"the kernel {name} returns a value")
         parameters = declarations.parameters(self._header["parameters"] or "", self._token)
         for parameter in parameters:
             self._declare(self._root, parameter.name, Symbol(parameter.name), self._token)
@@ -114,19 +114,12 @@ class KernelParser:
         while text[position:].strip():
             match = _DIRECTIVE.match(text, position)
             if match is None:
-                raise PtxError(
-                    f"{text[position:].strip()!r} after the parameters: expected a performance directive",
-                    line=self._token.line,
-                    text=self._token.text,
+                raise self._token.error(
+                    f"{text[position:].strip()!r} after the parameters: expected a performance directive"
                 )
             name, value = match[1], match[2].strip(" \t\n;")
             if name not in _PERFORMANCE:
-                raise PtxError(
-                    f".{name}, which is no performance directive that is known",
-                    line=self._token.line,
-                    text=self._token.text,
-                    unsupported=True,
-                )
+                raise self._token.error(f".{name} is not a known performance directive", unsupported=True)
             found[name] = f"{found[name]}, {value}" if name in found else value
             position = match.end()
         return found
@@ -137,7 +130,7 @@ class KernelParser:
         match = _TRIPLE.match(text)
         numbers = [1 if part is None else integer(part) for part in match.groups()] if match else [None]
         if len(numbers) != 3 or any(number is None or number < 1 for number in numbers):
-            raise PtxError(f".{name} {text}: expected one to three sizes", line=self._token.line, text=self._token.text)
+            raise self._token.error(f".{name} {text}: expected one to three sizes")
         x, y, z = (number or 1 for number in numbers)
         return x, y, z
 
@@ -155,9 +148,7 @@ class KernelParser:
             elif kind is Kind.LABEL:
                 scope = stack[-1]
                 if token.text in scope.labels or token.text in scope.targets:
-                    raise PtxError(
-                        f"the label {token.text} stands twice in one scope", line=token.line, text=token.text
-                    )
+                    raise token.error(f"the label {token.text} is defined twice in one scope")
                 scope.labels[token.text] = index
                 pending = token.text
                 continue
@@ -165,14 +156,14 @@ class KernelParser:
                 stack.append(Scope(stack[-1]))
                 self._scopes.append(stack[-1])
             elif kind is Kind.ENTER:
-                # A function sees the module's names and none of its caller's.
+                # A function's scope contains the module's names and none of its caller's.
                 stack.append(Scope(self._root.parent))
                 self._scopes.append(stack[-1])
             elif kind is Kind.CLOSE or kind is Kind.LEAVE:
                 stack.pop()
             elif kind is Kind.DIRECTIVE and token.text.startswith((".branchtargets", ".calltargets", ".callprototype")):
                 if pending is None:
-                    raise PtxError("expected a label before this list", line=token.line, text=token.text)
+                    raise token.error("expected a label before this list")
                 scope = stack[-1]
                 del scope.labels[pending]
                 word, rest = (*token.text.split(None, 1), "")[:2]
@@ -221,11 +212,11 @@ class KernelParser:
             elif kind is Kind.DIRECTIVE:
                 self._directive(token, scope, inside=bool(callers))
             elif kind is not Kind.LABEL and kind is not Kind.SECTION and kind is not Kind.LINE:
-                raise PtxError("expected an instruction", line=token.line, text=token.text)
+                raise token.error("expected an instruction")
 
     def _declare(self, scope: Scope, name: str, value: Register | Vector | Symbol, token: Token) -> None:
         if name in scope.names or name in scope.labels:
-            raise PtxError(f"{name} is declared twice in one scope", line=token.line, text=token.text)
+            raise token.error(f"{name} is declared twice in one scope")
         scope.declare(name, value)
 
     def _bind(self, call: Call, caller: Scope, scope: Scope) -> None:
@@ -240,7 +231,7 @@ class KernelParser:
                 variable = next((v for v in self._variables if v.name == operand.name and v.space == "param"), None)
             if variable is None:
                 raise _error(
-                    call.token, f"{name}, given to {call.function.name}, is no .param variable", unsupported=True
+                    call.token, f"{name}, given to {call.function.name}, is not a .param variable", unsupported=True
                 )
             if variable.size != parameter.size:
                 raise _error(
@@ -345,8 +336,8 @@ class KernelParser:
 def _error(token: Token, message: str, *, unsupported: bool = False) -> PtxError:
     """Return the error of an instruction. One that spans several lines may lack its semicolon."""
     if "\n" in token.text.strip() and not unsupported:
-        message += " (it goes over several lines: is a ';' missing?)"
-    return PtxError(message, line=token.line, text=token.text, unsupported=unsupported)
+        message += " (it spans several lines: is a ';' missing?)"
+    return token.error(message, unsupported=unsupported)
 
 
 def _check_branch(parts: tuple[str, ...], operands: tuple[Operand, ...], token: Token) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_nvfp4.sim.ptx.lexer import PtxError, Token
+from pytest_nvfp4.sim.ptx.lexer import Token
 from pytest_nvfp4.sim.ptx.literals import double_to_single, immediate
 from pytest_nvfp4.sim.ptx.syntax import Parameter, Variable
 
@@ -60,14 +60,14 @@ def registers(token: Token) -> RegisterNames:
         elif word in TYPE_BITS and number is None and not bits:
             bits = TYPE_BITS[word]
         else:
-            raise _error(token, f".{word} in .reg: expected a type such as .b32, or .v2/.v4 before it")
+            raise token.error(f".{word} in .reg: expected a type such as .b32, or .v2/.v4 before it")
     if not bits or (bits == 1 and length > 1):
-        raise _error(token, "expected a type such as .b32 in .reg; a vector is not of .pred")
+        raise token.error("expected a type such as .b32 in .reg; a vector is not of .pred")
     names: list[str] = []
     for piece in rest.split(","):
         found = _RANGE.match(piece.strip())
         if found is None:
-            raise _error(token, f"{piece.strip()!r}: expected a register name or a range such as %r<12>")
+            raise token.error(f"{piece.strip()!r}: expected a register name or a range such as %r<12>")
         if found[2] is None:
             names.append(found[1])
         else:
@@ -146,13 +146,13 @@ def _common(token: Token) -> tuple[_Common, str]:
             refused = "a variable with .attribute"
             rest = re.sub(r"\A\s*\([^)]*\)", "", rest)
             more, rest = _heads(rest)
-            heads.extend(more)  # the loop goes on with what stands after the attribute
+            heads.extend(more)  # the loop continues after the attribute
         else:
-            raise _error(token, f".{word}: expected a state space, .align, a vector length or a type")
+            raise token.error(f".{word}: expected a state space, .align, a vector length or a type")
     if not space or not kind or kind == "pred":
-        raise _error(token, "expected a declaration with a state space (.shared, .global, .const, .local) and a type")
+        raise token.error("expected a declaration with a state space (.shared, .global, .const, .local) and a type")
     if align & (align - 1):
-        raise _error(token, f".align {align}: expected a power of two")
+        raise token.error(f".align {align}: expected a power of two")
     return _Common(space, kind, align, length, external, refused), rest
 
 
@@ -162,7 +162,7 @@ def _variable(
     """Return one variable and why it cannot be modelled (empty if it can)."""
     initialisable = common.space in ("global", "const")
     if initial is not None and not initialisable:
-        raise _error(token, f"{name} lies in .{common.space} and has an initial value: only .global and .const may")
+        raise token.error(f"{name} is in .{common.space} and has an initial value: only .global and .const may")
     data, reason = b"", common.refused
     if initial is not None and not reason:
         try:
@@ -170,7 +170,7 @@ def _variable(
         except _UnmodelledError as error:
             reason = f"initialised with {error}"
     if any(not size for size in extents) and not common.external:
-        raise _error(token, f"{name} has no size: expected one, or .extern, or an initial value")
+        raise token.error(f"{name} has no size: expected one, or .extern, or an initial value")
     size = common.element
     for extent in extents:
         size *= 0 if extent is None else extent
@@ -190,23 +190,23 @@ def parameters(text: str, token: Token) -> tuple[Parameter, ...]:
     for piece in text.split(","):
         if not piece.strip():
             if text.strip():
-                raise _error(token, "an empty parameter between two commas")
+                raise token.error("an empty parameter between two commas")
             continue
         heads, rest = _heads(piece)
         if not heads or heads[0][0] != "param":
-            raise _error(token, f"{piece.strip()!r}: expected .param")
+            raise token.error(f"{piece.strip()!r}: expected .param")
         kind, align = _parameter_type(token, heads[1:])
         if not kind:
-            raise _error(token, f"{piece.strip()!r}: expected a type")
+            raise token.error(f"{piece.strip()!r}: expected a type")
         declared = list(_declarators(token, rest))
         if len(declared) != 1 or declared[0][2] is not None:
-            raise _error(token, f"{piece.strip()!r}: expected one parameter name")
+            raise token.error(f"{piece.strip()!r}: expected one parameter name")
         name, dimensions, _ = declared[0]
         size = TYPE_BITS[kind] // 8
         align = align or size
         for extent in dimensions:
             if extent is None:
-                raise _error(token, f"parameter {name} has no size")
+                raise token.error(f"parameter {name} has no size")
             size *= extent
         offset = -(-offset // align) * align
         found.append(Parameter(name, size, align, offset))
@@ -232,16 +232,12 @@ def _parameter_type(token: Token, heads: list[tuple[str, str | None]]) -> tuple[
         elif word in _OPAQUE and not kind:
             kind = "u64"
         else:
-            raise _error(token, f".{word} of a parameter: expected .align, a type or .ptr")
+            raise token.error(f".{word} of a parameter: expected .align, a type or .ptr")
     return kind, align
 
 
 class _UnmodelledError(Exception):
     pass
-
-
-def _error(token: Token, message: str) -> PtxError:
-    return PtxError(message, line=token.line, text=token.text)
 
 
 def _heads(text: str, position: int = 0) -> tuple[list[tuple[str, str | None]], str]:
@@ -261,14 +257,14 @@ def _declarators(token: Token, text: str) -> Iterator[tuple[str, list[int | None
     while True:
         found = _NAME.match(text, position)
         if found is None:
-            raise _error(token, f"{text[position:].strip()!r}: expected a name")
+            raise token.error(f"{text[position:].strip()!r}: expected a name")
         name = found[1]
         position = found.end()
         extents: list[int | None] = []
         while (bracket := _DIMENSION.match(text, position)) is not None:
             literal = immediate(bracket[1]) if bracket[1] else None
             if bracket[1] and (literal is None or literal.bits or literal.value < 0):
-                raise _error(token, f"{name}[{bracket[1]}]: expected a size")
+                raise token.error(f"{name}[{bracket[1]}]: expected a size")
             extents.append(None if literal is None else literal.value)
             position = bracket.end()
         rest = text[position:].lstrip()
@@ -280,7 +276,7 @@ def _declarators(token: Token, text: str) -> Iterator[tuple[str, list[int | None
         if not rest:
             return
         if rest[0] != ",":
-            raise _error(token, f"{rest!r} after {name}: expected ',' or ';'")
+            raise token.error(f"{rest!r} after {name}: expected ',' or ';'")
         text, position = rest, 1
 
 
@@ -307,12 +303,12 @@ def _initial(
     try:
         tree = _tree(pieces)
     except IndexError:
-        raise _error(token, f"the initial value of {name} is no list in braces") from None
+        raise token.error(f"the initial value of {name} is not a list in braces") from None
     if pieces:
-        raise _error(token, f"{pieces[-1]!r} after the initial value of {name}")
+        raise token.error(f"{pieces[-1]!r} after the initial value of {name}")
     if extents and extents[0] is None:
         if not isinstance(tree, list):
-            raise _error(token, f"{name} has no size, and its initial value is no list")
+            raise token.error(f"{name} has no size, and its initial value is not a list")
         extents = [len(tree), *extents[1:]]
     shape = [extent or 0 for extent in extents] + ([length] if length > 1 else [])
     return extents, _filled(token, name, tree, shape, kind)
@@ -339,12 +335,12 @@ def _filled(token: Token, name: str, tree: object, shape: list[int], kind: str) 
     size = TYPE_BITS[kind] // 8
     if not shape:
         if isinstance(tree, list):
-            raise _error(token, f"a list where {name} has one value")
+            raise token.error(f"a list where {name} has one value")
         return _packed(token, name, str(tree), kind)
     if not isinstance(tree, list):
-        raise _error(token, f"{tree!r} where {name} has a list of {shape[0]}")
+        raise token.error(f"{tree!r} where {name} has a list of {shape[0]}")
     if len(tree) > shape[0]:
-        raise _error(token, f"{len(tree)} values for the {shape[0]} elements of {name}")
+        raise token.error(f"{len(tree)} values for the {shape[0]} elements of {name}")
     for extent in shape:
         size *= extent
     return b"".join(_filled(token, name, item, shape[1:], kind) for item in tree).ljust(size, b"\0")
@@ -357,11 +353,11 @@ def _packed(token: Token, name: str, text: str, kind: str) -> bytes:
     if literal is None:
         if re.search(r"(?<![\w$])[A-Za-z_$%][\w$]*", text):
             raise _UnmodelledError(f"the address {text}")
-        raise _error(token, f"{text!r} in the initial value of {name}: expected a number")
+        raise token.error(f"{text!r} in the initial value of {name}: expected a number")
     value = literal.value
     if kind in _FLOATS:
         if literal.bits == 0 or bits == 16:
-            raise _error(token, f"{text!r} in the initial value of {name}: expected a float of .f32 or .f64")
+            raise token.error(f"{text!r} in the initial value of {name}: expected a float of .f32 or .f64")
         if literal.bits != 32 and bits == 32:
             value = double_to_single(value)
         elif literal.bits == 32 and bits == 64:

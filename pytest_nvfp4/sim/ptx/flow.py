@@ -156,7 +156,7 @@ class Flow:
             left = [number for number in range(count) if number not in done]
             if not left:
                 return tuple(found)
-            # What is left never ends: trapped ways first, then loops, each left by its last block.
+            # The remaining blocks never end: trapping paths first, then loops, each left by its last block.
             traps = {number for number in left if not self.blocks[number].successors}
             exits = traps or {self._last_of_loop(left[0])}
 

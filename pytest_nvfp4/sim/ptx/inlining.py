@@ -22,7 +22,7 @@ from pytest_nvfp4.sim.ptx.syntax import Parameter
 __all__ = ["Call", "Function", "expand", "inlined"]
 
 _MOST = 200_000
-"""Tokens of a kernel with all bodies in place."""
+"""Limit of the tokens of a kernel after inlining."""
 _CALL = re.compile(
     r"(?:@\s*(?P<not>!?)\s*(?P<guard>[A-Za-z_$%][\w$]*)\s+)?call(?:\s*\.\s*uni)?(?P<rest>[\s(].*)\Z", re.DOTALL
 )
@@ -45,12 +45,7 @@ class Function:
             (self.header[part] or "").strip().removeprefix("(").removesuffix(")") for part in ("result", "parameters")
         ]
         if any(".reg" in text for text in lists):
-            raise PtxError(
-                f"{self.name} has parameters in registers, which are not modelled",
-                line=self.token.line,
-                text=self.token.text,
-                unsupported=True,
-            )
+            raise self.token.error(f"{self.name} has parameters in registers, which are not modelled", unsupported=True)
         results, parameters = (declarations.parameters(text, self.token) for text in lists)
         return results, parameters
 
@@ -71,11 +66,7 @@ class Call:
             ("result(s)", "argument(s)"), self.function.parameters(), (self.results, self.arguments), strict=True
         ):
             if len(formal) != len(actual):
-                raise PtxError(
-                    f"{self.function.name} has {len(formal)} {what}, and this call {len(actual)}",
-                    line=self.token.line,
-                    text=self.token.text,
-                )
+                raise self.token.error(f"{self.function.name} has {len(formal)} {what}, and this call {len(actual)}")
             found.extend(zip(formal, actual, strict=True))
         return found
 
@@ -94,7 +85,7 @@ def expand(body: list[Token], functions: Mapping[str, Function], name: str) -> t
         found.append(token)
         if len(found) > _MOST:
             raise PtxError(
-                f"{name} has more than {_MOST} tokens once the functions that it calls stand in place of their calls",
+                f"{name} has more than {_MOST} tokens after inlining",
                 line=body[0].line,
                 unsupported=True,
             )
@@ -122,12 +113,8 @@ def _expanded(
         callee = called.function.name
         if callee in chain:
             around = " -> ".join([*chain[chain.index(callee) :], callee])
-            raise PtxError(
-                f"{callee} calls itself ({around}), and recursion is not modelled: a call is run by putting the "
-                "function's body in its place",
-                line=token.line,
-                text=token.text,
-                unsupported=True,
+            raise token.error(
+                f"{callee} calls itself ({around}), and recursion is not modelled: calls are inlined", unsupported=True
             )
         number = len(calls)
         calls.append(called)
@@ -152,7 +139,7 @@ def _called(token: Token, text: str, functions: Mapping[str, Function]) -> Call 
         return None
     function = functions[pieces[0]]
     if len(pieces) > 2 or (len(pieces) == 2 and not pieces[1].startswith("(")):
-        raise PtxError(f"expected one list of arguments after {function.name}", line=token.line, text=token.text)
+        raise token.error(f"expected one list of arguments after {function.name}")
     return Call(function, results, _names(pieces[1]) if len(pieces) == 2 else (), token)
 
 

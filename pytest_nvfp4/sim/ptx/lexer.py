@@ -71,18 +71,18 @@ class Kind(Enum):
     CLOSE = auto()
     LOC = auto()
     LINE = auto()
-    """``.version``, ``.target``, ``.address_size``, ``.file``: they end with their line."""
+    """``.version``, ``.target``, ``.address_size`` or ``.file``, which end with their line."""
     FUNCTION = auto()
     """A header ``.entry name (...) .directives``, up to the ``{`` that follows."""
     PROTOTYPE = auto()
-    """The same, with a ``;`` instead of a body."""
+    """A header with a ``;`` instead of a body."""
     SECTION = auto()
     ASM = auto()
     PLAIN_ASM = auto()
     ENTER = auto()
-    """The body of a function that is called begins; ``text`` is the number of the call. Made by ``inlining`` only."""
+    """Start of an inlined body; ``text`` is the number of the call. Only ``inlining`` makes it."""
     LEAVE = auto()
-    """It ends."""
+    """End of an inlined body."""
     END = auto()
 
 
@@ -94,10 +94,14 @@ class Token(NamedTuple):
     line: int
     shown: str = ""
 
+    def error(self, message: str, *, unsupported: bool = False) -> PtxError:
+        """Return an error at this token."""
+        return PtxError(message, line=self.line, text=self.text, unsupported=unsupported)
+
 
 ASM = "\x01"
 """Stands for ``// begin inline asm``. Between it and ``PLAIN_ASM`` the compilers write ``.loc`` with the line of the
-``asm`` plus the line inside its text (observed in PTX of CuTe DSL 4.4 and 4.8), which is no line of the user's."""
+``asm`` plus the line inside its text (observed in PTX of CuTe DSL 4.4 and 4.8), not a line of the user's file."""
 PLAIN_ASM = "\x02"
 """Stands for ``// end inline asm``."""
 
@@ -154,7 +158,7 @@ def clean(text: str) -> str:
     while opened >= 0:
         before = cleaned[:opened].rsplit("\n", 1)[-1]
         if before.count('"') % 2 == 0:
-            raise PtxError("a comment is opened and not closed: expected */", line=cleaned.count("\n", 0, opened) + 1)
+            raise PtxError("a comment is not closed: expected */", line=cleaned.count("\n", 0, opened) + 1)
         opened = cleaned.find("/*", opened + 2)
     return cleaned
 
@@ -199,7 +203,7 @@ def _stuck(text: str, position: int, source: str) -> PtxError:
     if ";" in text[start:]:
         message = "expected an instruction, a label, a directive or a brace"
     else:
-        message = "expected ';' after this statement, and the text ends"
+        message = "expected ';' after this statement, found the end of the text"
     return PtxError(message, line=line, text=what, source=source)
 
 
@@ -207,5 +211,5 @@ def directive_name(token: Token) -> str:
     """Return the name of a directive. Raises PtxError if there is none."""
     found = re.match(r"\.([a-z]\w*)", token.text)
     if found is None:
-        raise PtxError("expected the name of a directive", line=token.line, text=token.text)
+        raise token.error("expected the name of a directive")
     return found[1]

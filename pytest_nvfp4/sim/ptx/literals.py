@@ -154,7 +154,7 @@ def _unary(pieces: list[str]) -> _Value:
 
 def _apply(operator: str, left: _Value, right: _Value) -> _Value:
     if operator in ("<<", ">>"):
-        # The type is the left operand's. The ISA leaves counts of 64 and more open; ptxas takes them modulo 64.
+        # The result has the left operand's type. The ISA does not define counts from 64 on; ptxas uses them modulo 64.
         count = right.value & 63
         return _typed(left.value << count if operator == "<<" else left.value >> count, left.unsigned)
     if operator == "&&":

@@ -18,7 +18,7 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 __all__ = ["Liveness"]
 
 _STRIDE = 32
-"""Instructions of a block between two sets that are kept."""
+"""Distance in instructions between two cached sets of a block."""
 
 
 class Liveness:

@@ -17,7 +17,7 @@ import os
 import re
 
 from pytest_nvfp4.finding import Location
-from pytest_nvfp4.sim.ptx.lexer import PtxError, Token
+from pytest_nvfp4.sim.ptx.lexer import Token
 
 __all__ = ["Locations", "beyond_the_end", "has_no_line"]
 
@@ -88,11 +88,7 @@ class Locations:
     def _read(self, token: Token) -> Location:
         match = _LOC.match(token.text)
         if match is None:
-            raise PtxError(
-                "expected .loc FILE LINE [COLUMN] [, function_name NAME] [, inlined_at FILE LINE COLUMN]",
-                line=token.line,
-                text=token.text,
-            )
+            raise token.error("expected .loc FILE LINE [COLUMN] [, function_name NAME] [, inlined_at FILE LINE COLUMN]")
         file, line, column, function, start, at_file, at_line, at_column = match.groups()
         name = self._name(function, int(start or 0)) if function else ""
         caller: Location | None = None

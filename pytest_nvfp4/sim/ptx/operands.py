@@ -45,7 +45,7 @@ class Refused:
 
 
 Named = Register | Vector | Symbol | Refused
-"""What a name can stand for, labels aside; a vector is that of a ``.v4`` register."""
+"""What a name can stand for, except labels; a vector is a ``.v4`` register."""
 
 _AXES = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
 _SPECIAL = frozenset(
@@ -228,7 +228,7 @@ class Scope:
             raise OperandError(f"{name} is neither a register declared before this line nor a special register")
         if name == "WARP_SZ":
             return Immediate(32)
-        raise OperandError(f"{name} is no register, variable, function or label of this scope or those around it")
+        raise OperandError(f"{name} is not a register, variable, function or label of this scope or an enclosing one")
 
     def _targets(self, name: str) -> Vector | None:
         scope: Scope | None = self
@@ -239,7 +239,7 @@ class Scope:
                 for target in names:
                     label = self.label(target)
                     if label is None:
-                        raise OperandError(f"{target}, a target of {name}, is no label of this scope")
+                        raise OperandError(f"{target}, a target of {name}, is not a label of this scope")
                     labels.append(label)
                 return Vector(tuple(labels))
             scope = scope.parent
@@ -262,7 +262,7 @@ class Scope:
         if base_text[0].isdigit() or base_text[0] == "-":
             value = integer(base_text)
             if value is None:
-                raise OperandError(f"{text!r}: {base_text!r} is no address")
+                raise OperandError(f"{text!r}: {base_text!r} is not an address")
             base = Immediate(value)
         else:
             base = self._named(base_text)
@@ -270,7 +270,7 @@ class Scope:
             isinstance(base, Register) and base.bits not in (32, 64)
         ):
             raise OperandError(
-                f"{text!r}: {base_text} is no address: expected a register of 32 or 64 bits, a name or a number",
+                f"{text!r}: {base_text} is not an address: expected a register of 32 or 64 bits, a name or a number",
                 unsupported=isinstance(base, Register) and base.bits == 16,
             )
         offset = integer(offset_text) if offset_text is not None else 0

@@ -96,11 +96,7 @@ class _ModuleParser:
             elif token.kind is Kind.END:
                 break
             else:
-                raise PtxError(
-                    "expected a directive: instructions stand in the body of an .entry or .func",
-                    line=token.line,
-                    text=token.text,
-                )
+                raise token.error("expected a directive: instructions belong into the body of an .entry or .func")
         if not self._version:
             raise PtxError("the text has no .version: expected a PTX module", line=1)
         for token, header, body in bodies:
@@ -126,14 +122,12 @@ class _ModuleParser:
         rest = rest.strip()
         if word == ".version":
             if not re.fullmatch(r"\d+\.\d+", rest):
-                raise PtxError(f"version {rest!r}: expected one such as 8.7", line=token.line, text=token.text)
+                raise token.error(f"version {rest!r}: expected one such as 8.7")
             self._version = rest
         elif word == ".target":
             self._target = rest.split(",")[0].strip()
         elif word == ".address_size" and rest != "64":
-            raise PtxError(
-                f"addresses of {rest} bits: expected 64", line=token.line, text=token.text, unsupported=rest == "32"
-            )
+            raise token.error(f"addresses of {rest} bits: expected 64", unsupported=rest == "32")
 
     def _directive(self, token: Token) -> None:
         word = directive_name(token)
@@ -152,7 +146,7 @@ class _ModuleParser:
             if known is not None:
                 same = [other for other in self._variables if other.name == variable.name]
                 if not any(other.external for other in (*same, variable)):
-                    raise PtxError(f"{variable.name} is declared twice", line=token.line, text=token.text)
+                    raise token.error(f"{variable.name} is declared twice")
                 if variable.external:
                     continue
                 self._variables.remove(same[0])
@@ -162,17 +156,17 @@ class _ModuleParser:
     def _function(self, token: Token, bodies: list[tuple[Token, re.Match[str], list[Token]]]) -> None:
         header = _HEADER.match(token.text)
         if header is None:
-            raise PtxError("expected a name and parameters after .entry or .func", line=token.line, text=token.text)
+            raise token.error("expected a name and parameters after .entry or .func")
         name = header["name"]
         if token.kind is Kind.PROTOTYPE:
             self._declaration(header)
             return
         if next(self._tokens).kind is not Kind.OPEN:
-            raise PtxError(f"{name} has no body: expected '{{' or ';'", line=token.line, text=token.text)
+            raise token.error(f"{name} has no body: expected '{{' or ';'")
         body = self._body(name, token)
         if header["kind"] == "entry":
             if any(header["name"] == other["name"] for _, other, _ in bodies):
-                raise PtxError(f"the kernel {name} is defined twice", line=token.line, text=token.text)
+                raise token.error(f"the kernel {name} is defined twice")
             bodies.append((token, header, body))
         else:
             self._functions[name] = Function(name, token, header, tuple(body))
@@ -202,4 +196,4 @@ class _ModuleParser:
             elif part.kind is Kind.END:
                 break
             body.append(part)
-        raise PtxError(f"the body of {name} is not closed: expected '}}'", line=token.line, text=token.text)
+        raise token.error(f"the body of {name} is not closed: expected '}}'")

@@ -184,7 +184,7 @@ class Kernel:
     parameters: tuple[Parameter, ...]
     instructions: tuple[Instruction, ...]
     registers: tuple[Register, ...]
-    """By slot."""
+    """Registers by slot."""
     variables: tuple[Variable, ...]
     """Shared and local variables declared in the body, and the ``.param`` of its calls (module-level ones are the
     module's). A name that occurs twice gets ``@1``, ``@2`` ... appended, in the operands too."""

@@ -190,12 +190,12 @@ ONE = "{ .param .b32 a; .param .b32 b; call (b), f, (a); }"
         ),
         (".func (.reg .b32 r) f(.reg .b32 x) { ret; }", ONE, "f has parameters in registers"),
         (".func f() { .shared .b32 x; ret; }", "call f, ();", "x is a .shared variable of a function"),
-        (".func f(.param .b32 x) { ret; }", "call f, (%r1);", "%r1, given to f, is no .param variable"),
+        (".func f(.param .b32 x) { ret; }", "call f, (%r1);", "%r1, given to f, is not a .param variable"),
         (
             ".func f0() { ret; }"
             + "".join(f".func f{i}() {{ {f'call f{i - 1}, ();' * 9} ret; }}" for i in range(1, 8)),
             "call f7, ();",
-            "tokens once the functions",
+            "tokens after inlining",
         ),
     ],
 )
@@ -211,7 +211,7 @@ def test_what_is_not_modelled_is_said_by_name(functions: str, body: str, words: 
         (".func f(.param .b32 x) { ret; }", "call f, ();", "f has 1 argument(s), and this call 0"),
         (".func (.param .b32 r) f() { ret; }", "call f, ();", "f has 1 result(s), and this call 0"),
         (".func f(.param .b64 x) { ret; }", "{ .param .b32 a; call f, (a); }", "a has 4 bytes, and x of f 8"),
-        (".func f(.param .b32 x) { ret; }", "call f, (nothing);", "nothing is no register"),
+        (".func f(.param .b32 x) { ret; }", "call f, (nothing);", "nothing is not a register"),
         (".func f() { add.s32 %r1, %r1, 1; ret; }", "call f, ();", "%r1 is neither a register"),
         (".func f() { ret; }", "call f, 7;", "expected one list of arguments after f"),
     ],

@@ -122,7 +122,7 @@ def test_a_variable_hides_one_that_was_used_before_it():
         ("add.s32 %r1, %r2, 3,", "an empty operand"),
         ("add.s32 %r1, %r99, 3", "%r99 is neither a register declared before"),
         ("mov.u32 %r1, %bogus.x", "%bogus.x is neither"),
-        ("mov.u32 %r1, bogus", "bogus is no register, variable, function or label"),
+        ("mov.u32 %r1, bogus", "bogus is not a register, variable, function or label"),
         ("mov.u32 %r1, 019", "'019': expected a register, a literal"),
         ("mov.u32 %r1, {%r2, {%r3}}", "expected"),
         ("mov.u32 %r1, {%r2", "brackets that do not match"),
@@ -132,14 +132,14 @@ def test_a_variable_hides_one_that_was_used_before_it():
         ("ld.b32 %r1, [%rd1-16]", "expected .register.offset"),
         ("ld.b32 %r1, [%rd1+%r2]", "expected an integer offset"),
         ("ld.b32 %r1, []", "expected .register"),
-        ("ld.b32 %r1, [%p1]", "%p1 is no address"),
-        ("ld.b32 %r1, [%tid.x]", "%tid.x is no address"),
+        ("ld.b32 %r1, [%p1]", "%p1 is not an address"),
+        ("ld.b32 %r1, [%tid.x]", "%tid.x is not an address"),
         ("ld.b32 %r1, [%rd1, %r2]", "expected coordinates in braces"),
         ("selp.b32 %r1, 1, 2, !%r2", "a predicate register after '!'"),
         ("selp.b32 %r1, 1, 2, !5", "a predicate register after '!'"),
         ("elect.sync _|%p99, -1", "%p99' is not declared"),
         ("elect.sync _|5, -1", "expected two results"),
-        ("bra nowhere", "nowhere is no register"),
+        ("bra nowhere", "nowhere is not a register"),
         ("bra %r1", "expected one label after bra"),
         ("bra", "expected one label after bra"),
         ("brx.idx %r1, %r2", "expected an index and a .branchtargets list"),
@@ -167,10 +167,10 @@ def test_operands_that_are_not_modelled(text):
 
 
 def test_a_label_of_an_inner_scope_is_not_seen_outside():
-    with pytest.raises(PtxError, match="L is no register"):
+    with pytest.raises(PtxError, match="L is not a register"):
         kernel("bra L; { L: ret; }")
 
 
 def test_a_target_that_is_no_label():
-    with pytest.raises(PtxError, match="B, a target of t, is no label"):
+    with pytest.raises(PtxError, match="B, a target of t, is not a label"):
         kernel("t: .branchtargets A, B; brx.idx %r1, t; A: ret;")

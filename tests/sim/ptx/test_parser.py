@@ -62,7 +62,7 @@ def test_performance_directives():
 
 
 def test_a_performance_directive_that_is_not_known_is_not_ignored():
-    with pytest.raises(PtxError, match=r"unsupported: \.bogus, which is no performance directive"):
+    with pytest.raises(PtxError, match=r"unsupported: \.bogus is not a known performance directive"):
         kernel("ret;", header=".maxnreg 5\n.bogus 5")
 
 
@@ -249,7 +249,7 @@ def test_a_function_may_be_declared_before_or_after_its_use():
         (HEAD + ".entry k() .reqntid 1,2,3,4 { ret; }", 4, "one to three sizes"),
         (HEAD + ".entry k() .reqntid 0 { ret; }", 4, "one to three sizes"),
         (HEAD + ".entry 5() { ret; }", 4, "expected a name"),
-        (HEAD + ".entry k() {\nA:\nret;\nA:\nret; }", 7, "label A stands twice"),
+        (HEAD + ".entry k() {\nA:\nret;\nA:\nret; }", 7, "label A is defined twice"),
         (HEAD + ".entry k() {\n.branchtargets A; A: ret; }", 5, "expected a label before"),
         (HEAD + ".entry k() {\nret\n}\n.entry l() { ret; }", 5, "missing"),
         (HEAD + ".entry k() {\n.entry l() { ret; }\n}", 5, "expected an instruction"),
