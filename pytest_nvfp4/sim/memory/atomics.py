@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.lanes import DTYPES, Bits
 from pytest_nvfp4.sim.memory.access import ATOMIC, Access, Values, by_rank, by_space, join
 from pytest_nvfp4.sim.memory.coverage import note_reduce
 from pytest_nvfp4.sim.memory.locate import (
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Operation", "atomic", "reduce_async"]
 
+Operands = tuple[Any, ...]
+"""Values of an operand's registers, each an int or an array of 32."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
@@ -55,9 +59,7 @@ class Operation:
     returns: bool
 
 
-def atomic(
-    w: Warp, mask: int, address: lanes.Bits, b: tuple[Any, ...], c: tuple[Any, ...], op: Operation, at: int
-) -> Values:
+def atomic(w: Warp, mask: int, address: Bits, b: Operands, c: Operands, op: Operation, at: int) -> Values:
     """Apply the operation at each lane's address and return the old values (0 in inactive lanes). Raises Fault."""
     where = lanes.spread(address, 32 if op.access.space in ("shared", "cluster") else 64)
     if op.access.space != "generic":
@@ -72,14 +74,7 @@ def atomic(
 
 
 def _in_space(
-    w: Warp,
-    mask: int,
-    where: NDArray[Any],
-    b: tuple[Any, ...],
-    c: tuple[Any, ...],
-    op: Operation,
-    space: str,
-    at: int,
+    w: Warp, mask: int, where: NDArray[Any], b: Operands, c: Operands, op: Operation, space: str, at: int
 ) -> Values:
     counters = w.cta.launch.counters
     monitor = w.cta.launch.machine.monitor
@@ -128,7 +123,7 @@ def _in_space(
 
 def _one_by_one(
     data: NDArray[np.uint8], offset: int, places: NDArray[Any], mask: int, b: Any, c: Any, op: Operation
-) -> tuple[lanes.Bits, bool]:
+) -> tuple[Bits, bool]:
     """Apply an integer operation lane by lane; return the old values and whether any byte changed."""
     size, bits = op.access.size, op.access.bits
     function = INTEGER[op.name]
@@ -157,7 +152,7 @@ def _one_by_one(
             changed = True
     if len(before) == 1:
         return before[0], changed
-    result = np.zeros(32, lanes.DTYPES[bits])
+    result = np.zeros(32, DTYPES[bits])
     result[list(active)] = before
     return result, changed
 
@@ -167,8 +162,8 @@ def _together(
     offset: int,
     pattern: Pattern,
     mask: int,
-    b: tuple[Any, ...],
-    c: tuple[Any, ...],
+    b: Operands,
+    c: Operands,
     op: Operation,
     *,
     flush: bool,
@@ -178,7 +173,7 @@ def _together(
     Returns the old values and whether any byte changed.
     """
     access = op.access
-    dtype = np.dtype(lanes.DTYPES[access.bits])
+    dtype = np.dtype(DTYPES[access.bits])
     index = pattern.index
     items: NDArray[Any] = np.ndarray((pattern.items, access.count), dtype, data, offset)
     first, second = _operands(b, mask, access), _operands(c, mask, access)
@@ -212,16 +207,14 @@ def _rounds(index: NDArray[Any]) -> list[NDArray[Any]]:
     return [np.flatnonzero(nth == number) for number in range(int(nth.max()) + 1)]
 
 
-def _operands(values: tuple[Any, ...], mask: int, access: Access) -> NDArray[Any]:
-    rows = np.zeros((32, access.count), lanes.DTYPES[access.bits])
+def _operands(values: Operands, mask: int, access: Access) -> NDArray[Any]:
+    rows = np.zeros((32, access.count), DTYPES[access.bits])
     for column, value in enumerate(values):
         rows[:, column] = value
     return rows[lanes.bools(mask)]
 
 
-def reduce_async(
-    w: Warp, mask: int, address: lanes.Bits, b: tuple[Any, ...], barrier: lanes.Bits, op: Operation, at: int
-) -> None:
+def reduce_async(w: Warp, mask: int, address: Bits, b: Operands, barrier: Bits, op: Operation, at: int) -> None:
     """Execute ``red.async``: reduce each lane's value, then signal its bytes to the lane's mbarrier. Raises Fault."""
     machine = w.cta.launch.machine
     counters = w.cta.launch.counters

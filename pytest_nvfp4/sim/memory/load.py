@@ -7,16 +7,17 @@ Addresses of kernel parameters (``cvta.param``, a register) point into a read-on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.access import Access, Values
 from pytest_nvfp4.sim.memory.forms import AccessForm
-from pytest_nvfp4.sim.memory.partly import SPACES, read_partly
+from pytest_nvfp4.sim.memory.pattern import pattern_of
 from pytest_nvfp4.sim.memory.read import READERS
+from pytest_nvfp4.sim.memory.tally import Key, Tally
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register, Symbol, Vector
 
 if TYPE_CHECKING:
@@ -49,6 +50,46 @@ def load_uniform(w: Warp, mask: int, address: Bits, access: Access, at: int) -> 
     if common is None:
         raise Fault("ldu", f"{access.opcode}: the lanes' addresses differ", hint="ldu needs one address per warp")
     return READERS[access.space](w, mask, common, access, at)
+
+
+def read_partly(
+    w: Warp, mask: int, address: Bits, access: Access, parts: Sequence[tuple[int, Access]], at: int
+) -> tuple[Bits, ...]:
+    """Load the elements of a vector whose registers are read; the others are 0.
+
+    LLVM merges loads of neighbouring elements and also loads the gaps between them, into registers that it never uses.
+    An unused element cannot affect a result, so unwritten bytes and races are checked for the used elements only. The
+    cost is counted for the whole vector.
+
+    Args:
+        parts: Number of each used element, and the access to that element.
+
+    Raises:
+        Fault: as for the single loads, or if the whole vector is misaligned.
+    """
+    cta = w.cta
+    tally = cta.units.get(Tally) or cta.unit(Tally)
+    size = access.size
+    key: Key
+    if isinstance(address, int):
+        aligned, key = address % size == 0, (f"{access.space}.load", size)
+    else:
+        base, pattern = pattern_of(address, mask, size)
+        low = base + pattern.low
+        aligned = pattern.aligned and low % size == 0
+        key = (f"{access.space}.load", pattern, low & (31 if access.space == "global" else 127))
+    reader = READERS[access.space]
+    if not aligned:
+        reader(w, mask, address, access, at)  # raises the fault
+    elements: list[Any] = [0] * access.count
+    cta.units[Tally] = Tally(cta)  # the loads of single elements are not counted
+    try:
+        for number, part in parts:
+            elements[number] = reader(w, mask, address + number * part.size, part, at)
+    finally:
+        cta.units[Tally] = tally
+    tally[key] += 1
+    return tuple(elements)
 
 
 def _ld(ins: Instruction, e: Emitter) -> None:
@@ -103,7 +144,7 @@ def _lower(ins: Instruction, e: Emitter, form: AccessForm, *, uniformly: bool) -
 
 def _parts(ins: Instruction, e: Emitter, access: Access, target: Operand) -> tuple[tuple[int, Access], ...]:
     """Return the elements of a vector load whose registers are read; empty if all or none are."""
-    if not isinstance(target, Vector) or access.space not in SPACES or access.bits == 128:
+    if not isinstance(target, Vector) or access.space not in ("global", "shared") or access.bits == 128:
         return ()
     used = [not isinstance(item, Register) or e.used(item.slot) for item in target.items]
     if all(used) or not any(used):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.lanes import DTYPES, Bits
 from pytest_nvfp4.sim.memory.access import READ, Access, Values, by_rank, by_space, join, misaligned
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW, LocalMemory
 from pytest_nvfp4.sim.memory.locate import (
@@ -35,16 +36,15 @@ if TYPE_CHECKING:
 
 __all__ = ["READERS", "read"]
 
-_UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 
 
-def read(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int) -> Values:
+def read(w: Warp, mask: int, address: Bits, access: Access, at: int) -> Values:
     """Load and return the register's value (a tuple for a vector). Raises Fault."""
     return READERS[access.space](w, mask, address, access, at)
 
 
-def read_global(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int) -> Values:
+def read_global(w: Warp, mask: int, address: Bits, access: Access, at: int) -> Values:
     """Execute ``ld.global``, ``ld.const``, or ``ld.param`` of an address."""
     if address.__class__ is not int:
         return _read_global_lanes(w, mask, address, access, at)  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def read_global(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int
     return _extend(elements, access)
 
 
-def read_shared(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int) -> Values:
+def read_shared(w: Warp, mask: int, address: Bits, access: Access, at: int) -> Values:
     """Execute ``ld.shared``, a load of the CTA's own shared memory."""
     cta = w.cta
     shared = cta.shared
@@ -102,7 +102,7 @@ def read_shared(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int
     return _extend(elements, access)
 
 
-def read_cluster(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int) -> Values:
+def read_cluster(w: Warp, mask: int, address: Bits, access: Access, at: int) -> Values:
     """Execute ``ld.shared::cluster``, a load of any CTA's shared memory."""
     rank = w.cta.rank
     if address.__class__ is int:
@@ -126,14 +126,14 @@ def read_cluster(w: Warp, mask: int, address: lanes.Bits, access: Access, at: in
     return join(parts, access.register)
 
 
-def read_local(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int) -> Values:
+def read_local(w: Warp, mask: int, address: Bits, access: Access, at: int) -> Values:
     """Execute ``ld.local``. Each thread has its own bytes, so the result differs by lane even at one address."""
     data = w.unit(LocalMemory).read_lanes(mask, address, access.size, what=access.opcode)
     count(w, ("local.load", access.size))
     return _columns(data.reshape(-1), mask, access)
 
 
-def read_generic(w: Warp, mask: int, address: lanes.Bits, access: Access, at: int) -> Values:
+def read_generic(w: Warp, mask: int, address: Bits, access: Access, at: int) -> Values:
     """Execute ``ld`` of a generic address: each lane reads the state space of its address's window."""
     if address.__class__ is int:
         if address < LOCAL_WINDOW:
@@ -197,14 +197,14 @@ def _columns(data: NDArray[Any], mask: int, access: Access) -> Values:
     bits, count = access.bits, access.elements
     if bits == 128:
         return _columns_128(data, mask)
-    elements = data.view(_SIGNED[bits] if access.signed else _UNSIGNED[bits])
+    elements = data.view(_SIGNED[bits] if access.signed else DTYPES[bits])
     if count > 1:
         elements = elements.reshape(-1, count).T
     register = access.register
     if register != bits:
-        elements = elements.astype(_SIGNED[register] if access.signed else _UNSIGNED[register])
+        elements = elements.astype(_SIGNED[register] if access.signed else DTYPES[register])
     if access.signed:
-        elements = np.ascontiguousarray(elements).view(_UNSIGNED[register])
+        elements = np.ascontiguousarray(elements).view(DTYPES[register])
     if mask != lanes.FULL:
         shape = (32,) if count == 1 else (count, 32)
         whole = np.zeros(shape, elements.dtype)

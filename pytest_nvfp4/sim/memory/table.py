@@ -1,4 +1,4 @@
-"""The lowerings of everything that moves data to and from memory, merged."""
+"""Lowerings of the opcodes that access memory."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from pytest_nvfp4.sim.memory import asynccopy, atomic_forms, hints, load, matrix
 
 __all__ = ["BLOCKING", "LOWERINGS"]
 
-LOWERINGS: Mapping[str, Lowering] = {
-    **load.LOWERINGS,
-    **store.LOWERINGS,
-    **atomic_forms.LOWERINGS,
-    **matrix.LOWERINGS,
-    **asynccopy.LOWERINGS,
-    **hints.LOWERINGS,
-}
-BLOCKING: frozenset[str] = asynccopy.BLOCKING
-"""Prefixes of instructions that may have to wait."""
+_MODULES = (asynccopy, atomic_forms, hints, load, matrix, store)
+
+LOWERINGS: Mapping[str, Lowering] = {name: how for module in _MODULES for name, how in module.LOWERINGS.items()}
+BLOCKING = asynccopy.BLOCKING

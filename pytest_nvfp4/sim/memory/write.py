@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.lanes import DTYPES, Bits
 from pytest_nvfp4.sim.memory.access import WRITE, Access, by_rank, by_space, misaligned
 from pytest_nvfp4.sim.memory.coverage import note_write
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW, LocalMemory
@@ -40,17 +41,16 @@ if TYPE_CHECKING:
 
 __all__ = ["WRITERS", "write"]
 
-_UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+Elements = tuple[Bits, ...]
+"""The elements that each lane writes."""
 
 
-def write(w: Warp, mask: int, address: lanes.Bits, values: tuple[lanes.Bits, ...], access: Access, at: int) -> None:
+def write(w: Warp, mask: int, address: Bits, values: Elements, access: Access, at: int) -> None:
     """Store the elements ``values`` of each lane. Raises Fault."""
     WRITERS[access.space](w, mask, address, values, access, at)
 
 
-def write_global(
-    w: Warp, mask: int, address: lanes.Bits, values: tuple[lanes.Bits, ...], access: Access, at: int
-) -> None:
+def write_global(w: Warp, mask: int, address: Bits, values: Elements, access: Access, at: int) -> None:
     """Execute ``st.global``."""
     cta = w.cta
     machine = cta.launch.machine
@@ -81,9 +81,7 @@ def write_global(
         note_write(region, offset, size, cta.linear, at)
 
 
-def write_shared(
-    w: Warp, mask: int, address: lanes.Bits, values: tuple[lanes.Bits, ...], access: Access, at: int
-) -> None:
+def write_shared(w: Warp, mask: int, address: Bits, values: Elements, access: Access, at: int) -> None:
     """Execute ``st.shared``, a store to the CTA's own shared memory."""
     cta = w.cta
     machine = cta.launch.machine
@@ -108,9 +106,7 @@ def write_shared(
     access.pack(shared.written_raw, index, *access.known)
 
 
-def write_cluster(
-    w: Warp, mask: int, address: lanes.Bits, values: tuple[lanes.Bits, ...], access: Access, at: int
-) -> None:
+def write_cluster(w: Warp, mask: int, address: Bits, values: Elements, access: Access, at: int) -> None:
     """Execute ``st.shared::cluster``, a store to any CTA's shared memory."""
     rank = w.cta.rank
     if address.__class__ is int:
@@ -133,18 +129,14 @@ def write_cluster(
         _write_shared_lanes(w, part, address, values, shared, access, counter, at)  # type: ignore[arg-type]
 
 
-def write_local(
-    w: Warp, mask: int, address: lanes.Bits, values: tuple[lanes.Bits, ...], access: Access, at: int
-) -> None:
+def write_local(w: Warp, mask: int, address: Bits, values: Elements, access: Access, at: int) -> None:
     """Execute ``st.local``, a store to each thread's own bytes."""
     rows = np.ascontiguousarray(_rows(mask, values, access)).view(np.uint8).reshape(-1, access.size)
     w.unit(LocalMemory).write_lanes(mask, address, rows, what=access.opcode)
     count(w, ("local.store", access.size))
 
 
-def write_generic(
-    w: Warp, mask: int, address: lanes.Bits, values: tuple[lanes.Bits, ...], access: Access, at: int
-) -> None:
+def write_generic(w: Warp, mask: int, address: Bits, values: Elements, access: Access, at: int) -> None:
     """Execute ``st`` to a generic address: each lane writes the state space of its address's window."""
     if address.__class__ is int:
         if address < LOCAL_WINDOW:
@@ -158,9 +150,7 @@ def write_generic(
         writer(w, part, where, values, access, at)
 
 
-def _write_global_lanes(
-    w: Warp, mask: int, address: NDArray[Any], values: tuple[lanes.Bits, ...], access: Access, at: int
-) -> None:
+def _write_global_lanes(w: Warp, mask: int, address: NDArray[Any], values: Elements, access: Access, at: int) -> None:
     located = locate_global(w, mask, address, access, write=True)
     if located is None:
         for part in by_region(w, mask, address, access, write=True, drop=True):
@@ -185,7 +175,7 @@ def _write_shared_lanes(
     w: Warp,
     mask: int,
     address: NDArray[Any],
-    values: tuple[lanes.Bits, ...],
+    values: Elements,
     shared: SharedMemory,
     access: Access,
     counter: str,
@@ -204,7 +194,7 @@ def _write_shared_lanes(
         _check_lanes(w, shared.data, index, pattern, rows, access, shared_byte(shared), index + shared.base)
 
 
-def _rows(mask: int, values: tuple[lanes.Bits, ...], access: Access) -> NDArray[Any]:
+def _rows(mask: int, values: Elements, access: Access) -> NDArray[Any]:
     """Return the elements that each active lane writes, one row per lane."""
     if access.bits == 128:
         whole = values[0]
@@ -215,7 +205,7 @@ def _rows(mask: int, values: tuple[lanes.Bits, ...], access: Access) -> NDArray[
             for part in (value & 0xFFFF_FFFF_FFFF_FFFF, value >> 64)
         ]
         return np.array(words, np.uint64).reshape(-1, 2)
-    dtype = _UNSIGNED[access.bits]
+    dtype = DTYPES[access.bits]
     if len(values) == 1:
         value = values[0]
         column = np.full(32, value, dtype) if value.__class__ is int else value
@@ -227,7 +217,7 @@ def _rows(mask: int, values: tuple[lanes.Bits, ...], access: Access) -> NDArray[
 
 
 def _common_values(
-    w: Warp, mask: int, values: tuple[lanes.Bits, ...], access: Access, place: Callable[[int], str], address: int
+    w: Warp, mask: int, values: Elements, access: Access, place: Callable[[int], str], address: int
 ) -> tuple[int, ...] | list[int]:
     """Return the elements that all lanes write to one address; lanes that differ are a finding, the highest wins."""
     for value in values:

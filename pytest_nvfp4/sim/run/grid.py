@@ -125,36 +125,23 @@ class Grid(HasUnits):
             region.begin_launch()
 
     def _check(self, parameters: tuple[bytes, ...]) -> None:
-        kernel = self.kernel
-        sizes = [p.size for p in kernel.parameters]
-        if [len(p) for p in parameters] != sizes:
-            raise Fault(
-                "launch",
-                f"{kernel.name} has parameters of {sizes} bytes, but the launch has {[len(p) for p in parameters]}",
-            )
-        if kernel.required_threads is not None and kernel.required_threads != self.block:
-            raise Fault(
-                "launch",
-                f"{kernel.name} requires {kernel.required_threads} threads, but the launch has {self.block}",
-            )
-        if kernel.required_cluster is not None and kernel.required_cluster != self.cluster_shape:
-            raise Fault(
-                "launch",
-                f"{kernel.name} requires clusters of {kernel.required_cluster}, but the launch has "
-                f"{self.cluster_shape}",
-            )
-        for axis in range(3):
-            if self.shape[axis] % self.cluster_shape[axis]:
-                raise Fault(
-                    "launch", f"a grid of {self.shape} CTAs does not divide into clusters of {self.cluster_shape}"
-                )
-        most = self.machine.model.smem_per_block_optin
-        if self.program.shared.static + self.dynamic_shared > most:
-            raise Fault(
-                "launch",
-                f"{self.program.shared.static + self.dynamic_shared} bytes of shared memory, but a CTA has at most "
-                f"{most}",
-            )
+        kernel, given = self.kernel, [len(data) for data in parameters]
+        sizes = [parameter.size for parameter in kernel.parameters]
+        shared, most = self.program.shared.static + self.dynamic_shared, self.machine.model.smem_per_block_optin
+        problem = ""
+        if given != sizes:
+            problem = f"{kernel.name} has parameters of {sizes} bytes, but the launch has {given}"
+        elif kernel.required_threads not in (None, self.block):
+            problem = f"{kernel.name} requires {kernel.required_threads} threads, but the launch has {self.block}"
+        elif kernel.required_cluster not in (None, self.cluster_shape):
+            problem = f"{kernel.name} requires clusters of {kernel.required_cluster}, but the launch has "
+            problem += f"{self.cluster_shape}"
+        elif any(ctas % size for ctas, size in zip(self.shape, self.cluster_shape, strict=True)):
+            problem = f"a grid of {self.shape} CTAs does not divide into clusters of {self.cluster_shape}"
+        elif shared > most:
+            problem = f"{shared} bytes of shared memory, but a CTA has at most {most}"
+        if problem:
+            raise Fault("launch", problem)
 
     @property
     def clusters(self) -> Dim3:

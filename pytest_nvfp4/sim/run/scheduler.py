@@ -7,7 +7,7 @@ can start and warps still wait, the launch is deadlocked.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,9 +44,9 @@ class Scheduler:
         self.resident: list[Cluster] = []
         self._spinning: list[Warp] = []
         self._spun_at = -1
-        self._idle_turns: dict[Warp, int] = {}
-        self._idle_blocks: dict[Warp, int] = {}
-        self._forced: dict[tuple[Group, int], int] = {}
+        self._idle_turns: Counter[Warp] = Counter()
+        self._idle_blocks: Counter[Warp] = Counter()
+        self._forced: Counter[tuple[Group, int]] = Counter()
         self._forced_at = -1
 
     def run(self) -> None:
@@ -217,21 +217,17 @@ class Scheduler:
         if self._forced_at != self.grid.machine.changes:
             self._forced.clear()
             self._forced_at = self.grid.machine.changes
-        for cluster in self.resident:
-            for cta in cluster.ctas:
-                for warp in cta.warps:
-                    for group in warp.groups:
-                        if group.waiting is None or not getattr(group.waiting, "may_give_up", False):
-                            continue
-                        key = (group, group.pc)
-                        if self._forced.get(key, 0) < 2:
-                            self._forced[key] = self._forced.get(key, 0) + 1
-                            group.forced = True
-                            waiters = group.waiting.waiters
-                            if group in waiters:
-                                waiters.remove(group)
-                            group.wake()
-                            return True
+        warps = (warp for cluster in self.resident for cta in cluster.ctas for warp in cta.warps)
+        for group in (group for warp in warps for group in warp.groups):
+            key = (group, group.pc)
+            if getattr(group.waiting, "may_give_up", False) and self._forced[key] < 2:
+                self._forced[key] += 1
+                group.forced = True
+                waiters = group.waiting.waiters  # type: ignore[union-attr]
+                if group in waiters:
+                    waiters.remove(group)
+                group.wake()
+                return True
         return False
 
     def _unspin(self) -> None:
@@ -255,11 +251,12 @@ class Scheduler:
         if warp.select() is None:
             return False
         if blocks < _SLICE:
-            self._idle_blocks[warp] = self._idle_blocks.get(warp, 0) + blocks
+            self._idle_blocks[warp] += blocks
             if self._idle_blocks[warp] < _SLICE:
                 return False
             self._idle_blocks[warp] = 0
-        turns = self._idle_turns[warp] = self._idle_turns.get(warp, 0) + 1
+        self._idle_turns[warp] += 1
+        turns = self._idle_turns[warp]
         return not turns & (turns - 1)
 
     def _spins(self, warp: Warp) -> bool:

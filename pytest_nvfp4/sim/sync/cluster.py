@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import Bits, first, lanes
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
@@ -233,13 +233,19 @@ def _barrier(ins: Instruction, e: Emitter) -> None:
     e.park_if_none(e.temporary(e.call(wait, "w", e.mask, form)))
 
 
-def _mapa(ins: Instruction, e: Emitter) -> None:
-    m = OpcodeReader(ins)
+def _address_width(m: OpcodeReader) -> tuple[int, bool]:
+    """Take ``{.shared::cluster}.u32`` or ``.u64``: the width of the address, and whether it is generic."""
     generic = not m.has("shared::cluster")
     bits = int(m.one("u32", "u64")[1:])
     m.done()
     if generic and bits == 32:
-        raise Unsupported(f"{ins.opcode}: a generic address has 64 bits")
+        raise m.refuse("a generic address has 64 bits")
+    return bits, generic
+
+
+def _mapa(ins: Instruction, e: Emitter) -> None:
+    m = OpcodeReader(ins)
+    bits, generic = _address_width(m)
     result, address, rank = m.operands(3)
     call = e.call(map_address, e.mask, e.value(address, bits), e.value(rank, 32), str(generic))
     e.assign(result, call, bits)
@@ -247,11 +253,7 @@ def _mapa(ins: Instruction, e: Emitter) -> None:
 
 def _getctarank(ins: Instruction, e: Emitter) -> None:
     m = OpcodeReader(ins)
-    generic = not m.has("shared::cluster")
-    bits = int(m.one("u32", "u64")[1:])
-    m.done()
-    if generic and bits == 32:
-        raise Unsupported(f"{ins.opcode}: a generic address has 64 bits")
+    bits, generic = _address_width(m)
     result, address = m.operands(2)
     e.assign(result, e.call(rank_of, "w", e.mask, e.value(address, bits), str(generic)), 32)
 

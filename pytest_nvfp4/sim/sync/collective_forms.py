@@ -1,4 +1,4 @@
-"""What the opcodes of the collective instructions of a warp say, and their code; ``collective`` runs them."""
+"""Lowerings of the warp collectives; ``collective`` executes them."""
 
 from __future__ import annotations
 

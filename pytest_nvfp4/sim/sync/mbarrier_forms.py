@@ -1,13 +1,12 @@
-"""What the opcodes of the mbarrier instructions say, and their code; ``mbarrier_ops`` runs them.
+"""Lowerings of the mbarrier instructions; ``mbarrier_ops`` executes them.
 
 Source: PTX ISA, "mbarrier.init" to "mbarrier.try_wait".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Sink
@@ -28,41 +27,35 @@ __all__ = ["BLOCKING", "LOWERINGS"]
 _SHARED = ("shared", "shared::cta", "shared::cluster")
 
 
-def _form(m: OpcodeReader, *, cluster: bool) -> tuple[bool, bool]:
-    """Takes ``{.space}.b64``: whether it is shared::cluster, and whether it is generic."""
+_FUNCTIONS: Mapping[str, Callable[..., None]] = {
+    "init": init,
+    "inval": invalidate,
+    "expect_tx": expect,
+    "complete_tx": complete,
+}
+
+
+def _form(m: OpcodeReader, e: Emitter, *, cluster: bool = False, **flags: bool) -> MbarrierForm:
+    """Take ``{.space}.b64`` and return the parsed instruction. ``cluster``: whether it accepts shared::cluster."""
     space = m.maybe(*_SHARED)
     m.one("b64")
     m.done()
     if space == "shared::cluster" and not cluster:
         raise m.refuse("not defined for shared::cluster")
-    return space == "shared::cluster", not space
+    return MbarrierForm(m.opcode, e.at, space == "shared::cluster", not space, **flags)
 
 
-def _init(ins: Instruction, e: Emitter) -> None:
+def _object(ins: Instruction, e: Emitter) -> None:
+    """Lower ``mbarrier.init``, ``inval``, ``expect_tx`` and ``complete_tx``."""
     m = OpcodeReader(ins, 2)
-    cluster, generic = _form(m, cluster=False)
-    place, count = m.operands(2)
-    form = e.constant(MbarrierForm(ins.opcode, e.at, cluster, generic), "form")
-    e.line(e.call(init, "w", e.mask, e.address(place), e.value(count, 32), form))
-
-
-def _inval(ins: Instruction, e: Emitter) -> None:
-    m = OpcodeReader(ins, 2)
-    cluster, generic = _form(m, cluster=False)
-    (place,) = m.operands(1)
-    form = e.constant(MbarrierForm(ins.opcode, e.at, cluster, generic), "form")
-    e.line(e.call(invalidate, "w", e.mask, e.address(place), form))
-
-
-def _transaction(ins: Instruction, e: Emitter) -> None:
-    m = OpcodeReader(ins, 2)
-    if m.has("relaxed"):
+    name = ins.parts[1]
+    counts_bytes = name in ("expect_tx", "complete_tx")
+    if counts_bytes and m.has("relaxed"):
         m.one("cta", "cluster")
-    cluster, generic = _form(m, cluster=True)
-    place, size = m.operands(2)
-    form = e.constant(MbarrierForm(ins.opcode, e.at, cluster, generic), "form")
-    function = expect if ins.parts[1] == "expect_tx" else complete
-    e.line(e.call(function, "w", e.mask, e.address(place), e.value(size, 32), form))
+    form = e.constant(_form(m, e, cluster=counts_bytes), "form")
+    place, *amounts = m.operands(1 if name == "inval" else 2)
+    address = e.address(place)
+    e.line(e.call(_FUNCTIONS[name], "w", e.mask, address, *(e.value(amount, 32) for amount in amounts), form))
 
 
 def _arrive(ins: Instruction, e: Emitter) -> None:
@@ -70,23 +63,20 @@ def _arrive(ins: Instruction, e: Emitter) -> None:
     kind = m.maybe("expect_tx", "noComplete")
     if m.has("release", "relaxed"):
         m.one("cta", "cluster")
-    cluster, generic = _form(m, cluster=kind != "noComplete")
-    operands = m.operands(3) if kind else m.operands(2, 3)
-    state, place = operands[0], operands[1]
-    wanted = not isinstance(state, Sink)
-    if cluster and wanted:
-        raise Unsupported(f"{ins.opcode}: a shared::cluster barrier gives no state; the result must be _")
-    amount = e.value(operands[2], 32) if len(operands) == 3 else "1"
-    form = MbarrierForm(
-        ins.opcode,
-        e.at,
-        cluster,
-        generic,
+    state, place, *amounts = m.operands(3) if kind else m.operands(2, 3)
+    returns = not isinstance(state, Sink)
+    form = _form(
+        m,
+        e,
+        cluster=kind != "noComplete",
         expects=kind == "expect_tx",
         drop=ins.parts[1] == "arrive_drop",
         completes=kind != "noComplete",
-        state=wanted,
+        state=returns,
     )
+    if form.cluster and returns:
+        raise m.refuse("a shared::cluster barrier returns no state; the result must be _")
+    amount = e.value(amounts[0], 32) if amounts else "1"
     text = e.call(arrive, "w", e.mask, e.address(place), amount, e.constant(form, "form"))
     e.assign(state, text, 64)
 
@@ -96,17 +86,13 @@ def _wait_lowering(ins: Instruction, e: Emitter) -> None:
     parity = m.has("parity")
     if m.has("acquire", "relaxed"):
         m.one("cta", "cluster")
-    cluster, generic = _form(m, cluster=False)
+    form = e.constant(_form(m, e), "form")
     operands = m.operands(3, 4) if ins.parts[1] == "try_wait" else m.operands(3)
     if len(operands) == 4:
-        e.value(operands[3], 32)  # the suspend-time hint: it must be a value, and means nothing here
-    form = e.constant(MbarrierForm(ins.opcode, e.at, cluster, generic), "form")
+        e.value(operands[3], 32)  # the suspend-time hint is checked and ignored
     place = e.address(operands[1])
-    if parity:
-        call = e.call(wait_parity, "w", e.mask, place, e.value(operands[2], 32), form)
-    else:
-        call = e.call(wait_state, "w", e.mask, place, e.value(operands[2], 64), form)
-    name = e.temporary(call)
+    function, bits = (wait_parity, 32) if parity else (wait_state, 64)
+    name = e.temporary(e.call(function, "w", e.mask, place, e.value(operands[2], bits), form))
     e.park_if_none(name)
     e.assign_predicate(operands[0], name)
 
@@ -119,10 +105,7 @@ def _pending_count(ins: Instruction, e: Emitter) -> None:
 
 
 LOWERINGS: Mapping[str, Lowering] = {
-    "mbarrier.init": _init,
-    "mbarrier.inval": _inval,
-    "mbarrier.expect_tx": _transaction,
-    "mbarrier.complete_tx": _transaction,
+    **{f"mbarrier.{name}": _object for name in _FUNCTIONS},
     "mbarrier.arrive": _arrive,
     "mbarrier.arrive_drop": _arrive,
     "mbarrier.test_wait": _wait_lowering,

@@ -1,4 +1,4 @@
-"""The opcodes of synchronisation."""
+"""Lowerings of the opcodes of synchronisation."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ import pytest
 
 from pytest_nvfp4.sim.races.agents import WarpAgent
 from pytest_nvfp4.sim.races.detector import Detector
-from pytest_nvfp4.sim.run.collector import seldom
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.machine import Machine
+from pytest_nvfp4.sim.run.parallel import rare_collection
 from tests.sim.ptx_case import run_ptx
 
 BODY = """
@@ -28,7 +28,7 @@ def test_thresholds_come_back() -> None:
     before = gc.get_threshold()
 
     def fail() -> None:
-        with seldom():
+        with rare_collection():
             assert gc.get_threshold()[0] > before[0]
             raise ValueError("inside")
 
@@ -42,7 +42,7 @@ def test_a_collector_that_is_off_is_left_alone() -> None:
     before = gc.get_threshold()
     gc.disable()
     try:
-        with seldom():
+        with rare_collection():
             assert gc.get_threshold() == before
     finally:
         gc.enable()
