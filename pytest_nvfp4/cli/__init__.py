@@ -1,11 +1,11 @@
-"""The ``nvfp4`` command: each capability by itself, for a shell, a script or an agent.
+"""The ``nvfp4`` command, one subcommand for each capability.
 
 Importing this package imports nothing else; a subcommand is imported when it is called.
 """
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Run the console script."""
     try:
         from pytest_nvfp4.cli.app import run
     except ModuleNotFoundError as error:

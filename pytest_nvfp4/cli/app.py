@@ -1,4 +1,4 @@
-"""The group that knows every subcommand by name and imports one only when it is called."""
+"""The command group, which imports a subcommand only when it is called."""
 
 from __future__ import annotations
 
@@ -14,33 +14,27 @@ from pytest_nvfp4 import __version__
 from pytest_nvfp4.cli.errors import Exit, as_input_error
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "layouts": ("cli.layouts", "Every named layout of a kernel."),
+    "layouts": ("cli.layouts", "List every named layout of a kernel."),
     "diff": ("cli.diff", "Compare layouts of two kernels, snapshots or git revisions by meaning."),
-    "insights": (
-        "cli.insights",
-        "What each layout of a kernel says about the hardware, worst first.",
-    ),
-    "tmem": ("cli.tmem.columns", "TMEM columns of a kernel or a tile, and what to allocate."),
+    "insights": ("cli.insights", "Relate each layout of a kernel to the hardware, worst first."),
+    "tmem": ("cli.tmem.columns", "Count the TMEM columns of a kernel or a tile, and the allocation they need."),
     "tmem-pack": ("cli.tmem.packing", "Pack accumulators and scale factors into TMEM, overlapping where it helps."),
-    "epilogue": ("cli.epilogue", "Ways from TMEM to global memory, ranked, with a kernel's own among them."),
-    "prove": (
-        "cli.prove.command",
-        "Prove the CTA map, and that scale factors are where the MMA reads them.",
-    ),
-    "compile": ("cli.codegen", "Compile a kernel without a device and keep what the compiler wrote."),
-    "ptx": ("cli.codegen", "The PTX of a kernel."),
-    "sass": ("cli.codegen", "The SASS of a kernel."),
-    "run": ("cli.run", "Run a kernel once: verdict, findings, what it printed and did, and a timeline."),
-    "cost": ("cli.cost", "What one call of a kernel does, counted without a GPU; no time."),
-    "eval": ("cli.evaluate", "Judge and time a kernel as GPU MODE does, speaking its protocol."),
-    "upgrade": ("cli.upgrade", "What another version of CuTe DSL changes in a kernel."),
+    "epilogue": ("cli.epilogue", "Rank the ways from TMEM to global memory, a kernel's own among them."),
+    "prove": ("cli.prove.command", "Prove the CTA map, and that scale factors are where the MMA reads them."),
+    "compile": ("cli.codegen", "Compile a kernel without a device, and save its artifacts."),
+    "ptx": ("cli.codegen", "Write the PTX of a kernel."),
+    "sass": ("cli.codegen", "Write the SASS of a kernel."),
+    "run": ("cli.run", "Run a kernel once: verdict, findings, printed text, counts and a timeline."),
+    "cost": ("cli.cost", "Count the work of one call of a kernel without a GPU; no time."),
+    "eval": ("cli.evaluate", "Check and time a kernel as GPU MODE does, with the same protocol."),
+    "upgrade": ("cli.upgrade", "Compare a kernel between two versions of CuTe DSL."),
     "exec": ("cli.execute", "Run a Python program on a GPU, in the simulator, or on a remote."),
-    "remote": ("cli.remote", "Ask a remote how it stands, make it ready, stop it; what it costs."),
-    "snapshot": ("cli.snapshot", "Read a layout snapshot file."),
-    "cache": ("cli.cache", "Where traces and results are kept, and how many."),
-    "doctor": ("cli.doctor.command", "What works on this machine, and how to get what does not."),
-    "guide": ("cli.guide", "The documentation, one page a topic."),
-    "bench-self": ("selfcheck.speed.command", "How fast this tool is on this machine."),
+    "remote": ("cli.remote", "Show the status or cost of a remote, start it or stop it."),
+    "snapshot": ("cli.snapshot", "Show or check snapshot files."),
+    "cache": ("cli.cache", "Show or clear cached traces and results."),
+    "doctor": ("cli.doctor.command", "Examine this machine, and name the commands that install what is missing."),
+    "guide": ("cli.guide", "Show a page of the documentation."),
+    "bench-self": ("selfcheck.speed.command", "Measure the speed of this tool on this machine."),
 }
 """Name -> module below ``pytest_nvfp4`` and one line of help, so that ``nvfp4 --help`` imports none of them."""
 
@@ -50,9 +44,9 @@ def _attribute(name: str) -> str:
 
 
 class ReaderLeftError(Exception):
-    """Whoever read standard output has seen enough (``nvfp4 ptx KERNEL | head``).
+    """The reader of standard output closed it (``nvfp4 ptx KERNEL | head``).
 
-    An exception of our own: click ends with status 1 on a broken pipe, as if something had failed.
+    A separate exception, because click exits with status 1 on a broken pipe, as for a failure.
     """
 
 
@@ -60,7 +54,7 @@ class LazyGroup(click.Group):
     """Subcommands by name from `COMMANDS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of the table."""
+        """Return the names in the order of the table."""
         del ctx
         return list(COMMANDS)
 
@@ -77,13 +71,13 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the subcommand; a near miss is named in the error."""
+        """Return the subcommand; an unknown name raises an error that suggests a similar one."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; commands are {', '.join(COMMANDS)}"
-            raise click.UsageError(f"no command is called {args[0]!r}{hint}", ctx=ctx) from None
+            raise click.UsageError(f"no such command: {args[0]!r}{hint}", ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the subcommands without importing them."""
@@ -92,7 +86,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the subcommand; what the user's input caused becomes one line of error."""
+        """Run the subcommand, and report an error that the user's input causes on one line."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
@@ -107,20 +101,20 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 fine; 1 a check failed (layouts differ, a kernel does not compile, something required is "
+    epilog="Exit codes: 0 success; 1 a check failed (layouts differ, a kernel does not compile, something required is "
     "missing); 2 wrong usage or an input that cannot be read; 130 interrupted.",
 )
 @click.version_option(__version__, prog_name="nvfp4")
 def app() -> None:
-    """Look at NVFP4 kernels for NVIDIA Blackwell (CuTe DSL) on a machine without a GPU.
+    """Inspect and test NVFP4 kernels for NVIDIA Blackwell (CuTe DSL) on a machine without a GPU.
 
     KERNEL is a Python file under GPU MODE's contract, or one with an entry in [tool.pytest_nvfp4]. It runs in a
-    process of its own. Results go to standard output, everything else to standard error.
+    separate process. Results go to standard output, everything else to standard error.
     """
 
 
 def run() -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line, and exit with its code."""
     try:
         code = app.main(prog_name="nvfp4", standalone_mode=False)
         sys.stdout.flush()
@@ -131,7 +125,7 @@ def run() -> None:
         error.show()
         code = error.exit_code
     except (ReaderLeftError, BrokenPipeError):
-        # Nothing more can be said there, and that is fine.
+        # Python flushes standard output at exit, which would raise again: send what is left to nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = Exit.FINE
     sys.exit(code if isinstance(code, int) else Exit.FINE)

@@ -1,4 +1,4 @@
-"""The files a compile left, under names that say which kernel they are of."""
+"""Artifacts of a compile, in files named after their kernels."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class Module:
-    """What one compile of the kernel file left: one PTX module and what was made of it.
+    """One PTX module with the files that were made from it.
 
     Attributes:
-        name: A name for files, unique in its trace: the kernel's function, or the module's number.
-        functions: Names by which its kernels can be asked for: source names and symbols.
-        files: The file of each kind that there is.
+        name: Unique name for files: the kernel's function, or the module's number.
+        functions: Source names and symbols of its kernels.
+        files: File of each kind that exists.
     """
 
     name: str
@@ -39,9 +39,9 @@ class Module:
 
 
 def modules(trace: Trace) -> list[Module]:
-    """The modules of a trace in the order they were compiled.
+    """Return the modules of a trace in compile order.
 
-    PTX, CUBIN and SASS belong together by the kernels in them; the IR by its number, since it names none.
+    PTX, CUBIN and SASS are matched by their kernels; MLIR by its number, since it names no kernel.
     """
     sources = {code.symbol: code.source_name for code in trace.code}
     cubins = {_cubin_symbols(path): path for path in trace.artifact_paths("cubin")}
@@ -89,25 +89,25 @@ def _name(symbols: tuple[str, ...], sources: dict[str, str | None]) -> str:
 
 
 def chosen(found: list[Module], kernel: str | None, *, label: str) -> list[Module]:
-    """The modules that hold a kernel of this name (a pattern; the source name or the symbol), or all.
+    """Return the modules with a kernel whose source name or symbol matches a pattern, or all modules.
 
     Raises:
-        InputError: none does.
+        InputError: No module matches.
     """
     if kernel is None:
         return found
     fitting = [module for module in found if matching(module.functions, [kernel])]
     if not fitting:
         names = ", ".join(module.functions[0] for module in found if module.functions) or "none"
-        raise InputError(f"{label}: compiled no kernel called {kernel!r}; there are {names}")
+        raise InputError(f"{label}: compiled no kernel {kernel!r}; its kernels are {names}")
     return fitting
 
 
 def content(module: Module, kind: Kind, *, label: str) -> bytes:
-    """The file of one kind; SASS is made now if the compile could not.
+    """Return the file of one kind; disassemble the CUBIN if the compile left no SASS.
 
     Raises:
-        InputError: there is none, and it cannot be made.
+        InputError: The module has no such file.
     """
     path = module.files.get(kind)
     if path is not None:
@@ -115,30 +115,30 @@ def content(module: Module, kind: Kind, *, label: str) -> bytes:
         return path.read_bytes().rstrip(b"\0") if kind == "ptx" else path.read_bytes()
     if kind == "sass" and "cubin" in module.files:
         return binaries.run("nvdisasm", "--print-code", str(module.files["cubin"])).encode()
-    raise InputError(f"{label}: the compile left no {kind.upper()} of {module.name}")
+    raise InputError(f"{label}: the compile produced no {kind.upper()} of {module.name}")
 
 
 def write(traced: Traced, found: list[Module], kinds: Iterable[Kind], folder: Path) -> list[Path]:
-    """Write artifacts to a folder as ``<file>.<kernel>.<kind>`` and a ``manifest.json`` that lists them.
+    """Write artifacts to a folder as ``<file>.<kernel>.<kind>``, and a ``manifest.json`` that lists them.
 
-    Files that an earlier manifest lists for the same kernel file and that are not written now are removed, so that
-    the folder never holds code of an older compile.
+    Files of an earlier manifest of the same kernel file are removed unless they are written again, so that the folder
+    never contains code of an older compile.
 
     Raises:
-        InputError: the folder cannot be written.
+        InputError: The folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{folder} cannot be made: {error.strerror}") from error
+        raise InputError(f"{folder} cannot be created: {error.strerror}") from error
     stem = Path(traced.trace.kernel).stem
     manifest = folder / MANIFEST
     stale = _listed(manifest, stem)
-    wanted = list(kinds)
+    requested = list(kinds)
     entries, paths = [], []
     for module in found:
-        for kind in wanted:
-            if kind not in module.files and not (kind == "sass" and "cubin" in module.files and wanted == ["sass"]):
+        for kind in requested:
+            if kind not in module.files and not (kind == "sass" and "cubin" in module.files and requested == ["sass"]):
                 continue
             data = content(module, kind, label=traced.subject.label)
             path = folder / f"{stem}.{module.name}.{kind}"
@@ -161,11 +161,11 @@ def write(traced: Traced, found: list[Module], kinds: Iterable[Kind], folder: Pa
 
 
 def _listed(manifest: Path, stem: str) -> list[Path]:
-    """The artifacts of this kernel file that a manifest lists; none where it is not one of ours."""
+    """Return the artifacts that a manifest lists for this kernel file; none if it is not a manifest of this command."""
     try:
         data = json.loads(manifest.read_text(encoding="utf-8"))
         names = [entry["name"] for entry in data["artifacts"]] if data["file"] == stem else []
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    ours = re.compile(rf"{re.escape(stem)}\.[\w.]+\.(?:{'|'.join(KINDS)})")
-    return [manifest.parent / name for name in names if isinstance(name, str) and ours.fullmatch(name)]
+    artifact = re.compile(rf"{re.escape(stem)}\.[\w.]+\.(?:{'|'.join(KINDS)})")
+    return [manifest.parent / name for name in names if isinstance(name, str) and artifact.fullmatch(name)]

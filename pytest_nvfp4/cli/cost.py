@@ -130,7 +130,7 @@ def _lines(subject: Runnable, problem: Problem, one: SimulationResult) -> Iterat
     if one.status != "passed":
         yield f"  {one.status}:"
     for finding in one.findings:
-        yield from (f"  {line}" for line in subject.say(finding).splitlines())
+        yield from (f"  {line}" for line in subject.finding_text(finding).splitlines())
     if one.call is None:
         return
     went_wrong = bool(one.errors) or one.status != "passed"

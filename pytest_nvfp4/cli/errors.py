@@ -1,4 +1,4 @@
-"""How the command ends: its exit codes, and the errors a user can cause."""
+"""Exit codes, and errors that a user's input causes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ class Exit(IntEnum):
     """Exit codes of every subcommand."""
 
     FINE = 0
-    """Nothing to complain of."""
+    """Success."""
     FAILED = 1
-    """A check failed: layouts differ at the gate, a kernel does not compile, something required is missing."""
+    """A check failed: a layout change gates, a kernel does not compile, something required is missing."""
     USAGE = 2
-    """The command could not do its work: wrong usage, or an input that cannot be read."""
+    """Wrong usage, or an input that cannot be read."""
     INTERRUPTED = 130
     """Ctrl-C."""
 
 
 class InputError(click.ClickException):
-    """An input that cannot be used. Its message names the file or value, what is wrong with it and what to do."""
+    """Invalid input. The message names the file or value, what is wrong with it and what to do."""
 
     exit_code = int(Exit.USAGE)
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Write the message to standard error, on one line and with nothing in it that could act on a terminal."""
+        """Write the message to standard error, on one line and without control characters."""
         from pytest_nvfp4.text import visible
 
         message = " ".join(self.message.split("\n")).strip()
@@ -35,7 +35,7 @@ class InputError(click.ClickException):
 
 
 def as_input_error(error: Exception) -> InputError | None:
-    """The error as one of the user's input, or None when it is a defect of this program."""
+    """Return the error as an input error, or None if it is a defect of this program."""
     from pytest_nvfp4.layout.errors import LayoutError
     from pytest_nvfp4.problem import ProblemError
     from pytest_nvfp4.settings import SettingsError
@@ -46,7 +46,7 @@ def as_input_error(error: Exception) -> InputError | None:
         return InputError(str(error))
     if isinstance(error, ModuleNotFoundError) and not (error.name or "pytest_nvfp4").startswith("pytest_nvfp4"):
         name = str(error.name).partition(".")[0]
-        return InputError(f"{name} is not installed; `nvfp4 doctor` says what is missing and how to get it")
+        return InputError(f"{name} is not installed; `nvfp4 doctor` lists what is missing and how to get it")
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return InputError(f"{where}{error.strerror or error}")

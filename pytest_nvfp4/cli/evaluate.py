@@ -1,4 +1,4 @@
-"""``nvfp4 eval``: judge and time a kernel as GPU MODE does, speaking its protocol."""
+"""``nvfp4 eval``: check and time a kernel as GPU MODE does, with the same protocol."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FAMILY = "gpumode"
 
 
 class _Evaluation:
-    """One evaluation of one kernel on one device."""
+    """One evaluation of a kernel on a device."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class _Evaluation:
         self._timeout = timeout
 
     def test(self, problems: Sequence[Problem]) -> PopcornExit:
-        """Judge the kernel on every problem."""
+        """Check the kernel on every problem."""
         from pytest_nvfp4.device.verify import Verifier
 
         verifier = Verifier(self._device, folder=self._folder, deadline_s=self._timeout)
@@ -58,11 +58,11 @@ class _Evaluation:
             self._popcorn.log(f"test.{index}.spec", spec_line(problem))
             self._popcorn.log(f"test.{index}.status", "pass" if verdict.status == "passed" else "fail")
             if verdict.status != "passed":
-                self._popcorn.log(f"test.{index}.error", _words(verdict))
+                self._popcorn.log(f"test.{index}.error", _error_text(verdict))
         return self._check(done.verdicts)
 
     def benchmark(self, problems: Sequence[Problem]) -> PopcornExit:
-        """Time the kernel on every problem; answers are checked while it is timed."""
+        """Time the kernel on every problem, and check its outputs."""
         from pytest_nvfp4.device.verify import measure
 
         result, verdicts = measure(
@@ -82,7 +82,7 @@ class _Evaluation:
                 self._popcorn.statistics(f"benchmark.{index}", Statistics.of(times[index]))
             else:
                 self._popcorn.log(f"benchmark.{index}.status", "fail")
-                self._popcorn.log(f"benchmark.{index}.error", _words(verdict))
+                self._popcorn.log(f"benchmark.{index}.error", _error_text(verdict))
         return self._check(verdicts)
 
     def _check(self, verdicts: Sequence[CaseVerdict]) -> PopcornExit:
@@ -103,7 +103,7 @@ def _cases(problems: Sequence[Problem]) -> list[JobCase]:
     return [JobCase(problem=ProblemSpec.of(problem), family=_FAMILY) for problem in problems]
 
 
-def _words(verdict: CaseVerdict) -> str:
+def _error_text(verdict: CaseVerdict) -> str:
     return "; ".join(str(finding) for finding in verdict.findings) or verdict.status
 
 
@@ -114,33 +114,36 @@ def _stop(message: str, code: PopcornExit) -> NoReturn:
 
 @click.command("eval")
 @click.argument("kernel", type=click.Path(path_type=Path))
-@click.option("--mode", type=click.Choice(MODES), default="test", show_default=True, help="What to do.")
-@click.option("--device", default="auto", show_default=True, help="Where to run it: local, sim or another device.")
-@click.option("--problem", "names", multiple=True, help="Problem instead of the official ones; may be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object with the keys and the exit code instead.")
-@click.option("--rounds", type=click.IntRange(min=3), default=120, show_default=True, help="Timed calls a benchmark.")
+@click.option("--mode", type=click.Choice(MODES), default="test", show_default=True, help="Part of the evaluation.")
+@click.option("--device", default="auto", show_default=True, help="Device to run on: local, sim or another device.")
+@click.option("--problem", "names", multiple=True, help="Problem in place of the official ones; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object with the keys and the exit code.")
+@click.option("--rounds", type=click.IntRange(min=3), default=120, show_default=True, help="Number of timed calls.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds for each part."
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    help="Time limit of a part in seconds.",
 )
 def eval_command(
     kernel: Path, *, mode: str, device: str, names: tuple[str, ...], as_json: bool, rounds: int, timeout: float
 ) -> None:
-    """Judge (test), time (benchmark) or do both (leaderboard), as GPU MODE's harness does.
+    """Check KERNEL (test), time it (benchmark) or both (leaderboard), as GPU MODE's harness does.
 
-    Lines go to the descriptor that POPCORN_FD names, or to standard output where it is not set. Exit codes: 0 fine,
-    110 a CUDA or kernel error, 111 the descriptor is unusable, 112 wrong results, 113 a malformed problem, 114 a
-    time-out.
+    Lines go to the descriptor POPCORN_FD, or to standard output if it is not set. Exit codes: 0 success, 110 CUDA or
+    kernel error, 111 unusable descriptor, 112 wrong results, 113 malformed problem, 114 timeout.
     """
     from pytest_nvfp4.device.base import DeviceUnavailableError
     from pytest_nvfp4.device.job import KernelSpec
     from pytest_nvfp4.device.select import select
 
-    said: dict[str, str] = {}
+    lines: dict[str, str] = {}
 
     def show(line: str) -> None:
         if as_json:
             key, _, value = line.rstrip("\n").partition(": ")
-            said[key] = value
+            lines[key] = value
         else:
             click.echo(line, nl=False)
 
@@ -176,5 +179,5 @@ def eval_command(
         if mode in ("benchmark", "leaderboard") and code is PopcornExit.FINE:
             code = run.benchmark(chosen or GPUMODE_BENCH)
     if as_json:
-        output.write_json({"kernel": str(kernel), "mode": mode, "exit_code": int(code), "lines": said})
+        output.write_json({"kernel": str(kernel), "mode": mode, "exit_code": int(code), "lines": lines})
     sys.exit(int(code))

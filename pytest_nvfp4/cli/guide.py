@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import difflib
-import shutil
 
 import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.options import result_options
+from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.guide import TOPICS, page
+from pytest_nvfp4.report.document import Column, Document, Prose, Table
+
+_COLUMNS = (Column("topic", key="topic"), Column("title", key="title"))
 
 
 @click.command("guide")
 @click.argument("topic", required=False)
 @click.option("--raw", is_flag=True, help="Write the Markdown source.")
-def guide_command(*, topic: str | None, raw: bool) -> None:
+@result_options()
+def guide_command(*, topic: str | None, raw: bool, result: ResultWriter) -> None:
     """Show a page of the guide; without TOPIC, list the topics."""
     if topic is None:
-        rows = [(name, page(name).title) for name in TOPICS]
-        output.write("\n".join(f"{name:13} {title}" for name, title in rows) + "\n")
+        table = Table(_COLUMNS, [(name, page(name).title) for name in TOPICS], heading=False)
+        result.write(Document("Guide", [table], {"topics": [*table.records()]}))
         return
     if topic not in TOPICS:
         near = difflib.get_close_matches(topic, TOPICS, n=1)
@@ -29,10 +34,5 @@ def guide_command(*, topic: str | None, raw: bool) -> None:
     if raw:
         output.write(text)
         return
-    from rich.console import Console
-    from rich.markdown import Markdown
-
-    console = Console(width=shutil.get_terminal_size().columns, color_system="auto" if output.coloured() else None)
-    with console.capture() as captured:
-        console.print(Markdown(text, hyperlinks=False))
-    output.write(captured.get())
+    data = {"topic": topic, "title": page(topic).title, "text": text}
+    result.write(Document(page(topic).title, [Prose(text)], data))

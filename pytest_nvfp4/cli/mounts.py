@@ -1,4 +1,4 @@
-"""Collect the files that ``nvfp4 exec`` takes along."""
+"""Files that ``nvfp4 exec`` copies to the program's working folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
+"""Limit on the size of all mounted files."""
 _SECRET = (
     *(".env", ".env.*", ".netrc", "_netrc", ".pypirc", ".npmrc", ".modal.toml", ".popcorn.yaml", ".git-credentials"),
     *(
@@ -31,7 +32,7 @@ _NEVER_INSIDE = (".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules", 
 
 
 def repository(start: Path) -> Path:
-    """The root of the git repository that a folder lies in, or the folder itself."""
+    """Return the root of the git repository around a folder, or the folder itself."""
     done = subprocess.run(
         ["git", "-C", str(start), "rev-parse", "--show-toplevel"], capture_output=True, text=True, check=False
     )
@@ -39,7 +40,7 @@ def repository(start: Path) -> Path:
 
 
 def repository_files(root: Path) -> dict[str, bytes]:
-    """The files of a repository by relative path: what git tracks and what it does not ignore; else every file."""
+    """Return the files of a repository that git tracks or does not ignore, by relative path; without git, all files."""
     done = subprocess.run(
         ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         capture_output=True,
@@ -52,12 +53,12 @@ def repository_files(root: Path) -> dict[str, bytes]:
 
 
 def folder_files(local: Path, remote: PurePosixPath) -> dict[str, bytes]:
-    """Every file below a folder, by its path below ``remote``."""
+    """Return every file below a folder, by its path below ``remote``."""
     return _read((path, remote / path.relative_to(local).as_posix()) for path in _walk(local))
 
 
 def mount(text: str) -> dict[str, bytes]:
-    """The files of ``LOCAL:REMOTE``. Raises InputError."""
+    """Return the files of ``LOCAL:REMOTE``. Raises InputError."""
     local_text, colon, remote_text = text.rpartition(":")
     local, remote = Path(local_text).expanduser(), PurePosixPath(remote_text)
     if not colon or not local_text or not remote_text:
@@ -66,20 +67,20 @@ def mount(text: str) -> dict[str, bytes]:
         raise InputError(f"--mount-dir {text!r}: {local} is not a folder")
     if remote.is_absolute() or ".." in remote.parts:
         raise InputError(
-            f"--mount-dir {text!r}: {remote} must lie below the program's working folder: give it relative"
+            f"--mount-dir {text!r}: {remote} must lie below the program's working folder: give a relative path"
         )
     return folder_files(local, remote)
 
 
 def check_size(files: dict[str, bytes]) -> None:
-    """Refuse more than can be sent with every run. Raises InputError."""
+    """Raise InputError if the files are too large to be sent with every run."""
     total = sum(map(len, files.values()))
-    if total > MOST_BYTES:
+    if total > MAX_BYTES:
         largest = sorted(files, key=lambda name: -len(files[name]))[:3]
         named = ", ".join(f"{name} ({output.size_text(len(files[name]))})" for name in largest)
         raise InputError(
-            f"the mounted files are {output.size_text(total)}, more than {output.size_text(MOST_BYTES)}; the largest "
-            f"are {named}: let git ignore what is not needed, or mount a part by --mount-dir"
+            f"the mounted files are {output.size_text(total)}, more than {output.size_text(MAX_BYTES)}; the largest "
+            f"are {named}: let git ignore unneeded files, or mount a part with --mount-dir"
         )
 
 
@@ -93,7 +94,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _read(entries: Iterable[tuple[Path, PurePosixPath]]) -> dict[str, bytes]:
-    """The content of files; those that look like somebody's secret stay here, and are named."""
+    """Read files, and leave out and name those that look like secrets."""
     files: dict[str, bytes] = {}
     secret = []
     for path, name in entries:

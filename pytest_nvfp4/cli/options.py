@@ -22,7 +22,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 @dataclass(frozen=True, slots=True)
 class KernelOptions:
-    """What the command line says about how a kernel is compiled; None where it leaves that to the settings.
+    """Options of a compile; None leaves a value to the settings.
 
     Attributes:
         problem: Name of a problem.
@@ -31,7 +31,7 @@ class KernelOptions:
         arch: Architecture.
         compile_options: Options of the DSL.
         configuration: Name of a ``[[tool.pytest_nvfp4.kernel]]`` table.
-        timeout_s: Deadline of one compile.
+        timeout_s: Timeout of one compile in seconds.
     """
 
     problem: str | None = None
@@ -47,19 +47,19 @@ _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 
 
 def arch_of(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Check ``--arch``."""
+    """Return the value of ``--arch`` if it is an architecture."""
     if value is not None and not _ARCH.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is no architecture; write it as sm_100a", ctx=ctx, param=param)
+        raise click.BadParameter(f"{value!r} is not an architecture; write it as sm_100a", ctx=ctx, param=param)
     return value
 
 
 _KERNEL_OPTIONS = (
-    click.option("--problem", metavar="NAME", help="Problem to compile for, such as gpumode-3 or one of your own."),
-    click.option("--shape", metavar="MxNxK[,...]", help="Problem to compile for, one MxNxK a group."),
+    click.option("--problem", metavar="NAME", help="Problem to compile for, such as gpumode-3."),
+    click.option("--shape", metavar="MxNxK[,...]", help="Problem to compile for, one MxNxK for each group."),
     click.option(
         "--entry",
         metavar="[FILE::]FUNCTION",
-        help="Function that compiles the kernel, if not custom_kernel; of the kernel's own file if none is named.",
+        help="Function that compiles the kernel, in KERNEL unless FILE is given.  [default: custom_kernel]",
     ),
     click.option("--arch", metavar="ARCH", callback=arch_of, help="Architecture, such as sm_100a."),
     click.option(
@@ -69,20 +69,20 @@ _KERNEL_OPTIONS = (
         metavar="OPTION",
         help="Option of the DSL's compiler, such as '--opt-level 2'; may be repeated.",
     ),
-    click.option("--config", "configuration", metavar="NAME", help="Which of several configurations of the kernel."),
+    click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several."),
     click.option(
         "--timeout",
         "timeout_s",
         type=click.FloatRange(min=1),
         default=300.0,
         show_default=True,
-        help="Seconds after which a compile is stopped.",
+        help="Timeout of a compile in seconds.",
     ),
 )
 
 
 def kernel_options(function: Function) -> Function:
-    """Add the options that say how a kernel is compiled; the function gets them as ``how``."""
+    """Add the options of a compile; the function receives them as ``how``."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -172,7 +172,7 @@ def _severity(ctx: click.Context, param: click.Parameter, value: str) -> Severit
     try:
         return Severity.parse(value)
     except ValueError as error:
-        message = f"{value!r} is no severity; use one of {_SEVERITIES}"
+        message = f"{value!r} is not a severity; use one of {_SEVERITIES}"
         raise click.BadParameter(message, ctx=ctx, param=param) from error
 
 
@@ -182,7 +182,7 @@ def gate_options(function: Function) -> Function:
         "--protected",
         multiple=True,
         metavar="PATTERN",
-        help="Layout that may not change at all, by name or pattern; may be repeated.",
+        help="Name or pattern of a layout that must not change; may be repeated.",
     )(function)
     return click.option(
         "--fail-on",
@@ -190,5 +190,5 @@ def gate_options(function: Function) -> Function:
         default="permuted",
         show_default=True,
         metavar="SEVERITY",
-        help=f"Exit with 1 for a change of this severity or worse: {_SEVERITIES}.",
+        help=f"Mildest layout change that fails: {_SEVERITIES}.",
     )(function)

@@ -28,7 +28,7 @@ class PopcornExit(IntEnum):
 
 
 def spec_line(problem: Problem) -> str:
-    """A problem as the protocol writes it: ``m: [96, 128]; n: [128, 256]; k: [256, 512]; g: 2; seed: 1111``."""
+    """Return a problem in the protocol's form: ``m: [96, 128]; n: [128, 256]; k: [256, 512]; g: 2; seed: 1111``."""
     m, n, k = ([getattr(group, name) for group in problem.groups] for name in "mnk")
     return f"m: {m}; n: {n}; k: {k}; g: {len(problem.groups)}; seed: {problem.seed}"
 
@@ -46,7 +46,7 @@ class Statistics:
 
     @classmethod
     def of(cls, microseconds: Sequence[float]) -> Statistics:
-        """The statistics of some times, which must be at least one."""
+        """Return the statistics of at least one time."""
         times = [time * 1e3 for time in microseconds]
         std = statistics.stdev(times) if len(times) > 1 else 0.0
         return cls(len(times), statistics.fmean(times), std, std / math.sqrt(len(times)), min(times), max(times))
@@ -56,29 +56,29 @@ class Popcorn:
     """Writes the protocol's lines.
 
     Args:
-        write: Takes one line with its end.
+        write: Receives one line with its line end.
     """
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
 
     def log(self, key: str, value: object) -> None:
-        """Write one ``key: value`` line; line ends within the value would end the line, so they are escaped."""
+        """Write one ``key: value`` line, with line ends of the value escaped."""
         text = str(value).replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n")
         self._write(f"{key}: {text}\n")
 
-    def statistics(self, key: str, found: Statistics) -> None:
+    def statistics(self, key: str, times: Statistics) -> None:
         """Write the times of a benchmark."""
         for name in ("runs", "mean", "std", "err", "best", "worst"):
-            self.log(f"{key}.{name}", getattr(found, name))
+            self.log(f"{key}.{name}", getattr(times, name))
 
 
 def writer(environ: dict[str, str], fallback: Callable[[str], None]) -> Callable[[str], None]:
-    """What writes lines: to ``POPCORN_FD`` where it is set, else ``fallback``.
+    """Return a function that writes lines to ``POPCORN_FD`` if it is set, else ``fallback``.
 
     Raises:
-        OSError: the descriptor is not open.
-        ValueError: it is not a number.
+        OSError: The descriptor is not open.
+        ValueError: The descriptor is not a number.
     """
     given = environ.get("POPCORN_FD")
     if given is None:

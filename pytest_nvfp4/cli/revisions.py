@@ -1,4 +1,4 @@
-"""Take files out of a git revision without touching the working tree."""
+"""Read files of a git revision without touching the working tree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from filelock import FileLock
 
 from pytest_nvfp4.cli.errors import InputError
 
-_DEADLINE_S = 120.0
+_TIMEOUT_S = 120.0
 _FLAT = re.compile(r"\{[^{}]*\}")
 
 
@@ -28,12 +28,12 @@ class Revision:
     """A file of a git revision: ``REV:path``.
 
     Attributes:
-        text: What the user wrote.
-        name: The revision as the user wrote it.
-        commit: The full id of its commit.
+        text: The argument.
+        name: The revision in the argument.
+        commit: Full id of its commit.
         repository: The top folder of the repository.
-        path: The file in it, with ``/`` between its parts.
-        prefix: The user's working folder in the repository, where relative options of theirs start.
+        path: Path of the file in the repository.
+        prefix: Working folder within the repository, which relative options refer to.
     """
 
     text: str
@@ -47,46 +47,46 @@ class Revision:
 def _git(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
     git = shutil.which("git")
     if git is None:
-        raise InputError("git is not installed, so no revision can be read; install it, or name files")
+        raise InputError("git is not installed, but needed to read a revision; install it, or name files")
     try:
         return subprocess.run(
             [git, *arguments],
             cwd=cwd,
             capture_output=True,
             check=False,
-            timeout=_DEADLINE_S,
+            timeout=_TIMEOUT_S,
             stdin=subprocess.DEVNULL,
             env={**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
         )
     except subprocess.TimeoutExpired as error:
-        raise InputError(f"git {arguments[0]} did not finish within {_DEADLINE_S:.0f} s") from error
+        raise InputError(f"git {arguments[0]} did not finish within {_TIMEOUT_S:.0f} s") from error
 
 
 def split(text: str) -> tuple[str, str] | None:
-    """``REV:path`` in its two parts, or None. A colon within braces belongs to the revision (``main@{1 day ago}``)."""
+    """Split ``REV:path``, or return None. A colon within braces belongs to the revision (``main@{1 day ago}``)."""
     masked = _FLAT.sub(lambda match: "_" * len(match[0]), text)
     at = masked.find(":")
     return None if at < 0 else (text[:at], text[at + 1 :])
 
 
 def find(text: str, *, cwd: Path) -> Revision:
-    """The file that ``REV:path`` names in the repository around ``cwd``.
+    """Return the file that ``REV:path`` names in the repository around ``cwd``.
 
-    ``path`` starts at the top of the repository, as git has it, or at ``cwd`` where that is where the file is.
+    ``path`` is relative to the top of the repository, as in git, or, if no such file exists, to ``cwd``.
 
     Raises:
-        InputError: there is no repository, no such revision, or no such file in it.
+        InputError: There is no repository, no such revision, or no such file in it.
     """
     parts = split(text)
     if parts is None or not parts[0] or not parts[1]:
-        raise InputError(f"{text}: is no file, and no REV:path of a git revision such as HEAD~1:kernels/gemm.py")
+        raise InputError(f"{text}: is not a file, and not REV:path of a git revision such as HEAD~1:kernels/gemm.py")
     name, file = parts
     where = _git("rev-parse", "--show-toplevel", "--show-prefix", cwd=cwd)
     if where.returncode:
-        raise InputError(f"{text}: is no file, and {cwd} is in no git repository that could have a revision {name!r}")
+        raise InputError(f"{text}: is not a file, and {cwd} is not in a git repository with a revision {name!r}")
     top, prefix = [os.fsdecode(line) for line in where.stdout.split(b"\n")[:2]]
     if name.startswith("-"):
-        raise InputError(f"{text}: a revision does not start with a dash")
+        raise InputError(f"{text}: a revision cannot start with a dash")
     found = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", cwd=cwd)
     if found.returncode:
         raise InputError(f"{text}: the repository {top} has no revision {name!r}")
@@ -102,7 +102,7 @@ def find(text: str, *, cwd: Path) -> Revision:
 
 
 def _normal(path: PurePosixPath) -> PurePosixPath | None:
-    """The path without ``.`` and ``..``, or None when it leaves the repository."""
+    """Return the path without ``.`` and ``..``, or None if it leaves the repository."""
     parts: list[str] = []
     for part in path.parts:
         if part == "..":
@@ -122,7 +122,7 @@ def _kind(commit: str, path: PurePosixPath, *, cwd: Path) -> str | None:
 
 
 def read(revision: Revision) -> bytes:
-    """The content of the file, as the repository has it."""
+    """Return the content of the file in the repository."""
     done = _git("cat-file", "blob", f"{revision.commit}:{revision.path}", cwd=revision.repository)
     if done.returncode:
         raise InputError(f"{revision.text}: git could not read it: {done.stderr.decode(errors='replace').strip()}")
@@ -131,17 +131,17 @@ def read(revision: Revision) -> bytes:
 
 @contextlib.contextmanager
 def extracted(revision: Revision, *, below: Path) -> Iterator[Path]:
-    """The whole tree of a revision in a folder of its own, removed when the block ends.
+    """Extract the whole tree of a revision to a temporary folder, and remove it when the block ends.
 
-    The folder's name depends on the repository and the commit alone, so that a trace made in it is found again by the
-    next run; a lock keeps two runs apart.
+    The folder's name depends on repository and commit only, so that the next run finds a trace made in it in the cache;
+    a lock separates concurrent runs.
 
     Args:
-        revision: What to extract.
-        below: An existing folder to do that in.
+        revision: The revision.
+        below: Existing folder that receives the temporary folder.
 
     Raises:
-        InputError: git cannot give the tree, or the file is not part of what it exports.
+        InputError: git cannot export the tree, or the export does not include the file.
     """
     folder = below / "revisions"
     folder.mkdir(exist_ok=True)
@@ -155,16 +155,14 @@ def extracted(revision: Revision, *, below: Path) -> Iterator[Path]:
             tree.mkdir()
             _archive(revision, tree)
             if not (tree / revision.path).is_file():
-                raise InputError(
-                    f"{revision.text}: git archive leaves this file out (a .gitattributes says export-ignore)"
-                )
+                raise InputError(f"{revision.text}: git archive leaves this file out (export-ignore in .gitattributes)")
             yield tree
         finally:
             shutil.rmtree(tree, ignore_errors=True)
 
 
 def _archive(revision: Revision, tree: Path) -> None:
-    # Through a file, since a broken pipe between git and the reader would hide git's own message.
+    # Into a file: with a pipe, a reader that fails first would replace git's own error message.
     with tempfile.TemporaryFile() as archive:
         git = shutil.which("git") or "git"
         done = subprocess.run(
@@ -174,11 +172,11 @@ def _archive(revision: Revision, tree: Path) -> None:
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
             check=False,
-            timeout=_DEADLINE_S,
+            timeout=_TIMEOUT_S,
         )
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip()
-            raise InputError(f"{revision.text}: git archive failed: {said}")
+            error = done.stderr.decode(errors="replace").strip()
+            raise InputError(f"{revision.text}: git archive failed: {error}")
         archive.seek(0)
         unpack(archive, tree)
 
@@ -186,8 +184,8 @@ def _archive(revision: Revision, tree: Path) -> None:
 def unpack(archive: IO[bytes], tree: Path) -> None:
     """Write the regular files of a tar archive below a folder, then the links that stay within it.
 
-    A member that would leave the folder is not written: its name is absolute or has ``..``, or it is a link to
-    somewhere else. Links come last, so that no file is written through one.
+    Members that would leave the folder are skipped: absolute names, names with ``..``, and links to other places. Links
+    are written last, so that no file is written through one.
     """
     links: list[tuple[Path, str]] = []
     with tarfile.open(fileobj=archive, mode="r:") as tar:

@@ -1,4 +1,4 @@
-"""``nvfp4 run``: run a kernel once, judge it, and show what it found, printed and did."""
+"""``nvfp4 run``: run a kernel once and check its outputs; show findings, printed text and counts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import click
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.cost import cost_lines
 from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import arch_of, json_option
+from pytest_nvfp4.cli.options import arch_of, result_options
+from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.simulation import Runnable, runnable
+from pytest_nvfp4.report.document import Block, Document, Paragraph, Section, Styled
 from pytest_nvfp4.schedules import WORDS, is_schedule
 
 if TYPE_CHECKING:
@@ -24,12 +26,12 @@ if TYPE_CHECKING:
 
 _DEVICES = ("auto", "sim", "local")
 _FAMILY = "gpumode"
-_MOST_FINDINGS = 20
+_MAX_FINDINGS = 20
 
 
 @dataclass(frozen=True)
 class _How:
-    """What the command line says besides the kernel."""
+    """Options of the command besides the kernel."""
 
     families: tuple[str, ...]
     device: str
@@ -42,37 +44,39 @@ class _How:
 @click.command("run")
 @click.argument("kernel", type=click.Path(path_type=Path))
 @click.option(
-    "--problem", "names", multiple=True, metavar="NAME", help="Problem, or a shape MxNxK[,...]; may be repeated."
+    "--problem", "names", multiple=True, metavar="NAME", help="Problem or shape MxNxK[,...]; may be repeated."
 )
 @click.option(
-    "--family", "families", multiple=True, metavar="NAME", help="Input family (default: gpumode); may be repeated."
+    "--family", "families", multiple=True, metavar="NAME", help="Input family; may be repeated.  [default: gpumode]"
 )
-@click.option("--device", type=click.Choice(_DEVICES), default="auto", show_default=True, help="Where to run it.")
+@click.option("--device", type=click.Choice(_DEVICES), default="auto", show_default=True, help="Device to run on.")
 @click.option("--arch", callback=arch_of, metavar="ARCH", help="Architecture, such as sm_100a.")
-@click.option("--config", "configuration", metavar="NAME", help="Which of several configurations of the kernel.")
+@click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several.")
 @click.option(
     "--trace",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write a timeline for ui.perfetto.dev, in steps, not time (simulator only; one problem and family).",
+    help="Write a timeline for ui.perfetto.dev, in steps, not time; simulator only, for one problem and family.",
 )
 @click.option(
     "--trace-ctas",
     type=click.IntRange(1, 9999),
     default=4,
     show_default=True,
-    help="CTAs of each launch that the timeline shows, from the first.",
+    help="Number of CTAs of each launch in the timeline.",
 )
 @click.option(
     "--schedule",
     default="eager",
     show_default=True,
     metavar="NAME",
-    help="When the simulator does asynchronous work: eager (when it is issued), lazy (when all warps wait), late-WARP "
-    "(that warp runs when no other can), or a seed.",
+    help="Schedule of the simulator's asynchronous work: eager (at issue), lazy (when all warps wait), late-WARP "
+    "(that warp runs only when no other can), or a seed.",
 )
-@click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds it may take.")
-@json_option
+@click.option(
+    "--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds until it stops."
+)
+@result_options()
 def run_command(
     kernel: Path,
     *,
@@ -85,36 +89,34 @@ def run_command(
     trace_ctas: int,
     schedule: str,
     timeout: float,
-    as_json: bool,
+    result: ResultWriter,
 ) -> None:
-    """Run KERNEL once on each problem and input family, and judge its outputs exactly.
+    """Run KERNEL once on each problem and input family, and check its outputs exactly.
 
-    On the simulator the compiled PTX is executed on the CPU: memory accesses, synchronisation and the use of the
-    hardware are checked too, and what the kernel did is counted. auto takes a GPU of this machine that fits the
-    kernel, else the simulator; with --trace or --schedule, the simulator.
+    The simulator executes the compiled PTX on the CPU; it also checks memory accesses, synchronisation and the use of
+    the hardware, and counts the kernel's work. auto selects a GPU of this machine that fits the kernel, else the
+    simulator; with --trace or --schedule, the simulator.
     """
     how = _How(families or (_FAMILY,), device, trace, trace_ctas, schedule, timeout)
     _check_families(how.families)
     if not is_schedule(schedule):
         raise InputError(f"--schedule {schedule!r} must be {WORDS}")
     if schedule != "eager" and device == "local":
-        raise InputError("--schedule is for the simulator: a GPU has its own")
+        raise InputError("--schedule needs the simulator: a GPU has its own schedule; give --device sim")
     subject = runnable(kernel, names, arch=arch, configuration=configuration, simulated=False)
     if trace is not None and len(subject.problems) * len(how.families) > 1:
-        raise InputError("--trace is for one run: name one --problem and one --family")
+        raise InputError("--trace shows one run: name one --problem and one --family")
     if trace is not None and device == "local":
-        raise InputError("--trace needs the simulator: a GPU does not say what it does step by step")
+        raise InputError("--trace needs the simulator, which records every step: give --device sim")
     with tempfile.TemporaryDirectory(prefix="nvfp4-run-") as name:
         where = _device(subject, how, Path(name))
         with output.working(f"running {subject.label} on {where.name}"):
             done = _run(subject, how, where, Path(name) / "jobs")
     if trace is not None:
         _write_trace(trace, done[0])
-    if as_json:
-        output.write_json(_json(subject, where, done))
-    else:
-        output.write("\n".join(line for one in done for line in _lines(subject, one)) + "\n")
-    if any(one.status != "passed" for one in done):
+    sections = [_section(subject, run) for run in done]
+    result.write(Document(f"{subject.label} on {where.name}", sections, _json(subject, where, done)))
+    if any(run.status != "passed" for run in done):
         raise click.exceptions.Exit(Exit.FAILED)
 
 
@@ -123,11 +125,11 @@ def _check_families(names: Sequence[str]) -> None:
 
     for name in names:
         if name not in FAMILIES:
-            raise InputError(f"--family {name!r}: known are {', '.join(FAMILIES)}")
+            raise InputError(f"--family {name!r} does not exist; families are {', '.join(FAMILIES)}")
 
 
 def _device(subject: Runnable, how: _How, folder: Path) -> Device:
-    """The device. Raises InputError if there is none that can run the kernel."""
+    """Return the device. Raises InputError if no device can run the kernel."""
     from pytest_nvfp4.device.base import DeviceUnavailableError
     from pytest_nvfp4.device.select import select
     from pytest_nvfp4.device.sim import SimDevice
@@ -178,11 +180,11 @@ def _run(subject: Runnable, how: _How, device: Device, folder: Path) -> list[Sim
     ]
 
 
-def _write_trace(file: Path, one: SimulationResult) -> None:
-    if one.trace is None:
-        output.note(f"{file} was not written: the kernel did not come to a launch")
+def _write_trace(file: Path, result: SimulationResult) -> None:
+    if result.trace is None:
+        output.note(f"{file} was not written: the kernel launched nothing")
         return
-    output.write_file(file, one.trace)
+    output.write_file(file, result.trace)
     output.note(f"{file}: open it at https://ui.perfetto.dev; it counts steps of the simulator, not time")
 
 
@@ -193,45 +195,44 @@ def _json(subject: Runnable, device: Device, done: Sequence[SimulationResult]) -
         "device": device.name,
         "runs": [
             {
-                "problem": one.case.problem.name,
-                "family": one.case.family,
-                "status": one.status,
-                "device": one.device.model_dump(mode="json") if one.device is not None else None,
-                "findings": [finding.to_dict() for finding in one.findings],
-                "printed": one.call.printed if one.call is not None else "",
-                "stdout": one.stdout,
-                "stderr": one.stderr,
-                "launches": [launch.model_dump(mode="json") for launch in one.call.launches] if one.call else [],
-                "outputs": [written.model_dump(mode="json") for written in one.call.outputs] if one.call else [],
+                "problem": run.case.problem.name,
+                "family": run.case.family,
+                "status": run.status,
+                "device": run.device.model_dump(mode="json") if run.device is not None else None,
+                "findings": [finding.to_dict() for finding in run.findings],
+                "printed": run.call.printed if run.call is not None else "",
+                "stdout": run.stdout,
+                "stderr": run.stderr,
+                "launches": [launch.model_dump(mode="json") for launch in run.call.launches] if run.call else [],
+                "outputs": [written.model_dump(mode="json") for written in run.call.outputs] if run.call else [],
             }
-            for one in done
+            for run in done
         ],
     }
 
 
-def _lines(subject: Runnable, one: SimulationResult) -> Iterator[str]:
-    problem = one.case.problem.problem()
-    yield f"{subject.label} on {problem.name} with inputs {one.case.family!r}: {one.status}{_on(one.device)}"
-    for finding in one.findings[:_MOST_FINDINGS]:
-        yield from (f"  {line}" for line in subject.say(finding).splitlines())
-    if len(one.findings) > _MOST_FINDINGS:
-        yield f"  and {len(one.findings) - _MOST_FINDINGS} more findings"
-    if one.call is not None:
-        yield from _printed("the kernel printed", one.call.printed)
-    yield from _printed("its host code printed", one.stdout)
-    if one.status != "passed":
-        yield from _printed("it wrote to stderr", one.stderr)
-    if one.call is not None:
-        yield from cost_lines(one.call, problem)
+def _section(subject: Runnable, result: SimulationResult) -> Section:
+    problem = result.case.problem.problem()
+    title = f"{subject.label} on {problem.name} with inputs {result.case.family!r}: {result.status}{_on(result.device)}"
+    blocks: list[Block] = [Paragraph(subject.finding_text(finding)) for finding in result.findings[:_MAX_FINDINGS]]
+    if len(result.findings) > _MAX_FINDINGS:
+        blocks.append(Paragraph(f"and {len(result.findings) - _MAX_FINDINGS} more findings"))
+    if result.call is not None:
+        blocks += _printed("the kernel printed", result.call.printed)
+    blocks += _printed("its host code printed", result.stdout)
+    if result.status != "passed":
+        blocks += _printed("it wrote to stderr", result.stderr)
+    if result.call is not None:
+        blocks += [Paragraph(line.removeprefix("  ")) for line in cost_lines(result.call, problem)]
+    return Section(Styled(title, "good" if result.status == "passed" else "bad"), blocks)
 
 
 def _on(device: DeviceInfo | None) -> str:
     if device is None:
-        return ", no device answered"
+        return ", without a device"
     return f", simulated on a model of {device.name}" if device.simulated else f", run on {device}"
 
 
-def _printed(what: str, text: str) -> Iterator[str]:
+def _printed(title: str, text: str) -> Iterator[Section]:
     if text.strip():
-        yield f"  {what}:"
-        yield from (f"    {line}" for line in text.rstrip("\n").splitlines())
+        yield Section(f"{title}:", [Paragraph(text.rstrip("\n"))])

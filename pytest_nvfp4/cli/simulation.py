@@ -1,4 +1,4 @@
-"""What the commands that run kernels share: the kernel's files, its problems, and where timelines go."""
+"""Kernels that commands run: files, settings and problems."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from pytest_nvfp4.finding import Finding
 
 ELSE_EXEC = (
-    "only a kernel with custom_kernel(data) can be run so; a program of yours that launches another runs with "
+    "only a kernel with custom_kernel(data) can be run; to run a program that launches another kernel, use "
     "`nvfp4 exec --device sim PROGRAM`"
 )
-"""What to do with a kernel that is not under the contract."""
+"""Advice for a kernel without custom_kernel(data)."""
 
 
 @dataclass(frozen=True)
 class Runnable:
-    """A kernel under GPU MODE's contract, ready to be run.
+    """A kernel under GPU MODE's contract, with its settings.
 
     Attributes:
         label: The file as the user named it.
-        spec: The kernel as a job carries it.
+        spec: The kernel as part of a job.
         base: The folder its files are relative to.
-        problems: What to run it on.
+        problems: Problems to run it on.
         root: The folder that paths are shown relative to.
     """
 
@@ -42,15 +42,15 @@ class Runnable:
     root: Path
 
     def cases(self, families: Sequence[str]) -> list[JobCase]:
-        """Every problem with every family."""
+        """Return one case for every problem and input family."""
         from pytest_nvfp4.device.job import JobCase, ProblemSpec
 
         return [
             JobCase(problem=ProblemSpec.of(problem), family=family) for problem in self.problems for family in families
         ]
 
-    def say(self, finding: Finding) -> str:
-        """A finding with its place, as it is shown."""
+    def finding_text(self, finding: Finding) -> str:
+        """Return a finding as text, with its file relative to the root."""
         if finding.file is None:
             return str(finding)
         try:
@@ -63,18 +63,18 @@ class Runnable:
 def runnable(
     kernel: Path, names: Sequence[str], *, arch: str | None, configuration: str | None, simulated: bool
 ) -> Runnable:
-    """The kernel at a path, with its settings.
+    """Return the kernel at a path, with its settings.
 
     Args:
         kernel: Its file.
-        names: Problems of the command line; the first of the kernel's own where there are none.
+        names: Problems of the command line; if empty, the first of the kernel's own.
         arch: Architecture of the command line.
         configuration: Name of one of several configurations.
-        simulated: Of the kernel's own problems, take those it is simulated on.
+        simulated: Whether to prefer the problems that the settings name for simulations.
 
     Raises:
-        InputError: the file cannot be a kernel that is run, or cannot be read.
-        SettingsError, ProblemError: a setting, or the name of a problem, cannot be used.
+        InputError: The file is not a kernel that can be run, or it cannot be read.
+        SettingsError, ProblemError: A setting or the name of a problem is invalid.
     """
     from pytest_nvfp4.device.job import KernelSpec
 

@@ -1,4 +1,4 @@
-"""The kernel that a command is about: from a path and options to a request for its trace."""
+"""The kernel of a command: from a path and options to a request for its trace."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Subject:
     """A kernel in one configuration, ready to be traced.
 
     Attributes:
-        label: What to call it: the file as the user named it.
-        root: The folder its settings come from; paths are shown relative to it.
+        label: The file as the user named it.
+        root: Folder of its settings; paths are shown relative to it.
         settings: Its configuration.
-        request: What to trace.
-        timeout_s: Deadline of the compile.
+        request: Request for the trace.
+        timeout_s: Timeout of the compile in seconds.
     """
 
     label: str
@@ -40,17 +40,17 @@ class Subject:
 
     @property
     def problem(self) -> Problem:
-        """What it is compiled for."""
+        """Problem that it is compiled for."""
         return self.request.problem
 
     @property
     def description(self) -> str:
-        """The kernel, its configuration and its problem in words."""
+        """File, configuration and problem, for messages."""
         named = f" [{self.settings.name}]" if self.settings.name else ""
         return f"{self.label}{named} on {self.problem.name}"
 
     def relative(self, file: str) -> str:
-        """A file of the user's as it is shown: relative to the root where it is below it."""
+        """Return a file relative to the root, or unchanged if it is not below it."""
         try:
             return Path(file).relative_to(self.root).as_posix()
         except ValueError:
@@ -58,7 +58,7 @@ class Subject:
 
 
 def matching(names: Sequence[str], patterns: Sequence[str]) -> frozenset[str]:
-    """The names that one of the patterns fits; a pattern with brackets also fits as it is written (``tTR[0]``)."""
+    """Return the names that match a pattern; a pattern with brackets also matches itself literally (``tTR[0]``)."""
     return frozenset(
         name for name in names if any(name == pattern or fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
     )
@@ -71,13 +71,13 @@ NAME_AN_ENTRY = (
 
 
 def check_kernel_file(path: Path, *, label: str, has_entry: bool, way: str = NAME_AN_ENTRY) -> None:
-    """Raise InputError unless ``path`` can be a kernel: a Python file that parses and has something to compile.
+    """Raise InputError unless ``path`` is a Python file that parses and has something to compile.
 
     Args:
         path: The file.
         label: The file as the user named it.
-        has_entry: A function is known that compiles its kernel.
-        way: What to do where none is.
+        has_entry: Whether a function that compiles the kernel is known.
+        way: Advice if no such function is known.
     """
     if not path.exists():
         raise InputError(f"{label}: no such file")
@@ -90,7 +90,7 @@ def check_kernel_file(path: Path, *, label: str, has_entry: bool, way: str = NAM
     except OSError as error:
         raise InputError(f"{label}: cannot be read: {error.strerror}") from error
     if b"\0" in data:
-        raise InputError(f"{label}: is not Python source: it holds NUL bytes")
+        raise InputError(f"{label}: is not Python source: it contains NUL bytes")
     problem = syntax_problem(path)
     if problem is not None:
         place = f"{label}:{problem.line}" if problem.line else label
@@ -102,34 +102,36 @@ def check_kernel_file(path: Path, *, label: str, has_entry: bool, way: str = NAM
 
 
 def configured(settings: Settings, path: Path, *, name: str | None, label: str) -> KernelSettings:
-    """The configuration of a kernel that ``--config`` names, or its only one.
+    """Return the configuration of a kernel that ``--config`` names, or its only one.
 
     Raises:
-        InputError: none is called so, or there are several and none is named.
-        SettingsError: the settings of the kernel contradict each other.
+        InputError: No configuration has this name, or there are several and none is named.
+        SettingsError: The settings of the kernel contradict each other.
     """
     found = settings.for_kernel(path)
     if name is None and len(found) == 1:
         return found[0]
-    for one in found:
-        if one.name == name:
-            return one
-    names = ", ".join(repr(one.name) for one in found)
+    for settings_of in found:
+        if settings_of.name == name:
+            return settings_of
+    names = ", ".join(repr(each.name) for each in found)
     if name is None:
         raise InputError(f"{label}: has {len(found)} configurations in {settings.file}: {names}; choose with --config")
-    known = f"there are {names}" if any(one.name for one in found) else "it has one, without a name: leave out --config"
+    known = (
+        f"there are {names}" if any(each.name for each in found) else "it has one, without a name: leave out --config"
+    )
     raise InputError(f"{label}: no configuration is called {name!r}; {known}")
 
 
 def choose_problem(settings: Settings, own: KernelSettings, how: KernelOptions) -> Problem:
-    """The one problem that the options ask for, else the first of the kernel's own.
+    """Return the problem that the options name, else the first of the kernel's own.
 
     Raises:
-        InputError: they ask for several, or for one by name and one by shape.
-        ProblemError: no problem has that name, or the shape is malformed.
+        InputError: The options name several problems, or one by name and one by shape.
+        ProblemError: No problem has this name, or the shape is malformed.
     """
     if how.problem is not None and how.shape is not None:
-        raise InputError("--problem and --shape both say what to compile for; give one of them")
+        raise InputError("--problem and --shape both name a problem; give one of them")
     if how.shape is not None:
         return parse_shape(how.shape)
     if how.problem is None:
@@ -137,14 +139,14 @@ def choose_problem(settings: Settings, own: KernelSettings, how: KernelOptions) 
     found = settings.resolve_problems([how.problem])
     if len(found) != 1:
         raise InputError(
-            f"--problem {how.problem} names {len(found)} problems, but one is compiled for; choose one, such as "
+            f"--problem {how.problem} names {len(found)} problems, but a compile needs one; choose one, such as "
             f"{found[0].name}"
         )
     return found[0]
 
 
 def _entry(text: str, *, kernel: Path, bases: Sequence[Path], source: str) -> Entry:
-    """The entry that a text names: ``FILE::FUNCTION``, or ``FUNCTION`` of the kernel's own file."""
+    """Parse an entry: ``FILE::FUNCTION``, or ``FUNCTION`` of the kernel's own file."""
     file, _, function = text.rpartition("::")
     if not file and function.isidentifier():
         return Entry(kernel, function)
@@ -162,20 +164,20 @@ def resolve(
     problem: Problem | None = None,
     toolchain: Toolchain | None = None,
 ) -> Subject:
-    """The kernel at ``path``, configured by its pyproject.toml and the command line.
+    """Return the kernel at ``path``, configured by its pyproject.toml and the command line.
 
     Args:
         path: The kernel file.
-        how: The options of the command line.
-        label: What to call it; its path by default.
-        within: A folder above which no settings are looked for (an extracted git revision).
-        bases: Where ``--entry`` is looked for first; the working directory by default.
-        problem: What to compile for where the options do not say.
-        toolchain: Which DSL compiles it; the one beside this program by default.
+        how: Options of the command line.
+        label: Name for messages; the path by default.
+        within: Folder that bounds the search for settings (an extracted git revision).
+        bases: Folders that ``--entry`` is relative to; the working directory by default.
+        problem: Problem if the options name none.
+        toolchain: DSL that compiles it; the one of this interpreter by default.
 
     Raises:
-        InputError: the file cannot be a kernel, or the options do not say exactly one thing.
-        SettingsError, ProblemError, EntryError: a setting or option cannot be used.
+        InputError: The file is not a kernel, or the options contradict each other.
+        SettingsError, ProblemError, EntryError: A setting or option is invalid.
     """
     label = label or str(path)
     if path.is_dir() or not path.exists():
@@ -205,22 +207,22 @@ def resolve(
     return Subject(label=label, root=root, settings=own, request=request, timeout_s=how.timeout_s)
 
 
-def _in_our_words(message: str) -> str:
-    """A message without colours, and with this command's names of the pytest plugin's options."""
+def _plain_message(message: str) -> str:
+    """Return a message without colours and with this command's names in place of the pytest plugin's options."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", message.strip())
     return re.sub(r"--nvfp4-(timeout|entry|arch|compile-option|problem)\b", r"--\1", plain)
 
 
 def findings_text(trace: Trace, subject: Subject) -> str:
-    """What went wrong in a trace: one finding a line or two, the user's own line with it."""
+    """Return the findings of a trace as text, each with its source line."""
     lines = []
     for finding in trace.findings:
         place = ""
         if finding.file is not None:
             place = subject.relative(finding.file) + (f":{finding.line}" if finding.line is not None else "") + ": "
-        lines.append(f"{place}{finding.severity}: {_in_our_words(finding.message)}")
+        lines.append(f"{place}{finding.severity}: {_plain_message(finding.message)}")
         if finding.text:
             lines.append(f"    {finding.text.strip()}")
     if trace.bundle:
-        lines.append(f"everything needed to look into it is in {trace.bundle}")
+        lines.append(f"a debug bundle is in {trace.bundle}")
     return "\n".join(lines)

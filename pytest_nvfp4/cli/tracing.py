@@ -1,4 +1,4 @@
-"""Make the trace of a kernel for a command, and read it as a listing."""
+"""Traces of kernels for commands, from the cache or by a compile."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pytest_nvfp4.toolchain.tracer import Limits, Tracer
 
 @dataclass(frozen=True)
 class Traced:
-    """A kernel and what its compile showed."""
+    """A kernel with the trace of its compile."""
 
     subject: Subject
     trace: Trace
 
     @property
     def header(self) -> dict[str, str]:
-        """What a listing of this trace says about itself, as the plugin's snapshots do; nothing of this machine."""
+        """Header of the trace's listing, as in the plugin's snapshots; independent of this machine."""
         shown = {
             "kernel": self.subject.relative(self.trace.kernel),
             "problem": self.trace.problem,
@@ -41,17 +41,17 @@ class Traced:
 
     @property
     def places(self) -> Mapping[str, Value]:
-        """Where each name of the trace was bound."""
+        """Captured values by name, with the place where each name was bound."""
         return {_one_word(value.name): value for value in self.trace.values}
 
     def report_findings(self) -> None:
-        """Say on standard error what the compile complained of; nothing if it did not."""
+        """Write errors and warnings of the compile to standard error."""
         if self.trace.findings:
             what = "compiled with warnings" if self.trace.ok else "did not compile"
             output.note(f"{self.subject.description} {what}\n{findings_text(self.trace, self.subject)}")
 
     def to_json(self) -> dict[str, object]:
-        """The trace's identity as JSON-ready values: what was compiled, with what, and how it went."""
+        """Return kernel, settings, versions and result of the compile as JSON-ready values."""
         return {
             "kernel": self.subject.relative(self.trace.kernel),
             "config": self.subject.settings.name,
@@ -71,17 +71,17 @@ class Traced:
 
 
 def _one_word(name: str) -> str:
-    """A name as a listing can hold it: a dictionary's key may have blanks in it."""
+    """Return a name without white space, which a listing cannot hold; keys of dictionaries may have some."""
     return "".join(name.split()) or "?"
 
 
 def listing_of(values: tuple[Value, ...], header: Mapping[str, str]) -> Listing:
-    """The listing of captured values."""
+    """Return the listing of captured values."""
     return Listing.from_pairs(header, [(_one_word(value.name), value.type) for value in values])
 
 
 def trace(subject: Subject, *, cache: Path | None = None) -> Traced:
-    """The trace of a kernel, from the cache or made now; what takes time is said on standard error."""
+    """Return the trace of a kernel, from the cache or by a compile, whose progress goes to standard error."""
     tracer = Tracer(
         root=subject.root,
         cache=TraceCache(cache) if cache else None,

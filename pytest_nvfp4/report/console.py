@@ -67,9 +67,14 @@ PLAIN = Terminal()
 
 
 def markdown_text(source: str, terminal: Terminal) -> str:
-    """Render Markdown for a terminal; without colour, return its source."""
-    if not terminal.color:
-        return source if source.endswith("\n") else source + "\n"
+    """Render Markdown for a terminal, with colours and styles if it has them."""
+    from rich.console import Console
     from rich.markdown import Markdown
 
-    return terminal.render(lambda console: console.print(Markdown(source)))
+    text = Markdown(source, hyperlinks=False)
+    if terminal.color:
+        return terminal.render(lambda console: console.print(text))
+    console = Console(file=StringIO(), width=terminal.width, color_system=None)
+    with console.capture() as captured:
+        console.print(text)
+    return captured.get()

@@ -147,6 +147,17 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
+class Prose:
+    """A text in Markdown, of this package itself.
+
+    Attributes:
+        source: Its source, which is trusted.
+    """
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """A title with blocks below it.
 
@@ -159,7 +170,7 @@ class Section:
     blocks: Sequence[Block] = ()
 
 
-Block: TypeAlias = Paragraph | Items | Facts | Table | Code | Section | Report
+Block: TypeAlias = Paragraph | Items | Facts | Table | Code | Prose | Section | Report
 
 
 @dataclass(frozen=True, slots=True)

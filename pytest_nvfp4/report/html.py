@@ -274,8 +274,15 @@ def _template(name: str) -> Template:
     )
     environment.filters.update(
         css=_css,
+        markdown=_markdown,
         kind=lambda block: type(block).__name__,
         shown=lambda cell: visible(cell_text(cell), multiline=True),
         style=cell_style,
     )
     return environment.get_template(name)
+
+
+def _markdown(source: str) -> Markup:
+    from markdown_it import MarkdownIt  # a dependency of rich
+
+    return Markup(MarkdownIt("commonmark", {"html": False, "xhtmlOut": True}).enable("table").render(source))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from itertools import zip_longest
 
-from pytest_nvfp4.report.console import PLAIN, Terminal
+from pytest_nvfp4.report.console import PLAIN, Terminal, markdown_text
 from pytest_nvfp4.report.document import (
     Block,
     Cell,
@@ -21,6 +21,7 @@ from pytest_nvfp4.report.document import (
     Facts,
     Items,
     Paragraph,
+    Prose,
     Section,
     Style,
     Styled,
@@ -123,6 +124,8 @@ def _text(block: Block, terminal: Terminal, *, indent: str) -> Iterator[str]:
         case Code():
             text = block.text if block.text.endswith("\n") else block.text + "\n"
             yield "".join(f"{indent}{line}" for line in text.splitlines(keepends=True))
+        case Prose():
+            yield markdown_text(block.source, terminal)
         case Table():
             if block.folds and terminal.wide:
                 yield _folding_table(block, terminal)
@@ -191,7 +194,7 @@ def render_markdown(document: Document) -> str:
     """Return a document as GitHub-flavoured Markdown; names that a kernel chose expand to nothing."""
     from pytest_nvfp4.report.markdown import prose
 
-    has_heading = bool(document.blocks) and isinstance(document.blocks[0], Report)
+    has_heading = bool(document.blocks) and isinstance(document.blocks[0], Report | Prose)
     lines = [] if has_heading else [f"## {prose(document.title)}", ""]
     for block in document.blocks:
         lines += _markdown(block, level=3)
@@ -213,6 +216,8 @@ def _markdown(block: Block, *, level: int) -> Iterator[str]:
             yield from (f"- {markdown.prose(name)}: {_markdown_cell(value, code=False)}" for name, value in block.items)
         case Code():
             yield from markdown.fenced(visible(block.text.rstrip("\n"), multiline=True), block.language)
+        case Prose():
+            yield block.source.strip()
         case Table():
             yield f"| {' | '.join(markdown.prose(column.heading) for column in block.columns)} |"
             yield f"| {' | '.join('---:' if column.right else '---' for column in block.columns)} |"

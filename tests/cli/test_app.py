@@ -82,7 +82,7 @@ def test_usage_errors_end_with_2(cli) -> None:
         shown = cli(*arguments)
         assert shown.code == Exit.USAGE, arguments
         assert "Traceback" not in shown.err
-    assert "'z' is no severity; use one of cosmetic, renested, same-function, permuted, different" in shown.err
+    assert "'z' is not a severity; use one of cosmetic, renested, same-function, permuted, different" in shown.err
 
 
 def test_unknown_exceptions_are_not_hidden() -> None:
@@ -103,7 +103,7 @@ def test_a_missing_package_is_one_line() -> None:
     )
     assert done.returncode == Exit.USAGE
     assert done.stderr.strip() == (
-        "nvfp4: error: pydantic is not installed; `nvfp4 doctor` says what is missing and how to get it"
+        "nvfp4: error: pydantic is not installed; `nvfp4 doctor` lists what is missing and how to get it"
     )
 
 

@@ -79,7 +79,7 @@ def test_one_kernel_of_several_can_be_asked_for(cli) -> None:
         assert ".entry" in cli("ptx", "row_major.py", "--kernel", name).out
     none = cli("ptx", "row_major.py", "--kernel", "other")
     assert none.code == 2
-    assert "compiled no kernel called 'other'; there are kernel" in none.err
+    assert "compiled no kernel 'other'; its kernels are kernel" in none.err
 
 
 def test_a_kernel_that_does_not_compile_fails(cli, tmp_path) -> None:
@@ -138,7 +138,7 @@ def test_modules_of_one_name_are_told_apart_by_number(tmp_path) -> None:
     split = modules(trace)
     assert [module.name for module in split] == ["f.0", "f.1", "g"]
     assert [module.name for module in chosen(split, "f", label="k.py")] == ["f.0", "f.1"]
-    with pytest.raises(InputError, match="no kernel called 'h'"):
+    with pytest.raises(InputError, match="no kernel 'h'"):
         chosen(split, "h", label="k.py")
     write(traced(tmp_path / "k.py", {}), split, ["ptx"], tmp_path / "out")
     assert (tmp_path / "out" / "k.g.ptx").read_text() == entry.format(names[2]), "the DSL's NUL byte is dropped"

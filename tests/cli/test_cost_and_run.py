@@ -133,13 +133,13 @@ class TestInputs:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (["--family", "nonsense"], "known are"),
+            (["--family", "nonsense"], "families are"),
             (["--problem", "nonsense"], "no problem is called"),
-            (["--trace", "t.json", "--family", "gpumode", "--family", "pow2_exact"], "--trace is for one run"),
+            (["--trace", "t.json", "--family", "gpumode", "--family", "pow2_exact"], "--trace shows one run"),
             (["--trace", "t.json", "--device", "local"], "--trace needs the simulator"),
             (["--schedule", "sometimes"], "must be eager, lazy, late-WARP or a seed"),
             (["--schedule", "9" * 19], "must be eager, lazy, late-WARP or a seed"),
-            (["--schedule", "lazy", "--device", "local"], "--schedule is for the simulator"),
+            (["--schedule", "lazy", "--device", "local"], "--schedule needs the simulator"),
             (["--arch", "sm_103a"], "the simulator supports sm_100a and sm_90a"),
             (["--config", "other"], "no configuration is called 'other'"),
         ],
@@ -194,4 +194,4 @@ def test_snapshots_of_costs_are_read_and_compared(cli, tmp_path) -> None:
     assert "launch.0.tma.load.bytes  4096" in cli("snapshot", "show", str(old)).out
     assert "launch.0.tma.load.bytes 4096 -> 8192" in cli("diff", str(old), str(new)).out
     new.write_text(COSTS.replace("nvfp4-cost", "nvfp4-launch"))
-    assert "different things" in cli("diff", str(old), str(new)).err
+    assert "different kinds" in cli("diff", str(old), str(new)).err

@@ -245,9 +245,9 @@ def test_a_file_that_exists_is_meant_before_a_revision(own_repository, cli) -> N
         ("HEAD:kernels", "is a folder in revision HEAD"),
         ("HEAD:../outside.py", "has no file"),
         ("HEAD:/etc/passwd", "has no file"),
-        ("HEAD:", "no REV:path"),
-        (":snap.txt", "no REV:path"),
-        ("--help:snap.txt", "a revision does not start with a dash"),
+        ("HEAD:", "not REV:path"),
+        (":snap.txt", "not REV:path"),
+        ("--help:snap.txt", "a revision cannot start with a dash"),
         ("HEAD; touch pwned:snap.txt", "has no revision"),
         ("$(touch pwned):snap.txt", "has no revision"),
         ("none.txt", "no such file, and not REV:path"),
@@ -265,7 +265,7 @@ def test_outside_a_repository_that_is_said(tmp_path, cli, monkeypatch) -> None:
     _snapshot(tmp_path / "snap.txt", A)
     shown = cli("diff", "HEAD:snap.txt", "snap.txt")
     assert shown.code == 2
-    assert "is in no git repository" in shown.err
+    assert "is not in a git repository" in shown.err
 
 
 @pytest.mark.usefixtures("repository")
@@ -297,7 +297,7 @@ def test_the_bundle_of_a_revision_outlives_its_tree(own_repository, cli) -> None
     path.write_text(good)
     shown = cli("diff", f"HEAD:{KERNEL}", KERNEL)
     assert shown.code == 1
-    place = next(line for line in shown.out.splitlines() if "everything needed" in line).partition(" is in ")[2]
+    place = next(line for line in shown.out.splitlines() if "a debug bundle is in" in line).partition(" is in ")[2]
     assert place.startswith(str(own_repository))
     assert "ValueError: no" in (Path(place) / "summary.json").read_text()
     assert git("status", "--porcelain", "--", ".nvfp4", cwd=own_repository) == ""

@@ -145,7 +145,7 @@ def test_what_is_mounted(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     (folder / "__pycache__" / "x.pyc").write_bytes(b"")
     assert mounts.mount(f"{folder}:in/here") == {"in/here/deep/x.bin": b"\0\1"}
     assert mounts.mount(f"{folder}:.") == {"deep/x.bin": b"\0\1"}
-    monkeypatch.setattr(mounts, "MOST_BYTES", 1)
+    monkeypatch.setattr(mounts, "MAX_BYTES", 1)
     with pytest.raises(Exception, match=r"the largest are deep/x.bin \(2 B\)"):
         mounts.check_size({"deep/x.bin": b"\0\1"})
 

@@ -162,7 +162,7 @@ def test_an_architecture_that_is_none(cli) -> None:
     for command in (["layouts", "row_major.py"], ["doctor", "--no-probe"]):
         result = cli(*command, "--arch", "banana")
         assert result.code == 2
-        assert "'banana' is no architecture" in result.err
+        assert "'banana' is not an architecture" in result.err
 
 
 @pytest.mark.usefixtures("in_project")

@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ET
 import pytest
 import report_samples as reports
 
-from pytest_nvfp4.report.console import Terminal, markdown_text
-from pytest_nvfp4.report.document import Code, Column, Document, Facts, Items, Paragraph, Section, Styled, Table
+from pytest_nvfp4.report.console import Terminal
+from pytest_nvfp4.report.document import Code, Column, Document, Facts, Items, Paragraph, Prose, Section, Styled, Table
 from pytest_nvfp4.report.render import OutputFormat, render, render_text
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -93,6 +93,11 @@ def test_a_folding_table_keeps_every_character() -> None:
     assert cell in render_text(Document("", [table]), Terminal(99, color=True))
 
 
-def test_markdown_is_drawn_where_there_is_colour() -> None:
-    assert markdown_text("# title", Terminal()) == "# title\n"
-    assert "\x1b[" in markdown_text("# title", Terminal(80, color=True))
+def test_prose_is_rendered_in_every_format() -> None:
+    document = Document("", [Prose("# Title\n\nSome *text*.\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n")])
+    assert "Some text." in render_text(document)
+    assert "\x1b[" in render_text(document, Terminal(80, color=True))
+    assert render(document, OutputFormat.MARKDOWN).startswith("# Title\n")
+    page = render(document, OutputFormat.HTML)
+    assert "<em>text</em>" in page
+    ET.fromstring(page.removeprefix("<!DOCTYPE html>"))
