@@ -50,7 +50,9 @@ def select(name: str, *, folder: Path, worker: str | None = None) -> Device:
         if not gpus and name == "auto":
             return SimDevice()
         if not gpus:
-            raise DeviceUnavailableError("this machine has no NVIDIA GPU that this process may use; simulate with sim")
+            raise DeviceUnavailableError(
+                "this machine has no NVIDIA GPU that this process may use; select --nvfp4-device=sim to simulate"
+            )
         return LocalDevice(visible=share(gpus, worker), probe_folder=folder)
     factory = _third_party(name)
     if factory is None:
