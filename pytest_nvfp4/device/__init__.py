@@ -1,1 +1,1 @@
-"""Where a kernel runs: one job and one result for every device, from a process that may crash, hang or lie."""
+"""Devices on which kernels run: every device takes the same job and returns the same result."""

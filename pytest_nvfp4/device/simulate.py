@@ -73,13 +73,14 @@ def simulate(
         race_warnings: Whether to report also orderings that the PTX ISA requires and official kernels omit.
         schedule: ``eager``, ``lazy``, or the seed of a random schedule.
     """
-    how = Simulating(
+    settings = Simulating(
         outputs=outputs, trace_ctas=trace_ctas, races=races, race_warnings=race_warnings, schedule=schedule
     )
-    done = _run(device, kernel, cases, folder=folder, base=base, deadline_s=deadline_s, how=how)
+    done = _run(device, kernel, cases, folder=folder, base=base, deadline_s=deadline_s, settings=settings)
     if len(cases) > 1 and any(result.status in INCONCLUSIVE for result in done):
         done = [
-            _run(device, kernel, [case], folder=folder, base=base, deadline_s=deadline_s, how=how)[0] for case in cases
+            _run(device, kernel, [case], folder=folder, base=base, deadline_s=deadline_s, settings=settings)[0]
+            for case in cases
         ]
     return done
 
@@ -92,29 +93,29 @@ def _run(
     folder: Path,
     base: Path | None,
     deadline_s: float,
-    how: Simulating,
+    settings: Simulating,
 ) -> list[SimulationResult]:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix="job-") as name:
-        place = Path(name)
+        job_folder = Path(name)
         job = Job(
-            id=place.name,
+            id=job_folder.name,
             action="simulate",
             kernel=kernel,
             cases=tuple(cases),
-            simulating=how,
+            simulating=settings,
             deadline_s=deadline_s,
         )
-        result = device.run(job, folder=place, base=base)
-        if how.outputs:
+        result = device.run(job, folder=job_folder, base=base)
+        if settings.outputs:
             from pytest_nvfp4.device.verdict import Judge
 
-            judged = Judge().judge(job, result, folder=place)
+            judged = Judge().judge(job, result, folder=job_folder)
             verdicts = [(verdict.status, tuple(verdict.findings)) for verdict in judged]
         else:
             verdicts = [_without_outputs(result, index) for index in range(len(cases))]
         return [
-            _simulated(case, status, findings, result=result, index=index, folder=place)
+            _simulated(case, status, findings, result=result, index=index, folder=job_folder)
             for index, (case, (status, findings)) in enumerate(zip(cases, verdicts, strict=True))
         ]
 

@@ -8,44 +8,29 @@ import pytest
 
 from pytest_nvfp4.device.worker.clock import DeviceClock
 
-
-class Memory:
-    """Takes the place of the driver: notes what it is asked, and does nothing."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def driver_call(self, name: str, *_: object) -> None:
-        self.asked.append(name)
-
-    def driver_status(self, name: str, *_: object) -> int:
-        self.asked.append(name)
-        return 801  # CUDA_ERROR_NOT_SUPPORTED
-
-    def synchronize(self) -> None:
-        self.asked.append("synchronize")
+from .recording_memory import RecordingMemory
 
 
 @pytest.fixture
-def memory() -> Memory:
-    return Memory()
+def memory() -> RecordingMemory:
+    return RecordingMemory()
 
 
 @pytest.fixture
-def clock(memory: Memory) -> DeviceClock:
+def clock(memory: RecordingMemory) -> DeviceClock:
     made = DeviceClock(memory, l2_bytes=1 << 20)  # type: ignore[arg-type]
     memory.asked.clear()
     return made
 
 
 def test_lines_that_a_kernel_made_persistent_are_made_ordinary_before_they_are_pushed_out(
-    clock: DeviceClock, memory: Memory
+    clock: DeviceClock, memory: RecordingMemory
 ) -> None:
     clock.flush()
     assert memory.asked == ["cuCtxResetPersistingL2Cache", "cuMemsetD32Async"]
 
 
-def test_a_round_is_cold_and_held_before_it_is_timed(clock: DeviceClock, memory: Memory) -> None:
+def test_a_round_is_cold_and_held_before_it_is_timed(clock: DeviceClock, memory: RecordingMemory) -> None:
     clock.device_round(lambda: memory.asked.append("the call"), cold=True, expected_call_us=5.0)
     asked = [name for name in memory.asked if name != "cuEventElapsedTime"]
     first = asked.index("cuCtxResetPersistingL2Cache")
@@ -57,11 +42,11 @@ def test_a_round_is_cold_and_held_before_it_is_timed(clock: DeviceClock, memory:
     ]  # fmt: skip
 
 
-def test_a_warm_round_leaves_the_cache_alone(clock: DeviceClock, memory: Memory) -> None:
+def test_a_warm_round_leaves_the_cache_alone(clock: DeviceClock, memory: RecordingMemory) -> None:
     clock.device_round(lambda: None, cold=False, expected_call_us=5.0)
     assert not {"cuCtxResetPersistingL2Cache", "cuMemsetD32Async"} & set(memory.asked)
 
 
-def test_nothing_is_stored_for_nothing(clock: DeviceClock, memory: Memory) -> None:
+def test_nothing_is_stored_for_nothing(clock: DeviceClock, memory: RecordingMemory) -> None:
     clock.fill16(ctypes.c_uint64(0).value, 7, 0)
     assert memory.asked == []

@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.bench.judge import timing_findings
 from pytest_nvfp4.device.gpus import visible_gpus
-from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.local import LocalDevice
-from pytest_nvfp4.device.verdict import CaseVerdict
-from pytest_nvfp4.device.verify import Verifier, measure
-from pytest_nvfp4.problem import parse_shape, resolve
+
+from .gpu_jobs import KERNELS, timed, verified
 
 pytest.importorskip("torch")
 pytestmark = [
@@ -20,7 +17,6 @@ pytestmark = [
     pytest.mark.skipif(not visible_gpus(), reason="needs an NVIDIA GPU in this machine"),
 ]
 
-KERNELS = Path(__file__).parent / "kernels"
 CHEATS = sorted(path.stem.removeprefix("cheat_") for path in KERNELS.glob("cheat_*.py"))
 STREAMS = ["other_stream", "trailing_stream"]
 """Cheats whose results are right, and that show only when they are timed."""
@@ -29,37 +25,6 @@ STREAMS = ["other_stream", "trailing_stream"]
 @pytest.fixture(scope="module")
 def device(tmp_path_factory: pytest.TempPathFactory) -> LocalDevice:
     return LocalDevice(visible=visible_gpus()[0], probe_folder=tmp_path_factory.mktemp("probe"))
-
-
-def spec(device: LocalDevice, path: Path) -> tuple[KernelSpec, Path]:
-    major, minor = device.describe().capability
-    return KernelSpec.from_files(path, arch=f"sm_{major}{minor}a")
-
-
-def verified(device: LocalDevice, folder: Path, path: Path) -> list[CaseVerdict]:
-    kernel, base = spec(device, path)
-    cases = [
-        JobCase(problem=ProblemSpec.of(parse_shape(shape)), family=family)
-        for shape in ("40x128x256", "7x128x256,130x128x512")
-        for family in ("pow2_exact", "gpumode")
-    ]
-    return Verifier(device, folder=folder).verify(kernel, cases, base=base).verdicts
-
-
-def timed(device: LocalDevice, folder: Path, path: Path) -> list[str]:
-    """Every word against a kernel whose official problem of the fewest groups is timed."""
-    kernel, base = spec(device, path)
-    problem = resolve(["gpumode-9"])[0]
-    cases = [JobCase(problem=ProblemSpec.of(problem), family="pow2_exact")]
-    result, verdicts = measure(device, kernel, cases, folder=folder, rounds=20, base=base)
-    said = [finding.message for verdict in verdicts for finding in verdict.findings]
-    for measurement in result.measurements:
-        said += [
-            finding.message
-            for finding in timing_findings(measurement, problem, result.device)
-            if finding.severity == "error"
-        ]
-    return [*said, *([] if result.status == "passed" else [result.status])]
 
 
 def test_an_honest_kernel_passes(device: LocalDevice, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from pytest_nvfp4.toolchain.launcher import worker
 from tests.waiting import LONGEST_S, alive, far_enough, gone, noted, until
 
 from .conftest import PARENT, PRELOAD, Workers, is_plain
+from .forked_workers import in_a_thread, launcher_with, stdout_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no fork servers elsewhere")
 
@@ -33,7 +34,7 @@ if __name__ == "__main__":
     streams = (sys.stdin, sys.stdout, sys.stderr)
     token = os.environ.pop("NVFP4_PROCESS_TOKEN")
     parent = int(os.environ.pop("NVFP4_PARENT_PID"))
-    said = {
+    state = {
         "arguments": sys.argv,
         "originally": sys.orig_argv,
         "path": sys.path,
@@ -59,7 +60,7 @@ if __name__ == "__main__":
     }
     print("out")
     print("err", file=sys.stderr)
-    os.write(result, json.dumps({**said, "ready": "colorsys" in sys.modules}).encode())
+    os.write(result, json.dumps({**state, "ready": "colorsys" in sys.modules}).encode())
 """
 
 
@@ -89,7 +90,7 @@ def test_it_equals_a_plain_process(workers: Workers, environ: dict[str, str], pa
 
 ENDS = {
     "status": ("import sys; sys.exit(3)", 3),
-    "words": ("import sys; sys.exit('said')", 1),
+    "words": ("import sys; sys.exit('words')", 1),
     "raises": ("raise ValueError('raised')", 1),
     "at once": ("import os; os._exit(7)", 7),
     "falls off its end": ("import atexit; atexit.register(print, 'at its exit')", 0),
@@ -107,10 +108,6 @@ def test_it_ends_like_a_plain_process(workers: Workers, how: str) -> None:
     assert [is_plain(one) for one in ended] == [True, False]
     (alone, told), (_, as_told) = ([one.stdout.text.split()[1:], one.stderr.text.splitlines()[-1:]] for one in ended)
     assert (alone, told) == (ended[1].stdout.text.split()[1:], as_told)
-
-
-def said(outcome: Outcome) -> str:
-    return outcome.stdout.text
 
 
 CHILDREN = """
@@ -138,7 +135,7 @@ print(*pids, flush=True)
 def test_its_children_go_with_it(workers: Workers, forked: bool, hangs: bool) -> None:
     source = CHILDREN + ("time.sleep(600)" if hangs else "os._exit(0)")
     outcome = (
-        far_enough(lambda deadline_s: workers.run(source, forked=forked, deadline_s=deadline_s), said)
+        far_enough(lambda deadline_s: workers.run(source, forked=forked, deadline_s=deadline_s), stdout_of)
         if hangs
         else workers.run(source, forked=forked)
     )
@@ -172,8 +169,8 @@ def test_limits_bind_it(workers: Workers) -> None:
 def test_what_one_finds_at_random_no_other_does(workers: Workers) -> None:
     source = "import os, random\nprint(random.random(), os.urandom(8).hex())\nimport multiprocessing.process as one\n"
     source += "print(one.current_process().authkey.hex())"
-    said = [workers.run(source, preload=("random", "multiprocessing.process")).stdout.text.split() for _ in range(2)]
-    assert all(one != other for one, other in zip(*said, strict=True))
+    printed = [workers.run(source, preload=("random", "multiprocessing.process")).stdout.text.split() for _ in range(2)]
+    assert all(one != other for one, other in zip(*printed, strict=True))
 
 
 def test_jobs_at_once_have_their_own(workers: Workers) -> None:
@@ -191,12 +188,12 @@ def test_jobs_at_once_have_their_own(workers: Workers) -> None:
     """
     workers.run(PARENT)
     workers.module(module)
-    said: dict[str, tuple[str, bytes | None]] = {}
+    printed: dict[str, tuple[str, bytes | None]] = {}
 
     def work(name: str) -> None:
         one = worker("the_worker", workers.folder, name, preload=PRELOAD)
         outcome = workers.run_module(one)
-        said[name] = (outcome.stdout.text, outcome.result)
+        printed[name] = (outcome.stdout.text, outcome.result)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
     for thread in threads:
@@ -204,7 +201,7 @@ def test_jobs_at_once_have_their_own(workers: Workers) -> None:
     for thread in threads:
         thread.join(LONGEST_S)
     assert len(FORK_SERVERS.pids) == 1
-    assert said == {name: (f"{name} 4\n", name.encode()) for name in "abcd"}
+    assert printed == {name: (f"{name} 4\n", name.encode()) for name in "abcd"}
 
 
 def test_a_folder_that_is_not_there_is_an_error(workers: Workers) -> None:
@@ -218,7 +215,7 @@ def test_a_folder_that_is_not_there_is_an_error(workers: Workers) -> None:
 
 
 def test_variables_that_may_be_read_early_need_another_server(workers: Workers) -> None:
-    said = [
+    printed = [
         workers.run(PARENT + f"print(os.environ.get({name!r}))", environ={} if value is None else {name: value})
         for name, value in (
             ("OMP_NUM_THREADS", None),
@@ -229,11 +226,11 @@ def test_variables_that_may_be_read_early_need_another_server(workers: Workers) 
             ("PYTHONHASHSEED", "7"),
         )
     ]
-    by, values = zip(*(one.stdout.text.split() for one in said), strict=True)
+    by, values = zip(*(one.stdout.text.split() for one in printed), strict=True)
     assert values == ("None", "1", "sm_90a", "folder", "C.UTF-8", "7")
     assert by[0] == by[2] == by[3]
     assert len({by[0], by[1], by[4]}) == 3
-    assert is_plain(said[5])  # that is enough of them
+    assert is_plain(printed[5])  # that is enough of them
     assert sorted(map(int, {by[0], by[1], by[4]})) == sorted(FORK_SERVERS.pids)
 
 
@@ -309,11 +306,11 @@ CHATTY = "import ctypes\nprint('python')\nctypes.CDLL(None).puts(b'c')\n"
 
 
 def test_children_do_not_write_what_their_server_has_buffered(workers: Workers) -> None:
-    launcher = _with(workers, chatty=CHATTY)
+    launcher = launcher_with(workers, chatty=CHATTY)
     workers.module("import pytest_nvfp4.chatty\nprint('done')")
     module = Worker(launcher, "the_worker", (), ("pytest_nvfp4.chatty",))
-    said = [workers.run_module(module, forked=forked).stdout.text.split() for forked in (True, True, False)]
-    assert said == [["done"], ["done"], ["python", "done", "c"]]
+    printed = [workers.run_module(module, forked=forked).stdout.text.split() for forked in (True, True, False)]
+    assert printed == [["done"], ["done"], ["python", "done", "c"]]
 
 
 STARTS_A_THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
@@ -321,25 +318,12 @@ STARTS_A_THREAD = "import threading, time\nthreading.Thread(target=time.sleep, a
 
 def test_nothing_is_forked_beside_a_thread(workers: Workers) -> None:
     """Only modules of the package are preloaded here; one that starts a thread must not be among them."""
-    launcher = _with(workers, quiet="", threads=STARTS_A_THREAD)
+    launcher = launcher_with(workers, quiet="", threads=STARTS_A_THREAD)
     workers.module(PARENT)
     for name, forks in (("quiet", True), ("threads", False)):
         FORK_SERVERS.close()
         one = Worker(launcher, "the_worker", (), (f"pytest_nvfp4.{name}",))
         assert is_plain(workers.run_module(one)) is not forks
-
-
-def _with(workers: Workers, **modules: str) -> tuple[str, ...]:
-    """Return a launcher for a copy of the package with further modules."""
-    package = workers.folder / "copied" / "pytest_nvfp4"
-    *interpreter, folder = worker("the_worker").launcher
-    for file in [Path(folder, "__init__.py"), *Path(folder, "isolation").rglob("*.py")]:
-        target = package / file.relative_to(folder)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(file.read_bytes())
-    for name, source in modules.items():
-        (package / f"{name}.py").write_text(source)
-    return (*interpreter, str(package))
 
 
 @pytest.mark.parametrize("why", ["nothing to preload", "another interpreter", "switched off", "no way to watch"])
@@ -375,10 +359,10 @@ def test_a_process_that_was_forked_does_not_use_its_is_plain(workers: Workers) -
             os._exit(0)
     os.waitpid(pid, 0)
     os.close(write)
-    with os.fdopen(read) as said:
-        theirs = int(said.read())
-    assert theirs not in (mine, pid)
-    assert gone(theirs)
+    with os.fdopen(read) as pipe:
+        other = int(pipe.read())
+    assert other not in (mine, pid)
+    assert gone(other)
     assert alive(mine)
     assert not is_plain(workers.run(PARENT))
 
@@ -386,12 +370,6 @@ def test_a_process_that_was_forked_does_not_use_its_is_plain(workers: Workers) -
 # ---- when something ends that should not -------------------------------------------------------------------------
 
 HANGS = "import os, sys, time\nopen(sys.argv[1], 'w').write(f'{os.getpid()}\\n')\ntime.sleep(600)\n"
-
-
-def in_a_thread(act: object) -> threading.Thread:
-    thread = threading.Thread(target=act)  # type: ignore[arg-type]
-    thread.start()
-    return thread
 
 
 @pytest.mark.parametrize("unbound", [False, True], ids=["bound to it", "unbound"])
@@ -422,7 +400,7 @@ def test_a_stopped_server_holds_nothing_up(workers: Workers, monkeypatch: pytest
         os.kill(server, signal.SIGCONT)
         return workers.run(stops + "time.sleep(600)", str(server), deadline_s=deadline_s)
 
-    outcome = far_enough(job, said)
+    outcome = far_enough(job, stdout_of)
     assert outcome.timed_out
     assert outcome.wall_s < 600
     assert gone(int(outcome.stdout.text))
@@ -457,7 +435,7 @@ def test_a_job_that_ends_while_its_server_imports_for_another_keeps_its_exit_sta
 ) -> None:
     """The report of a busy server is late; the status comes from it, or from the zombie if it is too late."""
     monkeypatch.setattr(process, "_REPORT_S", report_s)
-    launcher = _with(workers, slow=IMPORTS.format(folder=str(workers.folder)))
+    launcher = launcher_with(workers, slow=IMPORTS.format(folder=str(workers.folder)))
     workers.module(OUTLASTS)
     ended: dict[str, Outcome] = {}
 
@@ -477,7 +455,7 @@ def test_a_job_that_ends_while_its_server_imports_for_another_keeps_its_exit_sta
 
 
 def test_a_thread_that_waits_for_a_server_is_stopped(workers: Workers) -> None:
-    launcher = _with(workers, slow="import time\ntime.sleep(600)\n")
+    launcher = launcher_with(workers, slow="import time\ntime.sleep(600)\n")
     workers.module(PARENT)
     module = Worker(launcher, "the_worker", (), ("pytest_nvfp4.slow",))
     stop, raised = threading.Event(), []
@@ -532,7 +510,7 @@ SLOW = "import time\nfrom pathlib import Path\nPath({note!r}).write_text('0\\n')
 )
 def test_nothing_survives_the_parent(workers: Workers, when: str, number: signal.Signals) -> None:
     """Ctrl-C goes to the whole group of the terminal. What the parent forked has all its descriptors and lives on."""
-    launcher = _with(workers, slow=SLOW.format(note=str(workers.folder / "note")))
+    launcher = launcher_with(workers, slow=SLOW.format(note=str(workers.folder / "note")))
     workers.module(HANGS)
     (workers.folder / "runs.py").write_text(RUNS)
     root = str(Path(worker("x").launcher[-1]).parent)

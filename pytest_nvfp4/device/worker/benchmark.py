@@ -171,8 +171,10 @@ class BenchmarkRunner:
             self._case(job, index, case, custom_kernel)
 
     def _sets(self, case: JobCase) -> tuple[list[CallBuffers], list[ProblemInput]]:
-        """Return the buffers and inputs of all sets: random values, since a GPU draws less power for zeros and clocks
-        higher (an H200 ran a bf16 product 13 % faster on zeros).
+        """Return the buffers and inputs of all sets.
+
+        They have the values of the case's family, because times depend on them: an H200 ran a bf16 product 13 %
+        faster on zeros.
         """
         first = rotation.set_inputs(case, 0)
         size = sum(group.a.nbytes + group.b.nbytes for group in first.groups) or 1

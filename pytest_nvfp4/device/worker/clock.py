@@ -43,7 +43,7 @@ wait_here:
 \0"""
 
 _FLUSH_FACTOR = 3
-"""A write of three times the L2 cache replaces every ordinary line, whatever the replacement policy and hashing."""
+"""Size of the write that flushes L2, in L2 caches; the margin allows for its undocumented replacement policy."""
 _LEAST_L2_BYTES = 32 << 20
 _GATE_MARGIN = 2.0
 _LEAST_GATE_US = 60.0

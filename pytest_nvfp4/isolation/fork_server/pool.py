@@ -29,7 +29,7 @@ SWITCH_VARIABLE: Final = "NVFP4_FORK_SERVER"
 """Environment variable that disables fork servers if it is ``0``."""
 _MODULE = "pytest_nvfp4.isolation.fork_server.server"
 _MOST_SERVERS: Final = 3
-"""Each server holds the memory of what it has imported, about 0.5 GB with torch."""
+"""Each server holds the memory of what it has imported."""
 _MOST_REFUSED_KEYS: Final = 32
 _START_S = 60.0
 """Seconds until a child must have started: many times what all imports take on a busy machine."""

@@ -175,7 +175,7 @@ class _Server:
     def _require_single_thread(self) -> None:
         """Refuse all requests if another thread runs: a child would have its locks, but not the thread.
 
-        OpenBLAS (since 0.2.x, through ``pthread_atfork``) stops its threads before a fork and starts them again when it
+        OpenBLAS stops its threads before a fork and starts them again when it
         needs them, so one fork shows whether the remaining threads are of that kind.
         """
         if len(list(_THREADS.iterdir())) > 1:
