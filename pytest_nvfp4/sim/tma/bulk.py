@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.coverage import note_reduce, note_scatter, note_write
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
@@ -67,84 +67,54 @@ class BulkForm:
 
 # ---- lowering --------------------------------------------------------------------------------------------------------
 
+_STORE = ("shared::cta", "global")
+_EXCHANGE = ("shared::cta", "shared::cluster")
+_LOADS = (("global", "shared::cta"), ("global", "shared::cluster"))
+
 
 def lower_bulk(ins: Instruction, e: Emitter) -> None:
     """Lower ``cp.async.bulk``."""
-    read = OpcodeReader(ins, 3, ordered=False)
-    destination, source = read.one(*SPACES), read.one(*SPACES)
-    if (destination, source) == ("global", "shared::cta"):
-        read.one("bulk_group")
-        hint = read.has("L2::cache_hint")
-        masked = read.has("cp_mask")
-        operands = read.end(3 + hint + masked)
-        form = BulkForm(ins.opcode, destination, source, masked=masked)
-        mask = e.value(operands[-1], e.width(operands[-1]) or 16) if masked else "0xFFFF"
-        e.line(
-            e.call(
-                bulk_out,
-                "w", e.mask, str(e.at), e.constant(form, "copy"),
-                e.address(operands[0]), e.address(operands[1]), e.value(operands[2], 32), mask,
-            )
-        )  # fmt: skip
-        return
-    _lower_in(ins, e, read, destination, source, "", "")
+    _lower(ins, e, OpcodeReader(ins, 3, ordered=False), reduces=False)
 
 
 def lower_bulk_reduce(ins: Instruction, e: Emitter) -> None:
     """Lower ``cp.reduce.async.bulk``."""
-    read = OpcodeReader(ins, 4, ordered=False)
+    _lower(ins, e, OpcodeReader(ins, 4, ordered=False), reduces=True)
+
+
+def _lower(ins: Instruction, e: Emitter, read: OpcodeReader, *, reduces: bool) -> None:
     destination, source = read.one(*SPACES), read.one(*SPACES)
-    operation = read.one(*OPERATIONS)
-    kind = read.one(*WIDTHS)
-    types = GLOBAL_TYPES if destination == "global" else SHARED_TYPES
-    if kind not in types[operation]:
-        raise Unsupported(f"{ins.opcode}: .{operation} takes .{', .'.join(sorted(types[operation]))}")
-    if read.has("noftz") != (operation == "add" and kind in ("f16", "bf16")):
-        raise Unsupported(f"{ins.opcode}: .noftz goes with .add of .f16 and .bf16, and only with it")
-    if destination != "global":
-        _lower_in(ins, e, read, destination, source, operation, kind)
-        return
-    if source != "shared::cta":
-        raise Unsupported(f"{ins.opcode}: from {source} to {destination}")
-    read.one("bulk_group")
-    hint = read.has("L2::cache_hint")
-    operands = read.end(3 + hint)
-    form = BulkForm(ins.opcode, destination, source, operation=operation, kind=kind)
-    e.line(
-        e.call(
-            bulk_out,
-            "w", e.mask, str(e.at), e.constant(form, "copy"),
-            e.address(operands[0]), e.address(operands[1]), e.value(operands[2], 32), "0xFFFF",
-        )
-    )  # fmt: skip
-
-
-def _lower_in(
-    ins: Instruction, e: Emitter, read: OpcodeReader, destination: str, source: str, operation: str, kind: str
-) -> None:
-    if (
-        destination == "global"
-        or (source, destination) == ("shared::cta", "shared::cta")
-        or source == "shared::cluster"
-    ):
-        raise Unsupported(f"{ins.opcode}: from {source} to {destination}")
-    if operation and source != "shared::cta":
-        raise Unsupported(f"{ins.opcode}: a reduction from {source} to {destination}")
-    read.one("mbarrier::complete_tx::bytes")
-    multicast = read.has("multicast::cluster")
-    if multicast and (source, destination) != ("global", "shared::cluster"):
-        raise Unsupported(f"{ins.opcode}: .multicast::cluster from .{source} to .{destination}")
-    hint = source == "global" and read.has("L2::cache_hint")
-    operands = read.end(4 + multicast + hint)
-    form = BulkForm(ins.opcode, destination, source, multicast=multicast, operation=operation, kind=kind)
-    mask = e.value(operands[4], e.width(operands[4]) or 16) if multicast else "0"
-    e.line(
-        e.call(
-            bulk_in,
-            "w", e.mask, str(e.at), e.constant(form, "copy"),
-            e.address(operands[0]), e.address(operands[1]), e.value(operands[2], 32), e.address(operands[3]), mask,
-        )
-    )  # fmt: skip
+    route = (source, destination)
+    if route not in (_STORE, _EXCHANGE) and (reduces or route not in _LOADS):
+        raise read.refuse(f"a {'reduction' if reduces else 'copy'} from .{source} to .{destination}")
+    operation = kind = ""
+    if reduces:
+        operation, kind = read.one(*OPERATIONS), read.one(*WIDTHS)
+        types = GLOBAL_TYPES if route == _STORE else SHARED_TYPES
+        if kind not in types[operation]:
+            raise read.refuse(f".{operation} takes .{', .'.join(sorted(types[operation]))}")
+        if read.has("noftz") != (operation == "add" and kind in ("f16", "bf16")):
+            raise read.refuse(".noftz is required with .add of .f16 and .bf16 and allowed with no other")
+    masked = multicast = False
+    if route == _STORE:
+        read.one("bulk_group")
+        masked = not reduces and read.has("cp_mask")
+    else:
+        read.one("mbarrier::complete_tx::bytes")
+        multicast = read.has("multicast::cluster")
+        if multicast and route != ("global", "shared::cluster"):
+            raise read.refuse(f".multicast::cluster from .{source} to .{destination}")
+    hint = route != _EXCHANGE and read.has("L2::cache_hint")
+    operands = read.end((3 if route == _STORE else 4) + multicast + masked + hint)
+    form = BulkForm(ins.opcode, destination, source, multicast, masked, operation, kind)
+    values = [e.address(operands[0]), e.address(operands[1]), e.value(operands[2], 32)]
+    if route == _STORE:
+        values.append(e.value(operands[-1], e.width(operands[-1]) or 16) if masked else "0xFFFF")
+    else:
+        values.append(e.address(operands[3]))
+        values.append(e.value(operands[4], e.width(operands[4]) or 16) if multicast else "0")
+    run = bulk_out if route == _STORE else bulk_in
+    e.line(e.call(run, "w", e.mask, str(e.at), e.constant(form, "copy"), *values))
 
 
 def lower_prefetch_bulk(ins: Instruction, e: Emitter) -> None:
@@ -174,7 +144,7 @@ def lower_prefetch_tensor(ins: Instruction, e: Emitter) -> None:
 def bulk_in(
     w: Warp, mask: int, at: int, form: BulkForm, to: Bits, source: Bits, size: Bits, barrier: Bits, ctas: Bits
 ) -> None:
-    """Run a bulk copy or reduction into shared memory in the lanes of a mask. Raises Fault."""
+    """Execute a bulk copy or reduction into shared memory in the lanes of a mask. Raises Fault."""
     for lane, (address, start, count, bar, to_ctas) in by_lane(
         mask, (to, source, size, barrier, ctas), what=form.opcode, fatal=True, report=w.cta.launch.report
     ):
@@ -188,16 +158,9 @@ def _in(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, s
     machine = launch.machine
     _check_size(size, what)
     receivers = targets(
-        cta,
-        address,
-        bar,
-        size=size,
-        align=ALIGN,
-        cluster=form.destination == "shared::cluster",
-        multicast=ctas if form.multicast else None,
-        group=0,
-        what=what,
-    )
+        cta, address, bar, size=size, align=ALIGN, cluster=form.destination == "shared::cluster",
+        multicast=ctas if form.multicast else None, group=0, what=what,
+    )  # fmt: skip
     counters = launch.counters
     if form.source == "global":
         _check_aligned(start, what)
@@ -251,7 +214,7 @@ def _combine(data: NDArray[np.uint8], form: BulkForm, shared: SharedMemory, inde
 
 
 def bulk_out(w: Warp, mask: int, at: int, form: BulkForm, to: Bits, source: Bits, size: Bits, cp_mask: Bits) -> None:
-    """Run a bulk copy or reduction into global memory in the lanes of a mask. Raises Fault."""
+    """Execute a bulk copy or reduction into global memory in the lanes of a mask. Raises Fault."""
     for lane, (address, start, count, bits) in by_lane(
         mask, (to, source, size, cp_mask), what=form.opcode, fatal=False, report=w.cta.launch.report
     ):

@@ -74,17 +74,9 @@ def signal_rank(destination: int, barrier: int, group: int) -> int:
 
 
 def targets(
-    cta: Cta,
-    address: int,
-    barrier: int,
-    *,
-    size: int,
-    align: int,
-    cluster: bool,
-    multicast: int | None,
-    group: int,
+    cta: Cta, address: int, barrier: int, *, size: int, align: int, cluster: bool, multicast: int | None, group: int,
     what: str,
-) -> list[CopyTarget]:
+) -> list[CopyTarget]:  # fmt: skip
     """Return the targets of a copy to shared memory.
 
     Args:

@@ -60,14 +60,14 @@ class TensorLoadForm:
 
 
 def tensor_mode(read: OpcodeReader, four_rows: str) -> tuple[int, bool]:
-    """Take the rank and the mode of a tensor copy: ``(rank, whether it is the mode of four rows)``."""
+    """Read the rank and the mode of a tensor copy; return the rank, and whether the mode is ``four_rows``."""
     rank = int(read.one(*_DIMENSIONS)[0])
     for mode in _IM2COL:
         if read.has(mode):
             raise Unsupported(f"{read.opcode}: the mode .{mode}")
     mode = read.maybe("tile", four_rows) or "tile"
     if mode != "tile" and rank != 2:
-        raise Unsupported(f"{read.opcode}: .{mode} with a tensor of rank {rank}, and it is for rank 2")
+        raise Unsupported(f"{read.opcode}: .{mode} with a tensor of rank {rank}; it requires rank 2")
     return rank, mode != "tile"
 
 
@@ -87,42 +87,30 @@ def lower_load(ins: Instruction, e: Emitter) -> None:
     operands = read.end(3 + multicast + hint)
     form = TensorLoadForm(ins.opcode, rank, four_rows, destination == "shared::cluster", multicast, group)
     coordinates = tensor_coordinates(operands[1], 5 if four_rows else rank, e, ins.opcode)
-    arguments = [
-        "w",
-        e.mask,
-        str(e.at),
-        e.constant(form, "load"),
-        e.address(operands[0]),
-        e.address(operands[1]),
-        e.address(operands[2]),
-        e.value(operands[3], e.width(operands[3]) or 16) if multicast else "0",
-        coordinates,
-    ]
-    e.line(e.call(load_tensor, *arguments))
+    cta_mask = e.value(operands[3], e.width(operands[3]) or 16) if multicast else "0"
+    addresses = [e.address(operand) for operand in operands[:3]]
+    e.line(
+        e.call(
+            load_tensor, "w", e.mask, str(e.at), e.constant(form, "load"), *addresses, cta_mask, coordinates
+        )
+    )  # fmt: skip
 
 
 def tensor_coordinates(operand: object, count: int, e: Emitter, opcode: str) -> str:
-    """Expression of the tuple of a tensor address's coordinates, whose number is checked."""
+    """Return the expression of the tuple of a tensor address's ``count`` coordinates. Raises Unsupported."""
     if not isinstance(operand, TensorAddress) or len(operand.vectors) != 1:
         raise Unsupported(f"{opcode}: operand {operand!r} is not a tensor map with one vector of coordinates")
-    found = e.coordinates(operand)
-    if len(found) != count:
-        raise Unsupported(f"{opcode}: {len(found)} coordinates, and {count} are needed")
-    return "(" + "".join(f"{one}, " for one in found) + ")"
+    coordinates = e.coordinates(operand)
+    if len(coordinates) != count:
+        raise Unsupported(f"{opcode}: {len(coordinates)} coordinates; {count} are required")
+    return "(" + "".join(f"{coordinate}, " for coordinate in coordinates) + ")"
 
 
 def load_tensor(
-    w: Warp,
-    mask: int,
-    at: int,
-    form: TensorLoadForm,
-    destination: Bits,
-    tensor_map: Bits,
-    barrier: Bits,
-    cta_mask: Bits,
-    coordinates: tuple[Bits, ...],
-) -> None:
-    """Run a tensor load in the lanes of a mask. Raises Fault."""
+    w: Warp, mask: int, at: int, form: TensorLoadForm, destination: Bits, tensor_map: Bits, barrier: Bits,
+    cta_mask: Bits, coordinates: tuple[Bits, ...],
+) -> None:  # fmt: skip
+    """Execute a tensor load in the lanes of a mask. Raises Fault."""
     values = (destination, tensor_map, barrier, cta_mask, *coordinates)
     if not mask & (mask - 1):
         lane = mask.bit_length() - 1
@@ -158,16 +146,9 @@ def boxes_of_rows(tile: TmaTile, w: Warp, coordinates: tuple[int, ...], *, write
 
 
 def _issue(
-    w: Warp,
-    lane: int,
-    at: int,
-    form: TensorLoadForm,
-    address: int,
-    where: int,
-    bar: int,
-    ctas: int,
+    w: Warp, lane: int, at: int, form: TensorLoadForm, address: int, where: int, bar: int, ctas: int,
     at_box: Sequence[int],
-) -> None:
+) -> None:  # fmt: skip
     what = form.opcode
     cta = w.cta
     launch = cta.launch
@@ -199,16 +180,9 @@ def _issue(
         receivers = route.targets
     else:
         receivers = targets(
-            cta,
-            address,
-            bar,
-            size=order.footprint,
-            align=ALIGN,
-            cluster=form.cluster,
-            multicast=ctas if form.multicast else None,
-            group=form.group,
-            what=what,
-        )
+            cta, address, bar, size=order.footprint, align=ALIGN, cluster=form.cluster,
+            multicast=ctas if form.multicast else None, group=form.group, what=what,
+        )  # fmt: skip
         routes[key] = Route(use, tile, order, receivers)
     counters = launch.counters
     counters["tma.load.requests"] += 1

@@ -1,15 +1,15 @@
-"""Kernels that change tensor maps: their fields, one by one, and copying a map that was changed to where it is used.
+"""Changes that kernels make to tensor maps: replacing single fields, and copying a changed map to its final place.
 
 Rules (PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy"):
 
 - ``tensormap.replace`` changes one field, in global memory or in the CTA's own shared memory. ``rank`` takes the rank
-  less one; sizes and boxes are given in elements, strides in bytes; ``elemtype`` and its kin take the ISA's codes
-  (table "Tensormap new_val validity"). That the map holds sizes and boxes less one, and strides without their low 4
-  bits, is the measured format. Code 4 of ``swizzle_mode`` (96 B) is unsupported: how the map holds it was not
-  measured. A map may be made from zeros by replacing its fields (Triton does); ``rank`` and ``elemtype`` give it the
-  format tag of the DSL's maps here (those that the driver encodes for an H200 have none).
-- Only the first 64 bytes of a map hold fields (measured), so only they must have been written in shared memory: the
-  DSL copies no more of a map there before it replaces fields (rests on NVIDIA's kernels).
+  minus one; sizes and boxes are given in elements, strides in bytes; ``elemtype`` and the other enumerated fields take
+  the ISA's codes (table "Tensormap new_val validity"). The map stores sizes and boxes minus one, and strides without
+  their low 4 bits (measured). Code 4 of ``swizzle_mode`` (96 B) is unsupported, because its encoding was not measured.
+  A kernel may build a map from zeros by replacing its fields (Triton does); ``rank`` and ``elemtype`` then set the
+  format tag of the DSL's maps (maps that the driver encodes for an H200 have none).
+- Only the first 64 bytes of a map hold fields (measured), so that only they must have been written in shared memory:
+  the DSL copies no more of a map there before it replaces fields (source: NVIDIA's kernels).
 - ``tensormap.cp_fenceproxy`` copies a map from shared to global memory and releases it (see ``tensormap``).
 
 Counters: ``tensormap.replaces`` (fields), ``tensormap.copies``.
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -42,22 +42,36 @@ __all__ = ["lower_copy", "lower_replace", "replaced"]
 _TAG = 2
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 _WORDS = struct.Struct("<16Q")
-# Fields by ordinal: (word, first bit, bits).
-_DIMS = ((4, 0, 32), (4, 32, 32), (5, 0, 32), (5, 32, 32), (6, 0, 32))
-_BOXES = ((6, 56, 8), (7, 0, 8), (7, 8, 8), (7, 16, 8), (7, 24, 8))
-_STEPS = tuple((6, 32 + 3 * i, 3) for i in range(5))
-_STRIDES = ((1, 32, 32), (2, 0, 32), (2, 32, 32), (3, 0, 32))
+
+
+class _Field(NamedTuple):
+    """Place of a field in a map: its 64-bit word, first bit, and width."""
+
+    word: int
+    first: int
+    width: int
+
+
+# Fields by ordinal.
+_DIMS = [_Field(4 + i // 2, i % 2 * 32, 32) for i in range(5)]
+_BOXES = [_Field(6, 56, 8), *(_Field(7, 8 * i, 8) for i in range(4))]
+_STEPS = [_Field(6, 32 + 3 * i, 3) for i in range(5)]
+_STRIDES = [_Field(1 + (i + 1) // 2, (i + 1) % 2 * 32, 32) for i in range(4)]
 _ORDINALS = {"box_dim": 5, "global_dim": 5, "global_stride": 4, "element_stride": 5}
 _TYPES = {**{code: (code, 0) for code in range(11)}, 11: (7, 1), 12: (8, 1), 13: (11, 0), 14: (12, 0), 15: (13, 0)}
-"""The ISA's code of an element type to the map's type field and its tf32 bit."""
-# The other fields that take a code: word, first bit, bits, codes.
-_CODES = {"interleave_layout": (1, 11, 2, 3), "swizzle_mode": (1, 13, 2, 4), "swizzle_atomicity": (1, 19, 2, 4),
-          "fill_mode": (1, 15, 1, 2)}  # fmt: skip
+"""The map's type field and tf32 bit, by the ISA's code of an element type."""
+_CODES = {
+    "interleave_layout": (_Field(1, 11, 2), 3),
+    "swizzle_mode": (_Field(1, 13, 2), 4),
+    "swizzle_atomicity": (_Field(1, 19, 2), 4),
+    "fill_mode": (_Field(1, 15, 1), 2),
+}
+"""The other enumerated fields, and the number of their codes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceForm:
-    """One field of a map that is replaced; ``space`` is empty for a generic address."""
+    """Modifiers of one ``tensormap.replace``; ``space`` is empty for a generic address."""
 
     opcode: str
     field: str
@@ -66,55 +80,55 @@ class ReplaceForm:
 
 
 def replaced(data: bytes, field: str, ordinal: int, value: int, *, what: str) -> bytes:
-    """The 128 bytes of a map after ``tensormap.replace``.
+    """Return the 128 bytes of a map after ``tensormap.replace``.
 
     Raises:
-        Fault: ``tensor map``, a value that the field cannot hold.
-        Unsupported: a code whose place in the map was not measured.
+        Fault: ``tensor map``: the field cannot hold the value.
+        Unsupported: a code whose encoding was not measured.
     """
     words = list(_WORDS.unpack(data))
 
-    def put(place: tuple[int, int, int], bits: int) -> None:
+    def put(place: _Field, bits: int) -> None:
         word, start, width = place
         mask = ((1 << width) - 1) << start
         words[word] = words[word] & ~mask | bits << start & mask
 
-    def range_of(low: int, high: int) -> None:
+    def check_range(low: int, high: int) -> None:
         if not low <= value <= high:
-            raise Fault("tensor map", f"{what}: {field} {value}, which must be {low} to {high}")
+            raise Fault("tensor map", f"{what}: {field} {value}; it must be {low} to {high}")
 
     if field == "global_address":
         words[0] = value
     elif field == "rank":
-        range_of(0, 4)
-        put((1, 4, 3), value)
-        put((1, 0, 4), _TAG)
+        check_range(0, 4)
+        put(_Field(1, 4, 3), value)
+        put(_Field(1, 0, 4), _TAG)
     elif field == "box_dim":
-        range_of(1, 256)
+        check_range(1, 256)
         put(_BOXES[ordinal], value - 1)
     elif field == "global_dim":
-        range_of(1, 0xFFFF_FFFF)
+        check_range(1, 0xFFFF_FFFF)
         put(_DIMS[ordinal], value - 1)
     elif field == "element_stride":
-        range_of(1, 8)
+        check_range(1, 8)
         put(_STEPS[ordinal], value - 1)
     elif field == "global_stride":
         if value % 16 or value >= 1 << 40:
-            raise Fault("tensor map", f"{what}: stride {value}, which must be a multiple of 16 below 2^40 bytes")
+            raise Fault("tensor map", f"{what}: stride {value}; it must be a multiple of 16 below 2^40 bytes")
         put(_STRIDES[ordinal], value >> 4)
-        put((3, 32 + 4 * ordinal, 4), value >> 36)
+        put(_Field(3, 32 + 4 * ordinal, 4), value >> 36)
     elif field == "elemtype":
         if value not in _TYPES:
             raise Unsupported(f"{what}: element type {value}")
         code, tf32 = _TYPES[value]
-        put((1, 0, 4), _TAG)
-        put((1, 7, 4), code)
-        put((1, 16, 1), tf32)
+        put(_Field(1, 0, 4), _TAG)
+        put(_Field(1, 7, 4), code)
+        put(_Field(1, 16, 1), tf32)
     else:
-        word, start, width, codes = _CODES[field]
+        place, codes = _CODES[field]
         if value >= codes:
             raise Unsupported(f"{what}: {field} {value}")
-        put((word, start, width), value)
+        put(place, value)
     return _WORDS.pack(*words)
 
 
@@ -144,17 +158,17 @@ def lower_replace(ins: Instruction, e: Emitter) -> None:
 
 
 def replace_field(w: Warp, mask: int, at: int, form: ReplaceForm, address: Bits, value: Bits) -> None:
-    """Run ``tensormap.replace`` in the lanes of a mask (lanes that do the same do it once). Raises Fault."""
+    """Execute ``tensormap.replace`` in the lanes of a mask, once for equal operands. Raises Fault."""
     if isinstance(address, int) and isinstance(value, int):
         pairs = [(address, value)]
     else:
         pairs = list(dict.fromkeys((value_in(address, lane), value_in(value, lane)) for lane in lanes(mask)))
-    for one, new in pairs:
-        _replace(w, mask, at, form, one, new)
+    for map_address, new_value in pairs:
+        _replace(w, mask, at, form, map_address, new_value)
 
 
 def _in_shared(memory: SharedMemory, address: int, *, what: str) -> tuple[int, bytes]:
-    """The index and the bytes of a map in shared memory, whose fields must have been written. Raises Fault."""
+    """Return the index and the bytes of a map in shared memory. Raises Fault if its fields were not written."""
     index = memory.index(address, BYTES, what=what, align=BYTES)
     memory.read(index, ALIGN, what=what)
     return index, memory.data[index : index + BYTES].tobytes()
@@ -202,10 +216,10 @@ def lower_copy(ins: Instruction, e: Emitter) -> None:
 
 
 def copy_map(w: Warp, mask: int, at: int, what: str, scope: str, to: Bits, source: Bits) -> None:
-    """Run ``tensormap.cp_fenceproxy``: the warp copies one map to global memory and releases it. Raises Fault."""
+    """Execute ``tensormap.cp_fenceproxy``: copy one map to global memory and release it. Raises Fault."""
     address, start = uniform(to, mask), uniform(source, mask)
     if address is None or start is None:
-        raise Fault("divergence", f"{what}: the lanes of the warp give different addresses, and it copies one map")
+        raise Fault("divergence", f"{what}: the lanes of the warp give different addresses; it copies one map")
     if address % BYTES:
         raise Fault("misaligned", f"{what}: global address {address:#x} is not a multiple of {BYTES}")
     launch = w.cta.launch

@@ -88,7 +88,7 @@ def _lower(ins: Instruction, e: Emitter, read: OpcodeReader, operation: str) -> 
 def store_tensor(
     w: Warp, mask: int, at: int, form: TensorStoreForm, tensor_map: Bits, source: Bits, coordinates: tuple[Bits, ...]
 ) -> None:
-    """Run a tensor store or reduction in the lanes of a mask. Raises Fault."""
+    """Execute a tensor store or reduction in the lanes of a mask. Raises Fault."""
     seen: set[tuple[int, ...]] = set()
     for lane, values in by_lane(
         mask, (tensor_map, source, *coordinates), what=form.opcode, fatal=bool(form.operation), report=None

@@ -255,7 +255,7 @@ def test_lanes_that_load_the_same():
         (load(tail=".multicast::cluster", operands=", 1"), "multicast"),
         (
             "cp.async.bulk.shared::cta.shared::cta.mbarrier::complete_tx::bytes [%r1], [%r1], 16, [%r1];",
-            "from shared::cta",
+            "from .shared::cta",
         ),
         ("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f16 [%rd101], [%r1], 16;", "noftz"),
         ("cp.reduce.async.bulk.global.shared::cta.bulk_group.min.f32 [%rd101], [%r1], 16;", "min takes"),
