@@ -84,19 +84,10 @@ class Chain:
     )  # fmt: skip
 
     def __init__(
-        self,
-        key: tuple[Any, ...],
-        ins: InstructionDescriptor,
-        path: Datapath,
-        column: int,
-        *,
-        tmems: list[Tmem],
-        cache: OperandTileCache,
-        operands: tuple[OperandEncoding, OperandEncoding],
-        base: bool,
-        shift: int = 0,
+        self, key: tuple[Any, ...], ins: InstructionDescriptor, path: Datapath, column: int, *, tmems: list[Tmem],
+        cache: OperandTileCache, operands: tuple[OperandEncoding, OperandEncoding], base: bool, shift: int = 0,
         enabled: NDArray[np.bool_] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.key = key
         self.ins = ins
         self.path = path

@@ -43,19 +43,9 @@ __all__ = ["issue"]
 
 
 def issue(
-    w: Warp,
-    mask: int,
-    d: Bits,
-    a: Bits,
-    b: Bits,
-    descriptor: Bits,
-    enable: Predicate,
-    disable: Sequence[Bits],
-    sfa: Bits,
-    sfb: Bits,
-    form: MmaForm,
-    at: int,
-) -> None:
+    w: Warp, mask: int, d: Bits, a: Bits, b: Bits, descriptor: Bits, enable: Predicate, disable: Sequence[Bits],
+    sfa: Bits, sfb: Bits, form: MmaForm, at: int,
+) -> None:  # fmt: skip
     """Issue one instruction, whose index in the kernel is ``at``. Raises Fault or Unsupported: see the module."""
     what = form.what
     if mask & (mask - 1):

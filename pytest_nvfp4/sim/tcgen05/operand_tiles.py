@@ -101,8 +101,6 @@ class OperandTileCache:
         del machine
         self.budget = budget
         self.held = 0
-        self.hits = 0
-        self.misses = 0
         self._tiles: OrderedDict[tuple[Any, ...], _CachedTile] = OrderedDict()
         self._scratch: dict[tuple[int, int], NDArray[np.float32]] = {}
         self.recordings = Recordings()
@@ -125,9 +123,7 @@ class OperandTileCache:
         cached = self._tiles.get(key)
         if cached is not None and cached.words == words and _same(cached.raw, raw):
             self._tiles.move_to_end(key)
-            self.hits += 1
             return cached.tile
-        self.misses += 1
         out = None
         shape = (operand.rows * len(parts), operand.k * count)
         if self.held + 4 * shape[0] * shape[1] > self.budget and cached is None:
@@ -178,15 +174,9 @@ def _repeated(name: str, times: int) -> NDArray[np.float32]:
 
 
 def decode(
-    operand: OperandEncoding,
-    parts: list[Chunks],
-    count: int,
-    words: bytes,
-    ids: tuple[int, ...],
-    *,
-    out: NDArray[np.float32] | None = None,
-    scratch: NDArray[np.float32] | None = None,
-) -> OperandTile:
+    operand: OperandEncoding, parts: list[Chunks], count: int, words: bytes, ids: tuple[int, ...], *,
+    out: NDArray[np.float32] | None = None, scratch: NDArray[np.float32] | None = None,
+) -> OperandTile:  # fmt: skip
     """Decode an operand of ``count`` instructions; ``out`` and ``scratch`` are reusable memory of the tile's shape."""
     rows = operand.rows * len(parts)
     size = operand.element_bytes

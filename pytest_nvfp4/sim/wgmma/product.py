@@ -84,18 +84,10 @@ class Product:
     """
 
     def __init__(
-        self,
-        a: NDArray[Any],
-        b: NDArray[Any],
-        *,
-        a_format: OperandType,
-        b_format: OperandType,
-        count: int,
-        a_undefined: NDArray[np.bool_] | None = None,
-        b_undefined: NDArray[np.bool_] | None = None,
-        negate: bool = False,
-        aligned: bool = False,
-    ) -> None:
+        self, a: NDArray[Any], b: NDArray[Any], *, a_format: OperandType, b_format: OperandType, count: int,
+        a_undefined: NDArray[np.bool_] | None = None, b_undefined: NDArray[np.bool_] | None = None,
+        negate: bool = False, aligned: bool = False,
+    ) -> None:  # fmt: skip
         self.aligned = (_FP8 if a_format.bits == 8 else _WIDE) if aligned and not a_format.integer else None
         self.count = count
         self.a: Floats = a_format.decode(a)
@@ -169,13 +161,8 @@ class Product:
 
 
 def accumulate(
-    product: Product,
-    start: NDArray[Any] | None,
-    accumulator: AccumulatorType,
-    *,
-    rows: slice,
-    saturate: bool = False,
-) -> NDArray[Any]:
+    product: Product, start: NDArray[Any] | None, accumulator: AccumulatorType, *, rows: slice, saturate: bool = False
+) -> NDArray[Any]:  # fmt: skip
     """Return rows of the accumulator after all of a product's instructions; ``start`` None stands for zeros."""
     result: NDArray[Any]
     if product.integer:

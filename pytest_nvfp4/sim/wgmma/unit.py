@@ -186,14 +186,9 @@ def wait(w: Warp, mask: int, pending: int) -> bool | None:
 
 
 def issue(
-    w: Warp,
-    mask: int,
-    form: WgmmaForm,
-    registers: tuple[Any, ...],
-    a: Bits | tuple[Any, ...],
-    b: Bits,
+    w: Warp, mask: int, form: WgmmaForm, registers: tuple[Any, ...], a: Bits | tuple[Any, ...], b: Bits,
     scale: Predicate,
-) -> list[Any] | None:
+) -> list[Any] | None:  # fmt: skip
     """Issue ``wgmma.mma_async`` for one warp.
 
     Args:

@@ -347,7 +347,7 @@ def test_multicast_to_nobody_and_to_a_cta_that_is_not_there():
         (load(F16, (0, 0)).replace(".tile.", ".im2col."), "im2col"),
         (load(F16, (0, 0)).replace(".tile.", ".im2col::w."), "im2col::w"),
         (load(F16, (0, 0), tail=".report"), "report"),
-        (load(F16, (0, 0, 0), dim=2), "3 coordinates, and 2"),
+        (load(F16, (0, 0, 0), dim=2), "3 coordinates; 2"),
         (load(F16, (0, 0), tail=".multicast::cluster", operands=", 1"), "multicast"),
         (load(F16, (0, 0), tail=".L2::cache_hint"), "operands"),
     ],
