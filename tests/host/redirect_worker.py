@@ -1,10 +1,12 @@
-"""Runs a script of a test in a process of its own: environment first, stand-ins second, as the worker does."""
+"""Run a test's script in a process of its own: environment first, stand-ins second, as the worker does."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pytest_nvfp4.host import redirect
 
@@ -26,10 +28,19 @@ import torch
 from cutlass.cute.runtime import from_dlpack, make_ptr
 said = {}
 """
+TORCH_PRELUDE = """
+import json
+import torch
+from pytest_nvfp4.host import torch_cuda
+said = {}
+redirect = torch_cuda.install()
+"""
 
 
-def run_script(body, folder: Path, *, environment=None, prelude=PRELUDE):
-    """Run ``body`` after the prelude and return what it put into ``said``."""
+def run_script(
+    body: str, folder: Path, *, environment: Mapping[str, str] | None = None, prelude: str = PRELUDE
+) -> dict[str, Any]:
+    """Run ``body`` behind the prelude and return the dictionary ``said`` that it filled."""
     dump = folder / "dump"
     dump.mkdir()
     script = folder / "script.py"
@@ -47,4 +58,5 @@ def run_script(body, folder: Path, *, environment=None, prelude=PRELUDE):
     )
     lines = [line for line in result.stdout.splitlines() if line.startswith("SAID ")]
     assert lines, f"the worker failed ({result.returncode}):\n{result.stdout}\n{result.stderr}"
-    return json.loads(lines[-1].removeprefix("SAID "))
+    said: dict[str, Any] = json.loads(lines[-1].removeprefix("SAID "))
+    return said

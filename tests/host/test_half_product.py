@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from pytest_nvfp4.host.half_product import LARGEST, half_product, is_half_product
-from tests.host.redirect_worker import run_script
-from tests.host.test_scaled_mm import PRELUDE
+from tests.host.redirect_worker import TORCH_PRELUDE, run_script
 
 
 def rounded(value: Fraction) -> Fraction:
@@ -59,7 +58,7 @@ out = torch.empty(64, 64, dtype=torch.float16, device="cuda")
 said["out"] = torch.equal(torch.mm(d, e, out=out).cpu(), a @ b)
 said["cpu"] = torch.equal(a @ b, want)
 """
-    said = run_script(body, tmp_path, prelude=PRELUDE)
+    said = run_script(body, tmp_path, prelude=TORCH_PRELUDE)
     assert said["mm"] == [True, True, True]
     assert said["out"]
     assert not said["cpu"], "else this proves nothing"

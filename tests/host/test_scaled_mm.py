@@ -10,7 +10,7 @@ import torch
 
 from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.host.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
-from tests.host.redirect_worker import run_script
+from tests.host.redirect_worker import TORCH_PRELUDE, run_script
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
@@ -83,15 +83,6 @@ def test_sizes_that_do_not_go_together_are_refused() -> None:
             scaled_mm_v2(a, b.t(), [scale_a] * 2, recipe, swizzle, [scale_b] * 2, recipe, swizzle, None, None)
 
 
-PRELUDE = """
-import json
-import torch
-from pytest_nvfp4.host import torch_cuda
-said = {}
-redirect = torch_cuda.install()
-"""
-
-
 def test_the_redirected_device_has_it_and_keeps_what_the_cpu_can_do(tmp_path: Path) -> None:
     body = """
 x = torch.full((128, 32), 0x22, dtype=torch.uint8, device="cuda").view(torch.float4_e2m1fn_x2)
@@ -102,5 +93,5 @@ eight = torch.ones(16, 32, device="cuda").to(torch.float8_e4m3fn)
 one = torch.tensor(0.5, device="cuda")
 said["whole"] = torch._scaled_mm(eight, eight.t(), one, one, out_dtype=torch.float32).cpu().unique().tolist()
 """
-    said = run_script(body, tmp_path, prelude=PRELUDE)
+    said = run_script(body, tmp_path, prelude=TORCH_PRELUDE)
     assert said == {"blocks": ["cuda:0", "torch.float16", [256.0]], "whole": [8.0]}

@@ -12,7 +12,7 @@ from pytest_nvfp4.sim.races import warp_lanes
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.machine import Machine
 from tests.sim.ptx_case import run_ptx
-from tests.sim.races.test_idioms import SMEM, found
+from tests.sim.races.programs import SMEM, finding_kinds
 
 PLACES = (
     "mul.wide.u32 %rd1, %r2, 4; add.u64 %rd2, %rd100, %rd1; xor.b32 %r7, %r2, 1; mul.wide.u32 %rd1, %r7, 4;"
@@ -27,7 +27,7 @@ UNIFORM = "st.global.b32 [%rd100], 7;"
 
 def lanes(body, *, warps=1):
     buffers = {"x": np.zeros(1024, np.uint32), "y": np.zeros(32 * 128, np.uint32)}
-    return found(PLACES + body, block=(32 * warps, 1, 1), buffers=buffers)
+    return finding_kinds(PLACES + body, block=(32 * warps, 1, 1), buffers=buffers)
 
 
 @pytest.mark.parametrize(
@@ -154,5 +154,5 @@ def test_lanes_race_where_the_definition_says(program):
             f"mov.u32 %r9, {mask}; shr.u32 %r9, %r9, %r2; and.b32 %r9, %r9, 1; setp.eq.u32 %p5, %r9, 1; @%p5 {does}"
         )
     buffers = {"x": np.zeros(16, np.uint8), "table": table}
-    kinds = found("\n".join(lines), block=(32, 1, 1), buffers=buffers, read_only=["table"])
+    kinds = finding_kinds("\n".join(lines), block=(32, 1, 1), buffers=buffers, read_only=["table"])
     assert bool(kinds) == by_definition(program)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from hypothesis import example, given, settings
@@ -14,13 +16,13 @@ from pytest_nvfp4.sim.races.access_sets import AccessSets
 from pytest_nvfp4.sim.races.clocks import Agent, Clocks
 from pytest_nvfp4.sim.races.global_shadow import GlobalShadow
 from pytest_nvfp4.sim.races.names import AgentInfo
-from tests.sim.races.test_oracle import AGENTS, OBJECTS, SIZE, programs, racy_by_definition
+from tests.sim.races.happens_before import AGENTS, OBJECTS, SIZE, programs, racy_by_definition
 
 WHO = SimpleNamespace(cluster=0)
 
 
-def racy_by_shadow(program, *, sets=1 << 17):
-    """The index of the first access that races, and those that it races with."""
+def racy_by_shadow(program: Sequence[tuple[Any, ...]], *, sets: int = 1 << 17) -> tuple[int, set[int]] | None:
+    """Return the index of the first access that races, and those that it races with."""
     clocks = Clocks(0)
     agents = [Agent(clocks, AgentInfo("warp", f"agent {i}")) for i in range(AGENTS)]
     objects = [clocks.clock() for _ in range(OBJECTS)]

@@ -3,61 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_nvfp4.driver.streams import PER_THREAD, Extent, Streams
+from pytest_nvfp4.driver.streams import PER_THREAD, Extent
 from pytest_nvfp4.host.graphs import Graph, LaunchQueue
-from pytest_nvfp4.sim.memory.globals import GlobalMemory, Region
-from pytest_nvfp4.sim.races.host_order import HostOrder, _short
-
-SIZE = 64
-MAIN = 0
-
-
-class Host:
-    """A host with two streams that wait for none, one that blocks, two events, and three tensors."""
-
-    def __init__(self) -> None:
-        self.streams = Streams()
-        self.memory = GlobalMemory()
-        self.order = HostOrder(self.streams, self.memory)
-        self.a = self.streams.add(0x5C01, blocking=False)
-        self.b = self.streams.add(0x5C02, blocking=False)
-        self.blocking = self.streams.add(0x5C03, blocking=True)
-        self.e, self.f = self.streams.new_event(), self.streams.new_event()
-        self.kept: list[object] = []
-        self.x, self.y, self.z = (self.tensor(name) for name in "xyz")
-
-    def tensor(self, name: str, size: int = SIZE) -> int:
-        memory = ctypes.create_string_buffer(size)
-        self.kept.append(memory)
-        address = ctypes.addressof(memory)
-        self.memory.add(Region(name, address, size))
-        self.streams.allocated(address, size, pooled=True)
-        return address
-
-    def write(self, stream: int, address: int, size: int = SIZE) -> None:
-        self.streams.work("a write", stream=stream, writes=[Extent(address, size)])
-
-    def read(self, stream: int, address: int, size: int = SIZE) -> None:
-        self.streams.work("a read", stream=stream, reads=[Extent(address, size)])
-
-    def after(self, stream: int, other: int) -> None:
-        """``wait_stream``."""
-        event = self.streams.new_event()
-        self.streams.record(event, other)
-        self.streams.wait(event, stream)
-
-    @property
-    def kinds(self) -> list[str]:
-        return [finding.kind for finding in self.order.findings]
-
+from pytest_nvfp4.sim.races.host_order import _short
+from tests.sim.races import host_model
+from tests.sim.races.host_model import MAIN, SIZE, Host, by_definition, by_order
 
 Edge = Callable[[Host], None]
 
@@ -295,10 +253,10 @@ def test_what_is_told():
     (finding,) = host.order.findings
     assert finding.where is not None
     assert finding.where.source is not None
-    assert finding.where.source.file == __file__
-    assert finding.message.startswith("a read at test_host_order.py:")
-    assert "on the default stream reads x at byte 8 while a write at test_host_order.py:" in finding.message
-    assert "nothing makes the default stream wait for stream 1 (made at test_host_order.py:" in finding.message
+    assert finding.where.source.file == host_model.__file__
+    assert re.match(r"a read at host_model.py:\d+, called at test_host_order.py:\d+ on the default", finding.message)
+    assert "on the default stream reads x at byte 8 while a write at host_model.py:" in finding.message
+    assert "nothing makes the default stream wait for stream 1 (made at host_model.py:" in finding.message
     assert "wait_stream" in finding.hint
 
 
@@ -431,71 +389,6 @@ STEPS = st.one_of(
     st.tuples(st.just("synchronize"), STREAMS),
     st.tuples(st.just("happened"), st.integers(0, 1)),
 )
-
-
-@dataclass
-class Definition:
-    """Work as nodes, and what each stream, event and the host have before them: whole sets, nothing clever."""
-
-    streams: dict[str, set[int]] = field(
-        default_factory=lambda: {name: set() for name in ("main", "a", "b", "blocking")}
-    )
-    events: dict[int, set[int]] = field(default_factory=dict)
-    host: set[int] = field(default_factory=set)
-
-    def before(self, stream: str) -> set[int]:
-        mine = self.streams[stream]
-        mine |= self.host
-        if stream == "main":
-            mine |= self.streams["blocking"]
-        if stream == "blocking":
-            mine |= self.streams["main"]
-        return mine
-
-
-def by_definition(program):
-    order = Definition()
-    done: list[tuple[int, set[int], bool]] = []
-    for index, step in enumerate(program):
-        if step[0] == "work":
-            _, stream, start, size, writes = step
-            touched = set(range(start, start + size))
-            known = order.before(stream)
-            if any((writes or wrote) and touched & bytes_ and old not in known for old, bytes_, wrote in done):
-                return index
-            done.append((index, touched, writes))
-            known.add(index)
-        elif step[0] == "record":
-            order.events[step[2]] = set(order.before(step[1]))
-        elif step[0] == "wait":
-            known = order.before(step[1])
-            known |= order.events.get(step[2], set())
-        elif step[0] == "synchronize":
-            order.host |= order.before(step[1])
-        else:
-            order.host |= order.events.get(step[1], set())
-    return None
-
-
-def by_order(program):
-    host = Host()
-    names = {"main": MAIN, "a": host.a, "b": host.b, "blocking": host.blocking}
-    events = [host.e, host.f]
-    for index, step in enumerate(program):
-        if step[0] == "work":
-            _, stream, start, size, writes = step
-            (host.write if writes else host.read)(names[stream], host.x + start, size)
-            if host.kinds:
-                return index
-        elif step[0] == "record":
-            host.streams.record(events[step[2]], names[step[1]])
-        elif step[0] == "wait":
-            host.streams.wait(events[step[2]], names[step[1]])
-        elif step[0] == "synchronize":
-            host.streams.synchronize(names[step[1]])
-        else:
-            host.streams.synchronize_event(events[step[1]])
-    return None
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,51 +2,30 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from pytest_nvfp4.driver.device_model import for_arch
-from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.asynchronous import Late
 from pytest_nvfp4.sim.run.machine import Machine
 from tests.sim.ptx_case import run_ptx
-
-SMEM = "mov.u32 %r0, %tid.x; shr.u32 %r1, %r0, 5; and.b32 %r2, %r0, 31; mov.u32 %r3, smem; mov.u32 %r4, %ctaid.x;"
-MINE = "shl.b32 %r5, %r2, 2; add.u32 %r6, %r3, %r5;"
-"""%r0 thread, %r1 warp, %r2 lane, %r3 shared memory, %r4 CTA, %r6 the lane's word."""
-
-
-def found(body, *, warnings=False, asynchronous=None, **kwargs):
-    """Kinds of what is found, with the fault that ended the kernel."""
-    findings, kinds = told(body, warnings=warnings, asynchronous=asynchronous, **kwargs)
-    return [finding.kind for finding in findings] + kinds
-
-
-def told(body, *, warnings=False, asynchronous=None, **kwargs):
-    """What is found, and the kind of the fault that ended the kernel."""
-    machine = Machine(model=for_arch("sm_100a"), asynchronous=asynchronous)
-    machine.monitor = Detector(warnings=warnings)
-    grids = []
-    kwargs.setdefault("shared", 8192)
-    kwargs.setdefault("block", (64, 1, 1))
-    kwargs.setdefault("buffers", {"x": np.zeros(1024, np.uint32), "y": np.zeros(1024, np.uint32)})
-    kwargs.setdefault("processes", 1)
-    kinds = []
-    try:
-        run_ptx(SMEM + MINE + body, machine=machine, prepare=grids.append, **kwargs)
-    except Fault as fault:
-        kinds.append(fault.kind)
-    return grids[0].findings, kinds
-
-
-def by_warp(*bodies, tail=""):
-    """A body for each warp."""
-    lines = []
-    for warp, body in enumerate(bodies):
-        lines.append(f"setp.ne.u32 %p9, %r1, {warp}; @%p9 bra W{warp};\n{body}\nW{warp}:")
-    return "\n".join(lines) + tail
-
+from tests.sim.races.programs import (
+    GATHER,
+    MINE,
+    PEER,
+    REACH,
+    SMEM,
+    STAY,
+    by_warp,
+    counted,
+    finding_kinds,
+    findings_of,
+    flags,
+    gathered,
+    peeked,
+    pipeline,
+    stored,
+)
 
 # ---- barriers ----------------------------------------------------------------------------------------------------
 
@@ -59,17 +38,17 @@ PUT, GET = "st.shared.b32 [%r8], %r0;", "ld.shared.b32 %r20, [%r9];"
 
 def test_a_reader_that_ran_ahead_is_told_both_ways_to_order_it():
     """It may be that it should see what is written, or that the next round must not overwrite what it reads."""
-    ((finding,), _) = told(EXCHANGE + PUT + GET)
+    ((finding,), _) = findings_of(EXCHANGE + PUT + GET)
     assert finding.kind == "race"
     assert "may still read it" in finding.message
     assert "or, if" in finding.hint
-    assert found(EXCHANGE + PUT + "bar.sync 0;" + GET) == []
+    assert finding_kinds(EXCHANGE + PUT + "bar.sync 0;" + GET) == []
 
 
 def test_what_overwrites_what_was_read_before_it_is_told_one():
-    ((finding,), _) = told(EXCHANGE + GET + PUT)
+    ((finding,), _) = findings_of(EXCHANGE + GET + PUT)
     assert "or, if" not in finding.hint
-    assert found(EXCHANGE + GET + "bar.sync 0;" + PUT) == []
+    assert finding_kinds(EXCHANGE + GET + "bar.sync 0;" + PUT) == []
 
 
 WRITE, READ = "st.shared.b32 [%r6+512], %r0;", "ld.shared.b32 %r20, [%r6+512];"
@@ -86,8 +65,8 @@ WRITE, READ = "st.shared.b32 [%r6+512], %r0;", "ld.shared.b32 %r20, [%r6+512];"
     ],
 )
 def test_barriers_order(first, second):
-    assert found(by_warp(WRITE + first, second + READ)) == []
-    assert found(by_warp(READ_INITIAL + first, second + WRITE)) == []
+    assert finding_kinds(by_warp(WRITE + first, second + READ)) == []
+    assert finding_kinds(by_warp(READ_INITIAL + first, second + WRITE)) == []
 
 
 READ_INITIAL = "st.shared.b32 [%r6+512], %r0; ld.shared.b32 %r20, [%r6+512];"
@@ -95,34 +74,27 @@ READ_INITIAL = "st.shared.b32 [%r6+512], %r0; ld.shared.b32 %r20, [%r6+512];"
 
 def test_a_relaxed_cluster_barrier_orders_nothing():
     relaxed = "barrier.cluster.arrive.relaxed; barrier.cluster.wait;"
-    assert found(by_warp(WRITE + relaxed, relaxed + READ)) == ["race"]
+    assert finding_kinds(by_warp(WRITE + relaxed, relaxed + READ)) == ["race"]
 
 
 def test_no_barrier():
-    assert found(by_warp(WRITE, READ)) == ["race"]
-    assert found(by_warp(WRITE, WRITE)) == ["race"]
-    assert found(by_warp(READ_INITIAL + "bar.sync 0;", "bar.sync 0;" + READ)) == []
-    assert found(by_warp(WRITE + "bar.sync 0;" + READ, "bar.sync 0;" + WRITE)) == ["race"]
+    assert finding_kinds(by_warp(WRITE, READ)) == ["race"]
+    assert finding_kinds(by_warp(WRITE, WRITE)) == ["race"]
+    assert finding_kinds(by_warp(READ_INITIAL + "bar.sync 0;", "bar.sync 0;" + READ)) == []
+    assert finding_kinds(by_warp(WRITE + "bar.sync 0;" + READ, "bar.sync 0;" + WRITE)) == ["race"]
 
 
 def test_neighbours_in_one_word_do_not_race():
     low, high = "st.shared.b8 [%r3+512], %r0;", "st.shared.b8 [%r3+513], %r0;"
     one = "setp.ne.u32 %p3, %r2, 0; @%p3 bra END{};"
-    assert found(by_warp(one.format(0) + low + "END0:", one.format(1) + high + "END1:")) == []
-    assert found(by_warp(one.format(0) + low + "END0:", one.format(1) + low + "END1:")) == ["race"]
+    assert finding_kinds(by_warp(one.format(0) + low + "END0:", one.format(1) + high + "END1:")) == []
+    assert finding_kinds(by_warp(one.format(0) + low + "END0:", one.format(1) + low + "END1:")) == ["race"]
     wide = "st.shared.b16 [%r3+512], %rs0;"
-    assert found(by_warp(one.format(0) + high + "END0:", one.format(1) + "mov.b16 %rs0, 1;" + wide + "END1:")) == [
-        "race"
-    ]
+    assert finding_kinds(
+        by_warp(one.format(0) + high + "END0:", one.format(1) + "mov.b16 %rs0, 1;" + wide + "END1:")
+    ) == ["race"]
 
 
-PEER = (
-    "xor.b32 %r10, %r4, 1; mapa.shared::cluster.u32 %r11, %r6, %r10; mad.lo.u32 %r11, %r1, 128, %r11;"
-    "setp.eq.u32 %p3, %r1, 0;"
-)
-REACH = "st.shared::cluster.b32 [%r11+512], %r0;"
-GATHER = "barrier.cluster.arrive.relaxed; barrier.cluster.wait;"
-STAY = "barrier.cluster.arrive; barrier.cluster.wait;"
 FIRST_LEAVES = "barrier.cluster.arrive.relaxed; @!%p3 bra ON; barrier.cluster.wait; ON:"
 SECOND_LEAVES = "@%p3 bra GONE; barrier.cluster.wait; GONE:"
 
@@ -135,7 +107,7 @@ SECOND_LEAVES = "@%p3 bra GONE; barrier.cluster.wait; GONE:"
     ids=["nothing", "a barrier of the CTA", "a cluster barrier", "another warp's", "another warp's, and a barrier"],
 )  # fmt: skip
 def test_a_peer_whose_memory_is_written_has_started(body, kinds):
-    assert found(PEER + body + STAY, grid=(2, 1, 1), cluster=(2, 1, 1)) == kinds
+    assert finding_kinds(PEER + body + STAY, grid=(2, 1, 1), cluster=(2, 1, 1)) == kinds
 
 
 # ---- lanes of one warp -------------------------------------------------------------------------------------------
@@ -148,7 +120,7 @@ LANE_0 = "setp.eq.u32 %p3, %r2, 0;"
 
 
 def lanes(body):
-    return found(ACROSS + LANE_0 + body, block=(32, 1, 1))
+    return finding_kinds(ACROSS + LANE_0 + body, block=(32, 1, 1))
 
 
 @pytest.mark.parametrize("meet", [MEET, "bar.sync 0;", "barrier.cluster.arrive; barrier.cluster.wait;"])
@@ -229,79 +201,27 @@ def test_barriers_that_are_used_before_their_initialisation_are_one_finding():
 # ---- pipelines ---------------------------------------------------------------------------------------------------
 
 
-def pipeline(stages, *, steps=9, drop="", size=512):
-    """A producer that copies with one thread, a consumer warp, ``stages`` buffers; ``drop`` leaves out a part."""
-
-    def wait(barrier, parity, name):
-        return f"{name}: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r3+{barrier}], {parity}; @!%p1 bra {name};"
-
-    full = [8 * i for i in range(stages)]
-    empty = [8 * (stages + i) for i in range(stages)]
-    inits = "".join(f"mbarrier.init.shared::cta.b64 [%r3+{b}], 1;" for b in full)
-    inits += "".join(f"mbarrier.init.shared::cta.b64 [%r3+{b}], 32;" for b in empty)
-    begin = f"setp.ne.u32 %p8, %r0, 0; @%p8 bra MADE; {inits} MADE:" + ("" if drop == "barrier" else "bar.sync 0;")
-    producer, consumer = ["setp.ne.u32 %p7, %r2, 0; @%p7 bra SENT;"], []
-    for step in range(steps):
-        stage, parity = step % stages, step // stages & 1
-        data = 1024 + size * stage
-        if drop != "empty":
-            producer.append(wait(empty[stage], parity ^ 1, f"E{step}"))
-        producer.append(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3+{full[stage]}], {size};")
-        producer.append(f"add.u32 %r11, %r3, {data}; add.u32 %r12, %r3, {full[stage]};")
-        producer.append(
-            f"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r11], [%rd100], {size}, [%r12];"
-        )
-        if drop != "full":
-            consumer.append(wait(full[stage], parity, f"F{step}"))
-        consumer.append(f"ld.shared.b32 %r20, [%r6+{data}];")
-        if drop != "release":
-            order = ".relaxed.cta" if drop == "order" else ""
-            consumer.append(f"mbarrier.arrive{order}.shared::cta.b64 _, [%r3+{empty[stage]}];")
-    return begin + by_warp("\n".join([*producer, "SENT:"]), "\n".join(consumer))
-
-
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
 def test_pipelines(stages):
-    assert found(pipeline(stages)) == []
-    assert "race" in found(pipeline(stages, drop="empty"))
-    assert found(pipeline(stages, drop="order")) == ["race"]
-    assert "race" in found(
+    assert finding_kinds(pipeline(stages)) == []
+    assert "race" in finding_kinds(pipeline(stages, drop="empty"))
+    assert finding_kinds(pipeline(stages, drop="order")) == ["race"]
+    assert "race" in finding_kinds(
         pipeline(stages, drop="full"),
-    ) or "race" in found(pipeline(stages, drop="full"), asynchronous=Late([1]))
-    assert found(pipeline(stages, drop="release")) == ["deadlock"]
-    assert found(pipeline(stages, drop="barrier"))[0] in ("race", "mbarrier")
-
-
-def peeked(peek, wait):
-    """A warp tests a barrier at which another arrives, and waits for it where the test did not hold."""
-    init = "setp.ne.u32 %p8, %r0, 0; @%p8 bra MADE; mbarrier.init.shared::cta.b64 [%r3], 32; MADE: bar.sync 0;"
-    test = f"mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r3], {peek}; @%p1 bra SEEN;"
-    block = f"T: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r3], {wait}; @!%p1 bra T; SEEN:"
-    arrive = "mbarrier.arrive.shared::cta.b64 _, [%r3];"
-    return init + by_warp("st.shared.b32 [%r6+512], %r0;" + arrive, test + block + "ld.shared.b32 %r20, [%r6+512];")
+    ) or "race" in finding_kinds(pipeline(stages, drop="full"), asynchronous=Late([1]))
+    assert finding_kinds(pipeline(stages, drop="release")) == ["deadlock"]
+    assert finding_kinds(pipeline(stages, drop="barrier"))[0] in ("race", "mbarrier")
 
 
 def test_a_test_for_the_wrong_parity_is_found_where_it_does_not_hold():
     """The data are there, and the wait behind it holds; a warp that comes earlier goes on without either."""
-    assert found(peeked(0, 0), asynchronous=Late([1])) == []
-    assert found(peeked(1, 0), asynchronous=Late([1])) == ["race"]
-    assert found(peeked(0, 0), asynchronous=Late([0])) == []
-    assert "race" in found(peeked(1, 0), asynchronous=Late([0]))  # what it is about: no edge at all
+    assert finding_kinds(peeked(0, 0), asynchronous=Late([1])) == []
+    assert finding_kinds(peeked(1, 0), asynchronous=Late([1])) == ["race"]
+    assert finding_kinds(peeked(0, 0), asynchronous=Late([0])) == []
+    assert "race" in finding_kinds(peeked(1, 0), asynchronous=Late([0]))  # what it is about: no edge at all
 
 
 # ---- bulk stores and the async proxy -----------------------------------------------------------------------------
-
-
-def stored(*, fence="fence.proxy.async.shared::cta;", meet="bar.sync 0;", commit="cp.async.bulk.commit_group;",
-           wait="cp.async.bulk.wait_group.read 0;", again="bar.sync 0;"):  # fmt: skip
-    """Both warps write, the first stores it all, both write again."""
-    mine = "shl.b32 %r5, %r0, 2; add.u32 %r7, %r3, %r5;"
-    send = (
-        "setp.ne.u32 %p8, %r0, 0; @%p8 bra SENT; add.u32 %r11, %r3, 1024;"
-        f"cp.async.bulk.global.shared::cta.bulk_group [%rd100], [%r11], 256; {commit} {wait} SENT:"
-    )
-    write = "st.shared.b32 [%r7+1024], %r0;"
-    return mine + write + fence + meet + send + again + write + "bar.sync 0; cp.async.bulk.wait_group 0;"
 
 
 @pytest.mark.parametrize(
@@ -312,18 +232,8 @@ def stored(*, fence="fence.proxy.async.shared::cta;", meet="bar.sync 0;", commit
      ({"fence": "fence.proxy.async;"}, None)],
 )  # fmt: skip
 def test_bulk_stores(without, kind):
-    kinds = [one for one in found(stored(**without)) if one in ("race", "proxy")]
+    kinds = [one for one in finding_kinds(stored(**without)) if one in ("race", "proxy")]
     assert kinds == ([kind] if kind else [])
-
-
-def gathered(write, wait, fence):
-    """Both warps fill shared memory, and one stores it all by a bulk copy."""
-    return (
-        "shl.b32 %r5, %r0, 2; add.u32 %r7, %r3, %r5; cvt.u64.u32 %rd5, %r5; add.u64 %rd6, %rd100, %rd5;"
-        f"{write} {wait} {fence} bar.sync 0; setp.ne.u32 %p8, %r0, 0; @%p8 bra SENT; add.u32 %r11, %r3, 1024;"
-        "cp.async.bulk.global.shared::cta.bulk_group [%rd101], [%r11], 256; cp.async.bulk.commit_group;"
-        "cp.async.bulk.wait_group 0; SENT:"
-    )
 
 
 @pytest.mark.parametrize(
@@ -337,23 +247,10 @@ def gathered(write, wait, fence):
     ],
 )
 def test_official_kernels_leave_out_the_proxy_fence_behind_cp_async_alone(write, wait, fence, kinds):
-    assert found(gathered(write, wait, fence)) == kinds
+    assert finding_kinds(gathered(write, wait, fence)) == kinds
 
 
 # ---- flags between CTAs ------------------------------------------------------------------------------------------
-
-
-def flags(release, acquire):
-    """CTA 0 writes data and raises a flag; CTA 1 waits for the flag and reads."""
-    data = "shl.b32 %r5, %r0, 2; cvt.u64.u32 %rd5, %r5; add.u64 %rd6, %rd100, %rd5;"
-    one = "setp.ne.u32 %p8, %r0, 0;"
-    fence = "fence.acq_rel.gpu;" if "relaxed" in acquire else ""
-    return data + one + (
-        "setp.ne.u32 %p7, %r4, 0; @%p7 bra READER; st.global.b32 [%rd6], %r0; bar.sync 0; @%p8 bra END;"
-        f"mov.u32 %r10, 1; {release} bra END; READER: @%p8 bra SEEN;"
-        f"SPIN: {acquire} setp.eq.u32 %p6, %r11, 0; @%p6 bra SPIN; {fence}"
-        "SEEN: bar.sync 0; ld.global.b32 %r20, [%rd6]; END:"
-    )  # fmt: skip
 
 
 RELEASES = {
@@ -381,17 +278,17 @@ BAD_ACQUIRES = {
 @pytest.mark.parametrize("acquire", ACQUIRES)
 @pytest.mark.parametrize("release", RELEASES)
 def test_flags_order_clusters(release, acquire):
-    assert found(flags(RELEASES[release], ACQUIRES[acquire]), grid=(2, 1, 1)) == []
+    assert finding_kinds(flags(RELEASES[release], ACQUIRES[acquire]), grid=(2, 1, 1)) == []
 
 
 @pytest.mark.parametrize("release", BAD_RELEASES)
 def test_a_release_that_is_none(release):
-    assert found(flags(BAD_RELEASES[release], ACQUIRES["ld.acquire"]), grid=(2, 1, 1)) == ["race"]
+    assert finding_kinds(flags(BAD_RELEASES[release], ACQUIRES["ld.acquire"]), grid=(2, 1, 1)) == ["race"]
 
 
 @pytest.mark.parametrize("acquire", BAD_ACQUIRES)
 def test_an_acquire_that_is_none(acquire):
-    assert found(flags(RELEASES["st.release"], BAD_ACQUIRES[acquire]), grid=(2, 1, 1)) == ["race"]
+    assert finding_kinds(flags(RELEASES["st.release"], BAD_ACQUIRES[acquire]), grid=(2, 1, 1)) == ["race"]
 
 
 def test_clusters_that_do_not_speak():
@@ -399,12 +296,12 @@ def test_clusters_that_do_not_speak():
     share = (
         "setp.ne.u32 %p7, %r4, 0; @%p7 bra B; st.global.b32 [%rd6], %r0; bra END; B: ld.global.b32 %r20, [%rd6]; END:"
     )
-    assert found(place + share, grid=(2, 1, 1), block=(32, 1, 1)) == ["race"]
-    assert found(place + "ld.global.b32 %r20, [%rd6];", grid=(2, 1, 1), block=(32, 1, 1)) == []
+    assert finding_kinds(place + share, grid=(2, 1, 1), block=(32, 1, 1)) == ["race"]
+    assert finding_kinds(place + "ld.global.b32 %r20, [%rd6];", grid=(2, 1, 1), block=(32, 1, 1)) == []
     other = (
         "setp.eq.u32 %p7, %r4, 0; @%p7 bra B; st.global.b32 [%rd6], %r0; bra END; B: ld.global.b32 %r20, [%rd6]; END:"
     )
-    assert found(place + other, grid=(2, 1, 1), block=(32, 1, 1)) == ["race"]
+    assert finding_kinds(place + other, grid=(2, 1, 1), block=(32, 1, 1)) == ["race"]
 
 
 @pytest.mark.parametrize(
@@ -413,26 +310,26 @@ def test_clusters_that_do_not_speak():
 def test_warps_that_store_the_same_value_do_no_harm(value, kinds):
     """By one instruction, so that it is the same in any order; another instruction, or a reader, is another matter."""
     store = f"mov.u32 %r30, {value}; st.global.b32 [%rd100+64], %r30;"
-    assert found(store, grid=(2, 1, 1)) == kinds
-    assert found(by_warp(store, store)) == ["race"]
+    assert finding_kinds(store, grid=(2, 1, 1)) == kinds
+    assert finding_kinds(by_warp(store, store)) == ["race"]
     third = "setp.eq.u32 %p9, %r1, 2; @%p9 bra THIRD;" + store + "bra END; THIRD: ld.global.b32 %r31, [%rd100+64]; END:"
-    assert found(third, block=(96, 1, 1))[:1] == ["race"]
+    assert finding_kinds(third, block=(96, 1, 1))[:1] == ["race"]
 
 
 def test_atomics_do_not_race_with_each_other():
-    assert found("red.global.add.u32 [%rd100], 1;", grid=(4, 1, 1)) == []
-    assert found("red.global.add.u32 [%rd100], 1; ld.global.b32 %r20, [%rd100];", grid=(2, 1, 1)) == ["race"]
+    assert finding_kinds("red.global.add.u32 [%rd100], 1;", grid=(4, 1, 1)) == []
+    assert finding_kinds("red.global.add.u32 [%rd100], 1; ld.global.b32 %r20, [%rd100];", grid=(2, 1, 1)) == ["race"]
 
 
 def test_an_atomic_hides_no_plain_access_before_it():
     zero = "setp.eq.u32 %p3, %r0, 0; @%p3 st.shared.b32 [%r3+512], 0;"
     add = "red.shared.add.u32 [%r3+512], 1;"
-    assert found(zero + "bar.sync 0;" + add) == []
-    assert found(zero + "bar.warp.sync 0xffffffff;" + add) == ["race"]
+    assert finding_kinds(zero + "bar.sync 0;" + add) == []
+    assert finding_kinds(zero + "bar.warp.sync 0xffffffff;" + add) == ["race"]
     read = "@%p3 ld.shared.b32 %r20, [%r3+512];"
     begun = zero + "bar.sync 0;"
-    assert found(begun + read + "bar.sync 0;" + add) == []
-    assert found(begun + read + "bar.warp.sync 0xffffffff;" + add) == ["race"]
+    assert finding_kinds(begun + read + "bar.sync 0;" + add) == []
+    assert finding_kinds(begun + read + "bar.warp.sync 0xffffffff;" + add) == ["race"]
 
 
 def test_an_atomic_in_global_memory_hides_no_plain_access_before_it():
@@ -443,20 +340,20 @@ def test_an_atomic_in_global_memory_hides_no_plain_access_before_it():
         "@%p3 ld.global.b32 %r20, [%rd5];",
     )
     lane = "@%p4 "
-    assert found(first + zero + "bar.sync 0;" + add) == []
+    assert finding_kinds(first + zero + "bar.sync 0;" + add) == []
     # The writer's own warp adds first, so that its atomic is what the other warp's meets.
     alone = "@%p3 " + add
-    assert found(first + by_warp(zero + alone, lane + add)) == ["race"]
-    assert found(first + by_warp(zero + alone + "bar.sync 0;", "bar.sync 0;" + lane + add)) == []
+    assert finding_kinds(first + by_warp(zero + alone, lane + add)) == ["race"]
+    assert finding_kinds(first + by_warp(zero + alone + "bar.sync 0;", "bar.sync 0;" + lane + add)) == []
     begun = zero + "bar.sync 0;"
-    assert found(first + begun + by_warp(read + alone, lane + add)) == ["race"]
-    assert found(first + begun + by_warp(read + alone + "bar.sync 0;", "bar.sync 0;" + lane + add)) == []
+    assert finding_kinds(first + begun + by_warp(read + alone, lane + add)) == ["race"]
+    assert finding_kinds(first + begun + by_warp(read + alone + "bar.sync 0;", "bar.sync 0;" + lane + add)) == []
     # Two add; a third, who has waited for the second only, reads.
     some, all_of_them, take = "bar.sync 1, 64;", "bar.sync 1, 96;", "ld.global.b32 %r20, [%rd5];"
     one_waits = by_warp(alone, lane + add + some, some + take)
     each_waits = by_warp(alone + all_of_them, lane + add + all_of_them, all_of_them + take)
-    assert found(first + begun + one_waits, block=(96, 1, 1)) == ["race"]
-    assert found(first + begun + each_waits, block=(96, 1, 1)) == []
+    assert finding_kinds(first + begun + one_waits, block=(96, 1, 1)) == ["race"]
+    assert finding_kinds(first + begun + each_waits, block=(96, 1, 1)) == []
 
 
 @pytest.mark.parametrize("left_out", [None, 0, 1, 2, 3])
@@ -464,19 +361,8 @@ def test_who_reads_has_waited_for_each_that_adds(left_out):
     lane, add = "setp.eq.u32 %p4, %r2, 0; @%p4 ", "red.global.add.u32 [%rd100], 1;"
     adds = [lane + add + ("" if warp == left_out else f"bar.arrive {warp + 1}, 64;") for warp in range(4)]
     waits = "".join(f"bar.sync {warp + 1}, 64;" for warp in range(4) if warp != left_out)
-    kinds = found(by_warp(*adds, waits + "ld.global.b32 %r20, [%rd100];"), block=(160, 1, 1))
+    kinds = finding_kinds(by_warp(*adds, waits + "ld.global.b32 %r20, [%rd100];"), block=(160, 1, 1))
     assert kinds == ([] if left_out is None else ["race"])
-
-
-def counted(release, acquire):
-    """Each thread writes and makes a fence, one counts; who counts last reads, each thread behind its own fence."""
-    return (
-        "shl.b32 %r5, %r0, 2; cvt.u64.u32 %rd5, %r5; add.u64 %rd6, %rd100, %rd5; setp.eq.u32 %p8, %r0, 0;"
-        "mad.lo.u32 %r9, %r4, 256, %r5; cvt.u64.u32 %rd5, %r9; add.u64 %rd7, %rd100, %rd5;"
-        f"st.global.b32 [%rd7], %r0; {release} bar.sync 0; @%p8 atom.global.add.u32 %r10, [%rd101], 1;"
-        "@%p8 st.shared.b32 [%r3+512], %r10; bar.sync 0; ld.shared.b32 %r10, [%r3+512];"
-        f"setp.ne.u32 %p7, %r10, 1; @%p7 bra END; {acquire} ld.global.b32 %r20, [%rd6]; END:"
-    )
 
 
 @pytest.mark.parametrize(
@@ -486,7 +372,7 @@ def counted(release, acquire):
      ("membar.gl;", "fence.acq_rel.gpu;", True)],
 )  # fmt: skip
 def test_fences_of_all_threads_around_a_count_of_one(release, acquire, races):
-    assert found(counted(release, acquire), grid=(2, 1, 1)) == (["race"] if races else [])
+    assert finding_kinds(counted(release, acquire), grid=(2, 1, 1)) == (["race"] if races else [])
 
 
 # ---- cp.async ----------------------------------------------------------------------------------------------------
@@ -499,7 +385,7 @@ def test_fences_of_all_threads_around_a_count_of_one(release, acquire, races):
 )  # fmt: skip
 def test_cp_async(wait, races):
     body = f"cp.async.ca.shared.global [%r6+512], [%rd100], 4; {wait} bar.sync 0;"
-    kinds = found(by_warp(body, "bar.sync 0;" + READ))
+    kinds = finding_kinds(by_warp(body, "bar.sync 0;" + READ))
     assert kinds == (["race"] if races else [])
 
 

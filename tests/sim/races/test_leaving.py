@@ -8,7 +8,7 @@ from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.machine import Machine
 from tests.sim.ptx_case import run_ptx
-from tests.sim.races.test_idioms import GATHER, MINE, PEER, REACH, SMEM, STAY, found
+from tests.sim.races.programs import GATHER, MINE, PEER, REACH, SMEM, STAY, finding_kinds
 
 INIT = (
     "setp.ne.u32 %p8, %r0, 0; @%p8 bra MADE; mbarrier.init.shared::cta.b64 [%r3], 64;"
@@ -26,7 +26,7 @@ LEAVE = "barrier.cluster.arrive.relaxed; barrier.cluster.wait;"
 
 
 def kinds(body, **kwargs):
-    return found(body, grid=(2, 1, 1), cluster=(2, 1, 1), **kwargs)
+    return finding_kinds(body, grid=(2, 1, 1), cluster=(2, 1, 1), **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_in_another_order_the_cta_has_ended():
 
 
 def test_the_own_cta_need_not_wait_for_itself():
-    assert found(INIT + "bar.sync 0; mbarrier.arrive.shared::cta.b64 _, [%r3];") == []
+    assert finding_kinds(INIT + "bar.sync 0; mbarrier.arrive.shared::cta.b64 _, [%r3];") == []
 
 
 def test_what_is_told():
