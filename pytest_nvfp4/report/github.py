@@ -1,7 +1,7 @@
-"""The report inside GitHub Actions: the step summary and annotations on the changed lines.
+"""Reports in GitHub Actions: the step summary, and annotations of changed lines.
 
 Limits, from GitHub's "Workflow commands" and "Annotations" reference: a step's summary holds at most 1 MiB
-and is dropped whole beyond that; a step shows at most 10 error and 10 warning annotations.
+and is dropped entirely beyond that; a step shows at most 10 error and 10 warning annotations.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pytest_nvfp4.text import clip, plural, visible
 Level = Literal["error", "warning", "notice"]
 
 SUMMARY_LIMIT = 1024 * 1024
-"""Bytes that one step's summary may hold."""
+"""Limit on the bytes of one step's summary."""
 ANNOTATIONS_PER_LEVEL = 10
-"""Annotations of one level that GitHub shows for one step."""
+"""Number of annotations of one level that GitHub shows for one step."""
 _MESSAGE_LIMIT = 4_000
 _TITLE_LIMIT = 200
 
@@ -28,10 +28,10 @@ _TITLE_LIMIT = 200
 def annotation(
     level: Level, message: str, *, file: str | None = None, line: int | None = None, title: str | None = None
 ) -> str:
-    """One workflow command, ``::error file=a.py,line=3,title=t::message``, without a new line.
+    """Return one workflow command, ``::error file=a.py,line=3,title=t::message``, without a line end.
 
-    The message escapes ``%``, CR and LF; a property also ``:`` and ``,``, which would end it (the runner's own
-    rules). No text can therefore start a second command or another property.
+    The message escapes ``%``, CR and LF; a property also ``:`` and ``,``, which would end it (rules of the runner), so
+    that no text can start a second command or property.
     """
     properties = {"file": file, "line": None if line is None else str(line), "title": title}
     shown = ",".join(f"{key}={_property(value)}" for key, value in properties.items() if value is not None)
@@ -48,14 +48,13 @@ def _property(text: str) -> str:
 
 
 def annotate(report: Report, *, root: Path | None = None) -> list[str]:
-    """The workflow commands of a report: an error a bad check, a warning a layout change that does not gate.
+    """Return the workflow commands of a report: an error for a failed check, a warning for changes below the gate.
 
-    At most ten of each level, since GitHub drops the others without a word; the tenth then says how many
-    more there are.
+    There are at most ten of each level, since GitHub silently drops further ones; the tenth then counts the rest.
 
     Args:
-        report: what to annotate.
-        root: the repository's folder; files inside it are named relative to it, as GitHub needs.
+        report: The report.
+        root: Folder of the repository, to which GitHub needs files to be relative.
     """
     errors = [_error(check, report, root) for check in report.worst_first() if check.bad]
     warnings = [line for check in report.worst_first() if not check.bad and (line := _warning(check, root)) is not None]
@@ -105,18 +104,18 @@ def _capped(lines: list[str], level: Level, noun: str) -> list[str]:
 def write_step_summary(report: Report, *, environ: Mapping[str, str] | None = None) -> int:
     """Append the report to the file that ``GITHUB_STEP_SUMMARY`` names.
 
-    The file belongs to the whole step, so what other tools wrote is kept and counted. The text is fitted into
-    the bytes that are left of :data:`SUMMARY_LIMIT`, and says what it leaves out.
+    The whole step shares the file, so text of other tools stays and counts. The report is shortened to what is left of
+    :data:`SUMMARY_LIMIT`, and counts what it leaves out.
 
     Args:
-        report: what to write.
-        environ: the environment; by default this process's.
+        report: The report.
+        environ: Environment variables; by default those of this process.
 
     Returns:
-        The number of bytes written; 0 outside GitHub Actions, or when the file has no room left.
+        Number of bytes written; 0 outside GitHub Actions, or if the file is full.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: The file cannot be written.
     """
     target = (os.environ if environ is None else environ).get("GITHUB_STEP_SUMMARY")
     if not target:
@@ -133,13 +132,13 @@ def write_step_summary(report: Report, *, environ: Mapping[str, str] | None = No
 
 
 def fit_bytes(report: Report, room: int) -> bytes:
-    """The report as UTF-8 Markdown of at most ``room`` bytes; empty when not even the headline fits."""
+    """Return the report as UTF-8 Markdown of at most ``room`` bytes; empty if not even the headline fits."""
     limit = room
     while limit > 0:
         text = render_markdown(report, limit=limit, marker=None)
         body = text.encode("utf-8")
         if len(body) <= room:
             return body
-        # Markdown is fitted by characters; non-ASCII names take more bytes than that.
+        # render_markdown limits characters, and a non-ASCII character has several bytes: lower the limit in proportion.
         limit = min(limit - 1, limit * room // len(body))
     return b""

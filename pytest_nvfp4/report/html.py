@@ -1,7 +1,6 @@
-"""The report as one self-contained HTML page: no scripts, no external resources, every untrusted text escaped.
+"""Reports and documents as self-contained HTML pages: no scripts, no external resources, all text escaped.
 
-The page is also well-formed XML. Filters work by CSS alone, so that it can be read where scripts are forbidden
-(artifact viewers of CI servers).
+A page is also well-formed XML. Its filters use CSS only, because artifact viewers of CI servers forbid scripts.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pytest_nvfp4.report.model import OUTCOMES, CheckReport, Outcome, Report
 from pytest_nvfp4.text import visible
 
 MAX_DRAWINGS = 60
-"""Drawings on one page; they are most of its size. Worst changes are drawn first, the rest is counted."""
+"""Limit on the drawings of a page, which are most of its size. Worst changes are drawn first, the rest is counted."""
 DRAWING_ROWS = 12
 DRAWING_COLS = 12
 _WORDS = re.compile(r"\w+|\s+|[^\w\s]")
@@ -57,8 +56,8 @@ def render_html(
         max_drawings: Greatest number of layouts drawn; the page states how many it leaves out.
         more: Safe HTML that follows the report.
     """
-    pens = _Pens(max_drawings)
-    checks = [_view(check, at, report, pens) for at, check in enumerate(report.worst_first())]
+    budget = _DrawingBudget(max_drawings)
+    checks = [_view(check, at, report, budget) for at, check in enumerate(report.worst_first())]
     return _template("report.html.j2").render(
         title=visible(title),
         headline=report.headline,
@@ -70,14 +69,14 @@ def render_html(
         severities=[(item, count) for item, count in reversed(report.severities.items()) if count],
         filters=[item for item in reversed(Severity) if any(change.severity is item for change in _changes(report))],
         outcomes=[(outcome, report.outcomes[outcome]) for outcome in OUTCOMES if report.outcomes[outcome]],
-        undrawn=pens.refused,
+        undrawn=budget.refused,
         more=more,
     )
 
 
 @dataclass
-class _Pens:
-    """How many drawings may still be made, and how many were not."""
+class _DrawingBudget:
+    """Budget of drawings, with a count of refused ones."""
 
     left: int
     refused: int = 0
@@ -92,7 +91,7 @@ class _Pens:
 
 @dataclass(frozen=True)
 class _Marked:
-    """A stretch of a type's text, and whether it differs from the other side."""
+    """Part of a type's text, with whether it differs from the other side."""
 
     text: str
     differs: bool
@@ -144,7 +143,7 @@ def _changes(report: Report) -> Iterator[Change]:
             yield from check.diff.changes
 
 
-def _view(check: CheckReport, at: int, report: Report, pens: _Pens) -> _CheckView:
+def _view(check: CheckReport, at: int, report: Report, budget: _DrawingBudget) -> _CheckView:
     diff = check.diff
     where = "" if check.file is None else f"{check.file}:{check.line}" if check.line else check.file
     return _CheckView(
@@ -156,7 +155,7 @@ def _view(check: CheckReport, at: int, report: Report, pens: _Pens) -> _CheckVie
         message=visible(check.message.strip(), multiline=True),
         header=[] if diff is None else [_header(item) for item in (diff.dsl_version, *diff.header) if item],
         counts=[] if diff is None else [(item, count) for item, count in reversed(diff.counts.items()) if count],
-        changes=[] if diff is None else [_change(change, report, pens) for change in diff.changes],
+        changes=[] if diff is None else [_change(change, report, budget) for change in diff.changes],
         facts=[(visible(fact.text()), fact.costs) for fact in check.facts],
         worst=check.worst,
     )
@@ -166,12 +165,12 @@ def _header(item: HeaderChange) -> tuple[str, str, str]:
     return visible(item.key), visible(item.old or "absent"), visible(item.new or "absent")
 
 
-def _change(change: Change, report: Report, pens: _Pens) -> _ChangeView:
+def _change(change: Change, report: Report, budget: _DrawingBudget) -> _ChangeView:
     old, new = _marked(visible(change.old_raw or ""), visible(change.new_raw or ""))
     flags = ["error"] if change.error else []
     flags += ["protected"] if change.protected else []
     flags += ["not provable"] if change.unproven else []
-    drawing, undrawn = _drawing(change, pens)
+    drawing, undrawn = _drawing(change, budget)
     return _ChangeView(
         name=visible(change.name),
         old_name=visible(change.old_name or ""),
@@ -210,8 +209,8 @@ def _css(severity: Severity) -> str:
     return severity.name.lower().replace("_", "-")
 
 
-def _drawing(change: Change, pens: _Pens) -> tuple[Markup | None, str]:
-    """The drawing of a change, or why there is none. The SVG escapes what it shows, hence ``Markup``."""
+def _drawing(change: Change, budget: _DrawingBudget) -> tuple[Markup | None, str]:
+    """Return the drawing of a change, or the reason why there is none. The SVG escapes its text, hence ``Markup``."""
     if change.severity <= Severity.COSMETIC:
         return None, ""
     infos: list[TypeInfo] = []
@@ -226,8 +225,8 @@ def _drawing(change: Change, pens: _Pens) -> tuple[Markup | None, str]:
                 return None, f"Not drawn: {visible(reason)}."
         if not infos:
             return None, ""
-        if not pens.take():
-            return None, "Not drawn: the page holds its full number of drawings."
+        if not budget.take():
+            return None, "Not drawn: the page has reached its limit of drawings."
         colour: Colour = "bank" if all(info.space == "smem" and info.dtype for info in infos) else "stride"
         name = f"Layout {visible(change.name)}"
         if len(infos) == 2:
@@ -244,7 +243,7 @@ def _drawing(change: Change, pens: _Pens) -> tuple[Markup | None, str]:
 
 
 def _marked(old: str, new: str) -> tuple[list[_Marked], list[_Marked]]:
-    """Both texts in stretches that agree or differ, compared word by word; very long texts are only compared whole."""
+    """Return both texts in parts that agree or differ, word by word; very long texts are compared as a whole."""
     if not old or not new or max(len(old), len(new)) > _MARK_LIMIT:
         differs = old != new
         return ([_Marked(old, differs)] if old else [], [_Marked(new, differs)] if new else [])

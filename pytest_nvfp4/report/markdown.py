@@ -1,7 +1,7 @@
-"""The report as GitHub-flavoured Markdown, for a comment on a pull request.
+"""Reports as GitHub-flavoured Markdown, for a comment on a pull request.
 
-A comment holds at most 65,536 characters. The report is fitted into that worst first, and says what it had
-to leave out. All text that a kernel chose stands in code, where GitHub expands no mention, link or HTML.
+A comment holds at most 65,536 characters. The report adds checks worst first until the limit, and counts what it
+leaves out. All text that a kernel chose is in code spans, where GitHub expands no mention, link or HTML.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pytest_nvfp4.report.model import CheckReport, Outcome, Report
 from pytest_nvfp4.text import clip, plural, visible
 
 MARKER = "<!-- pytest-nvfp4 report -->"
-"""First line of every comment, the same for ever, by which a bot finds the comment to update."""
+"""First line of every comment, by which a bot finds the comment to update. It must never change."""
 COMMENT_LIMIT = 65_536
-"""Characters that GitHub accepts in one comment."""
+"""Number of characters that GitHub accepts in one comment."""
 
 _RAW_LIMIT = 4_000
 _MESSAGE_LIMIT = 6_000
@@ -27,15 +27,15 @@ _SIGNS: dict[Outcome, str] = {"passed": "✅", "failed": "❌", "error": "❌", 
 
 
 def render_markdown(report: Report, *, limit: int = COMMENT_LIMIT, marker: str | None = MARKER) -> str:
-    """The report as one Markdown document of at most ``limit`` characters.
+    """Return the report as one Markdown document of at most ``limit`` characters.
 
     Args:
-        report: what to render.
-        limit: UTF-16 code units, which is never less than what GitHub counts.
-        marker: the first line; ``None`` for none.
+        report: The report.
+        limit: Limit in UTF-16 code units, of which a text never has fewer than GitHub counts.
+        marker: First line; None for none.
 
     Returns:
-        The document, or ``""`` when not even the headline fits.
+        The document, or ``""`` if not even the headline fits.
     """
     page = _Page(limit=limit - _STATEMENT_RESERVE)
     if not page.add(_head(report, marker)):
@@ -49,7 +49,7 @@ def render_markdown(report: Report, *, limit: int = COMMENT_LIMIT, marker: str |
 
 @dataclass
 class _Page:
-    """Blocks of lines as long as there is room, and a count of what found none."""
+    """Blocks of lines up to a limit, with a count of what did not fit."""
 
     limit: int
     lines: list[str] = field(default_factory=list)
@@ -184,7 +184,7 @@ def _raw_diff(change: Change) -> list[str]:
 
 
 def code(text: str) -> str:
-    """A code span that shows ``text`` exactly, whatever backticks, pipes or control characters it holds."""
+    """Return a code span that shows ``text`` exactly, including backticks, pipes and control characters."""
     shown = visible(text)
     ticks = "`" * (_longest_run(shown) + 1)
     pad = " " if not shown or shown[0] in "` " or shown[-1] in "` " else ""
@@ -192,14 +192,15 @@ def code(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """A sentence as Markdown that shows it literally: no emphasis, link, HTML, mention or issue reference."""
+    """Return Markdown that shows a sentence literally: no emphasis, link, HTML, mention or issue reference."""
     escaped = re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", visible(text))
-    # A backslash does not stop GitHub's mentions and references, which look at the rendered text; a comment does.
+    # GitHub finds mentions and references in the rendered text, so that a backslash does not prevent them. An HTML
+    # comment after the sign does.
     return re.sub(r"([@#])(?=\w)", r"\1<!-- -->", escaped)
 
 
 def fenced(text: str, language: str) -> list[str]:
-    """A fenced block that ``text`` cannot close."""
+    """Return a fenced block whose fence is longer than any in ``text``."""
     fence = "`" * max(3, _longest_run(text) + 1)
     return [f"{fence}{language}", *text.split("\n"), fence]
 

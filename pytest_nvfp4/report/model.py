@@ -1,7 +1,4 @@
-"""What a report is about: checks of kernels, with their layout diffs and launch facts.
-
-Every renderer of this package takes a :class:`Report` and nothing else.
-"""
+"""Reports of a run: checks of kernels, with their layout diffs and launch facts."""
 
 from __future__ import annotations
 
@@ -22,14 +19,14 @@ class CheckReport:
     """One check of one kernel.
 
     Attributes:
-        kernel: the kernel's name or file, as the user knows it. Untrusted text.
-        check: the check's name, ``layouts`` or ``verify[gpumode-0]``.
-        outcome: passed, failed (the kernel is wrong), error (the check could not be made), skipped.
-        message: what was found, why it is wrong and what to do next; may have several lines. Untrusted text.
-        file: the file to point at, or ``None``.
-        line: the line in it, counted from 1, or ``None``.
-        diff: the layouts against the snapshot, when the check compared them.
-        facts: launch facts that changed.
+        kernel: Name or file of the kernel. Untrusted text.
+        check: Name of the check, such as ``layouts`` or ``verify[gpumode-0]``.
+        outcome: passed, failed (the kernel is wrong), error (the check could not run), skipped.
+        message: What is wrong, why, and what to do next; may have several lines. Untrusted text.
+        file: File that the message is about, or None.
+        line: Line in the file, counted from 1, or None.
+        diff: Layouts against the snapshot, if the check compared them.
+        facts: Launch facts that changed.
     """
 
     kernel: str
@@ -47,16 +44,16 @@ class CheckReport:
 
     @property
     def bad(self) -> bool:
-        """Whether the run must fail because of this check."""
+        """Whether this check fails the run."""
         return self.outcome in {"failed", "error"}
 
     @property
     def worst(self) -> Severity:
-        """The worst layout severity; ``IDENTICAL`` without a diff."""
+        """Worst severity of a layout change; ``IDENTICAL`` without a diff."""
         return Severity.IDENTICAL if self.diff is None else self.diff.worst
 
     def to_json(self) -> dict[str, object]:
-        """The check as JSON-ready values."""
+        """Return the check as JSON-ready values."""
         return {
             "kernel": self.kernel,
             "check": self.check,
@@ -74,9 +71,9 @@ class Report:
     """All checks of a run.
 
     Attributes:
-        checks: in the order they ran.
-        generated_with: versions and settings that the results depend on, name to value.
-        threshold: layout changes gate at this severity and worse.
+        checks: Checks in the order they ran.
+        generated_with: Versions and settings that the results depend on, by name.
+        threshold: Mildest layout change that fails.
     """
 
     checks: Sequence[CheckReport]
@@ -85,13 +82,13 @@ class Report:
 
     @property
     def outcomes(self) -> dict[Outcome, int]:
-        """How many checks had each outcome; every outcome is a key."""
+        """Number of checks by outcome; every outcome is a key."""
         counted = Counter(check.outcome for check in self.checks)
         return {outcome: counted[outcome] for outcome in OUTCOMES}
 
     @property
     def severities(self) -> dict[Severity, int]:
-        """How many layouts have each severity, over all checks; every severity is a key."""
+        """Number of layouts by severity, over all checks; every severity is a key."""
         total: Counter[Severity] = Counter()
         for check in self.checks:
             if check.diff is not None:
@@ -100,28 +97,28 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether no check failed or broke. A run whose checks were all skipped is *not* shown as a success."""
+        """Whether no check failed. Renderers do not show a run as a success if all checks were skipped."""
         return not any(check.bad for check in self.checks)
 
     @property
     def headline(self) -> str:
-        """The result in one line: ``2 failed, 1 passed``."""
+        """Result on one line: ``2 failed, 1 passed``."""
         parts = [f"{count} {outcome}" for outcome, count in self.outcomes.items() if count]
         order = {"failed": 0, "error": 1, "passed": 2, "skipped": 3}
         parts.sort(key=lambda part: order[part.split()[1]])
         return ", ".join(parts) or "no check ran"
 
     def gates(self, change: Change) -> bool:
-        """Whether this change fails the run at the report's threshold."""
+        """Return whether this change fails the run at the report's threshold."""
         return gates(change, self.threshold)
 
     def worst_first(self) -> list[CheckReport]:
-        """The checks that failed first, then by worst layout severity, each group in the order they ran."""
+        """Return the checks by outcome, failures first, then by worst layout severity, then in the order they ran."""
         rank = {"failed": 0, "error": 0, "skipped": 2, "passed": 1}
         return sorted(self.checks, key=lambda check: (rank[check.outcome], -check.worst))
 
     def to_json(self) -> dict[str, object]:
-        """The report as JSON-ready values."""
+        """Return the report as JSON-ready values."""
         return {
             "ok": self.ok,
             "outcomes": dict(self.outcomes),

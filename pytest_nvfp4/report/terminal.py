@@ -1,7 +1,7 @@
-"""The report for a terminal: a table where there is room and colour, plain lines everywhere else.
+"""Reports as text: a table for a wide terminal with colour, else plain lines.
 
-Plain lines are never wrapped or cut, so that a log, a pipe or a narrow window still holds whole layouts; the table
-folds long cells onto further lines. What is left out is counted in the text.
+Plain lines are never wrapped or cut, so that logs, pipes and narrow windows hold complete layouts; the table folds long
+cells. Changes that are left out are counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_nvfp4.report.model import CheckReport, Outcome, Report
 from pytest_nvfp4.text import plural, visible
 
 MAX_CHANGES = 200
-"""Changes shown for one check; the rest is counted."""
+"""Number of changes shown for one check; the rest is counted."""
 
 _OUTCOME_STYLES: dict[Outcome, str] = {
     "passed": "green",
@@ -178,7 +178,7 @@ def _table(diff: ListingDiff, report: Report, table: Table) -> Table:
 
 
 def _print_raws(diff: ListingDiff, report: Report, console: Console) -> None:
-    """The whole types of what gates; below the gate, the table's modes say it and the count says how many."""
+    """Print the types of changes that gate; for changes below the gate, the table's modes suffice."""
     shown = [change for change in diff.changes[:MAX_CHANGES] if report.gates(change)]
     for change in shown:
         console.print(Text(f"  {visible(change.name)}", style="bold"))
@@ -187,4 +187,4 @@ def _print_raws(diff: ListingDiff, report: Report, console: Console) -> None:
             console.print(Text(f"  {line}", style=style), soft_wrap=True)
     rest = len(diff.changes[:MAX_CHANGES]) - len(shown)
     if rest:
-        console.print(Text(f"  whole types of {plural(rest, 'change')} below the gate not shown", style="dim"))
+        console.print(Text(f"  types of {plural(rest, 'change')} below the gate not shown", style="dim"))
