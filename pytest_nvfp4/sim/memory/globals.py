@@ -156,8 +156,6 @@ class Region:
             return f"{offset - self.size} bytes after the end of {self.name} ({self.size} bytes)"
         return f"{self.name} at byte {offset}"
 
-    say = place
-
 
 class FreedMemory(NamedTuple):
     """An allocation that the host has freed."""

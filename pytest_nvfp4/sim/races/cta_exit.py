@@ -60,7 +60,7 @@ class PeerAccesses:
                 continue
             reporter.other(
                 RACE,
-                f"CTA {cta.index} (rank {cta.rank} of its cluster) may end before {reporter.grid.say(access.at)} in "
+                f"CTA {cta.index} (rank {cta.rank} of its cluster) may end before {reporter.grid.place(access.at)} in "
                 f"{access.warp} has used its shared memory: no wait of its threads is ordered after that use",
                 "before the CTA ends, wait for the barrier that this arrives at, in every stage "
                 "(pipeline.producer_tail, PipelineProducer.tail), or execute barrier.cluster.arrive and "

@@ -345,13 +345,13 @@ class Reporter:
 
     def line(self, at: int) -> str:
         """Return the source line of an instruction, without its opcode."""
-        return self.grid.say(at).split(" (")[0]
+        return self.grid.place(at).split(" (")[0]
 
     def _detail(self, access: Access) -> str:
         box = access.detail
         if box is None or box.region is None:
             return ""
-        return f" ({box.region.say(box.region.start + box.offset)})"
+        return f" ({box.region.place(box.region.start + box.offset)})"
 
     def _verb(self, access: Access, *, writes: bool) -> str:
         parts = self.grid.kernel.instructions[access.at].parts

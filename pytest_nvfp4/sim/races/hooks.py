@@ -63,13 +63,13 @@ class Hooks(Deferred):
         grid = agent.launch.grid
         agent.launch.reporter.other(
             RACE,
-            f"{grid.say(at)} in {agent.id} uses the {barrier.name}, and nothing orders it after the initialisation at "
-            f"{grid.say(state.at)} in {state.warp}",
+            f"{grid.place(at)} in {agent.id} uses the {barrier.name}, and nothing orders it after the initialisation "
+            f"at {grid.place(state.at)} in {state.warp}",
             "a barrier of the CTA (or of the cluster, for a peer's mbarrier) between mbarrier.init and the first use",
             warp=agent.id,
             at=at,
             group=("init", state.warp.index if state.warp is not None else -1),
-            note=f"the same for {grid.say(at)} in {agent.id} and the {barrier.name}",
+            note=f"the same for {grid.place(at)} in {agent.id} and the {barrier.name}",
         )
         _order_after(agent, init.agent)
 
@@ -87,8 +87,8 @@ class Hooks(Deferred):
             grid = agent.launch.grid
             agent.launch.reporter.other(
                 WARNING,
-                f"{grid.say(at)} in {agent.id} uses the {barrier.name} through the async proxy, and no "
-                f"fence.mbarrier_init or fence.proxy.async follows its initialisation at {grid.say(state.at)}",
+                f"{grid.place(at)} in {agent.id} uses the {barrier.name} through the async proxy, and no "
+                f"fence.mbarrier_init or fence.proxy.async follows its initialisation at {grid.place(state.at)}",
                 "cute.arch.mbarrier_init_fence() after the barriers are initialised",
                 warp=agent.id,
                 at=at,

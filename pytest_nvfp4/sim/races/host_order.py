@@ -257,7 +257,7 @@ class HostOrder:
         self._reported.add(key)
         first, second = self._streams.name(old.work.stream), self._streams.name(new.work.stream)
         region = self._memory.find(address)
-        place = region.say(address) if region is not None else f"address {address:#x}"
+        place = region.place(address) if region is not None else f"address {address:#x}"
         message = (
             f"{self._describe(new, address)} {_verb(new, address)}s {place} while {self._describe(old, address)} may "
             f"still {_verb(old, address)} it: nothing makes {second} wait for {first} in between"

@@ -153,9 +153,9 @@ class LaunchRaces:
                 result[units.start].add(self._with_atomic_reads(units))
             elif units.start in regions:
                 region = regions[units.start]
-                result[units.start] = TouchedRegion(region, self._with_atomic_reads(units), self.grid.say)
+                result[units.start] = TouchedRegion(region, self._with_atomic_reads(units), self.grid.place)
         read = [
-            TouchedExtent(Extent(region.start, region.size), READ, self.grid.say(region.read_at))
+            TouchedExtent(Extent(region.start, region.size), READ, self.grid.place(region.read_at))
             for region in regions.values()
             if region.read_at >= 0 and not region.writable
         ]
@@ -220,7 +220,7 @@ class LaunchRaces:
 
     def global_lanes_conflict(self, agent: Agent, race: LaneRace, new: Access, region: Region, *, writes: bool) -> None:
         """Report a race of two lanes of a warp in global memory."""
-        self._lanes_pair(agent, race, new, f"global memory at {region.say(race.byte)}", writes=writes)
+        self._lanes_pair(agent, race, new, f"global memory at {region.place(race.byte)}", writes=writes)
 
     def _lanes_pair(self, agent: Agent, race: LaneRace, new: Access, place: str, *, writes: bool) -> None:
         old = Access(agent.number, new.tick, 0, race.access.at, new.warp)
@@ -243,7 +243,7 @@ class LaunchRaces:
         self._early_lines.add(line)
         self.reporter.other(
             WARNING,
-            f"{self.grid.say(use)} in {warp} uses a register that {line} (tcgen05.ld) in {warp} loads, on a path "
+            f"{self.grid.place(use)} in {warp} uses a register that {line} (tcgen05.ld) in {warp} loads, on a path "
             "without tcgen05.wait::ld: the PTX ISA respects this true dependency, so the value is right, but orders "
             "nothing else by it; official kernels omit the wait",
             f"tcgen05.wait::ld (cute.arch.fence_view_async_tmem_load) in {warp} after {line}",
@@ -261,7 +261,7 @@ class LaunchRaces:
         foreign = old.warp.cluster != new.warp.cluster
         pair = AccessPair(
             PROXY if conflict.proxy else RACE,
-            f"global memory at {region.say(region.start + conflict.offset)}",
+            f"global memory at {region.place(region.start + conflict.offset)}",
             old,
             new,
             self.infos[old.warp.cluster][old.agent],
@@ -271,7 +271,7 @@ class LaunchRaces:
             foreign=foreign,
         )
         monitor = self.grid.machine.monitor
-        same_statement = conflict.old_writes and not old.flags and self.grid.say(old.at) == self.grid.say(new.at)
+        same_statement = conflict.old_writes and not old.flags and self.grid.place(old.at) == self.grid.place(new.at)
         if same_statement and isinstance(monitor, Deferred) and monitor.storing:
             before = region.data.copy()
             monitor.doubts.append(lambda: None if (region.data == before).all() else self.reporter.pair(pair))

@@ -61,9 +61,9 @@ class LaunchOverlap:
             return
         self._lines.add(line)
         pair = (
-            f"{reporter.grid.say(new.at)} in {new.warp} {'writes' if writes else 'reads'} global memory at "
-            f"{region.say(region.start + old.offset)}, which {earlier.say(old.access.at)} in {old.access.warp} of the "
-            f"previous launch, {earlier.kernel.name[:80]}, {'writes' if old.writes else 'reads'}"
+            f"{reporter.grid.place(new.at)} in {new.warp} {'writes' if writes else 'reads'} global memory at "
+            f"{region.place(region.start + old.offset)}, which {earlier.place(old.access.at)} in {old.access.warp} of "
+            f"the previous launch, {earlier.kernel.name[:80]}, {'writes' if old.writes else 'reads'}"
         )
         reporter.other(
             RACE,

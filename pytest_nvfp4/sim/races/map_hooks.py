@@ -67,7 +67,7 @@ class MapHooks(MemoryHooks):
         for number, old in (used or {}).items():
             if not agent.has_seen(number, old.tick):
                 region = w.cta.launch.machine.memory.find(address)
-                name = region.say(address) if region is not None else f"{address:#x}"
+                name = region.place(address) if region is not None else f"{address:#x}"
                 new = Access(agent.number, agent.epoch(), 0, at, agent.id)
                 agent.launch.map_conflict(agent.clocks, f"tensor map {name}", old, new)
                 agent.complete(number, old.tick)

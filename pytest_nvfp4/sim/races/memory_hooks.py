@@ -91,8 +91,8 @@ class MemoryHooks(Hooks):
             return
         agent.launch.reporter.other(
             RACE,
-            f"{agent.launch.grid.say(at)} in {agent.id} accesses shared memory of CTA rank {cta.rank} of its cluster, "
-            "and nothing orders it after the start of that CTA, whose memory may not exist yet",
+            f"{agent.launch.grid.place(at)} in {agent.id} accesses shared memory of CTA rank {cta.rank} of its "
+            "cluster, and nothing orders it after the start of that CTA, whose memory may not exist yet",
             "barrier.cluster.arrive and barrier.cluster.wait (cute.arch.cluster_arrive, cluster_wait; both may be "
             "relaxed) in all CTAs before the first access to a peer's shared memory",
             warp=agent.id,

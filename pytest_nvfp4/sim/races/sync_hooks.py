@@ -151,10 +151,12 @@ class SyncHooks(Hooks):
         grid = agent.launch.grid
         agent.launch.reporter.other(
             RACE,
-            f"{grid.say(test.at)} in {agent.id} tests parity {test.phase & 1} of the {barrier.name}, whose phase "
-            f"{test.phase} is incomplete, and {grid.say(at)} then accepts the previous phase: if the warp comes before "
-            "that one is complete, the test returns true for the phase before it, and the guarded code runs too early",
-            f"the parity that {grid.say(at)} waits for; check the phase of the pipeline's state and its initial value",
+            f"{grid.place(test.at)} in {agent.id} tests parity {test.phase & 1} of the {barrier.name}, whose phase "
+            f"{test.phase} is incomplete, and {grid.place(at)} then accepts the previous phase: if the warp comes "
+            "before that one is complete, the test returns true for the phase before it, and the guarded code runs too "
+            "early",
+            f"the parity that {grid.place(at)} waits for; check the phase of the pipeline's state and its initial "
+            "value",
             warp=agent.id,
             at=test.at,
         )

@@ -270,8 +270,6 @@ class Grid(HasUnits):
         instruction = self.kernel.instructions[at]
         return f"{place_of(instruction)} ({instruction.opcode})"
 
-    say = place
-
     def report(self, kind: str, message: str, *, hint: str = "", where: Where | None = None) -> None:
         """Record a finding that does not stop the kernel, once for each kind and instruction.
 

@@ -121,7 +121,7 @@ class Tmem:
             return Fault(
                 "tmem",
                 f"{what}: TMEM columns [{column}, {column + count}) were freed by warp {freed.warp} at "
-                f"{self.cta.launch.say(freed.at)}; {allocated}",
+                f"{self.cta.launch.place(freed.at)}; {allocated}",
                 hint="tcgen05.dealloc does not wait for the last use: put a barrier of all warps that use the "
                 "accumulator before it",
             )

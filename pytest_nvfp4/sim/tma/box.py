@@ -68,7 +68,7 @@ class TmaBox:
             missing += int(np.argmin(region.initialised[missing : missing + size]))
             raise Fault(
                 "uninitialised",
-                f"{what}: reads {region.say(region.start + missing)}, which was never written",
+                f"{what}: reads {region.place(region.start + missing)}, which was never written",
                 hint="fill the tensor before the launch, or write it before it is read",
             )
 

@@ -139,7 +139,7 @@ class BulkGroups:
                 launch.report(
                     "exit-before-read",
                     f"a thread exits without cp.async.bulk.commit_group after the {thread.open[0].what} at "
-                    f"{launch.say(thread.open[0].at)}",
+                    f"{launch.place(thread.open[0].at)}",
                     hint="commit and wait before the end, or shared memory may be reused while it is still read",
                 )
             unread = [group for group in list(thread.groups)[len(thread.groups) - thread.unread :] if group]
@@ -147,7 +147,7 @@ class BulkGroups:
                 first = unread[0][0]
                 launch.report(
                     "exit-before-read",
-                    f"a thread exits without waiting for the {first.what} at {launch.say(first.at)}",
+                    f"a thread exits without waiting for the {first.what} at {launch.place(first.at)}",
                     hint="execute cp.async.bulk.wait_group.read 0 before the end: shared memory lasts as long as the "
                     "CTA",
                 )

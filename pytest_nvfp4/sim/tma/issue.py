@@ -186,7 +186,7 @@ class InboundCopy:
             if cta.exited == len(cta.warps):
                 launch.report(
                     "in-flight",
-                    f"{launch.say(self.at)}: its data may arrive after the CTA that receives them has ended",
+                    f"{launch.place(self.at)}: its data may arrive after the CTA that receives them has ended",
                     hint="wait for every copy before the end of the CTA, even if its data are not used",
                 )
         try:
@@ -215,7 +215,7 @@ def submit_inbound(
     """
     copy.warp.cta.launch.machine.asynchronous.submit(copy, copy, what=copy.what)
     if not copy.done and overwrites:
-        place = copy.warp.cta.launch.say(copy.at)
+        place = copy.warp.cta.launch.place(copy.at)
         for cta, index, _ in copy.targets:
             cta.shared.in_flight[copy] = InFlight(index, size, place)
             written = cta.shared.written[index : index + size]

@@ -35,7 +35,7 @@ class Launch:
             self.units[kind] = kind(self)
         return self.units[kind]
 
-    def say(self, at: int) -> str:
+    def place(self, at: int) -> str:
         return f"instruction {at}"
 
     def where(self, warp: Any, at: int) -> Where:
