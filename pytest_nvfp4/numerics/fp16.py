@@ -66,6 +66,7 @@ def round_toward_zero(values: ArrayLike) -> Half:
     x = np.asarray(values, dtype=np.float64)
     rounded = round_nearest(x)
     too_far = np.abs(rounded.astype(np.float64)) > np.abs(x)
+    # Codes are ordered by magnitude, so the neighbour towards zero is one less; it also turns infinity into 65504.
     bits = rounded.view(np.uint16)
     return np.where(too_far & np.isfinite(x), bits - np.uint16(1), bits).astype(np.uint16).view(np.float16)
 

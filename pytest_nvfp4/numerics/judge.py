@@ -250,6 +250,7 @@ def judge(
     right = np.where(reference.nan, got_nan, np.where(reference.order_free, equal, near))
     wrong = ~right | unwritten
 
+    # Rows in front of C count from -len(guard_before), rows behind it from m.
     guards = [
         (top, fp16.bits_of(rows))
         for top, rows in ((-len(guard_before) if guard_before is not None else 0, guard_before),

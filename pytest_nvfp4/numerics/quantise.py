@@ -50,11 +50,13 @@ def quantise(values: ArrayLike) -> Quantised:
     tiles = padded.reshape(rows, blocks, BLOCK)
     magnitude = np.abs(tiles)
     amax = magnitude.max(axis=2, initial=0.0)
+    # Compare amax with 6 * bound instead of dividing by 6: the products are exact, so each quotient is rounded once.
     scales = E4M3.bounds(factor=6.0).searchsorted(amax).astype(np.uint8)
     scales[(amax > 0) & (scales == 0)] = 1
     scales[np.isnan(amax)] = E4M3.nan
     scale = E4M3.decode(scales).astype(np.float64)[:, :, None]
     codes = np.zeros(tiles.shape, dtype=np.uint8)
+    # A tie goes to the even code: up from an odd code, down from an even one.
     for index, midpoint in enumerate(E2M1.midpoints):
         threshold = midpoint * scale
         codes += magnitude >= threshold if index % 2 else magnitude > threshold

@@ -270,7 +270,7 @@ def _find_kernel(shift: bool, signs: bool) -> Kernel:
     def compute(a: Array) -> Array:
         if signs:
             a = np.where(signed(a) < 0, ~a, a)
-        place = _length(a) - np.uint32(1)
+        place = _length(a) - np.uint32(1)  # wraps to 0xFFFFFFFF if no bit is set, as the ISA requires
         if shift:
             place = np.where(a == 0, place, np.uint32(8 * a.itemsize - 1) - place)
         return place
@@ -280,7 +280,7 @@ def _find_kernel(shift: bool, signs: bool) -> Kernel:
 
 
 def _bfind(ins: Instruction, e: Emitter) -> None:
-    """Return the place of the highest bit that differs from the sign, 0xFFFFFFFF if there is none."""
+    """Lower ``bfind``: the place of the highest bit that differs from the sign, 0xFFFFFFFF if there is none."""
     read = OpcodeReader(ins)
     shift = read.has("shiftamt")
     kind = read.one("u32", "u64", "s32", "s64")

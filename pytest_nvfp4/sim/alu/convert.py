@@ -300,6 +300,8 @@ def _bfloat(a: Array) -> Array:
     return codes
 
 
+# bf16 is the upper half of f32. Adding 0x7FFF plus the lowest kept bit carries into it exactly where nearest-even
+# rounds up; the carry out of the mantissa increments the exponent, up to infinity.
 _SHIFT, _ONE, _HALF = np.uint32(16), np.uint32(1), np.uint32(0x7FFF)
 
 

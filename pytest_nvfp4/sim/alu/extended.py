@@ -76,6 +76,7 @@ def chain(w: Warp, mask: int, a: Any, b: Any, bits: int, subtracts: bool, takes:
     first = x - y if subtracts else x + y
     result = first - carried if subtracts else first + carried
     if puts:
+        # Unsigned overflow of each of the two steps, of which at most one can wrap.
         over = (x < y) | (first < result) if subtracts else (first < x) | (result < first)
         flag.put(mask, over)
     return result

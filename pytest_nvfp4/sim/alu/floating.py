@@ -68,6 +68,7 @@ def settled(result: Array) -> Array:
 
 def saturated(result: Array) -> Array:
     """Clamp to [+0, 1]; NaN and -0 give +0."""
+    # The comparison is false for NaN and -0: PTX ISA, "add", "mul", "fma": .sat flushes NaN results to +0.
     clamped: Array = np.where(result > 0, np.minimum(result, result.dtype.type(1)), result.dtype.type(0))
     return clamped
 
@@ -76,6 +77,7 @@ def odd_sum(a: Array, b: Array, mode: str) -> Array:
     """Add float64 numbers, rounded to odd; an exact zero has the sign of the rounding mode."""
     total = sum_to_odd(a, b)
     if mode == "rm":
+        # IEEE 754, 6.3: an exact zero sum is -0 when rounding down, unless both operands are +0.
         total = np.where((total == 0) & (np.signbit(a) | np.signbit(b)), -0.0, total)
     return total
 
@@ -86,6 +88,7 @@ def fused(a: Array, b: Array, c: Array, mode: str) -> Array:
     if mode != "rn":
         return to_f32(odd_sum(product, c.astype(np.float64), mode), mode)
     total = product + c
+    # float64 keeps 29 bits below the last bit of float32: 0x1000_0000 there is exactly half.
     # Rounding twice differs only where the first result is halfway between two float32, or below their normals.
     middle = (total.view(np.uint64) & np.uint64(0x1FFF_FFFF)) == np.uint64(0x1000_0000)
     if np.count_nonzero(middle) or np.count_nonzero(np.abs(total) < 2.0**-125):
@@ -227,7 +230,7 @@ def _sign(ins: Instruction, e: Emitter) -> None:
 
 
 def _copysign(ins: Instruction, e: Emitter) -> None:
-    """Combine the sign of the first source with the magnitude of the second."""
+    """Lower ``copysign``: the sign of the first source with the magnitude of the second."""
     read = OpcodeReader(ins)
     bits = BITS[read.one("f32", "f64")]
     dst, *sources = read.end(3)
@@ -279,6 +282,8 @@ def extreme_of(root: str, patterns: tuple[Array, ...], infinity: int, nan: int, 
     for other in patterns[1:]:
         other_nan = (other & dtype.type(magnitude)) > infinity
         x, y = (p.view(signed) for p in (result, other))
+        # Inverting the magnitude bits of negative patterns makes the order of signed integers that of the numbers,
+        # with -0 < +0 (PTX ISA, "min"). The inversion undoes itself.
         x, y = (v ^ (v >> (width - 1) & magnitude) for v in (x, y))
         best = choose(x, y)
         best = (best ^ (best >> (width - 1) & magnitude)).view(dtype)
@@ -303,6 +308,7 @@ def _extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, modifie
             # Numpy gives NaN if there is one, and either of two zeros: without both, its answer is the ISA's.
             if np.count_nonzero(quick) == quick.size and not math.isnan(quick.dot(quick)):
                 return quick.view(np.uint32)
+        # PTX ISA, "min", "max": .xorsign.abs compares magnitudes; the result's sign is the XOR of the sources' signs.
         signs = patterns[0] ^ patterns[1]
         if modifier:
             patterns = tuple(pattern & (sign - 1) for pattern in patterns)

@@ -75,6 +75,7 @@ def _cnot(ins: Instruction, e: Emitter) -> None:
 
 # ---- lop3 -----------------------------------------------------------------------------------------------------------
 
+# PTX ISA, "lop3": immLut = F(0xF0, 0xCC, 0xAA), the function applied to the truth-table columns of a, b and c.
 _A, _B, _C = 0xF0, 0xCC, 0xAA
 
 

@@ -104,6 +104,8 @@ def _widen(kind: str, relu: bool) -> Kernel:
 def _exponent(bits: Array, mode: str, saturates: bool) -> Array:
     """Convert f32 patterns to UE8M0 codes."""
     size = bits & 0x7FFF_FFFF
+    # UE8M0 has the exponent field of f32. 0x40_0000 is the subnormal 2^-127, which code 0 stands for; what is smaller
+    # also becomes code 0 (UE8M0 has no zero). 0x7F80_0000 is infinity.
     code = size >> 23
     if mode == "rp":
         code = code + ((size & 0x7F_FFFF != 0) & (size > 0x40_0000) & (size < 0x7F80_0000))
@@ -123,6 +125,7 @@ def _to_scale(mode: str, saturates: bool, source: str) -> Kernel:
     return kernel
 
 
+# bf16 has the same exponent field above 7 mantissa bits, so code << 7 is 2^(code - 127), but for the subnormal 2^-127.
 _SCALES = np.arange(256, dtype=np.uint32) << 7
 _SCALES[0], _SCALES[255] = 0x0040, NAN["bf16"]
 

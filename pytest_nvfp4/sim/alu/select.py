@@ -43,6 +43,7 @@ def _selp(ins: Instruction, e: Emitter) -> None:
 
 
 def _by_sign(a: Array, b: Array, c: Array) -> Array:
+    # c is an s32 pattern: below 0x8000_0000 it is not negative.
     return np.where(c < 0x8000_0000, a, b)
 
 

@@ -168,6 +168,7 @@ def _divide(how: str, flush: bool) -> Kernel:
     return compute
 
 
+# PTX ISA, "rcp.approx.ftz.f64": the operand's lower 32 bits are ignored and the result's are zero.
 _UPPER = FloatFormat("f64 upper word", 11, 20)
 
 

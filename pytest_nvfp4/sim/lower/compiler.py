@@ -225,8 +225,8 @@ class Program:
     def _region(self, at: int) -> int | None:
         """Return where lanes that take a short forward branch at ``at`` meet the others; None for other branches.
 
-        Such instructions are run in place under a mask, which is what they are for: one elected lane issues a copy.
-        They must be entered by the branch alone, and hold nothing that waits, meets other lanes, or goes elsewhere.
+        Such instructions run in place under a mask; typically one elected lane issues a copy. Only the branch may enter
+        them, and none of them may wait, meet other lanes or branch elsewhere.
         """
         if at in self._regions:
             return self._regions[at]

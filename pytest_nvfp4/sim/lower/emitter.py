@@ -99,9 +99,7 @@ class Emitter(Operands):
     def assign_packed(
         self, operand: Operand, expression: str, items: Sequence[str], sources: Iterable[Operand], *, bits: int
     ) -> None:
-        """Assign ``expression``, which packs ``items`` of ``bits`` each; they are names of ``sources`` or
-        literals.
-        """
+        """Assign ``expression``, which packs ``items`` of ``bits`` each: names of ``sources``, or literals."""
         total = bits * len(items)
         if self._indent > 1 or not isinstance(operand, Register) or operand.bits != total:
             self.assign(operand, expression, total)
@@ -126,9 +124,7 @@ class Emitter(Operands):
         return found
 
     def assign_all(self, operand: Operand, expression: str, bits: int) -> None:
-        """Assign the items of a tuple-valued expression to the registers of a vector (a lone register: a
-        1-tuple).
-        """
+        """Assign the items of a tuple-valued expression to a vector's registers (a lone register: a 1-tuple)."""
         items = operand.items if isinstance(operand, Vector) else (operand,)
         names = [self.temporary() for _ in items]
         self.line("".join(f"{name}, " for name in names) + "= " + expression)

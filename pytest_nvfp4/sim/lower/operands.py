@@ -161,9 +161,7 @@ class Operands:
         return "(" + "".join(f"{value}, " for value in self.values(operand, bits)) + ")"
 
     def predicate(self, operand: Operand) -> str:
-        """Return the expression of a predicate source: a register, its negation, a literal 0 or 1,
-        ``%is_explicit_cluster``.
-        """
+        """Return the expression of a predicate: a register, its negation, 0, 1 or ``%is_explicit_cluster``."""
         if isinstance(operand, Immediate):
             return "True" if operand.value else "False"
         if isinstance(operand, Special) and operand.name == "is_explicit_cluster":
@@ -178,9 +176,7 @@ class Operands:
         return f"not {name} if {name}.__class__ is bool else {self.call(lanes.inverted, name)}"
 
     def address(self, operand: Operand) -> str:
-        """Return the expression of the address in ``[...]``, by the width of its base: 64 bits, or 32 for shared and
-        TMEM.
-        """
+        """Return the expression of the address in ``[...]``, as wide as its base: 64 bits, 32 for shared and TMEM."""
         if not isinstance(operand, (Address, TensorAddress)):
             raise Unsupported(f"operand {operand!r} is not an address")
         base, offset = operand.base, operand.offset
@@ -197,9 +193,7 @@ class Operands:
         return str(base.value + offset)
 
     def parameter(self, operand: Operand) -> int | None:
-        """Return the byte offset in the parameter block of ``[name+offset]`` if the base is a kernel parameter, else
-        None.
-        """
+        """Return the parameter-block offset of ``[name+offset]`` if the base is a kernel parameter, else None."""
         if isinstance(operand, Address) and isinstance(operand.base, Symbol):
             start = self._parameter(operand.base.name)
             return None if start is None else start + operand.base.offset + operand.offset

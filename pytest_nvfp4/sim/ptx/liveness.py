@@ -27,7 +27,7 @@ class Liveness:
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
         self._at: dict[int, frozenset[int]] = {}
-        self._kept: dict[int, list[frozenset[int]]] = {}
+        self._checkpoints: dict[int, list[frozenset[int]]] = {}
 
     def live_before(self, index: int) -> frozenset[int]:
         """Return the slots that may be read at or after an instruction before they are written; none at the end."""
@@ -43,20 +43,20 @@ class Liveness:
 
     def _inside(self, block: Block, index: int) -> frozenset[int]:
         instructions = self.flow.kernel.instructions
-        kept = self._kept.get(block.number)
-        if kept is None:
-            # kept[k] holds before instruction stop - k * _STRIDE.
+        checkpoints = self._checkpoints.get(block.number)
+        if checkpoints is None:
+            # checkpoints[k] holds before instruction stop - k * _STRIDE.
             live = set(self._slots(self._leaving[block.number]))
-            kept = [frozenset(live)]
+            checkpoints = [frozenset(live)]
             place = block.stop
             while place - _STRIDE > block.start:
                 for position in range(place - 1, place - _STRIDE - 1, -1):
                     _step(instructions[position], live)
                 place -= _STRIDE
-                kept.append(frozenset(live))
-            self._kept[block.number] = kept
-        nearest = min((block.stop - index) // _STRIDE, len(kept) - 1)
-        live = set(kept[nearest])
+                checkpoints.append(frozenset(live))
+            self._checkpoints[block.number] = checkpoints
+        nearest = min((block.stop - index) // _STRIDE, len(checkpoints) - 1)
+        live = set(checkpoints[nearest])
         for position in range(block.stop - nearest * _STRIDE - 1, index - 1, -1):
             _step(instructions[position], live)
         return frozenset(live)
