@@ -49,14 +49,14 @@ class Family:
     """A kind of inputs.
 
     Attributes:
-        name: what users and node ids call it.
-        description: what it is made to show.
-        codes: element codes it can contain; it cannot tell kernels apart that agree on them.
+        name: name in options and node ids.
+        description: the faults that it shows.
+        codes: element codes it can contain; it cannot distinguish kernels that agree on them.
         scales: scale codes it can contain in the factors that count.
         make: makes one group's operands.
-        default: whether a check runs it unless told otherwise.
-        guard: what lies around the tensors.
-        shapes: a problem of its own, for a family that is about sizes or needs certain ones; else None.
+        default: whether a check runs it by default.
+        guard: contents of the memory around the tensors.
+        shapes: the family's own problem, if it tests sizes or needs certain ones; else None.
     """
 
     name: str

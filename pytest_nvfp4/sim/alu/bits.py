@@ -11,12 +11,11 @@ Evidence: PTX ISA; tested against Python's integers, ``prmt`` for every mode and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 
 import numpy as np
 
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, atoms, literal
-from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, signed
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, kernels, lift, signed
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
@@ -59,14 +58,13 @@ def _permute(a: Array, b: Array, selector: Array) -> Array:
     return result
 
 
-@cache
+@kernels
 def _permute_mode(mode: str) -> Kernel:
     selectors = np.array([sum(byte << 4 * n for n, byte in enumerate(row)) for row in _MODES[mode]], np.uint32)
 
     def compute(a: Array, b: Array, selector: Array) -> Array:
         return _permute(a, b, selectors[selector & 3])
 
-    compute.__name__ = f"prmt_{mode}"
     return compute
 
 
@@ -187,12 +185,11 @@ def _size_extend(a: Array, size: Array, *, signs: bool) -> Array:
     return np.where(amount == 0, np.uint32(0), value)
 
 
-@cache
+@kernels
 def _szext_kernel(mode: str, kind: str) -> Kernel:
     def compute(a: Array, size: Array) -> Array:
         return _size_extend(a, size if mode == "clamp" else size & 31, signs=kind == "s32")
 
-    compute.__name__ = "szext"
     return compute
 
 
@@ -204,7 +201,7 @@ def _szext(ins: Instruction, e: Emitter) -> None:
     e.assign(dst, e.call(lift(_szext_kernel(mode, kind), 32, 32), *atoms(e, 32, *sources)), 32)
 
 
-@cache
+@kernels
 def _mask_kernel(mode: str) -> Kernel:
     def compute(position: Array, length: Array) -> Array:
         if mode == "clamp":
@@ -214,7 +211,6 @@ def _mask_kernel(mode: str) -> Kernel:
         start, size = start.astype(np.uint64), size.astype(np.uint64)
         return (((np.uint64(1) << size) - np.uint64(1)) << start).astype(np.uint32)
 
-    compute.__name__ = "bmsk"
     return compute
 
 
@@ -265,7 +261,7 @@ def _counting(ins: Instruction, e: Emitter) -> None:
     e.assign(dst, e.call(lift(_COUNTING[ins.root], bits), a), bits if ins.root == "brev" else 32)
 
 
-@cache
+@kernels
 def _find_kernel(shift: bool, signs: bool) -> Kernel:
     def compute(a: Array) -> Array:
         if signs:
@@ -275,7 +271,6 @@ def _find_kernel(shift: bool, signs: bool) -> Kernel:
             place = np.where(a == 0, place, np.uint32(8 * a.itemsize - 1) - place)
         return place
 
-    compute.__name__ = "bfind"
     return compute
 
 

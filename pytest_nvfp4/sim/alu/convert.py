@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cache
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from pytest_nvfp4.numerics.formats import BF16, F16, TF32
 from pytest_nvfp4.sim.alu.floating import ROUNDINGS, saturated, settled
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, atom, atoms, inline, literal
 from pytest_nvfp4.sim.alu.half import half_patterns
-from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts, signed
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, kernels, lift, parts, signed
 from pytest_nvfp4.sim.alu.narrow import NARROW, lower_narrow
 from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed, settled64
 from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
@@ -60,7 +59,7 @@ FORMS = (
 # ---- integer to integer ---------------------------------------------------------------------------------------------
 
 
-@cache
+@kernels
 def extend(kind: str, bits: int) -> Kernel:
     """Return a kernel from patterns of an integer type to ``bits``, extended by its sign or cut."""
 
@@ -69,7 +68,6 @@ def extend(kind: str, bits: int) -> Kernel:
             return signed(a).astype(f"i{bits // 8}").view(DTYPES[bits])
         return a.astype(DTYPES[bits])
 
-    compute.__name__ = f"extend_{kind}"
     return compute
 
 
@@ -91,7 +89,7 @@ def _limits(kind: str) -> tuple[int, int]:
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if kind[0] == "s" else (0, (1 << bits) - 1)
 
 
-@cache
+@kernels
 def _clamp(source: str, target: str) -> Kernel:
     (low_source, high_source), (low_target, high_target) = _limits(source), _limits(target)
     low, high = max(low_source, low_target), min(high_source, high_target)
@@ -100,7 +98,6 @@ def _clamp(source: str, target: str) -> Kernel:
         value = signed(a) if source[0] == "s" else a
         return np.clip(value, value.dtype.type(low), value.dtype.type(high)).astype(DTYPES[BITS[target]])
 
-    compute.__name__ = f"clamp_{source}_{target}"
     return compute
 
 
@@ -118,7 +115,7 @@ def _finish_integer(e: Emitter, ins: Instruction, text: str, kind: str) -> None:
 # ---- float to integer, integer to float -----------------------------------------------------------------------------
 
 
-@cache
+@kernels
 def _float_to_integer(mode: str, flush: bool, target: str, source: str) -> Kernel:
     bits = BITS[target]
     low, high = _limits(target)
@@ -135,7 +132,6 @@ def _float_to_integer(mode: str, flush: bool, target: str, source: str) -> Kerne
         inside = np.where(over, dtype(high & MASKS[bits]), np.where(under, dtype(low & MASKS[bits]), inside))
         return np.where(np.isnan(value), dtype(nan), inside)
 
-    compute.__name__ = f"{target}_of_{source}"
     return compute
 
 
@@ -178,7 +174,7 @@ def to_float(value: Array, kind: str, mode: str, *, saturates: bool = False) -> 
     return _FORMATS[kind].encode(value, mode, saturate=saturates).astype(np.uint16)
 
 
-@cache
+@kernels
 def _integer_to_float(mode: str, flush: bool, clamps: bool, target: str, source: str) -> Kernel:
     def compute(a: Array) -> Array:
         if target == "f64":
@@ -187,7 +183,6 @@ def _integer_to_float(mode: str, flush: bool, clamps: bool, target: str, source:
         value = _odd_of_integer(a, source)
         return to_float(saturated(value) if clamps else value, target, mode)
 
-    compute.__name__ = f"{target}_of_{source}"
     return compute
 
 
@@ -216,7 +211,7 @@ def _nan_of(a: Array, source: str, target: str) -> Array:
     return code.astype(DTYPES[to_width])
 
 
-@cache
+@kernels
 def _float_to_float(mode: str, flush: bool, clamps: bool, target: str, source: str) -> Kernel:
     """Return a kernel; ``mode`` rounds the value, or to an integral value (``rni`` ...), or is empty."""
 
@@ -247,11 +242,10 @@ def _float_to_float(mode: str, flush: bool, clamps: bool, target: str, source: s
         pattern = to_float(value, target, mode if mode in ROUNDINGS else "rn")
         return _flush_result(pattern, target) if flush else pattern
 
-    compute.__name__ = f"{target}_of_{source}"
     return compute
 
 
-@cache
+@kernels
 def _narrowed(mode: str, relu: bool, saturates: bool, target: str) -> Kernel:
     """Return a kernel from f32 to f16, bf16 or tf32."""
 
@@ -268,7 +262,6 @@ def _narrowed(mode: str, relu: bool, saturates: bool, target: str) -> Kernel:
             return np.where(np.isnan(value), cut, code)
         return to_float(value, target, mode, saturates=saturates)
 
-    compute.__name__ = f"{target}_of_f32"
     return compute
 
 
@@ -314,7 +307,7 @@ def _bfloat_pair(a: Array, b: Array) -> Array:
     return result
 
 
-@cache
+@kernels
 def _pair(mode: str, relu: bool, saturates: bool, target: str) -> Kernel:
     if mode == "rn" and not relu and not saturates:
         return half_pair if target == "f16" else _bfloat_pair
@@ -323,7 +316,6 @@ def _pair(mode: str, relu: bool, saturates: bool, target: str) -> Kernel:
     def compute(a: Array, b: Array) -> Array:
         return one(a).astype(np.uint32) << 16 | one(b)
 
-    compute.__name__ = f"{target}x2_of_f32"
     return compute
 
 

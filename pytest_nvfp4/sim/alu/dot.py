@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 
 import numpy as np
 
 from pytest_nvfp4.sim.alu.forms import atoms
-from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, kernels, lift, parts
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
@@ -27,18 +26,17 @@ def _items(word: Array, kind: str, bits: int) -> Array:
     return parts(word, bits).view(f"{letter}{bits // 8}").reshape(-1, 32 // bits).astype(np.int64)
 
 
-@cache
+@kernels
 def _bytes_kernel(first: str, second: str) -> Kernel:
     def compute(a: Array, b: Array, c: Array) -> Array:
         total = (_items(a, first, 8) * _items(b, second, 8)).sum(axis=1)
         result: Array = total.astype(np.uint32) + c
         return result
 
-    compute.__name__ = "dp4a"
     return compute
 
 
-@cache
+@kernels
 def _words_kernel(part: str, first: str, second: str) -> Kernel:
     low = 0 if part == "lo" else 2
 
@@ -47,7 +45,6 @@ def _words_kernel(part: str, first: str, second: str) -> Kernel:
         result: Array = total.astype(np.uint32) + c
         return result
 
-    compute.__name__ = "dp2a"
     return compute
 
 

@@ -18,13 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import cache
 
 import numpy as np
 
 from pytest_nvfp4.sim.alu.exact import by_lane, rounded
 from pytest_nvfp4.sim.alu.forms import BITS, SIGNS, atoms, settle
-from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, kernels, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, flushed, quiet64, settled64, without_sign
 from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
@@ -96,7 +95,7 @@ def fused(a: Array, b: Array, c: Array, mode: str) -> Array:
     return total.astype(np.float32)
 
 
-@cache
+@kernels
 def f32_kernel(root: str, mode: str, flush: bool, saturates: bool) -> Kernel:
     """Return a kernel of f32 patterns for add, sub, mul or fma."""
     single = {"add": np.add, "sub": np.subtract, "mul": np.multiply}.get(root)
@@ -117,11 +116,10 @@ def f32_kernel(root: str, mode: str, flush: bool, saturates: bool) -> Kernel:
         answer = settled(result)
         return flushed(answer) if flush else answer
 
-    compute.__name__ = f"{root}_f32"
     return compute
 
 
-@cache
+@kernels
 def f64_kernel(root: str, mode: str) -> Kernel:
     """Return a kernel of f64 patterns for add, sub, mul or fma."""
     native = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
@@ -155,7 +153,6 @@ def f64_kernel(root: str, mode: str) -> Kernel:
             patterns = first, third, second
         return settled64(result, *patterns)
 
-    compute.__name__ = f"{root}_f64"
     return compute
 
 
@@ -164,7 +161,7 @@ def _plain(product: float, a: float, b: float) -> bool:
     return not a or not b or math.isnan(product) or math.isinf(a) or math.isinf(b)
 
 
-@cache
+@kernels
 def f32x2_kernel(root: str, mode: str, flush: bool) -> Kernel:
     """Return a kernel of pairs of f32 patterns."""
     single = f32_kernel(root, mode, flush, False)
@@ -172,7 +169,6 @@ def f32x2_kernel(root: str, mode: str, flush: bool) -> Kernel:
     def compute(*patterns: Array) -> Array:
         return single(*(parts(pattern, 32) for pattern in patterns)).view(np.uint64)
 
-    compute.__name__ = f"{root}_f32x2"
     return compute
 
 
@@ -206,14 +202,13 @@ def _sign_f64(root: str, a: Array) -> Array:
     return np.where(np.isnan(a.view(np.float64)), quiet64(a), changed)
 
 
-@cache
+@kernels
 def sign_kernel(root: str, kind: str) -> Kernel:
     """Return a kernel of patterns of any type for ``abs`` and ``neg``."""
 
     def compute(a: Array) -> Array:
         return _sign_f64(root, a) if kind == "f64" else without_sign(a, root, _INFINITY_OF[kind], NAN[kind])
 
-    compute.__name__ = f"{root}_{kind}"
     return compute
 
 
@@ -294,7 +289,7 @@ def extreme_of(root: str, patterns: tuple[Array, ...], infinity: int, nan: int, 
     return np.where(is_nan, dtype.type(nan), result) if np.count_nonzero(is_nan) else result
 
 
-@cache
+@kernels
 def _extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, modifier: str) -> Kernel:
     bits = BITS[kind]
     infinity, sign = _INFINITY[bits], SIGNS[bits]
@@ -319,7 +314,6 @@ def _extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, modifie
             result = np.where((result & (sign - 1)) > infinity, result, result & (sign - 1) | signs & sign)
         return result
 
-    compute.__name__ = f"{root}_{kind}"
     return compute
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from pytest_nvfp4.numerics.formats import BF16
 from pytest_nvfp4.sim.alu.floating import ROUNDINGS, extreme_of, fused, odd_sum, saturated, settled, sign_kernel
 from pytest_nvfp4.sim.alu.forms import BITS, atom, atoms
-from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, kernels, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed_half
 from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
@@ -83,7 +83,7 @@ def _limited(value: Array, limit: str) -> Array:
     return value
 
 
-@cache
+@kernels
 def _f16_kernel(root: str, flush: bool, limit: str) -> Kernel:
     native = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 
@@ -102,12 +102,10 @@ def _f16_kernel(root: str, flush: bool, limit: str) -> Kernel:
     def quick(a: Array, b: Array) -> Array:
         return half_patterns(native[root](a.view(np.float16).astype(np.float32), b.view(np.float16).astype(np.float32)))
 
-    kernel = compute if flush or limit or root == "fma" else quick
-    kernel.__name__ = f"{root}_f16"
-    return kernel
+    return compute if flush or limit or root == "fma" else quick
 
 
-@cache
+@kernels
 def _bf16_kernel(root: str, limit: str) -> Kernel:
     def compute(*patterns: Array) -> Array:
         values = [floats(pattern, "bf16").astype(np.float64) for pattern in patterns]
@@ -119,7 +117,6 @@ def _bf16_kernel(root: str, limit: str) -> Kernel:
             result = sum_to_odd(values[0], values[1] if root == "add" else -values[1])
         return bfloat_patterns(_limited(result, limit))
 
-    compute.__name__ = f"{root}_bf16"
     return compute
 
 
@@ -149,7 +146,7 @@ def _arithmetic(ins: Instruction, e: Emitter) -> None:
 # ---- f32 with half operands -----------------------------------------------------------------------------------------
 
 
-@cache
+@kernels
 def _mixed_kernel(root: str, mode: str, saturates: bool, kind: str) -> Kernel:
     def compute(*patterns: Array) -> Array:
         *narrow, last = patterns
@@ -166,7 +163,6 @@ def _mixed_kernel(root: str, mode: str, saturates: bool, kind: str) -> Kernel:
                 result = to_f32(odd_sum(values[0].astype(np.float64), other.astype(np.float64), mode), mode)
         return settled(saturated(result) if saturates else result)
 
-    compute.__name__ = f"{root}_f32_{kind}"
     return compute
 
 
@@ -201,7 +197,7 @@ def _sign(ins: Instruction, e: Emitter) -> None:
     e.assign(dst, e.call(_lifted(sign_kernel(ins.root, kind.removesuffix("x2")), kind, 1), a), bits)
 
 
-@cache
+@kernels
 def _extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, by_sign: bool) -> Kernel:
     infinity = 0x7F80 if kind == "bf16" else 0x7C00
 
@@ -214,7 +210,6 @@ def _extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, by_sign
         result = extreme_of(root, patterns, infinity, NAN[kind], propagates)
         return np.where(result > infinity, result, result | signs) if by_sign else result
 
-    compute.__name__ = f"{root}_{kind}"
     return compute
 
 

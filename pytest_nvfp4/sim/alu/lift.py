@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.lanes import DTYPES
 
-__all__ = ["Array", "Kernel", "clamped", "lift", "parts", "signed", "spread", "unsigned"]
+__all__ = ["Array", "Kernel", "clamped", "kernels", "lift", "parts", "signed", "spread", "unsigned"]
 
 Array = NDArray[Any]
 Kernel = Callable[..., Array]
+Factory = TypeVar("Factory", bound=Callable[..., Kernel])
 
 SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 
@@ -51,6 +52,18 @@ def spread(value: int, bits: int) -> Array:
     array = np.full(32, value, DTYPES[bits])
     array.flags.writeable = False
     return array
+
+
+def kernels(factory: Factory) -> Factory:
+    """Cache a factory of kernels; name each kernel after the factory and its arguments, for generated code."""
+
+    def make(*arguments: Any) -> Kernel:
+        kernel = factory(*arguments)
+        words = [factory.__name__.strip("_"), *(str(value) for value in arguments if value not in (False, ""))]
+        kernel.__name__ = "_".join(words)
+        return kernel
+
+    return cast("Factory", cache(make))
 
 
 @cache

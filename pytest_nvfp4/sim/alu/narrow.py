@@ -14,13 +14,12 @@ and ``.scaled`` are not modelled.
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
 
 from pytest_nvfp4.numerics.formats import E2M1, E2M3, E3M2, E4M3, E5M2
 from pytest_nvfp4.sim.alu.forms import atom, atoms
-from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift, parts
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, kernels, lift, parts
 from pytest_nvfp4.sim.alu.numbers import NAN, floats
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
@@ -53,7 +52,7 @@ def _width(kind: str) -> int:
     return 4 if kind == "e2m1x2" else 8
 
 
-@cache
+@kernels
 def _narrow(kind: str, source: str, relu: bool) -> Kernel:
     to, width = _FORMATS[kind], _width(kind)
     bounds = to.bounds(np.float32)
@@ -76,12 +75,10 @@ def _narrow(kind: str, source: str, relu: bool) -> Kernel:
         values = codes(floats(parts(a, 16), source.removesuffix("x2")).astype(np.float32))
         return _join(values[1::2], values[0::2], width)
 
-    kernel = of_singles if source == "f32" else of_pair
-    kernel.__name__ = f"{kind}_of_{source}"
-    return kernel
+    return of_singles if source == "f32" else of_pair
 
 
-@cache
+@kernels
 def _widen(kind: str, relu: bool) -> Kernel:
     to, width = _FORMATS[kind], _width(kind)
     values = to.values
@@ -97,7 +94,6 @@ def _widen(kind: str, relu: bool) -> Kernel:
         result: Array = table[a >> width & mask] << 16 | table[a & mask]
         return result
 
-    compute.__name__ = f"f16x2_of_{kind}"
     return compute
 
 
@@ -112,7 +108,7 @@ def _exponent(bits: Array, mode: str, saturates: bool) -> Array:
     return np.where((code == 255) & (size <= 0x7F80_0000), 254, code) if saturates else code
 
 
-@cache
+@kernels
 def _to_scale(mode: str, saturates: bool, source: str) -> Kernel:
     def of_singles(a: Array, b: Array) -> Array:
         return _join(_exponent(a, mode, saturates), _exponent(b, mode, saturates), 8)
@@ -120,9 +116,7 @@ def _to_scale(mode: str, saturates: bool, source: str) -> Kernel:
     def of_pair(a: Array) -> Array:
         return of_singles(a & 0xFFFF_0000, a << 16)
 
-    kernel = of_singles if source == "f32" else of_pair
-    kernel.__name__ = f"ue8m0x2_of_{source}"
-    return kernel
+    return of_singles if source == "f32" else of_pair
 
 
 # bf16 has the same exponent field above 7 mantissa bits, so code << 7 is 2^(code - 127), but for the subnormal 2^-127.
@@ -149,7 +143,7 @@ def _pack(ins: Instruction, e: Emitter, read: OpcodeReader) -> None:
     e.assign(dst, e.call(lift(_pack_kernel(kind), *[32] * len(sources)), *atoms(e, 32, *sources)), 32)
 
 
-@cache
+@kernels
 def _pack_kernel(kind: str) -> Kernel:
     bits = int(kind[1:])
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if kind[0] == "s" else (0, (1 << bits) - 1)
@@ -162,7 +156,6 @@ def _pack_kernel(kind: str) -> Kernel:
         result: Array = packed if c is None else packed | c << 2 * bits
         return result
 
-    compute.__name__ = f"pack_{kind}"
     return compute
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import cache
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from pytest_nvfp4.sim.alu.exact import by_lane, root, rounded
 from pytest_nvfp4.sim.alu.floating import ROUNDINGS, settled
 from pytest_nvfp4.sim.alu.forms import BITS, atoms
 from pytest_nvfp4.sim.alu.half import bfloat_patterns, half_patterns, on_pairs
-from pytest_nvfp4.sim.alu.lift import Array, Kernel, lift
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, kernels, lift
 from pytest_nvfp4.sim.alu.numbers import floats, flushed, settled64
 from pytest_nvfp4.sim.alu.rounding import to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
@@ -67,7 +66,7 @@ _FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
-@cache
+@kernels
 def _approximate(root_: str, flush: bool) -> Kernel:
     function = _FUNCTIONS[root_]
 
@@ -76,11 +75,10 @@ def _approximate(root_: str, flush: bool) -> Kernel:
         answer = settled(value.astype(np.float32))
         return flushed(answer) if flush else answer
 
-    compute.__name__ = f"{root_}_approx"
     return compute
 
 
-@cache
+@kernels
 def _approximate_half(root_: str, kind: str) -> Kernel:
     function = _FUNCTIONS[root_]
 
@@ -95,7 +93,6 @@ def _approximate_half(root_: str, kind: str) -> Kernel:
         return (flushed(answer.astype(np.uint32) << 16) >> 16).astype(np.uint16) if root_ == "ex2" else answer
 
     single = compute_bfloat if kind.startswith("bf") else compute
-    single.__name__ = f"{root_}_{kind}"
     return on_pairs(single) if kind.endswith("x2") else single
 
 
@@ -118,7 +115,7 @@ def _root(mode: str) -> Callable[[float], float]:
     return lane
 
 
-@cache
+@kernels
 def _exact(root_: str, mode: str, kind: str, flush: bool) -> Kernel:
     """Return a kernel of div, rcp or sqrt with one rounding."""
     lane_mode = "odd" if kind == "f32" else mode
@@ -140,11 +137,10 @@ def _exact(root_: str, mode: str, kind: str, flush: bool) -> Kernel:
         answer = settled(result)
         return flushed(answer) if flush else answer
 
-    compute.__name__ = f"{root_}_{mode}_{kind}"
     return compute
 
 
-@cache
+@kernels
 def _divide(how: str, flush: bool) -> Kernel:
     """Return a kernel of ``div.approx`` or ``div.full``."""
 
@@ -164,7 +160,6 @@ def _divide(how: str, flush: bool) -> Kernel:
         answer = settled(result)
         return flushed(answer) if flush else answer
 
-    compute.__name__ = f"div_{how}"
     return compute
 
 
@@ -172,7 +167,7 @@ def _divide(how: str, flush: bool) -> Kernel:
 _UPPER = FloatFormat("f64 upper word", 11, 20)
 
 
-@cache
+@kernels
 def _gross(root_: str) -> Kernel:
     """Return a kernel of ``.approx.ftz.f64``, which reads and writes the upper 32 bits only; NaN is 0x7FFFFFFF."""
     function = _FUNCTIONS[root_]
@@ -184,7 +179,6 @@ def _gross(root_: str) -> Kernel:
         code = _UPPER.encode(value).astype(np.uint64) << np.uint64(32)
         return np.where((code & np.uint64(0x7FF0_0000_0000_0000)) == 0, code & np.uint64(1 << 63), code)
 
-    compute.__name__ = f"{root_}_gross"
     return compute
 
 

@@ -1,6 +1,6 @@
 """Table of all arithmetic lowerings and of the forms that they cover.
 
-Families that share a root (``add``: integers, f32, halves) are told apart by the opcode's last part, its type.
+Families that share a root (``add``: integers, f32, halves) are selected by the opcode's last part, its type.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ def leave(w: Warp, mask: int, group: int, after: int) -> int:
 def converged(w: Warp, mask: int, members: Predicate | Bits) -> bool:
     """Return whether all living lanes of a member mask are in the group; if not, the group waits for them here."""
     named = uniform(members, mask)
-    wanted = w.live if named is None else named & w.live
-    if wanted & ~mask:
+    expected = w.live if named is None else named & w.live
+    if expected & ~mask:
         w.await_lanes()
         return False
     return True

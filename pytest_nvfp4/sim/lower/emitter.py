@@ -31,8 +31,8 @@ class Emitter(Operands):
     """The assigning half of the emitter: results, guards, and masked regions; ``Operands`` is the reading half.
 
     Args:
-        special, symbol, parameter, deferred: Those of ``Operands``.
-        notes: By place, a note for the lowering of the instruction there from whoever looked at the whole kernel.
+        special, symbol, parameter, deferred: See ``Operands``.
+        notes: Notes for lowerings by place, from an analysis of the whole kernel.
         used: Whether any instruction of the kernel reads a slot.
     """
 
@@ -186,7 +186,7 @@ class Emitter(Operands):
     def park_if_none(self, name: str) -> None:
         """After ``name = call(...)``: if the call returned None, leave the block and return to this instruction later.
 
-        The call must have told the warp what it waits for (``Warp.wait_for``). Only for opcodes listed as blocking.
+        The call must have registered the wait (``Warp.wait_for``). Only for opcodes listed as blocking.
         """
         self.line(f"if {name} is None: return {~self._at}")
 
@@ -214,18 +214,18 @@ class Emitter(Operands):
         """Begin a region that only the lanes run where a predicate holds; the others wait at its end.
 
         Args:
-            predicate: The register.
-            negated: The lanes where it does not hold.
+            predicate: Predicate register.
+            negated: Whether the region runs where the predicate is false.
             results: Registers that the region writes.
             live: Slots whose values the other lanes need after it.
 
         Returns:
-            What ``close_region`` wants to know.
+            The outer mask, an argument of ``close_region``.
         """
         name = self._read(predicate)
         self.packs.need_all()
-        kept = [register for register in dict.fromkeys(results) if register.slot in live]
-        for register in kept:
+        merged = [register for register in dict.fromkeys(results) if register.slot in live]
+        for register in merged:
             self._read(register)
         for register in results:
             self.packs.overwritten(register.slot)
@@ -235,7 +235,7 @@ class Emitter(Operands):
         self._indent += 1
         self._mask = self._outer = mask
         self.line("pass")
-        for register in kept:
+        for register in merged:
             self.line(f"o{mask}_{register.slot} = v{register.slot}")
         return outer
 
@@ -243,11 +243,11 @@ class Emitter(Operands):
         """End the region of ``open_region``, which held ``count`` instructions."""
         mask = self._mask
         self.line(f"w.executed += {count}")
-        kept = [register for register in dict.fromkeys(results) if register.slot in live]
-        if kept:
+        merged = [register for register in dict.fromkeys(results) if register.slot in live]
+        if merged:
             self.line(f"if {mask} != {outer}:")
             self._indent += 1
-            for register in kept:
+            for register in merged:
                 value, old = f"v{register.slot}", f"o{mask}_{register.slot}"
                 if register.slot in self.deferred.slots:
                     pending = self.constant(Pending)

@@ -3,12 +3,6 @@
 The place after the last instruction, ``end``, stands for the end of a thread: ``ret``, ``exit`` and running off the end
 of the body go there. ``trap`` and calls of functions that do not return go nowhere.
 
-The place after the last instruction, ``end``, stands for the end of a thread: ``ret``, ``exit`` and running off the end
-of the body go there. ``trap`` and calls of functions that do not return go nowhere.
-
-The place after the last instruction, ``end``, stands for the end of a thread: ``ret`` and ``exit`` go there, and so
-does running off the end of the body. ``trap`` and calls of functions that do not return go nowhere.
-
 Source: PTX ISA, "Control Flow Instructions".
 """
 

@@ -1,4 +1,4 @@
-"""Inlining of functions with a body: the body replaces the call, in a scope of its own.
+"""Inlining of functions with a body: the body replaces the call, in a new scope.
 
 A call passes ``.param`` variables of the caller, and the function accesses them by the names of its own parameters, so
 a parameter of the function *is* the caller's variable (PTX ISA, "call": arguments are passed by value; compilers do not

@@ -5,15 +5,6 @@ vector operands. Comments are removed first, in one pass that respects strings; 
 assembly are kept, because the ``.loc`` lines between them count the lines of the assembly's text, not the user's (see
 ``ASM``).
 
-A brace opens a scope only where a statement could start, so one pattern anchored at statement starts tells scopes from
-vector operands. Comments are removed first, in one pass that respects strings; only the two that bracket inline
-assembly are kept, because the ``.loc`` lines between them count the lines of the assembly's text, not the user's (see
-``ASM``).
-
-A brace opens a scope only where a statement could start, so one pattern anchored at statement starts tells scopes from
-vector operands. Comments go first, in one pass that respects strings; only the two that bracket inline assembly are
-kept, because the ``.loc`` lines between them count the lines of the assembly's text and not the user's (see ``ASM``).
-
 Source: PTX ISA, "Syntax" (comments, statements, identifiers, constants).
 """
 

@@ -1,10 +1,10 @@
 """The user's lines: the ``.file`` table, the names in ``.debug_str``, and ``.loc`` as ``Location``.
 
-Column 0 marks an operation without a line of its own: CuTe DSL then writes a line of no meaning (that of the function
-behind the kernel, observed with 4.4 and 4.8). Such an instruction has the place of the one before it, which is near:
+Column 0 marks an operation without its own line: CuTe DSL then writes a meaningless line (that of the function after
+the kernel, observed with 4.4 and 4.8). Such an instruction gets the location of the one before it, which is close:
 inline assembly in a helper function that is not compiled itself gets the line that computes its operands.
 
-In the name of a file the compiler writes what is no printable ASCII as its UTF-8 bytes in octal, ``\\303\\274`` for a
+In file names the compiler writes characters other than printable ASCII as UTF-8 bytes in octal, ``\\303\\274`` for a
 u with two dots, and a quote and a backslash behind a backslash (observed with 4.4 and 4.8).
 
 Source: PTX ISA, "Debugging Directives: .file, .loc, .section".
@@ -33,14 +33,12 @@ _LOC = re.compile(
 
 
 def has_no_line(token: Token) -> bool:
-    """Return whether a ``.loc`` says column 0."""
+    """Return whether the column of a ``.loc`` is 0."""
     return _COLUMN_0.match(token.text) is not None
 
 
 def beyond_the_end(location: Location) -> bool:
-    """Return whether a file is there and has not as many lines: CuTe DSL 4.4 names lines of its own files as the
-    user's.
-    """
+    """Return whether an existing file has fewer lines: CuTe DSL 4.4 attributes lines of its own files to the user's."""
     lines = linecache.getlines(location.file)
     return bool(lines) and location.line > len(lines)
 

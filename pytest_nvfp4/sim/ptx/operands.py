@@ -2,8 +2,6 @@
 
 Each scope caches the operands that it has resolved by their text: compiled PTX repeats them.
 
-Each scope keeps the operands that it has resolved by their text: compiled PTX repeats them.
-
 Source: PTX ISA, "Instruction Operands" and "Special Registers".
 """
 

@@ -3,12 +3,6 @@
 Valid PTX that is not modelled (a recursive function, a variable initialised with an address) is an error of the kernel
 that uses it: ``Module.kernels`` raises it for that kernel, and other kernels are usable.
 
-Valid PTX that is not modelled (a recursive function, a variable initialised with an address) is an error of the kernel
-that uses it: ``Module.kernels`` raises it for that kernel, and other kernels are usable.
-
-What is valid PTX and not modelled (a recursive function, a variable initialised with an address) is an error of the
-kernel that uses it: reading that kernel from ``Module.kernels`` raises it, and other kernels are usable.
-
 Source: PTX ISA, "Syntax", "Directives".
 """
 

@@ -3,12 +3,6 @@
 The rule of an opcode is that of its longest listed prefix at dots and double colons. An opcode that is not listed might
 read and write any register that it names; ``known`` reports this.
 
-The rule of an opcode is that of its longest listed prefix at dots and double colons. An opcode that is not listed might
-read and write any register that it names; ``known`` reports this.
-
-The rule of an opcode is that of its longest listed prefix at dots and double colons. An opcode that is not listed might
-read and write any register that it names, and ``known`` says so.
-
 Source: PTX ISA, "Instruction Set", the syntax line of each instruction: the destination comes first; ``a|b`` is two
 destinations; an instruction whose effect is on memory, a barrier or control has none.
 """

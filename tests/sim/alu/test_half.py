@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.fault import Unsupported
+from tests.sim.alu.exact_floats import fused, product
 from tests.sim.alu.harness import Case, compiled, every_way
 from tests.sim.alu.patterns import float_of, float_patterns, round_fraction
-from tests.sim.alu.test_floating import fused, product
 
 KINDS = ["f16", "bf16"]
 ONE = {"f16": 0x3C00, "bf16": 0x3F80}
