@@ -59,43 +59,75 @@ def explain(
     if not wrong.any() or (got == problem.groups[index].guard.poison).all():  # an unwritten output fits no fault
         return []
     deadline = time.thread_time() + budget_s
+    group = _Group.of(problem, index, got, wrong)
+    across = group.transposed()
     found: list[Explanation] = []
-    group = _Group(problem, index, got, wrong)
-    for search in (_rows_of_c, _columns_of_c, _scale_rows, _scale_columns, _k_tiles):
+    for search, operands, what in (
+        (_rows_of_c, group, "rows of C"),
+        (_rows_of_c, across, "columns of C"),
+        (_scale_rows, group, "SFA rows"),
+        (_scale_rows, across, "SFB rows"),
+        (_k_tiles, group, "the products of k"),
+    ):
         if time.thread_time() > deadline:
             break
-        found.extend(search(group))
+        found.extend(search(operands, what))
     sizes = problem.groups[index].group
     if sizes.m * sizes.n * sizes.k <= _PRODUCTS:
-        found.extend(_named(group, deadline))
+        found.extend(_named(problem, index, group, deadline))
     return sorted(found, key=lambda each: -each.share)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Group:
-    """A group's decoded operands, its output, and which outputs are wrong."""
+    """A group's decoded operands, its output ``got``, and which outputs are wrong."""
 
-    def __init__(self, problem: ProblemInput, index: int, got: HalfBits, wrong: Mask) -> None:
-        self.problem, self.index, self.got, self.wrong = problem, index, got, wrong
+    a: Float64
+    b: Float64
+    sfa: Float64
+    sfb: Float64
+    got: HalfBits
+    wrong: Mask
+
+    @classmethod
+    def of(cls, problem: ProblemInput, index: int, got: HalfBits, wrong: Mask) -> _Group:
+        """Decode the operands of a group."""
         inputs = problem.groups[index]
-        self.a = kernel_model.elements(inputs.a)
-        self.b = kernel_model.elements(inputs.b)
-        self.sfa = kernel_model.scales(problem, index, "a")
-        self.sfb = kernel_model.scales(problem, index, "b")
-        self.m, self.n = got.shape
+        return cls(
+            a=kernel_model.elements(inputs.a),
+            b=kernel_model.elements(inputs.b),
+            sfa=kernel_model.scales(problem, index, "a"),
+            sfb=kernel_model.scales(problem, index, "b"),
+            got=got,
+            wrong=wrong,
+        )
+
+    def transposed(self) -> _Group:
+        """Return the group of C transposed: A and B exchange roles, so a search over rows covers columns."""
+        return _Group(self.b, self.a, self.sfb, self.sfa, self.got.T, self.wrong.T)
+
+    @property
+    def m(self) -> int:
+        """Rows of the output."""
+        return len(self.got)
+
+    def wrong_rows(self) -> NDArray[np.intp]:
+        """Return a sample of the rows that have a wrong output."""
+        return _sample(np.flatnonzero(self.wrong.any(axis=1)))
 
     def row_products(self, row: int) -> Float64:
         """Return ``[n, blocks]``: products of a row of A with all of B, summed by block, with B's scales only."""
         a = self.a[row].reshape(-1, _BLOCK)
-        b = self.b.reshape(self.n, -1, _BLOCK)
+        b = self.b.reshape(len(self.b), -1, _BLOCK)
         with np.errstate(invalid="ignore"):
             return np.asarray(np.einsum("ke,nke->nk", a, b) * self.sfb)
 
-    def column_products(self, column: int) -> Float64:
-        """Return ``[m, blocks]``: products of a row of B with all of A, summed by block, with A's scales only."""
-        b = self.b[column].reshape(-1, _BLOCK)
-        a = self.a.reshape(self.m, -1, _BLOCK)
+    def product(self, sfa: Float64) -> HalfBits:
+        """Return the output with these scale factors of A."""
         with np.errstate(invalid="ignore"):
-            return np.asarray(np.einsum("ke,mke->mk", b, a) * self.sfa)
+            a = (self.a.reshape(self.m, -1, _BLOCK) * sfa[:, :, None]).reshape(self.m, -1)
+            b = (self.b.reshape(len(self.b), -1, _BLOCK) * self.sfb[:, :, None]).reshape(len(self.b), -1)
+            return _bits(np.asarray(a @ b.T))
 
 
 def _bits(values: Float64) -> HalfBits:
@@ -118,17 +150,6 @@ def _sample(indices: NDArray[np.intp]) -> NDArray[np.intp]:
     return chosen
 
 
-def _full(group: _Group) -> HalfBits:
-    return _bits(_product(group, group.sfa, group.sfb))
-
-
-def _product(group: _Group, sfa: Float64, sfb: Float64) -> Float64:
-    with np.errstate(invalid="ignore"):
-        a = (group.a.reshape(group.m, -1, _BLOCK) * sfa[:, :, None]).reshape(group.m, -1)
-        b = (group.b.reshape(group.n, -1, _BLOCK) * sfb[:, :, None]).reshape(group.n, -1)
-        return np.asarray(a @ b.T)
-
-
 def _matches(
     rows: NDArray[np.intp], candidates: Callable[[int], HalfBits], got: Callable[[int], HalfBits]
 ) -> dict[int, int]:
@@ -143,72 +164,35 @@ def _matches(
     return found
 
 
-def _rows_of_c(group: _Group) -> Iterator[Explanation]:
-    rows = _sample(np.flatnonzero(group.wrong.any(axis=1)))
-    want = _full(group)
-    moved = _matches(rows, lambda _: want, lambda row: group.got[row])
-    if len(moved) >= ENOUGH * len(rows) and moved:
-        yield from _told(group, moved, "rows of C", want, axis=0)
-
-
-def _columns_of_c(group: _Group) -> Iterator[Explanation]:
-    columns = _sample(np.flatnonzero(group.wrong.any(axis=0)))
-    want = _full(group).T
-    moved = _matches(columns, lambda _: want, lambda column: group.got[:, column])
-    if len(moved) >= ENOUGH * len(columns) and moved:
-        yield from _told(group, moved, "columns of C", want, axis=1)
-
-
-def _told(group: _Group, moved: dict[int, int], what: str, want: HalfBits, *, axis: int) -> Iterator[Explanation]:
-    size = group.m if axis == 0 else group.n
-    mapping = _extended(moved, size)
-    if mapping is None:
+def _moved(
+    group: _Group, what: str, candidates: Callable[[int], HalfBits], output: Callable[[NDArray[np.intp]], HalfBits]
+) -> Iterator[Explanation]:
+    """Search a move of rows: each wrong row equals one candidate, and ``output`` of the moved rows is the output."""
+    rows = group.wrong_rows()
+    moved = _matches(rows, candidates, lambda row: group.got[row])
+    if not moved or len(moved) < ENOUGH * len(rows) or (mapping := _extended(moved, group.m)) is None:
         return
     words, function = mapping
-    got = group.got if axis == 0 else group.got.T
-    wrong = np.atleast_1d(group.wrong.any(axis=1 - axis))
-    source = np.array([function(i) if wrong[i] else i for i in range(size)])
-    if (source < 0).any() or (source >= size).any():
+    wrong = np.atleast_1d(group.wrong.any(axis=1))
+    source = np.array([function(i) if wrong[i] else i for i in range(group.m)])
+    if (source < 0).any() or (source >= group.m).any():
         return
-    share = float(_same(want[source], got).mean())
+    share = float(_same(output(source), group.got).mean())
     if share >= ENOUGH:
         yield Explanation(f"{what} {words}", share)
 
 
-def _scale_rows(group: _Group) -> Iterator[Explanation]:
-    rows = _sample(np.flatnonzero(group.wrong.any(axis=1)))
+def _rows_of_c(group: _Group, what: str) -> Iterator[Explanation]:
+    want = group.product(group.sfa)
+    return _moved(group, what, lambda _: want, lambda source: want[source])
 
+
+def _scale_rows(group: _Group, what: str) -> Iterator[Explanation]:
     def candidates(row: int) -> HalfBits:
         with np.errstate(invalid="ignore"):
             return _bits(group.sfa @ group.row_products(row).T)
 
-    moved = _matches(rows, candidates, lambda row: group.got[row])
-    if moved and len(moved) >= ENOUGH * len(rows) and (mapping := _extended(moved, group.m)) is not None:
-        words, function = mapping
-        wrong = np.atleast_1d(group.wrong.any(axis=1))
-        source = [function(i) if wrong[i] else i for i in range(group.m)]
-        if all(0 <= i < group.m for i in source):
-            share = float(_same(_bits(_product(group, group.sfa[source], group.sfb)), group.got).mean())
-            if share >= ENOUGH:
-                yield Explanation(f"SFA rows {words}", share)
-
-
-def _scale_columns(group: _Group) -> Iterator[Explanation]:
-    columns = _sample(np.flatnonzero(group.wrong.any(axis=0)))
-
-    def candidates(column: int) -> HalfBits:
-        with np.errstate(invalid="ignore"):
-            return _bits(group.sfb @ group.column_products(column).T)
-
-    moved = _matches(columns, candidates, lambda column: group.got[:, column])
-    if moved and len(moved) >= ENOUGH * len(columns) and (mapping := _extended(moved, group.n)) is not None:
-        words, function = mapping
-        wrong = np.atleast_1d(group.wrong.any(axis=0))
-        source = [function(i) if wrong[i] else i for i in range(group.n)]
-        if all(0 <= i < group.n for i in source):
-            share = float(_same(_bits(_product(group, group.sfa, group.sfb[source])), group.got).mean())
-            if share >= ENOUGH:
-                yield Explanation(f"SFB rows {words}", share)
+    return _moved(group, what, candidates, lambda source: group.product(group.sfa[source]))
 
 
 _BANDS = (0, 2, 1, 3)
@@ -245,9 +229,9 @@ def _extended(moved: dict[int, int], size: int) -> tuple[str, Callable[[int], in
     return None
 
 
-def _k_tiles(group: _Group) -> Iterator[Explanation]:
+def _k_tiles(group: _Group, what: str) -> Iterator[Explanation]:
     blocks = group.sfa.shape[1]
-    rows = _sample(np.flatnonzero(group.wrong.any(axis=1)))
+    rows = group.wrong_rows()
     if not rows.size:
         return
     with np.errstate(invalid="ignore"):
@@ -268,19 +252,19 @@ def _k_tiles(group: _Group) -> Iterator[Explanation]:
                 if same[wrong].all() and wrong.sum() >= 8:
                     first = number * tile * _BLOCK
                     yield Explanation(
-                        f"the products of k {first} to {first + tile * _BLOCK - 1} {words}, where it is wrong",
+                        f"{what} {first} to {first + tile * _BLOCK - 1} {words}, where it is wrong",
                         float(same[wrong].mean()),
                     )
                     return
 
 
-def _named(group: _Group, deadline: float) -> Iterator[Explanation]:
-    inputs = group.problem.groups[group.index]
+def _named(problem: ProblemInput, index: int, group: _Group, deadline: float) -> Iterator[Explanation]:
+    inputs = problem.groups[index]
     for mutant in MUTANTS.values():
         if time.thread_time() > deadline:
             return
         try:
-            made = inputs.split_c(mutant.kernel(group.problem, group.index))[1]
+            made = inputs.split_c(mutant.kernel(problem, index))[1]
         except (IndexError, ValueError):
             continue  # a fault that these sizes do not allow
         same = _same(made, group.got)
