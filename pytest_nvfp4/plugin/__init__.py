@@ -59,7 +59,6 @@ def pytest_configure(config: pytest.Config) -> None:
     from pytest_nvfp4.plugin.checks.registry import CheckRegistry
     from pytest_nvfp4.plugin.session import FinishHook, SessionHooks
 
-    config.addinivalue_line("markers", "nvfp4: a check of a kernel file (set on the items of kernel files)")
     config.stash[RUN] = Run(config, _options.read(config))
     options = _device_options.read(config)
     registry = CheckRegistry.of(config)
@@ -74,6 +73,8 @@ def pytest_configure(config: pytest.Config) -> None:
     simulations = config.stash[SIMULATIONS] = Simulations(config, devices)
     config.stash[VERIFICATIONS] = Verifications(devices, simulations)
     registry.configure(config)
+    listed = "".join(f"\n    {check.name}: {check.help}" for check in registry)
+    config.addinivalue_line("markers", f"nvfp4: a check of a kernel file (set on its items), one of{listed}")
     hooks = SessionHooks(config, registry)
     config.pluginmanager.register(hooks, "nvfp4-session")
     config.pluginmanager.register(FinishHook(hooks), "nvfp4-finish")

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_nvfp4.layout.launch_facts import FactChange, diff_facts
 from pytest_nvfp4.plugin.comparison import Change, Comparison, Pending, header, listed
-from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.failure import CheckFailure, fails_at_caller
 from pytest_nvfp4.plugin.state import Run
 from pytest_nvfp4.toolchain.sheet import Sheet
 
@@ -76,6 +76,7 @@ class FactSnapshot(Comparison):
         super().__init__(item, run)
         self._kinds = kinds
 
+    @fails_at_caller
     def __call__(self, trace: Trace, *, kind: str, name: str | None = None) -> None:
         """Compare.
 
@@ -87,7 +88,6 @@ class FactSnapshot(Comparison):
         Raises:
             CheckFailure: The snapshot is missing or damaged, or a fact changed.
         """
-        __tracebackhide__ = True
         if kind not in self._kinds:
             known = " and ".join(map(repr, self._kinds))
             raise CheckFailure(f"nvfp4_fact_snapshot(kind={kind!r}): the kinds are {known}")
@@ -97,22 +97,20 @@ class FactSnapshot(Comparison):
             every = diff_facts(stored.facts, received.facts)
             return every, rule.gated(every, same_dsl=stored.header.get("dsl") == trace.dsl_version)
 
-        try:
-            pending = self._begin(trace, name=name, what=f"{kind} facts")
-            received = Sheet(kind, header(trace, self._run), rule.facts(trace))
-            _compare(
-                pending,
-                received,
-                changes=changes,
-                failure=lambda n: f"{n} {kind} fact{'' if n == 1 else 's'} of {pending.kernel} changed",
-            )
-        except CheckFailure as failure:
-            raise failure.with_traceback(None) from None
+        pending = self._begin(trace, name=name, what=f"{kind} facts")
+        received = Sheet(kind, header(trace, self._run), rule.facts(trace))
+        _compare(
+            pending,
+            received,
+            changes=changes,
+            failure=lambda n: f"{n} {kind} fact{'' if n == 1 else 's'} of {pending.kernel} changed",
+        )
 
 
 class CostSnapshot(Comparison):
     """Comparison of the costs of a simulated call with the stored snapshot."""
 
+    @fails_at_caller
     def __call__(
         self,
         trace: Trace,
@@ -136,8 +134,6 @@ class CostSnapshot(Comparison):
         """
         from pytest_nvfp4.bench.cost import COUNTS, cost_changes, cost_facts
 
-        __tracebackhide__ = True
-
         def changes(stored: Sheet) -> tuple[Sequence[Change], Sequence[Change]]:
             every = cost_changes(
                 stored.facts,
@@ -148,19 +144,16 @@ class CostSnapshot(Comparison):
             )
             return every, [change for change in every if change.gates]
 
-        try:
-            pending = self._begin(trace, name=name, what="costs")
-            origin = {"problem": problem.name, "model": f"{call.model}, {call.sms} SMs", "counts": COUNTS}
-            names = {code.symbol: code.source_name for code in trace.code if code.source_name}
-            received = Sheet("cost", header(trace, self._run) | origin, cost_facts(call, problem, names))
-            _compare(
-                pending,
-                received,
-                changes=changes,
-                failure=lambda n: (
-                    f"{n} cost{' of' if n == 1 else 's of'} {pending.kernel} on {problem.name} changed for the worse"
-                ),
-                note="these are counts of one call, simulated on a model of the device; none is a time\n",
-            )
-        except CheckFailure as failure:
-            raise failure.with_traceback(None) from None
+        pending = self._begin(trace, name=name, what="costs")
+        origin = {"problem": problem.name, "model": f"{call.model}, {call.sms} SMs", "counts": COUNTS}
+        names = {code.symbol: code.source_name for code in trace.code if code.source_name}
+        received = Sheet("cost", header(trace, self._run) | origin, cost_facts(call, problem, names))
+        _compare(
+            pending,
+            received,
+            changes=changes,
+            failure=lambda n: (
+                f"{n} cost{' of' if n == 1 else 's of'} {pending.kernel} on {problem.name} changed for the worse"
+            ),
+            note="these are counts of one call, simulated on a model of the device; none is a time\n",
+        )

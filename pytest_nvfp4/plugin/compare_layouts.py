@@ -14,7 +14,7 @@ from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.listing import Listing
 from pytest_nvfp4.plugin.comparison import Comparison, Pending, header
 from pytest_nvfp4.plugin.difftext import excerpt
-from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.failure import CheckFailure, fails_at_caller
 from pytest_nvfp4.plugin.state import KernelCase, Run
 from pytest_nvfp4.plugin.traces import TraceFactory
 
@@ -42,6 +42,7 @@ class LayoutSnapshot(Comparison):
         self._factory = factory
         self._case = case
 
+    @fails_at_caller
     def __call__(
         self,
         kernel: Trace | str | Path,
@@ -64,19 +65,15 @@ class LayoutSnapshot(Comparison):
             CheckFailure: The kernel does not compile, the snapshot is missing or damaged, or a layout changed.
             TypeError: ``nvfp4_trace`` has no such argument, or arguments were given with a trace.
         """
-        __tracebackhide__ = True
         if options and not isinstance(kernel, str | Path):
             raise TypeError(
                 f"layout_snapshot(trace, {', '.join(options)}): give these to nvfp4_trace, which made the trace"
             )
-        try:
-            trace = self._factory(kernel, **options) if isinstance(kernel, str | Path) else kernel
-            pending = self._begin(trace, name=name, what="layouts")
-            patterns = (protected,) if isinstance(protected, str) else tuple(protected)
-            shield = tuple(dict.fromkeys((*patterns, *self._configured(trace))))
-            _Layouts(pending, self._run, shield, self._threshold(fail_on)).compare()
-        except CheckFailure as failure:
-            raise failure.with_traceback(None) from None
+        trace = self._factory(kernel, **options) if isinstance(kernel, str | Path) else kernel
+        pending = self._begin(trace, name=name, what="layouts")
+        patterns = (protected,) if isinstance(protected, str) else tuple(protected)
+        all_protected = tuple(dict.fromkeys((*patterns, *self._configured(trace))))
+        _LayoutComparison(pending, self._run, all_protected, self._threshold(fail_on)).compare()
 
     def _configured(self, trace: Trace) -> tuple[str, ...]:
         """Return the protected patterns of the item's configuration, or for a test of all of the kernel's."""
@@ -90,7 +87,7 @@ class LayoutSnapshot(Comparison):
             raise CheckFailure(f"layout_snapshot(fail_on={fail_on!r}): {error}") from error
 
 
-class _Layouts:
+class _LayoutComparison:
     """One comparison of layouts."""
 
     def __init__(self, pending: Pending, run: Run, protected: Sequence[str], threshold: Severity) -> None:

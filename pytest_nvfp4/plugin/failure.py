@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import pytest
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pytest_nvfp4.plugin.state import Run
     from pytest_nvfp4.toolchain.trace import Trace
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _BUNDLE = "debug bundle: "
 """Start of the line that names a debug bundle."""
 _STDERR_LINES = 12
@@ -61,6 +64,20 @@ class CheckFailure(AssertionError):
 
     def _text(self) -> list[str]:
         return [line for line in str(self).splitlines() if not line.startswith(_BUNDLE)]
+
+
+def fails_at_caller(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Decorate a function for tests: the traceback of its `CheckFailure` ends at the line of the test."""
+
+    @wraps(function)
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        __tracebackhide__ = True
+        try:
+            return function(*args, **kwargs)
+        except CheckFailure as failure:
+            raise failure.with_traceback(None) from None
+
+    return wrapper
 
 
 def failure_at(lines: Sequence[str], findings: Sequence[Finding], *, kernel: Path) -> CheckFailure:

@@ -100,15 +100,15 @@ class Summary:
         if options.html:
             from pytest_nvfp4.report.html import render_html
 
-            written.append(self._write(options.html, lambda: render_html(report), "HTML report"))
+            written.append(self._write_file(options.html, lambda: render_html(report), "HTML report"))
         if options.markdown:
             from pytest_nvfp4.report.markdown import render_markdown
 
-            written.append(self._write(options.markdown, lambda: render_markdown(report), "Markdown report"))
+            written.append(self._write_file(options.markdown, lambda: render_markdown(report), "Markdown report"))
         if entries and step:
-            written.append(self._write_step(report, environ))
+            written.append(self._try("the step summary", lambda: self._write_step(report, environ)))
         if entries and actions:
-            written.append(self._annotate(absolute, environ))
+            written.append(self._try("the annotations", lambda: self._annotate(absolute, environ)))
         return all(written)
 
     def _report(self, entries: Sequence[Entry]) -> Report:
@@ -135,41 +135,40 @@ class Summary:
         ]
         return replace(report, checks=checks)
 
-    def _write(self, path: Path, render: Callable[[], str], what: str) -> bool:
-        try:
+    def _write_file(self, path: Path, render: Callable[[], str], what: str) -> bool:
+        def write() -> None:
             text = render()
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text)
-        except Exception as error:
-            return self._not_written(f"the {what} {path}", error)
-        self.lines.append(_Line(f"{what}: {path}"))
-        return True
+            self.lines.append(_Line(f"{what}: {path}"))
 
-    def _write_step(self, report: Report, environ: Mapping[str, str]) -> bool:
+        return self._try(f"the {what} {path}", write)
+
+    def _write_step(self, report: Report, environ: Mapping[str, str]) -> None:
         from pytest_nvfp4.report.github import write_step_summary
 
-        try:
-            if not write_step_summary(report, environ=environ):
-                self.lines.append(
-                    _Line("the step summary has no room for the report; --nvfp4-html FILE writes it", True)
-                )
-        except Exception as error:
-            return self._not_written("the step summary", error)
-        return True
+        if not write_step_summary(report, environ=environ):
+            self.lines.append(_Line("the step summary has no room for the report; --nvfp4-html FILE writes it", True))
 
-    def _annotate(self, report: Report, environ: Mapping[str, str]) -> bool:
+    def _annotate(self, report: Report, environ: Mapping[str, str]) -> None:
         from pytest_nvfp4.report.github import annotate
 
+        root = self.run.options.root.resolve()
+        workspace = Path(environ.get("GITHUB_WORKSPACE") or root).resolve()
+        self.commands = annotate(report, root=workspace if root.is_relative_to(workspace) else root)
+
+    def _try(self, what: str, write: Callable[[], None]) -> bool:
+        """Write a report; return False, and record why, if it cannot be written.
+
+        The verdicts of the checks remain, but the run fails.
+        """
         try:
-            root = self.run.options.root.resolve()
-            workspace = Path(environ.get("GITHUB_WORKSPACE") or root).resolve()
-            self.commands = annotate(report, root=workspace if root.is_relative_to(workspace) else root)
+            write()
         except Exception as error:
-            return self._not_written("the annotations", error)
+            return self._not_written(what, error)
         return True
 
     def _not_written(self, what: str, error: Exception) -> bool:
-        """Record that a report could not be written. The verdicts of the checks remain, but the run fails."""
         reason = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         self.lines.append(_Line(f"{what} could not be written: {reason}", True))
         return False

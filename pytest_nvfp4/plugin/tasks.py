@@ -27,7 +27,7 @@ def _free_bytes() -> int:
     free = [_MOST * _JOB_BYTES]
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+        free += [int(line.split()[1]) << 10 for line in lines if line.split()[0] == "MemAvailable:"]
     with contextlib.suppress(OSError, ValueError):
         group = Path("/sys/fs/cgroup")
         limit, used = ((group / f"memory.{name}").read_text(encoding="ascii") for name in ("max", "current"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.plugin.failure import CheckFailure, not_compiled
+from pytest_nvfp4.plugin.failure import CheckFailure, fails_at_caller, not_compiled
 from pytest_nvfp4.plugin.state import KernelCase, Run
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ class TraceFactory:
 
     _run: Run
 
+    @fails_at_caller
     def __call__(
         self,
         kernel: str | Path,
@@ -45,31 +46,6 @@ class TraceFactory:
         Raises:
             CheckFailure: The kernel does not compile, or an argument cannot be used.
         """
-        __tracebackhide__ = True
-        try:
-            return self._trace(
-                kernel,
-                entry=entry,
-                problem=problem,
-                configuration=configuration,
-                arch=arch,
-                compile_options=(compile_options,) if isinstance(compile_options, str) else tuple(compile_options),
-                check=check,
-            )
-        except CheckFailure as failure:
-            raise failure.with_traceback(None) from None
-
-    def _trace(
-        self,
-        kernel: str | Path,
-        *,
-        entry: str | None,
-        problem: str | None,
-        configuration: str | None,
-        arch: str | None,
-        compile_options: tuple[str, ...],
-        check: bool,
-    ) -> Trace:
         from pytest_nvfp4.problem import ProblemError
         from pytest_nvfp4.toolchain.request import EntryError
 
@@ -84,7 +60,8 @@ class TraceFactory:
             settings = replace(settings, entry=entry if "::" in entry else f"{path}::{entry}")
         if arch is not None:
             settings = replace(settings, arch=arch)
-        settings = replace(settings, compile_options=settings.compile_options + compile_options)
+        more = (compile_options,) if isinstance(compile_options, str) else tuple(compile_options)
+        settings = replace(settings, compile_options=settings.compile_options + more)
         try:
             chosen = self._run.settings.resolve_problems([problem])[0] if problem else case.problem
             trace = self._run.trace(replace(case, settings=settings, problem=chosen), source="entry")

@@ -56,7 +56,7 @@ class Verifications:
                 of the job that was sent ahead.
             base: The folder that the kernel's files are relative to.
         """
-        with self._simulations.locked("verify", kernel):
+        with self._simulations.locked("verification", kernel):
             known = self._known.setdefault(KernelKey.of(kernel), {})
             # A remote matches a job with one that was sent ahead by its cases, so their order must not depend on
             # which item comes first.

@@ -6,33 +6,11 @@ import pytest
 
 from pytest_nvfp4.device import select
 from pytest_nvfp4.plugin.tasks import Workers
-from tests.waiting import LONGEST_S
 
 from .conftest import Project, is_alive
+from .meeting import Elsewhere, meeting
 from .simulated import FILL, PROBLEM, outcomes
 from .sources import ENTRY
-
-MEETS = """
-import pathlib, time
-own, other = (pathlib.Path({folder!r}) / name for name in ({own!r}, {other!r}))
-own.touch()
-until = time.monotonic() + {seconds}
-while not other.exists():
-    if time.monotonic() > until:
-        raise RuntimeError("nobody came")
-    time.sleep(0.02)
-"""
-"""A kernel's first lines: it waits for another kernel to be imported too."""
-
-
-def meeting(project: Project, *, seconds: float = LONGEST_S) -> None:
-    """Two kernels, each of which is imported only while the other is."""
-    tables = []
-    for own, other in (("a", "b"), ("b", "a")):
-        lines = MEETS.format(folder=str(project.path), own=f"met-{own}", other=f"met-{other}", seconds=seconds)
-        project.file(f"{own}.py", lines + ENTRY)
-        tables.append(f'[[tool.pytest_nvfp4.kernel]]\npath = "{own}.py"\nentry = "{own}.py::build"\n')
-    project.settings("\n".join(tables))
 
 
 def test_kernels_are_compiled_at_once(project: Project) -> None:
@@ -137,16 +115,6 @@ def test_verdicts(project: Project, how: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("jobs", ["0", "-1", "65"])
 def test_a_number_that_cannot_be_used(project: Project, jobs: str) -> None:
     assert f"--nvfp4-jobs {jobs} must be 1 to 64" in project.run(f"--nvfp4-jobs={jobs}").errors
-
-
-class Elsewhere:
-    name = "elsewhere"
-
-    def __init__(self, **_options: object) -> None:
-        pass
-
-    def unsupported(self, arch: str) -> str:
-        return f"no {arch} here"
 
 
 @pytest.mark.parametrize("device", [pytest.param("sim", marks=pytest.mark.slow), "elsewhere"])

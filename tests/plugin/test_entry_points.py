@@ -91,6 +91,7 @@ def test_its_option_and_its_failure(ctas: Project, more_workers: tuple[str, ...]
     assert ran.failures()[f"ctas[{PROBLEM}]"] == "5 CTAs are more than 4"
     assert "5 CTAs are more than 4" in (ctas.path / "r.md").read_text()
     assert "--most-ctas" in ctas.run("--help").text
+    assert "ctas: no launch has more CTAs than --most-ctas" in ctas.run("--markers").text
 
 
 def test_its_trace_and_simulation_are_prepared_in_the_background(

@@ -265,7 +265,7 @@ class TestTheGate:
         ran.outcomes(failed=1)
         text = ran.failures()["layouts[gpumode-0]"]
         assert "250 layout changes" in text
-        assert "DIFFERENT     go.old1000 (removed): the layout is gone" in text
+        assert "DIFFERENT     go.old1000 (removed): the layout was removed" in text
         assert text.count("DIFFERENT ") == 40 + 2
         assert "... and 210 more" in text
         assert "the first 2 in full:" in text

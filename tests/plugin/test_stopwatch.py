@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.job import Job, KernelSpec
-from pytest_nvfp4.device.result import DeviceInfo, Result
+from pytest_nvfp4.device.job import KernelSpec
 from pytest_nvfp4.device.verdict import CaseVerdict
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.plugin.checks.benchmark import Stopwatch, checked
@@ -15,34 +14,11 @@ from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.problem import Group, Problem
 from tests.device.remote.fakes import source
 
+from .timed_devices import RecordingDevice, SendingDevice
+
 KERNEL = KernelSpec(files=(source(),), main="kernel.py", arch="sm_100a")
 OTHER = KernelSpec(files=(source("y = 2\n"),), main="kernel.py", arch="sm_100a")
 A, B, C = (Problem(name, (Group(7, 128, 256, 1),), 1) for name in "abc")
-
-
-class Counting:
-    """A device that notes what it is asked to time; one that has been sent all of it ahead, or not."""
-
-    name = "counting"
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def describe(self) -> DeviceInfo:
-        return DeviceInfo(name="x", capability=(10, 0))
-
-    def unsupported(self, arch: str) -> str | None:  # noqa: ARG002
-        return None
-
-    def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:  # noqa: ARG002
-        assert list(folder.iterdir()) == []
-        self.asked.append("".join(case.problem.name for case in job.cases))
-        return Result(job=job.id, status="passed", wall_s=float(len(self.asked)))
-
-
-class Ahead(Counting):
-    def ahead(self, job: Job) -> Job:
-        return job
 
 
 @pytest.fixture
@@ -51,45 +27,45 @@ def watch(tmp_path: Path) -> Stopwatch:
 
 
 def test_what_will_be_asked_for_is_timed_with_the_first(watch: Stopwatch, tmp_path: Path) -> None:
-    device = Counting()
+    device = RecordingDevice()
     walls = [watch.time(device, KERNEL, one, others=[A, B, C], base=tmp_path)[0].wall_s for one in (A, B, C)]
     assert device.asked == ["abc"]
     assert walls == [pytest.approx(1 / 3, abs=1e-3)] * 3
 
 
 def test_who_asks_again_is_measured_again_alone(watch: Stopwatch, tmp_path: Path) -> None:
-    device = Counting()
+    device = RecordingDevice()
     for one in (A, B, A, A, B, C):
         watch.time(device, KERNEL, one, others=[A, B], base=tmp_path)
     assert device.asked == ["ab", "a", "a", "b", "c"]
 
 
 def test_another_kernel_is_another_process(watch: Stopwatch, tmp_path: Path) -> None:
-    device = Counting()
+    device = RecordingDevice()
     for kernel in (KERNEL, OTHER):
         watch.time(device, kernel, B, others=[A, B], base=tmp_path)
     assert device.asked == ["ba", "ba"]
 
 
 def test_a_remote_is_asked_for_what_it_was_sent(watch: Stopwatch, tmp_path: Path) -> None:
-    device = Ahead()
+    device = SendingDevice()
     for one in (A, B):
         watch.time(device, KERNEL, one, others=[A, B], base=tmp_path)
     assert device.asked == ["a", "b"]
 
 
 def test_nothing_is_left_behind(watch: Stopwatch, tmp_path: Path) -> None:
-    result, verdict = watch.time(Counting(), KERNEL, A, others=[A, B], base=tmp_path)
+    result, verdict = watch.time(RecordingDevice(), KERNEL, A, others=[A, B], base=tmp_path)
     assert (result.outputs, verdict.case.problem.name) == ((), "a")
     assert list((tmp_path / "jobs").iterdir()) == []
 
 
 def test_what_is_wrong_comes_first_and_where_after_it(watch: Stopwatch, tmp_path: Path) -> None:
     """Pytest's short summary has one line of it."""
-    result, verdict = watch.time(Counting(), KERNEL, A, others=[], base=tmp_path)
+    result, verdict = watch.time(RecordingDevice(), KERNEL, A, others=[], base=tmp_path)
     wrong = CaseVerdict(verdict.case, "failed", [Finding(kind="mismatch", message="group 0: 3 of 9 outputs wrong")])
     with pytest.raises(CheckFailure) as raised:
-        checked(result, wrong, A, device=Counting(), file=tmp_path / "kernel.py")
+        checked(result, wrong, A, device=RecordingDevice(), file=tmp_path / "kernel.py")
     first, last = str(raised.value).splitlines()
     assert "3 of 9 outputs wrong" in first
     assert last == "failed while it was timed on a"

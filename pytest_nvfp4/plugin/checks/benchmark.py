@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.bench.storage import BenchmarkHooks
     from pytest_nvfp4.bench.table import Row
     from pytest_nvfp4.device.base import Device
-    from pytest_nvfp4.device.job import Job, JobCase, KernelSpec
+    from pytest_nvfp4.device.job import Job, KernelSpec
     from pytest_nvfp4.device.result import DeviceInfo, Measurement, Result
     from pytest_nvfp4.device.verdict import CaseVerdict
     from pytest_nvfp4.problem import Problem
@@ -153,7 +153,7 @@ class BenchmarkCheck(Check):
                 continue
             job = benchmark_job(
                 spec,
-                [job_case(item.case)],
+                [job_case(item.case.problem)],
                 rounds=self.options.rounds,
                 deadline_s=kernel.devices.options.timeout_s,
                 row_key=row_key,
@@ -171,6 +171,8 @@ class BenchmarkCheck(Check):
 
     def run(self, nvfp4_case: KernelUnderTest, benchmark: Any) -> None:
         """Fail if the kernel is slower than its baseline, an answer is wrong, or the times are implausible."""
+        from pytest_nvfp4.bench.replay import BenchmarkReplay
+
         item, case, devices = nvfp4_case.item, nvfp4_case.case, nvfp4_case.devices
         if devices.shared:
             devices.not_run("not measured, as test processes run beside each other (-n): run benchmarks without xdist")
@@ -193,7 +195,10 @@ class BenchmarkCheck(Check):
             self._hooks.note(timed.device)
         for warning in timed.warnings:
             item.warn(TimingWarning(warning))
-        self._judge(nvfp4_case, timed, _replay(benchmark, timed, case.problem, spec), siblings)
+        provenance = BenchmarkReplay(benchmark).replay(
+            timed.measurement, device=timed.device, problem=case.problem, kernel_sha256=spec.sha256
+        )
+        self._judge(nvfp4_case, timed, provenance, siblings)
 
     def _judge(
         self, kernel: KernelUnderTest, timed: Timed, provenance: Provenance, siblings: Sequence[CheckItem]
@@ -284,22 +289,16 @@ class Stopwatch:
 
         settings: dict[str, Any] = {"rounds": self._rounds, "base": base, "deadline_s": self._timeout_s}
         if isinstance(device, SendsAhead):
-            result, (verdict,) = measure(device, kernel, [_job_case(problem)], folder=self._folder, **settings)
+            result, (verdict,) = measure(device, kernel, [job_case(problem)], folder=self._folder, **settings)
             return result, verdict
         if (kernel, problem) not in self._measured:
             new = (other for other in others if (kernel, other) not in self._requested)
             batch = list(dict.fromkeys((problem, *new)))
             self._requested |= {(kernel, member) for member in batch}
-            cases = [_job_case(member) for member in batch]
+            cases = [job_case(member) for member in batch]
             results = measure_each(device, kernel, cases, folder=self._folder, **settings)
             self._measured |= {(kernel, member): result for member, result in zip(batch, results, strict=True)}
         return self._measured.pop((kernel, problem))
-
-
-def _job_case(problem: Problem) -> JobCase:
-    from pytest_nvfp4.device.job import JobCase, ProblemSpec
-
-    return JobCase(problem=ProblemSpec.of(problem), family="gpumode")
 
 
 def checked(result: Result, verdict: CaseVerdict, problem: Problem, *, device: Device, file: Path) -> Timed:
@@ -327,15 +326,6 @@ def checked(result: Result, verdict: CaseVerdict, problem: Problem, *, device: D
     if wrong := [str(finding) for finding in findings if finding.severity == "error"]:
         raise CheckFailure("the times cannot be true:\n" + "\n".join(f"  {line}" for line in wrong), file=str(file))
     return Timed(measurement, result.device, tuple(finding.message for finding in findings))
-
-
-def _replay(benchmark: Any, timed: Timed, problem: Problem, kernel: KernelSpec) -> Provenance:
-    """Put the times into pytest-benchmark."""
-    from pytest_nvfp4.bench.replay import BenchmarkReplay
-
-    return BenchmarkReplay(benchmark).replay(
-        timed.measurement, device=timed.device, problem=problem, kernel_sha256=kernel.sha256
-    )
 
 
 class _Comparison:

@@ -14,13 +14,14 @@ from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning, described, 
 from pytest_nvfp4.plugin.places import safe_name
 from pytest_nvfp4.plugin.remote import RemoteRun
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
-from pytest_nvfp4.plugin.state import RUN, KernelCase, Run
+from pytest_nvfp4.plugin.state import RUN, Run
 from pytest_nvfp4.plugin.writing import write_whole
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
     from pytest_nvfp4.device.simulate import SimulationResult
     from pytest_nvfp4.finding import Finding
+    from pytest_nvfp4.problem import Problem
     from pytest_nvfp4.toolchain.request import Entry
     from pytest_nvfp4.toolchain.trace import Trace
 
@@ -28,11 +29,11 @@ _FAMILY = "gpumode"
 """Input family of a simulation whose values do not matter, because it is generated quickly."""
 
 
-def job_case(case: KernelCase, family: str = _FAMILY) -> JobCase:
-    """Return the case of a job: the problem of a kernel's case with an input family."""
+def job_case(problem: Problem, family: str = _FAMILY) -> JobCase:
+    """Return the case of a job: a problem with an input family."""
     from pytest_nvfp4.device.job import JobCase, ProblemSpec
 
-    return JobCase(problem=ProblemSpec.of(case.problem), family=family)
+    return JobCase(problem=ProblemSpec.of(problem), family=family)
 
 
 class KernelUnderTest:
@@ -140,20 +141,18 @@ class KernelUnderTest:
         Its outputs are not judged. If the simulator does not support the architecture, the item is skipped or fails.
 
         Raises:
-            CheckFailure: The kernel did not compile, or its timeline cannot be written.
+            CheckFailure: The kernel did not compile.
         """
         spec, base = self.spec()
-        required: list[KernelCase] = []
-        if not self.devices.shared:
-            for item in self.item.session.items:
-                if isinstance(item, CheckItem) and item.case.path == self.case.path:
-                    required += [
-                        case
-                        for case in item.check.needs(item).simulations
-                        if case.settings == self.case.settings and item.parent is self.item.parent
-                    ]
+        others = [
+            job_case(case.problem)
+            for item in self.item.session.items
+            if isinstance(item, CheckItem) and item.parent is self.item.parent and not self.devices.shared
+            for case in item.check.needs(item).simulations
+            if case.settings == self.case.settings
+        ]
         simulations = self.item.config.stash[SIMULATIONS]
-        return simulations.simulate(spec, job_case(self.case), others=[job_case(case) for case in required], base=base)
+        return simulations.simulate(spec, job_case(self.case.problem), others=others, base=base)
 
     def defer_wrong_results(self, check: str | None) -> None:
         """Skip the item if an item of the named check reports what this kernel does wrong on the same problem."""

@@ -203,7 +203,7 @@ class _Races:
     def _job_case(self) -> JobCase:
         from pytest_nvfp4.device.job import ProblemSpec
 
-        case = job_case(self._kernel.case)
+        case = job_case(self._kernel.case.problem)
         if self._kernel.case.settings.exercise is not None:
             return case.model_copy(update={"problem": ProblemSpec(name="inputs of its own", sizes=(), seed=0)})
         return case

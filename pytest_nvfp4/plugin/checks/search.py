@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_nvfp4.plugin.checks.base import Check, CollectedKernel
-from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
+from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, job_case
 from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines
 from pytest_nvfp4.plugin.state import KernelCase
 
@@ -135,7 +135,6 @@ class _BatchSimulator:
 
     def failing(self, problems: Sequence[Problem]) -> list[bool]:
         """Return which problems fail; new problems run in one job."""
-        from pytest_nvfp4.device.job import JobCase, ProblemSpec
         from pytest_nvfp4.device.simulate import simulate
 
         devices = self._kernel.devices
@@ -144,7 +143,7 @@ class _BatchSimulator:
             results = simulate(
                 devices.simulator,
                 self._spec,
-                [JobCase(problem=ProblemSpec.of(problem), family=self._family) for problem in new],
+                [job_case(problem, self._family) for problem in new],
                 folder=devices.jobs,
                 base=self._base,
                 deadline_s=devices.options.timeout_s,

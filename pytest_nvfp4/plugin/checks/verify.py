@@ -120,19 +120,14 @@ class VerifyCheck(Check):
 
     def _job_cases(self, item: CheckItem) -> list[JobCase]:
         """Return the cases of an item as a job has them, one for each input family."""
-        from pytest_nvfp4.device.job import JobCase, ProblemSpec
         from pytest_nvfp4.numerics.families import default_families
         from pytest_nvfp4.numerics.families import family as family_named
 
         names = KernelUnderTest(item).devices.options.families
         families = [family_named(name) for name in names] if names else default_families()
         if item.case.variant == _OWN_SHAPES:
-            return [
-                JobCase(problem=ProblemSpec.of(family.shapes), family=family.name)
-                for family in families
-                if family.shapes is not None
-            ]
-        return [job_case(item.case, family.name) for family in families if names or family.shapes is None]
+            return [job_case(family.shapes, family.name) for family in families if family.shapes is not None]
+        return [job_case(item.case.problem, family.name) for family in families if names or family.shapes is None]
 
     def _chunks(self, item: CheckItem, *, containers: int) -> list[list[JobCase]]:
         """Return the cases of each remote job of a kernel and configuration, the same for each of its items.

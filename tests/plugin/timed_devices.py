@@ -1,0 +1,33 @@
+"""Devices that record the problems that they are requested to time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.result import DeviceInfo, Result
+
+
+class RecordingDevice:
+    """A device that notes what it is asked to time; one that has been sent all of it ahead, or not."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def describe(self) -> DeviceInfo:
+        return DeviceInfo(name="x", capability=(10, 0))
+
+    def unsupported(self, arch: str) -> str | None:  # noqa: ARG002
+        return None
+
+    def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:  # noqa: ARG002
+        assert list(folder.iterdir()) == []
+        self.asked.append("".join(case.problem.name for case in job.cases))
+        return Result(job=job.id, status="passed", wall_s=float(len(self.asked)))
+
+
+class SendingDevice(RecordingDevice):
+    def ahead(self, job: Job) -> Job:
+        return job
