@@ -17,6 +17,7 @@ from pytest_nvfp4.sim.races.clocks import (
     Clock,
     Clocks,
     Epoch,
+    Memo,
     Snapshot,
     TickRow,
 )
@@ -176,6 +177,8 @@ class ClusterAgents:
     """All agents of a cluster: ``cluster.unit(ClusterAgents)``.
 
     Attributes:
+        barriers: The states of mbarriers.
+        rounds: The states of named barriers and of the cluster barrier.
         map_reads: By warp, the reads of tensor maps by its stores.
         maps: By address of a tensor map, the last store of each agent that uses it.
     """
@@ -183,9 +186,9 @@ class ClusterAgents:
     def __init__(self, cluster: Cluster) -> None:
         x, y, _ = cluster.launch.clusters
         number = cluster.index[0] + x * (cluster.index[1] + y * cluster.index[2])
-        self.clocks = Clocks(number)
-        self.barriers: dict[Mbarrier, BarrierState] = {}
-        self.rounds: dict[object, RoundState] = {}
+        clocks = self.clocks = Clocks(number)
+        self.barriers = Memo["Mbarrier", BarrierState](lambda barrier: BarrierState(clocks, barrier))
+        self.rounds = Memo[object, RoundState](lambda _: RoundState(clocks))
         self.pipes: dict[Hashable, Agent] = {}
         self.bulk: dict[tuple[int, int], BulkStores] = {}
         self.copies: dict[int, CpAsyncCopies] = {}
@@ -203,20 +206,6 @@ class ClusterAgents:
             self.barriers, self.rounds, self.pipes, self.bulk, self.copies, self.warpgroups, self.map_reads, self.maps,
         ):  # fmt: skip
             table.clear()
-
-    def barrier(self, barrier: Mbarrier) -> BarrierState:
-        """Return the state of an mbarrier."""
-        state = self.barriers.get(barrier)
-        if state is None:
-            state = self.barriers[barrier] = BarrierState(self.clocks, barrier)
-        return state
-
-    def round(self, barrier: object) -> RoundState:
-        """Return the state of a named barrier or of the cluster barrier."""
-        state = self.rounds.get(barrier)
-        if state is None:
-            state = self.rounds[barrier] = RoundState(self.clocks)
-        return state
 
     def pipe(self, queue: Hashable, rank: int) -> Agent:
         """Return a tcgen05 pipe of the CTA with a rank."""

@@ -20,8 +20,9 @@ Model"):
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ from pytest_nvfp4.sim.races.names import AgentInfo
 
 __all__ = [
     "ASYNC_GLOBAL", "ASYNC_SHARED", "BEFORE", "INITS", "ISSUED", "ROWS", "SC", "TENSOR", "Agent", "Clock", "Clocks",
-    "Epoch", "Snapshot", "TickRow", "Ticks",
+    "Epoch", "Memo", "Snapshot", "TickRow", "Ticks",
 ]  # fmt: skip
 
 Ticks: TypeAlias = NDArray[np.int64]
@@ -40,10 +41,27 @@ TickRow: TypeAlias = NDArray[np.int64]
 Snapshot: TypeAlias = dict[int, Ticks]
 """Immutable copy of a clock: by cluster, the ticks of its agents."""
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
 ROWS = 7
 BEFORE, ASYNC_SHARED, ASYNC_GLOBAL, INITS, TENSOR, ISSUED, SC = range(ROWS)
 _FIRST = 48
 """Initial columns of a clock; they double when a cluster has more agents."""
+
+
+class Memo(dict[Key, Value]):
+    """A dictionary that makes missing values. A hit costs no Python call, unlike one of a cached function."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[Key], Value]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: Key) -> Value:
+        value = self[key] = self._make(key)
+        return value
 
 
 class Epoch(NamedTuple):

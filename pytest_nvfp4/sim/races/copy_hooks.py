@@ -44,9 +44,9 @@ class CopyHooks(Hooks):
         launch = agent.launch
         agents = agent.agents
         ticks = agent.clock.ticks
-        flags = ASYNC | STRONG if launch.order(at).strong else ASYNC
+        flags = ASYNC | STRONG if launch.order[at].strong else ASYNC
         for cta, index, barrier in targets:
-            state = agents.barrier(barrier)
+            state = agents.barriers[barrier]
             if state.number not in agent.initialised or (self.warnings and not state.fenced):
                 self._use_beside(agent, state, barrier, at)
             state.join(agent)
@@ -67,7 +67,7 @@ class CopyHooks(Hooks):
         """Record the read of a copy from the CTA's own shared memory to another CTA."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
-        state = agent.agents.barrier(barrier)
+        state = agent.agents.barriers[barrier]
         footprint = launch.shared.find((index, size)) or shared_footprint(launch, index, size)
         access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.id)
         agent.memory.shared.read(footprint.parts, access, agent.clock.ticks)
@@ -96,7 +96,7 @@ class CopyHooks(Hooks):
             if agent is None:
                 agent = w.units.get(WarpAgent) or self._warp(w)
                 launch = agent.launch
-                state = agent.agents.barrier(barrier)
+                state = agent.agents.barriers[barrier]
                 access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.id)
             if launch.overlap is not None:
                 launch.overlap.check(agent, region, box.rows, access, writes=False)
@@ -111,7 +111,7 @@ class CopyHooks(Hooks):
             return
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
-        state = agent.agents.barrier(barrier)
+        state = agent.agents.barriers[barrier]
         access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.id)
 
         def rows() -> tuple[NDArray[np.intp], int]:

@@ -66,42 +66,81 @@ COPY_FENCE = "copy-fence"
 
 
 @dataclass(frozen=True, slots=True)
-class _Omission:
-    """Templates of the message about a missing instruction, and of the hint."""
+class _Template:
+    """Templates of the message about what is missing, and of the hint, with the names of both lines and warps."""
 
     message: str
     hint: str
 
 
 _OMISSIONS = {
-    COPY_FENCE: _Omission(
+    COPY_FENCE: _Template(
         "no fence.proxy.async is between {first}, a cp.async, which writes through the generic proxy, and the read "
         "through the async proxy",
         "fence.proxy.async (cute.arch.fence_proxy, fence_view_async_shared) behind the wait for {first}, "
         "before {second}",
     ),
-    WAIT_LD: _Omission(
+    WAIT_LD: _Template(
         "no tcgen05.wait::ld of {old} follows {first}",
         "tcgen05.wait::ld (cute.arch.fence_view_async_tmem_load) in {old} after {first}",
     ),
-    WAIT_ST: _Omission(
+    WAIT_ST: _Template(
         "no tcgen05.wait::st of {old} follows {first}",
         "tcgen05.wait::st (cute.arch.fence_view_async_tmem_store) in {old} after {first}",
     ),
-    BEFORE_SYNC: _Omission(
+    BEFORE_SYNC: _Template(
         "no tcgen05.fence::before_thread_sync of {old} is between {first} and the synchronisation",
         "tcgen05.fence::before_thread_sync (nvvm.tcgen05_fence) in {old} after {first}, before its barrier or arrive",
     ),
-    AFTER: _Omission(
+    AFTER: _Template(
         "no tcgen05.fence::after_thread_sync of {new} is between the synchronisation and {second}",
         "tcgen05.fence::after_thread_sync (nvvm.tcgen05_fence) in {new} behind its barrier or wait, before {second}",
     ),
-    COMMIT: _Omission(
+    COMMIT: _Template(
         "the two are no pipelined pair, and no tcgen05.commit after {first} is waited for before {second}",
         "tcgen05.commit after {first} to an mbarrier, a wait for it and tcgen05.fence::after_thread_sync before "
         "{second}; or alternate between columns of TMEM",
     ),
 }
+
+
+_EDGES: dict[str, _Template] = {
+    "mbarrier": _Template(
+        "the copy completes at the {name}, and no wait for that mbarrier is ordered before {second}",
+        "wait for the phase of that mbarrier (mbarrier.try_wait, pipeline.consumer_wait) before {second}",
+    ),
+    "pipe": _Template(
+        "no tcgen05.commit after {first} is waited for before {second}",
+        "tcgen05.commit after {first} to an mbarrier (pipeline.consumer_release of the MMA warp), and a wait for it "
+        "(pipeline.producer_acquire) before {second}",
+    ),
+    "bulk-read": _Template(
+        "no cp.async.bulk.wait_group.read for {name} is ordered between them",
+        "cp.async.bulk.commit_group and wait_group.read in the storing thread, and a barrier before {second}",
+    ),
+    "map-read": _Template(
+        "no cp.async.bulk.wait_group for the {name} is ordered between them, so the map may be unread",
+        "cp.async.bulk.commit_group and wait_group.read 0 in the storing warp before {second} (the tensor map "
+        "manager's update_tensormap executes them)",
+    ),
+    "bulk-write": _Template(
+        "no cp.async.bulk.wait_group for {name} is ordered between them",
+        "cp.async.bulk.wait_group (without .read) in the storing thread, and a barrier before {second}",
+    ),
+    "cp.async": _Template(
+        "no cp.async.wait_group of {old} is ordered between them",
+        "cp.async.commit_group and wait_group in {old}, and before {second} a barrier if that is of another warp",
+    ),
+    "wgmma": _Template(
+        "no wgmma.wait_group for the {name} is ordered between them",
+        "wgmma.commit_group and wgmma.wait_group, then the arrive that frees the stage before {second}",
+    ),
+    "tmem-store": _Template(
+        "no tcgen05.wait::st of {old} follows {first}",
+        "tcgen05.wait::st in {old} after {first}, before the barrier or arrive that {new} waits for",
+    ),
+}
+"""By kind of the earlier access's agent, the edge of the causality order that is missing."""
 
 
 class Deferred:
@@ -285,49 +324,9 @@ class Reporter:
                 f"a wait with acquire{then} for a barrier or an arrive of {pair.witness}; that arrive, with release, "
                 "after its own wait",
             )
-        if kind == "mbarrier":
-            return (
-                f"the copy completes at the {name}, and no wait for that mbarrier is ordered before {second}",
-                f"wait for the phase of that mbarrier (mbarrier.try_wait, pipeline.consumer_wait){then}",
-            )
-        if kind == "pipe":
-            return (
-                f"no tcgen05.commit after {first} is waited for{then}",
-                f"tcgen05.commit after {first} to an mbarrier (pipeline.consumer_release of the MMA warp), and a wait "
-                f"for it (pipeline.producer_acquire){then}",
-            )
-        if kind == "bulk-read":
-            return (
-                f"no cp.async.bulk.wait_group.read for {name} is ordered between them",
-                f"cp.async.bulk.commit_group and wait_group.read in the storing thread, and a barrier{then}",
-            )
-        if kind == "map-read":
-            return (
-                f"no cp.async.bulk.wait_group for the {name} is ordered between them, so the map may be unread",
-                f"cp.async.bulk.commit_group and wait_group.read 0 in the storing warp{then} (the tensor map manager's "
-                "update_tensormap executes them)",
-            )
-        if kind == "bulk-write":
-            return (
-                f"no cp.async.bulk.wait_group for {name} is ordered between them",
-                f"cp.async.bulk.wait_group (without .read) in the storing thread, and a barrier{then}",
-            )
-        if kind == "cp.async":
-            return (
-                f"no cp.async.wait_group of {old.warp} is ordered between them",
-                f"cp.async.commit_group and wait_group in {old.warp}, and a barrier if the later access is of another "
-                f"warp{then}",
-            )
-        if kind == "wgmma":
-            return (
-                f"no wgmma.wait_group for the {name} is ordered between them",
-                f"wgmma.commit_group and wgmma.wait_group, then the arrive that frees the stage{then}",
-            )
-        if kind == "tmem-store":
-            return (
-                f"no tcgen05.wait::st of {old.warp} follows {first}",
-                f"tcgen05.wait::st in {old.warp} after {first}, before the barrier or arrive that {new.warp} waits for",
-            )
+        if kind in _EDGES:
+            fields = {"name": name, "old": old.warp, "new": new.warp, "first": first, "second": second}
+            return _EDGES[kind].message.format(**fields), _EDGES[kind].hint.format(**fields)
         hint = (
             f"an arrive of {old.warp} after {first} on an mbarrier (or named barrier) that {new.warp} waits for{then}"
         )

@@ -12,7 +12,7 @@ import numpy as np
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.races.access import Access
-from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, Agent, Clocks, Ticks
+from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, Agent, Clocks, Memo, Ticks
 from pytest_nvfp4.sim.races.early_use import early_uses
 from pytest_nvfp4.sim.races.findings import COPY_FENCE, PROXY, RACE, WARNING, AccessPair, Deferred, Reporter
 from pytest_nvfp4.sim.races.global_shadow import GlobalConflict, GlobalShadow
@@ -82,6 +82,9 @@ class LaunchRaces:
         omissions: The missing tcgen05 instructions that were reported.
         overlap: Check against the previous launch, if that may still run.
         tensor_parts: The parts that operations of the tensor core touch.
+        order, relaxed: By instruction, its memory order, and whether it is ``.relaxed``.
+        matrix: By instruction, how its lanes hold what they access in shared memory (``warp_lanes``).
+        tensor_kind: By tcgen05 instruction, its operation (``mma``, ``cp``, ``ld`` ...), and the kind of an MMA.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -97,10 +100,11 @@ class LaunchRaces:
         self.omissions = Omissions()
         self.overlap: LaunchOverlap | None = None
         self.tensor_parts: dict[PipeAccesses, TensorParts] = {}
-        self._kinds: dict[int, tuple[str, str]] = {}
-        self._orders: dict[int, Order] = {}
-        self._relaxed: dict[int, bool] = {}
-        self._matrices: dict[int, int] = {}
+        instructions = grid.kernel.instructions
+        self.order = Memo[int, Order](lambda at: order_of(instructions[at]))
+        self.relaxed = Memo[int, bool](lambda at: "relaxed" in instructions[at].parts)
+        self.matrix = Memo[int, int](lambda at: matrix_of(instructions[at]))
+        self.tensor_kind = Memo[int, tuple[str, str]](lambda at: _tensor_kind(instructions[at].parts))
         self._early_lines: set[str] = set()
         self._children: list[TouchedUnits] = []
 
@@ -112,35 +116,6 @@ class LaunchRaces:
     def changes_maps(self) -> bool:
         """Whether the kernel modifies tensor maps."""
         return any(instruction.root == "tensormap" for instruction in self.grid.kernel.instructions)
-
-    def order(self, at: int) -> Order:
-        """Return the memory order of an instruction."""
-        order = self._orders.get(at)
-        if order is None:
-            order = self._orders[at] = order_of(self.grid.kernel.instructions[at])
-        return order
-
-    def tensor_kind(self, at: int) -> tuple[str, str]:
-        """Return the operation of a tcgen05 instruction (``mma``, ``cp``, ``ld`` ...), and the kind of an MMA."""
-        kind = self._kinds.get(at)
-        if kind is None:
-            parts = self.grid.kernel.instructions[at].parts
-            kind = self._kinds[at] = (parts[1], next((part for part in parts if part.startswith("kind::")), ""))
-        return kind
-
-    def relaxed(self, at: int) -> bool:
-        """Return whether a barrier instruction is ``.relaxed``."""
-        relaxed = self._relaxed.get(at)
-        if relaxed is None:
-            relaxed = self._relaxed[at] = "relaxed" in self.grid.kernel.instructions[at].parts
-        return relaxed
-
-    def matrix(self, at: int) -> int:
-        """Return how the lanes of an instruction hold what they access in shared memory (``warp_lanes``)."""
-        matrix = self._matrices.get(at)
-        if matrix is None:
-            matrix = self._matrices[at] = matrix_of(self.grid.kernel.instructions[at])
-        return matrix
 
     # ---- what the launch touches -------------------------------------------------------------------------------------
 
@@ -289,6 +264,10 @@ class LaunchRaces:
                 conflict.new_writes, witness=witness, missing=missing,
             )
         )  # fmt: skip
+
+
+def _tensor_kind(parts: tuple[str, ...]) -> tuple[str, str]:
+    return parts[1], next((part for part in parts if part.startswith("kind::")), "")
 
 
 def _witness(clocks: Clocks, old: Access, new: Access) -> WarpId | None:

@@ -46,7 +46,7 @@ class MemoryHooks(Hooks):
         launch = agent.launch
         memory = self._memory(cta)
         footprint = launch.shared.find((index, where)) or shared_footprint(launch, index, where)
-        order = launch.order(at)
+        order = launch.order[at]
         access = make_access((agent.number, agent.epoch(), STRONG if order.strong else 0, at, agent.id, None, None))
         ticks = agent.clock.ticks
         if kind == READ:
@@ -61,7 +61,7 @@ class MemoryHooks(Hooks):
         if mask or where.__class__ is not int:
             high = index + (where if where.__class__ is int else where.span)  # type: ignore[union-attr]
             race = agent.lanes.shared_access(
-                SharedLaneAccess(index, high, shared.rank, where, mask, launch.matrix(at), order.strong, at),
+                SharedLaneAccess(index, high, shared.rank, where, mask, launch.matrix[at], order.strong, at),
                 writes=writes,
             )
             if race is not None:
@@ -108,7 +108,7 @@ class MemoryHooks(Hooks):
             return
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
-        order = launch.order(at)
+        order = launch.order[at]
         memory = launch.memory
         shadow = memory.shadow(region)
         writes = kind != READ
@@ -182,7 +182,7 @@ class MemoryHooks(Hooks):
     def async_arrives(self, w: Warp, at: int, barrier: Mbarrier) -> None:
         """Record what an arrive of ``cp.async`` will release: the warp's past and the copies issued so far."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        state = agent.agents.barrier(barrier)
+        state = agent.agents.barriers[barrier]
         self._use(agent, state, barrier, at)
         copies = agent.agents.copies_of(agent)
         snapshot = agent.snapshot()
@@ -194,7 +194,7 @@ class MemoryHooks(Hooks):
         """Check and record a ``st.async`` or ``red.async``: a write that completes at an mbarrier."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
-        state = agent.agents.barrier(barrier)
+        state = agent.agents.barriers[barrier]
         self._use(agent, state, barrier, at)
         state.join(agent)
         flags = STRONG if w.cta.launch.kernel.instructions[at].root == "red" else 0

@@ -78,13 +78,13 @@ class SyncHooks(Hooks):
     def mbarrier_arrived(self, barrier: Mbarrier, who: Actor, count: int) -> None:
         """Release to an mbarrier."""
         if isinstance(who, str):  # the arrive of a commit or of cp.async, which recorded what it releases
-            state = barrier.cta.cluster.unit(ClusterAgents).barrier(barrier)
+            state = barrier.cta.cluster.unit(ClusterAgents).barriers[barrier]
             if state.commits:
                 state.arrived.join_snapshot(state.clocks.number, state.commits.popleft())
             return
         w, at = who
         agent = w.units.get(WarpAgent) or self._warp(w)
-        state = agent.agents.barrier(barrier)
+        state = agent.agents.barriers[barrier]
         if state.number not in agent.initialised:
             self._use(agent, state, barrier, at)
         if barrier.cta is not w.cta:
@@ -92,7 +92,7 @@ class SyncHooks(Hooks):
             self._memory(barrier.cta).peer_accesses.last[agent.number] = arrive
         if state.commits and w.cta.launch.kernel.instructions[at].opcode.startswith("cp.async"):
             state.arrived.join_snapshot(state.clocks.number, state.commits.popleft())
-        elif agent.launch.relaxed(at):
+        elif agent.launch.relaxed[at]:
             _release_relaxed(agent, state.arrived)
             state.performed = _perform(agent, state.performed)
         else:
@@ -103,24 +103,24 @@ class SyncHooks(Hooks):
 
         PTX ISA, "cp.async.bulk": the complete-tx operation has release semantics at cluster scope.
         """
-        state = barrier.cta.cluster.unit(ClusterAgents).barrier(barrier)
+        state = barrier.cta.cluster.unit(ClusterAgents).barriers[barrier]
         state.arrived.ticks[:, state.number] = barrier.phase + 1
 
     def mbarrier_completed(self, barrier: Mbarrier) -> None:
         """Complete the phase of an mbarrier."""
-        barrier.cta.cluster.unit(ClusterAgents).barrier(barrier).finish()
+        barrier.cta.cluster.unit(ClusterAgents).barriers[barrier].finish()
 
     def mbarrier_waited(self, w: Warp, mask: int, barrier: Mbarrier, at: int) -> None:
         """Acquire from an mbarrier's last complete phase."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        state = agent.agents.barrier(barrier)
+        state = agent.agents.barriers[barrier]
         if state.number not in agent.initialised:
             self._use(agent, state, barrier, at)
         if agent.failed_tests:
             self._check_parity(agent, mask, state, barrier, at)
         complete = state.complete
         if complete is not None:
-            if agent.launch.relaxed(at):
+            if agent.launch.relaxed[at]:
                 scope = CTA if barrier.cta is w.cta else CLUSTER
                 agent.fences.observe(scope, {agent.clocks.number: complete.ticks.copy()})
                 _pass_tensor_work(complete, agent.clock)
@@ -134,7 +134,7 @@ class SyncHooks(Hooks):
     def mbarrier_refused(self, w: Warp, mask: int, barrier: Mbarrier, at: int) -> None:
         """Record a test for the current phase that returned false."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        agent.failed_tests[agent.agents.barrier(barrier).number] = FailedTest(barrier.phase, at, mask)
+        agent.failed_tests[agent.agents.barriers[barrier].number] = FailedTest(barrier.phase, at, mask)
 
     @staticmethod
     def _check_parity(agent: WarpAgent, mask: int, state: BarrierState, barrier: Mbarrier, at: int) -> None:
@@ -166,8 +166,8 @@ class SyncHooks(Hooks):
     def barrier_arrived(self, w: Warp, mask: int, barrier: Any, at: int) -> None:
         """Release to the round of a named barrier or the cluster barrier."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        state = agent.agents.round(barrier)
-        if agent.launch.relaxed(at):
+        state = agent.agents.rounds[barrier]
+        if agent.launch.relaxed[at]:
             _release_relaxed(agent, state.arrived)
             state.performed = _perform(agent, state.performed)
         else:
@@ -176,12 +176,12 @@ class SyncHooks(Hooks):
     def barrier_completed(self, barrier: Any) -> None:
         """Complete the round."""
         cluster = barrier.cluster if hasattr(barrier, "cluster") else barrier.cta.cluster
-        cluster.unit(ClusterAgents).round(barrier).finish()
+        cluster.unit(ClusterAgents).rounds[barrier].finish()
 
     def barrier_passed(self, w: Warp, mask: int, barrier: Any, at: int) -> None:
         """Acquire from the round."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        state = agent.agents.round(barrier)
+        state = agent.agents.rounds[barrier]
         agent.acquire(state.complete)
         agent.lanes.synchronise()
         agent.memory.peer_accesses.observe(state.performed)

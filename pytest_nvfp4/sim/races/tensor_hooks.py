@@ -41,7 +41,7 @@ class TensorHooks(Hooks):
         key = touches or at
         found = agent.uses.get(key)
         if found is None:
-            kind, of = agent.launch.tensor_kind(at)
+            kind, of = agent.launch.tensor_kind[at]
             found = agent.uses[key] = TensorUse(kind, agent, None, (of, touches.writes if touches is not None else ()))
         return found
 
@@ -96,7 +96,7 @@ class TensorHooks(Hooks):
             pipe.joined = now
         snapshot: Snapshot = {agents.clocks.number: pipe.clock.ticks.copy()}
         for barrier in barriers:
-            state = agents.barrier(barrier)
+            state = agents.barriers[barrier]
             self._use_beside(agent, state, barrier, at)
             state.commits.append(snapshot)
             if barrier.cta is not w.cta:
