@@ -11,8 +11,10 @@ import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import arch_of, json_option
+from pytest_nvfp4.cli.options import arch_of, result_options
+from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.simulation import Runnable, runnable
+from pytest_nvfp4.report.document import Block, Document, Facts, Paragraph, Section
 
 if TYPE_CHECKING:
     from pytest_nvfp4.bench.roofline import NoRoofline, Roofline
@@ -27,16 +29,22 @@ NO_TIME = "counts of what one call does, simulated; none is a time"
 @click.command("cost")
 @click.argument("kernel", type=click.Path(path_type=Path))
 @click.option(
-    "--problem", "names", multiple=True, metavar="NAME", help="Problem, or a shape MxNxK[,...]; may be repeated."
+    "--problem", "names", multiple=True, metavar="NAME", help="Problem or shape MxNxK[,...]; may be repeated."
 )
 @click.option("--arch", callback=arch_of, metavar="ARCH", help="Architecture, such as sm_100a.")
-@click.option("--config", "configuration", metavar="NAME", help="Which of several configurations of the kernel.")
-@click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds it may take.")
-@json_option
+@click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several.")
+@click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Timeout in seconds.")
+@result_options()
 def cost_command(
-    kernel: Path, *, names: tuple[str, ...], arch: str | None, configuration: str | None, timeout: float, as_json: bool
+    kernel: Path,
+    *,
+    names: tuple[str, ...],
+    arch: str | None,
+    configuration: str | None,
+    timeout: float,
+    result: ResultWriter,
 ) -> None:
-    """What one call of KERNEL does, exactly and repeatably, without a GPU.
+    """Count the work of one call of KERNEL, exactly and repeatably, without a GPU.
 
     CTAs and waves, bytes and requests of TMA, matrix instructions and padding, shared memory and bank conflicts,
     global sectors against the fewest possible, atomics, barriers, and instructions by warp. These are counts: the
@@ -55,28 +63,26 @@ def cost_command(
             device, subject.spec, cases, folder=Path(folder), base=subject.base, deadline_s=timeout, outputs=False
         )
     pairs = list(zip(subject.problems, done, strict=True))
-    if as_json:
-        output.write_json({"kernel": subject.label, "arch": subject.spec.arch, "note": NO_TIME} | _json(subject, pairs))
-    else:
-        for problem, one in pairs:
-            output.write("\n".join(_lines(subject, problem, one)) + "\n")
-    if any(one.call is None or one.errors or one.status != "passed" for one in done):
+    sections = [_section(subject, problem, run) for problem, run in pairs]
+    data = {"kernel": subject.label, "arch": subject.spec.arch, "note": NO_TIME} | _json(subject, pairs)
+    result.write(Document(f"Costs of {subject.label}", sections, data))
+    if any(run.call is None or run.errors or run.status != "passed" for run in done):
         raise click.exceptions.Exit(Exit.FAILED)
 
 
 def floor(problem: Problem, arch: str) -> Roofline | NoRoofline:
-    """The roofline of a problem on the device that a kernel for an architecture would run on."""
+    """Return the roofline of a problem on the device of an architecture."""
     from pytest_nvfp4.bench.roofline import roofline
     from pytest_nvfp4.device.result import DeviceInfo
     from pytest_nvfp4.driver.device_model import for_arch
 
     model = for_arch(arch)
-    # Not the simulator, which has no time: the product itself, by its published peaks.
+    # Of the product itself, by its published peaks: the simulator has no time.
     return roofline(problem, DeviceInfo(name=model.name, capability=model.capability, l2_bytes=model.l2_bytes))
 
 
 def floor_text(line: Roofline | NoRoofline) -> str:
-    """The floor in words that cannot be taken for a time."""
+    """Return the floor as text that cannot be mistaken for a measured time."""
     from pytest_nvfp4.bench.roofline import Roofline
 
     if not isinstance(line, Roofline):
@@ -125,20 +131,19 @@ def _number(text: str) -> int | float | str:
     return float(text.removesuffix(" %")) if text.endswith(" %") else text
 
 
-def _lines(subject: Runnable, problem: Problem, one: SimulationResult) -> Iterator[str]:
-    yield f"{subject.label} on {problem.name} ({_sizes(problem)})"
-    if one.status != "passed":
-        yield f"  {one.status}:"
-    for finding in one.findings:
-        yield from (f"  {line}" for line in subject.finding_text(finding).splitlines())
-    if one.call is None:
-        return
-    went_wrong = bool(one.errors) or one.status != "passed"
-    what = "counts of a call that went wrong, maybe before its end; they are no costs" if went_wrong else NO_TIME
-    yield f"  simulated on a model of {one.call.model} with {one.call.sms} SMs: {what}"
-    yield from cost_lines(one.call, problem)
-    if not went_wrong:
-        yield f"  {floor_text(floor(problem, subject.spec.arch))}"
+def _section(subject: Runnable, problem: Problem, done: SimulationResult) -> Section:
+    blocks: list[Block] = []
+    if done.status != "passed":
+        blocks.append(Paragraph(f"{done.status}:", "bad"))
+    blocks += [Paragraph(subject.finding_text(finding)) for finding in done.findings]
+    if done.call is not None:
+        failed = bool(done.errors) or done.status != "passed"
+        what = "counts of a call that failed, perhaps before its end; they are no costs" if failed else NO_TIME
+        blocks.append(Paragraph(f"simulated on a model of {done.call.model} with {done.call.sms} SMs: {what}"))
+        blocks += cost_blocks(done.call, problem)
+        if not failed:
+            blocks.append(Paragraph(floor_text(floor(problem, subject.spec.arch))))
+    return Section(f"{subject.label} on {problem.name} ({_sizes(problem)})", blocks)
 
 
 def _sizes(problem: Problem) -> str:
@@ -146,23 +151,22 @@ def _sizes(problem: Problem) -> str:
     return ", ".join(groups[:4]) + (f" and {len(groups) - 4} more groups" if len(groups) > 4 else "")
 
 
-def cost_lines(call: SimulatedCall, problem: Problem) -> Iterator[str]:
-    """The costs of a call in words, a few lines a launch."""
+def cost_blocks(call: SimulatedCall, problem: Problem) -> Iterator[Block]:
+    """Yield the costs of a call, one section for each launch."""
     from pytest_nvfp4.bench.cost import flops_of, short_name
 
     flops = flops_of(call, problem)
     if flops.executed:
-        yield (
-            f"  matrix work: {_amount(flops.executed)}FLOP executed, {_amount(flops.useful)}FLOP useful "
+        yield Paragraph(
+            f"matrix work: {_amount(flops.executed)}FLOP executed, {_amount(flops.useful)}FLOP useful "
             f"({100 * flops.padding:.2f} % padding)"
         )
     for index, launch in enumerate(call.launches):
-        yield (
-            f"  launch {index} {short_name(launch.kernel)}: grid {_dims(launch.grid)}, block {_dims(launch.block)}, "
-            f"cluster {_dims(launch.cluster)}, {launch.shared_bytes} B of shared memory"
+        yield Section(
+            f"launch {index} {short_name(launch.kernel)}: grid {_dims(launch.grid)}, block {_dims(launch.block)}, "
+            f"cluster {_dims(launch.cluster)}, {launch.shared_bytes} B of shared memory",
+            [Facts(list(_rows(launch, call.sms)))],
         )
-        width = max(len(name) for name, _ in _rows(launch, call.sms))
-        yield from (f"    {name:<{width}}  {text}" for name, text in _rows(launch, call.sms))
 
 
 def _rows(launch: SimulatedLaunch, sms: int) -> Iterator[tuple[str, str]]:
@@ -236,7 +240,7 @@ def _dims(dims: tuple[int, int, int]) -> str:
 
 
 def _amount(count: int) -> str:
-    """A number with a prefix of a thousand each: ``363.3 M``."""
+    """Return a number with an SI prefix, such as ``363.3 M``."""
     amount = float(count)
     for prefix in ("", "k", "M", "G", "T"):
         if amount < 1000 or prefix == "T":

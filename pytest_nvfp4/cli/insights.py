@@ -1,4 +1,4 @@
-"""``nvfp4 insights``: what each layout of a kernel says about the hardware, worst first."""
+"""``nvfp4 insights``: each layout of a kernel related to the hardware, worst first."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import KernelOptions, json_option, kernel_options
+from pytest_nvfp4.cli.options import KernelOptions, kernel_options, result_options
+from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.subject import matching, resolve
 from pytest_nvfp4.cli.tracing import Traced, trace
 from pytest_nvfp4.insights import copies, structure, warp_requests
@@ -18,7 +18,8 @@ from pytest_nvfp4.insights.accesses import accesses_in, accesses_of
 from pytest_nvfp4.insights.model import METHODS, Insight, LayoutInsights, Level, Place, worst_first
 from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.layout.roles import roles_of
-from pytest_nvfp4.text import plural, visible
+from pytest_nvfp4.report.document import Block, Document, Facts, Items, Paragraph, Section, Style, Styled
+from pytest_nvfp4.text import plural
 
 
 def findings_of(traced: Traced) -> list[LayoutInsights]:
@@ -64,48 +65,43 @@ def _insights(record: Record, more: Iterable[Insight]) -> tuple[Insight, ...]:
     return tuple(sorted(dict.fromkeys(found), key=lambda insight: -insight.level))
 
 
-def _names(finding: LayoutInsights) -> str:
-    return ", ".join(f"{place.name} ({place.at})" for place in finding.places)
+_STYLES: dict[Level, Style] = {Level.WRONG: "bad", Level.FINE: "good"}
 
 
-def _lines(findings: list[LayoutInsights], *, everything: bool) -> Iterator[str]:
-    shown = [finding for finding in findings if finding.level > Level.FINE or everything]
-    for finding in shown:
-        yield visible(f"{finding.level.name:<5} {_names(finding)}")
-        yield visible(f"      {finding.canonical}")
-        if finding.roles:
-            yield visible(f"      modes: ({', '.join(finding.roles)})")
-        for insight in finding.insights:
-            if insight.level is Level.FINE and not everything:
-                continue
-            yield visible(f"      - {insight.signal}: {insight.value}  [{insight.method}]")
-            yield visible(f"        {insight.meaning}")
-            if insight.look_at:
-                yield visible(f"        look at: {insight.look_at}")
-        yield ""
-    yield from _closing(findings, everything=everything)
+def _section(finding: LayoutInsights, *, everything: bool) -> Section:
+    names = ", ".join(f"{place.name} ({place.at})" for place in finding.places)
+    blocks: list[Block] = [Paragraph(finding.canonical)]
+    if finding.roles:
+        blocks.append(Paragraph(f"modes: ({', '.join(finding.roles)})"))
+    texts = []
+    for insight in finding.insights:
+        if insight.level > Level.FINE or everything:
+            lines = [f"{insight.signal}: {insight.value}  [{insight.method}]", insight.meaning]
+            texts.append("\n".join([*lines, *([f"look at: {insight.look_at}"] if insight.look_at else [])]))
+    title = Styled(f"{finding.level.name:<5} {names}", _STYLES.get(finding.level, "warning"))
+    return Section(title, [*blocks, *([Items(texts)] if texts else [])])
 
 
-def _closing(findings: list[LayoutInsights], *, everything: bool) -> Iterator[str]:
-    counted = {level: sum(len(one.places) for one in findings if one.level is level) for level in reversed(Level)}
-    total = sum(counted.values())
-    yield f"{plural(total, 'layout')}: " + ", ".join(
-        f"{count} {level.name}" for level, count in counted.items() if count
-    )
-    used = dict.fromkeys(insight.method for one in findings for insight in one.insights)
-    yield from (f"  {level.name:<12} {level.meaning}" for level, count in counted.items() if count)
-    yield from (f"  {method:<12} {METHODS[method]}" for method in used)
-    yield "nothing here was measured on a device"
+def _summary(findings: list[LayoutInsights], *, everything: bool) -> Iterator[Block]:
+    counted = {
+        level: sum(len(finding.places) for finding in findings if finding.level is level) for level in reversed(Level)
+    }
+    shown = [(level, count) for level, count in counted.items() if count]
+    used = dict.fromkeys(insight.method for finding in findings for insight in finding.insights)
+    meanings = [(level.name, level.meaning) for level, _ in shown] + [(method, METHODS[method]) for method in used]
+    counts = ", ".join(f"{count} {level.name}" for level, count in shown)
+    yield Section(f"{plural(sum(counted.values()), 'layout')}: {counts}", [Facts(meanings)])
+    yield Paragraph("nothing here was measured on a device")
     if not everything and counted[Level.FINE]:
-        yield f"--all shows the {counted[Level.FINE]} FINE ones and every signal"
+        yield Paragraph(f"--all shows the {counted[Level.FINE]} FINE ones and every signal")
 
 
 @click.command("insights")
 @click.argument("kernel", type=click.Path(path_type=Path))
 @kernel_options
-@click.option("--filter", "patterns", multiple=True, metavar="GLOB", help="Only names that fit; may be repeated.")
-@click.option("--all", "everything", is_flag=True, help="Every signal of every layout, the good ones too.")
-@json_option
+@click.option("--filter", "patterns", multiple=True, metavar="GLOB", help="Show only matching names; may be repeated.")
+@click.option("--all", "everything", is_flag=True, help="Show every signal of every layout.")
+@result_options()
 @click.pass_context
 def insights_command(
     ctx: click.Context,
@@ -114,13 +110,13 @@ def insights_command(
     how: KernelOptions,
     patterns: tuple[str, ...],
     everything: bool,
-    as_json: bool,
+    result: ResultWriter,
 ) -> None:
-    """What each layout of KERNEL says about the hardware, worst first.
+    """Relate each layout of KERNEL to the hardware, worst first.
 
     Order and overlap (tractable, compact, injective, broadcast), vector width, alignment, TMEM columns, bank
     conflicts, and the sectors of a warp where a copy, a tile and its partition show who accesses what. Layouts of one
-    type are folded. Every line says how it is known; nothing is measured. Exit code 1 if the kernel does not compile.
+    type are folded. Each line names its method; nothing is measured. Exit code 1 if the kernel does not compile.
     """
     traced = trace(resolve(kernel, how))
     traced.report_findings()
@@ -128,10 +124,13 @@ def insights_command(
     if patterns:
         names = matching([place.name for finding in findings for place in finding.places], patterns)
         if not names and traced.trace.ok:
-            raise InputError(f"{kernel}: none of its layouts fits {', '.join(patterns)}")
+            raise InputError(f"{kernel}: none of its layouts matches {', '.join(patterns)}")
         findings = [finding for finding in findings if any(place.name in names for place in finding.places)]
-    if as_json:
-        output.write_json({**traced.to_json(), "insights": [finding.to_json() for finding in findings]})
-    else:
-        output.write("\n".join(_lines(findings, everything=everything)))
+    shown = [finding for finding in findings if finding.level > Level.FINE or everything]
+    blocks = [
+        *(_section(finding, everything=everything) for finding in shown),
+        *_summary(findings, everything=everything),
+    ]
+    data = {**traced.to_json(), "insights": [finding.to_json() for finding in findings]}
+    result.write(Document(f"Insights on {traced.subject.description}", blocks, data))
     ctx.exit(Exit.FINE if traced.trace.ok else Exit.FAILED)

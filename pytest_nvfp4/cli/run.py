@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pytest_nvfp4.cli import output
-from pytest_nvfp4.cli.cost import cost_lines
+from pytest_nvfp4.cli.cost import cost_blocks
 from pytest_nvfp4.cli.errors import Exit, InputError
 from pytest_nvfp4.cli.options import arch_of, result_options
 from pytest_nvfp4.cli.output import ResultWriter
@@ -73,9 +73,7 @@ class _How:
     help="Schedule of the simulator's asynchronous work: eager (at issue), lazy (when all warps wait), late-WARP "
     "(that warp runs only when no other can), or a seed.",
 )
-@click.option(
-    "--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds until it stops."
-)
+@click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Timeout in seconds.")
 @result_options()
 def run_command(
     kernel: Path,
@@ -223,7 +221,7 @@ def _section(subject: Runnable, result: SimulationResult) -> Section:
     if result.status != "passed":
         blocks += _printed("it wrote to stderr", result.stderr)
     if result.call is not None:
-        blocks += [Paragraph(line.removeprefix("  ")) for line in cost_lines(result.call, problem)]
+        blocks += cost_blocks(result.call, problem)
     return Section(Styled(title, "good" if result.status == "passed" else "bad"), blocks)
 
 

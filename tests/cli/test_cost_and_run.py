@@ -67,7 +67,7 @@ class TestCost:
         shown = cli("cost", str(fill), "--problem", SHAPE)
         assert shown.code == 1
         assert "simulated, barrier" in shown.out
-        assert "counts of a call that went wrong, maybe before its end; they are no costs" in shown.out
+        assert "counts of a call that failed, perhaps before its end; they are no costs" in shown.out
         assert "published peaks" not in shown.out
         assert "instructions" not in shown.out
 
