@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import ctypes
-import struct
 
 import numpy as np
 import pytest
@@ -10,30 +9,8 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.run.grid import PRINTED_MOST
-from pytest_nvfp4.sim.sync.callout import format_c
 from tests.sim.ptx_case import run_ptx
-
-LIBC = ctypes.CDLL(None)
-
-
-def c_printf(pattern: str, *arguments) -> str:
-    """What the C library makes of it."""
-    buffer = ctypes.create_string_buffer(4096)
-    LIBC.snprintf(buffer, 4096, pattern.encode(), *arguments)
-    return buffer.value.decode("latin-1")
-
-
-def ours(pattern: str, *values) -> tuple[str, int]:
-    left = list(values)
-    return format_c(pattern, lambda kind: _as(kind, left.pop(0)), lambda address: f"<{address}>")
-
-
-def _as(kind, value):
-    if kind == "d":
-        return value
-    size = struct.calcsize(kind)
-    return struct.unpack("<" + kind, (value & ((1 << 8 * size) - 1)).to_bytes(size, "little"))[0]
-
+from tests.sim.sync.printf import c_printf, simulated_printf
 
 FLAGS = st.sets(st.sampled_from("-+ #0")).map("".join)
 WIDTH = st.sampled_from(["", "1", "5", "12"])
@@ -51,7 +28,7 @@ PRECISION = st.sampled_from(["", ".", ".0", ".3", ".7"])
 @settings(max_examples=400, deadline=None)
 def test_integers_as_the_c_library_has_them(flags, width, precision, size, kind, value):
     pattern = f"<%{flags}{width}{precision}{size}{kind}>"
-    assert ours(pattern, value)[0] == c_printf(pattern, ctypes.c_longlong(value))
+    assert simulated_printf(pattern, value)[0] == c_printf(pattern, ctypes.c_longlong(value))
 
 
 @given(flags=FLAGS, width=WIDTH, precision=PRECISION, kind=st.sampled_from("eEfFgG"), value=st.floats(width=32))
@@ -60,7 +37,7 @@ def test_floats_as_the_c_library_has_them(flags, width, precision, kind, value):
     pattern = f"<%{flags}{width}{precision}{kind}>"
     if value != value:
         value = float("nan")
-    assert ours(pattern, value)[0] == c_printf(pattern, ctypes.c_double(value))
+    assert simulated_printf(pattern, value)[0] == c_printf(pattern, ctypes.c_double(value))
 
 
 @pytest.mark.parametrize(
@@ -78,18 +55,18 @@ def test_floats_as_the_c_library_has_them(flags, width, precision, kind, value):
 )
 def test_more_of_the_format(pattern, arguments, number):
     c = [ctypes.c_double(a) if isinstance(a, float) else ctypes.c_int(a) for a in arguments]
-    assert ours(pattern, *arguments) == (c_printf(pattern, *c), number)
+    assert simulated_printf(pattern, *arguments) == (c_printf(pattern, *c), number)
 
 
 @pytest.mark.parametrize("pattern", ["%n", "%a", "%ls", "%lc", "%y"])
 def test_directives_that_are_not_modelled(pattern):
     with pytest.raises(Fault, match="is not modelled"):
-        ours(pattern, 1)
+        simulated_printf(pattern, 1)
 
 
 def test_strings_and_pointers():
-    assert ours("%s|%12s|%-8s|%.2s", 1, 2, 3, 4)[0] == "<1>|         <2>|<3>     |<4"
-    assert ours("%p", 0xABC)[0] == "0xabc"
+    assert simulated_printf("%s|%12s|%-8s|%.2s", 1, 2, 3, 4)[0] == "<1>|         <2>|<3>     |<4"
+    assert simulated_printf("%p", 0xABC)[0] == "0xabc"
 
 
 MODULE = """

@@ -10,23 +10,10 @@ from hypothesis import strategies as st
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.run.machine import Machine
 from tests.sim.sync.harness import clean, faults, results, run
+from tests.sim.sync.oracles import shuffled
 
 SEED = "mul.lo.u32 %r1, %r0, 2654435761; xor.b32 %r1, %r1, 0x5bd1e995;\n"
 VALUES = [(lane * 2654435761 & 0xFFFF_FFFF) ^ 0x5BD1E995 for lane in range(32)]
-
-
-def shuffled(mode: str, a: list[int], b: list[int], c: list[int]) -> tuple[list[int], list[int]]:
-    """The pseudocode of the ISA, one thread at a time."""
-    values, flags = [], []
-    for lane in range(32):
-        bval, cval, segment = b[lane] & 31, c[lane] & 31, c[lane] >> 8 & 31
-        highest = (lane & segment) | (cval & (segment ^ 31))
-        lowest = lane & segment
-        j = {"up": lane - bval, "down": lane + bval, "bfly": lane ^ bval, "idx": lowest | (bval & (segment ^ 31))}[mode]
-        inside = j >= highest if mode == "up" else j <= highest
-        values.append(a[j if inside else lane])
-        flags.append(int(inside))
-    return values, flags
 
 
 @given(

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.memory.globals import Region
-from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.machine import Machine
-from pytest_nvfp4.sim.sync.fences import TensormapFences, TensormapWrites
+from pytest_nvfp4.sim.sync.fences import TensormapFences
 from tests.sim.ptx_case import run_ptx
 from tests.sim.sync.harness import clean, faults, run
+from tests.sim.sync.listeners import FenceListener
+from tests.sim.sync.tensormap_stage import TensormapStage
 
 KINDS = [
     *(
@@ -36,23 +36,10 @@ KINDS = [
 ]
 
 
-class Monitor:
-    """A race detector that only listens."""
-
-    def __init__(self) -> None:
-        self.heard: list[tuple[int, int, str]] = []
-
-    def fence(self, w, mask, kind, at):  # noqa: ARG002
-        self.heard.append((w.index, mask, kind))
-
-    def __getattr__(self, name):
-        return lambda *_, **__: None
-
-
 @pytest.mark.parametrize("opcode", KINDS)
 def test_every_kind_is_counted_and_heard(opcode):
     machine = Machine()
-    machine.monitor = monitor = Monitor()
+    machine.monitor = monitor = FenceListener()
     body = f"setp.lt.u32 %p1, %r0, 40;\n@%p1 {opcode};"
     ran = clean(body, threads=64, machine=machine)
     kind = opcode.partition(".")[2]
@@ -95,44 +82,9 @@ def test_the_acquire_takes_128_bytes_of_global_memory():
     )
 
 
-class Stage:
-    """Two CTAs of one cluster and one of another, and a tensor map in global memory."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.memory = np.zeros(384, np.uint8)
-        start = self.memory.ctypes.data
-        self.map = -(-start // 128) * 128
-        self.machine = Machine()
-        self.machine.memory.add(Region("the maps", start, 384))
-        self.found: list[str] = []
-        captured: dict[str, Cta] = {}
-
-        def keep(grid):
-            captured["grid"] = grid
-
-        ran = run_ptx("bar.sync 0;", grid=(4, 1, 1), cluster=(2, 1, 1), machine=self.machine, prepare=keep)
-        grid = ran.grid
-        clusters = [self._cluster(grid, number) for number in range(2)]
-        self.one, self.peer = clusters[0].ctas
-        self.far = clusters[1].ctas[0]
-        monkeypatch.setattr(grid, "report", lambda kind, message, hint="": self.found.append(message))  # noqa: ARG005
-        self.writes = grid.unit(TensormapWrites)
-
-    def _cluster(self, grid, number):
-        grid._order = iter([number])
-        grid._left = 1
-        return grid.next_cluster(None)
-
-    def use(self, cta: Cta) -> str:
-        """What is found when a CTA uses the map."""
-        self.found.clear()
-        cta.unit(TensormapFences).check_use(self.map, what="a load")
-        return self.found[0] if self.found else ""
-
-
 @pytest.fixture
 def stage(monkeypatch):
-    return Stage(monkeypatch)
+    return TensormapStage(monkeypatch)
 
 
 def test_untouched_maps_need_no_acquire(stage):

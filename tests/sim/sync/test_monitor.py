@@ -3,67 +3,14 @@
 from __future__ import annotations
 
 from pytest_nvfp4.sim.run.machine import Machine
-from pytest_nvfp4.sim.sync.cluster import ClusterBarrier
 from tests.sim.sync.harness import clean
-
-
-class Listener:
-    """Writes down every event of synchronisation."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[object, ...]] = []
-
-    def fence(self, w, mask, kind, at):  # noqa: ARG002
-        self.events.append(("fence", w.index, kind))
-
-    def warp_met(self, w, mask, at):  # noqa: ARG002
-        self.events.append(("met", w.index, mask))
-
-    def mbarrier_initialised(self, barrier, who):
-        self.events.append(("made", who[0].index, barrier.count))
-
-    def mbarrier_arrived(self, barrier, who, count):
-        self.events.append(("arrived", who[0].index, count, barrier.phase))
-
-    def mbarrier_bytes(self, barrier, who, size):  # noqa: ARG002
-        self.events.append(("bytes", size, barrier.phase))
-
-    def mbarrier_completed(self, barrier):
-        self.events.append(("completed", barrier.phase))
-
-    def mbarrier_waited(self, w, mask, barrier, at):  # noqa: ARG002
-        self.events.append(("waited", w.index, mask, barrier.phase))
-
-    def barrier_arrived(self, w, mask, barrier, at):  # noqa: ARG002
-        self.events.append(("at", _name(barrier), w.index, mask))
-
-    def barrier_completed(self, barrier):
-        self.events.append(("done", _name(barrier)))
-
-    def barrier_passed(self, w, mask, barrier, at):  # noqa: ARG002
-        self.events.append(("past", _name(barrier), w.index, mask))
-
-    def __getattr__(self, name):
-        return lambda *_, **__: None
-
-
-def _name(barrier) -> object:
-    return "cluster" if isinstance(barrier, ClusterBarrier) else barrier.number
-
-
-def heard(body: str, **options) -> list[tuple[object, ...]]:
-    """The events of a run."""
-    machine = Machine()
-    machine.monitor = listener = Listener()
-    clean(body, machine=machine, **options)
-    return listener.events
-
+from tests.sim.sync.listeners import recorded
 
 ALL = 0xFFFF_FFFF
 
 
 def test_an_mbarrier():
-    events = heard(
+    events = recorded(
         """
 @%p0 mbarrier.init.shared.b64 [%r99], 1;
 bar.warp.sync -1;
@@ -86,7 +33,7 @@ fence.proxy.async;
 
 
 def test_lanes_hear_of_their_own_barrier():
-    events = heard(
+    events = recorded(
         """
 setp.lt.u32 %p1, %r0, 2;
 mad.lo.u32 %r1, %r0, 8, %r99;
@@ -101,7 +48,7 @@ mbarrier.try_wait.parity.shared.b64 %p2, [%r2], 0;
 
 
 def test_named_barriers():
-    events = heard(
+    events = recorded(
         """
 setp.lt.u32 %p1, %r0, 32;
 @%p1 bra A;
@@ -116,7 +63,7 @@ B:
 
 
 def test_the_cluster_barrier():
-    events = heard("barrier.cluster.arrive;\nbarrier.cluster.wait;", grid=(2, 1, 1), cluster=(2, 1, 1))
+    events = recorded("barrier.cluster.arrive;\nbarrier.cluster.wait;", grid=(2, 1, 1), cluster=(2, 1, 1))
     arrive, leave = ("at", "cluster", 0, ALL), ("past", "cluster", 0, ALL)
     assert events == [arrive, arrive, ("done", "cluster"), leave, leave]
 
