@@ -7,19 +7,11 @@ import pytest
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.deferred import Pending, deferred_slots, joined, renaming, split
-from pytest_nvfp4.sim.ptx.parser import parse
 from pytest_nvfp4.sim.wgmma.registers import accumulators, unfenced
+from tests.sim.deferred_case import RecordingSource, kernel
 
 MMA = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r1, %r2, %r3, %r4}, %rd1, %rd2, %p1, 1, 1, 0, 0;"
 FENCE = "wgmma.fence.sync.aligned;"
-
-
-def kernel(body):
-    text = (
-        ".version 8.8\n.target sm_90a\n.address_size 64\n.visible .entry kernel()\n{\n.reg .pred %p<9>;\n"
-        f".reg .b16 %rs<9>;\n.reg .b32 %r<20>;\n.reg .b64 %rd<9>;\n{body}\nret;\n}}\n"
-    )
-    return parse(text).kernels["kernel"]
 
 
 def names(body):
@@ -89,19 +81,9 @@ def test_unfenced(body, register):
     assert next(iter(unfenced(kernel(body)).values()), None) == register
 
 
-class Counted:
-    def __init__(self, values):
-        self.values = values
-        self.asked = []
-
-    def settle(self, index):
-        self.asked.append(index)
-        return self.values[index]
-
-
 def test_halves_are_computed_when_looked_at_and_joined_without():
     lane = np.arange(32, dtype=np.uint32)
-    source = Counted([lane << np.uint32(16) | np.uint32(7), 0x1234_5678])
+    source = RecordingSource([lane << np.uint32(16) | np.uint32(7), 0x1234_5678])
     low, high = split(Pending(source, 0))
     assert joined(low, high) is not None
     assert joined(high, low) is None
@@ -115,7 +97,7 @@ def test_halves_are_computed_when_looked_at_and_joined_without():
 
 
 def test_a_merge_of_lanes_settles():
-    source = Counted([np.arange(32, dtype=np.uint32)])
+    source = RecordingSource([np.arange(32, dtype=np.uint32)])
     merged = lanes.merge(0xFFFF, Pending(source, 0), 99, 32)
     assert merged[:16].tolist() == list(range(16))
     assert set(merged[16:].tolist()) == {99}

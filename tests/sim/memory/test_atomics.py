@@ -1,4 +1,4 @@
-"""Atomics against a lane-by-lane oracle."""
+"""Atomics against a lane-by-lane atomic_result."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.run.asynchronous import Lazy
 from pytest_nvfp4.sim.sync.mbarrier import MbarrierFile
 from tests.sim.memory.harness import Case
+from tests.sim.memory.oracles import atomic_result
 
 LANE = np.arange(32, dtype=np.uint64)
 RNG = np.random.default_rng(6)
@@ -24,25 +25,6 @@ INTEGERS = [
     ("dec", "u32"),
     *[(op, t) for op in ("and", "or", "xor", "exch") for t in ("b32", "b64")],
 ]
-
-
-def oracle(op: str, typed: str, old: int, b: int) -> int:
-    """By the ISA's table, on numpy scalars of the very type."""
-    kind = np.dtype(("i" if typed[0] == "s" else "u") + str(int(typed[1:]) // 8))
-    x, y = (np.array(v, f"u{kind.itemsize}").view(kind)[()] for v in (old, b))
-    with np.errstate(over="ignore"):
-        new = {
-            "add": lambda: x + y,
-            "min": lambda: min(x, y),
-            "max": lambda: max(x, y),
-            "and": lambda: x & y,
-            "or": lambda: x | y,
-            "xor": lambda: x ^ y,
-            "exch": lambda: y,
-            "inc": lambda: kind.type(0) if x >= y else x + kind.type(1),
-            "dec": lambda: y if x == 0 or x > y else x - kind.type(1),
-        }[op]()
-    return int(np.array(new, kind).view(f"u{kind.itemsize}"))
 
 
 @pytest.mark.parametrize(("op", "typed"), INTEGERS)
@@ -81,7 +63,7 @@ def test_integers_in_the_order_of_lanes(op, typed, space, data):
     for lane in range(32):
         if mask >> lane & 1:
             assert int(got if type(got) is int else got[lane]) == wanted[places[lane]]
-            wanted[places[lane]] = oracle(op, typed, wanted[places[lane]], values[lane])
+            wanted[places[lane]] = atomic_result(op, typed, wanted[places[lane]], values[lane])
     assert raw[: memory.nbytes].view(memory.dtype).tolist() == wanted
 
 

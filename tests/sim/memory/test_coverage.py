@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pytest_nvfp4.sim.memory.coverage import (
     findings,
     merge,
-    note_items,
     note_reduce,
     note_rows,
     note_scatter,
@@ -21,27 +20,8 @@ from pytest_nvfp4.sim.memory.coverage import (
 from pytest_nvfp4.sim.memory.globals import Coverage, Region
 from pytest_nvfp4.sim.run import parallel
 from tests.sim.memory.harness import Case
+from tests.sim.memory.written import kinds, watched, write_and_count
 from tests.sim.ptx_case import run_ptx
-
-KEPT = []
-
-
-def watched(elements: int = 64, unit: int = 2) -> Region:
-    memory = ctypes.create_string_buffer(elements * unit + 16)
-    KEPT.append(memory)
-    width = 8
-    region = Region(
-        "C",
-        ctypes.addressof(memory),
-        elements * unit,
-        describe=lambda byte: f"C row {byte // unit // width}, column {byte // unit % width}",
-    )
-    region.watch(unit)
-    return region
-
-
-def kinds(*regions: Region) -> dict[str, str]:
-    return {finding.kind: finding.message for finding in findings(regions)}
 
 
 def test_all_written_once_says_nothing():
@@ -129,38 +109,11 @@ WRITES = st.lists(
 )
 
 
-def perform(region: Region, writes) -> dict[tuple[int, int], int]:
-    """The writes; how many elements each ordered pair of CTAs wrote again."""
-    owner = dict.fromkeys(range(64), -1)
-    again: dict[tuple[int, int], int] = {}
-    for kind, first, count, cta in writes:
-        if kind == "run":
-            elements = list(range(first, first + count))
-            note_write(region, 2 * first, 2 * count, cta, 5)
-        elif kind == "rows":
-            elements = [first + 16 * row + i for row in range(3) for i in range(count)]
-            note_rows(region, 2 * first, 2 * count, 3, 32, cta, 5)
-        elif kind == "items":
-            index = np.array([3, 0, count])
-            elements = [first + 2 * i + j for i in index.tolist() for j in (0, 1)]
-            note_items(region, 2 * first, index, 4, 4, cta, 5)
-        else:
-            elements = [first, (first + 7) % 62] if count == 2 else [first]
-            note_scatter(region, 2 * np.array(elements), 2, cta, 5)
-        for element in elements:
-            if owner[element] >= 0:
-                again[owner[element], cta] = again.get((owner[element], cta), 0) + 1
-            owner[element] = cta
-    assert region.owner is not None
-    assert region.owner.tolist() == list(owner.values())
-    return again
-
-
 @settings(max_examples=150, deadline=None)
 @given(WRITES)
 def test_every_second_write_is_counted(writes):
     region = watched()
-    again = perform(region, writes)
+    again = write_and_count(region, writes)
     assert region.coverage is not None
     assert {key[:2]: count for key, count in region.coverage.counts.items()} == again
     assert sum(c.stop - c.start for c in region.coverage.conflicts) == sum(again.values())
@@ -172,9 +125,9 @@ def test_two_processes_merge_into_what_one_would_have_seen(first, second):
     """With the CTAs of the two apart: the same elements covered, and a conflict exactly where both wrote."""
     one, two, both = watched(), watched(), watched()
     second = [(kind, a, b, cta + 10) for kind, a, b, cta in second]
-    perform(one, first)
-    perform(two, second)
-    perform(both, first + second)
+    write_and_count(one, first)
+    write_and_count(two, second)
+    write_and_count(both, first + second)
     assert two.owner is not None
     assert two.coverage is not None
     apart = int(((one.owner >= 0) & (two.owner >= 0)).sum())
@@ -252,7 +205,7 @@ def test_a_coverage_is_plain_data():
     import pickle
 
     region = watched()
-    perform(region, [("run", 0, 32, 0), ("run", 8, 8, 1)])
+    write_and_count(region, [("run", 0, 32, 0), ("run", 8, 8, 1)])
     back: Coverage = pickle.loads(pickle.dumps(region.coverage))
     assert back.counts == region.coverage.counts
     assert back.conflicts == region.coverage.conflicts

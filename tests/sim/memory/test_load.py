@@ -12,17 +12,12 @@ from pytest_nvfp4.sim.lanes import FULL, bools, first
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from tests.sim.memory.harness import Case
+from tests.sim.memory.oracles import loaded_registers
 
 LANE = np.arange(32, dtype=np.uint64)
 BYTES = np.random.default_rng(4).integers(0, 256, 4096).astype(np.uint8)
 REGISTER = {8: "h", 16: "h", 32: "r", 64: "d"}
 WIDTH = {"h": 16, "r": 32, "d": 64}
-
-
-def expected(data: np.ndarray, bits: int, count: int, register: int, *, signed: bool) -> list[np.ndarray]:
-    rows = data.view(f"{'i' if signed else 'u'}{bits // 8}").reshape(-1, count)
-    wide = rows.astype(f"{'i' if signed else 'u'}{register // 8}").view(f"u{register // 8}")
-    return [wide[:, column] for column in range(count)]
 
 
 FORMS = [
@@ -48,7 +43,7 @@ def test_every_width_and_vector_from_global_by_lane(kind, bits, count, mask):
     address = region.start + (LANE * 7 % 32) * size + 64
     result = case.run(f"ld.global{vector}.{kind}{bits} {target}, [%d60+64];", mask=mask, d60=address - 64)
     data = BYTES[64 : 64 + 32 * size].reshape(32, size)[(LANE * 7 % 32).astype(int)]
-    wanted = expected(np.ascontiguousarray(data), bits, count, WIDTH[letter], signed=kind == "s")
+    wanted = loaded_registers(np.ascontiguousarray(data), bits, count, WIDTH[letter], signed=kind == "s")
     for name, column in zip(names, wanted, strict=True):
         assert result[name].dtype == column.dtype
         assert (result[name] == column)[bools(mask)].all()
@@ -64,7 +59,7 @@ def test_one_address_gives_ints(kind, bits, count):
     names = [f"{letter}{i + 1}" for i in range(count)]
     target = "%" + names[0] if count == 1 else "{" + ", ".join("%" + name for name in names) + "}"
     result = case.run(f"ld.global{vector}.{kind}{bits} {target}, [%d60];", d60=region.start + 5 * size)
-    wanted = expected(BYTES[5 * size : 6 * size].copy(), bits, count, WIDTH[letter], signed=kind == "s")
+    wanted = loaded_registers(BYTES[5 * size : 6 * size].copy(), bits, count, WIDTH[letter], signed=kind == "s")
     assert [result[name] for name in names] == [int(column[0]) for column in wanted]
     assert all(type(result[name]) is int for name in names)
 

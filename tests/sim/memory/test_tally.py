@@ -10,25 +10,10 @@ from hypothesis import strategies as st
 from pytest_nvfp4.sim.lanes import FULL
 from pytest_nvfp4.sim.memory.pattern import Pattern, pattern_of
 from tests.sim.memory.harness import Case
+from tests.sim.memory.oracles import bank_passes
 
 LANE = np.arange(32, dtype=np.uint64)
 WIDE = [(8, 8, 2, 0), (16, 16, 4, 0), (128, 16, 32, 28)]
-
-
-def passes(addresses: list[tuple[int, int]], size: int) -> tuple[int, int]:
-    """(lane, address) by the rule: a group of lanes at a time, as often as its busiest bank has different words."""
-    group = 32 // max(1, size // 4)
-    total = least = 0
-    for start in range(0, 32, group):
-        banks: dict[int, set[int]] = {}
-        for lane, address in addresses:
-            if start <= lane < start + group:
-                for word in range(address // 4, (address + size + 3) // 4):
-                    banks.setdefault(word % 32, set()).add(word)
-        if banks:
-            total += max(len(words) for words in banks.values())
-            least += 1
-    return total, least
 
 
 @settings(max_examples=200, deadline=None)
@@ -46,7 +31,7 @@ def test_any_pattern(items, mask, size, base):
     where = {a for _, a in active}
     assert low == min(where)
     assert pattern.span == max(where) + size - min(where)
-    assert pattern.wavefronts(low) == passes(active, size)
+    assert pattern.wavefronts(low) == bank_passes(active, size)
     assert pattern.sectors(low) == len({b // 32 for a in where for b in range(a, a + size)})
     assert pattern.bytes_touched == len(where) * size
     assert pattern.aligned

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.run.asynchronous import Eager, Lazy, Random
 from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.trace import Trace, unit_of
+from tests.sim.run.trace_events import check_trace
 
 from ..ptx_case import Ran, run_ptx
 
@@ -50,44 +49,10 @@ def traced(body: str = HANDSHAKE, *, ctas: int = 4, limit: int = 400_000, **how:
     return trace, ran
 
 
-def check(data: dict[str, Any]) -> dict[tuple[int, str], list[dict[str, Any]]]:
-    """Assert that a viewer can read it; the events by process and name of the thread."""
-    assert json.loads(json.dumps(data)) == data
-    names: dict[tuple[int, int], str] = {}
-    found: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
-    depth: dict[tuple[int, int], int] = defaultdict(int)
-    under_way: dict[tuple[str, int], int] = {}
-    last = 0
-    for event in data["traceEvents"]:
-        assert {"ph", "pid", "name"} <= set(event) or event["ph"] == "E"
-        if event["ph"] == "M":
-            if event["name"] == "thread_name":
-                names[event["pid"], event["tid"]] = event["args"]["name"]
-            continue
-        assert event["ts"] >= last, "the steps are in order"
-        last = event["ts"]
-        track = (event["pid"], event["tid"])
-        found[event["pid"], names[track]].append(event)
-        if event["ph"] == "B":
-            depth[track] += 1
-            assert depth[track] == 1, "slices of a track do not overlap"
-        elif event["ph"] == "E":
-            depth[track] -= 1
-            assert depth[track] == 0
-        elif event["ph"] == "b":
-            under_way[event["cat"], event["id"]] = event["ts"]
-        else:
-            assert event["ph"] == "e"
-            assert event["ts"] > under_way.pop((event["cat"], event["id"])), "work has a width"
-    assert not any(depth.values()), "what begins ends"
-    assert not under_way
-    return found
-
-
 @pytest.mark.parametrize("schedule", [Eager, Lazy])
 def test_warps_copies_and_barriers_of_a_handshake(schedule: type[Eager | Lazy]) -> None:
     trace, ran = traced(asynchronous=schedule())
-    tracks = check(trace.to_json())
+    tracks = check_trace(trace.to_json())
     assert {name for _, name in tracks} == {"warp 0", "warp 1", "bulk loads", "mbarrier at byte 0", "barrier 0"}
     (waits,) = {pid for pid, _ in tracks}
     slices = [event["name"] for event in tracks[waits, "warp 0"] if event["ph"] == "B"]
@@ -107,7 +72,7 @@ def test_warps_copies_and_barriers_of_a_handshake(schedule: type[Eager | Lazy]) 
 
 def test_a_lazy_copy_is_under_way_while_the_warp_waits() -> None:
     trace, _ = traced(asynchronous=Lazy())
-    tracks = {name: events for (_, name), events in check(trace.to_json()).items()}
+    tracks = {name: events for (_, name), events in check_trace(trace.to_json()).items()}
     begin, end = tracks["bulk loads"]
     wait = next(e for e in tracks["warp 0"] if e.get("name", "").startswith("wait for mbarrier at byte 0"))
     assert (
@@ -120,7 +85,7 @@ def test_a_lazy_copy_is_under_way_while_the_warp_waits() -> None:
 def test_only_the_first_ctas_are_kept() -> None:
     trace, _ = traced(grid=(5, 1, 1), ctas=2)
     data = trace.to_json()
-    assert len({pid for pid, _ in check(data)}) == 2
+    assert len({pid for pid, _ in check_trace(data)}) == 2
     processes = [e["args"]["name"] for e in data["traceEvents"] if e.get("name") == "process_name"]
     assert [name.partition(", ")[2] for name in processes] == [
         "CTA (0, 0, 0) (steps, not time)",
@@ -131,7 +96,7 @@ def test_only_the_first_ctas_are_kept() -> None:
 def test_what_is_too_much_is_counted() -> None:
     trace, _ = traced(limit=5)
     data = trace.to_json()
-    check(data)
+    check_trace(data)
     assert data["otherData"]["events_left_out"] > 0
     assert len([e for e in data["traceEvents"] if e["ph"] in "Bb"]) <= 5
 
@@ -145,7 +110,7 @@ def test_a_kernel_that_is_stopped_leaves_its_timeline() -> None:
     with pytest.raises(Fault, match="no warp can continue"):
         run_ptx(body, buffers={"a": np.zeros(64, np.uint8)}, **how)  # type: ignore[arg-type]
     trace.end()
-    tracks = {name: events for (_, name), events in check(trace.to_json()).items()}
+    tracks = {name: events for (_, name), events in check_trace(trace.to_json()).items()}
     assert [e["name"] for e in tracks["warp 0"] if e["ph"] == "B"][-1].startswith("wait for mbarrier at byte 0")
 
 
@@ -157,7 +122,7 @@ def test_two_launches_are_two_sets_of_processes() -> None:
         run_ptx("bar.sync 0;", block=(64, 1, 1), machine=machine, prepare=trace.begin)
         trace.end()
     data = trace.to_json()
-    assert len({pid for pid, _ in check(data)}) == 2
+    assert len({pid for pid, _ in check_trace(data)}) == 2
     assert len(data["otherData"]["launches"]) == 2
 
 
@@ -174,7 +139,7 @@ def test_a_schedule_stays_what_it_is(seed: int) -> None:
     )
     machine = Machine(asynchronous=Random(seed))
     trace, ran = traced(machine=machine)
-    check(trace.to_json())
+    check_trace(trace.to_json())
     assert ran.grid.counters == plain.grid.counters
     own = {name for kind in Random.__mro__[:-1] for name in vars(kind) if not name.startswith("_")}
     for name in own - {"submit"}:
