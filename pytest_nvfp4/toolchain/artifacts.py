@@ -1,4 +1,4 @@
-"""Turn the files that a compile left into facts: registers, local memory, TMEM columns, opcode mixes, SASS."""
+"""Extract facts from compiled files: registers, local memory, TMEM columns, opcode mixes, SASS."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KINDS: dict[str, Literal["ptx", "cubin", "sass", "mlir"]] = {
 
 
 def _usage(cubin: Path) -> dict[str, dict[str, int]]:
-    """Resource usage of each kernel of a CUBIN as ``cuobjdump --dump-resource-usage`` prints it."""
+    """Return the resource usage of each kernel of a CUBIN from ``cuobjdump --dump-resource-usage``."""
     text = binaries.run("cuobjdump", "--dump-resource-usage", str(cubin))
     return {
         name: {key: int(value) for key, value in re.findall(r"([A-Z]+)(?:\[\d+\])?:(\d+)", facts)}
@@ -54,8 +54,8 @@ def _order(path: Path) -> tuple[int, str]:
     return (path.stat().st_mtime_ns, path.name)
 
 
-def _rename_by_content(folder: Path) -> None:
-    """Give artifacts short names that do not depend on when or where they were compiled: ``0.ptx``, ``1.ptx``."""
+def _rename_by_order(folder: Path) -> None:
+    """Rename artifacts to short reproducible names: ``0.ptx``, ``1.ptx``."""
     for suffix in (".ptx", ".cubin", ".mlir"):
         files = sorted(folder.glob(f"*{suffix}"), key=_order)
         for index, path in enumerate(files):
@@ -65,16 +65,16 @@ def _rename_by_content(folder: Path) -> None:
 def collect(
     folder: Path, functions: Iterable[str], *, library: str | None = None
 ) -> tuple[tuple[Code, ...], tuple[Artifact, ...], list[Finding]]:
-    """Read the artifacts in a folder, add the SASS, and say what could not be had.
+    """Read the artifacts in a folder, add the SASS, and report missing tools as warnings.
 
     Args:
-        folder: Where the compile wrote its PTX, CUBIN and MLIR.
-        functions: Names of the functions of the user's files, to name the code after them.
-        library: The folder of the DSL; a module all of whose sources lie in it is the DSL's own.
+        folder: Folder with PTX, CUBIN and MLIR.
+        functions: Names of the functions of the user's files, for `Code.source_name`.
+        library: Folder of the DSL; a module with all of its sources there belongs to the DSL.
     """
     functions = list(functions)
     findings: list[Finding] = []
-    _rename_by_content(folder)
+    _rename_by_order(folder)
     usage: dict[str, dict[str, int]] = {}
     mixes: dict[str, Counter[str]] = {}
     missing: set[str] = set()

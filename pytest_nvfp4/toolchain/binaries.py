@@ -1,4 +1,4 @@
-"""Find and run NVIDIA's binary tools: from the wheels that pip installs, else from the CUDA toolkit on the path."""
+"""Find and run NVIDIA's binary tools from pip wheels or the CUDA toolkit on the path."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from functools import lru_cache
 from pathlib import Path
 
 _WHEELS = {"nvdisasm": "nvidia-cuda-nvdisasm", "cuobjdump": "nvidia-cuda-cuobjdump"}
-_DEADLINE_S = 60
+_TIMEOUT_S = 60
 
 
 class ToolUnavailableError(RuntimeError):
-    """A binary tool is missing or did not run; the message says why and how to get it."""
+    """A binary tool is missing or failed; the message has the reason or the command that installs it."""
 
 
 @lru_cache(maxsize=8)
 def find(tool: str) -> Path | None:
-    """The path of ``nvdisasm`` or ``cuobjdump``, or None."""
+    """Return the path of ``nvdisasm`` or ``cuobjdump``, or None."""
     try:
         for file in importlib.metadata.files(_WHEELS[tool]) or ():
             if file.name == tool:
@@ -32,17 +32,17 @@ def find(tool: str) -> Path | None:
 
 
 def run(tool: str, *arguments: str) -> str:
-    """The standard output of a tool.
+    """Run a tool and return its standard output.
 
     Raises:
-        ToolUnavailableError: it is not installed, failed, or did not finish within a minute.
+        ToolUnavailableError: it is not installed, failed, or exceeded a minute.
     """
     path = find(tool)
     if path is None:
         raise ToolUnavailableError(f"{tool} is not installed: pip install {_WHEELS[tool]}")
     try:
         done = subprocess.run(
-            [str(path), *arguments], capture_output=True, text=True, errors="replace", timeout=_DEADLINE_S, check=False
+            [str(path), *arguments], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ToolUnavailableError(f"{tool} did not run: {error}") from error

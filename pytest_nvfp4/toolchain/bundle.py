@@ -1,4 +1,4 @@
-"""The debug bundle of a failed compile: one folder that holds everything needed to look into it elsewhere."""
+"""Debug bundle of a failed compile: one folder with everything needed to reproduce it elsewhere."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def write(
     environ: Mapping[str, str],
     artifacts: Path,
 ) -> Path:
-    """Write the bundle below ``root`` (or a temporary folder, when that cannot be written) and return its folder.
+    """Write the bundle below ``root`` (or a temporary folder if ``root`` is not writable) and return its folder.
 
-    It holds ``summary.json`` (findings, how the process ended, versions, problem, options), ``environment.json``,
-    ``stdout.txt``, ``stderr.txt``, the kernel's source, and the IR, PTX and CUBIN as far as the compile got.
-    A bundle of the same name is replaced.
+    It contains ``summary.json`` (findings, end of the process, versions, problem, options), ``environment.json``,
+    ``stdout.txt``, ``stderr.txt``, the kernel's source, and the IR, PTX and CUBIN written so far. A bundle of the same
+    name is replaced.
     """
     folder = _writable(root / BUNDLE_FOLDER) / name
     build = folder.with_name(f"{name}.{os.getpid()}.tmp")

@@ -1,4 +1,4 @@
-"""Keep traces by content, safely among many processes."""
+"""Content-addressed cache of traces, shared by concurrent processes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from pytest_nvfp4.toolchain.trace import Trace
 
 CACHE_VARIABLE = "NVFP4_CACHE_DIR"
-"""Environment variable that overrides where traces are kept."""
+"""Environment variable that overrides the folder of the cache."""
 
-_KEEP = 512
+_CAPACITY = 512
+"""Number of cached traces; the least recently used ones beyond it are removed."""
 _STALE_BUILD_S = 6 * 3600
+"""Age in seconds after which the folder of an unfinished build is removed."""
 
 
 def default_root() -> Path:
-    """Where traces are kept: ``$NVFP4_CACHE_DIR``, else the user's cache folder, else a private temporary folder."""
+    """Return the folder of the cache: ``$NVFP4_CACHE_DIR``, or the user's cache folder."""
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen)
     import platformdirs
@@ -35,7 +37,7 @@ def default_root() -> Path:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file's content; the empty string when it cannot be read (so it never equals a recorded one)."""
+    """Return the SHA-256 of a file's content; the empty string, which equals no recorded hash, if it is unreadable."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
@@ -43,16 +45,16 @@ def file_hash(path: Path) -> str:
 
 
 def content_key(parts: Mapping[str, object]) -> str:
-    """A name for a set of inputs: equal inputs, equal name."""
+    """Return a cache key that is equal for equal inputs."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 class TraceCache:
-    """Traces on disk: one folder an entry, ``trace.json`` and the artifacts in it.
+    """Cache of traces on disk: one folder per entry with ``trace.json`` and the artifacts.
 
-    An entry appears by one rename, so that a reader sees it whole or not at all. A trace names the files it depends
-    on with their hashes; it is used only while they are unchanged. A trace that failed is reused within one test run
-    only, because what it failed for may lie outside the files it knows.
+    An entry is created by an atomic rename. A trace records the hashes of the files it depends on and is valid only
+    while they are unchanged. A failed trace is reused only within one test run, because its cause may lie outside these
+    files. If ``root`` is not writable, a private temporary folder replaces it.
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -73,7 +75,7 @@ class TraceCache:
 
     @property
     def root(self) -> Path:
-        """The folder in use."""
+        """Folder in use."""
         return self._root
 
     def _entry(self, key: str) -> Path:
@@ -81,14 +83,14 @@ class TraceCache:
 
     @contextlib.contextmanager
     def locked(self, key: str) -> Iterator[None]:
-        """Hold the right to make an entry, so that parallel test processes compile a kernel once."""
+        """Lock an entry, so that parallel test processes compile a kernel once."""
         folder = self._root / "locks"
         folder.mkdir(exist_ok=True)
         with FileLock(folder / f"{key}.lock"):
             yield
 
     def load(self, key: str, *, session: str | None) -> Trace | None:
-        """The trace under a key, if it is whole, of this version, and everything it depends on is unchanged."""
+        """Return the trace of a key if it is complete, of this schema, and its dependencies are unchanged."""
         from pydantic import ValidationError
 
         from pytest_nvfp4.toolchain.trace import SCHEMA, Trace
@@ -110,7 +112,7 @@ class TraceCache:
 
     @contextlib.contextmanager
     def building(self) -> Iterator[Path]:
-        """A folder to build an entry in; what is not stored is removed."""
+        """Create a folder to build an entry in; it is removed afterwards."""
         folder = self._root / "builds"
         folder.mkdir(exist_ok=True)
         build = Path(tempfile.mkdtemp(dir=folder))
@@ -120,7 +122,7 @@ class TraceCache:
             shutil.rmtree(build, ignore_errors=True)
 
     def store(self, key: str, trace: Trace, artifacts: Path) -> Trace:
-        """Put a trace and its artifacts under a key; it replaces what is there."""
+        """Store a trace and its artifacts under a key, replacing an existing entry."""
         (artifacts / "trace.json").write_text(trace.model_dump_json(exclude={"folder"}), encoding="utf-8")
         entry = self._entry(key)
         entry.parent.mkdir(parents=True, exist_ok=True)
@@ -134,9 +136,9 @@ class TraceCache:
 
     def _prune(self) -> None:
         entries = [path for path in (self._root / "traces").glob("??/*") if path.is_dir()]
-        if len(entries) > _KEEP:
+        if len(entries) > _CAPACITY:
             with contextlib.suppress(OSError):
-                for path in sorted(entries, key=lambda path: path.stat().st_mtime)[: len(entries) - _KEEP]:
+                for path in sorted(entries, key=lambda path: path.stat().st_mtime)[: len(entries) - _CAPACITY]:
                     shutil.rmtree(path, ignore_errors=True)
         with contextlib.suppress(OSError):
             for build in (self._root / "builds").iterdir():

@@ -9,9 +9,9 @@ from typing import Final
 from pytest_nvfp4.isolation import Worker
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
-"""The folder of this package."""
+"""Folder of this package."""
 BOOTSTRAP: Final = PACKAGE / "toolchain" / "worker" / "bootstrap.py"
-"""The script that starts a module of this package in any interpreter."""
+"""Script that starts a module of this package in any interpreter."""
 PRELOAD: Final = (
     "numpy",
     "torch",
@@ -23,20 +23,20 @@ PRELOAD: Final = (
     "pytest_nvfp4.toolchain.worker.contract",
     "pytest_nvfp4.toolchain.worker.options",
 )
-"""What a worker that compiles kernels with torch imports before the first of them; never the DSL, which reads the
-environment of each job while it is imported."""
+"""Modules that a fork server imports for workers with torch; never the DSL, whose import reads the environment of the
+job."""
 
 
 def worker(
     module: str, *arguments: str | Path, python: str | Path = sys.executable, preload: tuple[str, ...] = ()
 ) -> Worker:
-    """A worker that runs a module of this package.
+    """Return a worker that runs a module of this package.
 
     Args:
-        module: Its full name.
+        module: Full name of the module.
         arguments: Its arguments.
         python: The interpreter.
-        preload: Modules that a fork server may import for it.
+        preload: Modules that a fork server may import in advance.
     """
     launcher = (str(python), "-P", str(BOOTSTRAP), str(PACKAGE))
     return Worker(launcher, module, tuple(map(str, arguments)), preload)

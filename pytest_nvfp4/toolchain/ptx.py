@@ -1,4 +1,4 @@
-"""Read what a PTX module says about its kernels without executing it.
+"""Static facts of the kernels of a PTX module.
 
 Sources: PTX ISA, "Directives" (``.entry``, ``.maxntid``, ``.reqntid``, ``.shared``) and "tcgen05.alloc" (the number
 of columns is the last operand, an immediate or a 32-bit register).
@@ -6,6 +6,7 @@ of columns is the last operand, an immediate or a 32-bit register).
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ _FAMILY_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class PtxKernel:
-    """One ``.entry`` of a module; see ``trace.Code`` for the fields."""
+    """One ``.entry`` of a module; `trace.Code` documents the fields."""
 
     symbol: str
     max_threads: int | None
@@ -54,7 +55,7 @@ class PtxKernel:
 
 @dataclass(frozen=True, slots=True)
 class PtxModule:
-    """A PTX module: its kernels, the shared memory its variables declare, in bytes, and the sources it was made of."""
+    """PTX module: kernels, bytes of declared shared memory, and source files."""
 
     kernels: tuple[PtxKernel, ...]
     static_smem_bytes: int
@@ -62,25 +63,26 @@ class PtxModule:
 
 
 def family(opcode: str) -> str:
-    """The part of an opcode that says what it does, without types: ``ld.global.v4.b32`` is ``ld.global.v4``.
+    """Return the operation of an opcode without types: ``ld.global.v4.b32`` is ``ld.global.v4``.
 
-    Vector width is kept, because a store that was split is something to see.
+    The vector width is included, so that a split store is visible.
     """
     words = opcode.split(".")
-    kept = words[: _FAMILY_WORDS.get(words[0], 1)]
-    kept += [word for word in words[len(kept) :] if re.fullmatch(r"v[248]|x\d+|multicast::cluster", word)]
-    return ".".join(kept)
+    base = words[: _FAMILY_WORDS.get(words[0], 1)]
+    base += [word for word in words[len(base) :] if re.fullmatch(r"v[248]|x\d+|multicast::cluster", word)]
+    return ".".join(base)
 
 
 def _columns(body: str) -> tuple[int | None, ...]:
     constants: dict[str, set[int]] = {}
     for register, value in _MOVE.findall(body):
         constants.setdefault(register, set()).add(int(value, 0))
-    found: list[int | None] = []
+    columns: list[int | None] = []
     for operand in _ALLOC.findall(body):
         values = constants.get(operand, set()) if operand.startswith("%") else {int(operand, 0)}
-        found.append(values.pop() if len(values) == 1 else None)
-    return tuple(found)
+        # A register with two constants is chosen at run time.
+        columns.append(values.pop() if len(values) == 1 else None)
+    return tuple(columns)
 
 
 def _mix(body: str) -> dict[str, int]:
@@ -105,18 +107,14 @@ def _body(text: str, start: int) -> str:
 
 
 def parse(text: str) -> PtxModule:
-    """Read a module. DSL 4.4.0 ends its files with a NUL byte, which is dropped."""
+    """Parse a module; the final NUL byte of DSL 4.4.0's files is dropped."""
     text = _COMMENT.sub("", text.replace("\0", ""))
     kernels = []
     for match in _ENTRY.finditer(text):
         body = _body(text, match.end())
         head = text[match.end() : text.find("{", match.end())]
         threads = _THREADS.search(head)
-        product = None
-        if threads:
-            product = 1
-            for number in threads.groups(default="1"):
-                product *= int(number)
+        product = math.prod(map(int, threads.groups(default="1"))) if threads else None
         kernels.append(PtxKernel(match.group(1), product, _columns(body), _mix(body)))
     smem = 0
     for line in re.findall(r"^\s*(?:\.visible\s+|\.weak\s+)?\.shared\b[^;]*;", text, re.MULTILINE):

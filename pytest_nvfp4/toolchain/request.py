@@ -1,4 +1,4 @@
-"""What is to be traced: a kernel, on a problem, for an architecture, with which toolchain."""
+"""Trace requests: kernel, problem, architecture, options and toolchain."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ DEFAULT_ARCH = "sm_100a"
 
 
 class EntryError(ValueError):
-    """An entry that is not of the form FILE::FUNCTION or names no file."""
+    """Entry that is not FILE::FUNCTION or whose file does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A function of the user's that compiles or launches a kernel: ``FILE::FUNCTION``."""
+    """User function that compiles or launches a kernel: ``FILE::FUNCTION``."""
 
     file: Path
     function: str
 
     @classmethod
     def parse(cls, text: str, *, root: Path, source: str) -> Entry:
-        """Read ``FILE::FUNCTION``; FILE is relative to ``root``; ``source`` says where the text comes from.
+        """Parse ``FILE::FUNCTION`` with FILE relative to ``root``; ``source`` is the origin of the text for messages.
 
         Raises:
-            EntryError: it is not of that form, or the file does not exist.
+            EntryError: another form, or the file does not exist.
         """
         file, separator, function = text.rpartition("::")
         if not separator or not file or not function.isidentifier():
@@ -47,7 +47,7 @@ class Entry:
 
 @lru_cache(maxsize=1)
 def installed_dsl_version() -> str | None:
-    """Version of the DSL in this environment, or None where it is not installed. It is not imported."""
+    """Return the version of the DSL in this environment without importing it, or None."""
     try:
         return importlib.metadata.version(DSL_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
@@ -56,7 +56,7 @@ def installed_dsl_version() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A Python that has the DSL, and the versions of both."""
+    """Python interpreter with the DSL, and the versions of both."""
 
     python: Path
     python_version: str
@@ -64,7 +64,7 @@ class Toolchain:
 
     @classmethod
     def current(cls) -> Toolchain:
-        """The interpreter that runs this, with the DSL installed beside it (``none`` where there is none)."""
+        """Return the running interpreter with its installed DSL (version ``none`` without one)."""
         return cls(Path(sys.executable), platform.python_version(), installed_dsl_version() or "none")
 
 
@@ -74,13 +74,13 @@ class TraceRequest:
 
     Attributes:
         kernel: The kernel file.
-        problem: What it is asked to compute.
-        entry: The function that compiles it; None for a kernel under GPU MODE's contract.
+        problem: Problem that it computes.
+        entry: Function that compiles it; None for a kernel under GPU MODE's contract.
         arch: Architecture to compile for, such as ``sm_100a``.
-        options: Compile options on top of the kernel's own, as the DSL spells them.
-        roots: Folders whose Python files count as the user's; the kernel's folder always does.
-        capture: Record layouts. Switched off only to show that the capture changes nothing.
-        toolchain: Which Python and DSL compile it.
+        options: Compile options that override the kernel's own, in the DSL's spelling.
+        roots: Folders whose Python files belong to the user, in addition to the kernel's folder.
+        capture: Whether to record layouts; False only in tests that capturing changes nothing.
+        toolchain: Python and DSL that compile it.
     """
 
     kernel: Path
@@ -94,6 +94,6 @@ class TraceRequest:
 
     @cached_property
     def all_roots(self) -> tuple[Path, ...]:
-        """The folders whose files are the user's, without repeats."""
+        """All folders of the user's files, without repeats."""
         folders = [*self.roots, self.kernel.parent, *([self.entry.file.parent] if self.entry else [])]
         return tuple(dict.fromkeys(folder.resolve() for folder in folders))

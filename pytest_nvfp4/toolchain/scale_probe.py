@@ -1,6 +1,6 @@
-"""Scale-factor layouts as the helpers of the installed CuTe DSL build them: a kernel file to be traced, not imported.
+"""Probe kernel with the scale-factor layouts of the installed CuTe DSL's helpers; it is traced, not imported.
 
-A name says what was built: ``tile_256x128x256_v16`` are the layouts ``(smem SFA, smem SFB, TMEM SFA, TMEM SFB)`` of an
+The variable ``tile_256x128x256_v16`` holds the layouts ``(smem SFA, smem SFB, TMEM SFA, TMEM SFB)`` of an
 MMA tile of 256x128 (two CTAs where M is 256) and 256 elements of k, 16 to a factor.
 """
 
@@ -17,11 +17,11 @@ STAGES = 2
 
 @cute.kernel
 def nothing() -> None:
-    """Something to launch: a compile without a kernel has no trace."""
+    """Do nothing: a compile without a kernel has no trace."""
 
 
 def tiled_mma(m: int, n: int, vector: int) -> cute.TiledMma:
-    """The MMA of one tile: NVFP4 with 16 elements to a factor, MXFP4 with 32."""
+    """Return the MMA of one tile: NVFP4 with 16 elements to a factor, MXFP4 with 32."""
     group = tcgen05.CtaGroup.TWO if m == 256 else tcgen05.CtaGroup.ONE
     shape = (m, n, 64)
     if vector == 16:
@@ -32,7 +32,7 @@ def tiled_mma(m: int, n: int, vector: int) -> cute.TiledMma:
 
 
 def built(m: int, n: int, vector: int) -> tuple[cute.Layout, ...]:
-    """Shared memory of SFA and SFB, TMEM of SFA and SFB."""
+    """Return the layouts of SFA and SFB in shared memory, then in TMEM."""
     mma, tiler = tiled_mma(m, n, vector), (m, n, 256)
     stage = (None, None, None, 0)
     sfa = helpers.make_smem_layout_sfa(mma, tiler, vector, STAGES)
@@ -44,7 +44,7 @@ def built(m: int, n: int, vector: int) -> tuple[cute.Layout, ...]:
 
 @cute.jit
 def layouts(m: cutlass.Int32, k: cutlass.Int32) -> None:
-    """Bind every layout to its name."""
+    """Bind every layout to a name."""
     gmem_v16 = helpers.tile_atom_to_shape_SF((m, k, 1), 16)
     gmem_v32 = helpers.tile_atom_to_shape_SF((m, k, 1), 32)
     tile_128x64x256_v16 = built(128, 64, 16)
@@ -67,5 +67,5 @@ def layouts(m: cutlass.Int32, k: cutlass.Int32) -> None:
 
 
 def build() -> object:
-    """Compile it."""
+    """Compile the probe."""
     return cute.compile(layouts, cutlass.Int32(1), cutlass.Int32(1))

@@ -1,4 +1,4 @@
-"""The launch and code facts of a trace as text for people: what a snapshot of them looks like.
+"""Text format of launch and code facts, as stored in snapshots.
 
 ::
 
@@ -11,8 +11,8 @@
     launch.0.smem_bytes  111616
     # end 2
 
-A line is a name and its value, two blanks apart; the last line counts them, so that a half-written file is not taken
-for a whole one.
+A line is a name and its value, separated by two blanks; the last line counts them, so that a truncated file is
+detected.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+\b")
 
 
 class SheetError(ValueError):
-    """A file of facts that cannot be read; the message names the line and the way out."""
+    """Damaged file of facts; the message names the line and the remedy."""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """Named facts with a header. ``kind`` is ``launch`` or ``codegen``."""
+    """Named facts with a header; ``kind`` is ``launch`` or ``codegen``."""
 
     kind: str
     header: Mapping[str, str]
     facts: Mapping[str, str]
 
     def render(self) -> str:
-        """The text of the file."""
+        """Return the text of the file."""
         lines = [f"# nvfp4-{self.kind} 1"]
         width = max((len(key) for key in self.header), default=0)
         lines += [f"# {key:<{width}}  {value}" for key, value in self.header.items()]
@@ -52,31 +52,31 @@ class Sheet:
 
     @classmethod
     def parse(cls, text: str, *, kind: str) -> Sheet:
-        """Read a file.
+        """Parse the text of a file.
 
         Raises:
-            SheetError: it is damaged, half-written, or of another kind.
+            SheetError: it is damaged, truncated, or of another kind.
         """
-        mend = "restore it from version control, or make it anew with --snapshot-update"
+        remedy = "restore it from version control, or rewrite it with --snapshot-update"
         lines = text.splitlines()
         first = f"# nvfp4-{kind} 1"
         if not lines or lines[0].rstrip() != first:
-            raise SheetError(f"line 1 is {lines[0][:60] if lines else ''!r}, expected {first!r}: {mend}")
+            raise SheetError(f"line 1 is {lines[0][:60] if lines else ''!r}, expected {first!r}: {remedy}")
         header: dict[str, str] = {}
         facts: dict[str, str] = {}
         for number, line in enumerate(lines[1:], start=2):
             if end := _END.fullmatch(line):
                 if int(end[1]) != len(facts) or any(rest.strip() for rest in lines[number:]):
-                    raise SheetError(f"line {number} says {end[1]} facts end here, but there are {len(facts)}: {mend}")
+                    raise SheetError(f"line {number} counts {end[1]} facts, but there are {len(facts)}: {remedy}")
                 return cls(kind, header, facts)
             if match := _HEADER.fullmatch(line):
                 header[match[1]] = match[2].strip()
             elif line.strip():
                 name, separator, value = line.partition("  ")
                 if not separator or not name or name != name.strip() or name in facts:
-                    raise SheetError(f"line {number} is {line[:80]!r}, expected 'name  value' with a new name: {mend}")
+                    raise SheetError(f"line {number} is {line[:80]!r}, expected 'name  value', a new name: {remedy}")
                 facts[name] = value.strip()
-        raise SheetError(f"the file ends without its '# end' line, so part of it is missing: {mend}")
+        raise SheetError(f"the file ends without its '# end' line, so part of it is missing: {remedy}")
 
 
 def _dims(dims: tuple[int, int, int]) -> str:
@@ -91,10 +91,10 @@ def _short(symbol: str, trace: Trace) -> str:
 
 
 def launch_facts(trace: Trace) -> dict[str, str]:
-    """What each launch asks for: sizes, shared memory, TMEM, and the TMA descriptors the host passed.
+    """Return the facts of each launch: sizes, shared memory, TMEM, and TMA descriptors.
 
-    Addresses are left out: they differ from run to run. Kernels of the DSL itself, which convert inputs or measure the
-    device, are counted and no more.
+    Addresses are omitted because they differ from run to run. Kernels of the DSL itself, which convert inputs or query
+    the device, are only counted.
     """
     library = {code.symbol for code in trace.code if code.library}
     launches = [launch for launch in trace.launches if launch.kernel not in library]
@@ -131,7 +131,7 @@ def _own(trace: Trace) -> list[Code]:
 
 
 def codegen_facts(trace: Trace) -> dict[str, str]:
-    """What the compiler made of each kernel: registers, local memory, spills, and how often each PTX opcode occurs."""
+    """Return the code facts of each kernel: registers, local memory, spills, and counts of PTX opcodes."""
     facts: dict[str, str] = {}
     for index, code in enumerate(_own(trace)):
         name = f"code.{index}"

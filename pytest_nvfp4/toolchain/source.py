@@ -1,4 +1,4 @@
-"""What a kernel file is, read from its source without running it."""
+"""Static properties of a kernel file, read from its source without running it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from functools import lru_cache
 from pathlib import Path
 
 CONTRACT = "custom_kernel"
-"""The function that GPU MODE's contract asks a kernel file to define."""
+"""Name of the function that GPU MODE's contract requires."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
-    """Why a file cannot be read as Python, with the place."""
+    """Reason why a file is not Python, with its line."""
 
     message: str
     line: int | None
@@ -25,14 +25,14 @@ class SourceProblem:
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """What the source of a file says about it.
+    """Properties of a kernel file.
 
     Attributes:
         path: The file.
-        defines_contract: It defines ``custom_kernel`` at module level (a function, or a name bound to something).
-        mentions_dsl: It imports ``cutlass`` somewhere.
-        other_means: What it makes kernels with instead, such as Triton, where it says so; none if it uses the DSL.
-        functions: Names of its module-level functions.
+        defines_contract: Whether it binds ``custom_kernel`` at module level.
+        mentions_dsl: Whether it imports ``cutlass`` anywhere.
+        functions: Names of its module-level functions and classes.
+        other_means: Other imported compilers, such as Triton; empty if it uses the DSL.
     """
 
     path: Path
@@ -75,9 +75,9 @@ def _binds(node: ast.stmt, name: str) -> bool:
 
 
 def read_source(path: Path) -> KernelSource | None:
-    """Read a file; None when it is neither a kernel under the contract nor a user of the DSL.
+    """Read a file; None if it neither follows the contract nor uses the DSL.
 
-    An answer is kept for as long as the file's size and modification time stay the same.
+    Results are cached by size and modification time.
     """
     try:
         stat = path.stat()
@@ -103,11 +103,10 @@ def _read(path: Path, _mtime_ns: int, _size: int) -> KernelSource | None:
 
 
 def _defines_contract(text: str) -> bool:
-    """Whether the module binds the contract's name.
+    """Return whether the module binds the contract's name.
 
-    A definition at the start of a line is one, unless it may stand inside a string; then, and where the name is only
-    mentioned (an import, a branch), the parsed source decides. Parsing every file would make collection of a large
-    folder slow.
+    A definition at the start of a line outside strings is accepted without parsing, because parsing every file would
+    slow down collection of large folders. Otherwise (a string, an import, a branch) the syntax tree decides.
     """
     if CONTRACT not in text:
         return False
@@ -123,7 +122,7 @@ def _defines_contract(text: str) -> bool:
 
 
 def syntax_problem(path: Path) -> SourceProblem | None:
-    """Why a file is not Python, or None when it is."""
+    """Return the reason why a file is not Python, or None."""
     try:
         data = path.read_bytes()
         compile(data, str(path), "exec", dont_inherit=True)
@@ -135,19 +134,19 @@ def syntax_problem(path: Path) -> SourceProblem | None:
 
 
 def _not_decoded(data: bytes) -> SourceProblem | None:
-    """What is wrong with the encoding of a source that compiles: a comment may hold any bytes.
+    """Return the encoding problem of a source that compiles, such as arbitrary bytes in a comment.
 
-    Such a module can be imported, but nothing that reads its source can work with it, and the DSL does.
+    Python can import such a module, but the DSL cannot read its source.
     """
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-    except SyntaxError:  # of a byte in the first two lines; a coding that is not known does not compile
+    except SyntaxError:  # a byte in the first two lines; an unknown coding would not compile
         encoding = "utf-8"
     try:
         data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         text = data.split(b"\n")[line - 1].decode(encoding, "replace").rstrip()
-        what = f"byte 0x{data[error.start]:02x} is no {encoding}; save the file as UTF-8, or declare its coding"
+        what = f"byte 0x{data[error.start]:02x} is not {encoding}; save the file as UTF-8, or declare its coding"
         return SourceProblem(what, line, text)
     return None

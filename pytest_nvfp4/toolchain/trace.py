@@ -1,4 +1,4 @@
-"""The trace of a kernel: everything that compiling it on one problem showed, as validated data."""
+"""Trace of a kernel: the results of compiling it on one problem, as validated data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, TypeAdapter
 from pytest_nvfp4.finding import Finding
 
 SCHEMA = 1
-"""Version of the stored form; a trace of another version is made anew."""
+"""Version of the stored format; traces of other versions are recompiled."""
 
 Dim3 = tuple[int, int, int]
 
@@ -36,7 +36,7 @@ class Value(_Model):
 
 
 class TensorMapView(_Model):
-    """A TMA descriptor that the host passed: which parameter holds it, at which byte, and what it says."""
+    """TMA descriptor in a launch parameter: index of the parameter, byte offset, and description."""
 
     parameter: int
     offset: int
@@ -59,20 +59,20 @@ class LaunchFact(_Model):
 
 
 class Code(_Model):
-    """What the machine code of one kernel uses.
+    """Resources and instructions of one kernel's machine code.
 
     Attributes:
-        symbol: Its mangled name.
-        source_name: The function of the user's files it comes from, where the symbol tells.
-        library: It is a kernel of the DSL itself (``cute.testing.convert``, ``HardwareInfo``), not the user's.
-        registers: Registers a thread (cuobjdump); None where cuobjdump is not installed.
-        stack_bytes: Stack frame a thread, in bytes.
-        local_bytes: Local memory a thread, in bytes; spills live in the stack frame or here.
+        symbol: Mangled name.
+        source_name: Function of the user's files that the symbol belongs to, if known.
+        library: Whether it is a kernel of the DSL itself (``cute.testing.convert``, ``HardwareInfo``).
+        registers: Registers per thread (cuobjdump); None without cuobjdump.
+        stack_bytes: Stack frame per thread in bytes.
+        local_bytes: Local memory per thread in bytes; spills are in the stack frame or here.
         spill_stores: Instructions that store to local memory (STL), from the SASS; None without nvdisasm.
         spill_loads: Instructions that load from local memory (LDL).
         static_smem_bytes: Shared memory declared in the PTX.
-        tmem_columns: Columns of each tcgen05.alloc in the order of the PTX; None for one that is computed at run time.
-        max_threads: ``.maxntid`` or ``.reqntid`` product where given.
+        tmem_columns: Columns of each tcgen05.alloc in the order of the PTX; None for a run-time value.
+        max_threads: Product of ``.maxntid`` or ``.reqntid``, if present.
         ptx_mix: Instructions by opcode (without type suffixes) in the PTX.
         sass_mix: Instructions by opcode in the SASS.
     """
@@ -93,7 +93,7 @@ class Code(_Model):
 
 
 class Artifact(_Model):
-    """A file beside the trace: its kind, its name in the trace's folder and its SHA-256."""
+    """Compiled file: kind, name in the trace's folder, and SHA-256."""
 
     kind: Literal["ptx", "cubin", "sass", "mlir"]
     name: str
@@ -101,10 +101,10 @@ class Artifact(_Model):
 
 
 class Trace(_Model):
-    """Everything that compiling one kernel on one problem showed.
+    """Results of compiling one kernel on one problem.
 
-    ``ok`` says that it compiled; the checks that look at layouts or launches need that. ``findings`` may hold
-    warnings all the same.
+    ``ok`` is whether it compiled, which checks of layouts and launches require; ``findings`` may contain warnings even
+    then.
     """
 
     schema_version: int = SCHEMA
@@ -132,10 +132,10 @@ class Trace(_Model):
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that make the trace fail."""
+        """Findings that make the trace fail."""
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
     def artifact_paths(self, kind: Literal["ptx", "cubin", "sass", "mlir"]) -> list[Path]:
-        """The files of one kind, in the order they were compiled."""
+        """Return the files of one kind in compilation order."""
         folder = Path(self.folder or ".")
         return [folder / artifact.name for artifact in self.artifacts if artifact.kind == kind]

@@ -169,7 +169,7 @@ def test_an_architecture_that_is_none(cli) -> None:
 def test_an_architecture_that_the_dsl_does_not_know(cli) -> None:
     result = cli("compile", "row_major.py", "--arch", "sm_12")
     assert result.code == 1
-    assert "CuTe DSL knows no architecture 'sm_12'" in result.err
+    assert "CuTe DSL does not support architecture 'sm_12'" in result.err
     assert "a B200 is sm_100a" in result.err
     assert "sm_90a, sm_100, " in result.err, "what it knows"
 

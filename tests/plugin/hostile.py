@@ -46,7 +46,7 @@ KERNELS = {
     "syntax.py": Hostile("def custom_kernel(data):\n    return (  # here\n", "never closed", bundle=False),
     "imports.py": Hostile("import no_such_module  # here\n" + CONTRACT, "No module named 'no_such_module'"),
     "exits.py": Hostile("import sys\nsys.exit(3)  # here\n" + CONTRACT, r"called sys.exit\(3\)"),
-    "vanishes.py": Hostile("import os\nos._exit(0)\n" + CONTRACT, r"exited with status 0 .* before it had an answer"),
+    "vanishes.py": Hostile("import os\nos._exit(0)\n" + CONTRACT, r"exited with status 0 .* before it had a result"),
     "crashes.py": Hostile(CRASH, "ended by SIGSEGV"),
     "reads_stdin.py": Hostile("input()  # here\n" + CONTRACT, "EOFError"),
     "no_dsl.py": Hostile(CONTRACT, "compiled no nvidia-cutlass-dsl kernel: it does not use CuTe DSL", entry=None),

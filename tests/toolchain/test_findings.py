@@ -60,9 +60,9 @@ class Mute(Exception):
 
 
 def test_an_error_that_cannot_say_what_it_is_is_named() -> None:
-    assert described(Mute()) == "Mute: no words, because its __str__ raised RuntimeError"
+    assert described(Mute()) == "Mute: no message, because its __str__ raised RuntimeError"
     finding = from_exception("run", "k.py failed", Mute(), lambda _: False)
-    assert finding.message.startswith("k.py failed: Mute: no words")
+    assert finding.message.startswith("k.py failed: Mute: no message")
     assert from_exception("run", "k.py failed", SystemExit(Mute()), lambda _: False).kind == "exit"
 
 

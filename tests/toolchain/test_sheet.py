@@ -34,8 +34,8 @@ def test_every_truncation_is_noticed() -> None:
         (lambda text: text.replace("launch 1", "launch 2"), "line 1"),
         (lambda text: text.replace("  3x1x1", " 3x1x1"), "line 5"),
         (lambda text: text.replace("launch.0.smem", "launch.0.grid"), "new name"),
-        (lambda text: text.replace("# end 2", "# end 3"), "3 facts end here"),
-        (lambda text: text + "more  1\n", "facts end here"),
+        (lambda text: text.replace("# end 2", "# end 3"), "counts 3 facts"),
+        (lambda text: text + "more  1\n", "counts"),
         (lambda text: text.replace("launch.0.grid", "<<<<<<< HEAD\nlaunch.0.grid"), "<<<<<<< HEAD"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_comment_that_cannot_be_decoded_is_a_problem(tmp_path: Path) -> None:
     path.write_bytes(b"x = 1\ny = 2  # caf\xe9\n")
     problem = syntax_problem(path)
     assert problem is not None
-    assert problem.message == "byte 0xe9 is no utf-8; save the file as UTF-8, or declare its coding"
+    assert problem.message == "byte 0xe9 is not utf-8; save the file as UTF-8, or declare its coding"
     assert (problem.line, problem.text) == (2, "y = 2  # caf\N{REPLACEMENT CHARACTER}")
     path.write_bytes(b"# caf\xe9\nx = 1\n")
     first = syntax_problem(path)

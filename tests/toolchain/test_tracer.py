@@ -352,17 +352,17 @@ class TestFailures:
         assert text.count("got end [9] and rank [2]") == 1
 
     def test_diagnostics_are_taken_from_stderr_once(self) -> None:
-        from pytest_nvfp4.toolchain.tracer import _with_diagnostics
+        from pytest_nvfp4.toolchain.diagnosis import with_diagnostics
 
         reason = 'expected "shape" but got \'!cute.layout<"(4,2):(1,4)">\''
         line = f'loc("f(("x")"("/k.py":8:3)): error: {reason}\n'
         stderr = f"{line}UserWarning: cache\n{line}"
         finding = Finding(kind="compile", message="k.py did not compile: ValueError: Operation creation failed")
-        assert _with_diagnostics(finding, stderr).message == f"{finding.message}\n  the compiler wrote: error: {reason}"
+        assert with_diagnostics(finding, stderr).message == f"{finding.message}\n  the compiler wrote: error: {reason}"
         known = replace(finding, message=f"said: error: {reason}")
-        assert _with_diagnostics(known, stderr) == known
+        assert with_diagnostics(known, stderr) == known
         other = replace(finding, kind="run")
-        assert _with_diagnostics(other, stderr) == other
+        assert with_diagnostics(other, stderr) == other
 
     def test_a_failure_leaves_a_bundle(self, trace_it: TraceIt) -> None:
         source = TINY.replace("return cute.compile", "print('hello'); 1 / 0\n    return cute.compile")
@@ -430,7 +430,7 @@ class TestFailures:
             ("import ctypes; ctypes.string_at(0)", "crash", "SIGSEGV"),
             ("import os; os.abort()", "crash", "SIGABRT"),
             ("raise KeyboardInterrupt", "import", "KeyboardInterrupt"),
-            ("raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})", "import", "Mute: no words"),
+            ("raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})", "import", "Mute: no message"),
         ],
     )
     def test_ends_of_the_process(self, trace_it: TraceIt, statement: str, kind: str, words: str) -> None:
@@ -485,11 +485,11 @@ class TestFailures:
 
     def test_a_poisoned_layout_is_an_error(self) -> None:
         """DSL 4.4.0 computes such a layout for scale factors at K = 512 and says nothing."""
+        from pytest_nvfp4.toolchain.diagnosis import poisoned
         from pytest_nvfp4.toolchain.trace import Value
-        from pytest_nvfp4.toolchain.tracer import _poisoned
 
         value = Value(name="k.sfa", type='!cute.layout<"x">', file="k.py", line=7)
-        (finding,) = _poisoned([value, replace_type(value, '!cute.layout<"(4,2):(1,4)">')])
+        (finding,) = poisoned([value, replace_type(value, '!cute.layout<"(4,2):(1,4)">')])
         assert (finding.kind, finding.line, finding.severity) == ("poisoned", 7, "error")
 
     def test_nothing_compiled(self, trace_it: TraceIt) -> None:
@@ -636,7 +636,7 @@ class TestCache:
         request = TraceRequest(path, GPUMODE[0], Entry(path, "build"))
         kind, text, _ = only_error(Tracer(root=tmp_path, cache=cache).trace(request))
         assert kind == "environment"
-        assert f"{cache.root}, where traces are kept, cannot be written: No space left on device; make room" in text
+        assert f"the cache of traces {cache.root} cannot be written: No space left on device; free disk space" in text
         assert "--nvfp4-cache-dir or NVFP4_CACHE_DIR" in text
         found[0] = errno.EMFILE  # no matter of room
         with pytest.raises(OSError, match="Too many open files"):
@@ -655,7 +655,7 @@ class TestCache:
         request = TraceRequest(path, GPUMODE[0], Entry(path, "build"))
         trace = Tracer(root=tmp_path, cache=TraceCache(tmp_path / "cache")).trace(request)
         assert [finding.kind for finding in trace.errors] == ["crash", "environment"]
-        assert f"no debug bundle, for {tmp_path} has no room for it: No space left" in trace.errors[1].message
+        assert f"the debug bundle cannot be written below {tmp_path}: No space left" in trace.errors[1].message
         assert trace.bundle is None
 
     def test_failures_are_not_kept_beyond_a_run(self, tmp_path: Path, trace_cache: TraceCache) -> None:

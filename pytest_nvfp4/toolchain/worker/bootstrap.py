@@ -1,7 +1,7 @@
-"""Start a module of this package in any interpreter, without putting this package's surroundings on its path.
+"""Start a module of this package in any interpreter without adding its parent folder to the path.
 
-Usage: ``python bootstrap.py FOLDER MODULE [ARGUMENT ...]``, where FOLDER is the folder of the package. An environment
-of its own (another version of the DSL) must not see the packages installed beside this one.
+Usage: ``python bootstrap.py FOLDER MODULE [ARGUMENT ...]``, where FOLDER is the folder of the package. Another
+environment (another version of the DSL) must not see the packages installed beside this one.
 """
 
 import importlib.util

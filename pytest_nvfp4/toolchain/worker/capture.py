@@ -1,9 +1,9 @@
 """Record the type of every layout-bearing value while a kernel compiles.
 
 The interpreter's trace hook sees each line of the kernel's own functions; every local, attribute and tuple member
-that belongs to the DSL is read as ``str(value.type)``. Nothing else is touched: reading ``.shape`` or ``.stride``
-would emit IR, ``.type`` does not, and the emitted IR is the same with and without the capture. Only strings are
-kept, since an object of the DSL must not be used after its compile has returned.
+that belongs to the DSL is read as ``str(value.type)``. Nothing else is read: ``.shape`` and ``.stride`` emit IR, but
+``.type`` does not, so the emitted IR is the same with and without the capture. Only strings are stored, because an
+object of the DSL must not be used after its compile has returned.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pytest_nvfp4.toolchain.worker.names import Scope, SourceNames
 
 _MAX_DEPTH = 3
 _MAX_MEMBERS = 64
-_BEARING = ("!cute.", "!cute_nvgpu.")
+_LAYOUT_TYPES = ("!cute.", "!cute_nvgpu.")
 _PLAIN = frozenset({int, str, bool, float, type(None)})
-_MUTE = ("cutlass.cute.runtime", "cutlass.base_dsl.runtime")
+_IGNORED_MODULES = ("cutlass.cute.runtime", "cutlass.base_dsl.runtime")
 
 _Trace = Callable[[FrameType, str, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A named value as it was seen: ``name`` with its scope, the type's text, and the line that bound it."""
+    """Captured value: ``name`` with its scope, the type's text, and the line that bound it."""
 
     name: str
     type: str
@@ -43,10 +43,10 @@ class Captured:
 
 
 class Capture:
-    """Collects values of the functions that are defined in the watched files.
+    """Recorder of the values in functions of watched files.
 
     Args:
-        watched: Says whether a file's functions are the user's.
+        watched: Returns whether a file belongs to the user.
     """
 
     def __init__(self, watched: Callable[[str], bool]) -> None:
@@ -57,18 +57,18 @@ class Capture:
         self._types: dict[str, dict[str, int]] = {}
         self._order: list[Captured] = []
         self.errors: dict[tuple[str, int], str] = {}
-        """What went wrong inside the capture itself, by file and line; the compile is never disturbed by it."""
+        """Errors of the capture itself, by file and line; they never affect the compile."""
 
     def values(self) -> list[Captured]:
-        """Everything seen, in the order of first sight. A second distinct type of one name is called ``name#2``."""
+        """Return all values in order of first appearance; a second distinct type of a name is ``name#2``."""
         return list(self._order)
 
     def entered(self, file: Path) -> bool:
-        """Whether any code of a watched file ran, by whatever path it was imported."""
+        """Return whether any code of a watched file ran, whatever its import path."""
         return str(file) in self._files or any(Path(seen).resolve() == file.resolve() for seen in self._files)
 
     def start(self) -> None:
-        """Install the hook in this thread and in those to come."""
+        """Install the hook in this thread and in future threads."""
         threading.settrace(self._enter)
         sys.settrace(self._enter)
 
@@ -114,12 +114,12 @@ class Capture:
         file = frame.f_code.co_filename
         context = self._liveness.context()
         for name, value in frame.f_locals.items():
-            if name not in scope.names or name == "_":  # by custom, `_` is what nobody wants
+            if name not in scope.names or name == "_":  # by convention, `_` is an unused value
                 continue
             if type(value) in _PLAIN:
                 continue
-            # Compared by identity: `==` between values of the DSL would emit a comparison into the kernel. They are
-            # kept as objects, since the id of one that is gone may be given to another.
+            # Compared by identity: `==` between values of the DSL would emit a comparison into the kernel. The objects
+            # are stored, not their ids, because the id of a deleted object may be reused.
             parts = (value, context, *self._parts(value))
             last = seen.get(name)
             if last is not None and len(last) == len(parts) and all(map(operator.is_, last, parts)):
@@ -142,7 +142,7 @@ class Capture:
         return names.of_class(kind.__qualname__, seen_in=scope) if names else kind.__qualname__
 
     def _parts(self, value: object) -> Iterable[object]:
-        """What a container or an object of the user's holds: bound anew, it is looked at again."""
+        """Return the members of a container or user object; a rebound member is captured again."""
         if isinstance(value, tuple | list):
             return value[:_MAX_MEMBERS]
         if isinstance(value, dict):
@@ -157,10 +157,10 @@ class Capture:
                 yield from self._typed(member, f"{prefix}.{key}" if key else prefix, depth=depth + 1)
 
     def _typed(self, value: object, label: str, *, depth: int) -> Iterator[tuple[str, object]]:
-        """The objects of the DSL that a value is or holds, each with its name; none of them is read."""
+        """Iterate over the objects of the DSL in a value with their names, without reading them."""
         if isinstance(value, tuple | list):
             if depth < _MAX_DEPTH:
-                fields = getattr(value, "_fields", ())  # a named tuple's members go by their names
+                fields = getattr(value, "_fields", ())  # members of a named tuple have names
                 for index, member in enumerate(value[:_MAX_MEMBERS]):
                     name = f"{label}.{fields[index]}" if index < len(fields) else f"{label}[{index}]"
                     yield from self._typed(member, name, depth=depth + 1)
@@ -175,7 +175,7 @@ class Capture:
             yield label, value
 
     def _is_own(self, value: object) -> bool:
-        """Whether the value is an instance of a class that a watched file defines."""
+        """Return whether the value is an instance of a class in a watched file."""
         kind = type(value)
         own = self._own.get(kind)
         if own is None and issubclass(kind, tuple | list | dict):
@@ -195,8 +195,8 @@ class Capture:
 
 
 def _attributes_of(value: object) -> list[tuple[str, object]]:
-    """The attributes of an object, those of ``__slots__`` among them, without calling any code of its class."""
-    found = [(key, one) for key, one in getattr(value, "__dict__", {}).items() if isinstance(key, str)]
+    """Return the attributes of an object, ``__slots__`` included, without calling code of its class."""
+    found = [(key, member) for key, member in getattr(value, "__dict__", {}).items() if isinstance(key, str)]
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for key in (slots,) if isinstance(slots, str) else slots:
@@ -210,10 +210,11 @@ def _attributes_of(value: object) -> list[tuple[str, object]]:
 
 
 def _struct_of(value: object) -> list[tuple[str, object]]:
-    """The base of a ``@cute.struct`` and the members it aligns, as pointers; empty for anything else.
+    """Return the base of a ``@cute.struct`` and its aligned members as pointers; empty for anything else.
 
-    DSL 4.4 keeps the base as ``_base`` and scalars as pointers, 4.8 as ``base`` and wrapped; a ``MemRange`` holds the
-    pointer to its first byte. How a member without ``Align`` is aligned is chance: it changes with what precedes it.
+    DSL 4.4 stores the base as ``_base`` and scalars as pointers, 4.8 as ``base`` and wrapped; a ``MemRange`` holds the
+    pointer to its first byte. The alignment of a member without ``Align`` is accidental (it changes with the preceding
+    members), so such members are omitted.
     """
     fields, held = getattr(type(value), "__annotations__", {}), getattr(value, "__dict__", {})
     base = held.get("_base", held.get("base"))
@@ -233,16 +234,16 @@ def _struct_of(value: object) -> list[tuple[str, object]]:
 
 def _of_the_dsl(value: object) -> bool:
     module = type(value).__module__
-    return module.startswith("cutlass.") and not module.startswith(_MUTE) and not isinstance(value, type)
+    return module.startswith("cutlass.") and not module.startswith(_IGNORED_MODULES) and not isinstance(value, type)
 
 
 def _type_text(value: object) -> str | None:
-    """``str(value.type)`` of a DSL object whose type bears a layout, a swizzle, an address or an atom."""
+    """Return ``str(value.type)`` of a DSL object whose type has a layout, a swizzle, an address or an atom."""
     try:
         kind = value.type  # type: ignore[attr-defined]
-    except Exception:  # what has no IR type is nothing to record; reading it must never disturb the kernel
+    except Exception:  # not an IR value; reading it must never affect the kernel
         return None
     if kind is None or callable(kind):
         return None
     text = " ".join(str(kind).split())
-    return text if text.startswith(_BEARING) else None
+    return text if text.startswith(_LAYOUT_TYPES) else None

@@ -1,4 +1,4 @@
-"""Call a kernel the way GPU MODE's harness does: its ``task`` module, its inputs, its two functions."""
+"""GPU MODE's calling contract of a kernel: its ``task`` module, inputs and functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Sizes = Sequence[tuple[int, int, int, int]]
 
 
 def provide_task(*, beside: Path) -> None:
-    """Make ``from task import input_t, output_t`` work where neither folder ``beside`` nor the path has that module."""
+    """Make ``from task import input_t, output_t`` work if neither ``beside`` nor the path has it."""
     if (beside / "task.py").is_file():
         return
     try:
@@ -31,16 +31,16 @@ def provide_task(*, beside: Path) -> None:
 
 
 def uses_torch(kernel: Path, entry: Path | None) -> bool:
-    """Whether a kernel is called with tensors of torch's, or by code that names it: importing torch takes its time."""
+    """Return whether a kernel or its entry uses torch, whose import is slow."""
     return entry is None or any(b"torch" in file.read_bytes() for file in (kernel, entry) if file.is_file())
 
 
 def make_data(sizes: Sizes) -> Any:
-    """Inputs of the right shapes, strides and types under GPU MODE's contract; their values are zero.
+    """Make zero inputs with the shapes, strides and types of GPU MODE's contract.
 
     ``(abc, plain scales, reordered scales, sizes)``: ``a [m, k//2, l]`` and ``b [n, k//2, l]`` are float4_e2m1fn_x2
     and K-major, ``c [m, n, l]`` is float16 and N-major, plain scales ``[m|n, k//16, l]`` are float8_e4m3fn on the CPU,
-    reordered scales are ``[32, 4, rest_m, 4, rest_k, l]``. Memory is zeroed lazily, so large shapes cost nothing.
+    reordered scales are ``[32, 4, rest_m, 4, rest_k, l]``. Memory is zeroed lazily, so large shapes are cheap.
     """
     import torch
 
@@ -66,17 +66,17 @@ def make_data(sizes: Sizes) -> Any:
 
 
 def prepare(function: Callable[..., object], sizes: Sequence[tuple[int, ...]]) -> object:
-    """Call a kernel's ``compile_kernel`` if it takes nothing or the problem; one of another form is a helper.
+    """Call a kernel's ``compile_kernel`` if it takes no argument or the problem.
 
-    The evaluation calls ``custom_kernel`` alone, so published kernels give this name to functions of any signature.
+    The evaluation calls only ``custom_kernel``, so published kernels use this name for functions of any signature.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return None
-    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    required = [one for one in positional if one.default is one.empty]
-    if any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters) or len(required) > 1:
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    required = [each for each in positional if each.default is each.empty]
+    if any(each.kind is each.KEYWORD_ONLY and each.default is each.empty for each in parameters) or len(required) > 1:
         return None
     candidates = required or positional[:1]
     if candidates and re.search("size|problem|shape|spec", candidates[0].name):

@@ -1,8 +1,8 @@
-"""Tell which objects of the DSL may be read: those that the running compile made.
+"""Find the objects of the DSL that may be read: those of the running compile.
 
-An object of the DSL stands for a value of the IR. The compile's passes erase that value, so whoever reads the object
-afterwards reads freed memory: the process ends by a signal. Kernel objects keep such objects as attributes
-(``self.tiled_mma``), before the host function that compiled them goes on and while they are compiled a second time.
+An object of the DSL refers to a value of the IR. The compile's passes erase that value, so reading the object
+afterwards reads freed memory and crashes the process. Kernel objects hold such objects as attributes
+(``self.tiled_mma``) after the compile and during a second one.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 
 @dataclass(slots=True)
 class _Holder:
-    """An object of the user's, the compile it was last seen in, and what it held when that compile began."""
+    """User object, the compile it was last seen in, and the objects it held when that compile began."""
 
-    value: object  # kept, since the id of an object that is gone may be given to another
+    value: object  # a strong reference, because the id of a deleted object may be reused
     context: object
     before: dict[int, object]
 
 
 class Liveness:
-    """Follows the user's objects through one compile after the other."""
+    """Record of the user's objects over successive compiles."""
 
     def __init__(self) -> None:
         self._holders: dict[int, _Holder] = {}
         self._contexts: Any = None
 
     def context(self) -> object | None:
-        """The MLIR context of the compile that runs in this thread, None outside of any."""
+        """Return the MLIR context of the compile running in this thread, or None."""
         if self._contexts is None:
             self._contexts = importlib.import_module("cutlass._mlir.ir").Context
         try:
@@ -42,12 +42,12 @@ class Liveness:
     def outdated(
         self, holder: object, held: Callable[[], Iterable[tuple[str, object]]], context: object | None
     ) -> dict[int, object]:
-        """What ``holder`` has kept from before the running compile, by id.
+        """Return the objects that ``holder`` held before the running compile, by id.
 
         Args:
-            holder: An object of a class of the user's.
-            held: Gives the objects of the DSL that it holds now, each with its name.
-            context: The running compile; outside of any, everything that is held is outdated.
+            holder: Instance of a user class.
+            held: Returns its current objects of the DSL with their names.
+            context: The running compile; without one, all of its objects are outdated.
         """
         known = self._holders.get(id(holder))
         if known is None:

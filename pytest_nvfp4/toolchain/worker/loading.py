@@ -1,4 +1,4 @@
-"""Import a kernel's file as its author would: under its own name, within its package, beside its own modules."""
+"""Import a kernel's file under its own name, within its package, with its neighbouring modules."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def load(path: Path, *, beside: Iterable[Path] = ()) -> ModuleType:
 
     Args:
         path: The file.
-        beside: Folders whose modules it may import too, as it could if Python were started in them; they come last.
+        beside: Further folders that are appended to the path.
     """
     folder, parts = path.parent, [path.stem]
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
         parts.insert(0, folder.name)
         folder = folder.parent
     sys.path.insert(0, str(folder))
-    sys.path += [str(one) for one in beside if str(one) not in sys.path]
+    sys.path += [str(other) for other in beside if str(other) not in sys.path]
     name = ".".join(parts)
     if len(parts) > 1:
         return importlib.import_module(name)

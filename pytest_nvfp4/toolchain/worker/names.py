@@ -1,7 +1,7 @@
-"""Give the frames of compiled kernels the names their author knows.
+"""Map the frames of compiled kernels to the functions and names of their source.
 
-The DSL rewrites the functions it compiles: loop and branch bodies become functions of their own, temporaries appear.
-The line numbers stay the author's, so the source file says which function and which names a frame belongs to.
+The DSL rewrites the functions it compiles: loop and branch bodies become separate functions, and temporaries appear.
+Line numbers are unchanged, so the source file determines the function and the names of a frame.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Scope:
-    """A function of the source file.
+    """Function of the source file.
 
     Attributes:
-        name: Its qualified name without ``<locals>``, such as ``Kernel.kernel``.
-        first: Its first line, decorators included.
-        last: Its last line.
-        names: Every name that its source mentions; what the DSL adds is not among them.
-        body: The line of its first statement.
-        arguments: The line of each argument.
+        name: Qualified name without ``<locals>``, such as ``Kernel.kernel``.
+        first: First line, decorators included.
+        last: Last line.
+        names: All names in its source; names that the DSL adds are not among them.
+        body: Line of its first statement.
+        arguments: Line of each argument.
     """
 
     name: str
@@ -31,12 +31,12 @@ class Scope:
     arguments: dict[str, int] = field(default_factory=dict)
 
     def line_of(self, name: str, line: int) -> int:
-        """The line that binds a name which was first seen when ``line`` had run: before the body, its argument's."""
+        """Return the line that binds a name first seen after ``line``; before the body, the line of the argument."""
         return self.arguments.get(name, line) if line < self.body else line
 
 
 class SourceNames:
-    """The functions of one source file by line."""
+    """Functions of one source file by line."""
 
     def __init__(self, text: str) -> None:
         self._scopes: list[Scope] = []
@@ -55,7 +55,7 @@ class SourceNames:
                 first = min([child.lineno, *(decorator.lineno for decorator in child.decorator_list)])
                 names = {sub.id for sub in ast.walk(child) if isinstance(sub, ast.Name)}
                 names |= {sub.arg for sub in ast.walk(child) if isinstance(sub, ast.arg)}
-                arguments = {one.arg: one.lineno for one in ast.walk(child.args) if isinstance(one, ast.arg)}
+                arguments = {arg.arg: arg.lineno for arg in ast.walk(child.args) if isinstance(arg, ast.arg)}
                 last, body = child.end_lineno or first, child.body[0].lineno
                 self._scopes.append(Scope(".".join(inner), first, last, frozenset(names), body, arguments))
                 self._collect(child, inner)
@@ -66,20 +66,17 @@ class SourceNames:
                 self._collect(child, path)
 
     def of_class(self, qualified: str, *, seen_in: Scope) -> str:
-        """The author's name of a class that a function defines.
+        """Return the name in the source of a class that a function defines.
 
-        Compiled anew, the function has forgotten the class it is a method of: ``kernel.<locals>.Shared`` may be
-        ``Gemm.kernel.Shared``. Where several classes would fit, it is that of the function it was seen in.
+        A recompiled function has lost the class of its method: ``kernel.<locals>.Shared`` may be
+        ``Gemm.kernel.Shared``. If several classes match, prefer the one in the function where it was seen.
         """
         name = qualified.replace("<locals>.", "")
-        fitting = [one for one in self._classes if one == name or one.endswith(f".{name}")]
+        fitting = [known for known in self._classes if known == name or known.endswith(f".{name}")]
         if len(fitting) > 1:
-            fitting = [one for one in fitting if one.startswith(f"{seen_in.name}.")] or fitting
+            fitting = [known for known in fitting if known.startswith(f"{seen_in.name}.")] or fitting
         return fitting[0] if len(fitting) == 1 else name
 
     def at(self, line: int) -> Scope | None:
-        """The innermost function that holds a line, or None at module level."""
-        for scope in self._scopes:
-            if scope.first <= line <= scope.last:
-                return scope
-        return None
+        """Return the innermost function that contains a line, or None at module level."""
+        return next((scope for scope in self._scopes if scope.first <= line <= scope.last), None)

@@ -1,4 +1,4 @@
-"""Override the compile options that a kernel asks for, whichever way it compiles."""
+"""Override the compile options of a kernel for every way of compiling."""
 
 from __future__ import annotations
 
@@ -10,37 +10,34 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-_OURS = {
+_RESERVED = {
     "gpu_arch": "the architecture is set with --nvfp4-arch or `arch` in [tool.pytest_nvfp4]",
-    "dump_dir": "artifacts are kept in the trace's own folder",
-    "keep_ptx": "PTX is always kept",
-    "keep_cubin": "CUBIN is always kept",
+    "dump_dir": "artifacts are stored in the trace's folder",
+    "keep_ptx": "PTX is always stored",
+    "keep_cubin": "CUBIN is always stored",
 }
 
 
 class OptionError(ValueError):
-    """A compile option that the installed DSL does not know or that is not for the user to set."""
+    """Compile option that the installed DSL does not support or that is reserved."""
 
 
-_SHOWN_CODE = re.compile(r"\n(?:\s|\x1b\[[\d;]*m)*-->")
-"""Where DSL 4.8 goes on to show the lines of this package that called it."""
+_CODE_EXCERPT = re.compile(r"\n(?:\s|\x1b\[[\d;]*m)*-->")
+"""Start of the excerpt of this package's code in messages of DSL 4.8."""
 
 
 def _class_of(dest: str, known: dict[Any, Any]) -> Any:
-    wanted = dest.replace("_", "")
-    for cls in known:
-        if cls.__name__.lower() == wanted:
-            return cls
-    return None
+    name = dest.replace("_", "")
+    return next((cls for cls in known if cls.__name__.lower() == name), None)
 
 
 def check_arch(arch: str) -> None:
-    """Refuse an architecture that the installed DSL does not know.
+    """Reject an architecture that the installed DSL does not support.
 
-    It would say so itself only where a kernel asks for the architecture, as an error of the kernel's.
+    The DSL reports it only when a kernel queries the architecture, as an error of the kernel.
 
     Raises:
-        OptionError: it does not know it.
+        OptionError: unsupported architecture.
     """
     known: Any = None
     for name in ("cutlass.base_dsl.enums", "cutlass.base_dsl.arch"):  # the first is 4.8's
@@ -50,20 +47,19 @@ def check_arch(arch: str) -> None:
     names = list(getattr(known, "__members__", ()))
     if names and arch not in names:
         raise OptionError(
-            f"CuTe DSL knows no architecture {arch!r}, which --nvfp4-arch or `arch` in [tool.pytest_nvfp4] names: "
-            f"a B200 is sm_100a, a Hopper GPU sm_90a; it knows {', '.join(names)}"
+            f"CuTe DSL does not support architecture {arch!r} of --nvfp4-arch or `arch` in [tool.pytest_nvfp4]: a B200 "
+            f"is sm_100a, a Hopper GPU sm_90a; use one of {', '.join(names)}"
         )
 
 
 def install(extra: Sequence[str], *, dump_dir: Path) -> None:
-    """Make every compile of this process use ``extra`` (``["--opt-level 2"]``) on top of its own options.
+    """Make every compile of this process use ``extra`` (``["--opt-level 2"]``) in addition to its own options.
 
-    All ways to compile (``cute.compile(options=...)``, ``cute.compile[...]``, a direct call of a jitted function) end
-    in ``CompileOptions.apply_envar_settings``, so that is where the override is made. Artifacts always go to
-    ``dump_dir``, wherever the kernel would have put them.
+    All ways to compile (``cute.compile(options=...)``, ``cute.compile[...]``, a direct call of a jitted function) call
+    ``CompileOptions.apply_envar_settings``, which this function wraps. Artifacts always go to ``dump_dir``.
 
     Raises:
-        OptionError: the DSL does not accept an option, or it is set by other means.
+        OptionError: the DSL rejects an option, or it is reserved.
     """
     from cutlass.base_dsl import compiler
 
@@ -72,14 +68,16 @@ def install(extra: Sequence[str], *, dump_dir: Path) -> None:
     if text.strip():
         try:
             parsed = compiler._parse_compile_options_from_str(text)
-        except BaseException as error:  # argparse ends in SystemExit, the DSL in classes that differ by version
-            said = _SHOWN_CODE.split(str(error))[0].strip()
-            raise OptionError(f"the DSL does not accept the compile options {text!r}: {said}") from error
+        except BaseException as error:  # argparse raises SystemExit, the DSL classes that differ by version
+            reason = _CODE_EXCERPT.split(str(error))[0].strip()
+            raise OptionError(f"the DSL does not accept the compile options {text!r}: {reason}") from error
         for token in shlex.split(text):
             if token.startswith("--"):
                 dest = token[2:].partition("=")[0].replace("-", "_")
-                if dest in _OURS:
-                    raise OptionError(f"compile option --{dest.replace('_', '-')} cannot be overridden: {_OURS[dest]}")
+                if dest in _RESERVED:
+                    raise OptionError(
+                        f"compile option --{dest.replace('_', '-')} cannot be overridden: {_RESERVED[dest]}"
+                    )
                 cls = _class_of(dest, parsed.options)
                 if cls is None:
                     raise OptionError(f"compile option {token!r} is not one this DSL version can override")
