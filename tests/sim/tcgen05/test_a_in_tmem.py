@@ -10,8 +10,8 @@ from pytest_nvfp4.sim.tcgen05.mma import issue
 from pytest_nvfp4.sim.tcgen05.mma_plan import MmaForm
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.harness import make_ctas, own
+from tests.sim.tcgen05.mma_case import K, draw, idesc, put, scale_words
 from tests.sim.tcgen05.places import lane_column
-from tests.sim.tcgen05.test_mma import K, draw, idesc, put, scale_words
 
 A, SFA, SFB = 300, 400, 408
 

@@ -11,64 +11,11 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.tcgen05 import accumulate, blas, formats
 from pytest_nvfp4.sim.tcgen05.accumulate import Chain
-from pytest_nvfp4.sim.tcgen05.mma import issue
-from pytest_nvfp4.sim.tcgen05.mma_plan import MmaForm
 from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding, OperandTile, OperandTileCache, decode
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
-from tests.sim.tcgen05.harness import make_ctas, matrix_bits, own, poke
-from tests.sim.tcgen05.places import E2M1, E4M3, k_major
-
-FORM = MmaForm("mxf4nvf4", 1, 4, False, 0, "test")
-N = 32
-IDESC = 1 << 7 | 1 << 10 | (N >> 3) << 17 | 1 << 27
-PLACES = np.array([[k_major(r, k, swizzle=2, stride=1024) for k in range(32)] for r in range(128)])
-
-
-class Kernel:
-    """One CTA that multiplies what it is given."""
-
-    def __init__(self) -> None:
-        [self.cta] = make_ctas()
-        self.tmem = own(self.cta)
-        self.sums: list[np.ndarray] = []
-
-    def add(self, a: np.ndarray, b: np.ndarray, sfa: np.ndarray, sfb: np.ndarray, *, enable: bool) -> None:
-        """One instruction: codes of A [128][64] and B [N][64], scale codes [.][4]."""
-        data = self.cta.shared.data
-        data[PLACES] = a[:, 0::2] | a[:, 1::2] << 4
-        data[PLACES[:N] + 32768] = b[:, 0::2] | b[:, 1::2] << 4
-        self.cta.shared.written[:65536] = True
-        for column, codes in ((256, sfa), (264, sfb)):
-            count = codes.shape[0] // 32
-            words = np.ascontiguousarray(codes).view("<u4").reshape(count, 32)
-            self.tmem.data[column : column + count] = np.tile(words, (1, 4))
-            self.tmem.wrote(column, count)
-        bits = [matrix_bits(1024 + start, stride=1024, swizzle=2) for start in (0, 32768)]
-        issue(self.cta.warps[0], 1, 0, bits[0], bits[1], IDESC, enable, (), 256, 264, FORM, 0)
-        va = E2M1[a] * np.repeat(E4M3[sfa], 16, axis=1)
-        vb = E2M1[b] * np.repeat(E4M3[sfb], 16, axis=1)
-        self.sums.append(vb @ va.T)
-
-    def value(self) -> np.ndarray:
-        """What TMEM holds, [n][row]."""
-        self.tmem.settle(0, N)
-        return self.tmem.floats[:N].copy()
-
-    def rule(self, start: np.ndarray | None = None) -> np.ndarray:
-        """Exact sums, rounded after each instruction: in Python's integers where float64 is not enough."""
-        value = np.zeros((N, 128), np.float32) if start is None else start
-        for products in self.sums:
-            value = (value.astype(np.float64) + products).astype(np.float32)
-        return value
-
-
-def _draw(rng: np.random.Generator, low: int, high: int) -> tuple[np.ndarray, ...]:
-    return (
-        rng.integers(0, 16, (128, 64), dtype=np.uint8),
-        rng.integers(0, 16, (N, 64), dtype=np.uint8),
-        rng.integers(low, high, (128, 4), dtype=np.uint8),
-        rng.integers(low, high, (N, 4), dtype=np.uint8),
-    )
+from tests.sim.tcgen05.chain_kernel import Kernel, N, draw
+from tests.sim.tcgen05.harness import poke
+from tests.sim.tcgen05.places import E2M1, E4M3
 
 
 @pytest.fixture
@@ -101,7 +48,7 @@ def test_each_way_follows_the_rule(low: int, high: int, count: int, path: list[s
     kernel = Kernel()
     rng = np.random.default_rng(low)
     for i in range(count):
-        kernel.add(*_draw(rng, low, high), enable=i > 0)
+        kernel.add(*draw(rng, low, high), enable=i > 0)
     assert (kernel.value() == kernel.rule()).all()
     assert paths == path
 
@@ -110,7 +57,7 @@ def test_what_outgrows_the_grid_is_rounded_from_there_on(paths: list[str]) -> No
     kernel = Kernel()
     rng = np.random.default_rng(5)
     for i in range(128):
-        a, b, sfa, sfb = _draw(rng, 0x30, 0x48)
+        a, b, sfa, sfb = draw(rng, 0x30, 0x48)
         # All of one sign: the sums grow as fast as their bound.
         kernel.add(a & 7, b & 7, sfa, sfb, enable=i > 0)
     assert (kernel.value() == kernel.rule()).all()
@@ -126,13 +73,13 @@ def test_going_on_from_what_tmem_holds(paths: list[str]) -> None:
     kernel.tmem.floats[:N] = start
     kernel.tmem.wrote(0, N)
     for _ in range(3):
-        kernel.add(*_draw(rng, 0x38, 0x40), enable=True)
+        kernel.add(*draw(rng, 0x38, 0x40), enable=True)
     assert (kernel.value() == kernel.rule(start)).all()
     assert paths == ["_segmented"]
     kernel.sums.clear()
     start = kernel.value() + np.float32(1e-9) * rng.standard_normal((N, 128)).astype(np.float32) + np.float32(0.1)
     kernel.tmem.floats[:N] = start
-    kernel.add(*_draw(rng, 0x38, 0x40), enable=True)
+    kernel.add(*draw(rng, 0x38, 0x40), enable=True)
     assert (kernel.value() == kernel.rule(start)).all()
     assert paths[1:] == ["_segmented", "_stepped"], "a start off the grid is rounded"
 
@@ -141,7 +88,7 @@ def test_a_look_in_between_changes_nothing() -> None:
     kernel, looked = Kernel(), Kernel()
     rng = np.random.default_rng(7)
     for i in range(8):
-        operands = _draw(rng, 0x20, 0x58)
+        operands = draw(rng, 0x20, 0x58)
         kernel.add(*operands, enable=i > 0)
         looked.add(*operands, enable=i > 0)
         looked.value()
@@ -153,14 +100,14 @@ def test_a_long_chain_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel()
     rng = np.random.default_rng(8)
     for i in range(11):
-        kernel.add(*_draw(rng, 0x30, 0x50), enable=i > 0)
+        kernel.add(*draw(rng, 0x30, 0x50), enable=i > 0)
         assert kernel.tmem.pending[0].length <= 4
     assert (kernel.value() == kernel.rule()).all()
 
 
 def test_a_nan_scale_factor_spoils_its_row_only() -> None:
     kernel = Kernel()
-    a, b, sfa, sfb = _draw(np.random.default_rng(9), 0x30, 0x40)
+    a, b, sfa, sfb = draw(np.random.default_rng(9), 0x30, 0x40)
     sfa[77, 2] = 0x7F
     kernel.add(a, b, sfa, sfb, enable=False)
     value = kernel.value()
@@ -177,7 +124,7 @@ def test_the_rule_in_integers(seed: int, low: int, width: int, rows: int) -> Non
     rng = np.random.default_rng(seed)
     steps = []
     for i in range(3):
-        a, b, sfa, sfb = _draw(rng, low, low + width)
+        a, b, sfa, sfb = draw(rng, low, low + width)
         a[rows:] = 0
         kernel.add(a, b, sfa, sfb, enable=i > 0)
         steps.append((a, b, sfa, sfb))
@@ -311,7 +258,7 @@ def test_threads_are_put_back() -> None:
 def test_a_word_of_another_warp_is_not_looked_at() -> None:
     """Freeing columns drops what nobody looked at."""
     kernel = Kernel()
-    kernel.add(*_draw(np.random.default_rng(3), 0x30, 0x40), enable=False)
+    kernel.add(*draw(np.random.default_rng(3), 0x30, 0x40), enable=False)
     assert kernel.tmem.pending
     kernel.tmem.free(0, 512)
     assert not kernel.tmem.pending

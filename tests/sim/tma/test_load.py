@@ -8,38 +8,8 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.run.asynchronous import Eager, Lazy
 from pytest_nvfp4.sim.tma.traffic import TouchedSectors
 from tests.sim.tma.kernels import DATA, copy_out, expect, first, prologue, run_tensor, wait
+from tests.sim.tma.load_case import F16, expected, load, simple
 from tests.sim.tma.maps import Geometry, loaded
-
-F16 = Geometry(ElementType.F16, (96, 40), (208,), (64, 16), (), 3)
-SHARED = 2048
-"""Address of dynamic shared memory: 1,024 bytes are the system's, and it is aligned to 1,024."""
-
-
-def coordinates(values):
-    return "{" + ", ".join(str(v) for v in values) + "}"
-
-
-def load(geometry, at, *, dst="shared::cta", tail="", operands="", dim=None, address=f"%r1+{DATA}", bar="%r1"):
-    dim = dim or len(geometry.dims)
-    return (
-        f"cp.async.bulk.tensor.{dim}d.{dst}.global.tile.mbarrier::complete_tx::bytes{tail} "
-        f"[{address}], [%rd101, {coordinates(at)}], [{bar}]{operands};"
-    )
-
-
-def expected(geometry, source, at, *, address=DATA, size=None):
-    found = loaded(geometry, source, at, 1024 + address)
-    size = geometry.bytes if size is None else size
-    return np.array([found[1024 + address + i] for i in range(size)], np.uint8)
-
-
-def simple(geometry, at, *, asynchronous=None, issue=None, size=None, **kwargs):
-    size = geometry.bytes if size is None else size
-    body = "\n".join(
-        [prologue(), first(expect(size) + "\n" + (issue or load(geometry, at))), wait(), copy_out(geometry.bytes)]
-    )
-    out = {"out": np.zeros(geometry.bytes, np.uint8)}
-    return run_tensor(body, geometry, extra=out, asynchronous=asynchronous, **kwargs)
 
 
 @pytest.mark.parametrize("schedule", [Eager, Lazy])

@@ -7,8 +7,8 @@ from pytest_nvfp4.driver.tensormap import ElementType
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.run.asynchronous import Lazy
 from tests.sim.tma.kernels import DATA, copy_out, expect, first, prologue, run_tensor
+from tests.sim.tma.load_case import expected
 from tests.sim.tma.maps import Geometry
-from tests.sim.tma.test_load import expected
 
 BOX = Geometry(ElementType.F16, (96, 40), (208,), (64, 16), (), 3)
 LOAD = (

@@ -7,33 +7,8 @@ from pytest_nvfp4.driver.tensormap import ElementType
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.run.asynchronous import Eager, Lazy
 from tests.sim.tma.kernels import DATA, copy_in, first, noise, prologue, run_tensor
-from tests.sim.tma.maps import Geometry, stored
-
-F16 = Geometry(ElementType.F16, (96, 40), (208,), (64, 16), (), 3)
-COMMIT = "cp.async.bulk.commit_group;"
-WAIT = "cp.async.bulk.wait_group 0;"
-WAIT_READ = "cp.async.bulk.wait_group.read 0;"
-
-
-def store(geometry, at, *, tail="", operands="", address=f"%r1+{DATA}", mode="tile", what="cp.async", op=""):
-    coordinates = "{" + ", ".join(str(v) for v in at) + "}"
-    return (
-        f"{what}.bulk.tensor.{len(geometry.dims)}d.global.shared::cta{op}.{mode}.bulk_group{tail} "
-        f"[%rd101, {coordinates}], [{address}]{operands};"
-    )
-
-
-def simple(geometry, at, *, issue=None, after=(COMMIT, WAIT), data=None, seed=3, **kwargs):
-    issue = issue or store(geometry, at)
-    size = -(-geometry.bytes // 128) * 128
-    body = "\n".join([prologue(), copy_in(size), first("\n".join([issue, *after]))])
-    data = noise(size, seed) if data is None else data
-    return run_tensor(body, geometry, extra={"in": data}, **kwargs)
-
-
-def expected(geometry, before, data, at, rows=None):
-    shared = {1024 + DATA + i: int(value) for i, value in enumerate(data)}
-    return stored(geometry, before, shared, at, 1024 + DATA, rows)
+from tests.sim.tma.maps import Geometry
+from tests.sim.tma.store_case import COMMIT, F16, WAIT, WAIT_READ, expected, simple, store
 
 
 @pytest.mark.parametrize("schedule", [Eager, Lazy])

@@ -6,7 +6,10 @@ byte addresses). Registers: the formulas and figures of the PTX ISA ("Register F
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,3 +124,28 @@ def to_registers(matrix: NDArray[np.generic]) -> NDArray[np.uint32]:
         for i in range(columns // 2):
             out[thread, i] = matrix[accumulator_place(thread, i)]
     return out.view(np.uint32)
+
+
+def cut(value: Fraction, place: int) -> Fraction:
+    """Truncate towards zero to a multiple of 2**place."""
+    unit = Fraction(2) ** place
+    return int(value / unit) * unit
+
+
+def exponent(value: Fraction | float) -> int:
+    return math.frexp(float(value))[1] - 1
+
+
+def aligned_sum(a: NDArray[Any], b: NDArray[Any], start: float, count: int, kept: int, fraction: int) -> Fraction:
+    """Return one element of a chain: terms truncated below the largest exponent, the sum to its own digits."""
+    value = Fraction(float(start))
+    k = len(a) // count
+    for first in range(0, len(a), k):
+        pairs = [(float(x), float(y)) for x, y in zip(a[first : first + k], b[first : first + k], strict=True)]
+        places = [exponent(x) + exponent(y) for x, y in pairs if x and y] + [exponent(value)] * bool(value)
+        if not places:
+            continue
+        terms = [Fraction(x) * Fraction(y) for x, y in pairs] + [value]
+        total = sum((cut(term, max(places) - kept) for term in terms), Fraction(0))
+        value = cut(total, max(exponent(total) - fraction, -149)) if total else Fraction(0)
+    return value

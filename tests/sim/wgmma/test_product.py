@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -13,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES, lowest_bit
 from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, Product, accumulate
+from tests.sim.wgmma.oracle import aligned_sum
 
 F32, F16, S32 = ACCUMULATORS["f32"], ACCUMULATORS["f16"], ACCUMULATORS["s32"]
 ROWS = slice(0, 16)
@@ -152,31 +152,6 @@ def test_saturation_happens_after_every_instruction():
     product = Product(a, b, a_format=form, b_format=form, count=2)
     assert (accumulate(product, start, S32, rows=ROWS, saturate=True) == 2**31 - 1 - 10000).all()
     assert (accumulate(product, start, S32, rows=ROWS) == 2**31 - 1).all()
-
-
-def cut(value, place):
-    """Towards zero to a multiple of 2**place."""
-    unit = Fraction(2) ** place
-    return int(value / unit) * unit
-
-
-def exponent(value):
-    return math.frexp(float(value))[1] - 1
-
-
-def aligned_sum(a, b, start, count, kept, fraction):
-    """One element of a chain, in rationals: terms cut below the largest exponent, the sum to its own digits."""
-    value = Fraction(float(start))
-    k = len(a) // count
-    for first in range(0, len(a), k):
-        pairs = [(float(x), float(y)) for x, y in zip(a[first : first + k], b[first : first + k], strict=True)]
-        places = [exponent(x) + exponent(y) for x, y in pairs if x and y] + [exponent(value)] * bool(value)
-        if not places:
-            continue
-        terms = [Fraction(x) * Fraction(y) for x, y in pairs] + [value]
-        total = sum((cut(term, max(places) - kept) for term in terms), Fraction(0))
-        value = cut(total, max(exponent(total) - fraction, -149)) if total else Fraction(0)
-    return value
 
 
 @pytest.mark.parametrize(("name", "kept", "fraction"), [("f16", 25, 23), ("tf32", 25, 23), ("e4m3", 13, 13)])

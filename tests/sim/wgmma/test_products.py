@@ -9,7 +9,7 @@ import pytest
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from tests.sim.wgmma import case, oracle
-from tests.sim.wgmma.test_product import aligned_sum
+from tests.sim.wgmma.oracle import aligned_sum
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 

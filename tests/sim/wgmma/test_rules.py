@@ -8,33 +8,7 @@ import pytest
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.run.asynchronous import Lazy
 from tests.sim.wgmma import case, oracle
-
-N = 16
-COUNT = N // 2
-OPCODE = f"m64n{N}k16.f32.f16.f16"
-
-
-def operands(seed=0, steps=1):
-    rng = np.random.default_rng(seed)
-    a = rng.integers(-4, 5, size=(64, 16 * steps)).astype(np.float16)
-    b = rng.integers(-4, 5, size=(N, 16 * steps)).astype(np.float16)
-    image = np.zeros(8192 + 128 * N, np.uint8)
-    oracle.place(image, a.view(np.uint16), address=oracle.SMEM, width=128, stride=1024)
-    oracle.place(image, b.view(np.uint16), address=oracle.SMEM + 8192, width=128, stride=1024)
-    return image, a.astype(np.float64), b.astype(np.float64)
-
-
-def mma(step=0, *, scale="1", first=20):
-    pair = [oracle.descriptor(oracle.SMEM + at + 32 * step, width=128, stride=1024) for at in (0, 8192)]
-    return case.wgmma(OPCODE, COUNT, *pair, flags="1, 1, 0, 0", scale=scale, first=first)
-
-
-def result(ran):
-    return oracle.from_registers(ran["out"], np.float32)
-
-
-def said(ran):
-    return [finding.message for finding in ran.grid.findings]
+from tests.sim.wgmma.rules_case import COUNT, OPCODE, N, mma, operands, result, said
 
 
 def test_a_read_before_the_wait_is_a_finding_and_gives_the_value():

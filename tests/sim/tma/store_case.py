@@ -1,0 +1,49 @@
+"""Kernels that execute one tensor store, and the bytes that it must write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pytest_nvfp4.driver.tensormap import ElementType
+from tests.sim.tma.kernels import DATA, copy_in, first, noise, prologue, run_tensor
+from tests.sim.tma.maps import Geometry, stored
+
+F16 = Geometry(ElementType.F16, (96, 40), (208,), (64, 16), (), 3)
+COMMIT = "cp.async.bulk.commit_group;"
+WAIT = "cp.async.bulk.wait_group 0;"
+WAIT_READ = "cp.async.bulk.wait_group.read 0;"
+
+
+def store(
+    geometry: Geometry, at: Sequence[int], *, tail: str = "", operands: str = "", address: str = f"%r1+{DATA}",
+    mode: str = "tile", what: str = "cp.async", op: str = "",
+) -> str:  # fmt: skip
+    """Return a tensor store or reduction of the box at ``at``."""
+    coordinates = "{" + ", ".join(str(v) for v in at) + "}"
+    return (
+        f"{what}.bulk.tensor.{len(geometry.dims)}d.global.shared::cta{op}.{mode}.bulk_group{tail} "
+        f"[%rd101, {coordinates}], [{address}]{operands};"
+    )
+
+
+def simple(
+    geometry: Geometry, at: Sequence[int], *, issue: str | None = None, after: Sequence[str] = (COMMIT, WAIT),
+    data: np.ndarray | None = None, seed: int = 3, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Fill shared memory and run one store."""
+    issue = issue or store(geometry, at)
+    size = -(-geometry.bytes // 128) * 128
+    body = "\n".join([prologue(), copy_in(size), first("\n".join([issue, *after]))])
+    data = noise(size, seed) if data is None else data
+    return run_tensor(body, geometry, extra={"in": data}, **kwargs)
+
+
+def expected(
+    geometry: Geometry, before: np.ndarray, data: np.ndarray, at: Sequence[int], rows: Any = None
+) -> np.ndarray:
+    """Return the tensor after the store."""
+    shared = {1024 + DATA + i: int(value) for i, value in enumerate(data)}
+    return stored(geometry, before, shared, at, 1024 + DATA, rows)
