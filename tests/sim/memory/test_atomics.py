@@ -1,4 +1,4 @@
-"""Atomics against a lane-by-lane atomic_result."""
+"""Atomics against a lane-by-lane reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a launch leaves to the garbage collector, and how often that looks."""
+"""Garbage that a launch leaves, and the frequency of collection."""
 
 from __future__ import annotations
 

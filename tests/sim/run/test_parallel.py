@@ -46,7 +46,7 @@ def test_outputs_and_counters_are_the_same(processes: int) -> None:
 
 
 def watched(processes: int, rows: int, skip: int = -1, twice: int = -1) -> list[str]:
-    """What the coverage of an output says whose rows are written by one CTA each, but for one skipped or repeated."""
+    """Return the coverage findings of an output with one CTA per row, with one row skipped or written twice."""
     regions = []
 
     def prepare(grid: Grid) -> None:

@@ -1,4 +1,4 @@
-"""What a monitor hears: enough to order every access by hand."""
+"""Events that a monitor receives: enough to derive the order of every access."""
 
 from __future__ import annotations
 
