@@ -117,7 +117,7 @@ def test_a_side_of_a_diff_that_is_no_kernel(kind, tmp_path, cli, project, monkey
         ),
         (b"# nvfp4-layouts 9\n\n# end 0\n", "line 1"),
         (b"# nvfp4-launch 1\n\nlaunches  1\n", "part of it is missing"),
-        (b"# nvfp4-codegen 1\n\nlaunches  1\n# end 2\n", "says 2 facts"),
+        (b"# nvfp4-codegen 1\n\nlaunches  1\n# end 2\n", "counts 2 facts"),
     ],
 )
 def test_a_damaged_snapshot(command, content, words, tmp_path, cli) -> None:
