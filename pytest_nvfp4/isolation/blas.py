@@ -15,8 +15,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["core_type", "variables"]
-
 _CPU_INFO = Path("/proc/cpuinfo")
 _REQUIRED_FLAGS = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
 _CORE_TYPE_VARIABLE = "OPENBLAS_CORETYPE"

@@ -20,8 +20,6 @@ from pytest_nvfp4.numerics.arrays import Float64, HalfBits, Mask
 from pytest_nvfp4.numerics.inputs import ProblemInput
 from pytest_nvfp4.numerics.mutants import MUTANTS
 
-__all__ = ["Explanation", "explain"]
-
 ENOUGH = 0.98
 """Share of the compared outputs that a hypothesis must reproduce exactly."""
 _SAMPLE = 24

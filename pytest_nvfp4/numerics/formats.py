@@ -20,11 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from pytest_nvfp4.numerics.arrays import Bytes, Float32, Float64, Int32, Int64, Mask, NumericsError, require_bytes
 
-__all__ = [
-    "BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "F16", "FORMATS", "NO_BITS", "TF32", "UE4M3", "UE8M0",
-    "FloatFormat", "lowest_bits",
-]  # fmt: skip
-
 NO_BITS = 1000
 """Lowest bit of zero and of values that are not finite: no constraint."""
 

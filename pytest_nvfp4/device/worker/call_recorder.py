@@ -18,8 +18,6 @@ from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.session import LaunchRecord, Session
 from pytest_nvfp4.sim.run.trace import Trace
 
-__all__ = ["CallRecorder"]
-
 
 class WatchedOutput(NamedTuple):
     """The C of a group whose writes are recorded: index of the group, memory region, number of columns."""

@@ -22,8 +22,6 @@ from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
 from pytest_nvfp4.sim.run.session import Session
 
-__all__ = ["Simulation"]
-
 
 class Simulation:
     """A simulated device for one job.

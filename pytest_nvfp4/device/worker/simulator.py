@@ -21,8 +21,6 @@ from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.session import Session
 
-__all__ = ["simulate"]
-
 
 @contextlib.contextmanager
 def simulate(

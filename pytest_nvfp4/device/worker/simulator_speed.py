@@ -16,8 +16,6 @@ import tempfile
 import time
 from pathlib import Path
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the measurement named on the command line."""

@@ -20,8 +20,6 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["FORMS", "LOWERINGS"]
-
 FORMS = (
     "prmt .b32[.(f4e|b4e|rc8|ecl|ecr|rc16)]",
     "bfe .(u32|u64|s32|s64)",

@@ -24,8 +24,6 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Sink
 
-__all__ = ["FORMS", "LOWERINGS"]
-
 _EQUALITY = {"eq": "==", "ne": "!="}
 _ORDER = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _UNSIGNED_ORDER = {"lo": "<", "ls": "<=", "hi": ">", "hs": ">="}

@@ -35,8 +35,6 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["FORMS", "LOWERINGS", "extend", "half_pair"]
-
 _INTEGERS = tuple(f"{letter}{width}" for letter in "us" for width in (8, 16, 32, 64))
 _FLOATS = ("f16", "bf16", "f32", "f64")
 _TO_INTEGER = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}

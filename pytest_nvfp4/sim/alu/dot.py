@@ -12,8 +12,6 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["FORMS", "LOWERINGS"]
-
 FORMS = (
     "dp4a .(u32|s32).(u32|s32)",
     "dp2a .(lo|hi).(u32|s32).(u32|s32)",

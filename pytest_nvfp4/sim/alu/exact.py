@@ -14,8 +14,6 @@ import numpy as np
 
 from pytest_nvfp4.sim.alu.lift import Array
 
-__all__ = ["by_lane", "root", "rounded"]
-
 
 def nearest(value: Fraction) -> float:
     """Return the float64 nearest to a number, ties to even; infinity past the largest."""

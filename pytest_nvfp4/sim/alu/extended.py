@@ -24,8 +24,6 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["FORMS", "LOWERINGS", "Carry"]
-
 FORMS = (
     "add|addc|sub|subc .cc.(u32|s32|u64|s64)",
     "addc|subc .(u32|s32|u64|s64)",

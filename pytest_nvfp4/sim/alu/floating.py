@@ -30,8 +30,6 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["BY_TYPE", "FORMS", "LOWERINGS", "ROUNDINGS", "fused", "odd_sum", "saturated", "settled", "sign_kernel"]
-
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 FORMS = (

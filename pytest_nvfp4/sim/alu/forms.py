@@ -13,11 +13,6 @@ from pytest_nvfp4.sim.alu.lift import spread
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Operand
 
-__all__ = [
-    "BITS", "MASKS", "SCALARS", "SIGNS", "array", "atom", "atoms", "both", "collapsed", "inline", "ints", "literal",
-    "settle",
-]  # fmt: skip
-
 BITS = {
     f"{kind}{bits}": bits
     for kind, widths in {

@@ -25,8 +25,6 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["BY_TYPE", "FORMS", "bfloat_patterns", "half_patterns", "on_pairs"]
-
 FORMS = (
     "add|sub|mul [.rn][.ftz][.sat].(f16|f16x2)",
     "add|sub|mul [.rn].(bf16|bf16x2)",

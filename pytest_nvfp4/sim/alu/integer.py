@@ -26,8 +26,6 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["BY_TYPE", "FORMS", "LOWERINGS", "flipped"]
-
 _PAIRS = ("u16x2", "s16x2")
 
 FORMS = (

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.lanes import DTYPES
 
-__all__ = ["Array", "Kernel", "clamped", "kernels", "lift", "parts", "signed", "spread", "unsigned"]
-
 Array = NDArray[Any]
 Kernel = Callable[..., Array]
 Factory = TypeVar("Factory", bound=Callable[..., Kernel])

@@ -15,8 +15,6 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 
-__all__ = ["FORMS", "LOWERINGS", "lut_expression"]
-
 FORMS = (
     "and|or|xor|not .(pred|b16|b32|b64)",
     "cnot .(b16|b32|b64)",

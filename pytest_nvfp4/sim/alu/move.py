@@ -30,8 +30,6 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Sink, Vector
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["FORMS", "LOWERINGS"]
-
 _TYPES = (*tuple(f"{letter}{width}" for letter in "bus" for width in (16, 32, 64)), "f32", "f64", "b128")
 
 FORMS = (

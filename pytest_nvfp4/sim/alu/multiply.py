@@ -18,8 +18,6 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["BY_TYPE", "FORMS", "LOWERINGS", "high", "wide"]
-
 FORMS = (
     "mul|mad .(lo|hi).(u16|u32|u64|s16|s32|s64)",
     "mul|mad .wide.(u16|u32|s16|s32)",

@@ -25,8 +25,6 @@ from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["FORMS", "NARROW", "lower_narrow"]
-
 FORMS = (
     "cvt .rn.satfinite[.relu].(e4m3x2|e5m2x2|e2m3x2|e3m2x2|e2m1x2).f32",
     "cvt .rn.satfinite[.relu].(e4m3x2|e5m2x2|e2m3x2|e3m2x2|e2m1x2).(f16x2|bf16x2)",

@@ -13,10 +13,6 @@ import numpy as np
 
 from pytest_nvfp4.sim.alu.lift import Array
 
-__all__ = [
-    "NAN", "canonical", "floats", "flushed", "flushed_half", "halves", "quiet64", "settled64", "without_sign",
-]  # fmt: skip
-
 NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFF_FFFF, "tf32": 0x7FFF_FFFF, "f64": 0xFFF8_0000_0000_0000}
 """Canonical NaN by type. The ISA does not define the payload for f64: this one is the result of an invalid operation
 on an H200 (measured for square roots of negative numbers; CUDA's ``CUDART_NAN`` is the same)."""

@@ -11,8 +11,6 @@ import numpy as np
 
 from pytest_nvfp4.sim.alu.lift import Array
 
-__all__ = ["sum_to_odd", "to_f32"]
-
 
 def sum_to_odd(a: Array, b: Array) -> Array:
     """Add float64 arrays, rounded to odd; neither the sum nor a part of it may overflow."""

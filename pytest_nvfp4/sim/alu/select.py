@@ -15,8 +15,6 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["FORMS", "LOWERINGS"]
-
 FORMS = (
     "selp .(b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64)",
     "slct .(b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64).s32",

@@ -18,8 +18,6 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["FORMS", "LOWERINGS"]
-
 FORMS = (
     "shl .(b16|b32|b64)",
     "shr .(b16|b32|b64|u16|u32|u64|s16|s32|s64)",

@@ -28,8 +28,6 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["BY_TYPE", "FORMS", "LOWERINGS"]
-
 FORMS = (
     "div .(approx|full|rn|rz|rm|rp)[.ftz].f32",
     "div .(rn|rz|rm|rp).f64",

@@ -29,8 +29,6 @@ from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["LOWERINGS", "covered"]
-
 _MODULES: tuple[ModuleType, ...] = (
     integer, multiply, extended, logic, shift, bits, dot, compare, select, move, floating, special, half, convert,
     narrow,

@@ -30,8 +30,6 @@ from pytest_nvfp4.sim.wgmma.registers import accumulators, unfenced
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["Block", "Program", "longest_prefix"]
-
 Block = Callable[[list[Any], "Warp", int], int]
 _MAX_BLOCK = 400
 _MAX_REGION = 64

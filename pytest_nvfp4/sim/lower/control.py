@@ -15,8 +15,6 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction, Label, Vector
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LEFT", "SPLIT", "TERMINATORS", "converged", "meets", "terminate"]
-
 SPLIT = -(1 << 40)
 """Return code of a block: its group has split."""
 LEFT = -(1 << 41)

@@ -20,8 +20,6 @@ from pytest_nvfp4.sim.lower.operands import Operands, widen
 from pytest_nvfp4.sim.ptx.roles import results as written
 from pytest_nvfp4.sim.ptx.syntax import Guard, Instruction, Operand, Pair, Register, Sink, Vector
 
-__all__ = ["Emitter", "Lowering"]
-
 Lowering = Callable[[Instruction, "Emitter"], None]
 
 _NO_NOTES: Mapping[int, str] = {}

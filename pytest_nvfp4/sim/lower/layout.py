@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pytest_nvfp4.sim.ptx.syntax import Kernel, Module
 
-__all__ = ["SharedLayout"]
-
 
 class SharedLayout:
     """Offsets in bytes by name. ``static`` is the size without dynamic shared memory."""

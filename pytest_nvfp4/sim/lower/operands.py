@@ -23,8 +23,6 @@ from pytest_nvfp4.sim.ptx.syntax import (
     Vector,
 )
 
-__all__ = ["Operands", "widen"]
-
 _NARROW = {8: 0xFF, 16: 0xFFFF, 32: 0xFFFF_FFFF, 64: 0xFFFF_FFFF_FFFF_FFFF, 128: (1 << 128) - 1}
 
 

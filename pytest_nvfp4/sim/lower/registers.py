@@ -10,8 +10,6 @@ import numpy as np
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lanes import Bits
 
-__all__ = ["special"]
-
 _LANE = np.arange(32, dtype=np.uint32)
 _LANE.flags.writeable = False
 _ONE = np.uint32(1)

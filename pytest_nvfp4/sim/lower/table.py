@@ -8,8 +8,6 @@ from importlib import import_module
 
 from pytest_nvfp4.sim.lower.emitter import Lowering
 
-__all__ = ["blocking", "lowerings"]
-
 _UNITS = ("alu", "memory", "sync", "tma", "tcgen05", "wgmma")
 
 

@@ -32,8 +32,6 @@ from pytest_nvfp4.sim.ptx.syntax import (
     Vector,
 )
 
-__all__ = ["KernelParser"]
-
 _INSTRUCTION = re.compile(
     r"(?:@\s*(!?)\s*([A-Za-z_$%][\w$]*)\s+)?([a-z][a-z0-9_]*(?:\s*(?:\.|::)[A-Za-z0-9_]+)*)(?:(?:\s+|(?=[\[{(]))(.*))?\Z",
     re.DOTALL,

@@ -15,8 +15,6 @@ from pytest_nvfp4.sim.ptx.lexer import Token
 from pytest_nvfp4.sim.ptx.literals import double_to_single, immediate
 from pytest_nvfp4.sim.ptx.syntax import Parameter, Variable
 
-__all__ = ["TYPE_BITS", "RegisterNames", "parameters", "registers", "variables"]
-
 TYPE_BITS = {
     "pred": 1,
     "b8": 8, "u8": 8, "s8": 8,

@@ -14,8 +14,6 @@ from functools import cached_property
 
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Label, Symbol, Vector
 
-__all__ = ["Block", "Flow"]
-
 _ENDS = frozenset(["ret", "exit"])
 _BRANCHES = frozenset(["bra", "brx", "ret", "exit", "trap"])
 

@@ -19,8 +19,6 @@ from pytest_nvfp4.sim.ptx.lexer import Kind, PtxError, Token
 from pytest_nvfp4.sim.ptx.operands import split
 from pytest_nvfp4.sim.ptx.syntax import Parameter
 
-__all__ = ["Call", "Function", "expand", "inlined"]
-
 _MOST = 200_000
 """Limit of the tokens of a kernel after inlining."""
 _CALL = re.compile(

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import NamedTuple
 
-__all__ = ["ASM", "PLAIN_ASM", "Kind", "PtxError", "Token", "clean", "directive_name", "tokens"]
-
 
 class PtxError(ValueError):
     """Invalid or unsupported PTX: the line, its text, what is wrong and what was expected.

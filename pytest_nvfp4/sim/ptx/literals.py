@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from pytest_nvfp4.sim.ptx.syntax import Immediate
 
-__all__ = ["INTEGER", "double_to_single", "immediate", "integer"]
-
 INTEGER = r"-?\s*(?:0[xX][0-9a-fA-F]+|0[bB][01]+|[0-9]+)U?"
 """Pattern of an integer constant."""
 

@@ -15,8 +15,6 @@ from pytest_nvfp4.sim.ptx import roles
 from pytest_nvfp4.sim.ptx.flow import Block, Flow
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["Liveness"]
-
 _STRIDE = 32
 """Distance in instructions between two cached sets of a block."""
 

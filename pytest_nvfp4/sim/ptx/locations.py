@@ -19,8 +19,6 @@ import re
 from pytest_nvfp4.finding import Location
 from pytest_nvfp4.sim.ptx.lexer import Token
 
-__all__ = ["Locations", "beyond_the_end", "has_no_line"]
-
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
 _ESCAPED = re.compile(rb"\\([0-7]{3}|[^0-7])")
 _STRINGS = re.compile(r"\.section\s+\.debug_str\s*\{([^}]*)\}")

@@ -10,8 +10,6 @@ from __future__ import annotations
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction, Operand, Vector
 
-__all__ = ["OpcodeReader", "item_count"]
-
 
 def item_count(operand: Operand) -> int:
     """Return the number of registers of an operand: the items of a vector, else 1."""

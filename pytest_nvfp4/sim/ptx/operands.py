@@ -24,8 +24,6 @@ from pytest_nvfp4.sim.ptx.syntax import (
     Vector,
 )
 
-__all__ = ["OperandError", "Refused", "Scope", "split"]
-
 
 class OperandError(Exception):
     """An invalid operand. ``unsupported`` if it is valid PTX that is not modelled."""

@@ -18,8 +18,6 @@ from pytest_nvfp4.sim.ptx.locations import Locations
 from pytest_nvfp4.sim.ptx.operands import Refused, Scope
 from pytest_nvfp4.sim.ptx.syntax import Kernel, Module, Symbol, Variable
 
-__all__ = ["Kernels", "PtxError", "parse"]
-
 _HEADER = re.compile(
     r"(?P<linkage>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<kind>entry|func)\b\s*"
     r"(?:\.attribute\s*\([^)]*\)\s*)?(?P<result>\([^)]*\)\s*)?"

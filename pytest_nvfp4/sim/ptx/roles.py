@@ -15,8 +15,6 @@ from functools import lru_cache
 
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Pair, Register, TensorAddress, Vector
 
-__all__ = ["Rule", "known", "results", "rule", "sources"]
-
 
 class Rule(Enum):
     """How an opcode uses its operands. Registers inside ``[...]`` are sources whatever the rule."""

@@ -10,26 +10,6 @@ from dataclasses import dataclass, field
 
 from pytest_nvfp4.finding import Location
 
-__all__ = [
-    "Address",
-    "Guard",
-    "Immediate",
-    "Instruction",
-    "Kernel",
-    "Label",
-    "Module",
-    "Operand",
-    "Pair",
-    "Parameter",
-    "Register",
-    "Sink",
-    "Special",
-    "Symbol",
-    "TensorAddress",
-    "Variable",
-    "Vector",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Register:
