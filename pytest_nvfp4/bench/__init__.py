@@ -1,1 +1,1 @@
-"""What a measured time means: against the hardware's limits, against a baseline, and whether it can be true at all."""
+"""Judgement of measured times: hardware limits, regressions against a baseline, plausibility."""

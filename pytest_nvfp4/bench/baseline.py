@@ -1,4 +1,4 @@
-"""A test's baseline: rounds that pytest-benchmark loaded for ``--benchmark-compare``, and what they compare with."""
+"""Baselines of tests: rounds that pytest-benchmark loads for ``--benchmark-compare``, paired with new rounds."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 _SHORTEST_S, _LONGEST_S = 1e-9, 1e6
-"""A tick of a GPU's clock is a nanosecond or more, and nobody waits for eleven days."""
+"""Bounds of a plausible round: a tick of a GPU's clock, and eleven days."""
 
 
 class BaselineError(ValueError):
-    """A stored benchmark that cannot serve as a baseline; the message says why and what to do."""
+    """A stored benchmark that cannot serve as a baseline."""
 
 
 class IncomparableError(BaselineError):
-    """A baseline that was measured under other conditions; the message names them."""
+    """A baseline that was measured under other conditions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Baseline:
     """Stored rounds of a test.
 
     Attributes:
-        nodeid: The test.
+        nodeid: Node id of the test.
         source: The stored file.
         rounds_us: Device time of each round, in microseconds.
         provenance: How they were measured.
@@ -48,42 +48,34 @@ def read_baseline(entry: Mapping[str, Any], *, nodeid: str, source: str) -> Base
 
     Args:
         entry: The benchmark as pytest-benchmark stores it.
-        nodeid: The test.
+        nodeid: Node id of the test.
         source: The stored file.
 
     Raises:
-        BaselineError: it was not measured on a device by this plugin, or has no rounds.
+        BaselineError: It was not measured on a device by this plugin, or has no rounds.
     """
-    where = f"the baseline of {nodeid} in {source}"
+    where = f"{source}: the baseline of {nodeid}"
+    save = "save a new one with --benchmark-autosave"
     timer = _within(entry, "options").get("timer")
     extra = _within(entry, "extra_info").get(EXTRA_KEY)
     if timer != TIMER_NAME:
-        raise BaselineError(
-            f"{where} is not a device time: its timer is {timer!r}, not {TIMER_NAME!r}. Save a new one with "
-            "--benchmark-autosave"
-        )
+        raise BaselineError(f"{where} is not a device time: its timer is {timer!r}, not {TIMER_NAME!r}; {save}")
     if extra is None:
-        raise BaselineError(
-            f"{where} does not say how it was measured (its extra_info has no {EXTRA_KEY!r}), so nothing can be "
-            "compared with it. Save a new one with --benchmark-autosave"
-        )
+        raise BaselineError(f"{where} has no provenance (key {EXTRA_KEY!r} of its extra_info); {save}")
     try:
         provenance = Provenance.read(extra)
     except ProvenanceError as error:
-        raise BaselineError(f"{where}: {error}. Save a new one with --benchmark-autosave") from error
+        raise BaselineError(f"{where}: {error}; {save}") from error
     data = _within(entry, "stats").get("data")
     if not isinstance(data, list) or not data:
-        raise BaselineError(
-            f"{where} holds statistics without rounds, and a verdict needs the rounds. Save a new one with "
-            "--benchmark-autosave --benchmark-save-data"
-        )
-    if not all(map(_is_time, data)):
-        raise BaselineError(f"{where} holds a round that is no time; the file is damaged. Save a new one")
+        raise BaselineError(f"{where} holds statistics without rounds; {save} --benchmark-save-data")
+    if (damaged := next((index for index, time in enumerate(data) if not _is_time(time)), None)) is not None:
+        raise BaselineError(f"{where} is damaged: round {damaged} is not a time in seconds; {save}")
     return Baseline(nodeid, source, tuple(time * 1e6 for time in data), provenance)
 
 
 def _within(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A part of what was stored; empty where it is missing, or no longer what it was."""
+    """Return a part of a stored entry; empty if it is missing or no mapping."""
     part = entry.get(name)
     return part if isinstance(part, Mapping) else {}
 
@@ -93,10 +85,10 @@ def _is_time(value: object) -> bool:
 
 
 def baseline_rounds(config: pytest.Config, nodeid: str) -> Baseline | None:
-    """The baseline of a test, from the latest compared file that has it; None where nothing is compared or none has it.
+    """Return the baseline of a test from the latest compared file that has it; None without one.
 
     Raises:
-        BaselineError: it is there and cannot be used.
+        BaselineError: The baseline cannot be used.
     """
     session = config.pluginmanager.get_plugin("pytest-benchmark")
     compared = getattr(session, "compared_mapping", None) or {}
@@ -109,7 +101,7 @@ def baseline_rounds(config: pytest.Config, nodeid: str) -> Baseline | None:
 
 @dataclass(frozen=True, slots=True)
 class Comparable:
-    """Rounds that may be compared, and what else there is to know of the two sides."""
+    """Rounds that may be compared, and differences of the two sides that do not prevent it."""
 
     rounds: ShapeRounds
     notes: tuple[str, ...]
@@ -129,19 +121,19 @@ def against(
 
     Args:
         baseline: The stored rounds.
-        rounds_us: The new ones, in microseconds.
-        provenance: How the new ones were measured.
+        rounds_us: The new rounds, in microseconds.
+        provenance: How the new rounds were measured.
         name: Name of the shape in the verdict.
-        noise: Measured noise between sessions on such a device, as a share; None where it was not measured.
+        noise: Measured noise between sessions on such a device, as a share; None if not measured.
         threshold: Least change that matters for this shape, as a share.
-        allow: What the two may differ in.
+        allow: Aspects in which the two may differ.
 
     Raises:
-        IncomparableError: they differ in something that is not allowed.
+        IncomparableError: They differ in an aspect that is not allowed.
     """
     if reasons := refusals(baseline.provenance, provenance, allow=allow):
         raise IncomparableError(
-            f"{name} cannot be compared with {baseline.source}: {'; '.join(reasons)}. Compare with a baseline of the "
+            f"{name} cannot be compared with {baseline.source}: {'; '.join(reasons)}; compare with a baseline of the "
             "same conditions, or save a new one with --benchmark-autosave"
         )
     before, now = baseline.provenance.clock_mhz, provenance.clock_mhz
@@ -155,5 +147,5 @@ def against(
     )
     notes = differences(baseline.provenance, provenance)
     if provenance.kernel_sha256 is not None and provenance.kernel_sha256 == baseline.provenance.kernel_sha256:
-        notes.append("the kernel is the baseline's, byte for byte: whatever changed is not the kernel")
+        notes.append("the kernel's files are those of the baseline, byte for byte")
     return Comparable(rounds, tuple(notes))

@@ -1,14 +1,13 @@
-"""What a call of a kernel costs, as counts of what it does in the simulator; never a time.
+"""Costs of a kernel's call: counts from the simulator, never times.
 
 The facts of a call are named numbers: of the whole call (``launches``, ``flops.useful``), and of each launch
-(``launch.0.tma.load.bytes``). A launch's counters are those of the simulator's units, whose modules say what each
-counts, and these: ``ctas``, ``clusters``, ``ctas_per_sm`` (by shared memory, threads and TMEM columns), ``waves``
-(rounds of CTAs on all SMs of the device) and ``idle_ctas`` (CTAs that wrote no output element, of a launch that writes
-outputs). Warps with equal counts of instructions share a line: ``instructions.warps0-3`` is what each of them executed,
-summed over the CTAs.
+(``launch.0.tma.load.bytes``). A launch has the counters of the simulator's units, which their modules describe, and:
+``ctas``, ``clusters``, ``ctas_per_sm`` (by shared memory, threads and TMEM columns), ``waves`` (rounds of CTAs on all
+SMs of the device) and ``idle_ctas`` (CTAs that wrote no output element, if the launch writes outputs). Warps with equal
+counts of instructions share a line: ``instructions.warps0-3`` is the count of each of them, summed over the CTAs.
 
-``flops.useful`` is ``2 m n k`` of each group. ``flops.executed`` is what matrix instructions computed; what is not
-useful is padding: rows, columns and k beyond the problem.
+``flops.useful`` is ``2 m n k`` summed over the groups. ``flops.executed`` counts what matrix instructions computed; the
+difference is padding: rows, columns and k beyond the problem.
 """
 
 from __future__ import annotations
@@ -25,16 +24,18 @@ from pytest_nvfp4.layout.launch_facts import FactChange, diff_facts
 from pytest_nvfp4.problem import Problem
 
 COUNTS = "1"
-"""Version of what is counted: counters that only one side has fail nothing when the versions differ."""
+"""Version of the set of counters: if the versions differ, counters that only one side has do not fail the check."""
 
 DEFAULT_TOLERANCE: tuple[tuple[str, float], ...] = (("instructions*", 0.05), ("mbarrier.waits", 0.05))
-"""Growth that passes: none, but of instructions, which move whenever the compiler schedules code differently, and of
-waits, of which lanes that have parted execute one each."""
+"""Tolerated growth by counter, as a share; that of all other counters is 0.
+
+Instructions vary with the compiler's schedule, and each part of a diverged warp executes a wait of its own.
+"""
 
 _EITHER_WAY = frozenset({"kernel", "ctas_per_sm", "useful"})
-"""Facts of which neither more nor less is a cost by itself: any change of them fails."""
+"""Facts whose every change fails: neither more nor less of them is a cost by itself."""
 _COMPILERS = ("instructions", "shared.", "global.", "local.", "fence.")
-"""How counters begin that another version of the compiler changes by itself: ordinary loads, stores and fences."""
+"""Prefixes of counters that change with the compiler's version: ordinary instructions, loads, stores and fences."""
 _WARP = re.compile(r"instructions\.warp(\d+)")
 _WARPS = re.compile(r"((?:launch\.\d+\.)?instructions)\.warps?(\d+)(?:-(\d+))?")
 _LAUNCH = re.compile(r"launch\.\d+\.")
@@ -42,19 +43,20 @@ _LAUNCH = re.compile(r"launch\.\d+\.")
 
 @dataclass(frozen=True, slots=True)
 class Flops:
-    """Useful and executed operations of a call."""
+    """Useful and executed floating-point operations of a call on matrix units."""
 
     useful: int
     executed: int
 
     @property
     def padding(self) -> float:
-        """The share of the executed that is not useful; 0 where nothing was executed on matrix units."""
+        """Share of the executed operations that is not useful; 0 if none was executed."""
         return max(0.0, 1 - self.useful / self.executed) if self.executed else 0.0
 
 
 def flops_of(call: SimulatedCall, problem: Problem) -> Flops:
-    """The operations of a call on matrix units (tcgen05, wgmma and mma.sync)."""
+    """Return the operations of a call on matrix units (tcgen05, wgmma and mma.sync)."""
+    # One multiply-accumulate is two operations, as in the 2 m n k of useful work.
     executed = sum(
         launch.counters.get("mma.flops", 0)
         + 2 * launch.counters.get("mma.macs", 0)
@@ -65,7 +67,7 @@ def flops_of(call: SimulatedCall, problem: Problem) -> Flops:
 
 
 def cost_facts(call: SimulatedCall, problem: Problem, names: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The facts of a call, in the order of a snapshot.
+    """Return the facts of a call, in the order of a snapshot.
 
     Args:
         call: The call.
@@ -89,70 +91,69 @@ def cost_facts(call: SimulatedCall, problem: Problem, names: Mapping[str, str] |
 
 
 def _by_name(item: tuple[str, int]) -> list[tuple[str, int]]:
-    """In the order of names, with the numbers in them as numbers."""
+    """Return a key that orders names by their words, and by the values of numbers within them."""
     parts = re.split(r"(\d+)", item[0])
     return [(part, 0) if not part.isdigit() else ("", int(part)) for part in parts]
 
 
 def short_name(symbol: str) -> str:
-    """A kernel's symbol without what the DSL puts before and after the function's name, as far as that can be told."""
+    """Return the function's name in a symbol of CuTe DSL, without the prefix and the types of arguments after it."""
     return re.sub(r"_(?:[A-Z]|tensor|tensorptr|ptr).*", "", symbol.removeprefix("kernel_cutlass_")) or symbol
 
 
 def launch_costs(launch: SimulatedLaunch, sms: int) -> dict[str, int]:
-    """The numbers of one launch, by name; counters that are zero are left out, but for bank conflicts."""
-    found = {"ctas": launch.ctas, "clusters": launch.clusters, "ctas_per_sm": launch.ctas_per_sm}
-    found["waves"] = launch.waves(sms)
+    """Return the numbers of one launch by name, without counters that are zero except for bank conflicts."""
+    costs = {"ctas": launch.ctas, "clusters": launch.clusters, "ctas_per_sm": launch.ctas_per_sm}
+    costs["waves"] = launch.waves(sms)
     if launch.writers is not None:
-        found["idle_ctas"] = launch.ctas - launch.writers
+        costs["idle_ctas"] = launch.ctas - launch.writers
     warps: dict[int, int] = {}
     for key, count in launch.counters.items():
         if match := _WARP.fullmatch(key):
             warps[int(match[1])] = count
         elif key != "ctas" and (count or key.endswith(".conflicts")):
-            found[key] = count
-    return found | {f"instructions.{label}": count for label, count in equal_warps(warps)}
+            costs[key] = count
+    return costs | {f"instructions.{label}": count for label, count in equal_warps(warps)}
 
 
 def equal_warps(counts: Mapping[int, int]) -> list[tuple[str, int]]:
-    """Warps next to each other with equal counts: ``[("warps0-3", 1200), ("warp4", 300)]``."""
-    found: list[tuple[str, int]] = []
-    for first, last, values in _runs(counts, share=0.0):
-        found.append((f"warp{first}" if first == last else f"warps{first}-{last}", values[0]))
-    return found
+    """Return label and count of consecutive warps with equal counts: ``[("warps0-3", 1200), ("warp4", 300)]``."""
+    return [(_label(first, values, space=""), values[0]) for first, values in _runs(counts, share=0.0)]
 
 
 def warp_roles(counts: Mapping[int, int], *, share: float = 0.04) -> list[tuple[str, int]]:
-    """Warps next to each other whose counts differ little, taken for one role: label and sum of their counts."""
-    return [
-        (f"warp {first}" if first == last else f"warps {first}-{last}", sum(values))
-        for first, last, values in _runs(counts, share=share)
-    ]
+    """Return label and summed count of consecutive warps whose counts differ by at most a share: likely one role."""
+    return [(_label(first, values, space=" "), sum(values)) for first, values in _runs(counts, share=share)]
 
 
-def _runs(counts: Mapping[int, int], *, share: float) -> list[tuple[int, int, list[int]]]:
-    runs: list[tuple[int, int, list[int]]] = []
+def _label(first: int, values: Sequence[int], *, space: str) -> str:
+    return f"warp{space}{first}" if len(values) == 1 else f"warps{space}{first}-{first + len(values) - 1}"
+
+
+def _runs(counts: Mapping[int, int], *, share: float) -> list[tuple[int, list[int]]]:
+    """Return the first warp and the counts of each run of consecutive warps with similar counts."""
+    runs: list[tuple[int, list[int]]] = []
     for warp, count in sorted(counts.items()):
-        if runs and warp == runs[-1][1] + 1:
-            first, _, values = runs[-1]
+        if runs and warp == runs[-1][0] + len(runs[-1][1]):
+            values = runs[-1][1]
             if abs(count - values[0]) <= share * max(count, values[0]):
-                runs[-1] = (first, warp, [*values, count])
+                values.append(count)
                 continue
-        runs.append((warp, warp, [count]))
+        runs.append((warp, [count]))
     return runs
 
 
 def expanded(facts: Mapping[str, str]) -> dict[str, str]:
-    """The facts with a line for each warp, so that another grouping of warps is no change."""
-    found: dict[str, str] = {}
+    """Return the facts with one line for each warp, so that another grouping of warps is no change."""
+    single: dict[str, str] = {}
     for name, value in facts.items():
         match = _WARPS.fullmatch(name)
         if match is None:
-            found[name] = value
+            single[name] = value
         else:
             for warp in range(int(match[2]), int(match[3] or match[2]) + 1):
-                found[f"{match[1]}.warp{warp}"] = value
-    return found
+                single[f"{match[1]}.warp{warp}"] = value
+    return single
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +161,9 @@ class CostChange:
     """A fact that differs.
 
     Attributes:
-        change: What changed.
-        tolerance: The share by which it may grow.
-        gates: It fails the check.
+        change: The change.
+        tolerance: Tolerated growth, as a share.
+        gates: Whether it fails the check.
     """
 
     change: FactChange
@@ -170,7 +171,7 @@ class CostChange:
     gates: bool
 
     def text(self) -> str:
-        """The change with its tolerance."""
+        """Return the change in words, with the tolerance of a growth."""
         if self.change.change is None or self.change.change <= 0:
             return self.change.text()
         allowed = "any growth" if math.isinf(self.tolerance) else f"{100 * self.tolerance:g} %"
@@ -178,9 +179,9 @@ class CostChange:
 
 
 def tolerance_of(counter: str, own: Sequence[tuple[str, float]]) -> float:
-    """The share by which a counter may grow: the user's, else the default; of several patterns the longest that fits.
+    """Return the tolerated growth of a counter as a share: the user's, else the default.
 
-    A pattern is the counter's name, or has ``*``; names are without ``launch.0.``.
+    The longest pattern that matches the name without ``launch.0.`` decides.
     """
     for patterns in (own, DEFAULT_TOLERANCE):
         fitting = [(len(pattern), share) for pattern, share in patterns if fnmatch.fnmatchcase(counter, pattern)]
@@ -197,14 +198,16 @@ def cost_changes(
     same_dsl: bool = True,
     same_counts: bool = True,
 ) -> list[CostChange]:
-    """What changed, and whether it fails: growth beyond the tolerance does, less of something does not.
+    """Return the facts that differ; growth beyond the tolerance fails the check, a decrease does not.
 
     Args:
-        old, new: Facts.
+        old: Facts before.
+        new: Facts after.
         tolerance: The user's tolerances.
-        same_dsl: One version of the DSL compiled both; else ordinary instructions, loads and stores fail nothing, and
-            what TMA, matrix units and barriers do still does.
-        same_counts: Both were counted alike; else counters that only one of them has fail nothing.
+        same_dsl: Whether one version of the DSL compiled both; otherwise ordinary instructions, loads and stores never
+            fail, but TMA, matrix units and barriers still do.
+        same_counts: Whether both have the same set of counters (``COUNTS``); otherwise counters that only one of them
+            has never fail.
     """
     changes = []
     for change in diff_facts(expanded(old), expanded(new)):
@@ -215,7 +218,7 @@ def cost_changes(
 
 
 def _from_zero(change: FactChange) -> FactChange:
-    """A counter that one side does not have was zero there."""
+    """Return a change from or to a missing counter as one from or to zero."""
     if change.old is None and change.new is not None and change.new.isdigit():
         return replace(change, direction="up", change=float(change.new))
     if change.new is None and change.old is not None and change.old.isdigit():
@@ -225,7 +228,7 @@ def _from_zero(change: FactChange) -> FactChange:
 
 def _fails(change: FactChange, counter: str, share: float, same_dsl: bool, same_counts: bool) -> bool:
     if counter == "flops.padding" or math.isinf(share):
-        return False  # padding follows from what was executed, which has its own line
+        return False  # Padding follows from flops.executed, which is compared itself.
     if not same_counts and change.direction in ("added", "removed"):
         return False
     if not same_dsl and counter.startswith(_COMPILERS):

@@ -1,4 +1,4 @@
-"""The few quantiles that verdicts need: Student's t and the exact interval of a rate."""
+"""Quantiles that verdicts need: Student's t and the exact interval of a rate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 
 def _student_t_cdf(t: float, freedom: int) -> float:
-    """The closed form for whole degrees of freedom (Abramowitz & Stegun 26.7.3 and 26.7.4)."""
+    """Return the distribution function for whole degrees of freedom (Abramowitz & Stegun 26.7.3 and 26.7.4)."""
     theta = math.atan2(t, math.sqrt(freedom))
     sine, cosine = math.sin(theta), math.cos(theta)
     if freedom == 1:
@@ -25,12 +25,12 @@ def _student_t_cdf(t: float, freedom: int) -> float:
 
 @lru_cache(maxsize=256)
 def student_t_quantile(probability: float, freedom: int) -> float:
-    """The quantile of Student's t distribution, for a probability above one half."""
+    """Return the quantile of Student's t distribution, for a probability above one half."""
     return _bisect(lambda t: _student_t_cdf(t, freedom) - probability, 0.0, 1e6)
 
 
 def _bisect(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where an increasing function crosses zero."""
+    """Return the zero of an increasing function; 200 halvings exhaust the precision of a double."""
     for _ in range(200):
         middle = (low + high) / 2
         if function(middle) > 0:
@@ -41,7 +41,7 @@ def _bisect(function: Callable[[float], float], low: float, high: float) -> floa
 
 
 def _binomial_tail(successes: int, trials: int, probability: float, *, side: Literal["most", "least"]) -> float:
-    """The probability of at most, or at least, so many successes."""
+    """Return the probability of at most, or at least, so many successes."""
     if probability <= 0:
         return 1.0 if side == "most" or successes == 0 else 0.0
     if probability >= 1:
@@ -60,22 +60,17 @@ def _binomial_tail(successes: int, trials: int, probability: float, *, side: Lit
 
 
 def binomial_interval(successes: int, trials: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact interval of a rate (Clopper & Pearson 1934); ``(0, 1)`` for no trials.
+    """Return the exact interval of a rate (Clopper & Pearson 1934); ``(0, 1)`` for no trials.
 
     Raises:
-        ValueError: more successes than trials, or fewer than none.
+        ValueError: The successes are negative or more than the trials.
     """
     if not 0 <= successes <= trials:
         raise ValueError(f"{successes} successes of {trials} trials")
     tail = (1 - confidence) / 2
-    low = (
-        0.0
-        if successes == 0
-        else _bisect(lambda p: _binomial_tail(successes, trials, p, side="least") - tail, 0.0, 1.0)
-    )
-    high = (
-        1.0
-        if successes == trials
-        else _bisect(lambda p: tail - _binomial_tail(successes, trials, p, side="most"), 0.0, 1.0)
-    )
+    low, high = 0.0, 1.0
+    if successes > 0:
+        low = _bisect(lambda p: _binomial_tail(successes, trials, p, side="least") - tail, 0.0, 1.0)
+    if successes < trials:
+        high = _bisect(lambda p: tail - _binomial_tail(successes, trials, p, side="most"), 0.0, 1.0)
     return low, high

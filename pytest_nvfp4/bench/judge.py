@@ -1,7 +1,7 @@
-"""Can these times be believed? What a measurement says against itself, without looking at any output.
+"""Plausibility of measured times, judged from the measurement alone, without its outputs.
 
 A ``cheat`` finding means that the times cannot be those of the work: it fails the check. A ``timing`` warning means
-that the times are poor evidence: the numbers stand, and say so.
+that the times are weak evidence: they are reported with the warning.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.problem import Problem
 
 LAUNCH_AND_SYNC_US = 40.0
-"""What launching from an idle device and waiting for its end may add to a call's own times, in microseconds."""
+"""Microseconds that a launch on an idle device and the wait for its end may add to a call's own times."""
 _RELATIVE_SLACK = 0.25
 _LATE_SHARE = 0.1
 _SPREAD = 1.5
 _OUTLIER = 10.0
 _LEAST_FOR_SHAPE = 10
+"""Rounds below which the distribution of times is not judged."""
 
 
 def timing_findings(measurement: Measurement, problem: Problem, device: DeviceInfo | None) -> list[Finding]:
-    """Everything that speaks against the times of a measurement, the gravest first."""
+    """Return the findings against the times of a measurement, errors first."""
     found = [
         *_no_times(measurement, problem),
         *_physics(measurement, problem, device),
@@ -49,7 +50,7 @@ def _no_times(measurement: Measurement, problem: Problem) -> list[Finding]:
     for name, times in (("device", measurement.device_us), ("host", measurement.host_us)):
         bad = [time for time in times if not (math.isfinite(time) and time > 0)]
         if bad:
-            return [_cheat(f"{problem.name}: a {name} time is {bad[0]} us, and no work takes that")]
+            return [_cheat(f"{problem.name}: a {name} time is {bad[0]} us; times must be positive and finite")]
     return []
 
 
@@ -59,11 +60,11 @@ def _physics(measurement: Measurement, problem: Problem, device: DeviceInfo | No
 
 
 def hidden_us(measurement: Measurement) -> float | None:
-    """Host time beyond what the timed work and the call itself explain, in microseconds; None where it is not known.
+    """Return the host time that neither the timed work nor the call explains, in microseconds; None if not measured.
 
-    From an idle device, a call and all its work end at most after the call's own host time and then the whole device
-    time: every launch has been made when the call returns. What is left over is launch and synchronisation, or work
-    that the timed stream's events did not wait for: on a non-blocking stream, or started by something else.
+    On an idle device, a call and its work end at the latest after the call's own host time plus the device time, as all
+    launches are enqueued when the call returns. The rest is launch and synchronisation, or work that the timed stream's
+    events did not cover: on a non-blocking stream, or started by a thread.
     """
     if not measurement.host_us or not measurement.device_us:
         return None
@@ -72,7 +73,7 @@ def hidden_us(measurement: Measurement) -> float | None:
 
 
 def hidden_limit_us(measurement: Measurement) -> float:
-    """The most ``hidden_us`` of an honest kernel, in microseconds; work of less than this cannot be seen."""
+    """Return the largest ``hidden_us`` of an honest kernel, in microseconds; shorter hidden work is not detected."""
     explained = statistics.median(measurement.device_us) + measurement.call_us
     return max(LAUNCH_AND_SYNC_US, _RELATIVE_SLACK * explained)
 
@@ -84,10 +85,10 @@ def _hidden_work(measurement: Measurement, problem: Problem) -> list[Finding]:
     device, host = statistics.median(measurement.device_us), statistics.median(measurement.host_us)
     return [
         _cheat(
-            f"{problem.name}: from the call to the end of all its work takes {host:.1f} us on the host, and the timed "
-            f"stream explains {device:.1f} us of it and the call itself {measurement.call_us:.1f} us: {hidden:.1f} us "
-            "of work ran outside the timed stream (another stream, or started by a thread)",
-            detail=f"an honest kernel stays below {hidden_limit_us(measurement):.1f} us",
+            f"{problem.name}: a call and all its work take {host:.1f} us on the host, of which the timed stream "
+            f"explains {device:.1f} us and the call itself {measurement.call_us:.1f} us: {hidden:.1f} us of work ran "
+            "outside the timed stream (on another stream, or started by a thread)",
+            detail=f"the limit for a kernel without hidden work is {hidden_limit_us(measurement):.1f} us",
         )
     ]
 
@@ -97,12 +98,12 @@ def _late(measurement: Measurement, problem: Problem) -> list[Finding]:
     late, again = measurement.late_rounds, measurement.repeated_rounds
     if not rounds or late + again <= _LATE_SHARE * rounds:
         return []
-    kept = f" ({again} of them were measured again)" if again else ""
+    repeated = f" ({again} of them were measured again)" if again else ""
     return [
         _warning(
             f"{problem.name}: in {late + again} of {rounds + again} rounds the host was still enqueueing when the "
-            f"timed work began, so the device time of these rounds holds host time{kept}: the kernel is bound by its "
-            "launches, or the host was busy"
+            f"timed work began, so the device time of these rounds includes host time{repeated}: the kernel is bound "
+            "by its launches, or the host was busy"
         )
     ]
 
@@ -117,8 +118,8 @@ def _spread(measurement: Measurement, problem: Problem) -> list[Finding]:
     if min(times) == max(times):
         found.append(
             _warning(
-                f"{problem.name}: all {len(times)} rounds took exactly {median} us; a clock with a finer tick than the "
-                "kernel's own noise never gives that"
+                f"{problem.name}: all {len(times)} rounds took exactly {median} us; a clock that resolves the kernel's "
+                "noise never reports that"
             )
         )
     if high > _SPREAD * low:
@@ -128,14 +129,14 @@ def _spread(measurement: Measurement, problem: Problem) -> list[Finding]:
                 "uses the device, its clocks change, or the kernel does not do the same work each time"
             )
         )
-    # Work that is done for several calls at once: a few rounds carry what the others leave out.
+    # A kernel may do the work of several calls in one of them: the median is then that of calls that do nothing.
     heavy = [time for time in times if time > _OUTLIER * median]
     if heavy and sum(heavy) > sum(times) / 2:
         found.append(
             _warning(
                 f"{problem.name}: {len(heavy)} of {len(times)} rounds hold {100 * sum(heavy) / sum(times):.0f} % of "
                 f"the device time (up to {max(heavy):.1f} us, against a median of {median:.2f} us): the median does "
-                "not speak for the work"
+                "not represent the work"
             )
         )
     return found

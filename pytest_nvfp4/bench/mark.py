@@ -1,4 +1,4 @@
-"""The marker that lets a test's ``benchmark`` fixture hold device times. It loads pytest and nothing else."""
+"""Marker that lets a test's ``benchmark`` fixture hold device times. This module imports pytest and nothing else."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from typing import Any
 import pytest
 
 EXTRA_KEY = "nvfp4"
-"""Key of what is kept beside the rounds, in pytest-benchmark's ``extra_info``."""
+"""Key of the provenance in pytest-benchmark's ``extra_info``."""
 
 TIMER_NAME = "nvfp4_device_time"
-"""What pytest-benchmark stores as the timer of a replayed benchmark."""
+"""Name that pytest-benchmark stores as the timer of a replayed benchmark."""
 
 
 class ReplayClock:
-    """A timer that stands still until it is set; in seconds, as pytest-benchmark's are."""
+    """A timer whose time is set, in seconds as those of pytest-benchmark."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.__name__ = TIMER_NAME  # what pytest-benchmark stores as the timer of a benchmark
+        self.__name__ = TIMER_NAME  # pytest-benchmark stores the timer by this attribute
 
     def __call__(self) -> float:
-        """The time it was set to."""
+        """Return the time that was set."""
         return self.now
 
 
 def replay_mark() -> pytest.MarkDecorator:
-    """The marker that gives a test's ``benchmark`` fixture a clock of its own."""
+    """Return the marker that gives a test's ``benchmark`` fixture a replay clock."""
     return pytest.mark.benchmark(timer=ReplayClock())
 
 
 def mark_item(item: pytest.Item) -> None:
-    """Mark a test for replay; other settings of a ``benchmark`` marker it already has are kept.
+    """Mark a test for replay; other settings of its ``benchmark`` markers still apply.
 
-    Call it while items are collected: the fixture reads the marker when it is made.
+    It must be called during collection: the fixture reads the marker when it is made.
     """
-    kept: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for marker in reversed(list(item.iter_markers("benchmark"))):
-        kept.update(marker.kwargs)
-    item.add_marker(pytest.mark.benchmark(**{**kept, "timer": ReplayClock()}), append=False)
+        settings.update(marker.kwargs)
+    item.add_marker(pytest.mark.benchmark(**{**settings, "timer": ReplayClock()}), append=False)

@@ -1,10 +1,10 @@
-"""Where times come from: what is kept beside the rounds of a benchmark, and when two of them must not be compared."""
+"""Provenance of times: the conditions stored beside the rounds of a benchmark, and which of them must agree."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Collection
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -14,33 +14,32 @@ from pytest_nvfp4.device.result import DeviceInfo, Measurement
 from pytest_nvfp4.problem import Problem
 
 Aspect = Literal["device", "method", "l2", "dsl", "problem"]
-"""What two benchmarks must agree on to be compared."""
-ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
+"""An aspect that two benchmarks must agree on to be compared."""
 
 
 class ProvenanceError(ValueError):
-    """What is kept beside rounds cannot be read; the message says why."""
+    """Stored provenance that cannot be read."""
 
 
 class Provenance(BaseModel):
     """How the rounds of a benchmark were measured.
 
     Attributes:
-        schema_version: Version of this form.
+        schema_version: Version of this schema.
         device: The device.
         problem: The problem.
         method: How device time was measured.
         l2: State of the L2 cache before each call.
-        sets: How many sets of inputs rotated.
-        clocks_mhz: SM clock before, during and after, where it could be read.
-        late_rounds: Rounds whose device time holds host time.
-        outside_stream: Whether work ran outside the timed stream; None where that could not be seen.
-        host_us: Median time until all work had ended, in microseconds; None where it was not measured.
+        sets: Number of sets of inputs that rotated.
+        clocks_mhz: SM clock before, during and after; empty if it cannot be read.
+        late_rounds: Number of rounds whose device time includes host time.
+        outside_stream: Whether work ran outside the timed stream; None if unknown.
+        host_us: Median time until all work had ended, in microseconds; None if not measured.
         call_us: Median time until the call returned, in microseconds.
-        kernel_sha256: Hash of the kernel's files, where it is known.
-        tflops: Operations over the median, in TFLOP/s.
-        gbps: Bytes moved once over the median, in GB/s.
-        roofline_percent: The floor over the median, in percent; None where the device has no floor.
+        kernel_sha256: Hash of the kernel's files; None if unknown.
+        tflops: Operations over the median time, in TFLOP/s.
+        gbps: Bytes of ``roofline.Work`` over the median time, in GB/s.
+        roofline_percent: Floor over the median, in percent; None if the device has no floor.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -65,7 +64,7 @@ class Provenance(BaseModel):
     def of(
         cls, measurement: Measurement, *, device: DeviceInfo, problem: Problem, kernel_sha256: str | None = None
     ) -> Provenance:
-        """The provenance of a measurement. Raises ValueError for one without rounds."""
+        """Return the provenance of a measurement. Raises ValueError if it has no rounds."""
         derived = columns(measurement, problem, device)
         return cls(
             device=device,
@@ -86,10 +85,10 @@ class Provenance(BaseModel):
 
     @classmethod
     def read(cls, data: Any) -> Provenance:
-        """Read what ``extra_info`` holds.
+        """Parse an entry of ``extra_info``.
 
         Raises:
-            ProvenanceError: it is not what this version writes.
+            ProvenanceError: The entry does not have this version's schema.
         """
         try:
             return cls.model_validate(data)
@@ -97,18 +96,19 @@ class Provenance(BaseModel):
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"]) or "it"
             raise ProvenanceError(
-                f"what is kept beside its rounds cannot be read ({place}: {first['msg']}); it was saved by another "
-                "version of this plugin, or edited"
+                f"its provenance cannot be read ({place}: {first['msg']}); another version of this plugin saved it, "
+                "or it was edited"
             ) from error
 
     @property
     def clock_mhz(self) -> float | None:
-        """The SM clock under load, in MHz: the first reading may be of an idle device, so it counts only alone."""
+        """SM clock under load, in MHz; None if it was not read."""
+        # The first reading may be that of an idle device, so it counts only if there is no other.
         loaded = self.clocks_mhz[1:] or self.clocks_mhz
         return statistics.median(loaded) if loaded else None
 
     def describe(self) -> str:
-        """One line on how it was measured."""
+        """Return one line on how the rounds were measured."""
         parts = [str(self.device), self.method, f"{self.l2} L2", f"{self.sets} sets of inputs"]
         if self.clock_mhz is not None:
             parts.append(f"SM clock {self.clock_mhz:.0f} MHz")
@@ -121,30 +121,23 @@ def _shape(problem: ProblemSpec) -> str:
 
 
 def refusals(baseline: Provenance, current: Provenance, *, allow: Collection[Aspect] = ()) -> list[str]:
-    """Why two benchmarks must not be compared, one sentence each; empty when they may be.
+    """Return why two benchmarks must not be compared, one sentence a reason; empty if they may be.
 
     Args:
-        baseline: Where the stored rounds come from.
-        current: Where the new ones come from.
-        allow: What they may differ in all the same, such as ``dsl`` when an upgrade of the DSL is what is judged.
+        baseline: Provenance of the stored rounds.
+        current: Provenance of the new rounds.
+        allow: Aspects in which they may differ, such as ``dsl`` to judge an upgrade of the DSL.
     """
-    sides: dict[Aspect, tuple[str, str]] = {
-        "device": (_device(baseline.device), _device(current.device)),
-        "method": (baseline.method, current.method),
-        "l2": (f"a {baseline.l2} L2 cache", f"a {current.l2} L2 cache"),
-        "dsl": (_dsl(baseline.device), _dsl(current.device)),
-        "problem": (_shape(baseline.problem), _shape(current.problem)),
-    }
-    words: dict[Aspect, str] = {
-        "device": "on",
-        "method": "by",
-        "l2": "with",
-        "dsl": "with",
-        "problem": "for",
-    }
+    sides: tuple[tuple[Aspect, str, str, str], ...] = (
+        ("device", "on", _device(baseline.device), _device(current.device)),
+        ("method", "by", baseline.method, current.method),
+        ("l2", "with", f"a {baseline.l2} L2 cache", f"a {current.l2} L2 cache"),
+        ("dsl", "with", _dsl(baseline.device), _dsl(current.device)),
+        ("problem", "for", _shape(baseline.problem), _shape(current.problem)),
+    )
     return [
-        f"the baseline was measured {words[aspect]} {before}, and this run {words[aspect]} {now}"
-        for aspect, (before, now) in sides.items()
+        f"the baseline was measured {preposition} {before}, and this run {preposition} {now}"
+        for aspect, preposition, before, now in sides
         if before != now and aspect not in allow
     ]
 
@@ -159,17 +152,15 @@ def _dsl(device: DeviceInfo) -> str:
 
 
 def differences(baseline: Provenance, current: Provenance) -> list[str]:
-    """What differs without ruling a comparison out, in words."""
-    found = []
-    for name, before, now in (
+    """Describe the differences that do not prevent a comparison."""
+    sides = (
         ("driver", baseline.device.driver, current.device.driver),
         ("torch", baseline.device.torch, current.device.torch),
         ("Python", baseline.device.python, current.device.python),
         ("seed of the inputs", str(baseline.problem.seed), str(current.problem.seed)),
         ("sets of inputs", str(baseline.sets), str(current.sets)),
-    ):
-        if before != now:
-            found.append(f"{name} {before or 'unknown'} -> {now or 'unknown'}")
+    )
+    notes = [f"{name} {before or 'unknown'} -> {now or 'unknown'}" for name, before, now in sides if before != now]
     if baseline.device.uuid != current.device.uuid:
-        found.append("another card of the same kind")
-    return found
+        notes.append("another card of the same kind")
+    return notes

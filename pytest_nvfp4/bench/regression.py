@@ -1,37 +1,36 @@
-"""The regression verdict: did a kernel become faster or slower, stay the same, or can these rounds not tell.
+"""Regression verdicts: whether a kernel is faster, slower or the same, or the rounds do not decide it.
 
 For each shape, and for the geometric mean of all, the ratio of medians (current over baseline) gets two bootstrap
-intervals, and its threshold is the larger of what the user asks for and what the machine's own noise can fake:
+intervals. Its threshold is the larger of the user's and the noise between sessions:
 
 ``slower``     the wide interval lies above the threshold
 ``faster``     the wide interval lies below minus the threshold
 ``same``       the narrow interval lies within the threshold on both sides
-``ambiguous``  none of these: the rounds are too few or too noisy, or they drift; the verdict says how many would do
+``ambiguous``  none of these: the rounds are too few, too noisy, or drift; the verdict estimates how many would suffice
 
-**Error rates it is designed for.** Whatever the true ratios within the thresholds, the chance that *any* shape or the
-geometric mean is called slower or faster is at most ``Policy.alpha`` (1 %): the wide interval has the level
-``1 - alpha / hypotheses`` (Bonferroni, over the shapes and the geometric mean, both directions; it holds under any
-dependence between shapes, and leaves the interval that is shown the one that decides). ``same`` is an equivalence test
-(two one-sided tests; the narrow interval has the level ``1 - 2 * same_alpha``): a true change beyond the threshold is
-called the same with a chance of at most ``Policy.same_alpha`` (5 %) for each shape. These hold for rounds that a
-bootstrap of blocks describes; noise that differs between sessions is in the threshold, not in the intervals.
+**Designed error rates.** For any true ratios within the thresholds, the chance that *any* shape or the geometric mean
+is called slower or faster is at most ``Policy.alpha`` (1 %): the wide interval has the level ``1 - alpha / hypotheses``
+(Bonferroni, over the shapes and the geometric mean, both directions). It holds under any dependence between shapes, and
+the interval that is shown is the one that decides. ``same`` is an equivalence test (two one-sided tests; the narrow
+interval has the level ``1 - 2 * same_alpha``): a true change beyond the threshold is called the same with a chance of
+at most ``Policy.same_alpha`` (5 %) for each shape. The rates hold for rounds that a block bootstrap describes; noise
+between sessions is in the threshold, not in the intervals.
 
 **Rounds in fours.** On an H200 short kernels take 1 us longer every second or every fourth round (see
-``device.worker.clock``): a median of two equally frequent values is either of them. Where neighbouring rounds depend
+``device.worker.clock``), and the median of two equally frequent values is either of them. If neighbouring rounds depend
 on each other, and there are enough, the medians are those of the means of four, which have no such pattern.
 
 **Rounds of two sessions** differ by more than their own spread: other addresses, another temperature, another card.
-Only a measured noise (``stats.aa_noise``) says by how much; without one, ``Policy.unmeasured_noise`` is assumed and the
-verdict says so. **Interleaved rounds** of one session share all that, so they need no such allowance.
+``stats.aa_noise`` measures by how much; without a measurement, ``Policy.unmeasured_noise`` is assumed and the verdict
+notes it. **Interleaved rounds** of one session share all that and need no such allowance.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -42,21 +41,22 @@ State = Literal["faster", "slower", "same", "ambiguous"]
 GEOMEAN = "geomean"
 """Name of the geometric mean among the verdicts."""
 _CLOCK_STEP = 0.005
+"""Least change of the SM clock that matters, on the log scale."""
 _TOGETHER = 4
-"""Neighbouring rounds whose mean is looked at."""
+"""Number of neighbouring rounds that are averaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How verdicts are reached; the module's documentation says what the rates mean.
+    """Parameters of verdicts; the module's documentation defines the rates.
 
     Attributes:
         threshold: Least change that matters, as a share; a shape may have its own.
         alpha: Chance of any false ``slower`` or ``faster`` in one comparison.
         same_alpha: Chance of a false ``same`` for one shape.
-        unmeasured_noise: Noise between two sessions where it was not measured, as a share.
-        least_rounds: Fewer rounds than this on one side are ambiguous.
-        tail_draws: Bootstrap draws beyond each end of the wide interval; more draws make its ends steadier.
+        unmeasured_noise: Assumed noise between two sessions if it was not measured, as a share.
+        least_rounds: Number of rounds a side below which a verdict is ambiguous.
+        tail_draws: Bootstrap draws beyond each end of the wide interval; more draws make its ends more stable.
         seed: Seed of the bootstrap: the same rounds give the same verdict.
     """
 
@@ -69,11 +69,8 @@ class Policy:
     seed: int = 20251
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("threshold", 0.0, 1.0),
-            ("unmeasured_noise", 0.0, 1.0),
-        ):
-            if not low <= getattr(self, name) < high:
+        for name in ("threshold", "unmeasured_noise"):
+            if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)!r} must be a share of at least 0 and below 1")
         for name in ("alpha", "same_alpha"):
             if not 0 < getattr(self, name) < 0.5:
@@ -90,12 +87,12 @@ class ShapeRounds:
         name: Name of the shape; unique in a comparison.
         baseline: Rounds of the baseline.
         current: Rounds of the current kernel.
-        interleaved: Round i of both were measured next to each other, in one session.
-        noise: Measured noise between sessions, as a share (``Noise.limit``); None where it was not measured. Without
-            meaning for interleaved rounds.
-        threshold: Least change that matters for this shape; the policy's where None.
-        clocks_mhz: SM clock of the baseline's session and of the current one, where both are known. Without meaning for
+        interleaved: Whether round i of both were measured next to each other, in one session.
+        noise: Measured noise between sessions, as a share (``Noise.limit``); None if not measured. Ignored for
             interleaved rounds.
+        threshold: Least change that matters for this shape; None for the policy's.
+        clocks_mhz: SM clocks of the baseline's and of the current session; None if unknown. Ignored for interleaved
+            rounds.
     """
 
     name: str
@@ -116,13 +113,13 @@ class ShapeVerdict:
         state: The verdict.
         ratio: Median of the current kernel over that of the baseline.
         low: Lower end of the wide interval of the ratio, which decides ``slower`` and ``faster``.
-        high: Its upper end.
+        high: Upper end of the wide interval.
         same_low: Lower end of the narrow interval, which decides ``same``.
-        same_high: Its upper end.
-        threshold: The threshold that held, as a share.
-        rounds: Rounds of the baseline and of the current kernel.
-        needed: About how many rounds a side would decide it; None where it is decided, or where no number would do.
-        notes: What else there is to know: assumed noise, drift, clocks, too few rounds.
+        same_high: Upper end of the narrow interval.
+        threshold: Threshold that applied, as a share.
+        rounds: Numbers of rounds of the baseline and of the current kernel.
+        needed: Estimated rounds a side that would decide it; None if it is decided, or no number would suffice.
+        notes: Reservations: assumed noise, drift, clocks, too few rounds.
     """
 
     name: str
@@ -139,21 +136,12 @@ class ShapeVerdict:
 
     @property
     def baseline_outdated(self) -> bool:
-        """It is faster beyond the threshold: until the baseline is measured anew, it hides a slowdown of that size."""
+        """Whether it is faster: until the baseline is measured again, it hides a slowdown of that size."""
         return self.state == "faster"
 
     def __str__(self) -> str:
         text = f"{self.state} {_share(self.ratio)} ({_share(self.low)} to {_share(self.high)})"
-        if self.needed is not None:
-            text += f"; about {self.needed} rounds a side would tell"
-        return text
-
-    def as_dict(self) -> dict[str, Any]:
-        """The verdict as JSON-compatible data."""
-        return {
-            name: list(value) if isinstance(value := getattr(self, name), tuple) else value
-            for name in self.__dataclass_fields__
-        }
+        return text if self.needed is None else f"{text}; about {self.needed} rounds a side would decide"
 
 
 def _share(ratio: float) -> str:
@@ -165,53 +153,30 @@ class Verdict:
     """The verdicts of one comparison.
 
     Attributes:
-        shapes: One for each shape, in the order they were given.
-        geomean: The geometric mean of all shapes; None for a single shape.
-        hypotheses: How many verdicts share ``Policy.alpha``.
-        policy: How they were reached.
+        shapes: One verdict a shape, in the order of the shapes.
+        geomean: Verdict on the geometric mean of all shapes; None for a single shape.
+        hypotheses: Number of verdicts that share ``Policy.alpha``.
     """
 
     shapes: tuple[ShapeVerdict, ...]
     geomean: ShapeVerdict | None
     hypotheses: int
-    policy: Policy = field(default_factory=Policy)
 
-    @cached_property
+    @property
     def everything(self) -> tuple[ShapeVerdict, ...]:
-        """The shapes and the geometric mean."""
+        """Verdicts on the shapes and on the geometric mean."""
         return self.shapes if self.geomean is None else (*self.shapes, self.geomean)
-
-    def of(self, state: State) -> tuple[ShapeVerdict, ...]:
-        """The shapes, and the geometric mean, of one state."""
-        return tuple(one for one in self.everything if one.state == state)
 
     @property
     def state(self) -> State:
-        """The worst: slower if anything is, else ambiguous if anything is, else faster if anything is, else same."""
-        states = {one.state for one in self.everything}
-        return next((s for s in ("slower", "ambiguous", "faster") if s in states), "same")
-
-    @property
-    def baseline_outdated(self) -> bool:
-        """Something is faster beyond its threshold: the baseline should be measured anew."""
-        return any(one.baseline_outdated for one in self.everything)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The verdicts as JSON-compatible data."""
-        return {
-            "state": self.state,
-            "baseline_outdated": self.baseline_outdated,
-            "hypotheses": self.hypotheses,
-            "alpha": self.policy.alpha,
-            "same_alpha": self.policy.same_alpha,
-            "shapes": [shape.as_dict() for shape in self.shapes],
-            "geomean": self.geomean.as_dict() if self.geomean else None,
-        }
+        """Worst state: slower, ambiguous, faster, same in this order."""
+        states = {verdict.state for verdict in self.everything}
+        return next((state for state in ("slower", "ambiguous", "faster") if state in states), "same")
 
 
 @dataclass(frozen=True, slots=True)
 class _Intervals:
-    """Log ratios with the two intervals."""
+    """A log ratio with its two intervals."""
 
     point: float
     wide: tuple[float, float]
@@ -222,7 +187,7 @@ class _Intervals:
         return _Intervals(self.point + by, wide, narrow)
 
     def state(self, threshold: float) -> State:
-        """The verdict; the threshold is a share, and both directions are the same distance on the log scale."""
+        """Return the state at a threshold, which is a share and counts alike in both directions on the log scale."""
         limit = math.log1p(threshold)
         if self.wide[0] > limit:
             return "slower"
@@ -233,7 +198,10 @@ class _Intervals:
         return "ambiguous"
 
     def needed(self, threshold: float, rounds: int) -> int | None:
-        """Rounds at which the intervals, shrinking with their root, would decide; None beyond 100 times as many."""
+        """Return the number of rounds that would decide; None if it is more than 100 times as many.
+
+        An interval's width is proportional to 1 / sqrt(rounds). It must fit between the point and the threshold.
+        """
         limit, distance = math.log1p(threshold), abs(self.point)
         gap = limit - distance
         half = (self.narrow[1] - self.narrow[0]) / 2 if gap > 0 else (self.wide[1] - self.wide[0]) / 2
@@ -247,11 +215,11 @@ def compare(shapes: Sequence[ShapeRounds], policy: Policy | None = None) -> Verd
     """Compare the rounds of all shapes.
 
     Args:
-        shapes: The rounds; those of one check, so that its verdicts share the error rate.
-        policy: How verdicts are reached.
+        shapes: The rounds of all shapes of one check, whose verdicts share the error rate.
+        policy: Parameters of the verdicts.
 
     Raises:
-        RoundsError: there are no shapes, two have the same name, or rounds are missing, no times, or do not pair up.
+        RoundsError: There are no shapes, two have the same name, or rounds are missing, invalid or do not pair up.
     """
     policy = policy or Policy()
     if not shapes:
@@ -259,10 +227,10 @@ def compare(shapes: Sequence[ShapeRounds], policy: Policy | None = None) -> Verd
     names = [shape.name for shape in shapes]
     if len(set(names)) != len(names) or GEOMEAN in names:
         twice = next((name for name in names if names.count(name) > 1), GEOMEAN)
-        raise RoundsError(f"two verdicts would be called {twice!r}; give each shape a name of its own")
+        raise RoundsError(f"two verdicts would have the name {twice!r}; give each shape a unique name")
     hypotheses = len(shapes) + (len(shapes) > 1)
     level = 1 - policy.alpha / hypotheses
-    resamples = math.ceil(policy.tail_draws / ((1 - level) / 2))
+    resamples = math.ceil(policy.tail_draws / ((1 - level) / 2))  # so that each tail holds tail_draws of them
     verdicts, ratios, thresholds = [], [], []
     for shape in shapes:
         ratio = _ratio(shape, policy, resamples)
@@ -270,10 +238,8 @@ def compare(shapes: Sequence[ShapeRounds], policy: Policy | None = None) -> Verd
         verdicts.append(_judge(shape, ratio, threshold=threshold, notes=notes, level=level, policy=policy))
         ratios.append(ratio)
         thresholds.append(threshold)
-    geomean = None
-    if len(shapes) > 1:
-        geomean = _geomean(verdicts, ratios, thresholds, level, policy)
-    return Verdict(tuple(verdicts), geomean, hypotheses, policy)
+    geomean = _geomean(verdicts, ratios, thresholds, level, policy) if len(shapes) > 1 else None
+    return Verdict(tuple(verdicts), geomean, hypotheses)
 
 
 def _ratio(shape: ShapeRounds, policy: Policy, resamples: int) -> LogRatio:
@@ -292,38 +258,39 @@ def _ratio(shape: ShapeRounds, policy: Policy, resamples: int) -> LogRatio:
 
 
 def _in_fours(rounds: Floats) -> Floats:
-    """Means of neighbouring rounds; what is left over at the end is left out."""
+    """Return means of neighbouring rounds, without an incomplete rest at the end."""
     count = rounds.size // _TOGETHER
     means: Floats = rounds[: count * _TOGETHER].reshape(count, _TOGETHER).mean(axis=1)
     return means
 
 
 def _threshold(shape: ShapeRounds, policy: Policy) -> tuple[float, list[str]]:
-    wanted = policy.threshold if shape.threshold is None else shape.threshold
-    if not 0 <= wanted < 1:
-        raise ValueError(f"{shape.name}: threshold = {wanted!r} must be a share of at least 0 and below 1")
+    """Return the threshold of a shape, and a note if it is the noise between sessions."""
+    threshold = policy.threshold if shape.threshold is None else shape.threshold
+    if not 0 <= threshold < 1:
+        raise ValueError(f"{shape.name}: threshold = {threshold!r} must be a share of at least 0 and below 1")
     if shape.interleaved:
-        return wanted, []
+        return threshold, []
     if shape.noise is None:
         assumed = f"{100 * policy.unmeasured_noise:g} % is assumed"
         note = f"the noise between sessions was not measured on this device: {assumed}"
-        return max(wanted, policy.unmeasured_noise), [note]
-    if shape.noise > wanted:
+        return max(threshold, policy.unmeasured_noise), [note]
+    if shape.noise > threshold:
         return shape.noise, [f"the threshold is the measured noise between sessions, {100 * shape.noise:.2g} %"]
-    return wanted, []
+    return threshold, []
 
 
 def _judge(
     shape: ShapeRounds, ratio: LogRatio, *, threshold: float, notes: list[str], level: float, policy: Policy
 ) -> ShapeVerdict:
-    found = _Intervals(ratio.point, ratio.interval(level), ratio.interval(1 - 2 * policy.same_alpha))
-    state = found.state(threshold)
+    intervals = _Intervals(ratio.point, ratio.interval(level), ratio.interval(1 - 2 * policy.same_alpha))
+    state = intervals.state(threshold)
     fewest = min(len(shape.baseline), len(shape.current))
-    needed = found.needed(threshold, fewest) if state == "ambiguous" and ratio.hull is None else None
+    needed = intervals.needed(threshold, fewest) if state == "ambiguous" and ratio.hull is None else None
     if ratio.hull is not None:
         notes.append(
-            f"the rounds drift: stretches of one session differ by up to {100 * ratio.swing:.1f} %; the interval is "
-            "what any of them gives. Interleave the rounds of both kernels"
+            f"the rounds drift: stretches of one session differ by up to {100 * ratio.swing:.1f} %; the interval "
+            "covers all of them. Interleave the rounds of both kernels"
         )
     if fewest < policy.least_rounds:
         state, needed = "ambiguous", policy.least_rounds
@@ -331,16 +298,16 @@ def _judge(
     if not shape.interleaved and shape.clocks_mhz is not None:
         before, after = shape.clocks_mhz
         shift = math.log(after / before)
-        # Neither unit is right for a kernel that waits for memory at times, so a verdict must hold in both.
-        if abs(shift) > _CLOCK_STEP and found.shifted(shift).state(threshold) != state:
+        # Compute scales with the SM clock and memory does not, so the verdict must hold in cycles and in microseconds.
+        in_cycles = intervals.shifted(shift).state(threshold)
+        if abs(shift) > _CLOCK_STEP and in_cycles != state:
             notes.append(
                 f"the SM clock was {before:.0f} MHz for the baseline and is {after:.0f} MHz now: in microseconds it is "
-                f"{state}, in cycles {found.shifted(shift).state(threshold)} ({_share(math.exp(ratio.point + shift))})"
+                f"{state}, in cycles {in_cycles} ({_share(math.exp(ratio.point + shift))})"
             )
             state, needed = "ambiguous", None
-    return _verdict(
-        shape.name, state, found, threshold, (len(shape.baseline), len(shape.current)), needed=needed, notes=notes
-    )
+    rounds = len(shape.baseline), len(shape.current)
+    return _verdict(shape.name, state, intervals, threshold, rounds, needed=needed, notes=notes)
 
 
 def _geomean(
@@ -350,15 +317,15 @@ def _geomean(
     level: float,
     policy: Policy,
 ) -> ShapeVerdict:
-    """The geometric mean of the ratios: the mean of their logarithms, resampled shape by shape.
+    """Judge the geometric mean of the ratios: the mean of their logarithms, resampled shape by shape.
 
-    Noise between sessions may be common to all shapes, so that it does not average out: the threshold is the mean of
-    theirs.
+    Noise between sessions may be common to all shapes and then does not average out, so the threshold is the mean of
+    the shapes' thresholds.
     """
     count = len(ratios)
     point = sum(ratio.point for ratio in ratios) / count
     drawn = [ratio.draws for ratio in ratios if ratio.draws is not None]
-    # Where a shape drifts, its hull's ends are added to whatever the others draw.
+    # A shape that drifts has no draws: the ends of its hull are added to the draws of the others.
     low = sum(ratio.hull[0] for ratio in ratios if ratio.hull) / count
     high = sum(ratio.hull[1] for ratio in ratios if ratio.hull) / count
     total: Floats = np.sum(drawn, axis=0) / count if drawn else np.zeros(1)
@@ -368,25 +335,27 @@ def _geomean(
         below, above = np.quantile(total, [tail, 1 - tail])
         return min(float(below) + low, point), max(float(above) + high, point)
 
-    found = _Intervals(point, ends(level), ends(1 - 2 * policy.same_alpha))
+    intervals = _Intervals(point, ends(level), ends(1 - 2 * policy.same_alpha))
     threshold = sum(thresholds) / count
-    state = found.state(threshold)
-    rounds = tuple(min(one.rounds[side] for one in verdicts) for side in (0, 1))
+    state = intervals.state(threshold)
+    rounds = min(verdict.rounds[0] for verdict in verdicts), min(verdict.rounds[1] for verdict in verdicts)
     notes = []
-    if any(min(one.rounds) < policy.least_rounds for one in verdicts):
+    if min(rounds) < policy.least_rounds:
         state = "ambiguous"
         notes.append("a shape has too few rounds")
-    if state in ("faster", "slower") and any("SM clock" in note for one in verdicts for note in one.notes):
+    if state in ("faster", "slower") and any("SM clock" in note for verdict in verdicts for note in verdict.notes):
         state = "ambiguous"
         notes.append("a shape's verdict depends on the unit, because the SM clock changed")
-    needed = found.needed(threshold, min(rounds)) if state == "ambiguous" and not notes and not (low or high) else None
-    return _verdict(GEOMEAN, state, found, threshold, (rounds[0], rounds[1]), needed=needed, notes=notes)
+    needed = None
+    if state == "ambiguous" and not (notes or low or high):
+        needed = intervals.needed(threshold, min(rounds))
+    return _verdict(GEOMEAN, state, intervals, threshold, rounds, needed=needed, notes=notes)
 
 
 def _verdict(
     name: str,
     state: State,
-    found: _Intervals,
+    intervals: _Intervals,
     threshold: float,
     rounds: tuple[int, int],
     *,
@@ -396,11 +365,11 @@ def _verdict(
     return ShapeVerdict(
         name=name,
         state=state,
-        ratio=math.exp(found.point),
-        low=math.exp(found.wide[0]),
-        high=math.exp(found.wide[1]),
-        same_low=math.exp(found.narrow[0]),
-        same_high=math.exp(found.narrow[1]),
+        ratio=math.exp(intervals.point),
+        low=math.exp(intervals.wide[0]),
+        high=math.exp(intervals.wide[1]),
+        same_low=math.exp(intervals.narrow[0]),
+        same_high=math.exp(intervals.narrow[1]),
         threshold=threshold,
         rounds=rounds,
         needed=needed,

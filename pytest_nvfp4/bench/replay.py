@@ -1,8 +1,8 @@
-"""Replay times that were measured on a device into pytest-benchmark, so that everything it does with times works.
+"""Replay of device times into pytest-benchmark, so that its saving, comparing, histograms and JSON apply to them.
 
-pytest-benchmark times a function with a timer. Here the timer stands still: before a round it is set to zero, and the
-"function" sets it to what the device measured. ``stats.data`` then holds the measured times, and saving, comparing,
-histograms and JSON follow. It needs a marker on the test before its ``benchmark`` fixture is made (``mark_item``).
+pytest-benchmark times a function with a timer. The timer here is set: to zero before a round, and to the measured time
+by the function of the round, so ``stats.data`` holds the measured times. The test needs a marker before its
+``benchmark`` fixture is made (``mark.mark_item``).
 """
 
 from __future__ import annotations
@@ -10,32 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pytest_nvfp4.bench.baseline import Baseline, BaselineError, IncomparableError, baseline_rounds
-from pytest_nvfp4.bench.mark import EXTRA_KEY, ReplayClock, mark_item, replay_mark
+from pytest_nvfp4.bench.mark import EXTRA_KEY, ReplayClock
 from pytest_nvfp4.bench.provenance import Provenance
 from pytest_nvfp4.bench.stats import as_rounds
 from pytest_nvfp4.device.result import DeviceInfo, Measurement
 from pytest_nvfp4.problem import Problem
 
-__all__ = [
-    "Baseline",
-    "BaselineError",
-    "BenchmarkReplay",
-    "IncomparableError",
-    "ReplayClock",
-    "ReplayError",
-    "baseline_rounds",
-    "mark_item",
-    "replay_mark",
-]
-
 
 class ReplayError(RuntimeError):
-    """Times cannot be replayed; the message says why and what to do."""
+    """Times that cannot be replayed."""
 
 
 class BenchmarkFixture(Protocol):
-    """What is used of pytest-benchmark's ``benchmark`` fixture."""
+    """The part of pytest-benchmark's ``benchmark`` fixture that is used."""
 
     disabled: bool
     extra_info: dict[str, Any]
@@ -47,47 +34,43 @@ class BenchmarkFixture(Protocol):
 
 
 class BenchmarkReplay:
-    """Replays one measurement into a test's ``benchmark`` fixture.
+    """Replay of one measurement into a test's ``benchmark`` fixture.
 
     Args:
-        benchmark: The fixture, of a test that was marked for replay.
+        benchmark: The fixture of a test that is marked for replay.
 
     Raises:
-        ReplayError: the test was not marked.
+        ReplayError: The test is not marked.
     """
 
     def __init__(self, benchmark: BenchmarkFixture) -> None:
         clock = getattr(benchmark, "_timer", None)
         if not isinstance(clock, ReplayClock):
             raise ReplayError(
-                "the benchmark fixture of this test has a clock of the host, so a device time cannot be put into it: "
-                "mark the test with pytest_nvfp4.bench.replay.replay_mark(), or use the nvfp4_benchmark fixture"
+                "the benchmark fixture of this test reads a host clock, so it cannot hold device times: mark the test "
+                "with pytest_nvfp4.bench.mark.replay_mark(), or use the nvfp4_benchmark fixture"
             )
         self._benchmark = benchmark
         self._clock = clock
 
     @property
     def enabled(self) -> bool:
-        """Whether times are wanted.
-
-        False with ``--benchmark-disable`` and under pytest-xdist, which disables pytest-benchmark: then there is no use
-        in measuring any. With ``--benchmark-skip`` the fixture skips the test before this object is made.
-        """
+        """Whether pytest-benchmark records times: not with ``--benchmark-disable``, nor under pytest-xdist."""
         return not self._benchmark.disabled
 
     def replay(
         self, measurement: Measurement, *, device: DeviceInfo, problem: Problem, kernel_sha256: str | None = None
     ) -> Provenance:
-        """Put a measurement into pytest-benchmark; returns what is kept beside its rounds.
+        """Store a measurement in pytest-benchmark, and return the provenance that is stored beside its rounds.
 
         Args:
             measurement: The times.
             device: The device that measured them.
-            problem: The problem they are of.
+            problem: The problem.
             kernel_sha256: Hash of the kernel's files (``KernelSpec.sha256``).
 
         Raises:
-            stats.RoundsError: there are no rounds, or one is no time.
+            stats.RoundsError: There are no rounds, or one is not a positive number.
         """
         seconds = [float(time) / 1e6 for time in as_rounds(measurement.device_us, what=problem.name)]
         provenance = Provenance.of(measurement, device=device, problem=problem, kernel_sha256=kernel_sha256)
@@ -98,7 +81,7 @@ class BenchmarkReplay:
             self._clock.now = 0.0
 
         def advance() -> None:
-            # --benchmark-cprofile calls once more than there are rounds.
+            # pytest-benchmark's --benchmark-cprofile calls the function once more after the rounds.
             self._clock.now = next(times, seconds[-1])
 
         self._benchmark.pedantic(advance, setup=rewind, rounds=len(seconds), iterations=1)

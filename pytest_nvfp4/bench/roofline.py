@@ -1,4 +1,4 @@
-"""How long a problem takes at least on a device, and what a measured time is worth against that."""
+"""Least time of a problem on a device, and measured times relative to it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from pytest_nvfp4.device.result import DeviceInfo, Measurement
 from pytest_nvfp4.problem import Problem
 
 IMPOSSIBLE = 0.9
-"""A median below this share of the hard floor cannot be true. The rest is what clocks above the datasheet's boost clock
-give (8 % on an H100 SXM, 6 % on a B200 at 1965 MHz) and the resolution of a clock."""
+"""Share of the hard floor below which a median cannot be true.
+
+The margin covers clocks above the datasheet's boost clock (8 % on an H100 SXM, 6 % on a B200 at 1965 MHz) and the
+resolution of a clock.
+"""
 
 Term = Literal["compute", "memory"]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a problem needs, each input read once and each output written once.
+    """Work of a problem, with each input read once and each output written once.
 
     Attributes:
         flops: ``2 * m * n * k`` for each group and batch.
-        read_bytes: Packed A and B (half a byte an element) and their real scale factors (one for 16 elements of k);
-            the padding of a scale-factor tile counts for nothing.
+        read_bytes: Packed A and B (half a byte an element) and their scale factors (one for 16 elements of k), without
+            the padding of scale-factor tiles.
         written_bytes: C, two bytes an element.
     """
 
@@ -34,12 +37,12 @@ class Work:
 
     @property
     def bytes(self) -> int:
-        """All bytes that move."""
+        """Bytes read and written."""
         return self.read_bytes + self.written_bytes
 
 
 def work_of(problem: Problem) -> Work:
-    """The work of a problem."""
+    """Return the work of a problem."""
     flops = read = written = 0
     for group in problem.groups:
         m, n, k, batches = group.m, group.n, group.k, group.l
@@ -52,17 +55,16 @@ def work_of(problem: Problem) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """The least time of a problem on a device, in microseconds.
+    """Least time of a problem on a device, in microseconds.
 
     Attributes:
         work: The work.
-        peaks: The device's rates.
+        peaks: Peak rates of the device.
         compute_us: Operations over the rate of the unit an NVFP4 GEMM runs on.
         memory_us: Bytes over the memory bandwidth.
-        hard_us: What no kernel can be faster than: the fastest matrix unit of the device, reads only (writes may stay
-            in the L2 cache past the end), and with a warm L2 cache only the reads that it cannot hold.
-        hard_term: Which of them binds ``hard_us``.
-        achievable_us: The same as ``floor_us`` at measured rates, where both were measured on such a device.
+        hard_us: Bound for any kernel: the fastest matrix unit of the device, reads only (writes may stay in the L2
+            cache past the end), and with a warm L2 cache only the reads that it cannot hold.
+        hard_term: Term that binds ``hard_us``.
     """
 
     work: Work
@@ -71,16 +73,15 @@ class Roofline:
     memory_us: float
     hard_us: float
     hard_term: Term
-    achievable_us: float | None
 
     @property
     def floor_us(self) -> float:
-        """The larger of the two terms."""
+        """Larger of the two terms."""
         return max(self.compute_us, self.memory_us)
 
     @property
     def term(self) -> Term:
-        """The term that binds."""
+        """Term that binds."""
         return "compute" if self.compute_us >= self.memory_us else "memory"
 
     def __str__(self) -> str:
@@ -94,7 +95,7 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True)
 class NoRoofline:
-    """Why a device has no floor."""
+    """The reason why a device has no floor."""
 
     why: str
 
@@ -105,15 +106,15 @@ class NoRoofline:
 def roofline(
     problem: Problem, device: DeviceInfo | None, *, l2: Literal["cold", "warm"] = "cold"
 ) -> Roofline | NoRoofline:
-    """The floor of a problem on a device, or why there is none.
+    """Return the floor of a problem on a device, or why there is none.
 
     Args:
         problem: The problem.
-        device: The device; None where it is not known.
+        device: The device; None if unknown.
         l2: State of the L2 cache before a call.
     """
     if device is None:
-        return NoRoofline("no floor: the device that measured this is not known")
+        return NoRoofline("no floor: the device that measured the times is unknown")
     if device.simulated:
         return NoRoofline(f"no floor: {device.name} is a simulator, and a simulator has no time")
     peaks = peaks_of(device.name)
@@ -124,17 +125,12 @@ def roofline(
     work = work_of(problem)
     cached = 0
     if l2 == "warm":
-        # An unknown L2 size must not accuse anyone: then everything may have been in it.
+        # With an unknown L2 size all inputs may have been cached: a missing fact must not produce a violation.
         cached = work.read_bytes if device.l2_bytes is None else device.l2_bytes
     terms: dict[Term, float] = {
         "compute": work.flops / peaks.fastest.per_second * 1e6,
         "memory": max(0, work.read_bytes - cached) / peaks.memory.per_second * 1e6,
     }
-    achievable = None
-    if peaks.measured_math is not None and peaks.measured_memory is not None:
-        achievable = max(
-            work.flops / peaks.measured_math.per_second * 1e6, work.bytes / peaks.measured_memory.per_second * 1e6
-        )
     hard: Term = "compute" if terms["compute"] >= terms["memory"] else "memory"
     return Roofline(
         work=work,
@@ -143,22 +139,21 @@ def roofline(
         memory_us=work.bytes / peaks.memory.per_second * 1e6,
         hard_us=terms[hard],
         hard_term=hard,
-        achievable_us=achievable,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A measurement in the units people compare.
+    """A measurement in comparable units.
 
     Attributes:
         us: Median device time, in microseconds.
         p10_us: Tenth percentile.
         p90_us: Ninetieth percentile.
-        host_us: Median host time until everything had ended; None where it was not measured.
+        host_us: Median host time until all work had ended; None if not measured.
         tflops: Operations over the median, in TFLOP/s.
         gbps: Bytes of ``Work`` over the median, in GB/s.
-        percent: The floor over the median, in percent of the roofline; None where there is no floor.
+        percent: Floor over the median, in percent of the roofline; None without a floor.
     """
 
     us: float
@@ -171,7 +166,7 @@ class Columns:
 
 
 def percentile(values: tuple[float, ...], share: float) -> float:
-    """A percentile by linear interpolation between order statistics. Raises ValueError for no values."""
+    """Return a percentile, interpolated linearly between order statistics. Raises ValueError for no values."""
     if not values:
         raise ValueError("a percentile of no values")
     ordered = sorted(values)
@@ -182,16 +177,16 @@ def percentile(values: tuple[float, ...], share: float) -> float:
 
 
 def columns(measurement: Measurement, problem: Problem, device: DeviceInfo | None) -> Columns:
-    """The derived columns of a measurement.
+    """Return the derived columns of a measurement.
 
     Raises:
-        ValueError: it has no rounds, or its median is no time.
+        ValueError: It has no rounds, or its median is not positive and finite.
     """
     if not measurement.device_us:
         raise ValueError(f"the measurement of {problem.name} has no rounds")
     median = statistics.median(measurement.device_us)
     if not 0 < median < float("inf"):
-        raise ValueError(f"the median of {problem.name} is {median} us, which is no time")
+        raise ValueError(f"the median of {problem.name} is {median} us; times must be positive and finite")
     work = work_of(problem)
     line = roofline(problem, device, l2=measurement.l2)
     return Columns(
@@ -206,9 +201,9 @@ def columns(measurement: Measurement, problem: Problem, device: DeviceInfo | Non
 
 
 def physics_violation(measurement: Measurement, problem: Problem, device: DeviceInfo | None) -> str | None:
-    """Why the times of a measurement cannot be true, or None.
+    """Return why the times of a measurement cannot be true: the median is below ``IMPOSSIBLE`` times the hard floor.
 
-    The median is held against ``IMPOSSIBLE`` times the hard floor. Nothing is said of a device without a floor.
+    The result is None if they can be true, or the device has no floor.
     """
     line = roofline(problem, device, l2=measurement.l2)
     if not isinstance(line, Roofline) or not measurement.device_us:
@@ -225,6 +220,6 @@ def physics_violation(measurement: Measurement, problem: Problem, device: Device
         means, limit = f"{work.read_bytes / median / 1e6:.2f} TB/s", f"{rate.per_second / 1e12:.2f} TB/s"
     return (
         f"a median of {median:.2f} us for {problem.name} cannot be true on a {line.peaks.gpu}: {needs} in that time is "
-        f"{means}, and the device does {limit} at most ({rate.source}), so it takes at least {line.hard_us:.2f} us; "
+        f"{means}, and the device reaches {limit} at most ({rate.source}), so it takes at least {line.hard_us:.2f} us; "
         "some of the work was not done, or not within the timed calls"
     )

@@ -1,9 +1,9 @@
-"""Resample rounds: bootstrap medians that respect dependence, intervals of a ratio, noise between sessions.
+"""Statistics of rounds: bootstrap medians that respect dependence, intervals of a ratio, noise between sessions.
 
-Rounds of one process are neither normal nor independent: a clock steps, a chip warms up, a neighbour wakes. So nothing
-here takes a mean or a variance of rounds. The statistic is the median; its distribution comes from resampling, in
-blocks as long as the rounds remember (Kuensch 1989; circular blocks of Politis & Romano 1992; length of Politis & White
-2004 with the correction of Patton, Politis & White 2009).
+Rounds of one process are neither normal nor independent: clocks step, chips warm up, other programs start. The
+statistic is therefore the median, never a mean or a variance of rounds. Its distribution comes from resampling in
+blocks as long as the dependence of the rounds (Kuensch 1989; circular blocks of Politis & Romano 1992; length of
+Politis & White 2004 with the correction of Patton, Politis & White 2009).
 """
 
 from __future__ import annotations
@@ -22,38 +22,39 @@ from pytest_nvfp4.bench.distributions import student_t_quantile
 Floats = NDArray[np.float64]
 
 LEAST_BLOCKS = 8
-"""Blocks below which a block bootstrap is not believed: then the rounds say little more than one long swing."""
+"""Number of blocks below which the rounds count as drifting: a bootstrap of so few blocks has no meaning."""
 _CHUNK = 4_000_000
+"""Resampled rounds in memory at a time (32 MB of doubles)."""
 
 
 class RoundsError(ValueError):
-    """Rounds that cannot be compared; the message says which and why."""
+    """Rounds that cannot be compared."""
 
 
 def as_rounds(values: Sequence[float] | Floats, *, what: str) -> Floats:
-    """Rounds in microseconds as an array.
+    """Return rounds in microseconds as an array.
 
     Raises:
-        RoundsError: there is none, or one of them is not a positive number.
+        RoundsError: There is none, or one of them is not a positive number.
     """
     rounds = np.asarray(values, dtype=np.float64)
     if rounds.ndim != 1 or rounds.size == 0:
         raise RoundsError(f"{what} has no rounds; at least one time in microseconds is needed")
     bad = np.flatnonzero(~(np.isfinite(rounds) & (rounds > 0)))
     if bad.size:
-        raise RoundsError(f"{what}: round {int(bad[0])} is {rounds[bad[0]]} us, which is no time")
+        raise RoundsError(f"{what}: round {int(bad[0])} is {rounds[bad[0]]} us; times must be positive and finite")
     return rounds
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
-    """Random numbers of one shape: the same whatever else is compared beside it, and in whatever order."""
+    """Return the random numbers of one shape, independent of the other shapes of a comparison and of their order."""
     return np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
 
 
 def block_length(values: Floats) -> int:
-    """How many neighbouring rounds belong together when the median is resampled; 1 where they are independent.
+    """Return the number of neighbouring rounds to resample together; 1 if the rounds are independent.
 
-    What the median sees of a round is on which side of it the round lies, so dependence is measured on those signs.
+    The median depends on a round only by the side on which it lies, so dependence is measured on those signs.
     """
     n = values.size
     if n < 8:
@@ -68,10 +69,10 @@ def block_length(values: Floats) -> int:
     run = max(5, math.ceil(math.log10(n)))
     furthest = min(n - 1, math.ceil(math.sqrt(n)) + run)
     bound = 2 * math.sqrt(math.log10(n) / n)
-    # The smallest lag after which `run` correlations in a row are insignificant; the furthest where there is none.
+    # The smallest lag after which `run` correlations in a row are insignificant, else the furthest.
     insignificant = np.abs(correlation[1 : furthest + 1]) < bound
     if insignificant[:2].all():
-        return 1  # what drifts shows between neighbours; a lone correlation further away is nearly always chance
+        return 1  # Drift shows between neighbours; a lone correlation at a longer lag is nearly always chance.
     memory = furthest
     for lag in range(furthest):
         if insignificant[lag : lag + run].all():
@@ -88,21 +89,22 @@ def block_length(values: Floats) -> int:
     at_zero = float((weight * both).sum())
     if at_zero <= 0:
         return 1
+    # Politis & White 2004, with 4/3 of Patton et al. 2009: b = (2 G^2 / D)^(1/3) n^(1/3), D = 4/3 g(0)^2.
     length = (2 * spread**2 / (4 / 3 * at_zero**2)) ** (1 / 3) * n ** (1 / 3)
     return int(max(1, min(math.ceil(length), math.ceil(min(3 * math.sqrt(n), n / 3)))))
 
 
 def bootstrap_medians(values: Floats, *, resamples: int, rng: np.random.Generator, block: int = 1) -> Floats:
-    """Medians of resampled rounds.
+    """Return medians of resampled rounds.
 
-    Independent rounds (``block`` 1) need no resamples to be made: the order statistic of rank k of n uniform draws is
-    Beta(k, n - k + 1), so the median of a resample is drawn directly.
+    The median of a resample of independent rounds (``block`` 1) is drawn directly: the order statistic of rank k of n
+    uniform draws has the distribution Beta(k, n - k + 1).
 
     Args:
         values: Rounds.
-        resamples: How many medians.
+        resamples: Number of medians.
         rng: Random numbers.
-        block: Rounds that are drawn together, in a circle.
+        block: Number of consecutive rounds that are drawn together; the last round is followed by the first.
     """
     n = values.size
     if block <= 1:
@@ -112,7 +114,7 @@ def bootstrap_medians(values: Floats, *, resamples: int, rng: np.random.Generato
         first = ordered[np.minimum((low * n).astype(np.int64), n - 1)]
         if n % 2:
             return first
-        # Given the order statistic of rank k, that of rank k + 1 is the least of n - k uniform draws above it.
+        # Given the order statistic of rank k, that of rank k + 1 is the minimum of n - k uniform draws above it.
         high = 1 - (1 - low) * rng.random(resamples) ** (1 / (n - rank))
         return (first + ordered[np.minimum((high * n).astype(np.int64), n - 1)]) / 2
     blocks = -(-n // block)
@@ -129,15 +131,15 @@ def bootstrap_medians(values: Floats, *, resamples: int, rng: np.random.Generato
 
 @dataclass(frozen=True, slots=True)
 class LogRatio:
-    """The logarithm of a ratio of medians, current over baseline, and how it varies.
+    """The logarithm of a ratio of medians, current over baseline, and its distribution.
 
     Attributes:
-        point: Its estimate.
-        draws: Its bootstrap distribution; None where the rounds drift too much for one.
-        hull: What any stretch of the rounds gives, and as far again; None where there are ``draws``.
-        block: The block length; the longer of the two where baseline and current have their own.
-        freedom: Independent pieces (rounds, or blocks of them) the draws rest on, less one for each median.
-        swing: How far the medians of stretches of the rounds lie apart, as a share, where there is a ``hull``.
+        point: Estimate.
+        draws: Bootstrap distribution; None if the rounds drift too much for one.
+        hull: Range over all stretches of the rounds, widened by its own size; None if there are ``draws``.
+        block: Block length; the longer of the two if baseline and current have their own.
+        freedom: Number of independent pieces (rounds, or blocks of them) behind the draws, less one for each median.
+        swing: Largest difference of the medians of stretches of the rounds, as a share; 0 without a ``hull``.
     """
 
     point: float
@@ -148,11 +150,11 @@ class LogRatio:
     swing: float = 0.0
 
     def interval(self, level: float) -> tuple[float, float]:
-        """An interval of the given level; the whole hull where the rounds drift.
+        """Return an interval of the given level from percentiles of the draws; the hull if the rounds drift.
 
-        From percentiles of the draws. Those of few rounds, or few blocks, are too narrow, as a normal interval is for
-        few degrees of freedom (20 pairs at a level of 99 % leave out 1.8 %, simulated), so they are widened by the same
-        factor: the ratio of Student's quantile to the normal one.
+        Percentiles from few rounds or blocks are too narrow, as a normal interval is for few degrees of freedom (20
+        pairs at a level of 99 % miss 1.8 %, simulated). They are widened by the ratio of Student's quantile to the
+        normal one.
         """
         if self.hull is not None:
             return self.hull
@@ -160,13 +162,12 @@ class LogRatio:
         tail = (1 - level) / 2
         low, high = np.quantile(self.draws, [tail, 1 - tail])
         factor = student_t_quantile(1 - tail, self.freedom) / NormalDist().inv_cdf(1 - tail)
-        return self.point + factor * min(float(low) - self.point, 0), self.point + factor * max(
-            float(high) - self.point, 0
-        )
+        below, above = min(float(low) - self.point, 0), max(float(high) - self.point, 0)
+        return self.point + factor * below, self.point + factor * above
 
 
 def _stretches(values: Floats) -> Floats:
-    """Medians of consecutive stretches of the rounds, ``LEAST_BLOCKS`` of them where there are enough rounds."""
+    """Return medians of consecutive stretches of the rounds: ``LEAST_BLOCKS`` of them if there are enough rounds."""
     count = min(values.size, max(2, min(LEAST_BLOCKS, values.size // 5)))
     return np.array([np.median(part) for part in np.array_split(values, count)])
 
@@ -176,32 +177,31 @@ def _drifts(values: Floats, block: int) -> bool:
 
 
 def _hull(parts_low: Floats, parts_high: Floats, point: float, swing: float) -> tuple[float, float]:
-    """Between the extremes of the stretches, and as far again on both sides as they swing: a session that drifts is
-    one draw of where it might have drifted to."""
+    """Return the range of the stretches, widened by ``swing`` on both sides: a session shows only one drift of many."""
     return min(float(parts_low.min()), point) - swing, max(float(parts_high.max()), point) + swing
 
 
 def log_ratio(
     baseline: Floats, current: Floats, *, interleaved: bool, resamples: int, rng: np.random.Generator
 ) -> LogRatio:
-    """The log ratio of the medians of two sets of rounds.
+    """Return the log ratio of the medians of two sets of rounds.
 
     Args:
         baseline: Rounds of the baseline, in microseconds.
-        current: Rounds of the current kernel.
-        interleaved: Round i of both were measured next to each other. Then the median of the ratios of pairs is used:
-            what moves slowly moves both sides of a pair and cancels. Otherwise the ratio of two medians is.
-        resamples: Bootstrap resamples.
+        current: Rounds of the current kernel, in microseconds.
+        interleaved: Whether round i of both were measured next to each other. The median of the ratios of pairs is used
+            then, as slow changes cancel within a pair, otherwise the ratio of the two medians.
+        resamples: Number of bootstrap resamples.
         rng: Random numbers.
 
     Raises:
-        RoundsError: interleaved rounds that do not pair up.
+        RoundsError: Interleaved rounds do not pair up.
     """
     if interleaved:
         if baseline.size != current.size:
             raise RoundsError(
-                f"interleaved rounds come in pairs, and there are {baseline.size} of the baseline for {current.size} "
-                "of the current kernel"
+                f"interleaved rounds must come in pairs: {baseline.size} of the baseline, {current.size} of the "
+                "current kernel"
             )
         pairs = np.log(current) - np.log(baseline)
         block = block_length(pairs)
@@ -225,42 +225,37 @@ def log_ratio(
         before, resamples=resamples, rng=rng, block=old_block
     )
     pieces = before.size // old_block, after.size // new_block
-    # Independent rounds of both sides add up; where rounds depend on each other, the side with fewer blocks decides.
+    # Degrees of freedom of independent rounds add up; with blocks, the side with fewer of them bounds the freedom.
     freedom = sum(pieces) - 2 if old_block == new_block == 1 else min(pieces) - 1
     return LogRatio(point, draws, None, max(old_block, new_block), max(1, freedom))
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How far two sessions of one and the same kernel lie apart.
+    """Difference between sessions that measured the same kernel.
 
     Attributes:
-        sessions: How many sessions this was measured on.
         deviation: Standard deviation of the logarithm of a session's median.
-        limit: What the ratio of two sessions' medians stays below with ``confidence``, minus one. It counts the
-            uncertainty of few sessions (Student's t), so more sessions make it smaller.
-        confidence: That confidence.
+        limit: Bound of the ratio of two sessions' medians minus one, at a confidence. It includes the uncertainty of
+            few sessions (Student's t), so more sessions make it smaller.
     """
 
-    sessions: int
     deviation: float
     limit: float
-    confidence: float
 
 
 def aa_noise(sessions: Sequence[Sequence[float]], *, confidence: float = 0.99) -> Noise:
-    """The noise between sessions (processes, leases) that measured the same kernel on the same problem and device.
+    """Return the noise between sessions (processes, leases) of the same kernel, problem and device.
 
     Raises:
-        RoundsError: there are fewer than three sessions.
+        RoundsError: There are fewer than three sessions.
     """
     if len(sessions) < 3:
-        raise RoundsError(
-            f"the noise between sessions cannot be measured on {len(sessions)} of them: at least 3 are needed"
-        )
+        raise RoundsError(f"{len(sessions)} sessions are too few to measure the noise between them; at least 3 needed")
     medians = np.array(
         [math.log(np.median(as_rounds(rounds, what=f"session {index}"))) for index, rounds in enumerate(sessions)]
     )
     deviation = float(medians.std(ddof=1))
     quantile = student_t_quantile(1 - (1 - confidence) / 2, len(sessions) - 1)
-    return Noise(len(sessions), deviation, math.expm1(quantile * math.sqrt(2) * deviation), confidence)
+    # The logarithm of a ratio of two sessions has sqrt(2) times the deviation of one.
+    return Noise(deviation, math.expm1(quantile * math.sqrt(2) * deviation))

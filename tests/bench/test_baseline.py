@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 
@@ -13,7 +14,7 @@ from pytest_nvfp4.bench.baseline import (
     read_baseline,
 )
 from pytest_nvfp4.bench.mark import EXTRA_KEY, TIMER_NAME
-from pytest_nvfp4.bench.provenance import ASPECTS, Provenance, ProvenanceError, differences, refusals
+from pytest_nvfp4.bench.provenance import Aspect, Provenance, ProvenanceError, differences, refusals
 from pytest_nvfp4.problem import Problem, parse_shape
 from tests.bench.helpers import B200, H200, SMALL, measurement
 
@@ -49,28 +50,31 @@ def test_what_was_stored_is_read():
     [
         ({"options": {"timer": "perf_counter"}}, "its timer is 'perf_counter'"),
         ({"options": None}, "is not a device time"),
-        ({"extra_info": {}}, "does not say how it was measured"),
-        ({"extra_info": None}, "does not say how it was measured"),
-        ({"extra_info": {EXTRA_KEY: {"schema_version": 9}}}, "another version of this plugin, or edited"),
+        ({"extra_info": {}}, "has no provenance"),
+        ({"extra_info": None}, "has no provenance"),
+        (
+            {"extra_info": {EXTRA_KEY: {"schema_version": 9}}},
+            "version of this plugin saved it, or it was edited",
+        ),
         ({"stats": {"median": 1}}, "statistics without rounds.*--benchmark-save-data"),
-        ({"stats": {"data": [1e-6, -1e-6]}}, "a round that is no time"),
-        ({"stats": {"data": [1e-6, "x"]}}, "a round that is no time"),
-        ({"stats": {"data": [1e-6, float("nan")]}}, "a round that is no time"),
-        ({"stats": {"data": [1e-6, float("inf")]}}, "a round that is no time"),
-        ({"stats": {"data": [1e-6, 1e305]}}, "a round that is no time"),
-        ({"stats": {"data": [1e-6, 1e-300]}}, "a round that is no time"),
-        ({"stats": {"data": [1e-6, 10**400]}}, "a round that is no time"),
-        ({"stats": {"data": [1e-6, True]}}, "a round that is no time"),
+        ({"stats": {"data": [1e-6, -1e-6]}}, "round 1 is not a time"),
+        ({"stats": {"data": [1e-6, "x"]}}, "round 1 is not a time"),
+        ({"stats": {"data": [1e-6, float("nan")]}}, "round 1 is not a time"),
+        ({"stats": {"data": [1e-6, float("inf")]}}, "round 1 is not a time"),
+        ({"stats": {"data": [1e-6, 1e305]}}, "round 1 is not a time"),
+        ({"stats": {"data": [1e-6, 1e-300]}}, "round 1 is not a time"),
+        ({"stats": {"data": [1e-6, 10**400]}}, "round 1 is not a time"),
+        ({"stats": {"data": [1e-6, True]}}, "round 1 is not a time"),
         ({"stats": [1]}, "statistics without rounds"),
         ({"options": [1]}, "is not a device time"),
-        ({"extra_info": "text"}, "does not say how it was measured"),
-        ({"extra_info": {EXTRA_KEY: "text"}}, "another version of this plugin, or edited"),
+        ({"extra_info": "text"}, "has no provenance"),
+        ({"extra_info": {EXTRA_KEY: "text"}}, "version of this plugin saved it, or it was edited"),
     ],
 )
 def test_what_cannot_serve_says_why_and_what_to_do(changes, words):
-    with pytest.raises(BaselineError, match=rf"the baseline of test_k\.py::test_it in 0001_x\.json.*{words}") as raised:
+    with pytest.raises(BaselineError, match=rf"0001_x\.json: the baseline of test_k\.py::test_it.*{words}") as raised:
         read(entry(**changes))
-    assert "Save a new one" in str(raised.value)
+    assert "save a new one" in str(raised.value)
 
 
 def config(compared):
@@ -105,19 +109,19 @@ DIFFERENT = {
 }
 
 
-@pytest.mark.parametrize("aspect", ASPECTS)
+@pytest.mark.parametrize("aspect", get_args(Aspect))
 def test_one_difference_is_one_refusal(aspect):
     current = DIFFERENT[aspect]
     (reason,) = refusals(provenance(), current)
     assert reason.startswith("the baseline was measured ")
     assert refusals(provenance(), current, allow=[aspect]) == []
-    assert len(refusals(provenance(), current, allow=[one for one in ASPECTS if one != aspect])) == 1
+    assert len(refusals(provenance(), current, allow=[one for one in get_args(Aspect) if one != aspect])) == 1
     with pytest.raises(IncomparableError, match=r"small cannot be compared with 0001_x\.json: the baseline was"):
         against(read(entry()), rounds_us=[1.0], provenance=current, name="small")
 
 
 def test_every_aspect_has_a_case():
-    assert set(DIFFERENT) == set(ASPECTS)
+    assert set(DIFFERENT) == set(get_args(Aspect))
 
 
 def test_refusals_name_both_sides():
@@ -163,7 +167,7 @@ def test_the_same_kernel_is_named():
     same = provenance().model_copy(update={"kernel_sha256": "abc"})
     stored = entry(extra_info={EXTRA_KEY: same.model_dump(mode="json")})
     assert against(read(stored), rounds_us=[1.0], provenance=same, name="x").notes == (
-        "the kernel is the baseline's, byte for byte: whatever changed is not the kernel",
+        "the kernel's files are those of the baseline, byte for byte",
     )
     other = same.model_copy(update={"kernel_sha256": "def"})
     assert against(read(stored), rounds_us=[1.0], provenance=other, name="x").notes == ()

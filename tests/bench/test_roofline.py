@@ -35,13 +35,6 @@ def test_bytes_are_those_of_the_published_speed_of_light(problem, published):
     assert work_of(problem).bytes / 7.68e12 * 1e6 == pytest.approx(published, abs=5e-4)
 
 
-@pytest.mark.parametrize(("problem", "floor"), list(zip(GPUMODE_BENCH, (76.11, 38.06, 16.31, 8.155), strict=True)))
-def test_operations_at_the_measured_rate_of_an_h200(problem, floor):
-    line = roofline(problem, H200)
-    assert isinstance(line, Roofline)
-    assert line.achievable_us == pytest.approx(floor, rel=1e-3)
-
-
 def test_work_of_one_group_by_hand():
     # 3 x 128 outputs of 256 products: A 3*128 bytes and 3*16 scales, B 128*128 bytes and 128*16 scales.
     work = work_of(parse_shape("3x128x256"))
@@ -102,8 +95,8 @@ def test_every_rate_has_a_source():
     for gpu in ("NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200", "NVIDIA B200", "NVIDIA GB300"):
         peaks = peaks_of(gpu)
         assert peaks is not None
-        for rate in (peaks.math, peaks.fastest, peaks.memory, peaks.measured_math, peaks.measured_memory):
-            assert rate is None or ("datasheet" in rate.source or rate.source.startswith("measured on "))
+        for rate in (peaks.math, peaks.fastest, peaks.memory):
+            assert "datasheet" in rate.source
 
 
 def test_which_term_binds():
@@ -185,7 +178,7 @@ def test_columns():
 
 @pytest.mark.parametrize("times", [[], [0.0], [math.nan], [-1.0]])
 def test_columns_of_no_time(times):
-    with pytest.raises(ValueError, match=r"rounds|no time"):
+    with pytest.raises(ValueError, match=r"rounds|positive and finite"):
         columns(measurement(times), GPUMODE_BENCH[0], UNKNOWN)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.bench.provenance import Provenance
     from pytest_nvfp4.bench.regression import Policy, ShapeRounds, ShapeVerdict
     from pytest_nvfp4.bench.storage import BenchmarkHooks
-    from pytest_nvfp4.bench.table import Row
+    from pytest_nvfp4.bench.table import TimesRow
     from pytest_nvfp4.device.base import Device
     from pytest_nvfp4.device.job import Job, KernelSpec
     from pytest_nvfp4.device.result import DeviceInfo, Measurement, Result
@@ -73,7 +73,7 @@ class BenchmarkCheck(Check):
     options: BenchmarkOptions
 
     def __init__(self) -> None:
-        self._rows: list[Row] = []
+        self._rows: list[TimesRow] = []
         self._geomeans: dict[str, ShapeVerdict] = {}
         self._pairs: dict[str, list[ShapeRounds]] = {}
         self._hooks: BenchmarkHooks | None = None
@@ -165,7 +165,7 @@ class BenchmarkCheck(Check):
 
     def set_up(self, item: CheckItem) -> None:
         """Mark the item: the fixture of pytest-benchmark reads its clock from a marker when it is made."""
-        from pytest_nvfp4.bench.replay import mark_item
+        from pytest_nvfp4.bench.mark import mark_item
 
         mark_item(item)
 
@@ -204,14 +204,14 @@ class BenchmarkCheck(Check):
         self, kernel: KernelUnderTest, timed: Timed, provenance: Provenance, siblings: Sequence[CheckItem]
     ) -> None:
         """Compare the times with the baseline, and add a row to the table. Raises CheckFailure."""
-        from pytest_nvfp4.bench.table import Row
+        from pytest_nvfp4.bench.table import TimesRow
 
         item, case = kernel.item, kernel.case
         pairs = self._pairs.setdefault(siblings[0].nodeid, [])
         comparison = _Comparison(item, pairs=pairs, siblings=len(siblings), threshold=self.options.threshold)
         verdict, note = comparison.verdict(timed, provenance, case.problem.name)
         name = kernel.run.relative(case.path)
-        self._rows.append(Row(name, case.problem, timed.measurement, timed.device, verdict, note))
+        self._rows.append(TimesRow(name, case.problem, timed.measurement, timed.device, verdict, note))
         geomean = comparison.geomean()
         if geomean is not None:
             self._geomeans[name] = geomean
@@ -237,7 +237,7 @@ class BenchmarkCheck(Check):
             from pytest_nvfp4.bench.table import render
 
             terminal.write_sep("-", "nvfp4: device times")
-            terminal.write_line(render(self._rows, geomeans=self._geomeans, width=terminal._tw.fullwidth).strip("\n"))
+            terminal.write_line(render(self._rows, geomeans=self._geomeans).strip("\n"))
 
 
 def _threshold(config: pytest.Config) -> float:

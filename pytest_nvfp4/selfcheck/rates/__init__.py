@@ -1,1 +1,1 @@
-"""Prove the gate itself on a device: how often it cries wolf, and how often it sees a known slowdown."""
+"""Validation of the benchmark check on a device: its rates of false alarms and of detected slowdowns."""

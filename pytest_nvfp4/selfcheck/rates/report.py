@@ -1,20 +1,19 @@
-"""What a validation found, as data that is kept and as text that is read."""
+"""Result of a validation, as JSON and as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from pytest_nvfp4.device.result import DeviceInfo
 
 Judgement = Literal["shown", "not contradicted", "failed"]
 
-WANTED_POWER = 0.95
-"""Share of slowdowns of at least ``WANTED_EFFECT`` that the gate is to call slower."""
-WANTED_EFFECT = 0.03
+REQUIRED_POWER = 0.95
+"""Share of slowdowns of at least ``REQUIRED_EFFECT`` that the check must call slower."""
+REQUIRED_EFFECT = 0.03
 
 
 class _Model(BaseModel):
@@ -30,11 +29,6 @@ class Rate(_Model):
     low: float
     high: float
 
-    @property
-    def share(self) -> float | None:
-        """Events over trials; None without trials."""
-        return self.events / self.trials if self.trials else None
-
     def __str__(self) -> str:
         if not self.trials:
             return "not measured"
@@ -42,27 +36,27 @@ class Rate(_Model):
         return text + (")" if self.independent == self.trials else f", over {self.independent} independent)")
 
     def at_most(self, limit: float) -> Judgement:
-        """Whether the rate is at most a limit: shown by its interval, not contradicted by it, or failed."""
+        """Judge by the interval whether the rate is at most a limit."""
         if self.trials and self.high <= limit:
             return "shown"
         return "failed" if self.trials and self.low > limit else "not contradicted"
 
     def at_least(self, limit: float) -> Judgement:
-        """Whether the rate is at least a limit."""
+        """Judge by the interval whether the rate is at least a limit."""
         if self.trials and self.low >= limit:
             return "shown"
         return "failed" if self.trials and self.high < limit else "not contradicted"
 
 
 class DoseRates(_Model):
-    """What the gate said of one injected slowdown.
+    """Verdicts on one injected slowdown.
 
     Attributes:
-        nominal: The slowdown that was meant, as a share.
-        measured: The one that came, over all rounds.
-        slower: Interleaved comparisons that called it slower.
-        same: Those that called it the same.
-        separate_slower: Comparisons across sessions that called it slower; None for too few sessions.
+        nominal: Intended slowdown, as a share.
+        measured: Measured slowdown over all rounds, as a share.
+        slower: Interleaved comparisons with the verdict slower.
+        same: Interleaved comparisons with the verdict same.
+        separate_slower: Comparisons across sessions with the verdict slower; None with too few sessions.
     """
 
     nominal: float
@@ -73,21 +67,23 @@ class DoseRates(_Model):
 
 
 class ProblemRates(_Model):
-    """What was found on one problem.
+    """Rates on one problem.
 
     Attributes:
-        problem: Its name.
-        base_us: Median of the kernel with the shortest spin, with its tenth and ninetieth percentile beside it.
-        us_per_cycle: What a cycle of spin adds, in microseconds.
-        block_lengths: Rounds that belong together, in each session's first comparison.
-        session_medians_us: The median of each session.
+        problem: Name of the problem.
+        base_us: Median of the kernel with the shortest spin.
+        p10_us: Tenth percentile of the same rounds.
+        p90_us: Ninetieth percentile of the same rounds.
+        us_per_cycle: Microseconds that a cycle of spin adds.
+        block_lengths: Block length of the rounds in each session's first comparison (``stats.block_length``).
+        session_medians_us: Median of each session.
         noise_deviation: Standard deviation of the logarithm of a session's median; None for fewer than 3 sessions.
-        noise_limit: What two sessions differ by at most, as a share (``stats.Noise.limit``).
-        false_alarms: Interleaved comparisons of equal arms that were called slower or faster.
-        same: Those that were called the same; the rest were ambiguous.
-        separate_false_alarms: The same across sessions; None for too few sessions.
-        separate_same: The same across sessions.
-        doses: What was said of each injected slowdown.
+        noise_limit: Bound of the difference of two sessions, as a share (``stats.Noise.limit``).
+        false_alarms: Interleaved comparisons of equal arms with the verdict slower or faster.
+        same: Interleaved comparisons of equal arms with the verdict same.
+        separate_false_alarms: False alarms across sessions; None with too few sessions.
+        separate_same: Verdicts same across sessions; None with too few sessions.
+        doses: Verdicts on each injected slowdown.
     """
 
     problem: str
@@ -107,23 +103,23 @@ class ProblemRates(_Model):
 
 
 class Report(_Model):
-    """What a validation found on one device.
+    """Result of a validation on one device.
 
     Attributes:
-        schema_version: Version of this form.
+        schema_version: Version of this schema.
         device: The device.
         method: How device time was measured.
         l2: State of the L2 cache before each call.
         rounds: Rounds a side in one comparison.
-        sessions: Processes.
+        sessions: Number of sessions; each is a process.
         wall_s: Seconds of device time.
-        stopped: Why there are fewer sessions than planned.
-        alpha: The error rate the gate is designed for.
-        false_alarms: Comparisons of all problems at once, with equal arms, in which anything was called changed.
-        problems: The problems.
-        host_us: Host times of the first session's calls by problem, with the spin: what ``bench.judge`` looks at.
-        call_us: Median host time of the call itself.
-        late_rounds: Rounds whose device time holds host time, over all sessions.
+        stopped: Why there are fewer sessions than planned; None if there are all.
+        alpha: Rate of false alarms that the check is designed for.
+        false_alarms: Comparisons of all problems at once, with equal arms, with any verdict slower or faster.
+        problems: Rates by problem.
+        host_us: Host times of the first session's calls by problem, spin included (input of ``bench.judge``).
+        call_us: Median host time of the call itself, by problem.
+        late_rounds: Number of rounds whose device time includes host time, over all sessions.
         clocks_mhz: Every SM clock that was read.
     """
 
@@ -144,22 +140,22 @@ class Report(_Model):
     clocks_mhz: tuple[int, ...]
 
     def judgements(self) -> dict[str, Judgement]:
-        """What the gate promises, and whether these rounds bear it out."""
-        found = {f"false alarms at most {100 * self.alpha:g} %": self.false_alarms.at_most(self.alpha)}
+        """Return the judgement of each rate that the check is designed for, by its description."""
+        judged = {f"false alarms at most {100 * self.alpha:g} %": self.false_alarms.at_most(self.alpha)}
         for problem in self.problems:
             for dose in problem.doses:
-                if dose.measured >= WANTED_EFFECT * 0.95:
-                    promise = f"{problem.problem}: {100 * dose.measured:.1f} % slower seen in {100 * WANTED_POWER:g} %"
-                    found[promise] = dose.slower.at_least(WANTED_POWER)
-        return found
+                if dose.measured >= REQUIRED_EFFECT * 0.95:
+                    rate = f"{100 * dose.measured:.1f} % slower detected in {100 * REQUIRED_POWER:g} %"
+                    judged[f"{problem.problem}: {rate}"] = dose.slower.at_least(REQUIRED_POWER)
+        return judged
 
     @property
     def failed(self) -> bool:
-        """Some promise is contradicted."""
+        """Whether a designed rate is contradicted."""
         return "failed" in self.judgements().values()
 
     def text(self) -> str:
-        """The report for a reader."""
+        """Return the report as lines of text."""
         return "\n".join(self._lines()) + "\n"
 
     def _lines(self) -> Iterator[str]:
@@ -167,47 +163,22 @@ class Report(_Model):
         if self.stopped:
             yield f"stopped early: {self.stopped}"
         if self.late_rounds:
-            yield f"{self.late_rounds} late rounds: their device time holds host time"
+            yield f"{self.late_rounds} late rounds: their device time includes host time"
         yield f"{self.rounds} rounds a side in each comparison"
-        for one in self.problems:
-            yield f"{one.problem}: {one.base_us:.2f} us (p10-p90 {one.p10_us:.2f}-{one.p90_us:.2f})"
-            if one.noise_limit is not None:
-                deviation = f"{100 * (one.noise_deviation or 0):.3f} % standard deviation"
-                yield f"  noise between sessions: {deviation}, two differ by at most {100 * one.noise_limit:.2f} %"
-            yield f"  equal, interleaved: {one.false_alarms} called changed, {one.same} the same"
-            if one.separate_false_alarms is not None:
-                yield f"  equal, two sessions: {one.separate_false_alarms} called changed, {one.separate_same} the same"
-            for dose in one.doses:
-                apart = f"; two sessions: {dose.separate_slower}" if dose.separate_slower is not None else ""
+        for rates in self.problems:
+            yield f"{rates.problem}: {rates.base_us:.2f} us (p10-p90 {rates.p10_us:.2f}-{rates.p90_us:.2f})"
+            if rates.noise_limit is not None:
+                deviation = f"{100 * (rates.noise_deviation or 0):.3f} % standard deviation"
+                yield f"  noise between sessions: {deviation}, two differ by at most {100 * rates.noise_limit:.2f} %"
+            yield f"  equal, interleaved: changed in {rates.false_alarms}, same in {rates.same}"
+            if rates.separate_false_alarms is not None:
+                changed, same = rates.separate_false_alarms, rates.separate_same
+                yield f"  equal, two sessions: changed in {changed}, same in {same}"
+            for dose in rates.doses:
+                apart = f"; two sessions: slower in {dose.separate_slower}" if dose.separate_slower is not None else ""
                 yield (
-                    f"  {100 * dose.measured:+.2f} % (meant {100 * dose.nominal:+.2f} %): {dose.slower} called slower, "
-                    f"{dose.same} the same{apart}"
+                    f"  {100 * dose.measured:+.2f} % (intended {100 * dose.nominal:+.2f} %): slower in {dose.slower}, "
+                    f"same in {dose.same}{apart}"
                 )
-        for promise, judgement in self.judgements().items():
-            yield f"{judgement}: {promise}"
-
-
-def read_report(path: Path) -> Report:
-    """A report that was stored as JSON.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is not a report of this version.
-    """
-    try:
-        return Report.model_validate_json(path.read_text(encoding="utf-8"))
-    except ValidationError as error:
-        raise ValueError(
-            f"{path} is not a report of python -m pytest_nvfp4.selfcheck.rates of this version: "
-            f"{error.errors()[0]['msg']}"
-        ) from error
-
-
-def measured_noise(report: Report, *, device: DeviceInfo, method: str, l2: str, problem: str) -> float | None:
-    """The noise between sessions that a report holds for a measurement, as a share; None where it says nothing of it.
-
-    Another problem's noise is not taken: the shorter a kernel, the more it differs between sessions.
-    """
-    if (report.device.name, report.method, report.l2) != (device.name, method, l2):
-        return None
-    return next((one.noise_limit for one in report.problems if one.problem == problem), None)
+        for rate, judgement in self.judgements().items():
+            yield f"{judgement}: {rate}"
