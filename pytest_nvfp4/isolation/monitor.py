@@ -13,7 +13,7 @@ from pytest_nvfp4.isolation import cancellation
 from pytest_nvfp4.isolation.process_tree import kill_by_token, kill_group, kill_tree
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.isolation.fork_server import ForkedProcess
+    from pytest_nvfp4.isolation.fork_server.process import ForkedProcess
 
 Pipe = Literal["stdout", "stderr", "result"]
 """Name of a pipe of a process."""

@@ -14,7 +14,7 @@ from pytest_nvfp4.isolation.process_tree import kill_by_token, kill_group, kill_
 from pytest_nvfp4.isolation.worker import Worker
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.isolation.fork_server import ForkedProcess
+    from pytest_nvfp4.isolation.fork_server.process import ForkedProcess
 
 
 @contextlib.contextmanager
@@ -62,7 +62,8 @@ def _start(
     command: Sequence[str] | Worker, *, cwd: Path, environ: Mapping[str, str], token: str, stdin: int, result: int
 ) -> subprocess.Popen[bytes] | ForkedProcess:
     if isinstance(command, Worker):
-        from pytest_nvfp4.isolation.fork_server import FORK_SERVERS, ForkRequest
+        from pytest_nvfp4.isolation.fork_server.messages import ForkRequest
+        from pytest_nvfp4.isolation.fork_server.pool import FORK_SERVERS
 
         request = ForkRequest(cwd=cwd, environ=environ, token=token, stdin=stdin, result=result)
         forked = FORK_SERVERS.fork(command, request)

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.isolation import Outcome, StoppedError, Worker, stopped_by
-from pytest_nvfp4.isolation.fork_server import FORK_SERVERS, SWITCH_VARIABLE, pool, process
+from pytest_nvfp4.isolation.fork_server import process
+from pytest_nvfp4.isolation.fork_server.pool import FORK_SERVERS, SWITCH_VARIABLE
 from pytest_nvfp4.toolchain.launcher import PRELOAD as COMPILING
 from pytest_nvfp4.toolchain.launcher import worker
 from tests.waiting import LONGEST_S, alive, far_enough, gone, noted, until
@@ -342,7 +343,7 @@ def test_otherwise_a_plain_process_starts(workers: Workers, monkeypatch: pytest.
 
 
 def test_a_server_that_cannot_start_is_not_needed(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_MODULE", "pytest_nvfp4.no_such_module")
+    monkeypatch.setattr(process, "_MODULE", "pytest_nvfp4.no_such_module")
     assert [is_plain(workers.run(PARENT)) for _ in range(2)] == [True, True]
     assert FORK_SERVERS.pids == []
 
@@ -405,7 +406,7 @@ def test_a_stopped_server_holds_nothing_up(workers: Workers, monkeypatch: pytest
     assert outcome.wall_s < 600
     assert gone(int(outcome.stdout.text))
     assert FORK_SERVERS.pids == [server]
-    monkeypatch.setattr(pool, "_START_S", 0.5)
+    monkeypatch.setattr(process, "_START_S", 0.5)
     assert is_plain(workers.run(PARENT))
     assert gone(server)
 
@@ -478,7 +479,7 @@ RUNS = """
 import os, sys, threading, time
 from pathlib import Path
 from pytest_nvfp4.isolation import Worker, run
-from pytest_nvfp4.isolation.fork_server import FORK_SERVERS
+from pytest_nvfp4.isolation.fork_server.pool import FORK_SERVERS
 folder, when, *launcher = Path(sys.argv[1]), sys.argv[2], *sys.argv[3:]
 environ = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
 def note():

@@ -15,9 +15,3 @@ has one server per process, so one environment and one list of preloaded modules
 session, keep its streams and environment, and run a function rather than a module as ``__main__``. It starts a
 resource tracker, and does not adopt orphaned processes.
 """
-
-from pytest_nvfp4.isolation.fork_server.messages import ForkRequest
-from pytest_nvfp4.isolation.fork_server.pool import FORK_SERVERS, SWITCH_VARIABLE, ForkServers
-from pytest_nvfp4.isolation.fork_server.process import ForkedProcess
-
-__all__ = ["FORK_SERVERS", "SWITCH_VARIABLE", "ForkRequest", "ForkServers", "ForkedProcess"]

@@ -60,29 +60,20 @@ def import_path(environ: Mapping[str, str], *, base: Sequence[str], cwd: str) ->
     """Return the ``sys.path`` of a process started with ``environ``.
 
     ``PYTHONPATH`` comes before the standard library. Before both come the entries that ``.pth`` files insert at the
-    front, as those of the DSL do.
-
-    Args:
-        environ: Variables of the process.
-        base: ``sys.path`` of a process without ``PYTHONPATH``.
-        cwd: Working directory of the process.
+    front, as those of the DSL do. ``base`` is the ``sys.path`` of a process without ``PYTHONPATH``.
     """
     value = environ.get(_PATH_VARIABLE, "")
-    folders = dict.fromkeys(_absolute(folder, cwd) for folder in value.split(os.pathsep)) if value else {}
+    # As `site` does, without resolving links.
+    absolute = (os.path.abspath(os.path.join(cwd, folder)) for folder in value.split(os.pathsep))  # noqa: PTH100, PTH118
+    folders = dict.fromkeys(absolute) if value else {}
     first = next((index for index, folder in enumerate(base) if folder in _STANDARD_LIBRARY), 0)
     return [*base[:first], *folders, *(folder for folder in base[first:] if folder not in folders)]
 
 
-def _absolute(folder: str, cwd: str) -> str:
-    return os.path.abspath(os.path.join(cwd, folder))  # noqa: PTH100, PTH118 - as `site` does, without resolving links
-
-
 def shadowing(path: Sequence[str], *, package: str) -> str | None:
-    """Return why a process with ``path`` would import another module under a name loaded here, or None.
+    """Return why a process with this ``sys.path`` would import another module under a name loaded here, or None.
 
-    Args:
-        path: ``sys.path`` of the process.
-        package: Name of the package that every process loads from its folder, whatever the path.
+    ``package`` is the name of the package that every process loads from its folder, whatever the path.
     """
     importlib.invalidate_caches()  # files may have been added since the last request
     for name, module in list(sys.modules.items()):

@@ -9,25 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+TOKEN_PLACEHOLDER: Final = "-" * 32
+"""Token of the server itself: as long as a real one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForkRequest:
-    """What a forked child receives from the process that requests it.
-
-    Attributes:
-        cwd: Working directory.
-        environ: Environment.
-        token: Process token.
-        stdin: Descriptor of its standard input.
-        result: Descriptor on which it returns its result.
-    """
+    """What a forked child receives besides its worker; ``stdin`` and ``result`` are descriptors."""
 
     cwd: Path
     environ: Mapping[str, str]
@@ -54,12 +48,12 @@ def send_report(reports: socket.socket, **report: int | str) -> None:
 
 def receive_report(reports: socket.socket, *, timeout_s: float) -> dict[str, Any] | None:
     """Return the next report: None if none came in time, an empty one if the other side has ended."""
-    poll = select.poll()
-    poll.register(reports, select.POLLIN)
-    if not poll.poll(timeout_s * 1000):
-        return None
-    data = b""
-    with contextlib.suppress(ConnectionError):
+    reports.settimeout(timeout_s)
+    try:
         data = reports.recv(1 << 16)
+    except (TimeoutError, BlockingIOError):  # the latter for a timeout of 0
+        return None
+    except ConnectionError:
+        return {}
     report: dict[str, Any] = json.loads(data) if data else {}
     return report

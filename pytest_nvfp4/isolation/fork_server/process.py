@@ -1,23 +1,35 @@
-"""A process that a fork server has forked, as seen by the process that requested it."""
+"""A fork server and its children, as seen by the process that started the server."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import io
+import json
+import logging
 import math
 import os
-import select
 import signal
 import socket
 import subprocess
 import time
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_nvfp4.isolation.fork_server.messages import receive_report
+from pytest_nvfp4.isolation import cancellation
+from pytest_nvfp4.isolation.environment import TOKEN_VARIABLE
+from pytest_nvfp4.isolation.fork_server.messages import TOKEN_PLACEHOLDER, Descriptors, ForkRequest, receive_report
+from pytest_nvfp4.isolation.worker import Worker
 
+_MODULE = "pytest_nvfp4.isolation.fork_server.server"
+_START_S = 60.0
+"""Seconds until a child must have started: many times what all imports take on a busy machine."""
+_START_POLL_S = 0.05
 _REPORT_S = 30.0
 """Seconds from the end of a process to the server's report; the server may be importing modules for another job."""
-_POLL_S = 0.2
+_END_POLL_S = 0.2
+
+_log = logging.getLogger(__name__)
 
 
 class ForkedProcess:
@@ -27,11 +39,10 @@ class ForkedProcess:
 
     Args:
         pid: Its number.
-        pidfd: Descriptor that is readable once it has ended.
         reports: Socket on which the server reports its end.
         stdout: Reading end of its standard output.
         stderr: Reading end of its standard error.
-        resources: Closes all of these descriptors.
+        resources: Closes all descriptors.
 
     Attributes:
         returncode: Exit status, negative for a signal; None while it runs.
@@ -41,19 +52,17 @@ class ForkedProcess:
         self,
         pid: int,
         *,
-        pidfd: int,
         reports: socket.socket,
         stdout: io.FileIO,
         stderr: io.FileIO,
-        resources: ExitStack,
+        resources: contextlib.ExitStack,
     ) -> None:
         self.pid = pid
         self.stdout = stdout
         self.stderr = stderr
         self.returncode: int | None = None
         self._reports = reports
-        self._pidfd = pidfd
-        self._resources = resources
+        self._resources = resources.pop_all()
         self._ended_at: float | None = None
 
     def poll(self) -> int | None:
@@ -67,7 +76,7 @@ class ForkedProcess:
         until = math.inf if timeout is None else time.monotonic() + timeout
         while self.returncode is None:
             left = until - time.monotonic()
-            self._receive_end(timeout_s=max(0.0, min(left, _POLL_S)))
+            self._receive_end(timeout_s=max(0.0, min(left, _END_POLL_S)))
             if self.returncode is None and timeout is not None and left <= 0:
                 raise subprocess.TimeoutExpired(f"forked process {self.pid}", timeout)
         return self.returncode
@@ -81,22 +90,14 @@ class ForkedProcess:
         if report is not None:
             # Without a report the server itself has ended, and the kernel kills its children (`die_with_parent`).
             self.returncode = int(report.get("ended", -signal.SIGKILL))
-        elif self._unreported_s() > _REPORT_S:  # the server has been stopped (SIGSTOP), or is busy
-            self.returncode = _zombie_status(self.pid)
-
-    def _unreported_s(self) -> float:
-        """Seconds since the process was first seen to have ended."""
-        if self._ended_at is None:
-            poll = select.poll()
-            poll.register(self._pidfd, select.POLLIN)
-            if not poll.poll(0):
-                return 0.0
-            self._ended_at = time.monotonic()
-        return time.monotonic() - self._ended_at
+        elif (status := _exit_status(self.pid)) is not None:  # the server is busy, or has been stopped (SIGSTOP)
+            self._ended_at = self._ended_at or time.monotonic()
+            if time.monotonic() - self._ended_at > _REPORT_S:
+                self.returncode = status
 
 
-def _zombie_status(pid: int) -> int:
-    """Return the exit status of a process that ended and was not reaped, -SIGKILL if it was.
+def _exit_status(pid: int) -> int | None:
+    """Return the exit status of a process that was not reaped, -SIGKILL if it was; None while it runs.
 
     It is the last field of ``/proc/PID/stat`` (proc(5), ``exit_code``). The server's report is preferred, because a
     process that has made itself undumpable shows 0 there.
@@ -105,4 +106,101 @@ def _zombie_status(pid: int) -> int:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return -signal.SIGKILL
-    return os.waitstatus_to_exitcode(int(fields[-1])) if fields[0] == "Z" else -signal.SIGKILL
+    return os.waitstatus_to_exitcode(int(fields[-1])) if fields[0] == "Z" else None
+
+
+class ForkServer:
+    """The process of one fork server.
+
+    Args:
+        launcher: Command that starts a module of this package (see ``Worker.launcher``).
+        environ: Environment of the server.
+
+    Attributes:
+        pid: Number of the server's process.
+        users: Number of pending requests and of children that have not been closed.
+
+    Raises:
+        OSError: The server could not be started.
+    """
+
+    def __init__(self, launcher: tuple[str, ...], environ: Mapping[str, str]) -> None:
+        self.users = 0
+        self._control, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        package = __name__.partition(".")[0]
+        with server_end:
+            self._process = subprocess.Popen(
+                [*launcher, _MODULE, str(server_end.fileno()), str(os.getpid()), package],
+                cwd="/",
+                env={**environ, TOKEN_VARIABLE: TOKEN_PLACEHOLDER},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,  # Python buffers a stream to a pipe as a worker's; the server replaces it
+                stderr=subprocess.PIPE,
+                pass_fds=(server_end.fileno(),),
+                start_new_session=True,
+            )
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+        self.pid = self._process.pid
+
+    def fork(self, worker: Worker, request: ForkRequest, resources: contextlib.ExitStack) -> ForkedProcess | None:
+        """Return a child that runs ``worker`` and owns ``resources``; None if the server refuses this one.
+
+        Raises:
+            OSError: The server has ended or does not respond.
+            StoppedError: This thread was stopped.
+        """
+        reports, child_reports = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        (stdout, child_stdout), (stderr, child_stderr) = _pipe(), _pipe()
+        for end in (reports, stdout, stderr):
+            resources.callback(end.close)
+        message = {
+            "worker": dataclasses.asdict(worker),
+            "environ": dict(request.environ),
+            "cwd": str(request.cwd),
+            "token": request.token,
+        }
+        file = os.fdopen(os.memfd_create("nvfp4-fork-request"), "wb")
+        with child_reports, child_stdout, child_stderr, file:
+            file.write(json.dumps(message).encode())
+            file.flush()
+            descriptors = Descriptors(
+                stdin=request.stdin,
+                stdout=child_stdout.fileno(),
+                stderr=child_stderr.fileno(),
+                result=request.result,
+                reports=child_reports.fileno(),
+            )
+            socket.send_fds(self._control, [b"\0"], [file.fileno(), *descriptors])
+        pid = _receive_start(reports)
+        if pid is None:
+            return None
+        return ForkedProcess(pid, reports=reports, stdout=stdout, stderr=stderr, resources=resources)
+
+    def close(self) -> None:
+        """Kill the server; its children end with it."""
+        self._process.kill()
+        self._process.wait()
+        self._control.close()
+
+
+def _pipe() -> tuple[io.FileIO, io.FileIO]:
+    """Return the reading and the writing end of a pipe."""
+    read, write = os.pipe()
+    return io.FileIO(read, "rb"), io.FileIO(write, "wb")
+
+
+def _receive_start(reports: socket.socket) -> int | None:
+    """Wait until a child has started, and return its number; None if it was refused. Raises ConnectionError."""
+    until = time.monotonic() + _START_S
+    while (report := receive_report(reports, timeout_s=_START_POLL_S)) is None:
+        cancellation.check()
+        if time.monotonic() >= until:
+            raise ConnectionError(f"it has not responded in {_START_S:.0f} s")
+    if not report:
+        raise ConnectionError("it has ended")
+    if "refused" in report:
+        _log.debug("not forked: %s", report["refused"])
+    pid: int | None = report.get("started")
+    return pid

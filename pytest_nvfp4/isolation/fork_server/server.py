@@ -12,30 +12,38 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from pytest_nvfp4.isolation.environment import TOKEN_VARIABLE
+from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, TOKEN_VARIABLE
 from pytest_nvfp4.isolation.fork_server import compatibility
-from pytest_nvfp4.isolation.fork_server.child import ForkedChild
-from pytest_nvfp4.isolation.fork_server.messages import Descriptors, send_report
-from pytest_nvfp4.isolation.prctl import become_subreaper, set_dumpable
+from pytest_nvfp4.isolation.fork_server.messages import TOKEN_PLACEHOLDER, Descriptors, send_report
+from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
+from pytest_nvfp4.isolation.prctl import become_subreaper, die_with_parent, set_dumpable
 from pytest_nvfp4.isolation.process_tree import environment_of, kill, kill_group, processes
+from pytest_nvfp4.isolation.worker import Worker
 
 _THREADS = Path("/proc/self/task")
 _PARENT_CHECK_S = 0.5
 _ORPHAN_PASSES = 50
+_ENV_START = 50 - 3
+"""Index of ``env_start`` after the program's name: proc(5) counts fields from 1, and the third one follows the name."""
+
+
+class _RefusedError(Exception):
+    """This server cannot fork the requested child."""
 
 
 @dataclass(slots=True)
 class _Child:
-    """A forked process that has not been reaped.
+    """A forked process that has not been reaped, as its server sees it.
 
     Attributes:
         pid: Its number.
@@ -54,47 +62,46 @@ class _Child:
         kill_group(self.pid)
         kill(self.pid)
 
-
-class _RefusedError(Exception):
-    """This server cannot fork the requested child."""
+    def close(self) -> None:
+        """Close the descriptors, without effect on the process."""
+        os.close(self.pidfd)
+        self.reports.close()
 
 
 class _Server:
     """Forks children on request until the process that started it ends.
 
     Args:
-        control: Socket on which requests arrive. Its end is not enough to notice the end of the parent: a process that
-            the parent has forked may hold the other side open.
+        control: Socket on which requests arrive.
         parent: The process that started this one.
         package: Name of the package that every child loads from its folder.
     """
 
     def __init__(self, control: socket.socket, *, parent: int, package: str) -> None:
         self._control = control
+        self._parent = parent
         self._package = package
         self._base_path = list(sys.path)
         self._children: list[_Child] = []
         self._loaded: set[str] = set()
         self._failure: str | None = None
-        self._library_descriptors: set[int] = set()
-        self._parent = os.pidfd_open(parent)
-        if os.getppid() != parent:
-            self._exit()
+        # The end of the control socket shows the end of the parent only between requests, and not if a process that the
+        # parent has forked holds the other side open. PDEATHSIG cannot be used: it follows the parent's thread.
+        signal.signal(signal.SIGALRM, lambda *_: self._exit() if os.getppid() != self._parent else None)
+        signal.siginterrupt(signal.SIGALRM, False)
+        signal.setitimer(signal.ITIMER_REAL, _PARENT_CHECK_S, _PARENT_CHECK_S)
         become_subreaper()
 
-    def serve(self) -> ForkedChild:
+    def serve(self) -> _ForkedChild:
         """Serve requests to the end of this process; only a forked child returns from here."""
         while True:
             poll = select.poll()
             poll.register(self._control, select.POLLIN)
-            poll.register(self._parent, select.POLLIN)
             for child in self._children:
                 poll.register(child.reports, select.POLLIN)
                 if not child.ended:
                     poll.register(child.pidfd, select.POLLIN)
             ready = {descriptor for descriptor, _ in poll.poll()}
-            if self._parent in ready:
-                self._exit()
             for child in [*self._children]:
                 if child.pidfd in ready and not child.ended:
                     self._report_end(child)
@@ -103,7 +110,7 @@ class _Server:
             if self._control.fileno() in ready and (forked := self._handle_request()) is not None:
                 return forked
 
-    def _handle_request(self) -> ForkedChild | None:
+    def _handle_request(self) -> _ForkedChild | None:
         """Fork a child or refuse it; only the child returns a value."""
         data, passed, _, _ = socket.recv_fds(self._control, 1, 1 + len(Descriptors._fields))
         if not data:
@@ -112,22 +119,35 @@ class _Server:
             file.seek(0)
             request = json.load(file)
         descriptors = Descriptors(*passed[1:])
+        reports = socket.socket(fileno=descriptors.reports)
+        server, pid = os.getpid(), -1
         try:
             self._preload(request["worker"]["preload"])
             path = compatibility.import_path(request["environ"], base=self._base_path, cwd=request["cwd"])
             if reason := compatibility.shadowing(path, package=self._package):
                 raise _RefusedError(reason)
-            server = os.getpid()
             pid = os.fork()
-            if pid == 0:
-                return ForkedChild(request, descriptors, path, server, frozenset(self._library_descriptors))
-            self._children.append(_watched(pid, descriptors))
+            if pid:
+                self._children.append(_Child(pid, os.pidfd_open(pid), reports))
         except (_RefusedError, OSError) as error:
-            with socket.socket(fileno=os.dup(descriptors.reports)) as reports:
-                send_report(reports, refused=str(error))
-        for descriptor in descriptors:
+            if pid > 0:
+                kill(pid)
+                os.waitpid(pid, 0)
+            send_report(reports, refused=str(error))
+            reports.close()
+        if pid == 0:
+            self._close_in_child()
+            return _ForkedChild(request, descriptors, reports, path, server)
+        for descriptor in descriptors[:-1]:
             os.close(descriptor)
         return None
+
+    def _close_in_child(self) -> None:
+        """Close the descriptors of the server and of other jobs, and reset its signal; a fork inherits no timer."""
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        self._control.close()
+        for child in self._children:
+            child.close()
 
     def _preload(self, names: Sequence[str]) -> None:
         """Import the modules that have not been imported yet, and prepare this process for forking."""
@@ -136,47 +156,25 @@ class _Server:
         names = [name for name in names if name not in self._loaded]
         if not names:
             return
-        before = _open_descriptors()
-        with self._watching_parent():
-            for name in names:
-                try:
-                    importlib.import_module(name)
-                except Exception as error:
-                    # A half-imported module must not be imported again, and a plain process shows the whole error.
-                    self._failure = f"{name} cannot be imported: {type(error).__name__}: {error}"
-                    raise _RefusedError(self._failure) from error
-                self._loaded.add(name)
+        for name in names:
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                # A half-imported module must not be imported again, and a plain process shows the whole error.
+                self._failure = f"{name} cannot be imported: {type(error).__name__}: {error}"
+                raise _RefusedError(self._failure) from error
+            self._loaded.add(name)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         ctypes.CDLL(None).fflush(None)  # every child would write what is still buffered
         gc.freeze()  # a collection would write to the headers of all objects and so copy the pages shared with children
-        self._library_descriptors |= _open_descriptors() - before
         self._require_single_thread()
-
-    @contextlib.contextmanager
-    def _watching_parent(self) -> Iterator[None]:
-        """Notice the end of the parent during a long import, too."""
-
-        def check(*_: object) -> None:
-            poll = select.poll()
-            poll.register(self._parent, select.POLLIN)
-            if poll.poll(0):
-                self._exit()
-
-        signal.signal(signal.SIGALRM, check)
-        signal.siginterrupt(signal.SIGALRM, False)
-        signal.setitimer(signal.ITIMER_REAL, _PARENT_CHECK_S, _PARENT_CHECK_S)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def _require_single_thread(self) -> None:
         """Refuse all requests if another thread runs: a child would have its locks, but not the thread.
 
-        OpenBLAS stops its threads before a fork and starts them again when it
-        needs them, so one fork shows whether the remaining threads are of that kind.
+        OpenBLAS stops its threads before a fork and starts them again when it needs them, so one fork shows whether the
+        remaining threads are of that kind.
         """
         if len(list(_THREADS.iterdir())) > 1:
             if (pid := os.fork()) == 0:
@@ -197,8 +195,7 @@ class _Server:
         """Kill and reap a child that is no longer needed, and the orphaned processes that it left behind."""
         child.kill()
         os.waitpid(child.pid, 0)
-        os.close(child.pidfd)
-        child.reports.close()
+        child.close()
         self._children.remove(child)
         own = {other.pid for other in self._children}
         for _ in range(_ORPHAN_PASSES):
@@ -209,15 +206,6 @@ class _Server:
         for child in self._children:
             child.kill()
         os._exit(0)
-
-
-def _watched(pid: int, descriptors: Descriptors) -> _Child:
-    try:
-        return _Child(pid, os.pidfd_open(pid), socket.socket(fileno=os.dup(descriptors.reports)))
-    except OSError:
-        kill(pid)
-        os.waitpid(pid, 0)
-        raise
 
 
 def _kill_orphans(own: set[int]) -> bool:
@@ -236,11 +224,91 @@ def _kill_orphans(own: set[int]) -> bool:
     return killed
 
 
-def _open_descriptors() -> set[int]:
-    return {int(entry.name) for entry in Path("/proc/self/fd").iterdir()}
+@dataclass(frozen=True, slots=True)
+class _ForkedChild:
+    """A newly forked process, which becomes the requested worker.
+
+    Attributes:
+        request: The request of the process that wants the child.
+        descriptors: The descriptors that came with it.
+        reports: Socket on which the start is reported.
+        path: ``sys.path`` of the child.
+        server: The fork server's process.
+    """
+
+    request: Mapping[str, Any]
+    descriptors: Descriptors
+    reports: socket.socket
+    path: list[str]
+    server: int
+
+    def run(self) -> None:
+        """Set up this process and run the worker's module; its end is that of a process whose ``__main__`` it is."""
+        with self.reports as reports:
+            try:
+                self._set_up()
+            except BaseException as error:
+                send_report(reports, refused=f"{type(error).__name__}: {error}")
+                os._exit(1)
+            send_report(reports, started=os.getpid())
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=False)
+
+    def _set_up(self) -> None:
+        die_with_parent(self.server)
+        os.setsid()
+        *standard, result, _ = self.descriptors
+        for number, descriptor in enumerate(standard):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        os.set_inheritable(result, True)
+        os.environ.clear()
+        os.environ.update(self.request["environ"])
+        os.environ[RESULT_VARIABLE] = str(result)
+        os.environ[TOKEN_VARIABLE] = self.request["token"]
+        os.environ[PARENT_VARIABLE] = str(self.server)
+        os.chdir(self.request["cwd"])
+        sys.path[:] = self.path
+        worker = Worker(**self.request["worker"])
+        sys.orig_argv[:] = worker.command
+        sys.argv = [worker.module, *worker.arguments]
+        _reseed()
+        set_dumpable(True)
+        _overwrite_token(self.request["token"])
+        gc.enable()
 
 
-def _serve() -> ForkedChild:
+def _reseed() -> None:
+    """Seed the generators that a process seeds at start; the module ``random`` does so by itself after a fork."""
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()
+    if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
+        multiprocessing.current_process().authkey = os.urandom(32)
+
+
+def _overwrite_token(token: str) -> None:
+    """Write the token over the server's placeholder where other processes read it, in ``/proc/PID/environ``.
+
+    That file shows the memory in which execve(2) placed the environment (``env_start`` in ``/proc/PID/stat``, proc(5)),
+    whatever the process did to its environment since. A forked child inherits that memory copy-on-write. What the child
+    forks has the token by the same memory, and what it executes has it by its environment.
+
+    Raises:
+        RuntimeError: The token does not show there. A process that cannot be found again must not run.
+    """
+    placeholder, entry = (f"{TOKEN_VARIABLE}={value}".encode() for value in (TOKEN_PLACEHOLDER, token))
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    start, end = int(fields[_ENV_START]), int(fields[_ENV_START + 1])
+    block = ctypes.string_at(start, end - start) if start else b""
+    offset = (b"\0" + block).find(b"\0" + placeholder + b"\0")
+    if offset >= 0 and len(entry) == len(placeholder):
+        ctypes.memmove(start + offset, entry, len(entry))
+    if entry not in environment_of(os.getpid()):
+        raise RuntimeError("the token of this process does not show in its environment")
+
+
+def _serve() -> _ForkedChild:
     """Start the server. The child returns, and nothing of the server is referenced any more then."""
     gc.disable()
     control, parent, package = sys.argv[1:]
