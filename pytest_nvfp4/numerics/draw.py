@@ -30,11 +30,6 @@ class Draw:
         # "<u8" fixes the bytes' order, so that narrower views agree on machines of either byte order.
         return self._bits.random_raw(words).astype("<u8").view(np.dtype(dtype).newbyteorder("<"))[:count]
 
-    def bytes(self, shape: tuple[int, ...]) -> Bytes:
-        """Draw uniform bytes 0..255."""
-        drawn: Bytes = self._raw(math.prod(shape), np.uint8).reshape(shape)
-        return drawn
-
     def below(self, bound: int, shape: tuple[int, ...]) -> Bytes:
         """Draw integers 0..bound-1 as bytes, ``1 <= bound <= 256``; each probability is off by at most 2^-16."""
         wide = self._raw(math.prod(shape), np.uint16).astype(np.uint32)

@@ -132,11 +132,6 @@ RIGHT = Steps()
 """The right kernel."""
 
 
-def run(kernel: Kernel, problem: ProblemInput) -> list[HalfBits]:
-    """Return the C buffers of all groups, in order."""
-    return [kernel(problem, index) for index in range(len(problem.groups))]
-
-
 def tiles(m: int, n: int) -> Iterator[tuple[slice, slice]]:
     """Yield row and column spans of the 128x128 output tiles, columns fastest."""
     for row in range(ceil_div(m, TILE)):

@@ -19,8 +19,6 @@ ONE = 0x2
 """E2M1 code of 1."""
 SCALE_ONE = 0x38
 """E4M3 code of 1."""
-PAIRS = 16 * (E4M3.largest + 1)
-"""Pairs of an element code and a finite scale code, zero included: 2032."""
 
 
 def reader_positions(rows: int, k: int) -> NDArray[np.int64]:

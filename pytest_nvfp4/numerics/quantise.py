@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pytest_nvfp4.numerics.arrays import Bytes, Float64, NumericsError, ceil_div
+from pytest_nvfp4.numerics.arrays import Bytes, NumericsError, ceil_div
 from pytest_nvfp4.numerics.formats import E2M1, E4M3
-from pytest_nvfp4.numerics.packing import pack, unpack
+from pytest_nvfp4.numerics.packing import pack
 
 BLOCK = 16
 """Elements along k that share a scale factor."""
@@ -64,17 +64,3 @@ def quantise(values: ArrayLike) -> Quantised:
     codes[(scales == 0) & ~(amax > 0)] &= E2M1.sign
     codes[scales == E4M3.nan] = 0
     return Quantised(pack(codes.reshape(rows, blocks * BLOCK)[:, :k]), scales)
-
-
-def dequantise(packed: Bytes, scales: Bytes) -> Float64:
-    """Return the values ``[rows, k]`` in float64 (exact): element times the scale factor of its block.
-
-    Raises:
-        NumericsError: ``scales`` is not ``[rows, ceil(k / 16)]``.
-    """
-    codes = unpack(packed)
-    rows, k = codes.shape
-    if scales.shape != (rows, ceil_div(k, BLOCK)):
-        raise NumericsError(f"scales have shape {list(scales.shape)}, not {[rows, ceil_div(k, BLOCK)]} for k = {k}")
-    scale = np.repeat(E4M3.decode(scales), BLOCK, axis=1)[:, :k]
-    return E2M1.decode(codes).astype(np.float64) * scale

@@ -21,7 +21,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.numerics.arrays import Bytes, Mask, NumericsError, ceil_div, require_bytes
+from pytest_nvfp4.numerics.arrays import Bytes, NumericsError, ceil_div, require_bytes
 
 ROWS = 128
 """Rows of a tile."""
@@ -41,23 +41,10 @@ def reordered_shape(*, rows: int, blocks: int, batches: int = 1) -> tuple[int, i
     return (32, 4, ceil_div(rows, ROWS), 4, ceil_div(blocks, BLOCKS), batches)
 
 
-def flat_size(*, rows: int, blocks: int, batches: int = 1) -> int:
-    """Return the size of the flat layout in bytes, padding included."""
-    return ceil_div(rows, ROWS) * ceil_div(blocks, BLOCKS) * TILE_BYTES * batches
-
-
 def offset(row: _Index, block: _Index, *, blocks: int) -> _Index:
     """Return the byte offset of the factor of ``row`` and k-block ``block``, given ``blocks`` k-blocks a row."""
     tile = row // ROWS * ceil_div(blocks, BLOCKS) + block // BLOCKS
     return tile * TILE_BYTES + row % 32 * 16 + row % ROWS // 32 * 4 + block % BLOCKS
-
-
-def position(byte: _Index, *, blocks: int) -> tuple[_Index, _Index]:
-    """Return ``(row, block)`` of a byte offset, the inverse of :func:`offset`. Offsets of padding give padding."""
-    tile, inside = byte // TILE_BYTES, byte % TILE_BYTES
-    rest_k = ceil_div(blocks, BLOCKS)
-    row = tile // rest_k * ROWS + inside % 16 // 4 * 32 + inside // 16
-    return row, tile % rest_k * BLOCKS + inside % BLOCKS
 
 
 def reorder(plain: Bytes, *, padding: int | Bytes = 0) -> Bytes:
@@ -115,16 +102,3 @@ def flatten(reordered: Bytes) -> Bytes:
     if reordered.ndim != 6:
         raise NumericsError(f"shape {list(reordered.shape)} is not [32, 4, rest_m, 4, rest_k, l]")
     return reordered.transpose(_TO_MEMORY).reshape(-1)
-
-
-def unflatten(flat: Bytes, *, rows: int, blocks: int, batches: int = 1) -> Bytes:
-    """Return a reordered view of flat bytes. Raises NumericsError if their number is not the layout's."""
-    require_bytes("flat scale factors", flat, shape=(flat_size(rows=rows, blocks=blocks, batches=batches),))
-    memory = flat.reshape(batches, ceil_div(rows, ROWS), ceil_div(blocks, BLOCKS), 32, 4, 4)
-    return memory.transpose(_TO_TENSOR)
-
-
-def padding_mask(*, rows: int, blocks: int, batches: int = 1) -> Mask:
-    """Return which elements of the reordered tensor are padding."""
-    inside = reorder(np.ones((rows, blocks, batches), dtype=np.uint8), padding=0)
-    return np.equal(inside, 0)

@@ -13,8 +13,9 @@ from pytest_nvfp4.numerics.families import FAMILIES
 from pytest_nvfp4.numerics.formats import E2M1, E4M3
 from pytest_nvfp4.numerics.oracle import Exact, OracleError, OracleLimitError, certify_product, exact_product
 from pytest_nvfp4.numerics.packing import pack, unpack
-from pytest_nvfp4.numerics.quantise import dequantise
 from pytest_nvfp4.problem import GPUMODE_BENCH, Group, Problem
+
+from .oracles import dequantise
 
 
 def random_operand(rng: np.random.Generator, rows: int, k: int, *, low: int = 0, high: int = 127) -> tuple:

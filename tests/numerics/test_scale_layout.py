@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from pytest_nvfp4.numerics import scale_layout
 from pytest_nvfp4.numerics.arrays import NumericsError
 
+from .oracles import flat_size, padding_mask, position, unflatten
+
 SIZES = st.tuples(st.integers(0, 300), st.integers(1, 20), st.integers(1, 3))
 
 
@@ -70,7 +72,7 @@ def test_offsets_are_those_of_cutlass(tmp_path: Path) -> None:
     found = json.loads(done.stdout.strip().splitlines()[-1])
     assert len(found) == 140
     for row, k, batch, offset in found:
-        per_batch = scale_layout.flat_size(rows=256, blocks=32)
+        per_batch = flat_size(rows=256, blocks=32)
         assert offset == scale_layout.offset(row, k // 16, blocks=32) + batch * per_batch
 
 
@@ -104,9 +106,9 @@ def test_both_directions(sizes: tuple[int, int, int], padding: int) -> None:
     flat = scale_layout.flatten(tensor)
     assert np.shares_memory(flat, tensor) or not flat.size
     assert (scale_layout.restore(tensor, rows=rows, blocks=blocks) == factors).all()
-    back = scale_layout.unflatten(flat, rows=rows, blocks=blocks, batches=batches)
+    back = unflatten(flat, rows=rows, blocks=blocks, batches=batches)
     assert (back == tensor).all()
-    mask = scale_layout.padding_mask(rows=rows, blocks=blocks, batches=batches)
+    mask = padding_mask(rows=rows, blocks=blocks, batches=batches)
     assert (tensor[mask] == padding).all()
     assert mask.sum() == flat.size - factors.size
 
@@ -114,8 +116,8 @@ def test_both_directions(sizes: tuple[int, int, int], padding: int) -> None:
 @given(st.integers(1, 300), st.integers(1, 20))
 @settings(max_examples=40, deadline=None)
 def test_offset_and_position_are_inverse_and_fill_the_layout(rows: int, blocks: int) -> None:
-    byte = np.arange(scale_layout.flat_size(rows=rows, blocks=blocks))
-    row, block = scale_layout.position(byte, blocks=blocks)
+    byte = np.arange(flat_size(rows=rows, blocks=blocks))
+    row, block = position(byte, blocks=blocks)
     assert (scale_layout.offset(row, block, blocks=blocks) == byte).all()
     inside = (row < rows) & (block < blocks)
     assert inside.sum() == rows * blocks
@@ -159,8 +161,6 @@ def test_wrong_arguments_are_named() -> None:
         scale_layout.reorder(plain(4, 4), padding=plain(4, 4))
     with pytest.raises(NumericsError, match=r"not \[32, 4, 2, 4, 1, 1\]"):
         scale_layout.restore(scale_layout.reorder(plain(4, 4)), rows=130, blocks=4)
-    with pytest.raises(NumericsError, match=r"not \[512\]"):
-        scale_layout.unflatten(np.zeros(511, np.uint8), rows=4, blocks=4)
     with pytest.raises(NumericsError, match="rest_m"):
         scale_layout.flatten(plain(4, 4))
     with pytest.raises(NumericsError, match="not \\[rows, blocks\\]"):

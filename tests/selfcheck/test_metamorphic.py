@@ -18,7 +18,7 @@ PROBLEM = Problem("p", (Group(0, 128, 256), Group(40, 128, 256), Group(136, 128,
 
 
 def outputs(kernel: Kernel, inputs: ProblemInput) -> list[HalfBits]:
-    buffers = model.run(kernel, inputs)
+    buffers = [kernel(inputs, index) for index in range(len(inputs.groups))]
     return [group.split_c(buffer)[1] for group, buffer in zip(inputs.groups, buffers, strict=True)]
 
 

@@ -18,8 +18,6 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
 
-__all__ = ["ATOMIC", "ITEMS", "READ", "WRITE", "Access", "Values", "by_rank", "by_space", "join", "misaligned"]
-
 READ, WRITE, ATOMIC = range(3)
 """What an access does to its bytes."""
 

@@ -20,8 +20,6 @@ import mmap
 import os
 from dataclasses import dataclass
 
-__all__ = ["Allocation", "Arena"]
-
 _PAGE = mmap.PAGESIZE
 _LEAST_GAP = 1 << 20
 _NONE, _READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
@@ -97,10 +95,6 @@ class Arena:
         length = max(1, -(-freed.size // _PAGE)) * _PAGE
         self._map(address, length, _NONE, _PRIVATE | _ANONYMOUS | _NORESERVE | _FIXED, freed.name)
         self._put(freed.low, freed.high)
-
-    def allocations(self) -> list[Allocation]:
-        """Return the live allocations, by address."""
-        return [self._live[address] for address in sorted(self._live)]
 
     def find(self, address: int) -> Allocation | None:
         """Return the allocation whose bytes or gaps contain an address."""

@@ -49,8 +49,6 @@ from pytest_nvfp4.sim.sync.addresses import shared_address
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Group, Warp
 
-__all__ = ["BLOCKING", "LOWERINGS", "CopyGroups", "arrive", "commit", "copy", "wait"]
-
 
 @dataclass(slots=True, eq=False)
 class _Copy:

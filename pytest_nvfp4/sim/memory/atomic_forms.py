@@ -14,8 +14,6 @@ from pytest_nvfp4.sim.memory.forms import EVICTIONS, SCOPES, VECTORS
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Vector
 
-__all__ = ["LOWERINGS"]
-
 _SPACES = {"": "generic", "global": "global", "shared": "shared", "shared::cta": "shared", "shared::cluster": "cluster"}
 _TYPES = {
     "and": {"b32", "b64"},

@@ -37,8 +37,6 @@ from pytest_nvfp4.sim.sync import mbarrier
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["Operation", "atomic", "reduce_async"]
-
 Operands = tuple[Any, ...]
 """Values of an operand's registers, each an int or an array of 32."""
 

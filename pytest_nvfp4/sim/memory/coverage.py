@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.memory.globals import Coverage, Region, contiguous_runs
 
-__all__ = ["findings", "merge", "note_items", "note_reduce", "note_rows", "note_scatter", "note_write"]
-
 _SHOWN = 8
 """Runs or pairs of CTAs that a finding lists."""
 

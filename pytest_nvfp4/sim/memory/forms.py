@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand
 
-__all__ = ["EVICTIONS", "PREFETCHES", "SCOPES", "SPACES", "TYPES", "VECTORS", "AccessForm"]
-
 SCOPES = ("cta", "cluster", "gpu", "sys")
 SPACES = {
     "global": "global",

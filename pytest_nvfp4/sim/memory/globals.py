@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
 
-__all__ = ["Conflict", "Coverage", "FreedMemory", "GlobalMemory", "Region", "contiguous_runs"]
-
 _FREED_LIMIT = 1024
 """Number of freed allocations that messages can name."""
 _NEAR = 1 << 20

@@ -22,8 +22,6 @@ from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "discard"]
-
 _POLICY = 0x1000_0000_0000_0000
 _LINE = 128
 _PRIORITIES = ("L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged")

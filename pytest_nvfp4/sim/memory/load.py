@@ -23,8 +23,6 @@ from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register,
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "load_parameter", "load_parameter_signed"]
-
 
 def load_parameter(w: Warp, offset: int, end: int) -> int:
     """Return bytes [offset, end) of the parameter block as an integer. Raises Fault past its end."""

@@ -17,8 +17,6 @@ from pytest_nvfp4.sim.fault import Fault
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOCAL_WINDOW", "LocalMemory"]
-
 LOCAL_WINDOW = 0xFFFE_0000_0000_0000
 """Generic addresses from here to the shared window are local."""
 

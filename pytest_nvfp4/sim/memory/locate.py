@@ -24,22 +24,6 @@ from pytest_nvfp4.sim.sync import mbarrier
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = [
-    "by_region",
-    "check_written",
-    "count",
-    "gather",
-    "locate_async",
-    "locate_global",
-    "locate_peer",
-    "locate_shared",
-    "mark_written",
-    "note_store",
-    "report_dropped",
-    "scatter",
-    "shared_byte",
-]
-
 _ZEROS = {size: np.zeros(1, item)[0] for size, item in ITEMS.items()}
 _ONES = {size: np.frombuffer(b"\1" * size, item)[0] for size, item in ITEMS.items()}
 

@@ -46,8 +46,6 @@ from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "MatrixShape", "load_matrix", "move_matrix", "store_matrix"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixShape:

@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["INTEGER", "integer_arrays", "real"]
-
 Scalar = Callable[[int, int, int, int], int]
 """``(old, operand, second operand, bits) -> new``, all unsigned patterns."""
 

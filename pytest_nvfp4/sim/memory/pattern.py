@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim import lanes
 
-__all__ = ["ONE_PASS", "Pattern", "Wavefronts", "pattern_of"]
-
 
 class Wavefronts(NamedTuple):
     """Passes through the shared-memory banks: taken, and the fewest possible."""

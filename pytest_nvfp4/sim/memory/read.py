@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["READERS", "read"]
-
 _SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
 
-__all__ = ["RANK_SHIFT", "RESERVED", "SHARED_WINDOW", "InFlight", "Opaque", "SharedMemory"]
-
 RESERVED = 1024
 """Bytes at the start of the window that the system reserves."""
 RANK_SHIFT = 24

@@ -28,8 +28,6 @@ from pytest_nvfp4.sim.sync import mbarrier
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "store_async", "store_bulk"]
-
 
 def store_async(
     w: Warp, mask: int, address: Bits, values: tuple[Bits, ...], barrier: Bits, access: Access, at: int

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pytest_nvfp4.sim.lower.emitter import Lowering
 from pytest_nvfp4.sim.memory import asynccopy, atomic_forms, hints, load, matrix, store
 
-__all__ = ["BLOCKING", "LOWERINGS"]
-
 _MODULES = (asynccopy, atomic_forms, hints, load, matrix, store)
 
 LOWERINGS: Mapping[str, Lowering] = {name: how for module in _MODULES for name, how in module.LOWERINGS.items()}

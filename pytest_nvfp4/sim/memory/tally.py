@@ -22,8 +22,6 @@ from pytest_nvfp4.sim.memory.pattern import ONE_PASS, Pattern
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
 
-__all__ = ["Key", "Tally"]
-
 Key = tuple[str, int] | tuple[str, Pattern, int]
 """``(operation, bytes)`` of a one-address access, or ``(operation, pattern, lowest address modulo 128)``.
 

@@ -39,8 +39,6 @@ from pytest_nvfp4.sim.memory.tally import Tally
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["WRITERS", "write"]
-
 Elements = tuple[Bits, ...]
 """The elements that each lane writes."""
 

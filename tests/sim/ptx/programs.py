@@ -43,13 +43,13 @@ class Program:
         """Where a step may go; behind the last one is the end."""
         return {END if place == len(self.steps) else place for place in self.steps[index].goes}
 
-    def can_reach(self, start: int | str, goal: int | str, *, without: int | None = None) -> bool:
-        """Whether there is a way, without passing one place."""
+    def can_reach(self, start: int | str, goal: int | str) -> bool:
+        """Whether there is a way."""
         seen: set[int | str] = set()
         work = [start]
         while work:
             place = work.pop()
-            if place == without or place in seen:
+            if place in seen:
                 continue
             if place == goal:
                 return True
