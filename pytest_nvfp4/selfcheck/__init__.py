@@ -1,1 +1,1 @@
-"""Validation of the figures of this package, and benchmarks of the package itself; no user's run imports it."""
+"""Validation of this package's figures, and benchmarks of the package itself; no user's run imports it."""

@@ -1,11 +1,10 @@
-"""Relations between two runs: what must happen to the output when the inputs change in a known way.
+"""Metamorphic relations: how the outputs of a kernel must change when its inputs change in a known way.
 
-They need no oracle, so they hold a kernel to account where the derived bound is wide: most demand equal *bits*. They
-also see what one run cannot: results that change from run to run, and faults that reach from one group into another.
+Relations need no oracle, and most require equal *bits*, so they are strict where the derived bound is wide. They also
+detect results that change from run to run, and faults that reach from one group into another.
 
-A kernel whose order of accumulation depends on the tile or on timing (stream-K, atomic adds) can break ``repeat`` and
-the permutations by a rounding without being wrong; that is worth knowing, and :mod:`~pytest_nvfp4.numerics.judge` says
-whether the result is right all the same.
+A kernel whose order of accumulation depends on the tile or on timing (stream-K, atomic adds) can violate ``repeat`` and
+the permutations by a rounding without being wrong; :mod:`~pytest_nvfp4.numerics.judge` decides whether it is.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -30,9 +30,9 @@ Outputs = Sequence[HalfBits]
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A group of the second run that is not what the relation demands of it.
+    """A group of the second run that violates a relation.
 
-    ``count`` outputs differ; the first is at ``(row, col)`` with bits ``got`` where the first run demands ``want``.
+    ``count`` outputs differ; the first is at ``(row, col)`` with bits ``got`` where the first run requires ``want``.
     """
 
     relation: str
@@ -47,48 +47,48 @@ class Violation:
     def __str__(self) -> str:
         return (
             f"{self.relation}: group {self.group}: {self.count} outputs differ ({self.where}); first C[{self.row}, "
-            f"{self.col}] = {fp16.value(self.got):.8g} (0x{self.got:04X}), the other run demands "
+            f"{self.col}] = {fp16.value(self.got):.8g} (0x{self.got:04X}), the other run requires "
             f"{fp16.value(self.want):.8g} (0x{self.want:04X})"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A change of inputs and what it does to outputs.
+    """A change of inputs, and the outputs that must follow.
 
     Attributes:
-        name: short.
-        description: what is changed and what must follow.
-        change: the inputs of the second run.
-        demand: from the first inputs and outputs to the bits demanded of the second run.
-        claimed: where the demand holds, one mask a group *of the second run*; None for everywhere.
+        name: Short name.
+        description: The change and its consequence.
+        change: Returns the inputs of the second run.
+        required: Returns the bits that the second run must have, from the first run's inputs and outputs.
+        claimed: Returns where they must hold, one mask a group *of the second run*; None for everywhere.
     """
 
     name: str
     description: str
     change: Callable[[ProblemInput], ProblemInput]
-    demand: Callable[[ProblemInput, Outputs], list[HalfBits]]
+    required: Callable[[ProblemInput, Outputs], list[HalfBits]]
     claimed: Callable[[ProblemInput, Outputs], list[Mask]] | None = None
 
     def check(self, inputs: ProblemInput, first: Outputs, second: Outputs) -> tuple[Violation, ...]:
-        """Compare the two runs.
+        """Return the violations of two runs, one a group.
 
         NaN equals NaN and -0 equals +0: neither payload nor sign of zero is part of a result.
 
         Args:
-            inputs: inputs of the first run.
-            first: its outputs, bits ``[m, n]`` of each group in order.
-            second: outputs of the run on ``change(inputs)``, in *its* order of groups.
+            inputs: Inputs of the first run.
+            first: Outputs of the first run, bits ``[m, n]`` of each group in order.
+            second: Outputs of the run on ``change(inputs)``, in *its* order of groups.
 
         Raises:
-            NumericsError: a number of outputs or a shape does not fit.
+            NumericsError: The number of outputs or a shape does not match.
         """
-        demanded = self.demand(inputs, first)
-        masks = self.claimed(inputs, first) if self.claimed else [np.ones(bits.shape, np.bool_) for bits in demanded]
-        if len(second) != len(demanded):
-            raise NumericsError(f"relation {self.name}: {len(second)} outputs for {len(demanded)} groups")
-        found = []
-        for group, (got, want, mask) in enumerate(zip(second, demanded, masks, strict=True)):
+        required = self.required(inputs, first)
+        masks = self.claimed(inputs, first) if self.claimed else [np.ones(bits.shape, np.bool_) for bits in required]
+        if len(second) != len(required):
+            raise NumericsError(f"relation {self.name}: {len(second)} outputs for {len(required)} groups")
+        violations = []
+        for group, (got, want, mask) in enumerate(zip(second, required, masks, strict=True)):
             if got.shape != want.shape:
                 raise NumericsError(
                     f"relation {self.name}: output {group} has shape {list(got.shape)}, not {list(want.shape)}"
@@ -96,19 +96,9 @@ class Relation:
             differs = mask & ~_same(got, want)
             if differs.any():
                 row, col = (int(i) for i in np.argwhere(differs)[0])
-                found.append(
-                    Violation(
-                        relation=self.name,
-                        group=group,
-                        count=int(differs.sum()),
-                        row=row,
-                        col=col,
-                        got=int(got[row, col]),
-                        want=int(want[row, col]),
-                        where=describe(differs),
-                    )
-                )
-        return tuple(found)
+                count, bits = int(differs.sum()), (int(got[row, col]), int(want[row, col]))
+                violations.append(Violation(self.name, group, count, row, col, *bits, where=describe(differs)))
+        return tuple(violations)
 
 
 def _same(first: HalfBits, second: HalfBits) -> Mask:
@@ -118,24 +108,14 @@ def _same(first: HalfBits, second: HalfBits) -> Mask:
     return same
 
 
-def _rebuilt(
-    inputs: GroupInput,
-    *,
-    a: Bytes | None = None,
-    b: Bytes | None = None,
-    sfa: Bytes | None = None,
-    sfb: Bytes | None = None,
-) -> GroupInput:
-    """The group with operands replaced and scale factors reordered anew, their padding kept."""
-    return replace(
-        inputs,
-        a=inputs.a if a is None else a,
-        b=inputs.b if b is None else b,
-        sfa=inputs.sfa if sfa is None else sfa,
-        sfb=inputs.sfb if sfb is None else sfb,
-        sfa_reordered=inputs.sfa_reordered if sfa is None else _reordered(sfa, inputs.sfa_reordered),
-        sfb_reordered=inputs.sfb_reordered if sfb is None else _reordered(sfb, inputs.sfb_reordered),
-    )
+def _rebuilt(inputs: GroupInput, **operands: Bytes) -> GroupInput:
+    """Return the group with operands replaced, and scale factors reordered with their padding unchanged."""
+    changes: dict[str, Any] = operands | {
+        f"{name}_reordered": _reordered(operands[name], getattr(inputs, f"{name}_reordered"))
+        for name in ("sfa", "sfb")
+        if name in operands
+    }
+    return replace(inputs, **changes)
 
 
 def _reordered(plain: Bytes, before: Bytes) -> Bytes:
@@ -162,7 +142,7 @@ def _reversed_columns(group: GroupInput) -> GroupInput:
 
 
 def _doubled(group: GroupInput) -> GroupInput:
-    """SFA times two: a subnormal's code doubles, a normal's exponent grows by one."""
+    """Double SFA: a subnormal's code doubles, a normal's exponent field (of 8 codes) grows by one."""
     code = group.sfa
     nan = E4M3.is_nan(code)
     if (~nan & (code > E4M3.largest - 8)).any():
@@ -175,7 +155,7 @@ def _double(_inputs: ProblemInput, first: Outputs) -> list[HalfBits]:
 
 
 def _doubles_exactly(_inputs: ProblemInput, first: Outputs) -> list[Mask]:
-    """Normal fp16 numbers: subnormals had fewer bits to round to, infinity does not tell what it was."""
+    """Mask normal fp16 numbers: subnormals were rounded to fewer bits, and infinity does not determine its half."""
     return [((bits & 0x7C00) != 0) & ((bits & 0x7C00) != fp16.INFINITY) for bits in first]
 
 
@@ -226,38 +206,38 @@ _RELATIONS = (
         "repeat",
         "the same inputs again: the same bits",
         change=lambda inputs: inputs,
-        demand=_unchanged,
+        required=_unchanged,
     ),
     Relation(
         "group_permutation",
         "groups in reverse order: the same bits in reverse order",
         change=_reversed_groups,
-        demand=lambda _, first: list(first[::-1]),
+        required=lambda _, first: list(first[::-1]),
     ),
     Relation(
         "row_permutation",
         "rows of A in reverse order: rows of C in reverse order, bit for bit",
         change=_each(_reversed_rows),
-        demand=lambda _, first: [bits[::-1] for bits in first],
+        required=lambda _, first: [bits[::-1] for bits in first],
     ),
     Relation(
         "column_permutation",
         "rows of B in reverse order: columns of C in reverse order, bit for bit",
         change=_each(_reversed_columns),
-        demand=lambda _, first: [bits[:, ::-1] for bits in first],
+        required=lambda _, first: [bits[:, ::-1] for bits in first],
     ),
     Relation(
         "double",
         "SFA times two: twice the output, bit for bit where it is a normal number",
         change=_each(_doubled),
-        demand=_double,
+        required=_double,
         claimed=_doubles_exactly,
     ),
     Relation(
         "negate",
         "A negated: C negated, bit for bit where every order of accumulation is exact",
         change=_each(_negated),
-        demand=lambda _, first: [
+        required=lambda _, first: [
             np.where(fp16.is_nan(bits), bits, bits ^ np.uint16(fp16.SIGN)).astype(np.uint16) for bits in first
         ],
         claimed=_order_free,
@@ -266,21 +246,21 @@ _RELATIONS = (
         "nibble_swap",
         "the elements of each byte exchanged in A and in B: the same bits where every order of accumulation is exact",
         change=_each(_swapped),
-        demand=_unchanged,
+        required=_unchanged,
         claimed=_order_free,
     ),
     Relation(
         "block_permutation",
         "k-blocks of A, B and their scales in reverse order: the same bits where every order of accumulation is exact",
         change=_each(_reversed_blocks),
-        demand=_unchanged,
+        required=_unchanged,
         claimed=_order_free,
     ),
     Relation(
         "nan_isolation",
         "NaN for every scale factor of the first group's A: that group is NaN, every other keeps its bits",
         change=_poisoned_first,
-        demand=_nan_in_first,
+        required=_nan_in_first,
     ),
 )
 

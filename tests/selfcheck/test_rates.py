@@ -1,8 +1,5 @@
 """The experiment that validates the gate, on a device that is made up: doses arrive, rates are counted."""
 
-import ast
-import hashlib
-import re
 import sys
 import types
 from pathlib import Path
@@ -12,106 +9,25 @@ import pytest
 from click.testing import CliRunner
 
 from pytest_nvfp4.bench.regression import Policy
-from pytest_nvfp4.device.job import KernelSpec, SourceFile
-from pytest_nvfp4.device.result import Measurement, Result
-from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.problem import parse_shape
 from pytest_nvfp4.selfcheck.rates import __main__ as command
-from pytest_nvfp4.selfcheck.rates import rounds as kept
+from pytest_nvfp4.selfcheck.rates import rounds as stored
 from pytest_nvfp4.selfcheck.rates.dose import FRAME, DoseError, Schedule, dosed
 from pytest_nvfp4.selfcheck.rates.error_rates import analyse
-from pytest_nvfp4.selfcheck.rates.experiment import Calibration, Experiment, ExperimentError, Plan, windows
+from pytest_nvfp4.selfcheck.rates.experiment import Calibration, Experiment, ExperimentError, windows
 from pytest_nvfp4.selfcheck.rates.report import Rate, Report
 from pytest_nvfp4.toolchain.worker.loading import load
-from tests.bench.helpers import H200, METHOD
-
-SOURCE = "def custom_kernel(data):\n    return data\n"
-PROBLEMS = (parse_shape("96x128x256", name="small"), parse_shape("256x512x256", name="large"))
-US_PER_CYCLE = 5e-4
-
-
-def kernel_spec(files=None, main="k.py"):
-    files = files or {"k.py": SOURCE}
-    packed = tuple(
-        SourceFile(path=path, text=text, sha256=hashlib.sha256(text.encode()).hexdigest())
-        for path, text in files.items()
-    )
-    return KernelSpec(files=packed, main=main, arch="sm_90a")
-
-
-class MadeUp:
-    """A device that times a kernel of 20 or 60 us, whose spins take what they say.
-
-    Args:
-        sigma: Noise of a round.
-        between: Noise of a session.
-        untimed: Calls before the first timed one.
-        dose: Part of a spin that shows in the times.
-        bias: What the second equal arm is slower by, which a gate must notice.
-    """
-
-    name = "made up"
-
-    def __init__(self, *, sigma=0.004, between=0.001, untimed=5, dose=1.0, bias=0.0, status="passed"):
-        self.rng = np.random.default_rng(1)
-        self.sigma, self.between, self.untimed, self.dose, self.bias = sigma, between, untimed, dose, bias
-        self.status = status
-        self.jobs = []
-
-    def run(self, job, *, folder, base=None):
-        assert base is None
-        assert folder.is_dir()
-        self.jobs.append(job)
-        if self.status != "passed":
-            finding = Finding(kind="run", message="it fell over")
-            return Result(job=job.id, status=self.status, findings=(finding,), device=H200)
-        source = next(file.text for file in job.kernel.files if file.path == job.kernel.main)
-        spins = ast.literal_eval(re.search(r"^SPINS = (.*)$", source, re.MULTILINE).group(1))
-        return Result(
-            job=job.id,
-            status="passed",
-            device=H200,
-            wall_s=1.0,
-            measurements=tuple(self._case(index, case, spins, job) for index, case in enumerate(job.cases)),
-        )
-
-    def _case(self, index, case, spins, job):
-        cycles = np.array(spins[case.problem.sizes])
-        count = job.timing.rounds
-        calls = np.arange(count) + self.untimed
-        base = (20 if case.problem.name == "small" else 60) * np.exp(self.rng.normal(0, self.between))
-        us = base + self.dose * US_PER_CYCLE * cycles[calls % cycles.size]
-        if self.bias and job.id.startswith("session"):
-            order = [0] * FRAME + list(
-                Schedule.make([1] * 5, frame_cycles=1, periods=job_periods(job), seed=int(job.id[8:])).order
-            )
-            us = us * np.where(np.array(order)[calls % len(order)] == 1, 1 + self.bias, 1.0)
-        return Measurement(
-            case=index,
-            device_us=tuple(us * self.rng.lognormal(0, self.sigma, count)),
-            host_us=(80.0,),
-            call_us=30.0,
-            late_rounds=1,
-            method=METHOD,
-            l2="cold",
-            sets=3,
-            clocks_mhz=(1980,),
-        )
-
-
-def job_periods(job):
-    return (job.timing.rounds - FRAME) // 5
-
-
-def plan(**more):
-    given = {"kernel": kernel_spec(), "problems": PROBLEMS[:1], "periods": 200, "sessions": 6}
-    return Plan(**(given | more))
-
-
-def experiment(tmp_path, device=None, **more):
-    said = []
-    return Experiment(device or MadeUp(), plan(**more), folder=tmp_path, say=said.append), said
-
+from tests.selfcheck.made_up_device import (
+    PROBLEMS,
+    SOURCE,
+    US_PER_CYCLE,
+    MadeUp,
+    experiment,
+    judged,
+    kernel_spec,
+    plan,
+    write,
+)
 
 # Doses
 
@@ -151,12 +67,6 @@ def test_doses_that_do_not_show_are_noticed(times):
     schedule = Schedule.make([1, 1], frame_cycles=1000, periods=60, seed=0)
     with pytest.raises(DoseError, match="were not found"):
         schedule.split(times.tolist())
-
-
-def write(spec, folder):
-    for file in spec.files:
-        (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file.path).write_bytes(file.data)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +159,7 @@ def test_spins_that_take_no_time_end_it(tmp_path):
 def test_the_budget_stops_new_sessions(tmp_path):
     times = iter(range(0, 10_000, 30))
     said = []
-    run = Experiment(MadeUp(), plan(budget_s=200), folder=tmp_path, say=said.append, now=lambda: float(next(times)))
+    run = Experiment(MadeUp(), plan(budget_s=200), folder=tmp_path, report=said.append, now=lambda: float(next(times)))
     data = run.run()
     assert 1 <= len(data.sessions) < 6
     assert data.stopped is not None
@@ -279,11 +189,6 @@ def test_windows_are_disjoint():
 
 
 # Rates
-
-
-def judged(tmp_path, device=None, *, rounds=50, **more):
-    made = experiment(tmp_path, device, **more)[0].run()
-    return analyse(made, rounds=rounds, effects=plan(**more).effects, policy=Policy())
 
 
 def test_equal_kernels_raise_no_alarm_and_slowdowns_are_seen(tmp_path):
@@ -370,8 +275,8 @@ def test_calibration():
 
 def test_rounds_are_kept_and_judged_again(tmp_path):
     made = experiment(tmp_path, sessions=3)[0].run()
-    kept.save(made, tmp_path / "r.json.gz", effects=(0.01, 0.03, 0.05))
-    back, effects = kept.load(tmp_path / "r.json.gz")
+    stored.save(made, tmp_path / "r.json.gz", effects=(0.01, 0.03, 0.05))
+    back, effects = stored.load(tmp_path / "r.json.gz")
     assert effects == (0.01, 0.03, 0.05)
     first, again = (analyse(one, rounds=50, effects=effects, policy=Policy()) for one in (made, back))
     assert again.model_dump(exclude={"problems"}) == first.model_dump(exclude={"problems"})
@@ -383,12 +288,12 @@ def test_rounds_are_kept_and_judged_again(tmp_path):
 def test_rounds_that_cannot_be_read(tmp_path, content):
     (tmp_path / "r").write_bytes(content)
     with pytest.raises(ValueError, match="does not hold the rounds"):
-        kept.load(tmp_path / "r")
+        stored.load(tmp_path / "r")
 
 
 def test_the_command_judges_kept_rounds(tmp_path):
     made = experiment(tmp_path, sessions=5)[0].run()
-    kept.save(made, tmp_path / "r.json.gz", effects=(0.01, 0.03, 0.05))
+    stored.save(made, tmp_path / "r.json.gz", effects=(0.01, 0.03, 0.05))
     out = tmp_path / "report.json"
     result = CliRunner().invoke(command.main, ["--from-rounds", str(tmp_path / "r.json.gz"), "--json", str(out)])
     assert result.exit_code == 0, result.output
@@ -398,7 +303,7 @@ def test_the_command_judges_kept_rounds(tmp_path):
 
 def test_the_command_says_failure_by_its_exit_code(tmp_path):
     made = experiment(tmp_path, MadeUp(bias=0.03), sessions=5)[0].run()
-    kept.save(made, tmp_path / "r.json.gz", effects=(0.01, 0.03, 0.05))
+    stored.save(made, tmp_path / "r.json.gz", effects=(0.01, 0.03, 0.05))
     result = CliRunner().invoke(command.main, ["--from-rounds", str(tmp_path / "r.json.gz")])
     assert result.exit_code == 1
     assert "failed: false alarms at most 1 %" in result.stdout

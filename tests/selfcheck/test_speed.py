@@ -8,8 +8,7 @@ import pytest
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.layout.diff import diff_listings
 from pytest_nvfp4.selfcheck.speed import layouts, processes
-from pytest_nvfp4.selfcheck.speed.figures import Figure
-from pytest_nvfp4.selfcheck.speed.machine import Machine
+from pytest_nvfp4.selfcheck.speed.figures import Figure, Machine
 from tests.cli.helpers import ROOT
 
 
@@ -51,7 +50,7 @@ def test_the_machine_is_named() -> None:
 def test_a_run_that_fails_is_no_measurement(tmp_path) -> None:
     (tmp_path / "test_bad.py").write_text("def test_bad():\n    assert False\n")
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
-    with pytest.raises(InputError, match="ended with status 1"):
+    with pytest.raises(InputError, match="ended with exit code 1"):
         processes.Pytest(tmp_path, tmp_path / "cache").run("-q", "test_bad.py", plugin=False)
 
 

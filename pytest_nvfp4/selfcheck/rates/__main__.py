@@ -1,6 +1,6 @@
-"""Validate the regression gate on a device: ``python -m pytest_nvfp4.selfcheck.rates KERNEL --device local``.
+"""Validation of the benchmark check on a device: ``python -m pytest_nvfp4.selfcheck.rates KERNEL --device local``.
 
-It ends with 0 if nothing contradicts what the gate promises, 1 if something does, 2 if it could not be run.
+Exit code 0 if no rate contradicts the design, 1 if one does, 2 if the validation could not run.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pytest_nvfp4.device.base import DeviceUnavailableError
 from pytest_nvfp4.device.job import KernelSpec
 from pytest_nvfp4.device.local import LocalDevice
 from pytest_nvfp4.problem import ProblemError, resolve
-from pytest_nvfp4.selfcheck.rates import rounds as kept
+from pytest_nvfp4.selfcheck.rates import rounds as stored
 from pytest_nvfp4.selfcheck.rates.error_rates import analyse
-from pytest_nvfp4.selfcheck.rates.experiment import Data, Experiment, ExperimentError, Plan
+from pytest_nvfp4.selfcheck.rates.experiment import Experiment, ExperimentError, ExperimentPlan
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OUT = click.Path(dir_okay=False, path_type=Path)
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     click.echo(text, err=True)
 
 
@@ -38,16 +38,16 @@ def _say(text: str) -> None:
 )
 @click.option("--rounds", type=click.IntRange(min=5), default=120, help="Rounds a side in one comparison.")
 @click.option("--periods", type=click.IntRange(min=5), default=1000, help="Rounds of each arm in a session.")
-@click.option("--sessions", type=click.IntRange(min=1), default=8, help="Processes.")
-@click.option("--effect", "effects", multiple=True, type=float, default=(0.01, 0.03, 0.05), help="A slowdown, a share.")
+@click.option("--sessions", type=click.IntRange(min=1), default=8, help="Number of sessions; each is a process.")
+@click.option("--effect", "effects", multiple=True, type=float, default=(0.01, 0.03, 0.05), help="Slowdown as a share.")
 @click.option("--family", default="gpumode", help="Input family.")
 @click.option("--warm-l2", is_flag=True, help="Do not flush the L2 cache before each round.")
-@click.option("--arch", default=None, help="Architecture of the kernel; that of the device unless given.")
+@click.option("--arch", default=None, help="Architecture of the kernel; the device's by default.")
 @click.option("--budget-s", type=click.FloatRange(min=1), default=240.0, help="Seconds for all sessions.")
 @click.option("--seed", type=int, default=0, help="Seed of every order.")
-@click.option("--json", "out", type=_OUT, default=None, help="Where to keep the report.")
-@click.option("--keep-rounds", type=_OUT, default=None, help="Where to keep the measured rounds (.json.gz).")
-@click.option("--from-rounds", type=_FILE, default=None, help="Judge rounds that were kept; nothing is measured.")
+@click.option("--json", "out", type=_OUT, default=None, help="Write the report to this file.")
+@click.option("--keep-rounds", type=_OUT, default=None, help="Write the measured rounds to this file (.json.gz).")
+@click.option("--from-rounds", type=_FILE, default=None, help="Judge the rounds of this file; measure nothing.")
 def main(
     *,
     kernel: Path | None,
@@ -67,21 +67,21 @@ def main(
     keep_rounds: Path | None,
     from_rounds: Path | None,
 ) -> None:
-    """Measure how often the gate cries wolf over KERNEL, and how often it sees an injected slowdown of it."""
+    """Measure the benchmark check's rates of false alarms on KERNEL and of detected slowdowns injected into it."""
     assert device == "local"
     if (kernel is None) == (from_rounds is None):
-        raise click.UsageError("name a KERNEL to measure, or --from-rounds with rounds that were kept")
+        raise click.UsageError("name either a KERNEL to measure, or --from-rounds FILE with measured rounds")
     try:
         if kernel is None:
             assert from_rounds is not None
-            data, effects = kept.load(from_rounds)
+            data, effects = stored.load(from_rounds)
         else:
             with tempfile.TemporaryDirectory(prefix="nvfp4-validate-") as scratch:
                 local = LocalDevice(probe_folder=Path(scratch))
                 info = local.describe()
-                _say(f"on {info}")
+                _report(f"on {info}")
                 spec, _ = KernelSpec.from_files(kernel, others=others, arch=arch or info.arch)
-                plan = Plan(
+                plan = ExperimentPlan(
                     kernel=spec,
                     problems=resolve(names),
                     effects=effects,
@@ -92,23 +92,19 @@ def main(
                     seed=seed,
                     budget_s=budget_s,
                 )
-                data = _measure(local, plan, folder=Path(scratch))
+                data = Experiment(local, plan, folder=Path(scratch), report=_report).run()
             if keep_rounds is not None:
-                kept.save(data, keep_rounds, effects=effects)
+                stored.save(data, keep_rounds, effects=effects)
         report = analyse(data, rounds=rounds, effects=effects, policy=Policy())
         if out is not None:
             beside = out.with_name(f".{out.name}.{os.getpid()}")
             beside.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
             beside.replace(out)
     except (DeviceUnavailableError, ExperimentError, ProblemError, ValueError, OSError) as error:
-        _say(f"error: {error}")
+        _report(f"error: {error}")
         sys.exit(2)
     click.echo(report.text(), nl=False)
     sys.exit(1 if report.failed else 0)
-
-
-def _measure(local: LocalDevice, plan: Plan, *, folder: Path) -> Data:
-    return Experiment(local, plan, folder=folder, say=_say).run()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""A kernel that is slower by a known amount: the user's own, followed by a spin of so many clock cycles.
+"""Kernels that are slower by a known amount: the user's kernel, followed by a spin of some clock cycles.
 
-The user's kernel stays as it is. A wrapper beside it calls it and then launches a spin, always: the arms of an
-experiment differ in the length of the spin alone, so the launch of a second kernel is in all of them and cancels.
-Which arm a call belongs to follows from its number, and the arms change from call to call: every round of one arm has
-one of each other arm a millisecond away.
+The user's kernel is unchanged. A wrapper beside it calls it and always launches a spin after it: the arms of an
+experiment differ only in the length of the spin, so the launch of a second kernel cancels. The number of a call
+determines its arm, and the arms alternate: every round of one arm has one of each other arm a millisecond away.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ from pytest_nvfp4.bench.stats import Floats
 from pytest_nvfp4.device.job import KernelSpec, SourceFile
 
 FRAME = 128
-"""Calls at the beginning of a schedule that say where it begins: a pattern of long and short spins."""
+"""Number of calls that mark the beginning of a schedule: a pattern of long and short spins."""
 _MOST_UNTIMED = 64
 _WRAPPER = "dosed_by_nvfp4_validate.py"
 _LEAST_SPIN = 1
 
 
 class DoseError(RuntimeError):
-    """The doses did not arrive; the message says what was seen."""
+    """Measured times without the injected doses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What each call of the wrapped kernel adds.
+    """Spins that the calls of a wrapped kernel add.
 
     Attributes:
         cycles: Clock cycles of each arm's spin.
-        frame_cycles: Cycles of the frame's long spins.
-        order: The arm of each call after the frame, a permutation of all arms for every period.
+        frame_cycles: Clock cycles of the frame's long spins.
+        order: Arm of each call after the frame, a permutation of all arms for every period.
     """
 
     cycles: tuple[int, ...]
@@ -45,7 +44,7 @@ class Schedule:
 
     @classmethod
     def make(cls, cycles: Sequence[int], *, frame_cycles: int, periods: int, seed: int) -> Schedule:
-        """A schedule in which every period holds each arm once, in a random order."""
+        """Return a schedule in which every period holds each arm once, in a random order."""
         draw = random.Random(f"schedule/{seed}")
         order: list[int] = []
         for _ in range(periods):
@@ -56,34 +55,34 @@ class Schedule:
 
     @property
     def arms(self) -> int:
-        """How many arms there are."""
+        """Number of arms."""
         return len(self.cycles)
 
     @property
     def frame(self) -> tuple[bool, ...]:
-        """Whether each call of the frame has a long spin: one pattern that fits itself at no other place."""
+        """Whether each call of the frame has a long spin; the random pattern matches no shift of itself."""
         draw = random.Random("frame")
         return tuple(draw.random() < 0.5 for _ in range(FRAME))
 
     @property
     def rounds(self) -> int:
-        """Timed rounds that hold the whole schedule, however many calls were untimed before."""
+        """Number of timed rounds that hold the whole schedule."""
         return FRAME + len(self.order)
 
     def spins(self) -> list[int]:
-        """Cycles of each call's spin."""
+        """Return the cycles of each call's spin."""
         short = self.cycles[0]
         return [self.frame_cycles if long else short for long in self.frame] + [self.cycles[arm] for arm in self.order]
 
     def split(self, device_us: Sequence[float]) -> list[Floats]:
-        """The rounds of each arm, in the order of their periods; round i of all arms is of one period.
+        """Return the rounds of each arm by period: round i of all arms belongs to one period.
 
         Args:
-            device_us: Device times of a job's rounds. The calls before the first (warm-up) are not among them, and how
-                many those were is found from the frame.
+            device_us: Device times of a job's rounds, without those of earlier untimed calls (warm-up), whose number
+                follows from the position of the frame.
 
         Raises:
-            DoseError: the frame cannot be found, so it is not known which round is of which arm.
+            DoseError: The frame is not found, so the arms of the rounds are unknown.
         """
         times = np.asarray(device_us, dtype=np.float64)
         start = self._begin(times)
@@ -94,7 +93,7 @@ class Schedule:
         return [table[order == arm] for arm in range(self.arms)]
 
     def _begin(self, times: Floats) -> int:
-        """Index of the first round after the frame."""
+        """Return the index of the first round after the frame: the shift at which most rounds match its pattern."""
         pattern = np.array(self.frame)
         scores = []
         for untimed in range(_MOST_UNTIMED + 1):
@@ -107,15 +106,15 @@ class Schedule:
         best = int(np.argmax(scores))
         if scores[best] < 0.95:
             raise DoseError(
-                f"the {FRAME} marked rounds that open the schedule were not found (the best place explains "
+                f"the {FRAME} marked rounds that open the schedule were not found (the best position matches "
                 f"{100 * scores[best]:.0f} % of them): the injected spins do not show in the device times, because the "
-                "kernel was called otherwise than once a round, or because the spin did not run on the timed stream"
+                "kernel was not called once a round, or the spin did not run on the timed stream"
             )
         return FRAME - best
 
 
 def _source(kernel: str, schedules: dict[tuple[tuple[int, int, int, int], ...], list[int]]) -> str:
-    return f'''"""Calls the kernel beside it, then spins: how long follows from the number of the call."""
+    return f'''"""Call the kernel beside this file, then spin for the cycles of the call's number."""
 
 import importlib
 import importlib.util
@@ -157,11 +156,11 @@ def custom_kernel(data):
 
 
 def dosed(kernel: KernelSpec, schedules: dict[tuple[tuple[int, int, int, int], ...], Schedule]) -> KernelSpec:
-    """The kernel with a wrapper that follows a schedule for each problem's sizes.
+    """Return the kernel with a wrapper that follows a schedule for each problem.
 
     Args:
         kernel: The user's kernel.
-        schedules: What to add, by the sizes of a problem.
+        schedules: Schedules by the sizes of a problem.
     """
     folder, _, name = kernel.main.rpartition("/")
     path = f"{folder}/{_WRAPPER}" if folder else _WRAPPER

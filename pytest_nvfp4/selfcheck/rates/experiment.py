@@ -1,4 +1,4 @@
-"""Run the experiment: calibrate the spin, then sessions, each a process of its own with all arms interleaved."""
+"""Experiment of a validation: calibration of the spin, then sessions, each a process with all arms interleaved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_nvfp4.problem import Problem
 from pytest_nvfp4.selfcheck.rates.dose import DoseError, Schedule, dosed
 
 EQUAL_ARMS = 2
-"""Arms without any dose; the first is the baseline, the others are A/A."""
+"""Number of arms without a dose: the baseline and an equal one."""
 
 _CALIBRATION_CYCLES = (1, 20_000, 200_000)
 _CALIBRATION_FRAME = 2_000_000
@@ -28,24 +28,27 @@ Sizes = tuple[tuple[int, int, int, int], ...]
 
 
 class ExperimentError(RuntimeError):
-    """The experiment cannot go on; the message says what a job ended with."""
+    """A failed job, or rounds without the injected doses."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is run.
+class ExperimentPlan:
+    """Parameters of an experiment.
 
     Attributes:
         kernel: The kernel.
-        problems: Problems, each of other sizes.
+        problems: Problems of different sizes.
         effects: Slowdowns to inject, as shares of the kernel's time.
         periods: Rounds of each arm in a session.
-        sessions: Processes.
+        sessions: Number of sessions; each is a process.
         family: Input family.
-        cold_l2: Flush the L2 cache before every round.
+        cold_l2: Whether the L2 cache is flushed before every round.
         seed: Seed of every order.
-        budget_s: Seconds of device time after which no session is started.
-        deadline_s: Seconds after which a session is stopped.
+        budget_s: Seconds of device time after which no session starts.
+        deadline_s: Timeout of a session in seconds.
+
+    Raises:
+        ValueError: There are no problems, two have the same sizes, or an effect is no share.
     """
 
     kernel: KernelSpec
@@ -62,21 +65,21 @@ class Plan:
     def __post_init__(self) -> None:
         sizes = [tuple(problem.sizes) for problem in self.problems]
         if len(set(sizes)) != len(sizes):
-            raise ValueError("two problems have the same sizes, so the injected doses could not be told apart")
+            raise ValueError("two problems have the same sizes: each needs its own, which select the injected doses")
         if not self.problems:
             raise ValueError("no problems were given")
-        if any(not 0 < effect < 10 for effect in self.effects):
-            raise ValueError("an effect is a share of the kernel's time, such as 0.03")
+        if wrong := [effect for effect in self.effects if not 0 < effect < 10]:
+            raise ValueError(f"effect {wrong[0]}: an effect is a share of the kernel's time, such as 0.03")
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a spin costs beside a kernel.
+    """Cost of a spin beside a kernel.
 
     Attributes:
-        base_us: Median of the kernel with the shortest spin.
-        us_per_cycle: What a cycle of spin adds.
-        seen: Spins that were tried, as pairs of cycles and what each added in microseconds, in rising order of both.
+        base_us: Median of the kernel with the shortest spin, in microseconds.
+        us_per_cycle: Microseconds that a cycle of spin adds.
+        seen: Measured spins: pairs of cycles and added microseconds, ascending in both.
     """
 
     base_us: float
@@ -84,22 +87,23 @@ class Calibration:
     seen: tuple[tuple[float, float], ...] = ()
 
     def cycles(self, effect: float) -> int:
-        """Cycles of a spin that makes the kernel slower by a share."""
+        """Return the cycles of a spin that makes the kernel slower by a share."""
         added = effect * self.base_us
-        if not self.seen or not self.seen[0][1] <= added <= self.seen[-1][1]:
-            return max(1, round(added / self.us_per_cycle))
-        return max(1, round(float(np.interp(added, [us for _, us in self.seen], [count for count, _ in self.seen]))))
+        cycles = added / self.us_per_cycle
+        if self.seen and self.seen[0][1] <= added <= self.seen[-1][1]:
+            cycles = float(np.interp(added, [us for _, us in self.seen], [count for count, _ in self.seen]))
+        return max(1, round(cycles))
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The rounds of one process.
+    """Rounds of one process.
 
     Attributes:
-        arms: For each problem by name, the rounds of each arm: ``EQUAL_ARMS`` without a dose, then one for each effect.
-            Round i of all arms are neighbours.
-        measurements: The measurements they are from.
-        wall_s: Seconds it took.
+        arms: Rounds of each arm by problem: ``EQUAL_ARMS`` arms without a dose, then one for each effect. Rounds with
+            the same index are neighbours.
+        measurements: Measurements by problem.
+        wall_s: Duration in seconds.
     """
 
     arms: dict[str, list[Floats]]
@@ -109,14 +113,14 @@ class Session:
 
 @dataclass(slots=True)
 class Data:
-    """Everything that was measured.
+    """Measurements of an experiment.
 
     Attributes:
         device: The device.
-        calibrations: The calibration of each problem by name.
+        calibrations: Calibrations by problem.
         sessions: The sessions.
         wall_s: Seconds of device time.
-        stopped: Why there are fewer sessions than planned; None where there are all.
+        stopped: Why there are fewer sessions than planned; None if there are all.
     """
 
     device: DeviceInfo
@@ -131,36 +135,36 @@ def _sizes(problem: Problem) -> Sizes:
 
 
 class Experiment:
-    """Runs a plan on a device.
+    """A plan on a device.
 
     Args:
         device: The device.
-        plan: What to run.
+        plan: Parameters of the experiment.
         folder: An existing folder for the files of the jobs.
-        say: Where progress goes, a line at a time.
-        now: Seconds; a clock for the budget.
+        report: Receives a line of progress.
+        now: Clock of the budget, in seconds.
     """
 
     def __init__(
         self,
         device: Device,
-        plan: Plan,
+        plan: ExperimentPlan,
         *,
         folder: Path,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._device = device
         self._plan = plan
         self._folder = folder
-        self._say = say
+        self._report = report
         self._now = now
 
     def run(self) -> Data:
         """Calibrate, then run sessions until all are done or the budget is spent.
 
         Raises:
-            ExperimentError: a job did not pass, or its rounds do not carry the doses.
+            ExperimentError: A job did not pass, or its rounds do not show the doses.
         """
         start = self._now()
         calibrations, device = self._calibrate()
@@ -172,13 +176,13 @@ class Experiment:
                 data.stopped = (
                     f"{index} of {self._plan.sessions} sessions: the budget of {self._plan.budget_s:g} s is spent"
                 )
-                self._say(data.stopped)
+                self._report(data.stopped)
                 break
             began = self._now()
             session = self._session(index, calibrations)
             data.sessions.append(session)
             longest = max(longest, self._now() - began) if index else self._now() - began
-            self._say(f"session {index + 1} of {self._plan.sessions}: {session.wall_s:.1f} s")
+            self._report(f"session {index + 1} of {self._plan.sessions}: {session.wall_s:.1f} s")
         data.wall_s = self._now() - start
         return data
 
@@ -188,42 +192,42 @@ class Experiment:
         )
         result, arms = self._job("calibrate", {_sizes(problem): schedule for problem in self._plan.problems})
         if result.device is None:
-            raise ExperimentError("the device did not say what it is")
-        found = {}
+            raise ExperimentError(f"{self._device.name}: the result of the calibration names no device")
+        rough = {}
         for problem in self._plan.problems:
             base, short, long = arms[problem.name]
             slope = float(np.median(long - short)) / (_CALIBRATION_CYCLES[2] - _CALIBRATION_CYCLES[1])
             if slope <= 0:
                 raise ExperimentError(
-                    f"{problem.name}: a longer spin did not take longer; it does not run on this device"
+                    f"{problem.name}: a longer spin did not take longer; the spin does not run on this device"
                 )
-            found[problem.name] = Calibration(float(np.median(base)), slope)
-            self._say(
-                f"{problem.name}: {found[problem.name].base_us:.2f} us with the shortest spin, "
+            rough[problem.name] = Calibration(float(np.median(base)), slope)
+            self._report(
+                f"{problem.name}: {rough[problem.name].base_us:.2f} us with the shortest spin, "
                 f"{1e3 * slope:.4f} ns a cycle of spin"
             )
-        return self._refined(found), result.device
+        return self._refined(rough), result.device
 
-    def _refined(self, found: dict[str, Calibration]) -> dict[str, Calibration]:
-        """Try spins about as long as the doses: the first cycles of a spin do not cost what later ones do."""
+    def _refined(self, rough: dict[str, Calibration]) -> dict[str, Calibration]:
+        """Measure spins about as long as the doses: the first cycles of a spin cost more than later ones."""
         schedules, tried = {}, {}
         for problem in self._plan.problems:
-            rough = found[problem.name]
+            calibration = rough[problem.name]
             shares = {factor * effect for effect in self._plan.effects for factor in (0.5, 1.0, 2.0)}
-            tried[problem.name] = sorted({rough.cycles(share) for share in shares})
+            tried[problem.name] = sorted({calibration.cycles(share) for share in shares})
             schedules[_sizes(problem)] = Schedule.make(
                 [1, *tried[problem.name]],
-                frame_cycles=rough.cycles(1.0),
+                frame_cycles=calibration.cycles(1.0),
                 periods=_CALIBRATION_PERIODS,
                 seed=self._plan.seed,
             )
         _, arms = self._job("refine", schedules)
         refined = {}
-        for name, rough in found.items():
+        for name, calibration in rough.items():
             base, *longer = arms[name]
             added = np.maximum.accumulate([0.0, *(float(np.median(arm - base)) for arm in longer)])
             seen = tuple(zip((1.0, *map(float, tried[name])), map(float, added), strict=True))
-            refined[name] = replace(rough, seen=seen)
+            refined[name] = replace(calibration, seen=seen)
         return refined
 
     def _session(self, index: int, calibrations: dict[str, Calibration]) -> Session:
@@ -239,7 +243,7 @@ class Experiment:
                 seed=plan.seed * 1000 + index,
             )
         result, arms = self._job(f"session-{index}", schedules, order_seed=plan.seed * 1000 + index)
-        measurements = {plan.problems[one.case].name: one for one in result.measurements}
+        measurements = {plan.problems[measurement.case].name: measurement for measurement in result.measurements}
         return Session(arms, measurements, result.wall_s)
 
     def _job(
@@ -252,7 +256,7 @@ class Experiment:
             kernel=dosed(plan.kernel, schedules),
             cases=tuple(JobCase(problem=ProblemSpec.of(problem), family=plan.family) for problem in plan.problems),
             order_seed=order_seed,
-            timing=Timing(rounds=max(one.rounds for one in schedules.values()), cold_l2=plan.cold_l2),
+            timing=Timing(rounds=max(schedule.rounds for schedule in schedules.values()), cold_l2=plan.cold_l2),
             deadline_s=plan.deadline_s,
         )
         folder = self._folder / f"{name}-{uuid.uuid4().hex[:8]}"
@@ -260,7 +264,7 @@ class Experiment:
         result = self._device.run(job, folder=folder)
         if result.status != "passed":
             raise ExperimentError(f"{name} ended as {result.status}: {result.reason}")
-        by_case = {one.case: one for one in result.measurements}
+        by_case = {measurement.case: measurement for measurement in result.measurements}
         arms = {}
         for index, problem in enumerate(plan.problems):
             if index not in by_case:
@@ -273,6 +277,6 @@ class Experiment:
 
 
 def windows(arms: Sequence[Floats], length: int) -> list[list[Floats]]:
-    """Disjoint stretches of so many periods, each with the rounds of every arm."""
+    """Return disjoint stretches of ``length`` periods, each with the rounds of every arm."""
     count = min(arm.size for arm in arms) // length
     return [[arm[index * length : (index + 1) * length] for arm in arms] for index in range(count)]

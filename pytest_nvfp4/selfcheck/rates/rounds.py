@@ -1,4 +1,4 @@
-"""Keep measured rounds, so that a gate with other settings can be judged on them without a device."""
+"""Files of measured rounds, to judge the benchmark check with other settings on them without a device."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ _SCHEMA = 1
 
 
 def save(data: Data, path: Path, *, effects: tuple[float, ...]) -> None:
-    """Write the rounds of an experiment as compressed JSON, beside the file first. Raises OSError."""
+    """Write the rounds of an experiment as compressed JSON, atomically. Raises OSError."""
     content = {
         "schema_version": _SCHEMA,
         "device": data.device.model_dump(mode="json"),
         "effects": list(effects),
-        "calibrations": {name: [one.base_us, one.us_per_cycle, one.seen] for name, one in data.calibrations.items()},
+        "calibrations": {name: [it.base_us, it.us_per_cycle, it.seen] for name, it in data.calibrations.items()},
         "wall_s": data.wall_s,
         "stopped": data.stopped,
         "sessions": [
             {
                 "wall_s": session.wall_s,
                 "arms": {name: [np.round(arm, 4).tolist() for arm in arms] for name, arms in session.arms.items()},
-                # The rounds are in the arms already.
+                # The arms hold the rounds already.
                 "measurements": {
-                    name: one.model_copy(update={"device_us": one.device_us[:1]}).model_dump(mode="json")
-                    for name, one in session.measurements.items()
+                    name: measurement.model_copy(update={"device_us": measurement.device_us[:1]}).model_dump(
+                        mode="json"
+                    )
+                    for name, measurement in session.measurements.items()
                 },
             }
             for session in data.sessions
@@ -52,8 +54,8 @@ def load(path: Path) -> tuple[Data, tuple[float, ...]]:
     """Read the rounds of an experiment and the effects of its arms.
 
     Raises:
-        OSError: the file cannot be read.
-        ValueError: it does not hold rounds of this version.
+        OSError: The file cannot be read.
+        ValueError: It does not hold rounds of this version.
     """
     try:
         content: Any = json.loads(gzip.decompress(path.read_bytes()))
@@ -61,15 +63,17 @@ def load(path: Path) -> tuple[Data, tuple[float, ...]]:
             raise ValueError(f"version {content['schema_version']!r}")
         sessions = [
             Session(
-                arms={name: [np.asarray(arm, dtype=np.float64) for arm in arms] for name, arms in one["arms"].items()},
-                measurements={name: Measurement.model_validate(m) for name, m in one["measurements"].items()},
-                wall_s=float(one["wall_s"]),
+                arms={
+                    name: [np.asarray(arm, dtype=np.float64) for arm in arms] for name, arms in entry["arms"].items()
+                },
+                measurements={name: Measurement.model_validate(m) for name, m in entry["measurements"].items()},
+                wall_s=float(entry["wall_s"]),
             )
-            for one in content["sessions"]
+            for entry in content["sessions"]
         ]
         data = Data(
             device=DeviceInfo.model_validate(content["device"]),
-            calibrations={name: _calibration(*kept) for name, kept in content["calibrations"].items()},
+            calibrations={name: _calibration(*values) for name, values in content["calibrations"].items()},
             sessions=sessions,
             wall_s=float(content["wall_s"]),
             stopped=content["stopped"],

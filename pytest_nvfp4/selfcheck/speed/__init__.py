@@ -1,1 +1,1 @@
-"""``nvfp4 bench-self``: how fast this tool is on this machine."""
+"""Benchmarks of this package itself: ``nvfp4 bench-self``."""

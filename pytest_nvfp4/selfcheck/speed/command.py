@@ -1,4 +1,4 @@
-"""``nvfp4 bench-self``: how fast this tool is on this machine."""
+"""``nvfp4 bench-self``: speed of this tool on this machine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import json_option
 from pytest_nvfp4.cli.subject import check_kernel_file
-from pytest_nvfp4.selfcheck.speed.figures import Figure
-from pytest_nvfp4.selfcheck.speed.machine import Machine
+from pytest_nvfp4.selfcheck.speed.figures import Figure, Machine
 from pytest_nvfp4.settings import find_root
 
 SHIPPED = Path("kernels") / "nvfp4_group_gemm" / "sm100.py"
@@ -26,17 +25,17 @@ def _kernel(named: Path | None) -> Path:
     for root in (find_root(Path.cwd()), Path(__file__).resolve().parents[3]):
         if (root / SHIPPED).is_file():
             return root / SHIPPED
-    raise InputError(f"there is no {SHIPPED} here; name a kernel under GPU MODE's contract: nvfp4 bench-self KERNEL")
+    raise InputError(f"{SHIPPED} not found; name a kernel under GPU MODE's contract: nvfp4 bench-self KERNEL")
 
 
 def measure(kernel: Path | None, *, rounds: int, parts: tuple[str, ...]) -> Iterator[Figure]:
-    """The figures of the chosen parts; whole processes where there is a kernel."""
+    """Yield the figures of the chosen parts; the simulator and whole processes need a kernel."""
     if "layouts" in parts:
         from pytest_nvfp4.selfcheck.speed import layouts
 
         with output.working("comparing layouts"):
-            found = list(layouts.figures(rounds))
-        yield from found
+            compared = list(layouts.figures(rounds))
+        yield from compared
     if kernel is not None and "simulator" in parts:
         from pytest_nvfp4.selfcheck.speed import simulator
 
@@ -51,25 +50,25 @@ def measure(kernel: Path | None, *, rounds: int, parts: tuple[str, ...]) -> Iter
 @click.argument("kernel", type=click.Path(path_type=Path), required=False)
 @click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True, help="Rounds of each measurement.")
 @click.option(
-    "--only", type=click.Choice(PARTS), help="Only whole runs of pytest, comparing layouts, or the simulator."
+    "--only", type=click.Choice(PARTS), help="Measure only whole runs of pytest, comparing layouts, or the simulator."
 )
 @json_option
 def bench_self_command(*, kernel: Path | None, rounds: int, only: str | None, as_json: bool) -> None:
-    """How fast this tool is on this machine: medians of whole processes, less what pytest takes by itself.
+    """Measure the speed of this tool on this machine: medians of whole processes, less the time of pytest alone.
 
-    Start-up of the plugin, the gate of a kernel (KERNEL, or the shipped one) with its traces at hand and without,
-    collection of 200 kernel files, comparison of 10,000 layouts, the simulator on GPU MODE's shapes. Nothing is written
-    beside the kernel.
+    The parts are the start-up of the plugin, the checks of a kernel (KERNEL, or the shipped one) with and without
+    cached traces, the collection of 200 kernel files, the comparison of 10,000 layouts, and the simulator on GPU MODE's
+    shapes. No file is written beside the kernel.
     """
     parts = (only,) if only else PARTS
     chosen = _kernel(kernel) if {"processes", "simulator"} & set(parts) else None
     machine = Machine.this()
     if not as_json:
         output.write(str(machine))
-    found = []
+    figures = []
     for figure in measure(chosen, rounds=rounds, parts=parts):
-        found.append(figure)
+        figures.append(figure.to_json())
         if not as_json:
             output.write(figure.text())
     if as_json:
-        output.write_json({"machine": machine.to_json(), "rounds": rounds, "figures": [one.to_json() for one in found]})
+        output.write_json({"machine": machine.to_json(), "rounds": rounds, "figures": figures})

@@ -1,4 +1,4 @@
-"""How fast layouts are compared, in this process, on layouts that it has not seen."""
+"""Speed of comparing layouts in this process, with layouts that no cache holds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHANGED = 0.01
 
 
 def _type(at: int, rng: random.Random) -> str:
-    """A type of the shapes that block-scaled kernels have; a stride depends on ``at``, so that none occurs twice."""
+    """Return a type as block-scaled kernels have them; a stride depends on ``at``, so that no type occurs twice."""
     rows, columns, stages, step = 8 * rng.randint(1, 16), 16 * rng.randint(1, 16), rng.randint(2, 6), (1 << 20) + 8 * at
     match at % 4:
         case 0:
@@ -33,7 +33,7 @@ def _type(at: int, rng: random.Random) -> str:
 
 
 def _changed(text: str) -> str:
-    """The same type with another last stride or alignment."""
+    """Return the same type with another last stride or alignment."""
     if "align<1024>" in text:
         return text.replace("align<1024>", "align<128>")
     head, _, tail = text.rpartition(",")
@@ -41,7 +41,7 @@ def _changed(text: str) -> str:
 
 
 def listings(seed: int, *, count: int = LAYOUTS) -> tuple[Listing, Listing]:
-    """A listing, and the same with one layout in a hundred changed; another seed gives other layouts."""
+    """Return a listing, and the same with one layout in a hundred changed; another seed has other layouts."""
     rng = random.Random(seed)
     texts = [_type(seed * count + at, rng) for at in range(count)]
     names = [f"kernel.value_{at:05d}" for at in range(count)]
@@ -52,14 +52,14 @@ def listings(seed: int, *, count: int = LAYOUTS) -> tuple[Listing, Listing]:
 
 
 def figures(rounds: int, *, count: int = LAYOUTS, decisions: int = DECISIONS) -> Iterator[Figure]:
-    """Comparing and reading listings of ``count`` layouts, and single decisions; every round has layouts of its own."""
+    """Measure comparing and reading listings of ``count`` layouts, and single decisions; each round has new layouts."""
     comparing, reading, from_text, parsed = [], [], [], []
     for seed in range(rounds):
         old, new = listings(seed, count=count)
         start = time.perf_counter()
         diff = diff_listings(old, new)
         comparing.append(time.perf_counter() - start)
-        assert diff.changes, "the changed layouts were not seen"
+        assert diff.changes, "the changed layouts were not detected"
         text = listings(rounds + seed, count=count)[1].render()
         canonical_text.cache_clear()
         parse_type.cache_clear()

@@ -1,13 +1,11 @@
-"""How long whole runs of pytest take with this plugin: what a user waits for."""
+"""Duration of whole runs of pytest with this plugin."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -15,62 +13,43 @@ from pathlib import Path
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.selfcheck.speed.figures import Figure
+from pytest_nvfp4.selfcheck.speed.figures import Figure, timed
 from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE
 
 FILES = 200
-_DEADLINE_S = 900
 _PLUGIN = "pytest_nvfp4.plugin"
+_OUTER_PYTEST = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_XDIST_WORKER")
+"""Environment variables of a surrounding pytest that would change the runs."""
 
 
 @dataclass(frozen=True)
 class Pytest:
-    """Runs pytest in a project of its own, with the plugin or without it.
+    """Runs of pytest in a project, with or without the plugin.
 
     Attributes:
         folder: The project.
-        cache: The cache folder of its runs.
+        cache: Cache folder of the runs.
     """
 
     folder: Path
     cache: Path
 
     def run(self, *arguments: str, plugin: bool, cache: Path | None = None) -> tuple[float, str]:
-        """Seconds of a whole process, and its standard output.
+        """Return the seconds and the standard output of a run.
 
         Raises:
-            InputError: it did not end with status 0.
+            InputError: The exit code is not 0.
         """
-        switch = () if plugin and _registered() else ("-p", _PLUGIN if plugin else "no:nvfp4")
-        ours = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_XDIST_WORKER")
-        environ = {key: value for key, value in os.environ.items() if key not in ours}
+        registered = any(entry.value == _PLUGIN for entry in entry_points(group="pytest11"))
+        switch = () if plugin and registered else ("-p", _PLUGIN if plugin else "no:nvfp4")
+        environ = {key: value for key, value in os.environ.items() if key not in _OUTER_PYTEST}
         environ[CACHE_VARIABLE] = str(cache or self.cache)
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *switch, *arguments]
-        start = time.perf_counter()
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=environ,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_DEADLINE_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-        seconds = time.perf_counter() - start
-        if done.returncode:
-            said = " | ".join((done.stdout + done.stderr).strip().splitlines()[-6:])
-            raise InputError(f"pytest {' '.join(arguments)} ended with status {done.returncode}: {said}")
-        return seconds, done.stdout
-
-
-def _registered() -> bool:
-    return any(entry.value == _PLUGIN for entry in entry_points(group="pytest11"))
+        return timed(command, folder=self.folder, environ=environ)
 
 
 def _project(root: Path, kernel: Path) -> Path:
-    """A project with a copy of the kernel, its neighbours, and a test that does nothing."""
+    """Create a project with a copy of the kernel, its neighbours, and an empty test."""
     folder = root / "project"
     folder.mkdir()
     for file in sorted(kernel.parent.glob("*.py")):
@@ -82,6 +61,7 @@ def _project(root: Path, kernel: Path) -> Path:
 
 
 def _many(root: Path, kernel: Path) -> Path:
+    """Create a project with different copies of the kernel."""
     folder = root / "many"
     (folder / "kernels").mkdir(parents=True)
     text = kernel.read_text(encoding="utf-8", errors="replace")
@@ -94,47 +74,45 @@ def _many(root: Path, kernel: Path) -> Path:
 
 
 def _paired(
-    ours: Pytest, with_plugin: Sequence[str], bare: Pytest, without: Sequence[str], *, rounds: int
+    first: Pytest, with_plugin: Sequence[str], second: Pytest, without: Sequence[str], *, rounds: int
 ) -> tuple[list[float], list[float]]:
-    """Alternating rounds of two commands in their projects, after one of each that does not count."""
-    ours.run(*with_plugin, plugin=True)
-    bare.run(*without, plugin=False)
-    first, second = [], []
-    for _ in range(rounds):
-        first.append(ours.run(*with_plugin, plugin=True)[0])
-        second.append(bare.run(*without, plugin=False)[0])
-    return first, second
+    """Return seconds of alternating rounds of two commands in their projects, after an uncounted one of each."""
+    pairs = [
+        (first.run(*with_plugin, plugin=True)[0], second.run(*without, plugin=False)[0]) for _ in range(rounds + 1)
+    ]
+    return [pair[0] for pair in pairs[1:]], [pair[1] for pair in pairs[1:]]
 
 
 def figures(kernel: Path, rounds: int) -> Iterator[Figure]:
-    """Start-up, warm gate, cold gate and collection.
+    """Measure start-up, the checks of a kernel with and without a cache, and collection.
 
     Raises:
-        InputError: the kernel does not pass its own gate, or its copies are not collected.
+        InputError: The kernel does not pass its own checks, or its copies are not collected.
     """
+    empty = "pytest of an empty test"
     with tempfile.TemporaryDirectory(prefix="nvfp4-bench-") as name:
         root = Path(name).resolve()
         pytest = Pytest(_project(root, kernel), root / "cache")
         with output.working("start-up of pytest with and without the plugin"):
-            ours, bare = _paired(pytest, ["--version"], pytest, ["--version"], rounds=rounds)
-        yield Figure("startup", "start-up that the plugin adds to pytest", "s", ours, bare, "pytest --version")
+            seconds, bare = _paired(pytest, ["--version"], pytest, ["--version"], rounds=rounds)
+        yield Figure("startup", "start-up that the plugin adds to pytest", "s", seconds, bare, "pytest --version")
         with output.working(f"compiling {kernel.name} and recording its snapshots"):
             pytest.run("-q", kernel.name, "--snapshot-update", plugin=True)
-        with output.working(f"the gate of {kernel.name}, warm"):
-            ours, bare = _paired(pytest, ["-q", kernel.name], pytest, ["-q", "test_nothing.py"], rounds=rounds)
-        yield Figure("warm-gate", f"gate of {kernel.name}, unchanged", "s", ours, bare, "pytest of an empty test")
-        with output.working(f"the gate of {kernel.name}, cold"):
+        with output.working(f"checks of {kernel.name}, cached"):
+            seconds, bare = _paired(pytest, ["-q", kernel.name], pytest, ["-q", "test_nothing.py"], rounds=rounds)
+        yield Figure("warm-gate", f"checks of {kernel.name}, unchanged", "s", seconds, bare, empty)
+        with output.working(f"checks of {kernel.name}, nothing cached"):
             cold = [
                 pytest.run("-q", kernel.name, plugin=True, cache=root / f"cold-{at}")[0]
                 for at in range(max(1, min(rounds, 3)))
             ]
-        yield Figure("cold-gate", f"gate of {kernel.name}, nothing cached", "s", cold, bare, "pytest of an empty test")
+        yield Figure("cold-gate", f"checks of {kernel.name}, nothing cached", "s", cold, bare, empty)
         many = Pytest(_many(root, kernel), root / "cache")
         with output.working(f"collecting {FILES} kernel files"):
             _, text = many.run("--co", "-q", "kernels", plugin=True)
-            found = len({line.partition("::")[0] for line in text.splitlines() if "::" in line})
-            if found != FILES:
-                raise InputError(f"pytest --co found {found} of {FILES} copies of {kernel.name}")
+            collected = len({line.partition("::")[0] for line in text.splitlines() if "::" in line})
+            if collected != FILES:
+                raise InputError(f"pytest --co collected {collected} of {FILES} copies of {kernel.name}")
             nothing = ["--co", "-q", "test_nothing.py"]
-            ours, bare = _paired(many, ["--co", "-q", "kernels"], pytest, nothing, rounds=rounds)
-        yield Figure("collect", f"collecting {FILES} kernel files", "s", ours, bare, "pytest --co of an empty test")
+            seconds, bare = _paired(many, ["--co", "-q", "kernels"], pytest, nothing, rounds=rounds)
+        yield Figure("collect", f"collecting {FILES} kernel files", "s", seconds, bare, "pytest --co of an empty test")

@@ -1,9 +1,8 @@
-"""How fast the simulator is: the shipped shapes beside numpy's product of the same FLOPs, and scalar code."""
+"""Speed of the simulator on GPU MODE's shapes, beside numpy's product of the same FLOPs, and on scalar code."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -11,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.cli import output
-from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.problem import GPUMODE
-from pytest_nvfp4.selfcheck.speed.figures import Figure
+from pytest_nvfp4.selfcheck.speed.figures import Figure, timed
 
 LARGEST = "gpumode-bench-0"
-_DEADLINE_S = 900
 _SCALAR = """.version 8.8
 .target sm_100a
 .address_size 64
@@ -35,10 +32,10 @@ ret;
 
 
 def figures(kernel: Path, rounds: int) -> Iterator[Figure]:
-    """The largest shape and the ten tests of GPU MODE on a kernel, and scalar code.
+    """Measure a kernel on GPU MODE's ten tests and its largest shape, and scalar code.
 
     Raises:
-        InputError: the kernel cannot be simulated.
+        InputError: The kernel cannot be simulated.
     """
     with output.working("simulating GPU MODE's shapes"):
         tests = _run(kernel, [problem.name for problem in GPUMODE], rounds=rounds)
@@ -52,7 +49,7 @@ def figures(kernel: Path, rounds: int) -> Iterator[Figure]:
     with output.working("numpy's product of the same FLOPs"):
         product = [_product(largest["flops"]) for _ in range(rounds)]
     yield Figure("numpy-product", "numpy's fp32 product of the same FLOPs, all cores", "s", product)
-    ratio = [mine / theirs for mine, theirs in zip(largest["seconds"], product, strict=True)]
+    ratio = [simulated / numpy for simulated, numpy in zip(largest["seconds"], product, strict=True)]
     yield Figure("simulate-ratio", "the simulation as a multiple of that product", "times", ratio)
     with output.working("scalar code"):
         speeds = [_scalar() for _ in range(rounds)]
@@ -60,28 +57,9 @@ def figures(kernel: Path, rounds: int) -> Iterator[Figure]:
 
 
 def _run(kernel: Path, problems: list[str], *, rounds: int) -> list[dict[str, Any]]:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest_nvfp4.device.worker.simulator_speed",
-        str(kernel),
-        *problems,
-        "--rounds",
-        str(rounds),
-    ]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_DEADLINE_S,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    if done.returncode:
-        last = "\n".join(done.stderr.strip().splitlines()[-5:])
-        raise InputError(f"{kernel} could not be simulated:\n{last}")
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    module = "pytest_nvfp4.device.worker.simulator_speed"
+    _, text = timed([sys.executable, "-m", module, str(kernel), *problems, "--rounds", str(rounds)])
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
 def _product(flops: int) -> float:
