@@ -6,7 +6,7 @@ import numpy as np
 class LogNormal:
     """Independent rounds."""
 
-    def __init__(self, sigma):
+    def __init__(self, sigma) -> None:
         self.sigma = sigma
 
     def session(self, rng, rounds):
@@ -27,10 +27,10 @@ class HeavyTails(LogNormal):
 class Wave:
     """A swing that both kernels of an interleaved session share, with noise of each round's own on top."""
 
-    def __init__(self, own=0.005):
+    def __init__(self, own=0.005) -> None:
         self.own = own
 
-    def swing(self, rng, steps):
+    def swing(self, rng, steps) -> None:
         raise NotImplementedError
 
     def session(self, rng, rounds):
@@ -55,7 +55,7 @@ class Trend(Wave):
 class Wander(Wave):
     """A clock that wanders by 2 %, with a memory of many rounds (an autoregressive process)."""
 
-    def __init__(self, memory=0.9, sigma=0.02, own=0.005):
+    def __init__(self, memory=0.9, sigma=0.02, own=0.005) -> None:
         super().__init__(own)
         self.memory, self.sigma = memory, sigma
 
@@ -73,7 +73,7 @@ class Wander(Wave):
 class TwoClocks(Wave):
     """Two clocks 8 % apart; the chip stays with one for so many rounds on average."""
 
-    def __init__(self, stay=20, own=0.005):
+    def __init__(self, stay=20, own=0.005) -> None:
         super().__init__(own)
         self.stay = stay
 

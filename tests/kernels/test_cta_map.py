@@ -1,15 +1,12 @@
 """The grouped GEMM's CTA map, taken from the kernel's own source (no copy, no DSL) and compared with enumeration."""
 
-import ast
 import functools
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-KERNEL = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+from tests.kernels.cta_map import KERNEL, Table, enumerate_tiles, load, mapped, run_host
 
 OFFICIAL_TESTS = [
     ([96, 128], [128, 256], [256, 512]),
@@ -23,60 +20,6 @@ OFFICIAL_TESTS = [
     ([40, 56, 384, 512], [512, 384, 256, 128], [256] * 4),
     ([512, 384, 256, 128], [256] * 4, [512, 768, 512, 768]),
 ]
-
-
-def load(*, edit=lambda source: source, **overrides):
-    """The kernel file without the DSL: its integer constants and functions, `@cute.jit` ones as plain Python.
-
-    `edit` changes the source; `overrides` replace constants (for instance TILE_M).
-    """
-    tree = ast.parse(edit(KERNEL.read_text()))
-    namespace = {
-        "functools": functools,
-        "Int32": int,
-        "input_t": None,
-        "output_t": None,
-        "cute": SimpleNamespace(jit=lambda function: function, Tensor=None, Pointer=None),
-    }
-    for node in tree.body:
-        if isinstance(node, ast.Assign):
-            names = [name.id for name in ast.walk(node.targets[0]) if isinstance(name, ast.Name)]
-            if names[0].endswith("_DTYPE"):
-                continue
-            exec(compile(ast.Module([node], []), str(KERNEL), "exec"), namespace)
-            namespace.update({name: overrides[name] for name in names if name in overrides})
-        elif isinstance(node, ast.FunctionDef) and node.name != "group_gemm_kernel":
-            exec(compile(ast.Module([node], []), str(KERNEL), "exec"), namespace)
-    return SimpleNamespace(**namespace)
-
-
-class Table:
-    """The device's group table; an index outside it is an out-of-bounds read of global memory."""
-
-    def __init__(self, kernel, sizes):
-        first = kernel.first_tiles(sizes)
-        self.rows = [(p, m, n, k) for p, (m, n, k, _) in zip(first[:-1], sizes, strict=True)]
-        self.num_tiles = first[-1]
-
-    def __getitem__(self, index):
-        row, column = index
-        assert 0 <= row < len(self.rows), f"row {row} of {len(self.rows)} is out of bounds"
-        return self.rows[row][column]
-
-
-def enumerate_tiles(sizes, tile_m, tile_n):
-    """Every tile of every group in launch order, without a formula: walk the rows and columns of C."""
-    return [
-        (group, x, y)
-        for group, (m, n, _, _) in enumerate(sizes)
-        for y, _ in enumerate(range(0, n, tile_n))
-        for x, _ in enumerate(range(0, m, tile_m))
-    ]
-
-
-def mapped(kernel, sizes):
-    table = Table(kernel, sizes)
-    return [kernel.find_tile(table, len(sizes), cta) for cta in range(table.num_tiles)]
 
 
 KERNEL_SOURCE = load()
@@ -159,42 +102,6 @@ def test_wrong_maps_are_caught(right, wrong):
 def test_what_the_kernel_cannot_do_is_refused(size):
     with pytest.raises(ValueError, match="group 1 is"):
         KERNEL_SOURCE.check_problem([(0, 128, 256, 1), size])
-
-
-class FakeTensor:
-    def __init__(self, address):
-        self.address = address
-
-    def data_ptr(self):
-        return self.address
-
-
-def run_host(problem):
-    """Call `custom_kernel` twice with a recording torch and launcher: launches, uploaded tables, workspace sizes."""
-    kernel = load()
-    launches, uploads, workspaces = [], [], []
-
-    def tensor(rows, dtype, device):
-        assert (dtype, device) == ("int64", "cuda")
-        uploads.append(rows)
-        return FakeTensor(4096)
-
-    def empty(size, dtype, device):
-        assert (dtype, device) == ("uint8", "cuda")
-        workspaces.append(size)
-        return FakeTensor(8192)
-
-    scope = kernel.custom_kernel.__globals__
-    scope["torch"] = SimpleNamespace(tensor=tensor, empty=empty, int64="int64", uint8="uint8")
-    scope["device_pointer"] = lambda address, align: (address, align)
-    scope["compiled"] = lambda: lambda *arguments: launches.append(arguments)
-    abc = [tuple(FakeTensor(1000 * g + i) for i in range(3)) for g, _ in enumerate(problem)]
-    scales = [tuple(FakeTensor(1000 * g + 500 + i) for i in range(2)) for g, _ in enumerate(problem)]
-    outputs = kernel.custom_kernel((abc, None, scales, problem))
-    again = kernel.custom_kernel((abc, None, scales, problem))
-    expected = [c for _, _, c in abc]
-    assert outputs == again == expected
-    return launches, uploads, workspaces
 
 
 def test_the_host_launches_one_cta_per_tile_and_uploads_a_table_once():

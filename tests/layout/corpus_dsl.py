@@ -4,6 +4,7 @@ import itertools
 import random
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -188,17 +189,29 @@ def compile_gemm(config: object) -> None:
 @cute.jit
 def gemm_host(a: cute.Pointer, b: cute.Pointer, sa: cute.Pointer, sb: cute.Pointer, out: cute.Pointer,
               sizes: cute.Pointer, m: cutlass.Int32, n: cutlass.Int32, k: cutlass.Int32, groups: cutlass.Int32,
-              config: cutlass.Constexpr):  # fmt: skip
+              config: cutlass.Constexpr) -> None:  # fmt: skip
     host_types(a, b, sa, sb, out, sizes, m, n, k, groups, config)
 
 
 @cute.kernel
 def gemm_device(tiled_mma: cute.TiledMma, mma_b: cute.TiledMma, atoms: list, tensors: list, m_c: cute.Tensor,
-                layouts: list, config: cutlass.Constexpr, sizes: cute.Tensor):  # fmt: skip
+                layouts: list, config: cutlass.Constexpr, sizes: cute.Tensor) -> None:  # fmt: skip
     device_types(tiled_mma, mma_b, atoms, tensors, m_c, layouts, config, sizes)
 
 
-def host_types(a, b, sa, sb, out, sizes, m, n, k, groups, c) -> None:
+def host_types(
+    a: cute.Pointer,
+    b: cute.Pointer,
+    sa: cute.Pointer,
+    sb: cute.Pointer,
+    out: cute.Pointer,
+    sizes: cute.Pointer,
+    m: cutlass.Int32,
+    n: cutlass.Int32,
+    k: cutlass.Int32,
+    groups: cutlass.Int32,
+    c: Any,
+) -> None:
     long = cute.assume(k, 32)
     m_a = cute.make_tensor(a, cute.make_layout((m, long, groups), stride=(long, 1, cute.assume(m * k, 32))))
     m_b = cute.make_tensor(b, cute.make_layout((n, long, groups), stride=(long, 1, cute.assume(n * k, 32))))
@@ -207,7 +220,7 @@ def host_types(a, b, sa, sb, out, sizes, m, n, k, groups, c) -> None:
     m_sb = cute.make_tensor(sb, blockscaled.tile_atom_to_shape_SF(m_b.shape, c.vec))
     note(m_a, m_b, m_c, m_sa, m_sb, m_a.layout, m_sa.layout)
 
-    def scaled(shape, group):
+    def scaled(shape: tuple[int, int, int], group: tcgen05.CtaGroup) -> Any:
         if c.vec == 16:
             return tcgen05.MmaMXF4NVF4Op(c.sf, shape, group, tcgen05.OperandSource.SMEM)
         return tcgen05.MmaMXF4Op(shape, group, tcgen05.OperandSource.SMEM)
@@ -248,7 +261,16 @@ def host_types(a, b, sa, sb, out, sizes, m, n, k, groups, c) -> None:
         grid=(1, 1, 1), block=(128, 1, 1), cluster=c.cluster)  # fmt: skip
 
 
-def device_types(mma, mma_b, atoms, tensors, m_c, staged, c, table) -> None:
+def device_types(
+    mma: cute.TiledMma,
+    mma_b: cute.TiledMma,
+    atoms: list,
+    tensors: list,
+    m_c: cute.Tensor,
+    staged: list,
+    c: Any,
+    table: cute.Tensor,
+) -> None:
     thread, block = cute.arch.thread_idx()[0], cute.arch.block_idx()
     note(mma, atoms, tensors, m_c, staged, table, thread)
     smem = utils.SmemAllocator()
@@ -277,7 +299,7 @@ def device_types(mma, mma_b, atoms, tensors, m_c, staged, c, table) -> None:
     note(whole, cute.local_tile(whole, cute.slice_(c.tile, (None, None, 0)), (None, None, block[0])))
 
 
-def _tma_parts(atom, tensor, part, rank, c, block) -> None:
+def _tma_parts(atom: cute.CopyAtom, tensor: cute.Tensor, part: cute.Tensor, rank: Any, c: Any, block: tuple) -> None:
     grouped = cute.group_modes(tensor, 0, 3), cute.group_modes(part, 0, 3)
     note(grouped)
     ways = cute.make_layout(1 if rank is None else c.cluster[0])
@@ -288,12 +310,21 @@ def _tma_parts(atom, tensor, part, rank, c, block) -> None:
     note(filtered[None, block[0], None, 0], filtered[None, block[0], 3, 0])
 
 
-def _mma_operands(mma, shared, block) -> None:
+def _mma_operands(mma: cute.TiledMma, shared: list, block: tuple) -> None:
     for fragment in (mma.make_fragment_A(shared[0]), mma.make_fragment_B(shared[1])):
         note(fragment, fragment[None, None, 0, 0], fragment[None, None, block[0], 0], fragment.layout)
 
 
-def _tensor_memory(mma, staged, shared, smem, part_c, thread, block, c) -> None:
+def _tensor_memory(
+    mma: cute.TiledMma,
+    staged: list,
+    shared: list,
+    smem: utils.SmemAllocator,
+    part_c: cute.Tensor,
+    thread: cutlass.Int32,
+    block: tuple,
+    c: Any,
+) -> None:
     fake = mma.make_fragment_C(cute.append(mma.partition_shape_C(c.tile[:2]), c.acc_stages))
     holder = smem.allocate_array(cutlass.Int32, 1)
     base = cute.arch.retrieve_tmem_ptr(cutlass.Float32, alignment=16, ptr_to_buffer_holding_addr=holder)
@@ -317,14 +348,14 @@ def _tensor_memory(mma, staged, shared, smem, part_c, thread, block, c) -> None:
         attempt(lambda op=op, r=repeat: tcgen05.make_tmem_copy(cute.make_copy_atom(op(r), cutlass.Float32), acc))
 
 
-def _scale_copy(atom, source, target) -> None:
+def _scale_copy(atom: cute.CopyAtom, source: cute.Tensor, target: cute.Tensor) -> None:
     copy = tcgen05.make_s2t_copy(atom, target)
     mine = copy.get_slice(0)
     part = mine.partition_S(source)
     note(source, target, copy, part, tcgen05.get_s2t_smem_desc_tensor(copy, part), mine.partition_D(target))
 
 
-def _epilogue(op, acc, part_c, thread, block, c) -> None:
+def _epilogue(op: Any, acc: cute.Tensor, part_c: cute.Tensor, thread: cutlass.Int32, block: tuple, c: Any) -> None:
     atom = cute.make_copy_atom(op, cutlass.Float32)
     copy = tcgen05.make_tmem_copy(atom, acc)
     mine = copy.get_slice(thread)
@@ -339,7 +370,7 @@ def _epilogue(op, acc, part_c, thread, block, c) -> None:
     attempt(lambda: cute.make_tiled_copy_D(simt, copy).get_slice(thread).retile(stored))
 
 
-def _run_time_layouts(table, c) -> None:
+def _run_time_layouts(table: cute.Tensor, c: Any) -> None:
     m, k = table[0, 0], table[0, 2]
     layout = cute.make_layout((m, k, 1), stride=(cute.assume(k, 32), 1, cute.assume(m * k, 32)))
     address = cutlass.Int64(0) + k

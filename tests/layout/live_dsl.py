@@ -1,8 +1,11 @@
 """Answers layout questions with the installed CuTe DSL: JSON cases on stdin, JSON answers (or null) on stdout."""
 
+from __future__ import annotations
+
 import json
 import os
 import sys
+from typing import Any
 
 os.environ.update(CUTE_DSL_ARCH="sm_100a", CUTE_DSL_DRYRUN="1", CUTE_DSL_DISABLE_FILE_CACHING="1")
 
@@ -12,16 +15,16 @@ CASES = json.load(sys.stdin)
 ANSWERS: list = []
 
 
-def nested(tree):
+def nested(tree: Any) -> Any:
     return tuple(map(nested, tree)) if isinstance(tree, list) else tree
 
 
-def layout(pair):
+def layout(pair: list[Any]) -> cute.Layout:
     shape, stride = map(nested, pair)
     return cute.make_layout(shape, stride=stride)
 
 
-def answer(case) -> str:
+def answer(case: list[Any]) -> str:
     name, *arguments = case
     operands = [layout(argument) if isinstance(argument, list) else argument for argument in arguments]
     if name == "swizzled":

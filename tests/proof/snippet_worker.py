@@ -9,7 +9,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import cutlass
 import torch
@@ -18,7 +21,7 @@ from cutlass import Int32, cute
 from pytest_nvfp4.device.worker.simulator import simulate
 
 
-def load(path: str):
+def load(path: str) -> ModuleType:
     name = Path(path).stem
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
@@ -31,7 +34,7 @@ EMITTED = {str(number): load(path) for number, path in enumerate(sys.argv[2:])}
 
 
 @cute.kernel
-def kernel(table: cute.Tensor, out: cute.Tensor, num_groups: Int32, which: cutlass.Constexpr):
+def kernel(table: cute.Tensor, out: cute.Tensor, num_groups: Int32, which: cutlass.Constexpr) -> None:
     thread, _, _ = cute.arch.thread_idx()
     b, _, _ = cute.arch.block_idx()
     group, x, y = EMITTED[which].find_tile(table, num_groups, b)
@@ -45,17 +48,17 @@ def kernel(table: cute.Tensor, out: cute.Tensor, num_groups: Int32, which: cutla
 @cute.jit
 def launch(
     table_ptr: cute.Pointer, out_ptr: cute.Pointer, num_groups: Int32, num_tiles: Int32, which: cutlass.Constexpr
-):
+) -> None:
     table = cute.make_tensor(table_ptr, cute.make_layout((num_groups + 1, 2), stride=(2, 1)))
     out = cute.make_tensor(out_ptr, cute.make_layout((num_tiles, 4), stride=(4, 1)))
     kernel(table, out, num_groups, which).launch(grid=(num_tiles, 1, 1), block=(32, 1, 1))
 
 
-def pointer(address: int):
+def pointer(address: int) -> cute.Pointer:
     return cute.runtime.make_ptr(Int32, address, cute.AddressSpace.gmem, assumed_align=16)
 
 
-def run(which: str, problems):
+def run(which: str, problems: list[Any]) -> Iterator[dict[str, Any]]:
     """What every CTA of every problem was given."""
     compiled = None
     for problem in problems:

@@ -12,6 +12,7 @@ from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.asynchronous import Late
+from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.machine import Machine
 from tests.silicon.sanitizer.maps import MAPS
 from tests.silicon.sanitizer.program import FILE, Program, Said, inputs
@@ -58,7 +59,7 @@ def _run(program: Program, late: tuple[int, ...] | list[int]) -> Verdict:
     buffers = inputs(idiom)
     grids = []
 
-    def prepare(grid) -> None:
+    def prepare(grid: Grid) -> None:
         grids.append(grid)
         regions = {region.name: region for region in machine.memory}
         regions["w"].initialised = np.zeros(regions["w"].size, np.bool_)

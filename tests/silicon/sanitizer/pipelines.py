@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +27,7 @@ def flipped(line: str) -> str:
     return re.sub(r", ([01]); @!", lambda found: f", {1 - int(found[1])}; @!", line)
 
 
-def _counts(count: int):
+def _counts(count: int) -> Callable[[str], str]:
     return lambda line: re.sub(r"\], \d+;", f"], {count};", line)
 
 
@@ -52,7 +53,7 @@ def _consumer(step: int, stages: int) -> list[str]:
     ]
 
 
-def _pipeline(stages: int, arrivals: int, producer) -> str:
+def _pipeline(stages: int, arrivals: int, producer: Callable[[int, int], list[str]]) -> str:
     lines = ["@!%p10 bra MADE;"]
     for stage in range(stages):
         lines.append(f"mbarrier.init.shared::cta.b64 [%r3+{8 * stage}], {arrivals}; //@init_full")

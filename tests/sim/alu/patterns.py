@@ -99,7 +99,7 @@ def pattern_of(value: float, kind: str = "f32") -> int:
     return pattern
 
 
-def nan_of(kind, *patterns):
+def nan_of(kind: str, *patterns: int) -> int:
     """The NaN that comes of these operands, the one that prevails last: of f64 that one made quiet (as on an H200)."""
     if kind != "f64":
         return {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFF_FFFF}[kind]

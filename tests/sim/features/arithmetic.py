@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import cutlass
 import cutlass.cute as cute
@@ -24,7 +25,7 @@ def torch_cast(x: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 
 @cute.jit
-def packed_f32x2(x: cute.Tensor, y: cute.Tensor):
+def packed_f32x2(x: cute.Tensor, y: cute.Tensor) -> None:
     a, b, c = (x[0], x[1]), (x[2], x[3]), (x[4], x[5])
     y[0], y[1] = arch.add_packed_f32x2(a, b)
     y[2], y[3] = arch.mul_packed_f32x2(a, b)
@@ -51,11 +52,11 @@ def draw_short_floats(random: np.random.Generator, shape: tuple[int, int]) -> np
 # ---- conversions -----------------------------------------------------------------------------------------------------
 
 
-def converted(source: type):
+def converted(source: type) -> Callable[[cute.Tensor, cute.Tensor], None]:
     """A body that rounds four floats to ``source`` and back."""
 
     @cute.jit
-    def convert(x: cute.Tensor, y: cute.Tensor):
+    def convert(x: cute.Tensor, y: cute.Tensor) -> None:
         narrow = cute.make_rmem_tensor(4, source)
         values = cute.make_rmem_tensor(4, cutlass.Float32)
         for i in cutlass.range_constexpr(4):
@@ -69,7 +70,7 @@ def converted(source: type):
     return convert
 
 
-def rounding_reference(dtype: torch.dtype):
+def rounding_reference(dtype: torch.dtype) -> Callable[[np.ndarray], np.ndarray]:
     return lambda x: torch_cast(x, dtype)
 
 
@@ -86,7 +87,7 @@ PAIR16 = "{ .reg .b16 t; .reg .f32 a, b; mov.b32 a, $1; mov.b32 b, $2; cvt.%s t,
 
 
 @cute.jit
-def narrow_pairs(x: cute.Tensor, y: cute.Tensor):
+def narrow_pairs(x: cute.Tensor, y: cute.Tensor) -> None:
     """Two floats to a pair of narrow ones; the first operand goes to the upper half. Then pairs back to f16x2."""
     high, low = x[0], x[1]
     y[0] = ptx32(PAIR8 % "rn.satfinite.e2m1x2.f32", high, low)
@@ -164,7 +165,7 @@ def draw_pairs(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarra
 
 
 @cute.jit
-def integers(x: cute.Tensor, y: cute.Tensor):
+def integers(x: cute.Tensor, y: cute.Tensor) -> None:
     a, b, c = x[0], x[1], x[2]
     shift = c & 63
     y[0] = ptx32("mul.hi.s32 $0, $1, $2;", a, b)
@@ -218,14 +219,14 @@ def integers_reference(x: np.ndarray) -> np.ndarray:
             signed = a >> start
         source = [(ua >> 8 * i) & 0xFF for i in range(4)] + [(ub >> 8 * i) & 0xFF for i in range(4)]
 
-        def permuted(selectors, source=source):
+        def permuted(selectors: list[int], source: list[int] = source) -> int:
             out = 0
             for i, nibble in enumerate(selectors):
                 byte = source[nibble & 7]
                 out |= (0xFF if byte & 0x80 else 0) << 8 * i if nibble & 8 else byte << 8 * i
             return out
 
-        def as_bytes(word):
+        def as_bytes(word: int) -> list[int]:
             return [((word >> 8 * i & 0xFF) ^ 0x80) - 0x80 for i in range(4)]
 
         ones = [i for i in range(32) if ua >> i & 1]
@@ -272,7 +273,7 @@ def integers_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def transcendental(x: cute.Tensor, y: cute.Tensor):
+def transcendental(x: cute.Tensor, y: cute.Tensor) -> None:
     a = x[0]
     y[0] = cute.math.exp2(a, fastmath=True)
     y[1] = cute.math.exp(a, fastmath=True)

@@ -16,14 +16,14 @@ TILES = 6
 STAGES = 3
 
 
-def tiled_cp_async(threads: int):
+def tiled_cp_async(threads: int) -> cute.TiledCopy:
     """A copy of TILE floats by ``threads`` threads, 16 bytes each at a time."""
     atom = cute.make_copy_atom(cpasync.CopyG2SOp(), cutlass.Float32, num_bits_per_copy=128)
     return cute.make_tiled_copy_tv(atom, cute.make_layout(threads), cute.make_layout(4))
 
 
 @cute.jit
-def grouped(x: cute.Tensor, y: cute.Tensor):
+def grouped(x: cute.Tensor, y: cute.Tensor) -> None:
     """A ring of three stages filled by cp.async groups, two in flight; the ring wraps twice."""
     thread, _, _ = arch.thread_idx()
     smem = utils.SmemAllocator()
@@ -59,7 +59,7 @@ def grouped_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def signalled(x: cute.Tensor, y: cute.Tensor):
+def signalled(x: cute.Tensor, y: cute.Tensor) -> None:
     """``PipelineCpAsync``: a warp's cp.async arrive at an mbarrier (noinc) on which other warps wait."""
     thread, _, _ = arch.thread_idx()
     warp = arch.make_warp_uniform(arch.warp_idx())
@@ -101,7 +101,7 @@ def signalled_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def zero_filled(x: cute.Tensor, y: cute.Tensor):
+def zero_filled(x: cute.Tensor, y: cute.Tensor) -> None:
     """Predicated cp.async: what lies outside arrives as zeros (src-size 0), 4 bytes at a time."""
     thread, _, _ = arch.thread_idx()
     smem = utils.SmemAllocator()
@@ -121,7 +121,7 @@ def zero_filled(x: cute.Tensor, y: cute.Tensor):
 
 
 @cute.jit
-def bulk(x: cute.Tensor, y: cute.Tensor):
+def bulk(x: cute.Tensor, y: cute.Tensor) -> None:
     """cp.async.bulk to shared memory under an mbarrier, and back under a bulk group."""
     thread, _, _ = arch.thread_idx()
     smem = utils.SmemAllocator()

@@ -14,7 +14,7 @@ ROUNDS = 7
 
 
 @cute.jit
-def ping_pong(x: cute.Tensor, y: cute.Tensor):
+def ping_pong(x: cute.Tensor, y: cute.Tensor) -> None:
     """Two warps hand one buffer to and fro; each round uses the next phase of both mbarriers."""
     thread, _, _ = arch.thread_idx()
     warp = arch.make_warp_uniform(arch.warp_idx())
@@ -53,7 +53,7 @@ def ping_pong_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def ring(x: cute.Tensor, y: cute.Tensor):
+def ring(x: cute.Tensor, y: cute.Tensor) -> None:
     """``PipelineAsync``: one warp fills a ring of two stages that another empties, 8 rounds."""
     warp = arch.make_warp_uniform(arch.warp_idx())
     lane = arch.lane_idx()
@@ -89,7 +89,7 @@ def ring_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def named(x: cute.Tensor, y: cute.Tensor):
+def named(x: cute.Tensor, y: cute.Tensor) -> None:
     """Producers arrive, consumers sync: two named barriers of 64 threads between four warps, and one of all."""
     thread, _, _ = arch.thread_idx()
     warp = arch.make_warp_uniform(arch.warp_idx())
@@ -112,7 +112,7 @@ def named_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def shared_atomics(x: cute.Tensor, y: cute.Tensor):
+def shared_atomics(x: cute.Tensor, y: cute.Tensor) -> None:
     """A histogram in shared memory, and every kind of atomic on it; results do not depend on the order."""
     thread, _, _ = arch.thread_idx()
     smem = utils.SmemAllocator()

@@ -64,7 +64,7 @@ class ScaledGemm:
         sfb_ptr: cute.Pointer,
         c: cute.Tensor,
         k: cutlass.Int32,
-    ):
+    ) -> None:
         self.a_type = a_ptr.value_type
         self.b_type = b_ptr.value_type
         self.c_type = c.element_type
@@ -138,16 +138,16 @@ class ScaledGemm:
     @cute.kernel
     def kernel(
         self,
-        mmas,
-        atoms,
-        coords,
+        mmas: tuple[cute.TiledMma, ...],
+        atoms: tuple[cute.CopyAtom, ...],
+        coords: tuple[cute.Tensor, ...],
         mC: cute.Tensor,
-        cluster_layouts,
+        cluster_layouts: tuple[cute.Layout, ...],
         a_layout: cute.ComposedLayout,
         b_layout: cute.ComposedLayout,
         sfa_layout: cute.Layout,
         sfb_layout: cute.Layout,
-    ):
+    ) -> None:
         tiled_mma, sfb_mma = mmas
         cluster_layout, sfb_cluster_layout = cluster_layouts
         thread, _, _ = cute.arch.thread_idx()
@@ -209,7 +209,9 @@ class ScaledGemm:
         b_ctas = cute.make_layout(cute.size(cluster_layout, mode=[1]))
         sfb_ctas = cute.make_layout(cute.size(sfb_cluster_layout, mode=[1]))
 
-        def partition(atom, coord, ctas, shared, tiles):
+        def partition(
+            atom: cute.CopyAtom, coord: Any, ctas: cute.Layout, shared: cute.Tensor, tiles: cute.Tensor
+        ) -> tuple[cute.Tensor, cute.Tensor]:
             sX, gX = cpasync.tma_partition(
                 atom, coord, ctas, cute.group_modes(shared, 0, 3), cute.group_modes(tiles, 0, 3)
             )
@@ -268,7 +270,7 @@ class ScaledGemm:
         if warp == 1 and leads:
             s2t_atom = cute.make_copy_atom(tcgen05.Cp4x32x128bOp(self.group), self.sf_type)
 
-            def scales_to_tmem(shared, columns):
+            def scales_to_tmem(shared: cute.Tensor, columns: cute.Tensor) -> tuple[cute.TiledCopy, Any, cute.Tensor]:
                 compact = cute.filter_zeros(columns)
                 copy = tcgen05.make_s2t_copy(s2t_atom, compact)
                 thread_copy = copy.get_slice(0)
@@ -382,14 +384,14 @@ def scaled_feature(
 
 
 def mxf8(tile_n: int = 128, *, two_cta: bool = False) -> ScaledGemm:
-    def op(shape, group):
+    def op(shape: tuple[int, int], group: tcgen05.CtaGroup) -> Any:
         return tcgen05.MmaMXF8Op(cutlass.Float8E4M3FN, (*shape, 32), group, SMEM, K_MAJOR, K_MAJOR)
 
     return ScaledGemm(op, sf_type=cutlass.Float8E8M0FNU, sf_vec=32, tile_n=tile_n, tile_k=128, two_cta=two_cta)
 
 
 def mxf8_mixed() -> ScaledGemm:
-    def op(shape, group):
+    def op(shape: tuple[int, int], group: tcgen05.CtaGroup) -> Any:
         return tcgen05.MmaMXF8F6F4Op(
             cutlass.Float8E4M3FN, cutlass.Float8E5M2, (*shape, 32), group, SMEM, K_MAJOR, K_MAJOR
         )
@@ -398,7 +400,7 @@ def mxf8_mixed() -> ScaledGemm:
 
 
 def mxf4() -> ScaledGemm:
-    def op(shape, group):
+    def op(shape: tuple[int, int], group: tcgen05.CtaGroup) -> Any:
         return tcgen05.MmaMXF4Op((*shape, 64), group, SMEM)
 
     return ScaledGemm(op, sf_type=cutlass.Float8E8M0FNU, sf_vec=32, tile_n=128, tile_k=256)
@@ -407,7 +409,7 @@ def mxf4() -> ScaledGemm:
 def nvf4(sf_type: str, *, tile_n: int = 128, two_cta: bool = False) -> ScaledGemm:
     scale = getattr(cutlass, sf_type)
 
-    def op(shape, group):
+    def op(shape: tuple[int, int], group: tcgen05.CtaGroup) -> Any:
         return tcgen05.MmaMXF4NVF4Op(scale, (*shape, 64), group, SMEM)
 
     return ScaledGemm(op, sf_type=scale, sf_vec=16, tile_n=tile_n, tile_k=256, two_cta=two_cta)

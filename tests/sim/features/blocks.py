@@ -24,11 +24,11 @@ class Blocks:
         self.cluster = cluster
 
     @cute.jit
-    def __call__(self, x: cute.Tensor, y: cute.Tensor):
+    def __call__(self, x: cute.Tensor, y: cute.Tensor) -> None:
         self.kernel(x, y).launch(grid=self.grid, block=self.block, cluster=self.cluster)
 
     @cute.kernel
-    def kernel(self, x: cute.Tensor, y: cute.Tensor):
+    def kernel(self, x: cute.Tensor, y: cute.Tensor) -> None:
         self.body(x, y)
 
 

@@ -43,7 +43,7 @@ class TileMover:
         self.cluster = cluster
 
     @cute.jit
-    def __call__(self, x: cute.Tensor, y: cute.Tensor):
+    def __call__(self, x: cute.Tensor, y: cute.Tensor) -> None:
         self.type = x.element_type
         layout = cute.make_layout((ROWS, self.columns), stride=(self.columns, 1))
         swizzle = cute.make_swizzle(*self.swizzle)
@@ -70,7 +70,7 @@ class TileMover:
         store: cute.CopyAtom,
         target: cute.Tensor,
         staged: cute.ComposedLayout,
-    ):
+    ) -> None:
         thread, _, _ = arch.thread_idx()
         block_x, block_y, _ = arch.block_idx()
         rank = arch.make_warp_uniform(arch.block_idx_in_cluster())

@@ -24,7 +24,7 @@ def same_for_all(value: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def vote(x: cute.Tensor, y: cute.Tensor):
+def vote(x: cute.Tensor, y: cute.Tensor) -> None:
     positive = x[0] > 0
     y[0] = cutlass.Int32(arch.vote_ballot_sync(positive))
     y[1] = cutlass.Int32(arch.vote_any_sync(positive))
@@ -56,7 +56,7 @@ def draw_votes(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarra
 
 
 @cute.jit
-def shuffle(x: cute.Tensor, y: cute.Tensor):
+def shuffle(x: cute.Tensor, y: cute.Tensor) -> None:
     lane = arch.lane_idx()
     value = x[0]
     y[0] = arch.shuffle_sync(value, 7)
@@ -78,7 +78,7 @@ def shuffle_reference(x: np.ndarray) -> np.ndarray:
     for warp in warps(x):
         value = warp[:, 0]
 
-        def moved(source, inside, value=value):
+        def moved(source: np.ndarray, inside: np.ndarray, value: np.ndarray = value) -> np.ndarray:
             return np.where(inside, value[np.clip(source, 0, 31)], value)
 
         total = np.full(LANES, (value.astype(np.int64) + lanes).sum()).astype(np.int32)
@@ -103,7 +103,7 @@ def shuffle_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def redux(x: cute.Tensor, y: cute.Tensor):
+def redux(x: cute.Tensor, y: cute.Tensor) -> None:
     for i, kind in enumerate(("add", "min", "max", "and", "or", "xor")):
         y[i] = arch.warp_redux_sync(x[0], kind)
     y[6] = -1
@@ -124,7 +124,7 @@ def redux_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def redux_float(x: cute.Tensor, y: cute.Tensor):
+def redux_float(x: cute.Tensor, y: cute.Tensor) -> None:
     y[0] = arch.warp_redux_sync(x[0], "fmax")
     y[1] = arch.warp_redux_sync(x[0], "fmin")
     y[2] = arch.warp_redux_sync(x[0], "fmax", abs=True)
@@ -136,7 +136,7 @@ def redux_float_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def match(x: cute.Tensor, y: cute.Tensor):
+def match(x: cute.Tensor, y: cute.Tensor) -> None:
     key = x[0] & 3
     y[0] = ptx32("match.any.sync.b32 $0, $1, 0xffffffff;", key)
     y[1] = ptx32("match.all.sync.b32 $0, $1, 0xffffffff;", key)

@@ -12,7 +12,7 @@ from .perthread import ptx32, thread_feature
 
 
 @cute.jit
-def collatz(x: cute.Tensor, y: cute.Tensor):
+def collatz(x: cute.Tensor, y: cute.Tensor) -> None:
     """Steps to 1, and the largest number on the way: up to 178 rounds, another number in each lane."""
     n = cutlass.Int32(x[0])
     steps = cutlass.Int32(0)
@@ -42,7 +42,7 @@ def collatz_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def nested(x: cute.Tensor, y: cute.Tensor):
+def nested(x: cute.Tensor, y: cute.Tensor) -> None:
     """Branches in branches in a loop; lanes meet again after each, as the shuffles and ballots there show."""
     lane = arch.lane_idx()
     total = cutlass.Int32(0)
@@ -81,7 +81,7 @@ def nested_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def early_end(x: cute.Tensor, y: cute.Tensor):
+def early_end(x: cute.Tensor, y: cute.Tensor) -> None:
     """Lanes leave at different points; the rest of the block counts them with atomics in shared memory."""
     thread, _, _ = arch.thread_idx()
     value = x[thread]
@@ -97,7 +97,7 @@ def early_end_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def spin_within_warp(x: cute.Tensor, y: cute.Tensor):
+def spin_within_warp(x: cute.Tensor, y: cute.Tensor) -> None:
     """Each lane takes a lock in turn: a spin that ends only if the scheduler lets waiting lanes stand back."""
     thread, _, _ = arch.thread_idx()
     taken = cutlass.Int32(0)
@@ -110,7 +110,7 @@ def spin_within_warp(x: cute.Tensor, y: cute.Tensor):
 
 
 @cute.jit
-def register_heavy(x: cute.Tensor, y: cute.Tensor):
+def register_heavy(x: cute.Tensor, y: cute.Tensor) -> None:
     """Sixty-four live values per thread: elementwise work on a whole row, then its sum, maximum and a rotation."""
     thread, _, _ = arch.thread_idx()
     row = cute.make_rmem_tensor(64, cutlass.Float32)

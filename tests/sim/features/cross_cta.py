@@ -18,7 +18,7 @@ THREADS = 64
 
 
 @cute.jit
-def split_sum(x: cute.Tensor, y: cute.Tensor):
+def split_sum(x: cute.Tensor, y: cute.Tensor) -> None:
     """Each CTA adds its share of every column: float atomics on whole numbers, so that the order does not matter."""
     thread, _, _ = arch.thread_idx()
     block, _, _ = arch.block_idx()
@@ -29,7 +29,7 @@ def split_sum(x: cute.Tensor, y: cute.Tensor):
 
 
 @cute.jit
-def every_atomic(x: cute.Tensor, y: cute.Tensor):
+def every_atomic(x: cute.Tensor, y: cute.Tensor) -> None:
     """Atomics on global memory: each kind, all scopes; the returned values are used."""
     thread, _, _ = arch.thread_idx()
     block, _, _ = arch.block_idx()
@@ -55,7 +55,7 @@ def every_atomic_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def chain_of_flags(x: cute.Tensor, y: cute.Tensor):
+def chain_of_flags(x: cute.Tensor, y: cute.Tensor) -> None:
     """CTA b waits for the flag of CTA b - 1, adds its part to the partial sums and sets its own flag.
 
     ``y`` is (CTAS + 1, THREADS): the row behind the partial sums holds the flags.
@@ -78,7 +78,7 @@ def chain_of_flags(x: cute.Tensor, y: cute.Tensor):
 
 
 @cute.jit
-def chain_backwards(x: cute.Tensor, y: cute.Tensor):
+def chain_backwards(x: cute.Tensor, y: cute.Tensor) -> None:
     """The same chain, in which the *first* CTA of the grid waits for all others."""
     thread, _, _ = arch.thread_idx()
     index, _, _ = arch.block_idx()
@@ -108,7 +108,7 @@ def chain_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def grid_barrier(x: cute.Tensor, y: cute.Tensor):
+def grid_barrier(x: cute.Tensor, y: cute.Tensor) -> None:
     """All CTAs meet three times at a counter in global memory; each round reads what the neighbour wrote before."""
     thread, _, _ = arch.thread_idx()
     block, _, _ = arch.block_idx()
@@ -145,7 +145,7 @@ def grid_barrier_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def last_block(x: cute.Tensor, y: cute.Tensor):
+def last_block(x: cute.Tensor, y: cute.Tensor) -> None:
     """Every CTA leaves a partial sum; whichever takes the last ticket adds them all up."""
     thread, _, _ = arch.thread_idx()
     block, _, _ = arch.block_idx()

@@ -16,7 +16,7 @@ THREADS = 32
 
 
 @cute.jit
-def read_and_write(x: cute.Tensor, y: cute.Tensor):
+def read_and_write(x: cute.Tensor, y: cute.Tensor) -> None:
     """Each CTA reads its right neighbour's shared memory, then writes into its left neighbour's."""
     thread, _, _ = arch.thread_idx()
     block, _, _ = arch.block_idx()
@@ -57,7 +57,7 @@ def read_and_write_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def remote_arrivals(x: cute.Tensor, y: cute.Tensor):
+def remote_arrivals(x: cute.Tensor, y: cute.Tensor) -> None:
     """Every CTA writes a row into CTA 0 and arrives at its mbarrier; CTA 0 adds the rows up."""
     thread, _, _ = arch.thread_idx()
     block, _, _ = arch.block_idx()
@@ -97,7 +97,7 @@ def remote_arrivals_reference(x: np.ndarray) -> np.ndarray:
 
 
 @cute.jit
-def asynchronous_stores(x: cute.Tensor, y: cute.Tensor):
+def asynchronous_stores(x: cute.Tensor, y: cute.Tensor) -> None:
     """st.async to the other CTA, counted in bytes by its mbarrier."""
     thread, _, _ = arch.thread_idx()
     block, _, _ = arch.block_idx()
@@ -126,7 +126,7 @@ def asynchronous_stores(x: cute.Tensor, y: cute.Tensor):
 
 
 @cute.jit
-def stores_by_name(x: cute.Tensor, y: cute.Tensor):
+def stores_by_name(x: cute.Tensor, y: cute.Tensor) -> None:
     """The same with the DSL's own function: four words at a time."""
     thread, _, _ = arch.thread_idx()
     block, _, _ = arch.block_idx()
@@ -151,7 +151,7 @@ def stores_by_name(x: cute.Tensor, y: cute.Tensor):
 
 
 @cute.jit
-def bulk_between(x: cute.Tensor, y: cute.Tensor):
+def bulk_between(x: cute.Tensor, y: cute.Tensor) -> None:
     """A bulk copy from the own shared memory to that of the other CTA."""
     thread, _, _ = arch.thread_idx()
     block, _, _ = arch.block_idx()

@@ -62,7 +62,7 @@ class TileGemm:
         self.columns = columns
 
     @cute.jit
-    def __call__(self, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor):
+    def __call__(self, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor) -> None:
         self.a_type = a.element_type
         self.b_type = b.element_type
         self.c_type = c.element_type
@@ -100,7 +100,7 @@ class TileGemm:
         cluster_layout: cute.Layout,
         a_layout: cute.ComposedLayout,
         b_layout: cute.ComposedLayout,
-    ):
+    ) -> None:
         thread, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         block_x, block_y, _ = cute.arch.block_idx()

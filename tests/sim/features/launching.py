@@ -16,12 +16,12 @@ class Chain:
     """Two kernels on one stream, the second of which may start early and waits for the first (griddepcontrol)."""
 
     @cute.jit
-    def __call__(self, x: cute.Tensor, middle: cute.Tensor, y: cute.Tensor):
+    def __call__(self, x: cute.Tensor, middle: cute.Tensor, y: cute.Tensor) -> None:
         self.first(x, middle).launch(grid=(2, 1, 1), block=(64, 1, 1))
         self.second(middle, y).launch(grid=(2, 1, 1), block=(64, 1, 1), use_pdl=True)
 
     @cute.kernel
-    def first(self, x: cute.Tensor, middle: cute.Tensor):
+    def first(self, x: cute.Tensor, middle: cute.Tensor) -> None:
         thread, _, _ = arch.thread_idx()
         block, _, _ = arch.block_idx()
         arch.griddepcontrol_launch_dependents()
@@ -29,7 +29,7 @@ class Chain:
         middle[i] = x[i] * 2.0
 
     @cute.kernel
-    def second(self, middle: cute.Tensor, y: cute.Tensor):
+    def second(self, middle: cute.Tensor, y: cute.Tensor) -> None:
         thread, _, _ = arch.thread_idx()
         block, _, _ = arch.block_idx()
         arch.griddepcontrol_wait()
@@ -49,7 +49,7 @@ def chain_reference(inputs: Tensors) -> Tensors:
 
 
 @cute.jit
-def register_counts(x: cute.Tensor, y: cute.Tensor):
+def register_counts(x: cute.Tensor, y: cute.Tensor) -> None:
     """One warpgroup gives registers away, the other takes them: 128 threads each."""
     thread, _, _ = arch.thread_idx()
     group = arch.make_warp_uniform(arch.warp_idx()) // 4
@@ -62,7 +62,7 @@ def register_counts(x: cute.Tensor, y: cute.Tensor):
 
 
 @cute.jit
-def coordinates(x: cute.Tensor, y: cute.Tensor):
+def coordinates(x: cute.Tensor, y: cute.Tensor) -> None:
     """All indices and extents of a 3-dimensional grid of 3-dimensional blocks in clusters."""
     tx, ty, tz = arch.thread_idx()
     bx, by, bz = arch.block_idx()

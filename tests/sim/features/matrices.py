@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import cutlass
 import cutlass.cute as cute
 import numpy as np
@@ -14,7 +16,7 @@ from .perthread import ptx32
 ROWS = 32
 
 
-def loads(count: int, *, transposed: bool):
+def loads(count: int, *, transposed: bool) -> Callable[[cute.Tensor, cute.Tensor], None]:
     """Every lane gives the address of a row of 8 16-bit values; ``count`` matrices arrive, a register each."""
     names = [f"r{i}" for i in range(count)]
     registers = ", ".join(names)
@@ -25,7 +27,7 @@ def loads(count: int, *, transposed: bool):
     )
 
     @cute.jit
-    def load(x: cute.Tensor, y: cute.Tensor):
+    def load(x: cute.Tensor, y: cute.Tensor) -> None:
         thread, _, _ = arch.thread_idx()
         smem = utils.SmemAllocator()
         # A row of 8 values takes 24 bytes of 16-byte units: rows do not follow each other.
@@ -40,7 +42,7 @@ def loads(count: int, *, transposed: bool):
     return load
 
 
-def load_reference(count: int, *, transposed: bool):
+def load_reference(count: int, *, transposed: bool) -> Callable[[np.ndarray], np.ndarray]:
     """Lane l of matrix i has row l // 4 and columns 2 * (l % 4) and the next (of the transposed matrix)."""
 
     def reference(x: np.ndarray) -> np.ndarray:
@@ -57,14 +59,14 @@ def load_reference(count: int, *, transposed: bool):
     return reference
 
 
-def stores(count: int, *, transposed: bool):
+def stores(count: int, *, transposed: bool) -> Callable[[cute.Tensor, cute.Tensor], None]:
     """The inverse: registers to rows at addresses given by lanes."""
     registers = ", ".join(f"${i + 2}" for i in range(count))
     trans = ".trans" if transposed else ""
     code = f"stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 [$1], {{{registers}}}; mov.b32 $0, 0;"
 
     @cute.jit
-    def store(x: cute.Tensor, y: cute.Tensor):
+    def store(x: cute.Tensor, y: cute.Tensor) -> None:
         thread, _, _ = arch.thread_idx()
         smem = utils.SmemAllocator()
         shared = smem.allocate_tensor(cutlass.Int16, cute.make_layout((ROWS, 8), stride=(24, 1)), byte_alignment=128)
@@ -80,7 +82,7 @@ def stores(count: int, *, transposed: bool):
     return store
 
 
-def store_reference(count: int, *, transposed: bool):
+def store_reference(count: int, *, transposed: bool) -> Callable[[np.ndarray], np.ndarray]:
     def reference(x: np.ndarray) -> np.ndarray:
         shared = np.full((ROWS, 8), -1, np.int16)
         lanes = np.arange(32)
@@ -97,7 +99,7 @@ def store_reference(count: int, *, transposed: bool):
 
 
 @cute.jit
-def through_atoms(x: cute.Tensor, y: cute.Tensor):
+def through_atoms(x: cute.Tensor, y: cute.Tensor) -> None:
     """CuTe's own atoms: a 16 x 16 tile of fp16 goes to registers with ldmatrix.x4 and back with stmatrix.x4.trans."""
     thread, _, _ = arch.thread_idx()
     smem = utils.SmemAllocator()

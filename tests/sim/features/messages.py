@@ -11,7 +11,7 @@ from .blocks import block_feature
 
 
 @cute.jit
-def messages(x: cute.Tensor, y: cute.Tensor):
+def messages(x: cute.Tensor, y: cute.Tensor) -> None:
     """Uniform and divergent prints of integers, floats and 64-bit values."""
     thread, _, _ = arch.thread_idx()
     block, _, _ = arch.block_idx()
@@ -26,7 +26,7 @@ def messages(x: cute.Tensor, y: cute.Tensor):
 
 
 @cute.jit
-def assertions(x: cute.Tensor, y: cute.Tensor):
+def assertions(x: cute.Tensor, y: cute.Tensor) -> None:
     """An assertion that always holds must neither stop nor change a run."""
     thread, _, _ = arch.thread_idx()
     cute.testing.assert_(x[thread] < 1000, "values are below 1000")  # noqa: PT009

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cutlass
 import torch
 from cutlass.cute.nvgpu import tcgen05
@@ -14,7 +16,7 @@ def f16() -> TileGemm:
 
 
 def f16_accumulating_in_f16() -> TileGemm:
-    def op(shape, group):
+    def op(shape: tuple[int, int], group: tcgen05.CtaGroup) -> Any:
         return tcgen05.MmaF16BF16Op(cutlass.Float16, cutlass.Float16, (*shape, 16), group, SMEM, K_MAJOR, K_MAJOR)
 
     # Two neighbouring columns of 16 bits arrive in one register.
@@ -23,7 +25,7 @@ def f16_accumulating_in_f16() -> TileGemm:
 
 
 def bf16() -> TileGemm:
-    def op(shape, group):
+    def op(shape: tuple[int, int], group: tcgen05.CtaGroup) -> Any:
         return tcgen05.MmaF16BF16Op(cutlass.BFloat16, cutlass.Float32, (*shape, 16), group, SMEM, K_MAJOR, K_MAJOR)
 
     return TileGemm(op, tile=(128, 96, 64))
@@ -34,21 +36,21 @@ def f16_m64() -> TileGemm:
 
 
 def tf32() -> TileGemm:
-    def op(shape, group):
+    def op(shape: tuple[int, int], group: tcgen05.CtaGroup) -> Any:
         return tcgen05.MmaTF32Op((*shape, 8), group, SMEM, K_MAJOR, K_MAJOR)
 
     return TileGemm(op, tile=(128, 64, 32))
 
 
 def f8() -> TileGemm:
-    def op(shape, group):
+    def op(shape: tuple[int, int], group: tcgen05.CtaGroup) -> Any:
         return tcgen05.MmaFP8Op(cutlass.Float8E4M3FN, cutlass.Float32, (*shape, 32), group, SMEM, K_MAJOR, K_MAJOR)
 
     return TileGemm(op, tile=(128, 64, 128))
 
 
 def f8_mixed() -> TileGemm:
-    def op(shape, group):
+    def op(shape: tuple[int, int], group: tcgen05.CtaGroup) -> Any:
         return tcgen05.MmaF8F6F4Op(
             cutlass.Float8E4M3FN, cutlass.Float8E5M2, cutlass.Float32, (*shape, 32), group, SMEM, K_MAJOR, K_MAJOR
         )
@@ -57,7 +59,7 @@ def f8_mixed() -> TileGemm:
 
 
 def i8() -> TileGemm:
-    def op(shape, group):
+    def op(shape: tuple[int, int], group: tcgen05.CtaGroup) -> Any:
         return tcgen05.MmaI8Op(cutlass.Int8, (*shape, 32), group, SMEM, K_MAJOR, K_MAJOR)
 
     return TileGemm(op, tile=(128, 64, 128), accumulator=cutlass.Int32)

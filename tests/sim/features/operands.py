@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cutlass
 import torch
 from cutlass.cute.nvgpu import tcgen05
@@ -24,7 +26,7 @@ def operand_feature(name: str, tile: tuple[int, int, int], *, columns: int = 32)
 
 
 def mn_major(tile: tuple[int, int, int], *, two_cta: bool = False) -> TileGemm:
-    def op(shape, group):
+    def op(shape: tuple[int, int], group: tcgen05.CtaGroup) -> Any:
         mode = OperandMajorMode.MN
         return tcgen05.MmaF16BF16Op(cutlass.Float16, cutlass.Float32, (*shape, 16), group, SMEM, mode, mode)
 

@@ -6,6 +6,8 @@ epilogue goes through shared memory and a TMA store, or a TMA reduction where K 
 
 from __future__ import annotations
 
+from typing import Any
+
 import cutlass
 import cutlass.cute as cute
 import cutlass.utils.blackwell_helpers as sm100_utils
@@ -45,7 +47,7 @@ class PersistentGemm:
         self.threads = 32 * (7 if dynamic else 6)
 
     @cute.jit
-    def __call__(self, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor):
+    def __call__(self, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor) -> None:
         self.a_type, self.b_type, self.c_type = a.element_type, b.element_type, c.element_type
         self.c_layout = utils.LayoutEnum.from_tensor(c)
         tiled_mma = cute.make_tiled_mma(f16_op(self.tile[:2], self.group))
@@ -120,8 +122,8 @@ class PersistentGemm:
         b_layout: cute.ComposedLayout,
         c_smem: cute.ComposedLayout,
         epi_tile: cute.Tile,
-        params,
-    ):
+        params: Any,
+    ) -> None:
         thread, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         block_x, _, _ = cute.arch.block_idx()

@@ -26,13 +26,13 @@ class PerThread:
         self.threads = threads
 
     @cute.jit
-    def __call__(self, words_in: cute.Tensor, words_out: cute.Tensor):
+    def __call__(self, words_in: cute.Tensor, words_out: cute.Tensor) -> None:
         self.kernel(words_in, words_out).launch(
             grid=(cute.size(words_in, mode=[0]) // self.threads, 1, 1), block=(self.threads, 1, 1)
         )
 
     @cute.kernel
-    def kernel(self, words_in: cute.Tensor, words_out: cute.Tensor):
+    def kernel(self, words_in: cute.Tensor, words_out: cute.Tensor) -> None:
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         row = block * self.threads + thread

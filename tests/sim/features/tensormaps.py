@@ -33,13 +33,15 @@ class GroupedCopy:
         self.mode = mode
 
     @cute.jit
-    def __call__(self, table: cute.Tensor, maps: cute.Tensor, template: cute.Tensor, y: cute.Tensor):
+    def __call__(self, table: cute.Tensor, maps: cute.Tensor, template: cute.Tensor, y: cute.Tensor) -> None:
         smem_layout = cute.make_layout(TILE, stride=(TILE[1], 1))
         atom, coords = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), template, smem_layout, TILE)
         self.kernel(atom, coords, table, maps, y).launch(grid=(CTAS, 1, 1), block=(THREADS, 1, 1))
 
     @cute.kernel
-    def kernel(self, atom: cute.CopyAtom, coords: cute.Tensor, table: cute.Tensor, maps: cute.Tensor, y: cute.Tensor):
+    def kernel(
+        self, atom: cute.CopyAtom, coords: cute.Tensor, table: cute.Tensor, maps: cute.Tensor, y: cute.Tensor
+    ) -> None:
         thread, _, _ = arch.thread_idx()
         block, _, _ = arch.block_idx()
         warp = arch.make_warp_uniform(arch.warp_idx())

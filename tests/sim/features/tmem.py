@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
@@ -28,14 +29,14 @@ def allocator(storage: Any) -> Any:
     )
 
 
-def round_trip(store: Any, load: Any, *, rows: int, columns: int):
+def round_trip(store: Any, load: Any, *, rows: int, columns: int) -> Callable[[cute.Tensor, cute.Tensor], None]:
     """Registers to TMEM with one instruction and back with another, as if an M = ``rows`` accumulator lay there.
 
     Where each thread's values belong is CuTe's knowledge of both instructions: a wrong fragment in either shows.
     """
 
     @cute.jit
-    def body(x: cute.Tensor, y: cute.Tensor):
+    def body(x: cute.Tensor, y: cute.Tensor) -> None:
         thread, _, _ = arch.thread_idx()
         smem = utils.SmemAllocator()
         tmem = allocator(smem.allocate_array(cutlass.Int32, 1))
@@ -98,7 +99,7 @@ class TmemOperandGemm:
     tile = (128, 64, 64)
 
     @cute.jit
-    def __call__(self, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor):
+    def __call__(self, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor) -> None:
         op = tcgen05.MmaF16BF16Op(
             cutlass.Float16,
             cutlass.Float32,
@@ -126,7 +127,7 @@ class TmemOperandGemm:
         mC: cute.Tensor,
         a_layout: cute.ComposedLayout,
         b_layout: cute.ComposedLayout,
-    ):
+    ) -> None:
         thread, _, _ = arch.thread_idx()
         warp = arch.make_warp_uniform(arch.warp_idx())
         smem = utils.SmemAllocator()

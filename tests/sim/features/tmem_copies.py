@@ -6,6 +6,9 @@ below each other one block of 8 rows apart (stride dimension). What arrived is r
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import cutlass
 import cutlass.cute as cute
 import numpy as np
@@ -16,6 +19,7 @@ from cutlass.cute.nvgpu import tcgen05
 from cutlass.cutlass_dsl import dsl_user_op
 
 from .blocks import block_feature
+from .feature import Feature
 
 THREADS = 128
 COLUMNS = 32
@@ -23,7 +27,9 @@ VERSION = 1 << 46
 
 
 @dsl_user_op
-def copy_to_tmem(form: str, address: cutlass.Int32, descriptor: cutlass.Int64, *, loc=None, ip=None) -> None:
+def copy_to_tmem(
+    form: str, address: cutlass.Int32, descriptor: cutlass.Int64, *, loc: Any = None, ip: Any = None
+) -> None:
     """``tcgen05.cp`` of one form, in the thread that calls it."""
     operands = [
         cutlass.Int32(address).ir_value(loc=loc, ip=ip),
@@ -42,11 +48,11 @@ def copy_to_tmem(form: str, address: cutlass.Int32, descriptor: cutlass.Int64, *
     )
 
 
-def copied(form: str, rows: int, words: int):
+def copied(form: str, rows: int, words: int) -> Callable[[cute.Tensor, cute.Tensor], None]:
     """``rows`` rows of ``words`` 32-bit words to TMEM columns from 8 on, then columns 0 to 31 of all lanes out."""
 
     @cute.jit
-    def body(x: cute.Tensor, y: cute.Tensor):
+    def body(x: cute.Tensor, y: cute.Tensor) -> None:
         thread, _, _ = arch.thread_idx()
         warp = arch.make_warp_uniform(arch.warp_idx())
         smem = utils.SmemAllocator()
@@ -102,7 +108,7 @@ def copied(form: str, rows: int, words: int):
     return body
 
 
-def reference(lanes_of: np.ndarray):
+def reference(lanes_of: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """The source row of each of the 128 lanes decides what is in its columns from 8 on."""
 
     def expected(x: np.ndarray) -> np.ndarray:
@@ -113,7 +119,7 @@ def reference(lanes_of: np.ndarray):
     return expected
 
 
-def copy_feature(name: str, form: str, rows: int, words: int, lanes_of: np.ndarray):
+def copy_feature(name: str, form: str, rows: int, words: int, lanes_of: np.ndarray) -> Feature:
     return block_feature(
         name,
         copied(form, rows, words),

@@ -15,7 +15,7 @@ THREADS = 64
 
 
 @cute.jit
-def cancelled_clusters(x: cute.Tensor, y: cute.Tensor):
+def cancelled_clusters(x: cute.Tensor, y: cute.Tensor) -> None:
     """Each CTA works on its own tile and then on those of CTAs that it could cancel: every tile exactly once."""
     thread, _, _ = arch.thread_idx()
     block_x, block_y, _ = arch.block_idx()
@@ -43,7 +43,7 @@ def cancelled_clusters(x: cute.Tensor, y: cute.Tensor):
 
 
 @cute.jit
-def warp_mma(x: cute.Tensor, y: cute.Tensor):
+def warp_mma(x: cute.Tensor, y: cute.Tensor) -> None:
     """A 16 x 8 x 16 product of fp16 in one warp: ``x`` is A over B, both K-major; accumulated twice."""
     lane = arch.lane_idx()
     op = cute.nvgpu.warp.MmaF16BF16Op(cutlass.Float16, cutlass.Float32, (16, 8, 16))

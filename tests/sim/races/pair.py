@@ -14,12 +14,12 @@ class Pair:
         self.wait, self.lets, self.pdl = wait, lets, pdl
 
     @cute.jit
-    def __call__(self, x: cute.Tensor, middle: cute.Tensor, source: cute.Tensor, target: cute.Tensor):
+    def __call__(self, x: cute.Tensor, middle: cute.Tensor, source: cute.Tensor, target: cute.Tensor) -> None:
         self.first(x, middle).launch(grid=(2, 1, 1), block=(64, 1, 1))
         self.second(source, target).launch(grid=(2, 1, 1), block=(64, 1, 1), use_pdl=self.pdl)
 
     @cute.kernel
-    def first(self, x: cute.Tensor, middle: cute.Tensor):
+    def first(self, x: cute.Tensor, middle: cute.Tensor) -> None:
         thread, _, _ = arch.thread_idx()
         block, _, _ = arch.block_idx()
         if cutlass.const_expr(self.lets):
@@ -28,7 +28,7 @@ class Pair:
         middle[i] = x[i] * 2.0
 
     @cute.kernel
-    def second(self, source: cute.Tensor, target: cute.Tensor):
+    def second(self, source: cute.Tensor, target: cute.Tensor) -> None:
         thread, _, _ = arch.thread_idx()
         block, _, _ = arch.block_idx()
         i = block * 64 + thread

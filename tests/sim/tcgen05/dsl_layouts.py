@@ -16,7 +16,7 @@ SHAPES = {
 
 
 @cute.jit
-def layouts():
+def layouts() -> None:
     found = []
     for shape, (op, repeats) in SHAPES.items():
         for repeat in repeats:

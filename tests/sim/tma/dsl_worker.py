@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -14,7 +15,7 @@ from cutlass.cute.nvgpu import cpasync
 from cutlass.cute.runtime import from_dlpack
 
 from pytest_nvfp4.device.worker.simulator import simulate
-from pytest_nvfp4.sim.run.asynchronous import Eager, Lazy
+from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Eager, Lazy
 
 ROWS = 32
 SWIZZLES = (0, 1, 2, 3)
@@ -23,7 +24,7 @@ SWIZZLES = (0, 1, 2, 3)
 class Copy:
     """y = x, or y += x, tile by tile: one TMA load and one TMA store or reduction a CTA."""
 
-    def __init__(self, *, element, bits, reduce, pad):
+    def __init__(self, *, element: type[cutlass.Numeric], bits: int, reduce: bool, pad: int) -> None:
         self.element = element
         self.bits = bits
         self.reduce = reduce
@@ -31,7 +32,7 @@ class Copy:
         self.pad = pad
 
     @cute.jit
-    def __call__(self, x: cute.Tensor, y: cute.Tensor):
+    def __call__(self, x: cute.Tensor, y: cute.Tensor) -> None:
         width = {0: 128, 1: 32, 2: 64, 3: 128}[self.bits] * 8 // x.element_type.width
         self.tile = (ROWS, width)
         plain = cute.make_layout(self.tile, stride=(width, 1))
@@ -46,8 +47,8 @@ class Copy:
 
     @cute.kernel
     def kernel(
-        self, load: cute.CopyAtom, x: cute.Tensor, store: cute.CopyAtom, y: cute.Tensor, layout
-    ):  # a layout, or one composed with a swizzle
+        self, load: cute.CopyAtom, x: cute.Tensor, store: cute.CopyAtom, y: cute.Tensor, layout: Any
+    ) -> None:  # a layout, or one composed with a swizzle
         row, column, _ = arch.block_idx()
         smem = utils.SmemAllocator()
         barrier = smem.allocate_array(cutlass.Int64, 1)
@@ -74,7 +75,9 @@ class Copy:
         arch.cp_async_bulk_wait_group(0, read=True)
 
 
-def run(dtype, bits, *, reduce, shape, pad, asynchronous):
+def run(
+    dtype: torch.dtype, bits: int, *, reduce: bool, shape: tuple[int, int], pad: int, asynchronous: Asynchronous
+) -> dict[str, Any]:
     torch.manual_seed(bits)
     x = torch.randint(-8, 8, shape).to(dtype)
     y = torch.randint(-8, 8, shape).to(dtype)
@@ -96,7 +99,7 @@ def run(dtype, bits, *, reduce, shape, pad, asynchronous):
     }
 
 
-def main():
+def main() -> None:
     for reduce in (False, True):
         for bits in SWIZZLES:
             for schedule in (Eager, Lazy):

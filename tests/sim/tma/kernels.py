@@ -1,14 +1,22 @@
 """PTX of the copies' tests: one thread issues, all wait, all copy shared memory out."""
 
-import numpy as np
+from __future__ import annotations
 
-from tests.sim.ptx_case import run_ptx
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.sim.run.grid import Grid
+from tests.sim.ptx_case import Ran, run_ptx
+from tests.sim.tma.maps import Geometry
 
 DATA = 1024
 """Where the data lie in dynamic shared memory, which starts at a multiple of 1,024; barriers lie before."""
 
 
-def prologue(*, barriers=1, count=1):
+def prologue(*, barriers: int = 1, count: int = 1) -> str:
     """%r0 the thread, %p0 true in all but the first, %r1 shared memory, %r2 the CTA's rank; barriers initialised."""
     lines = [
         "mov.u32 %r0, %tid.x;",
@@ -21,20 +29,20 @@ def prologue(*, barriers=1, count=1):
     return "\n".join([*lines, "fence.mbarrier_init.release.cluster;", "INITIALISED:", "bar.sync 0;"])
 
 
-def first(body, label="FIRST"):
+def first(body: str, label: str = "FIRST") -> str:
     """The body in the first thread only."""
     return f"@%p0 bra {label};\n{body}\n{label}:"
 
 
-def expect(size, barrier=0):
+def expect(size: int, barrier: int = 0) -> str:
     return f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1+{8 * barrier}], {size};"
 
 
-def wait(barrier=0, parity=0, label="WAIT"):
+def wait(barrier: int = 0, parity: int = 0, label: str = "WAIT") -> str:
     return f"{label}:\nmbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1+{8 * barrier}], {parity};\n@!%p1 bra {label};"
 
 
-def copy_out(size, *, start=DATA, to="%rd102"):
+def copy_out(size: int, *, start: int = DATA, to: str = "%rd102") -> str:
     """Shared memory from ``start`` to global memory, 16 bytes a thread; CTA after CTA."""
     lines = [
         "mov.u32 %r3, %ctaid.x;",
@@ -54,7 +62,7 @@ def copy_out(size, *, start=DATA, to="%rd102"):
     return "\n".join(lines)
 
 
-def copy_in(size, *, start=DATA, source="%rd102"):
+def copy_in(size: int, *, start: int = DATA, source: str = "%rd102") -> str:
     """Global memory to shared memory from ``start``."""
     lines = ["shl.b32 %r4, %r0, 4;", "cvt.u64.u32 %rd0, %r4;"]
     lines += [f"add.u64 %rd0, %rd0, {source};", "add.u32 %r5, %r1, %r4;"]
@@ -67,16 +75,25 @@ def copy_in(size, *, start=DATA, source="%rd102"):
     return "\n".join([*lines, "fence.proxy.async.shared::cta;", "bar.sync 0;"])
 
 
-def noise(size, seed=0):
+def noise(size: int, seed: int = 0) -> NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(1, 256, size, np.uint8)
 
 
-def run_tensor(body, geometry, *, extra=None, seed=0, tensor=None, prepare=None, **kwargs):
+def run_tensor(
+    body: str,
+    geometry: Geometry,
+    *,
+    extra: Mapping[str, NDArray[Any]] | None = None,
+    seed: int = 0,
+    tensor: NDArray[Any] | None = None,
+    prepare: Callable[[Grid], None] | None = None,
+    **kwargs: Any,
+) -> Ran:
     """Run with the buffers ``x`` (%rd100: a tensor of the geometry), ``map`` (%rd101) and those of ``extra``."""
     x = noise(geometry.extent + 64, seed) if tensor is None else tensor
     buffers = {"x": x, "map": np.zeros(128, np.uint8), **(extra or {})}
 
-    def patch(grid):
+    def patch(grid: Grid) -> None:
         regions = {region.name: region for region in grid.machine.memory}
         regions["map"].data[:] = np.frombuffer(geometry.encode(regions["x"].start), np.uint8)
         if prepare is not None:

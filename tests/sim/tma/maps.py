@@ -1,7 +1,13 @@
 """Tensor maps written bit by bit, and what their boxes hold, element by element: the oracle of the copies' tests."""
 
+from __future__ import annotations
+
 import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pytest_nvfp4.driver.tensormap import ElementType
 
@@ -24,35 +30,35 @@ class Geometry:
     tf32: int = 0
 
     @property
-    def bits(self):
+    def bits(self) -> int:
         return BITS[self.element]
 
     @property
-    def counts(self):
+    def counts(self) -> tuple[int, ...]:
         steps = self.steps or (1,) * len(self.box)
         return tuple(-(-b // s) for b, s in zip(self.box, steps, strict=True))
 
     @property
-    def bytes(self):
+    def bytes(self) -> int:
         total = self.bits
         for count in self.counts:
             total *= count
         return total // 8
 
     @property
-    def extent(self):
+    def extent(self) -> int:
         """Bytes of global memory that the tensor spans."""
         return -(-self.dims[0] * self.bits // 8) + sum(
             (d - 1) * s for d, s in zip(self.dims[1:], self.strides, strict=True)
         )
 
     @property
-    def pitch(self):
+    def pitch(self) -> int:
         """Bytes from one row of the box to the next in shared memory."""
         row = self.box[0] if self.element in (12, 13) else self.box[0] * self.bits // 8
         return max(row, 16 << self.swizzle) if self.swizzle else row
 
-    def encode(self, address, tag=2):
+    def encode(self, address: int, tag: int = 2) -> bytes:
         """The 128 bytes; those after 64 are noise. The tag is 2 in the DSL's maps, 0 in the driver's for an H200."""
         rank = len(self.dims)
         steps = (*(self.steps or (1,) * rank), *[1] * (5 - rank))
@@ -84,7 +90,7 @@ class Geometry:
             words[word] |= value << start
         return struct.pack("<8Q", *words) + b"\x5a" * 64
 
-    def place(self, linear, address):
+    def place(self, linear: int, address: int) -> int:
         """The absolute shared address of a byte of the box, by the tables of the ISA: chunk numbers XORed by line."""
         row = self.box[0] if self.element in (12, 13) else self.box[0] * self.bits // 8
         place = address + linear // row * self.pitch + linear % row
@@ -104,7 +110,9 @@ class Geometry:
         return line * 128 + (number ^ row) * chunk + within % chunk
 
 
-def walk(geometry, coordinates, address, rows=None):
+def walk(
+    geometry: Geometry, coordinates: Sequence[int], address: int, rows: Sequence[int] | None = None
+) -> Iterator[tuple[int | None, int, int | None]]:
     """Every byte (for 4-bit elements: half byte) of a box: ``(global offset or None, shared address, nibble)``.
 
     ``rows`` gives the second coordinate of each row for the modes of four rows.
@@ -135,7 +143,9 @@ def walk(geometry, coordinates, address, rows=None):
                 yield (offset // 8 + b if inside else None), geometry.place(number * size + b, address), None
 
 
-def walk_padded(geometry, coordinates, address):
+def walk_padded(
+    geometry: Geometry, coordinates: Sequence[int], address: int
+) -> Iterator[tuple[int | None, int, int | None]]:
     """Groups of 16 elements: ``bits * 2`` bytes of global memory to the first bytes of each 16 of shared memory."""
     counts = (geometry.counts[0] // 16, *geometry.counts[1:])
     steps = geometry.steps or (1,) * len(counts)
@@ -154,7 +164,13 @@ def walk_padded(geometry, coordinates, address):
             yield (offset + b if inside else None), geometry.place(16 * number + b, address), None
 
 
-def loaded(geometry, source, coordinates, address, rows=None):
+def loaded(
+    geometry: Geometry,
+    source: NDArray[np.uint8],
+    coordinates: Sequence[int],
+    address: int,
+    rows: Sequence[int] | None = None,
+) -> dict[int, int]:
     """By absolute shared address: the byte that a load puts there; ``source`` starts at the tensor's address."""
     found = {}
     for offset, place, nibble in walk(geometry, coordinates, address, rows):
@@ -168,7 +184,14 @@ def loaded(geometry, source, coordinates, address, rows=None):
     return found
 
 
-def stored(geometry, target, shared, coordinates, address, rows=None):
+def stored(
+    geometry: Geometry,
+    target: NDArray[np.uint8],
+    shared: Mapping[int, int],
+    coordinates: Sequence[int],
+    address: int,
+    rows: Sequence[int] | None = None,
+) -> NDArray[np.uint8]:
     """``target`` after a store; ``shared`` maps absolute shared addresses to bytes."""
     after = target.copy()
     for offset, place, nibble in walk(geometry, coordinates, address, rows):

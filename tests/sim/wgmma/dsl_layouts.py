@@ -19,13 +19,13 @@ REGISTERS = warpgroup.OperandSource.RMEM
 FOUND = {}
 
 
-def note(name, op):
+def note(name: str, op: object) -> None:
     atom = cute.make_mma_atom(op)
     FOUND[name] = [str(layout) for layout in (atom.tv_layout_A, atom.tv_layout_B, atom.tv_layout_C)]
 
 
 @cute.jit
-def collect():
+def collect() -> None:
     for n in cutlass.range_constexpr(16, 257, 16):
         note(
             f"wgmma m64n{n}k16",

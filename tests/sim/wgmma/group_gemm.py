@@ -39,7 +39,7 @@ def main() -> None:
     rng = np.random.default_rng(3)
     grid = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
-    def operand(rows, k):
+    def operand(rows: int, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         packed = rng.integers(0, 256, (rows, k // 2), dtype=np.uint8)
         codes = np.stack([packed & 15, packed >> 4], -1).reshape(rows, k)
         values = np.where(codes & 8, -grid[codes & 7], grid[codes & 7])

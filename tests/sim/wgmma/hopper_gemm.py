@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pytest_nvfp4.host import redirect
 
@@ -32,18 +34,23 @@ except ImportError:  # before the name moved, 4.4 among them
 K, MN = OperandMajorMode.K, OperandMajorMode.MN
 M, DEPTH = 128, 128
 
+MakeOp = Callable[[int, warpgroup.OperandSource, OperandMajorMode, OperandMajorMode], Any]
+"""Make the MMA operation of n columns, for the source of A and the major modes of A and B."""
+
 
 class Gemm:
     """One CTA, two warpgroups, one tile of M x n x DEPTH."""
 
-    def __init__(self, op, n, *, a_major, b_major, registers):
+    def __init__(
+        self, op: MakeOp, n: int, *, a_major: OperandMajorMode, b_major: OperandMajorMode, registers: bool
+    ) -> None:
         self.make_op = op
         self.tile = (M, n, DEPTH)
         self.a_major, self.b_major = a_major, b_major
         self.registers = registers
 
     @cute.jit
-    def __call__(self, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, stream: driver.CUstream):
+    def __call__(self, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, stream: driver.CUstream) -> None:
         self.types = (a.element_type, b.element_type)
         source = warpgroup.OperandSource.RMEM if self.registers else warpgroup.OperandSource.SMEM
         op = self.make_op(self.tile[1], source, self.a_major, self.b_major)
@@ -74,7 +81,7 @@ class Gemm:
         c: cute.Tensor,
         a_layout: cute.ComposedLayout,
         b_layout: cute.ComposedLayout,
-    ):
+    ) -> None:
         thread, _, _ = cute.arch.thread_idx()
         smem = utils.SmemAllocator()
         barrier = smem.allocate_array(cutlass.Int64, 1)
@@ -123,11 +130,11 @@ class Gemm:
             tCgC[i] = acc[i]
 
 
-def half(kind, acc):
+def half(kind: type[cutlass.Numeric], acc: type[cutlass.Numeric]) -> MakeOp:
     return lambda n, source, a, b: warpgroup.MmaF16BF16Op(kind, acc, (64, n, 16), source, a, b)
 
 
-def eighth(a_kind, b_kind, acc):
+def eighth(a_kind: type[cutlass.Numeric], b_kind: type[cutlass.Numeric], acc: type[cutlass.Numeric]) -> MakeOp:
     return lambda n, source, a, b: warpgroup.MmaF8Op(a_kind, b_kind, acc, (64, n, 32), source, a, b)
 
 
@@ -155,14 +162,14 @@ CASES = {
 }
 
 
-def operand(rows, kind, major, seed):
+def operand(rows: int, kind: type[cutlass.Numeric], major: str, seed: int) -> torch.Tensor:
     """Small whole numbers, on the CPU, with the strides of its major mode."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.randint(-3, 4, (rows, DEPTH), generator=generator).to(TORCH[kind])
     return values if major == "K" else values.t().contiguous().t()
 
 
-def tensor(value, kind):
+def tensor(value: torch.Tensor, kind: type[cutlass.Numeric]) -> cute.Tensor:
     """A tensor of the DSL for one of torch; 8-bit types go as bytes."""
     raw = value.view(torch.uint8) if kind.width == 8 else value
     made = from_dlpack(raw, assumed_align=16)
@@ -171,7 +178,7 @@ def tensor(value, kind):
     return made
 
 
-def main():
+def main() -> None:
     from pytest_nvfp4.device.worker.simulator import simulate
 
     with simulate(arch="sm_90a") as session:

@@ -1,0 +1,137 @@
+"""Run the sm_90a grouped GEMM's plain functions, without the DSL: its decoding, its schedule."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import heapq
+import itertools
+import re
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.numerics.formats import E2M1, E4M3
+from tests.kernels.compiled import FOLDER
+
+KERNEL = FOLDER / "sm90.py"
+
+
+def load(*, edit: Callable[[str], str] = lambda source: source, **names: Any) -> SimpleNamespace:
+    """The kernel file's constants and plain functions without the DSL; `edit` changes its source, `names` come last."""
+    namespace = {"functools": functools, "heapq": heapq, "input_t": None, "output_t": None}
+    for node in ast.parse(edit(KERNEL.read_text())).body:
+        if isinstance(node, ast.Assign) or (isinstance(node, ast.FunctionDef) and not is_staged(node)):
+            exec(compile(ast.Module([node], []), str(KERNEL), "exec"), namespace)
+    namespace.update(names)  # the functions look names up when they are called
+    return SimpleNamespace(**namespace)
+
+
+def is_staged(function: ast.FunctionDef) -> bool:
+    return any(ast.unparse(decorator).startswith("cute.") for decorator in function.decorator_list)
+
+
+def swap(old: str, new: str) -> Callable[[str], str]:
+    """An edit that must apply."""
+
+    def edit(source: str) -> str:
+        assert source.count(old) == 1, f"{old!r} occurs {source.count(old)} times"
+        return source.replace(old, new)
+
+    return edit
+
+
+def widths(constants: SimpleNamespace) -> range:
+    return range(constants.MIN_WIDTH, constants.MAX_WIDTH + 1, constants.WIDTH_STEP)
+
+
+def numpy_ptx(text: str, _constraints: str, *operands: Any, results: int = 1, pure: bool = False) -> NDArray[Any]:
+    """What the PTX of the decoding functions does, on uint32 arrays."""
+    assert (results, pure) == (1, True)
+    a, b = np.asarray(operands[0], np.uint32), np.asarray(operands[-1], np.uint32)
+    if text.startswith("mul.rn.f16x2"):
+        a, b = np.broadcast_arrays(a, b)
+        return (a.copy().view(np.float16) * b.copy().view(np.float16)).view(np.uint32)
+    if text.startswith("lop3.b32"):
+        assert int(re.search(r"(0x\w+);$", text)[1], 16) == (0xF0 & 0xAA) | (0xCC & ~0xAA & 0xFF)
+        return (a & b) | (np.asarray(operands[1], np.uint32) & ~b)
+    if text.startswith("prmt.b32"):
+        selector = int(re.search(r"(\w+);$", text)[1], 0)
+        bytes_of = np.concatenate([x.reshape(-1, 1).copy().view(np.uint8) for x in np.broadcast_arrays(a, b)], axis=1)
+        return bytes_of[:, [selector >> 4 * i & 7 for i in range(4)]].copy().view(np.uint32)[:, 0]
+    assert "cvt.rn.f16x2.e4m3x2" in text
+    return scale_value(a.reshape(-1, 1).copy().view(np.uint8)[:, :2]).astype(np.float16).view(np.uint32)[:, 0]
+
+
+def scale_value(codes: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """E4M3 as torch reads it, its sign too."""
+    return np.where(E4M3.is_nan(codes), np.nan, E4M3.decode_units(codes) * 2.0**-9)
+
+
+def decoded(kernel: SimpleNamespace) -> NDArray[np.float64]:
+    """[256 scale codes, 16 element codes, 8 places] as float64, in units of the operand, by the kernel's functions."""
+    elements = np.arange(16, dtype=np.uint32)
+    # Place p has code c while the other seven have 15 - c, all of whose bits differ.
+    words = np.stack(
+        [(elements << 4 * p) | sum((15 - elements) << 4 * q for q in range(8) if q != p) for p in range(8)]
+    )
+    result = np.empty((256, 16, 8))
+    for code in range(256):
+        scale = kernel.permute_bytes(kernel.decode_scales(np.uint32(code)), np.uint32(0), 0x1010)
+        pairs = np.stack([pair.view(np.float16).reshape(8, 16, 2) for pair in kernel.decode(words, scale)])
+        for place in range(8):
+            result[code, :, place] = pairs[place % 4, place, :, place // 4] * 2.0**7
+    return result
+
+
+def check_decoding(kernel: SimpleNamespace) -> None:
+    codes = np.arange(256, dtype=np.uint8)
+    with np.errstate(invalid="ignore", over="ignore"):
+        want = scale_value(codes)[:, None] * E2M1.decode_units(np.arange(16, dtype=np.uint8)) / 2
+        got = decoded(kernel)
+    np.testing.assert_array_equal(got, np.broadcast_to(want[:, :, None], got.shape))
+
+
+def load_decoder(**kwargs: Any) -> SimpleNamespace:
+    return load(ptx=numpy_ptx, Uint32=np.uint32, **kwargs)
+
+
+def check_plan(kernel: SimpleNamespace, sizes: list[tuple[int, int, int, int]], workers: int) -> None:
+    """Every output in exactly one item, every token dequantised once to lines of its own, lists as the kernel reads."""
+    tiles, work, first, ctas, lines = kernel.plan(sizes, workers)
+    tokens = {}
+    next_cta = next_line = 0
+    for cta, group, start, rows, line, units in tiles:
+        _, n, k, _ = sizes[group]
+        assert (cta, line, units * kernel.UNIT_K) == (next_cta, next_line, k)
+        assert 0 < rows <= kernel.MAX_WIDTH
+        assert n > 0
+        next_cta += -(-rows * units // kernel.DEQUANTISE_ROWS)
+        next_line += rows * k * 2 // kernel.LINE
+        for row in range(start, start + rows):
+            assert tokens.setdefault((group, row), line) == line, "a token is in two tiles"
+    assert (next_cta, next_line) == (ctas, lines)
+    assert set(tokens) == {(g, row) for g, (m, n, _, _) in enumerate(sizes) if n for row in range(m)}
+
+    assert first[0] == 0
+    assert first[-1] == len(work)
+    assert 0 < len(first) - 1 <= workers
+    done = set()
+    for begin, end in itertools.pairwise(first):
+        assert end - begin > 1, "a cluster without work"
+        assert work[end - 1] == (0,) * kernel.WORK_COLUMNS
+        items = work[begin : end - 1]
+        assert [item[kernel.WIDTH] for item in items] == sorted((item[kernel.WIDTH] for item in items), reverse=True)
+        for width, group, start, rows, line, units, block, blocks in items:
+            assert width in widths(kernel)
+            assert rows <= width
+            assert tokens[group, start] == tokens[group, start + rows - 1] == line
+            assert (units * kernel.UNIT_K, blocks * kernel.WEIGHT_ROWS) == (sizes[group][2], sizes[group][1])
+            for rank in range(kernel.CLUSTER):
+                if block + rank < blocks:
+                    assert (line, block + rank) not in done, "a tile is computed twice"
+                    done.add((line, block + rank))
+    assert len(done) == sum(sizes[group][1] // kernel.WEIGHT_ROWS for _, group, *_ in tiles)
