@@ -1,11 +1,11 @@
 import unicodedata
 
 import pytest
-import report_samples as reports
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_nvfp4.text import clip, plural, visible
+from tests.report.report_samples import HOSTILE
 
 
 @given(st.text(st.characters(codec=None), max_size=40))
@@ -24,7 +24,7 @@ def test_ordinary_text_is_left_alone():
     assert visible("kernel.sA (128,64):(256,1) é → 层") == "kernel.sA (128,64):(256,1) é → 层"
 
 
-@pytest.mark.parametrize("text", reports.HOSTILE)
+@pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_readable(text):
     assert visible(text)
 

@@ -46,7 +46,7 @@ def test_a_time_limit_fails_the_command(cli, monkeypatch):
     from pytest_nvfp4.proof import catalogue
     from pytest_nvfp4.proof.solver import Questions
     from pytest_nvfp4.proof.statement import Method
-    from tests.proof.test_statement import claim, cubes
+    from tests.proof.statements import claim, cubes
 
     monkeypatch.setattr(catalogue, "cta_claims", lambda *_: (claim(Questions(cubes), method=Method.Z3),))
     done = cli("prove", "cta-indexing", "--query-timeout", "30")

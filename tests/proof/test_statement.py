@@ -12,23 +12,14 @@ import pytest
 from pytest_nvfp4.proof import solver, tmem_claims
 from pytest_nvfp4.proof.catalogue import cta_claims, judge_all, pure_claims, scale_claims
 from pytest_nvfp4.proof.solver import Obligation, Questions, discharge
-from pytest_nvfp4.proof.statement import Cases, Claim, Control, Limits, Method, Status, judge
+from pytest_nvfp4.proof.statement import Cases, Control, Limits, Method, Status, judge
 from pytest_nvfp4.report.proofs import all_proved, proof_document
 from pytest_nvfp4.report.render import render_html, render_text
+from tests.proof.statements import claim, cubes
 
 z3 = pytest.importorskip("z3")
 
 HOLDS, FAILS = Cases(lambda: (None, 3)), Cases(lambda: ("case 2", 3))
-
-
-def claim(check, *, controls=(), method=Method.EXHAUSTIVE):
-    return Claim("topic.name", "Words.", ("a = b",), method, check, ("given",), tuple(controls))
-
-
-def cubes(z3):
-    """Whether 33 has three cubes was open until 2019; no solver answers that in 30 ms."""
-    x, y, z = z3.Ints("x y z")
-    return [Obligation("cubes", {"any": x == x}, x**3 + y**3 + z**3 != 33)]
 
 
 def test_a_time_limit_is_unknown_and_never_a_pass():

@@ -100,7 +100,7 @@ def merged(old: Recording, new: Recording) -> Recording:
 
 def main(arguments: list[str]) -> None:
     if arguments == ["--pending"]:
-        from tests.silicon.test_silicon import PENDING
+        from tests.silicon.recorded import PENDING
 
         sys.stdout.write(" ".join(f"--only {name}" for name in PENDING) + "\n")
         return

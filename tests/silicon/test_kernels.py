@@ -13,6 +13,7 @@ import pytest
 from tests.silicon.compare import differences
 from tests.silicon.kernels import KERNELS, Kernel, as_case, normal, run, same_ptx
 from tests.silicon.model import Approximate
+from tests.silicon.recorded import gpu
 from tests.silicon.runners import Outputs
 from tests.silicon.store import Recording, load
 
@@ -91,8 +92,6 @@ def test_digests_follow_the_ptx() -> None:
 @pytest.mark.slow
 @by_kernel
 def test_live(kernel: Kernel) -> None:
-    from tests.silicon.test_silicon import gpu
-
     gpu()
     ours, _ = run(kernel, backend="sim")
     theirs, _ = run(kernel, backend="cuda")

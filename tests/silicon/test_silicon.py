@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from collections import deque
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,60 +15,16 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from tests.silicon.cases import FAMILIES, every_case
 from tests.silicon.cases.arithmetic import REFUSED
 from tests.silicon.compare import Difference, differences, ulps_apart
-from tests.silicon.driver import CudaError, Gpu
 from tests.silicon.model import Approximate, Case, Part, Reported
 from tests.silicon.record import PATIENCE, Pool, case_named
-from tests.silicon.runners import Outputs, on_silicon, simulate
+from tests.silicon.recorded import HOW, PENDING, gpu, of, pending, record_of, recorded, stale, wrong
+from tests.silicon.runners import on_silicon, simulate
 from tests.silicon.store import Record, Recording, keep, load, merged, save
 from tests.sim.alu.spellings import judge
 
-RECORDED = Path(__file__).parent / "h200.npz"
-HOW = "run `python -m tests.silicon.record OUT_DIR` on a machine with an H200 and keep its h200.npz in tests/silicon"
-PENDING: tuple[str, ...] = ()
-"""To be recorded: cases that are newer than the recording, by the beginnings of their names.
-
-``python -m tests.silicon.record OUT $(python -m tests.silicon.store --pending)``, then
-``python -m tests.silicon.store tests/silicon/h200.npz OUT/h200.npz``.
-"""
 by_family = pytest.mark.parametrize(
     "family", [pytest.param(f, marks=pytest.mark.slow) if f == "conversions" else f for f in FAMILIES]
 )
-
-
-@cache
-def recording() -> Recording | None:
-    return load(RECORDED) if RECORDED.exists() else None
-
-
-def recorded() -> Recording:
-    found = recording()
-    if found is None:
-        pytest.skip(f"nothing is recorded: {HOW}")
-    return found
-
-
-def of(family: str) -> list[Case]:
-    return [case for case in every_case() if case.name.startswith(family + ".")]
-
-
-def stale(case: Case, record: Record) -> str:
-    """Why a record is not of this case."""
-    if record.ptx_sha256 != case.ptx_sha256:
-        return f"{case.name}: its PTX is {case.ptx_sha256[:12]}, recorded was {record.ptx_sha256[:12]}"
-    if record.inputs_sha256 != case.inputs_sha256:
-        return f"{case.name}: its inputs are not those that were recorded"
-    return ""
-
-
-def pending(name: str) -> bool:
-    """Whether a case waits for the next recording."""
-    return name.startswith(PENDING)
-
-
-def wrong(case: Case, ours: Outputs, record: Record) -> list[str]:
-    """The differences that no rule allows."""
-    found = differences(case, keep(case, ours), record.outputs)
-    return [f"{case.name} / {item.part}: {item.message}" for item in found if not item.allowed]
 
 
 @by_family
@@ -141,10 +96,6 @@ def test_what_is_only_probed_is_refused_by_the_simulator(case: Case) -> None:
 
 NAMES = ["arithmetic.popc.int", "tensors.load.f16", "products.k-major.f16.128.16", "barriers.mbarrier.parity",
          "copies.load.cta"]  # fmt: skip
-
-
-def record_of(case: Case) -> Record:
-    return Record(case.ptx_sha256, case.inputs_sha256, keep(case, simulate(case)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -278,16 +229,6 @@ def test_ptxas_takes_every_case_for_sm_90a_and_refuses_what_is_listed(tmp_path: 
     assert not bad, "\n".join(bad)
     refused = REFUSED.read_text().splitlines()
     assert judge(ptxas, "sm_90a", refused, tmp_path) == []
-
-
-def gpu() -> Gpu:
-    try:
-        found = Gpu()
-    except (OSError, CudaError) as error:
-        pytest.skip(f"no GPU: {error}")
-    if found.capability != (9, 0):
-        pytest.skip(f"{found.name} is no Hopper GPU, which these cases are for")
-    return found
 
 
 @pytest.mark.silicon

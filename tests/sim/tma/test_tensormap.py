@@ -14,7 +14,7 @@ from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.programs import Programs
 from pytest_nvfp4.sim.tma.map_changes import replaced
 from pytest_nvfp4.sim.tma.tile import tile_of
-from tests.driver.test_tensormap import FROM_DSL
+from tests.driver.encoded_maps import FROM_DSL
 from tests.sim.tma.kernels import DATA, copy_out, expect, first, noise, prologue, run_tensor, wait
 from tests.sim.tma.maps import Geometry, loaded
 
