@@ -205,6 +205,12 @@ class Change:
         grave = tuple(delta.text() for delta in self.deltas if delta.severity is self.severity)
         return (*((self.error,) if self.error else ()), *self.reasons, *first, *grave)
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Remarks besides the severity, for reports."""
+        flags = {"error": bool(self.error), "protected": self.protected, "not provable": self.unproven}
+        return tuple(flag for flag, on in flags.items() if on)
+
     def delta(self, name: str) -> Delta | None:
         """Return the delta of one field, or ``None`` if that property did not change."""
         return next((item for item in self.deltas if item.field == name), None)
@@ -283,6 +289,11 @@ class ListingDiff:
     def __bool__(self) -> bool:
         """Whether anything differs, the header included."""
         return bool(self.changes or self.header or self.dsl_version)
+
+    @property
+    def headers(self) -> tuple[HeaderChange, ...]:
+        """All header lines that differ, the DSL version first."""
+        return (*((self.dsl_version,) if self.dsl_version else ()), *self.header)
 
     @property
     def counts(self) -> dict[Severity, int]:

@@ -63,7 +63,7 @@ def _line(change: Change) -> str:
 
 
 def _heading(diff: ListingDiff) -> Iterator[str]:
-    for item in (*([diff.dsl_version] if diff.dsl_version else []), *diff.header):
+    for item in diff.headers:
         yield _header_text(item)
     counts = [f"{count} {severity.label}" for severity, count in reversed(diff.counts.items()) if count]
     yield ", ".join(counts) or "no layouts"

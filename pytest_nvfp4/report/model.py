@@ -48,6 +48,11 @@ class CheckReport:
         return self.outcome in {"failed", "error"}
 
     @property
+    def where(self) -> str:
+        """File and line; empty without a file."""
+        return f"{self.file}:{self.line}" if self.file and self.line else self.file or ""
+
+    @property
     def worst(self) -> Severity:
         """Worst severity of a layout change; ``IDENTICAL`` without a diff."""
         return Severity.IDENTICAL if self.diff is None else self.diff.worst
