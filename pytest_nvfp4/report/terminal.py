@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pytest_nvfp4.layout.change import Change, HeaderChange, ListingDiff, Severity
+from pytest_nvfp4.layout.change import Change, ListingDiff, Severity
 from pytest_nvfp4.report.console import PLAIN, Terminal
-from pytest_nvfp4.report.model import CheckReport, Outcome, Report
+from pytest_nvfp4.report.model import Outcome, Report
 from pytest_nvfp4.text import plural, visible
 
 MAX_CHANGES = 200
@@ -38,37 +38,46 @@ _STYLES = {
 
 def render_terminal(report: Report, terminal: Terminal = PLAIN) -> str:
     """Return the report as text for a terminal: plain lines unless it is wide and coloured."""
+    parts = _parts(report, terminal)
     if not terminal.wide:
-        return "\n".join(_plain(report)) + "\n"
-    return terminal.render(lambda console: _rich(report, console, terminal))
+        return "".join(f"{part}\n" for part in parts)
+
+    def draw(console: Console) -> None:
+        for part in parts:
+            console.print(part, soft_wrap=isinstance(part, Text))
+
+    return terminal.render(draw)
 
 
-def _plain(report: Report) -> Iterator[str]:
+def _parts(report: Report, terminal: Terminal) -> Iterator[Text | Table]:
+    """Yield the report's lines, and if the terminal is wide, tables of changes."""
     for check in report.worst_first():
-        yield _title(check)
-        yield from (f"  {line}" for line in _message(check))
+        where = f"  ({visible(check.where)})" if check.where else ""
+        title = f"{check.outcome.upper()} {visible(check.kernel)} {visible(check.check)}{where}"
+        yield Text(title, _OUTCOME_STYLES[check.outcome])
+        if message := check.message.strip():
+            yield from _indented(visible(message, multiline=True).split("\n"))
         if check.diff is not None:
-            yield from (f"  {line}" for line in _diff_lines(check.diff, report))
-            for change in check.diff.changes[:MAX_CHANGES]:
-                yield f"  {_label(change, report)}"
-                yield from (f"    {line}" for line in (*_explain(change), *_raws(change)))
-            yield from (f"  {line}" for line in _left_out(check.diff))
-        yield from (f"  {visible(fact.text())}{'  costs more' if fact.costs else ''}" for fact in check.facts)
-    yield from _closing(report)
+            yield from _indented(_summary(check.diff, report))
+            yield from _table_parts(check.diff, report, terminal) if terminal.wide else _plain(check.diff, report)
+            if (rest := len(check.diff.changes) - MAX_CHANGES) > 0:
+                worst = check.diff.changes[MAX_CHANGES].severity.label
+                yield Text(f"  {plural(rest, 'further change')} not shown here (all at most {worst})")
+        for fact in check.facts:
+            text = f"  {visible(fact.text())}{'  costs more' if fact.costs else ''}"
+            yield Text(text, "yellow" if fact.costs else "")
+    if report.generated_with:
+        versions = (f"{visible(key)} {visible(value)}" for key, value in report.generated_with.items())
+        yield Text(f"with {', '.join(versions)}")
+    yield Text(f"nvfp4: {report.headline}", "bold")
 
 
-def _title(check: CheckReport) -> str:
-    where = "" if check.file is None else f"  ({visible(check.file)}{f':{check.line}' if check.line else ''})"
-    return f"{check.outcome.upper()} {visible(check.kernel)} {visible(check.check)}{where}"
+def _indented(lines: Iterable[str], by: int = 2) -> Iterator[Text]:
+    yield from (Text(" " * by + line) for line in lines)
 
 
-def _message(check: CheckReport) -> list[str]:
-    text = check.message.strip()
-    return visible(text, multiline=True).split("\n") if text else []
-
-
-def _diff_lines(diff: ListingDiff, report: Report) -> Iterator[str]:
-    for item in _headers(diff):
+def _summary(diff: ListingDiff, report: Report) -> Iterator[str]:
+    for item in diff.headers:
         yield f"{visible(item.key)} {visible(item.old or 'absent')} -> {visible(item.new or 'absent')}"
     changed = ", ".join(
         f"{count} {severity.label}"
@@ -76,32 +85,20 @@ def _diff_lines(diff: ListingDiff, report: Report) -> Iterator[str]:
         if count and severity > Severity.IDENTICAL
     )
     same = f"{diff.identical} identical"
-    if changed:
-        yield f"layouts: {changed}; {same}; the gate is {report.threshold.label} and worse"
-    else:
-        yield f"layouts: {same}"
+    gate = f"the gate is {report.threshold.label} and worse"
+    yield f"layouts: {changed}; {same}; {gate}" if changed else f"layouts: {same}"
 
 
-def _headers(diff: ListingDiff) -> Iterable[HeaderChange]:
-    return (*([diff.dsl_version] if diff.dsl_version else []), *diff.header)
+def _plain(diff: ListingDiff, report: Report) -> Iterator[Text]:
+    for change in diff.changes[:MAX_CHANGES]:
+        flags = "".join(f"  [{flag}]" for flag in (*(["gates"] if report.gates(change) else []), *change.flags))
+        kind = "" if change.kind == "changed" else f"  {change.kind}"
+        yield Text(f"  {change.severity.label.upper():<13} {_name(change)}{kind}{flags}")
+        yield from _indented((*_explain(change), *_raws(change)), by=4)
 
 
-def _label(change: Change, report: Report) -> str:
-    flags = "".join(f"  [{flag}]" for flag in _flags(change, report))
-    old = f" (was {visible(change.old_name)})" if change.old_name else ""
-    kind = "" if change.kind == "changed" else f"  {change.kind}"
-    return f"{change.severity.label.upper():<13} {visible(change.name)}{old}{kind}{flags}"
-
-
-def _flags(change: Change, report: Report) -> Iterator[str]:
-    if change.error:
-        yield "error"
-    if report.gates(change):
-        yield "gates"
-    if change.protected:
-        yield "protected"
-    if change.unproven:
-        yield "not provable"
+def _name(change: Change) -> str:
+    return visible(change.name) + (f" (was {visible(change.old_name)})" if change.old_name else "")
 
 
 def _explain(change: Change) -> Iterator[str]:
@@ -124,67 +121,33 @@ def _raws(change: Change) -> Iterator[str]:
         yield f"{'+' if change.old_raw != change.new_raw else ' '} {visible(change.new_raw)}"
 
 
-def _left_out(diff: ListingDiff) -> Iterator[str]:
-    rest = len(diff.changes) - MAX_CHANGES
-    if rest > 0:
-        worst = diff.changes[MAX_CHANGES].severity.label
-        yield f"{plural(rest, 'further change')} not shown here (all at most {worst})"
+def _table_parts(diff: ListingDiff, report: Report, terminal: Terminal) -> Iterator[Text | Table]:
+    """Yield the table of changes, and the types of those that gate; for others, the table's modes suffice."""
+    shown = diff.changes[:MAX_CHANGES]
+    if shown:
+        yield _table(shown, report, terminal.table())
+    gated = [change for change in shown if report.gates(change)]
+    for change in gated:
+        yield Text(f"  {visible(change.name)}", "bold")
+        for line in _raws(change):
+            yield Text(f"  {line}", {"-": "red", "+": "green"}.get(line[0], ""))
+    if rest := len(shown) - len(gated):
+        yield Text(f"  types of {plural(rest, 'change')} below the gate not shown", "dim")
 
 
-def _closing(report: Report) -> Iterator[str]:
-    if report.generated_with:
-        yield "with " + ", ".join(f"{visible(key)} {visible(value)}" for key, value in report.generated_with.items())
-    yield f"nvfp4: {report.headline}"
-
-
-def _rich(report: Report, console: Console, terminal: Terminal) -> None:
-    for check in report.worst_first():
-        console.print(Text(_title(check), style=_OUTCOME_STYLES[check.outcome]))
-        for line in _message(check):
-            console.print(Text(f"  {line}"))
-        if check.diff is not None:
-            for line in _diff_lines(check.diff, report):
-                console.print(Text(f"  {line}"))
-            if check.diff.changes:
-                console.print(_table(check.diff, report, terminal.table()))
-            _print_raws(check.diff, report, console)
-            for line in _left_out(check.diff):
-                console.print(Text(f"  {line}"))
-        for fact in check.facts:
-            style = "yellow" if fact.costs else ""
-            console.print(Text(f"  {visible(fact.text())}{'  costs more' if fact.costs else ''}", style=style))
-    for line in _closing(report):
-        console.print(Text(line, style="bold" if line.startswith("nvfp4:") else ""))
-
-
-def _table(diff: ListingDiff, report: Report, table: Table) -> Table:
+def _table(changes: Iterable[Change], report: Report, table: Table) -> Table:
     table.add_column("severity", no_wrap=True)
     for title, ratio in (("layout", 3), ("what changed", 6), ("first difference", 4)):
         table.add_column(title, ratio=ratio, overflow="fold")
-    for change in diff.changes[:MAX_CHANGES]:
-        name = visible(change.name) + (f" (was {visible(change.old_name)})" if change.old_name else "")
-        notes: list[str] = [] if change.kind == "changed" else [change.kind]
-        notes += [flag for flag in _flags(change, report) if flag != "gates"]
+    for change in changes:
+        notes = [*([] if change.kind == "changed" else [change.kind]), *change.flags]
         what = [visible(mode.text()) for mode in change.modes] + [visible(delta.text()) for delta in change.deltas]
         if change.error:
             what.insert(0, "error: " + visible(change.error))
         table.add_row(
             Text(change.severity.label, style=_STYLES[change.severity] + (" bold" if report.gates(change) else "")),
-            Text("\n".join([name, *(f"[{note}]" for note in notes)])),
+            Text("\n".join([_name(change), *(f"[{note}]" for note in notes)])),
             Text("\n".join(what or [visible(reason) for reason in change.reasons])),
             Text("" if change.first is None else visible(change.first.text())),
         )
     return table
-
-
-def _print_raws(diff: ListingDiff, report: Report, console: Console) -> None:
-    """Print the types of changes that gate; for changes below the gate, the table's modes suffice."""
-    shown = [change for change in diff.changes[:MAX_CHANGES] if report.gates(change)]
-    for change in shown:
-        console.print(Text(f"  {visible(change.name)}", style="bold"))
-        for line in _raws(change):
-            style = {"-": "red", "+": "green"}.get(line[0], "")
-            console.print(Text(f"  {line}", style=style), soft_wrap=True)
-    rest = len(diff.changes[:MAX_CHANGES]) - len(shown)
-    if rest:
-        console.print(Text(f"  types of {plural(rest, 'change')} below the gate not shown", style="dim"))
