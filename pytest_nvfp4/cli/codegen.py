@@ -14,7 +14,7 @@ from pytest_nvfp4.cli.options import KernelOptions, kernel_options, result_optio
 from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.subject import resolve
 from pytest_nvfp4.cli.tracing import Traced, trace
-from pytest_nvfp4.report.document import Block, Code, Document, Facts, Paragraph, Section
+from pytest_nvfp4.report.document import Block, Code, Document, Facts, Section
 from pytest_nvfp4.report.render import OutputFormat
 from pytest_nvfp4.text import plural
 from pytest_nvfp4.toolchain.trace import Code as KernelCode
@@ -73,7 +73,7 @@ def _code_facts(code: KernelCode, launches: list[LaunchFact]) -> Iterator[tuple[
 def code_sections(traced: Traced) -> Iterator[Block]:
     """Yield the result of a compile: one line, and a section for each kernel."""
     done = traced.trace
-    yield Paragraph(
+    yield (
         f"{traced.subject.description}: {'compiled' if done.ok else 'did not compile'} for {done.arch} with CuTe DSL "
         f"{done.dsl_version} in {done.seconds:.1f} s; {plural(done.launch_count, 'launch', 'launches')}"
     )
@@ -119,7 +119,7 @@ def compile_command(
     traced = trace(resolve(kernel, how))
     traced.report_findings()
     written = [] if out is None else artifacts.write(traced, artifacts.modules(traced.trace), artifacts.KINDS, out)
-    blocks = [*code_sections(traced), *(Paragraph(f"wrote {path}") for path in written)]
+    blocks = [*code_sections(traced), *(f"wrote {path}" for path in written)]
     data = {**summary_json(traced), "written": [str(path) for path in written]}
     result.write(Document(f"Compile of {traced.subject.description}", blocks, data))
     ctx.exit(Exit.FINE if traced.trace.ok else Exit.FAILED)

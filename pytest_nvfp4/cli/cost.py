@@ -14,7 +14,7 @@ from pytest_nvfp4.cli.errors import Exit, InputError
 from pytest_nvfp4.cli.options import arch_of, result_options
 from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.simulation import Runnable, runnable
-from pytest_nvfp4.report.document import Block, Document, Facts, Paragraph, Section
+from pytest_nvfp4.report.document import Block, Document, Facts, Section, Styled
 
 if TYPE_CHECKING:
     from pytest_nvfp4.bench.roofline import NoRoofline, Roofline
@@ -134,15 +134,15 @@ def _number(text: str) -> int | float | str:
 def _section(subject: Runnable, problem: Problem, done: SimulationResult) -> Section:
     blocks: list[Block] = []
     if done.status != "passed":
-        blocks.append(Paragraph(f"{done.status}:", "bad"))
-    blocks += [Paragraph(subject.finding_text(finding)) for finding in done.findings]
+        blocks.append(Styled(f"{done.status}:", "bad"))
+    blocks += [subject.finding_text(finding) for finding in done.findings]
     if done.call is not None:
         failed = bool(done.errors) or done.status != "passed"
         what = "counts of a call that failed, perhaps before its end; they are no costs" if failed else NO_TIME
-        blocks.append(Paragraph(f"simulated on a model of {done.call.model} with {done.call.sms} SMs: {what}"))
+        blocks.append(f"simulated on a model of {done.call.model} with {done.call.sms} SMs: {what}")
         blocks += cost_blocks(done.call, problem)
         if not failed:
-            blocks.append(Paragraph(floor_text(floor(problem, subject.spec.arch))))
+            blocks.append(floor_text(floor(problem, subject.spec.arch)))
     return Section(f"{subject.label} on {problem.name} ({_sizes(problem)})", blocks)
 
 
@@ -157,7 +157,7 @@ def cost_blocks(call: SimulatedCall, problem: Problem) -> Iterator[Block]:
 
     flops = flops_of(call, problem)
     if flops.executed:
-        yield Paragraph(
+        yield (
             f"matrix work: {_amount(flops.executed)}FLOP executed, {_amount(flops.useful)}FLOP useful "
             f"({100 * flops.padding:.2f} % padding)"
         )

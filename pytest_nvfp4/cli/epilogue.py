@@ -14,7 +14,7 @@ from pytest_nvfp4.cli.subject import resolve
 from pytest_nvfp4.cli.tmem.options import numbers
 from pytest_nvfp4.cli.tracing import Traced, trace
 from pytest_nvfp4.insights.accesses import accesses_in
-from pytest_nvfp4.report.document import Cell, Column, Document, Paragraph, Table
+from pytest_nvfp4.report.document import Cell, Column, Document, Table
 from pytest_nvfp4.search.epilogue_own import Own, own
 from pytest_nvfp4.search.epilogue_store import EpilogueError, EpilogueTile, Way, rank, ways
 from pytest_nvfp4.tmem.usage import usage
@@ -162,7 +162,7 @@ def epilogue_command(
         "ranked": [way_json(way, place) for place, way in shown],
     }
     table = Table(_COLUMNS, [_cells(way, place) for place, way in shown])
-    result.write(Document("Ways from TMEM to global memory", [table, *map(Paragraph, lines)], values))
+    result.write(Document("Ways from TMEM to global memory", [table, *lines], values))
     ctx.exit(Exit.FINE if compiled and (kernel is None or mine is not None) else Exit.FAILED)
 
 

@@ -18,7 +18,7 @@ from pytest_nvfp4.insights.accesses import accesses_in, accesses_of
 from pytest_nvfp4.insights.model import METHODS, Insight, LayoutInsights, Level, Place, worst_first
 from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.layout.roles import roles_of
-from pytest_nvfp4.report.document import Block, Document, Facts, Items, Paragraph, Section, Style, Styled
+from pytest_nvfp4.report.document import Block, Document, Facts, Items, Section, Style, Styled
 from pytest_nvfp4.text import plural
 
 
@@ -70,9 +70,9 @@ _STYLES: dict[Level, Style] = {Level.WRONG: "bad", Level.FINE: "good"}
 
 def _section(finding: LayoutInsights, *, everything: bool) -> Section:
     names = ", ".join(f"{place.name} ({place.at})" for place in finding.places)
-    blocks: list[Block] = [Paragraph(finding.canonical)]
+    blocks: list[Block] = [finding.canonical]
     if finding.roles:
-        blocks.append(Paragraph(f"modes: ({', '.join(finding.roles)})"))
+        blocks.append(f"modes: ({', '.join(finding.roles)})")
     texts = []
     for insight in finding.insights:
         if insight.level > Level.FINE or everything:
@@ -91,9 +91,9 @@ def _summary(findings: list[LayoutInsights], *, everything: bool) -> Iterator[Bl
     meanings = [(level.name, level.meaning) for level, _ in shown] + [(method, METHODS[method]) for method in used]
     counts = ", ".join(f"{count} {level.name}" for level, count in shown)
     yield Section(f"{plural(sum(counted.values()), 'layout')}: {counts}", [Facts(meanings)])
-    yield Paragraph("nothing here was measured on a device")
+    yield "nothing here was measured on a device"
     if not everything and counted[Level.FINE]:
-        yield Paragraph(f"--all shows the {counted[Level.FINE]} FINE ones and every signal")
+        yield f"--all shows the {counted[Level.FINE]} FINE ones and every signal"
 
 
 @click.command("insights")

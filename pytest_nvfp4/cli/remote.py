@@ -14,7 +14,7 @@ from pytest_nvfp4.cli.errors import Exit, InputError
 from pytest_nvfp4.cli.options import remote_options, result_options
 from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.device.remote.options import RemoteOptions
-from pytest_nvfp4.report.document import Document, Facts, Paragraph, Section
+from pytest_nvfp4.report.document import Document, Facts, Section
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.remote.base import Cost, Remote
@@ -76,7 +76,7 @@ def warm_command(remote: Remote, name: str, *, result: ResultWriter) -> None:
         remote.warm()
     seconds, cost = time.monotonic() - start, remote.cost()
     data = {"remote": name, "ready": True, "seconds": round(seconds, 3), "cost": _cost(cost)}
-    result.write(Document(name, [Paragraph(f"{name}: ready after {seconds:.1f} s ({cost})")], data))
+    result.write(Document(name, [f"{name}: ready after {seconds:.1f} s ({cost})"], data))
 
 
 @remote_command.command("stop")
@@ -86,7 +86,7 @@ def stop_command(remote: Remote, name: str, *, result: ResultWriter) -> None:
     with output.working(f"stopping {name}"):
         remote.stop()
     data = {"remote": name, "stopped": True, "cost": _cost(remote.cost())}
-    result.write(Document(name, [Paragraph(f"{name}: stopped")], data))
+    result.write(Document(name, [f"{name}: stopped"], data))
 
 
 @remote_command.command("cost")
@@ -98,7 +98,7 @@ def cost_command(remote: Remote, name: str, *, seconds: float, result: ResultWri
 
     cost = replace(remote.cost(), seconds=seconds)
     price = "no price is known" if cost.usd_per_hour is None else f"${cost.usd_per_hour:.2f} an hour; {cost}"
-    lines = [Paragraph(text) for text in (price, cost.note) if text]
+    lines = [text for text in (price, cost.note) if text]
     data = {"remote": name, "what": remote.describe(), **_cost(cost)}
     result.write(Document(name, [Section(remote.describe(), lines)], data))
 

@@ -16,7 +16,7 @@ from pytest_nvfp4.cli.errors import Exit, InputError
 from pytest_nvfp4.cli.options import arch_of, result_options
 from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.simulation import Runnable, runnable
-from pytest_nvfp4.report.document import Block, Document, Paragraph, Section, Styled
+from pytest_nvfp4.report.document import Block, Document, Section, Styled
 from pytest_nvfp4.schedules import WORDS, is_schedule
 
 if TYPE_CHECKING:
@@ -212,9 +212,9 @@ def _json(subject: Runnable, device: Device, done: Sequence[SimulationResult]) -
 def _section(subject: Runnable, result: SimulationResult) -> Section:
     problem = result.case.problem.problem()
     title = f"{subject.label} on {problem.name} with inputs {result.case.family!r}: {result.status}{_on(result.device)}"
-    blocks: list[Block] = [Paragraph(subject.finding_text(finding)) for finding in result.findings[:_MAX_FINDINGS]]
+    blocks: list[Block] = [subject.finding_text(finding) for finding in result.findings[:_MAX_FINDINGS]]
     if len(result.findings) > _MAX_FINDINGS:
-        blocks.append(Paragraph(f"and {len(result.findings) - _MAX_FINDINGS} more findings"))
+        blocks.append(f"and {len(result.findings) - _MAX_FINDINGS} more findings")
     if result.call is not None:
         blocks += _printed("the kernel printed", result.call.printed)
     blocks += _printed("its host code printed", result.stdout)
@@ -233,4 +233,4 @@ def _on(device: DeviceInfo | None) -> str:
 
 def _printed(title: str, text: str) -> Iterator[Section]:
     if text.strip():
-        yield Section(f"{title}:", [Paragraph(text.rstrip("\n"))])
+        yield Section(f"{title}:", [text.rstrip("\n")])

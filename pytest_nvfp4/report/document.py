@@ -16,19 +16,14 @@ Style = Literal["", "good", "bad", "warning", "muted", "strong"]
 
 @dataclass(frozen=True, slots=True)
 class Styled:
-    """A cell or title with a style; without colour it is shown as its text.
-
-    Attributes:
-        text: The text. Untrusted.
-        style: How it is emphasised.
-    """
+    """An untrusted text with a style; without colour it is shown as its text."""
 
     text: str
     style: Style = ""
 
 
 Cell: TypeAlias = str | int | Styled | None
-"""A value of a table or a fact; None is shown as ``-``."""
+"""A value of a table or a fact; None is shown as ``-``. Text is untrusted."""
 
 
 def cell_text(cell: Cell) -> str:
@@ -71,13 +66,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells.
-
-    Attributes:
-        columns: The columns.
-        rows: One sequence of cells for each row, one cell for each column.
-        heading: Whether plain text has a line with the columns' names.
-    """
+    """Rows with one cell for each column; ``heading`` is whether plain text has a line with the columns' names."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
@@ -100,47 +89,21 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names with one value each.
-
-    Attributes:
-        items: Pairs of name and value, in the order they are shown.
-    """
+    """Names with one value each, in the order they are shown."""
 
     items: Sequence[tuple[str, Cell]]
 
 
 @dataclass(frozen=True, slots=True)
-class Paragraph:
-    """Prose, whose line ends are kept.
-
-    Attributes:
-        text: The text. Untrusted.
-        style: How it is emphasised.
-    """
-
-    text: str
-    style: Style = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Items:
-    """A list of short texts.
-
-    Attributes:
-        texts: The texts. Untrusted.
-    """
+    """A list of short untrusted texts."""
 
     texts: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Text that is shown exactly as it is.
-
-    Attributes:
-        text: The code; in plain text it is written without any escape.
-        language: Name of its language for Markdown.
-    """
+    """Text that is shown exactly as it is, in plain text without any escape; Markdown names its language."""
 
     text: str
     language: str = "text"
@@ -148,29 +111,21 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Prose:
-    """A text in Markdown, of this package itself.
-
-    Attributes:
-        source: Its source, which is trusted.
-    """
+    """A text in Markdown, of this package itself: its source is trusted."""
 
     source: str
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A title with blocks below it.
-
-    Attributes:
-        title: The title. Untrusted.
-        blocks: What belongs to it, indented in plain text.
-    """
+    """An untrusted title with blocks below it, which plain text indents."""
 
     title: str | Styled
     blocks: Sequence[Block] = ()
 
 
-Block: TypeAlias = Paragraph | Items | Facts | Table | Code | Prose | Section | Report
+Block: TypeAlias = str | Styled | Items | Facts | Table | Code | Prose | Section | Report
+"""Part of a document; a text is a paragraph, whose line ends are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +136,10 @@ class Document:
         title: Heading of Markdown and HTML; plain text has none.
         blocks: The result for readers.
         data: The result for programs: JSON-ready values.
+        ok: Whether no check failed; else the command's exit code is 1.
     """
 
     title: str
     blocks: Sequence[Block]
     data: Mapping[str, Any] = field(default_factory=dict)
-
-    def tables(self) -> Iterator[Table]:
-        """Yield the tables that are not part of a section."""
-        yield from (block for block in self.blocks if isinstance(block, Table))
+    ok: bool = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_nvfp4.proof.statement import Statement, Status
-from pytest_nvfp4.report.document import Block, Code, Document, Facts, Paragraph, Section, Style, Styled
+from pytest_nvfp4.report.document import Block, Code, Document, Facts, Section, Style, Styled
 from pytest_nvfp4.text import visible
 
 _STYLES: dict[Status, Style] = {Status.PROVED: "good", Status.UNKNOWN: "warning", Status.REFUTED: "bad"}
@@ -49,11 +49,11 @@ def proof_document(
                 headline(statements),
                 [
                     Facts([(str(method), method.meaning) for method in methods]),
-                    *([Paragraph(f"solver: {solver}")] if solver else []),
+                    *([f"solver: {solver}"] if solver else []),
                 ],
             ),
-            Paragraph("nothing here was measured on a device"),
-            *(Paragraph(f"not claimed: {text}", "bad") for text in missing),
+            "nothing here was measured on a device",
+            *(Styled(f"not claimed: {text}", "bad") for text in missing),
         ],
         {
             "ok": all_proved(statements) and not missing,
@@ -75,16 +75,16 @@ def _section(statement: Statement, *, brief: bool) -> Section:
 
 
 def _blocks(statement: Statement, *, brief: bool) -> Iterator[Block]:
-    yield Paragraph(statement.words)
+    yield statement.words
     if statement.counterexample:
-        yield Paragraph(f"counterexample: {statement.counterexample}")
+        yield f"counterexample: {statement.counterexample}"
     if statement.reason:
-        yield Paragraph(f"unknown because: {statement.reason}")
+        yield f"unknown because: {statement.reason}"
     if brief:
         return
     if statement.formulas:
         yield Code(visible("\n".join(statement.formulas), multiline=True))
-    yield from (Paragraph(f"given: {text}") for text in statement.preconditions)
+    yield from (f"given: {text}" for text in statement.preconditions)
     for control in statement.controls:
-        yield Paragraph(f"control, {control.status}: {control.words}")
-        yield Paragraph(f"  {control.counterexample or control.reason or 'no counterexample'}")
+        yield f"control, {control.status}: {control.words}"
+        yield f"  {control.counterexample or control.reason or 'no counterexample'}"

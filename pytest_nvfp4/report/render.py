@@ -9,18 +9,20 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import StrEnum
 from itertools import zip_longest
 
+from pytest_nvfp4.report import markdown
 from pytest_nvfp4.report.console import PLAIN, Terminal, markdown_text
 from pytest_nvfp4.report.document import (
     Block,
     Cell,
     Code,
+    Column,
     Document,
     Facts,
     Items,
-    Paragraph,
     Prose,
     Section,
     Style,
@@ -74,9 +76,9 @@ def render(document: Document, output_format: OutputFormat, terminal: Terminal =
 
 
 def render_csv(document: Document) -> str:
-    """Return the tables of a document as CSV, each with a line of its columns' keys."""
+    """Return the top-level tables of a document as CSV, each with a line of its columns' keys."""
     text = io.StringIO()
-    for table in document.tables():
+    for table in (block for block in document.blocks if isinstance(block, Table)):
         writer = csv.DictWriter(text, [column.key for column in table.columns if column.key], lineterminator="\n")
         writer.writeheader()
         writer.writerows(table.records())
@@ -91,51 +93,48 @@ def render_text(document: Document, terminal: Terminal = PLAIN) -> str:
 
     A blank line separates top-level sections and tables from what is beside them.
     """
-    parts: list[str] = []
+    lines: list[str] = []
     before: Block | None = None
     for block in document.blocks:
-        if before is not None and any(isinstance(one, Section | Table) for one in (before, block)):
-            parts.append("\n")
-        parts += _text(block, terminal, indent="")
+        if before is not None and (isinstance(before, Section | Table) or isinstance(block, Section | Table)):
+            lines.append("")
+        lines += _text(block, terminal)
         before = block
-    return "".join(parts)
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _text(block: Block, terminal: Terminal, *, indent: str) -> Iterator[str]:
+def _text(block: Block, terminal: Terminal) -> Iterator[str]:
+    """Yield the lines of a block."""
     match block:
         case Report():
             from pytest_nvfp4.report.terminal import render_terminal
 
-            yield render_terminal(block, terminal)
-        case Paragraph():
-            yield from _lines(visible(block.text, multiline=True), terminal, indent=indent, style=block.style)
+            yield from _split(render_terminal(block, terminal))
+        case str() | Styled():
+            for line in visible(cell_text(block), multiline=True).split("\n"):
+                yield _coloured(line, cell_style(block), terminal).rstrip()
         case Items():
             for item in block.texts:
-                first, *rest = visible(item, multiline=True).split("\n")
-                yield from _lines("\n".join([f"- {first}", *(f"  {line}" for line in rest)]), terminal, indent=indent)
+                yield from ("- " + visible(item, multiline=True).replace("\n", "\n  ")).split("\n")
         case Facts():
-            width = max((len(visible(name)) for name, _ in block.items), default=0)
-            for name, value in block.items:
-                lines = visible(cell_text(value), multiline=True).split("\n")
-                text = "\n".join(
-                    [f"{visible(name):<{width}}  {lines[0]}", *(f"{'':<{width}}  {line}" for line in lines[1:])]
-                )
-                yield from _lines(text, terminal, indent=indent, style=cell_style(value))
+            rows = [(visible(name), value) for name, value in block.items]
+            yield from _text(Table((Column("name"), Column("value")), rows, heading=False), terminal)
         case Code():
-            text = block.text if block.text.endswith("\n") else block.text + "\n"
-            yield "".join(f"{indent}{line}" for line in text.splitlines(keepends=True))
+            yield from _split(block.text)
         case Prose():
-            yield markdown_text(block.source, terminal)
+            yield from _split(markdown_text(block.source, terminal))
         case Table():
-            if block.folds and terminal.wide:
-                yield _folding_table(block, terminal)
-            else:
-                yield from _plain_table(block, terminal, indent=indent)
+            folding = block.folds and terminal.wide
+            yield from _split(_folding_table(block, terminal)) if folding else _plain_table(block, terminal)
         case Section():
             style = block.title.style if isinstance(block.title, Styled) else "strong"
-            yield from _lines(visible(cell_text(block.title)), terminal, indent=indent, style=style)
-            for child in block.blocks:
-                yield from _text(child, terminal, indent=indent + "  ")
+            yield _coloured(visible(cell_text(block.title)), style, terminal).rstrip()
+            inner = replace(terminal, width=terminal.width - 2)
+            yield from (line and f"  {line}" for child in block.blocks for line in _text(child, inner))
+
+
+def _split(text: str) -> list[str]:
+    return text.removesuffix("\n").split("\n")
 
 
 def _coloured(text: str, style: Style, terminal: Terminal) -> str:
@@ -146,12 +145,7 @@ def _coloured(text: str, style: Style, terminal: Terminal) -> str:
     return terminal.render(lambda console: console.print(Text(text, style=_ANSI[style]), end="", soft_wrap=True))
 
 
-def _lines(text: str, terminal: Terminal, *, indent: str, style: Style = "") -> Iterator[str]:
-    for line in text.split("\n"):
-        yield f"{indent}{_coloured(line, style, terminal)}".rstrip() + "\n"
-
-
-def _plain_table(table: Table, terminal: Terminal, *, indent: str) -> Iterator[str]:
+def _plain_table(table: Table, terminal: Terminal) -> Iterator[str]:
     """Yield lines whose cells are two spaces apart; columns are padded unless one holds long text."""
     rows = list(table.rows)
     if table.heading and not table.folds:
@@ -167,7 +161,7 @@ def _plain_table(table: Table, terminal: Terminal, *, indent: str) -> Iterator[s
                 space = " " * (width - len(part))
                 text = _coloured(part, cell_style(cell), terminal)
                 cells.append(space + text if column.right else text + space)
-            yield f"{indent}{'  '.join(cells)}".rstrip() + "\n"
+            yield "  ".join(cells).rstrip()
 
 
 def _folding_table(table: Table, terminal: Terminal) -> str:
@@ -192,28 +186,24 @@ def _folding_table(table: Table, terminal: Terminal) -> str:
 
 def render_markdown(document: Document) -> str:
     """Return a document as GitHub-flavoured Markdown; names that a kernel chose expand to nothing."""
-    from pytest_nvfp4.report.markdown import prose
-
     has_heading = bool(document.blocks) and isinstance(document.blocks[0], Report | Prose)
-    lines = [] if has_heading else [f"## {prose(document.title)}", ""]
+    lines = [] if has_heading else [f"## {markdown.prose(document.title)}", ""]
     for block in document.blocks:
         lines += _markdown(block, level=3)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _markdown(block: Block, *, level: int) -> Iterator[str]:
-    from pytest_nvfp4.report import markdown
-
     match block:
         case Report():
             yield markdown.render_markdown(block, marker=None)
-        case Paragraph():
+        case str() | Styled():
             # Two spaces at the end of a line are Markdown's line break.
-            yield "  \n".join(markdown.prose(line.strip()) for line in block.text.strip().split("\n"))
+            yield "  \n".join(markdown.prose(line.strip()) for line in cell_text(block).strip().split("\n"))
         case Items():
             yield from (f"- {markdown.prose(' '.join(text.split()))}" for text in block.texts)
         case Facts():
-            yield from (f"- {markdown.prose(name)}: {_markdown_cell(value, code=False)}" for name, value in block.items)
+            yield from (f"- {markdown.prose(name)}: {_markdown_cell(value)}" for name, value in block.items)
         case Code():
             yield from markdown.fenced(visible(block.text.rstrip("\n"), multiline=True), block.language)
         case Prose():
@@ -222,9 +212,7 @@ def _markdown(block: Block, *, level: int) -> Iterator[str]:
             yield f"| {' | '.join(markdown.prose(column.heading) for column in block.columns)} |"
             yield f"| {' | '.join('---:' if column.right else '---' for column in block.columns)} |"
             for row in block.rows:
-                cells = (
-                    _markdown_cell(cell, code=column.code) for cell, column in zip(row, block.columns, strict=True)
-                )
+                cells = map(_markdown_cell, row, (column.code for column in block.columns))
                 yield f"| {' | '.join(cells)} |"
         case Section():
             yield f"{'#' * min(level, 6)} {markdown.prose(cell_text(block.title))}"
@@ -235,13 +223,11 @@ def _markdown(block: Block, *, level: int) -> Iterator[str]:
     yield ""
 
 
-def _markdown_cell(cell: Cell, *, code: bool) -> str:
+def _markdown_cell(cell: Cell, code: bool = False) -> str:
     """A cell on one line; a bar would end it even within code."""
-    from pytest_nvfp4.report import markdown
-
-    if cell is None:
-        return "-"
     text = cell_text(cell)
+    if cell is None:
+        return text
     if code:
         return markdown.code(text).replace("|", "\\|")
     return "<br>".join(markdown.prose(line) for line in text.split("\n"))

@@ -4,7 +4,7 @@ import pytest
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.report.document import Document, Paragraph
+from pytest_nvfp4.report.document import Document
 from pytest_nvfp4.report.render import OutputFormat
 
 
@@ -41,7 +41,7 @@ def test_colour_is_for_terminals_without_no_color(monkeypatch) -> None:
 
 def test_a_result_goes_to_its_files(tmp_path, capsys) -> None:
     text, page = tmp_path / "result.txt", tmp_path / "page.html"
-    document = Document("A <title>", [Paragraph("one line")])
+    document = Document("A <title>", ["one line"])
     output.ResultWriter(OutputFormat.TEXT, text, page).write(document)
     assert text.read_text() == "one line\n"
     assert "<h1>A &lt;title&gt;</h1>" in page.read_text()

@@ -8,7 +8,7 @@ import pytest
 import report_samples as reports
 
 from pytest_nvfp4.report.console import Terminal
-from pytest_nvfp4.report.document import Code, Column, Document, Facts, Items, Paragraph, Prose, Section, Styled, Table
+from pytest_nvfp4.report.document import Code, Column, Document, Facts, Items, Prose, Section, Styled, Table
 from pytest_nvfp4.report.render import OutputFormat, render, render_text
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -19,7 +19,7 @@ NUMBERS = Table(
 DOCUMENT = Document(
     "A result",
     [
-        Paragraph("first\nsecond"),
+        "first\nsecond",
         NUMBERS,
         Section("part", [Facts([("key", 1), ("longer key", "two\nlines")]), Items(["an item"])]),
         Code("add.u32 %r1;", "ptx"),
@@ -75,7 +75,7 @@ def test_html_is_well_formed() -> None:
 @pytest.mark.parametrize("output_format", [OutputFormat.TEXT, OutputFormat.MARKDOWN, OutputFormat.HTML])
 def test_hostile_text_is_only_text(text: str, output_format: OutputFormat) -> None:
     table = Table((Column("name", code=True), Column("other")), [(text, text)])
-    document = Document(text, [Paragraph(text), Items([text]), Facts([(text, text)]), table, Section(text)])
+    document = Document(text, [text, Items([text]), Facts([(text, text)]), table, Section(text)])
     shown = render(document, output_format)
     assert "\x1b" not in shown
     assert "\u202e" not in shown

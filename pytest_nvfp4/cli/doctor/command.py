@@ -14,7 +14,7 @@ from pytest_nvfp4.cli.doctor.model import Item, State
 from pytest_nvfp4.cli.errors import Exit
 from pytest_nvfp4.cli.options import arch_of, result_options
 from pytest_nvfp4.cli.output import ResultWriter
-from pytest_nvfp4.report.document import Cell, Column, Document, Paragraph, Section, Style, Styled, Table
+from pytest_nvfp4.report.document import Cell, Column, Document, Section, Style, Styled, Table
 from pytest_nvfp4.settings import find_root, load
 
 _STYLES: dict[State, Style] = {State.OK: "good", State.ABSENT: "", State.WARNING: "warning", State.FAILED: "bad"}
@@ -111,5 +111,5 @@ def doctor_command(
     ]
     summary = f"{len(failed)} required thing(s) missing or not working" if failed else "everything required is here"
     data = {"ok": not failed, "arch": arch, "items": [item.to_json() for item in items]}
-    result.write(Document(f"This machine, for {arch}", [*sections, Paragraph(summary, "strong")], data))
+    result.write(Document(f"This machine, for {arch}", [*sections, Styled(summary, "strong")], data))
     ctx.exit(Exit.FAILED if failed else Exit.FINE)

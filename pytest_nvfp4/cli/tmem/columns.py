@@ -16,7 +16,7 @@ from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.subject import resolve
 from pytest_nvfp4.cli.tmem.options import tile_of, tile_options
 from pytest_nvfp4.cli.tracing import trace
-from pytest_nvfp4.report.document import Block, Cell, Column, Document, Paragraph, Table
+from pytest_nvfp4.report.document import Block, Cell, Column, Document, Styled, Table
 from pytest_nvfp4.tmem.columns import HALVED_SFA, Columns, MmaTile, columns, most_stages
 from pytest_nvfp4.tmem.judge import Judgement
 
@@ -62,13 +62,13 @@ def _kernel_rows(judged: Judgement) -> Iterator[tuple[Cell, ...]]:
         yield _row(str(usage.tile), usage.formula, stages=usage.formula.stages, known_by="formula")
 
 
-def _kernel_lines(judged: Judgement) -> Iterator[Paragraph]:
+def _kernel_lines(judged: Judgement) -> Iterator[Block]:
     allocated = ", ".join("?" if count is None else str(count) for count in judged.allocated) or "none"
-    yield Paragraph(f"{judged.kernel} allocates {allocated}")
+    yield f"{judged.kernel} allocates {allocated}"
     if judged.usage.tile is None:
-        yield Paragraph(f"  no formula: {judged.usage.why_no_tile}")
-    yield from (Paragraph(f"  error: {error}", "bad") for error in judged.errors)
-    yield from (Paragraph(f"  note: {note}") for note in judged.notes)
+        yield f"  no formula: {judged.usage.why_no_tile}"
+    yield from (Styled(f"  error: {error}", "bad") for error in judged.errors)
+    yield from (f"  note: {note}" for note in judged.notes)
 
 
 def _kernel_json(judged: Judgement) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _of_kernel(kernel: Path, how: KernelOptions) -> tuple[Document, bool]:
         blocks.append(Table(_COLUMNS, [row for one in judged for row in _kernel_rows(one)]))
     blocks += [line for one in judged for line in _kernel_lines(one)]
     if not judged and traced.trace.ok:
-        blocks.append(Paragraph(f"{kernel}: its kernels use no tensor memory"))
+        blocks.append(f"{kernel}: its kernels use no tensor memory")
     found = [_kernel_json(one) for one in judged]
     right = traced.trace.ok and not any(one["errors"] or one["agree"] is False for one in found)
     return Document(f"TMEM columns of {traced.subject.description}", blocks, {**traced.to_json(), "tmem": found}), right
@@ -120,7 +120,7 @@ def _of_tile(text: str, stages: Sequence[int], *, ctas: int, sf_vector: int, wit
         if traced is not None:
             rows.append(_row(name, traced[at], stages=each.stages, known_by="layouts"))
             if traced[at] != columns(each):
-                errors.append(Paragraph(f"error: formula and layouts differ for {each}{why}", "bad"))
+                errors.append(Styled(f"error: formula and layouts differ for {each}{why}", "bad"))
     table = Table(_COLUMNS, rows)
     return Document(f"TMEM columns of {name}", [table, *errors], {"tile": asdict(tile), "rows": [*table.records()]}), (
         not errors

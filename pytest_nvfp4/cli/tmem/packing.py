@@ -11,7 +11,7 @@ from pytest_nvfp4.cli.errors import Exit, InputError
 from pytest_nvfp4.cli.options import result_options
 from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.tmem.options import tile_of, tile_options
-from pytest_nvfp4.report.document import Block, Cell, Column, Document, Paragraph, Section, Table
+from pytest_nvfp4.report.document import Block, Cell, Column, Document, Section, Table
 from pytest_nvfp4.text import plural
 from pytest_nvfp4.tmem.columns import COLUMNS, TmemError
 from pytest_nvfp4.tmem.packing import SCALES_ALIGN, Packing, PackingRequest, PackingSearch, Segment, best_of, pack
@@ -84,7 +84,7 @@ def _best(packing: Packing) -> Iterator[Block]:
     yield Section(
         f"best: {plural(request.stages, 'accumulator')}, the most overlap {packing.overlap} columns; "
         f"{packing.used} columns used, {packing.slack} of {request.capacity} free; allocate {packing.allocation}",
-        [Paragraph(line) for line in lines],
+        lines,
     )
 
 
@@ -178,5 +178,5 @@ def tmem_pack_command(
         "best": None if best is None else _packing_json(best, proof=True),
     }
     table = Table(_COLUMNS, [_row(packing) for packing in packings])
-    result.write(Document("TMEM packings", [table, *([Paragraph(advice)] if best is None else _best(best))], data))
+    result.write(Document("TMEM packings", [table, *([advice] if best is None else _best(best))], data))
     ctx.exit(Exit.FINE if best is not None else Exit.FAILED)
