@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from pytest_nvfp4.cli import environments
-from pytest_nvfp4.cli.options import result_options
-from pytest_nvfp4.cli.output import ResultWriter, size_text
+from pytest_nvfp4.cli.options import document_options
+from pytest_nvfp4.cli.output import size_text
 from pytest_nvfp4.report.document import Document, Facts
 from pytest_nvfp4.text import plural
 from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache
@@ -16,8 +16,8 @@ from pytest_nvfp4.toolchain.cache_contents import clear_results, clear_traces, s
 @click.command("cache")
 @click.option("--clear", is_flag=True, help="Remove all traces and simulator results, but no environments.")
 @click.option("--environments", "clear_environments", is_flag=True, help="With --clear: remove environments too.")
-@result_options()
-def cache_command(*, clear: bool, clear_environments: bool, result: ResultWriter) -> None:
+@document_options()
+def cache_command(*, clear: bool, clear_environments: bool) -> Document:
     """Show the cache folder, and the number and size of its traces, simulator results and environments.
 
     Traces are found by the content of their inputs, so that clearing the cache costs time only. NVFP4_CACHE_DIR chooses
@@ -58,4 +58,4 @@ def cache_command(*, clear: bool, clear_environments: bool, result: ResultWriter
         "removed_results": removed_results,
         "removed_environments": removed_environments,
     }
-    result.write(Document("The cache", [facts], data))
+    return Document("The cache", [facts], data)

@@ -10,10 +10,9 @@ import click
 
 from pytest_nvfp4.cli import artifacts, output
 from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import KernelOptions, kernel_options, result_options
+from pytest_nvfp4.cli.options import document_options, result_options
 from pytest_nvfp4.cli.output import ResultWriter
-from pytest_nvfp4.cli.subject import resolve
-from pytest_nvfp4.cli.tracing import Traced, trace
+from pytest_nvfp4.cli.tracing import Traced, traced_kernel
 from pytest_nvfp4.report.document import Block, Code, Document, Facts, Section
 from pytest_nvfp4.report.render import OutputFormat
 from pytest_nvfp4.text import plural
@@ -103,34 +102,26 @@ _OUT = click.option(
 
 
 @click.command("compile")
-@click.argument("kernel", type=click.Path(path_type=Path))
-@kernel_options
+@traced_kernel
 @_OUT
-@result_options()
-@click.pass_context
-def compile_command(
-    ctx: click.Context, *, kernel: Path, how: KernelOptions, out: Path | None, result: ResultWriter
-) -> None:
+@document_options()
+def compile_command(*, traced: Traced, out: Path | None) -> Document:
     """Compile KERNEL without a device: registers, spills, shared memory, TMEM columns, instructions, seconds.
 
     --out saves its PTX, CUBIN, SASS and MLIR. The seconds are those of the compile itself; a cached compile is not
     repeated. Exit code 1 if the kernel does not compile; artifacts from before the error are written all the same.
     """
-    traced = trace(resolve(kernel, how))
-    traced.report_findings()
     written = [] if out is None else artifacts.write(traced, artifacts.modules(traced.trace), artifacts.KINDS, out)
     blocks = [*code_sections(traced), *(f"wrote {path}" for path in written)]
     data = {**summary_json(traced), "written": [str(path) for path in written]}
-    result.write(Document(f"Compile of {traced.subject.description}", blocks, data))
-    ctx.exit(Exit.FINE if traced.trace.ok else Exit.FAILED)
+    return Document(f"Compile of {traced.subject.description}", blocks, data, traced.trace.ok)
 
 
 def _code_command(kind: artifacts.Kind, text: str) -> click.Command:
     """Return the command that writes the code of one kind; ``text`` is its help."""
 
     @click.command(kind, help=text)
-    @click.argument("kernel", type=click.Path(path_type=Path))
-    @kernel_options
+    @traced_kernel
     @click.option(
         "--kernel", "only", metavar="NAME", help="Only the kernel with this function name, symbol or pattern."
     )
@@ -138,16 +129,8 @@ def _code_command(kind: artifacts.Kind, text: str) -> click.Command:
     @result_options()
     @click.pass_context
     def command(
-        ctx: click.Context,
-        *,
-        kernel: Path,
-        how: KernelOptions,
-        only: str | None,
-        out: Path | None,
-        result: ResultWriter,
+        ctx: click.Context, *, traced: Traced, only: str | None, out: Path | None, result: ResultWriter
     ) -> None:
-        traced = trace(resolve(kernel, how))
-        traced.report_findings()
         label = traced.subject.label
         modules = [
             module

@@ -30,7 +30,7 @@ class Comparison:
     def document(self, *more: Block, data: Mapping[str, object] | None = None) -> Document:
         """Return the comparison as a command's result, followed by ``more`` blocks and with further ``data``."""
         values = {"old": self.old.to_json(), "new": self.new.to_json(), **self.report.to_json(), **(data or {})}
-        return Document(f"{self.old.label} against {self.new.label}", [self.report, *more], values)
+        return Document(f"{self.old.label} against {self.new.label}", [self.report, *more], values, self.report.ok)
 
 
 def _selected(facts: Mapping[str, str], *, opcodes: bool) -> dict[str, str]:

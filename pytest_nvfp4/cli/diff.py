@@ -6,10 +6,10 @@ import click
 
 from pytest_nvfp4.cli import sides
 from pytest_nvfp4.cli.comparison import compare
-from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import KernelOptions, gate_options, kernel_options, result_options
-from pytest_nvfp4.cli.output import ResultWriter
+from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.options import KernelOptions, document_options, gate_options, kernel_options
 from pytest_nvfp4.layout.change import Severity
+from pytest_nvfp4.report.document import Document
 
 
 @click.command("diff")
@@ -19,10 +19,8 @@ from pytest_nvfp4.layout.change import Severity
 @gate_options
 @click.option("--fail-on-launch", is_flag=True, help="Exit with 1 also if a launch or code fact differs.")
 @click.option("--opcodes", is_flag=True, help="Also compare how often each PTX instruction occurs.")
-@result_options(page=True)
-@click.pass_context
+@document_options(page=True)
 def diff_command(
-    ctx: click.Context,
     *,
     old: str,
     new: str,
@@ -31,8 +29,7 @@ def diff_command(
     protected: tuple[str, ...],
     fail_on_launch: bool,
     opcodes: bool,
-    result: ResultWriter,
-) -> None:
+) -> Document:
     """Compare the layouts of OLD and NEW by meaning.
 
     Each is a kernel (*.py, compiled here without a device), a snapshot file, or one of them in a git revision,
@@ -57,5 +54,4 @@ def diff_command(
         facts_gate=fail_on_launch,
         made_with=dict(after.header) if after.traced else {},
     )
-    result.write(comparison.document())
-    ctx.exit(Exit.FINE if comparison.report.ok else Exit.FAILED)
+    return comparison.document()

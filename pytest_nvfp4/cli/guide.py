@@ -6,12 +6,10 @@ import difflib
 
 import click
 
-from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import result_options
-from pytest_nvfp4.cli.output import ResultWriter
+from pytest_nvfp4.cli.options import document_options
 from pytest_nvfp4.guide import TOPICS, page
-from pytest_nvfp4.report.document import Column, Document, Prose, Table
+from pytest_nvfp4.report.document import Code, Column, Document, Prose, Table
 
 _COLUMNS = (Column("topic", key="topic"), Column("title", key="title"))
 
@@ -19,20 +17,16 @@ _COLUMNS = (Column("topic", key="topic"), Column("title", key="title"))
 @click.command("guide")
 @click.argument("topic", required=False)
 @click.option("--raw", is_flag=True, help="Write the Markdown source.")
-@result_options()
-def guide_command(*, topic: str | None, raw: bool, result: ResultWriter) -> None:
+@document_options()
+def guide_command(*, topic: str | None, raw: bool) -> Document:
     """Show a page of the guide; without TOPIC, list the topics."""
     if topic is None:
         table = Table(_COLUMNS, [(name, page(name).title) for name in TOPICS], heading=False)
-        result.write(Document("Guide", [table], {"topics": [*table.records()]}))
-        return
+        return Document("Guide", [table], {"topics": [*table.records()]})
     if topic not in TOPICS:
         near = difflib.get_close_matches(topic, TOPICS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"topics are {', '.join(TOPICS)}"
         raise InputError(f"the guide has no topic {topic!r}; {hint}")
-    text = page(topic).text
-    if raw:
-        output.write(text)
-        return
-    data = {"topic": topic, "title": page(topic).title, "text": text}
-    result.write(Document(page(topic).title, [Prose(text)], data))
+    title, text = page(topic).title, page(topic).text
+    data = {"topic": topic, "title": title, "text": text}
+    return Document(title, [Code(text, "markdown") if raw else Prose(text)], data)

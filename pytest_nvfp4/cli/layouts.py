@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import click
 
 from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import KernelOptions, kernel_options, result_options
+from pytest_nvfp4.cli.options import result_options
 from pytest_nvfp4.cli.output import ResultWriter
-from pytest_nvfp4.cli.subject import matching, resolve
-from pytest_nvfp4.cli.tracing import Traced, trace
+from pytest_nvfp4.cli.subject import matching
+from pytest_nvfp4.cli.tracing import Traced, traced_kernel
 from pytest_nvfp4.report.document import Cell, Column, Document, Table
 
 _COLUMNS = (
@@ -82,22 +81,17 @@ def rows_of(traced: Traced, patterns: tuple[str, ...]) -> list[LayoutRow]:
 
 
 @click.command("layouts")
-@click.argument("kernel", type=click.Path(path_type=Path))
-@kernel_options
+@traced_kernel
 @click.option("--filter", "patterns", multiple=True, metavar="GLOB", help="Show only matching names; may be repeated.")
 @result_options()
 @click.pass_context
-def layouts_command(
-    ctx: click.Context, *, kernel: Path, how: KernelOptions, patterns: tuple[str, ...], result: ResultWriter
-) -> None:
+def layouts_command(ctx: click.Context, *, traced: Traced, patterns: tuple[str, ...], result: ResultWriter) -> None:
     """List every named layout of KERNEL: name, canonical form, type, space, alignment in bytes, file and line.
 
     A type equal to its canonical form is written '='. Exit code 1 if the kernel does not compile; the layouts captured
     before the error are listed all the same.
     """
-    traced = trace(resolve(kernel, how))
     rows = rows_of(traced, patterns)
-    traced.report_findings()
     result.write(
         Document(
             f"Layouts of {traced.subject.description}",
@@ -106,5 +100,6 @@ def layouts_command(
         )
     )
     if patterns and not rows and traced.trace.ok:
-        raise InputError(f"{kernel}: none of its {len(traced.listing.records)} layouts matches {', '.join(patterns)}")
+        count = len(traced.listing.records)
+        raise InputError(f"{traced.subject.label}: none of its {count} layouts matches {', '.join(patterns)}")
     ctx.exit(Exit.FINE if traced.trace.ok and not any(row.error for row in rows) else Exit.FAILED)

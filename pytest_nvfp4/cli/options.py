@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from pytest_nvfp4.cli.errors import Exit
 from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.device.remote.options import OPTIONS, RemoteOptions
 from pytest_nvfp4.layout.change import Severity
@@ -131,6 +132,22 @@ def result_options(*, csv: bool = False, page: bool = False) -> Callable[[Functi
 
         for option in reversed(options):
             call = option(call)
+        return call
+
+    return decorate
+
+
+def document_options(*, csv: bool = False, page: bool = False) -> Callable[[Function], Function]:
+    """Add `result_options` to a command that returns its result; exit with code 1 if the result is not ok."""
+
+    def decorate(function: Function) -> Function:
+        @result_options(csv=csv, page=page)
+        @wraps(function)
+        def call(*args: Any, result: ResultWriter, **kwargs: Any) -> None:
+            document = function(*args, **kwargs)
+            result.write(document)
+            click.get_current_context().exit(Exit.FINE if document.ok else Exit.FAILED)
+
         return call
 
     return decorate

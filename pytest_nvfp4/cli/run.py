@@ -12,9 +12,8 @@ import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.cost import cost_blocks
-from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import arch_of, result_options
-from pytest_nvfp4.cli.output import ResultWriter
+from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.options import arch_of, document_options
 from pytest_nvfp4.cli.simulation import Runnable, runnable
 from pytest_nvfp4.report.document import Block, Document, Section, Styled
 from pytest_nvfp4.schedules import WORDS, is_schedule
@@ -74,7 +73,7 @@ class _How:
     "(that warp runs only when no other can), or a seed.",
 )
 @click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Timeout in seconds.")
-@result_options()
+@document_options()
 def run_command(
     kernel: Path,
     *,
@@ -87,8 +86,7 @@ def run_command(
     trace_ctas: int,
     schedule: str,
     timeout: float,
-    result: ResultWriter,
-) -> None:
+) -> Document:
     """Run KERNEL once on each problem and input family, and check its outputs exactly.
 
     The simulator executes the compiled PTX on the CPU; it also checks memory accesses, synchronisation and the use of
@@ -113,9 +111,8 @@ def run_command(
     if trace is not None:
         _write_trace(trace, done[0])
     sections = [_section(subject, run) for run in done]
-    result.write(Document(f"{subject.label} on {where.name}", sections, _json(subject, where, done)))
-    if any(run.status != "passed" for run in done):
-        raise click.exceptions.Exit(Exit.FAILED)
+    passed = all(run.status == "passed" for run in done)
+    return Document(f"{subject.label} on {where.name}", sections, _json(subject, where, done), passed)
 
 
 def _check_families(names: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import result_options
+from pytest_nvfp4.cli.options import document_options, result_options
 from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.sides import Side, of_snapshot
 from pytest_nvfp4.report.document import Column, Document, Facts, Table
@@ -41,8 +41,8 @@ def snapshot_command() -> None:
 
 @snapshot_command.command("show")
 @click.argument("file", type=click.Path(path_type=Path))
-@result_options()
-def show_command(file: Path, *, result: ResultWriter) -> None:
+@document_options()
+def show_command(file: Path) -> Document:
     """Show the snapshot FILE: its header, and one line for each layout or fact."""
     side = _read(file)
     facts = next(iter(side.facts.values()), None)
@@ -57,7 +57,7 @@ def show_command(file: Path, *, result: ResultWriter) -> None:
     if facts is not None:
         blocks.append(Facts(list(facts.items())))
     data = {"kind": _kind(side), "header": dict(side.header), "layouts": layouts, "facts": facts}
-    result.write(Document(f"{file}: {_kind(side)}", blocks, data))
+    return Document(f"{file}: {_kind(side)}", blocks, data)
 
 
 @snapshot_command.command("check")

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
+from typing import Any
+
+import click
 
 from pytest_nvfp4.cli import output
-from pytest_nvfp4.cli.subject import Subject, findings_text
+from pytest_nvfp4.cli.options import Function, KernelOptions, kernel_options
+from pytest_nvfp4.cli.subject import Subject, findings_text, resolve
 from pytest_nvfp4.layout.listing import Listing
 from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.trace import Trace, Value
@@ -78,6 +83,20 @@ def _one_word(name: str) -> str:
 def listing_of(values: tuple[Value, ...], header: Mapping[str, str]) -> Listing:
     """Return the listing of captured values."""
     return Listing.from_pairs(header, [(_one_word(value.name), value.type) for value in values])
+
+
+def traced_kernel(function: Function) -> Function:
+    """Add KERNEL and the options of its compile; the function receives its trace as ``traced``."""
+
+    @click.argument("kernel", type=click.Path(path_type=Path))
+    @kernel_options
+    @wraps(function)
+    def call(*args: Any, kernel: Path, how: KernelOptions, **kwargs: Any) -> Any:
+        traced = trace(resolve(kernel, how))
+        traced.report_findings()
+        return function(*args, traced=traced, **kwargs)
+
+    return call
 
 
 def trace(subject: Subject, *, cache: Path | None = None) -> Traced:

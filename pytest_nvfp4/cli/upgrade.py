@@ -10,13 +10,12 @@ import click
 from pytest_nvfp4.cli.codegen import code_sections, summary_json
 from pytest_nvfp4.cli.comparison import compare
 from pytest_nvfp4.cli.environments import toolchain
-from pytest_nvfp4.cli.errors import Exit
-from pytest_nvfp4.cli.options import KernelOptions, gate_options, kernel_options, result_options
-from pytest_nvfp4.cli.output import ResultWriter
+from pytest_nvfp4.cli.options import KernelOptions, document_options, gate_options, kernel_options
 from pytest_nvfp4.cli.sides import Side, of_kernel
 from pytest_nvfp4.cli.subject import resolve
 from pytest_nvfp4.cli.tracing import Traced, trace
 from pytest_nvfp4.layout.change import Severity
+from pytest_nvfp4.report.document import Document
 from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION, Toolchain
 
@@ -43,10 +42,8 @@ def _side(traced: Traced) -> Side:
 )
 @kernel_options
 @gate_options
-@result_options(page=True)
-@click.pass_context
+@document_options(page=True)
 def upgrade_command(
-    ctx: click.Context,
     *,
     kernel: Path,
     old: str,
@@ -55,8 +52,7 @@ def upgrade_command(
     how: KernelOptions,
     fail_on: Severity,
     protected: tuple[str, ...],
-    result: ResultWriter,
-) -> None:
+) -> Document:
     """Compare KERNEL between two versions of CuTe DSL: layouts by meaning, launches, registers, instructions.
 
     uv installs each version with torch in an isolated environment in the cache; the installed version is used in
@@ -74,5 +70,4 @@ def upgrade_command(
     failed = before.failure is not None or after.failure is not None
     summaries = [code_sections(traced) for traced in traces if failed and traced.trace.ok]
     data = {"summaries": [summary_json(traced) for traced in traces]}
-    result.write(comparison.document(*(block for blocks in summaries for block in blocks), data=data))
-    ctx.exit(Exit.FINE if comparison.report.ok else Exit.FAILED)
+    return comparison.document(*(block for blocks in summaries for block in blocks), data=data)

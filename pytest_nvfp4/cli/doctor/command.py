@@ -11,9 +11,7 @@ import click
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.doctor import gpu, packages
 from pytest_nvfp4.cli.doctor.model import Item, State
-from pytest_nvfp4.cli.errors import Exit
-from pytest_nvfp4.cli.options import arch_of, result_options
-from pytest_nvfp4.cli.output import ResultWriter
+from pytest_nvfp4.cli.options import arch_of, document_options
 from pytest_nvfp4.report.document import Cell, Column, Document, Section, Style, Styled, Table
 from pytest_nvfp4.settings import find_root, load
 
@@ -90,11 +88,8 @@ def _row(item: Item) -> tuple[Cell, ...]:
 )
 @click.option("--no-probe", is_flag=True, help="Do not compile a small kernel.")
 @click.option("--torch", "ask_torch", is_flag=True, help="Import torch, to list the devices it was built for.")
-@result_options()
-@click.pass_context
-def doctor_command(
-    ctx: click.Context, *, arch: str | None, no_probe: bool, ask_torch: bool, result: ResultWriter
-) -> None:
+@document_options()
+def doctor_command(*, arch: str | None, no_probe: bool, ask_torch: bool) -> Document:
     """Examine this machine, and name the command that installs what is missing.
 
     Lists versions of all packages, GPUs, the tools for SASS, the cache and optional tools, and compiles a small kernel.
@@ -111,5 +106,4 @@ def doctor_command(
     ]
     summary = f"{len(failed)} required thing(s) missing or not working" if failed else "everything required is here"
     data = {"ok": not failed, "arch": arch, "items": [item.to_json() for item in items]}
-    result.write(Document(f"This machine, for {arch}", [*sections, Styled(summary, "strong")], data))
-    ctx.exit(Exit.FAILED if failed else Exit.FINE)
+    return Document(f"This machine, for {arch}", [*sections, Styled(summary, "strong")], data, not failed)

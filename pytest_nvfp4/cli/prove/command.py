@@ -10,9 +10,11 @@ import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import KernelOptions, kernel_options
+from pytest_nvfp4.cli.options import KernelOptions
 from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.prove.options import finish, groups_of, proof_options
+from pytest_nvfp4.cli.subject import findings_text, resolve
+from pytest_nvfp4.cli.tracing import Traced, trace, traced_kernel
 from pytest_nvfp4.proof.cta_indexing import DEFAULT_GROUPS
 from pytest_nvfp4.proof.statement import Claim, Limits
 
@@ -47,8 +49,6 @@ def _helper_claims() -> tuple[tuple[Claim, ...], tuple[str, ...]]:
     """Return the claims on the layouts that the installed DSL's helpers build, or the reason why there are none."""
     from importlib.util import find_spec
 
-    from pytest_nvfp4.cli.subject import findings_text, resolve
-    from pytest_nvfp4.cli.tracing import trace
     from pytest_nvfp4.proof.scale_traced import find_scale_factors, gmem_claim, helper_claim
 
     if find_spec("cutlass") is None:
@@ -140,15 +140,13 @@ def _problem_claims(problems: Sequence[str], shapes: Sequence[str], tile: tuple[
 
 
 @prove_command.command("scale-factors")
-@click.argument("kernel", type=click.Path(path_type=Path))
-@kernel_options
+@traced_kernel
 @proof_options
 @click.pass_context
 def scale_factors_command(
     ctx: click.Context,
     *,
-    kernel: Path,
-    how: KernelOptions,
+    traced: Traced,
     brief: bool,
     query_ms: int,
     result: ResultWriter,
@@ -159,13 +157,9 @@ def scale_factors_command(
     Every (row, k-block) of a tile is followed to the lane, column and byte that the MMA reads. The statements on
     cuBLAS's 128x4 layout, for all m and k, are included.
     """
-    from pytest_nvfp4.cli.subject import resolve
-    from pytest_nvfp4.cli.tracing import trace
     from pytest_nvfp4.proof.catalogue import judge_all, scale_claims
     from pytest_nvfp4.proof.scale_traced import claims_of, find_scale_factors
 
-    traced = trace(resolve(kernel, how))
-    traced.report_findings()
     found = find_scale_factors(traced.listing.records)
     missing = (
         found.missing

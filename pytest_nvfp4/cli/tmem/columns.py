@@ -10,9 +10,8 @@ from typing import Any
 
 import click
 
-from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import KernelOptions, kernel_options, result_options
-from pytest_nvfp4.cli.output import ResultWriter
+from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.options import KernelOptions, document_options, kernel_options
 from pytest_nvfp4.cli.subject import resolve
 from pytest_nvfp4.cli.tmem.options import tile_of, tile_options
 from pytest_nvfp4.cli.tracing import trace
@@ -88,8 +87,8 @@ def _kernel_json(judged: Judgement) -> dict[str, Any]:
     }
 
 
-def _of_kernel(kernel: Path, how: KernelOptions) -> tuple[Document, bool]:
-    """Return the columns of a kernel, and whether its allocation is right."""
+def _of_kernel(kernel: Path, how: KernelOptions) -> Document:
+    """Return the columns of a kernel, which are ok if its allocation is right."""
     from pytest_nvfp4.tmem.judge import judgements
 
     traced = trace(resolve(kernel, how))
@@ -103,11 +102,11 @@ def _of_kernel(kernel: Path, how: KernelOptions) -> tuple[Document, bool]:
         blocks.append(f"{kernel}: its kernels use no tensor memory")
     found = [_kernel_json(one) for one in judged]
     right = traced.trace.ok and not any(one["errors"] or one["agree"] is False for one in found)
-    return Document(f"TMEM columns of {traced.subject.description}", blocks, {**traced.to_json(), "tmem": found}), right
+    return Document(f"TMEM columns of {traced.subject.description}", blocks, {**traced.to_json(), "tmem": found}, right)
 
 
-def _of_tile(text: str, stages: Sequence[int], *, ctas: int, sf_vector: int, with_trace: bool) -> tuple[Document, bool]:
-    """Return the columns of a tile for each number of stages, and whether formula and layouts agree."""
+def _of_tile(text: str, stages: Sequence[int], *, ctas: int, sf_vector: int, with_trace: bool) -> Document:
+    """Return the columns of a tile for each number of stages, which are ok if formula and layouts agree."""
     tile = tile_of(text, ctas=ctas, stages=1, sf_vector=sf_vector)
     counts = sorted(set(stages)) or range(1, max(2, most_stages(tile) + 2))
     tiles = [tile_of(text, ctas=ctas, stages=count, sf_vector=sf_vector) for count in counts]
@@ -122,9 +121,8 @@ def _of_tile(text: str, stages: Sequence[int], *, ctas: int, sf_vector: int, wit
             if traced[at] != columns(each):
                 errors.append(Styled(f"error: formula and layouts differ for {each}{why}", "bad"))
     table = Table(_COLUMNS, rows)
-    return Document(f"TMEM columns of {name}", [table, *errors], {"tile": asdict(tile), "rows": [*table.records()]}), (
-        not errors
-    )
+    data = {"tile": asdict(tile), "rows": [*table.records()]}
+    return Document(f"TMEM columns of {name}", [table, *errors], data, not errors)
 
 
 @click.command("tmem")
@@ -132,10 +130,8 @@ def _of_tile(text: str, stages: Sequence[int], *, ctas: int, sf_vector: int, wit
 @kernel_options
 @tile_options
 @click.option("--trace", "with_trace", is_flag=True, help="With --tile: also compare with the layouts of the DSL.")
-@result_options(csv=True)
-@click.pass_context
+@document_options(csv=True)
 def tmem_command(
-    ctx: click.Context,
     *,
     kernel: Path | None,
     how: KernelOptions,
@@ -144,8 +140,7 @@ def tmem_command(
     ctas: int,
     sf_vector: int,
     with_trace: bool,
-    result: ResultWriter,
-) -> None:
+) -> Document:
     """Count the TMEM columns of KERNEL, or of a tile: accumulators, scale factors, and the allocation they need.
 
     For a kernel, the columns that its layouts cover are compared with those that its machine code allocates, and with
@@ -156,10 +151,7 @@ def tmem_command(
     if kernel is not None and tile is None:
         if stages or with_trace:
             raise click.UsageError("--stages and --trace need --tile: a kernel has its own stages and is always traced")
-        document, right = _of_kernel(kernel, how)
-    elif tile is not None and kernel is None:
-        document, right = _of_tile(tile, stages, ctas=ctas, sf_vector=sf_vector, with_trace=with_trace)
-    else:
-        raise click.UsageError("give either a KERNEL or --tile M,N,K")
-    result.write(document)
-    ctx.exit(Exit.FINE if right else Exit.FAILED)
+        return _of_kernel(kernel, how)
+    if tile is not None and kernel is None:
+        return _of_tile(tile, stages, ctas=ctas, sf_vector=sf_vector, with_trace=with_trace)
+    raise click.UsageError("give either a KERNEL or --tile M,N,K")

@@ -7,9 +7,8 @@ from dataclasses import asdict
 
 import click
 
-from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import result_options
-from pytest_nvfp4.cli.output import ResultWriter
+from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.options import document_options
 from pytest_nvfp4.cli.tmem.options import tile_of, tile_options
 from pytest_nvfp4.report.document import Block, Cell, Column, Document, Section, Table
 from pytest_nvfp4.text import plural
@@ -121,10 +120,8 @@ def _best(packing: Packing) -> Iterator[Block]:
     show_default=True,
     help="Alignment of the scale factors of --tile in columns.",
 )
-@result_options()
-@click.pass_context
+@document_options()
 def tmem_pack_command(
-    ctx: click.Context,
     *,
     tile: str | None,
     stages: tuple[int, ...],
@@ -135,8 +132,7 @@ def tmem_pack_command(
     subtile: int,
     capacity: int,
     align: int,
-    result: ResultWriter,
-) -> None:
+) -> Document:
     """Pack accumulators, scale factors and other segments into TMEM: exhaustive.
 
     The search covers every order of the segments, every overlap of neighbouring accumulators, and every order in which
@@ -178,5 +174,4 @@ def tmem_pack_command(
         "best": None if best is None else _packing_json(best, proof=True),
     }
     table = Table(_COLUMNS, [_row(packing) for packing in packings])
-    result.write(Document("TMEM packings", [table, *([advice] if best is None else _best(best))], data))
-    ctx.exit(Exit.FINE if best is not None else Exit.FAILED)
+    return Document("TMEM packings", [table, *([advice] if best is None else _best(best))], data, best is not None)
