@@ -25,7 +25,7 @@ from pytest_nvfp4.schedules import WORDS, is_schedule
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import Simulating
-    from pytest_nvfp4.device.remote.base import Execution
+    from pytest_nvfp4.device.remote.base import PythonProgram
     from pytest_nvfp4.isolation import OnOutput
 
 _LOCAL = ("auto", "local", "sim")
@@ -100,9 +100,9 @@ def exec_command(
     environ = dict(_variable(text) for text in variables)
     if arch is not None:
         environ.setdefault("CUTE_DSL_ARCH", arch)
-    from pytest_nvfp4.device.remote.base import Execution, RemoteError
+    from pytest_nvfp4.device.remote.base import PythonProgram, RemoteError
 
-    execution = Execution(
+    execution = PythonProgram(
         source=source,
         arguments=arguments,
         files=files,
@@ -202,7 +202,7 @@ def _simulating(device: str, *, races: bool, race_warnings: bool, schedule: str 
     return Simulating(races=races, race_warnings=race_warnings, schedule=schedule or "eager")
 
 
-def _locally(program: Execution, device: str, pass_on: OnOutput, simulating: Simulating | None) -> int:
+def _locally(program: PythonProgram, device: str, pass_on: OnOutput, simulating: Simulating | None) -> int:
     """Run a program on this machine, and return its status. Raises InputError."""
     from pytest_nvfp4.device.base import DeviceUnavailableError
     from pytest_nvfp4.device.execute import execute
@@ -223,13 +223,13 @@ def _locally(program: Execution, device: str, pass_on: OnOutput, simulating: Sim
     return done.exit_status
 
 
-def _remotely(program: Execution, device: str, options: RemoteOptions, pass_on: OnOutput) -> int:
+def _remotely(program: PythonProgram, device: str, options: RemoteOptions, pass_on: OnOutput) -> int:
     """Run a program on a remote, and return its status. Raises RemoteError and InputError."""
-    from pytest_nvfp4.device.remote.base import Executes
+    from pytest_nvfp4.device.remote.base import ProgramRemote
     from pytest_nvfp4.device.remote.registry import remote
 
     chosen = remote(device, options)
-    if not isinstance(chosen, Executes):
+    if not isinstance(chosen, ProgramRemote):
         raise InputError(f"{device} runs kernels, but no programs; use ssh:HOST, modal, sim or local")
     try:
         return chosen.execute(program, on_output=pass_on)

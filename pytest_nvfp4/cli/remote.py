@@ -49,11 +49,11 @@ def status_command(remote: Remote, name: str) -> Document:
             status = remote.status()
     finally:
         remote.stop()
-    title = f"{name}: {'' if status.reachable else 'not reachable: '}{status.words}"
+    title = f"{name}: {'' if status.reachable else 'not reachable: '}{status.summary}"
     data = {
         "remote": name,
         "reachable": status.reachable,
-        "words": status.words,
+        "words": status.summary,
         "containers": status.containers,
         "details": dict(status.details),
     }

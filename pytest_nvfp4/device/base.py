@@ -42,5 +42,5 @@ class Device(Protocol):
 class SendsAhead(Protocol):
     """A device to which jobs may be sent before their results are requested."""
 
-    def ahead(self, job: Job) -> Job:
+    def job_as_run(self, job: Job) -> Job:
         """Return the job that was sent in place of this one (equal but for its random draws), or this one; may wait."""

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from pathlib import Path, PurePosixPath
 
 from pytest_nvfp4.device.job import Simulating
-from pytest_nvfp4.device.remote.base import Execution, RemoteError
+from pytest_nvfp4.device.remote.base import PythonProgram, RemoteError
 from pytest_nvfp4.device.worker.program import SIMULATING_VARIABLE
 from pytest_nvfp4.isolation import blas
 from pytest_nvfp4.isolation.environment import NO_GPU
@@ -19,7 +19,7 @@ from pytest_nvfp4.toolchain.launcher import worker
 _PROGRAM = "program.py"
 
 
-def place_files(program: Execution, folder: Path) -> None:
+def place_files(program: PythonProgram, folder: Path) -> None:
     """Write a program's files below a folder.
 
     Raises:
@@ -38,7 +38,7 @@ def place_files(program: Execution, folder: Path) -> None:
 
 
 def execute(
-    program: Execution,
+    program: PythonProgram,
     *,
     backend: str,
     on_output: OnOutput,
@@ -70,7 +70,7 @@ def execute(
 
 
 def execution(
-    program: Execution, *, backend: str, environ: dict[str, str] | None = None, visible: str = ""
+    program: PythonProgram, *, backend: str, environ: dict[str, str] | None = None, visible: str = ""
 ) -> Generator[OutputChunk, None, Streamed]:
     """Run a program as ``execute`` does, as a generator of its output that returns its end; closing it ends the run."""
     with tempfile.TemporaryDirectory(prefix="nvfp4-exec-") as name:

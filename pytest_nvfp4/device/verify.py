@@ -191,5 +191,5 @@ def _with_draws_sent(device: Device, job: Job) -> Job:
     """Return the job with the random draws of the job that was sent ahead in its place, if there is one."""
     if not isinstance(device, SendsAhead):
         return job
-    sent = device.ahead(job)
+    sent = device.job_as_run(job)
     return job.model_copy(update={"order_seed": sent.order_seed, "row_key": sent.row_key})

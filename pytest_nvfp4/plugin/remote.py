@@ -20,6 +20,7 @@ from pytest_nvfp4.plugin.state import RUN, is_xdist_worker
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.remote.broker import Broker
+    from pytest_nvfp4.device.remote.cache import RemoteResultCache
     from pytest_nvfp4.device.remote.device import RemoteDevice
     from pytest_nvfp4.device.remote.progress import Progress
     from pytest_nvfp4.device.remote.session import RemoteSession
@@ -154,7 +155,7 @@ class RemoteRun:
                         containers=options.containers,
                         timeout_s=options.timeout_s,
                         max_cost=options.max_cost,
-                        kept=self._kept(getattr(chosen, "kept_as", "")),
+                        cache=self._cache(getattr(chosen, "cache_scope", "")),
                         reuse=self.request.reuse,
                         on_progress=self._progress,
                     )
@@ -176,14 +177,14 @@ class RemoteRun:
         while event is not None and not event.wait(0.5):
             pass  # poll, so that an interrupt is handled soon
 
-    def _kept(self, variant: str) -> Any:
-        from pytest_nvfp4.device.remote.kept import KeptAnswers
+    def _cache(self, scope: str) -> RemoteResultCache:
+        from pytest_nvfp4.device.remote.cache import RemoteResultCache
         from pytest_nvfp4.toolchain.cache import TraceCache
 
         root = TraceCache(self._config.stash[RUN].options.cache).root
-        kept = KeptAnswers(root, remote=f"{self.request.spec} {self.request.options.gpu}{variant}")
-        self._config.add_cleanup(kept.prune)
-        return kept
+        cache = RemoteResultCache(root, remote=f"{self.request.spec} {self.request.options.gpu}{scope}")
+        self._config.add_cleanup(cache.prune)
+        return cache
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -241,25 +242,25 @@ class RemoteRun:
         if self._session is None or is_xdist_worker(self._config):
             return
         progress, cost = self._session.progress, self._session.cost
-        used = progress.done or progress.kept or progress.failed or progress.cancelled
+        used = progress.done or progress.cached or progress.failed or progress.cancelled
         if not used:
             return
         terminal.write_sep("-", f"nvfp4: {self.request.spec}")
         terminal.write_line(f"{progress}")
-        if progress.kept:
+        if progress.cached:
             terminal.write_line("results of earlier sessions were used (--nvfp4-fresh runs them again)")
         for device in self._session.devices:
-            terminal.write_line(f"answers of: {device}")
+            terminal.write_line(f"results of: {device}")
         for place in self._session.places.values():
             terminal.write_line(f"{place}")
-        if (trouble := self._session.trouble) is not None:
-            terminal.write_line(f"ended early: {trouble}")
+        if (failure := self._session.failure) is not None:
+            terminal.write_line(f"ended early: {failure}")
         if cost.note and progress.done:
             terminal.write_line(f"cost: {cost.note}")
 
 
 def remote_error(findings: Sequence[Finding]) -> str | None:
     """Return why a remote returned no result; None if it returned one."""
-    from pytest_nvfp4.device.remote.device import TROUBLE
+    from pytest_nvfp4.device.remote.device import REMOTE_ERROR
 
-    return next((finding.message for finding in findings if finding.kind == TROUBLE), None)
+    return next((finding.message for finding in findings if finding.kind == REMOTE_ERROR), None)

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_nvfp4.cli import mounts
 from tests.cli.helpers import ROOT, Result, git, run_process
-from tests.device.remote.far_side import SLEEPS, read_pids
+from tests.device.remote.programs import SLEEPS, read_pids
 from tests.device.remote.ssh.conftest import Sshd, sshd
 from tests.waiting import LONGEST_S, alive, until
 

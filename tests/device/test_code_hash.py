@@ -8,7 +8,7 @@ import pytest
 
 from pytest_nvfp4.device import result_cache
 from pytest_nvfp4.device.code_hash import code_hash
-from pytest_nvfp4.device.remote import kept as remote_kept
+from pytest_nvfp4.device.remote import cache as remote_cache
 
 PARTS = ("one.py", "folder")
 
@@ -47,11 +47,11 @@ def test_a_part_that_is_not_there_is_no_empty_one(package: Path) -> None:
         code_hash((*PARTS, "gone.py"), package=package)
 
 
-@pytest.mark.parametrize("parts", [result_cache._PARTS, remote_kept._PARTS], ids=["here", "remote"])
+@pytest.mark.parametrize("parts", [result_cache._PARTS, remote_cache._PARTS], ids=["here", "remote"])
 def test_the_parts_that_are_named_are_there(parts: tuple[str, ...]) -> None:
     assert len(code_hash(parts)) == 64
 
 
 def test_what_draws_the_inputs_of_a_benchmark_is_part_of_a_remotes_answer() -> None:
     """An answer is judged by inputs that are drawn again: an earlier version's draws may be others."""
-    assert "device/rotation.py" in remote_kept._PARTS
+    assert "device/rotation.py" in remote_cache._PARTS

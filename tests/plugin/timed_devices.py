@@ -29,5 +29,5 @@ class RecordingDevice:
 
 
 class SendingDevice(RecordingDevice):
-    def ahead(self, job: Job) -> Job:
+    def job_as_run(self, job: Job) -> Job:
         return job

@@ -1,1 +1,1 @@
-"""Run jobs on machines that are rented or far away: what every remote has in common, and the remotes."""
+"""Remotes: machines outside this one that run jobs, and what all remotes share."""

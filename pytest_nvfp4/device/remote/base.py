@@ -1,15 +1,15 @@
-"""What a remote is: it takes batches of jobs, gives their results as they arrive, and says what that costs.
+"""Interface of a remote: it takes batches of jobs, returns their results as they arrive, and reports the cost.
 
-A remote is a plain, blocking object that one thread drives; ``device.remote.device.RemoteDevice`` makes a device of it
-(matching of results to checks, deadlines, the cost limit, keeping of results). Other packages add remotes by an entry
-point of the group ``pytest_nvfp4.remotes``: a callable that takes ``RemoteOptions`` and returns a ``Remote``. It must
-contact nothing before ``submit``, ``warm`` or ``status`` is called.
+A remote is a blocking object that one thread drives. `device.remote.device.RemoteDevice` makes a device of it: it
+matches results to checks and enforces timeouts and the cost limit. Other packages add remotes with an entry point of
+the group ``pytest_nvfp4.remotes``: a callable that takes `RemoteOptions` and returns a `Remote`. It must contact
+nothing before `submit`, `warm` or `status` is called.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -19,59 +19,61 @@ from pytest_nvfp4.device.base import DeviceUnavailableError
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.options import RemoteOptions as RemoteOptions  # noqa: PLC0414 - part of this API
 from pytest_nvfp4.device.result import Result
+from pytest_nvfp4.isolation import OnOutput
 
 ENTRY_POINTS = "pytest_nvfp4.remotes"
-"""Entry point group by which others add remotes."""
+"""Entry point group of the remotes of other packages."""
 
-Trouble = Literal[
-    "setup", "login", "network", "version", "image", "capacity", "timeout", "lost", "memory", "cost", "cancelled", "far"
-]
+ErrorKind = Literal[
+    "setup", "login", "network", "version", "image", "capacity", "timeout", "lost", "memory", "cost", "cancelled",
+    "remote",
+]  # fmt: skip
 """
-setup      something is missing or wrong on this machine (a package, an option, a file)
-login      no token, or one that is refused
-network    the remote cannot be reached, or went away in the middle
-version    the two sides do not understand each other
+setup      a package, option or file of this machine is missing or wrong
+login      the token is missing or refused
+network    the remote cannot be reached, or the connection broke
+version    the two sides use incompatible versions
 image      the environment of the kernel could not be built
-capacity   nothing free was found within the deadline
-timeout    a job was started and did not end within its deadline
-lost       it was started, and what came of it is not known (preempted, killed)
-memory     it ran out of memory there
-cost       the limit on the cost was reached
-cancelled  nobody needed it any more
-far        the far side failed in a way that is not known here
+capacity   no free machine was available before the timeout
+timeout    a job started and did not end before its deadline
+lost       a job started and its outcome is unknown (preempted, killed)
+memory     the job ran out of memory on the remote
+cost       the cost limit was reached
+cancelled  the batch was cancelled
+remote     any other failure on the remote side
 """
 
 
 class RemoteError(DeviceUnavailableError):
-    """A remote could not do what it was asked.
+    """Failure of a remote.
 
     Attributes:
-        trouble: What kind of trouble it is.
-        what: What happened, in words.
-        do: What to do next.
+        kind: Kind of the failure.
+        problem: Description of the failure.
+        remedy: What the user can do about it; empty for nothing known.
     """
 
-    def __init__(self, trouble: Trouble, what: str, do: str = "") -> None:
-        super().__init__(f"{what}; {do}" if do else what)
-        self.trouble: Trouble = trouble
-        self.what = what
-        self.do = do
+    def __init__(self, kind: ErrorKind, problem: str, remedy: str = "") -> None:
+        super().__init__(f"{problem}; {remedy}" if remedy else problem)
+        self.kind: ErrorKind = kind
+        self.problem = problem
+        self.remedy = remedy
 
 
 class Batch(BaseModel):
-    """Jobs that run one after the other in one container, as JSON.
+    """Jobs that run one after the other in one container.
 
     Attributes:
-        id: Its name; the answer carries it.
+        id: Identifier; the result carries the same one.
         jobs: The jobs.
-        blocks: For benchmarks that are to be compared: each job is cut into this many blocks, which run in turn
-            (A B, B A, A B, ...), so that a clock or temperature that drifts meets all of them alike. The times of a
-            job's blocks come back as one measurement.
-        capability: Compute capability that the device must have; None where the jobs say all that matters.
-        exact: What was drawn for its jobs (``Job.order_seed``, ``Job.row_key``) is part of the question: an answer that
-            was made with other draws is none to it.
-        backend: What the far side's device is: ``cuda``, or what takes a GPU's place there; see ``far.worker``. The
-            near side takes no answer of another kind than it asked for.
+        blocks: Number of blocks that each benchmark is cut into. The blocks of compared benchmarks alternate
+            (A B, B A, A B, ...), so that drift of clocks and temperature affects all of them alike. The times of a
+            job's blocks are merged into one measurement.
+        capability: Compute capability that the device must have; None for any.
+        exact: Whether the random draws of the jobs (``Job.order_seed``, ``Job.row_key``) are part of the request, so
+            that a result made with other draws does not answer it.
+        backend: Device of the remote side: ``cuda``, or a substitute for tests (see `executor.job_runner`). The local
+            side rejects results of another backend.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -85,20 +87,20 @@ class Batch(BaseModel):
 
     @property
     def deadline_s(self) -> float:
-        """Seconds that all jobs together may run."""
+        """Sum of the deadlines of the jobs in seconds."""
         return sum(job.deadline_s for job in self.jobs)
 
 
 class Place(BaseModel):
-    """Where a batch ran.
+    """Machine or container that ran a batch.
 
     Attributes:
-        container: Identity of the container or machine, to see what shared one.
-        image: What its environment was made from.
-        driver: Version of the GPU's driver.
-        clocks_mhz: SM clock now and at most, where they could be read.
-        versions: Versions of what matters there, by distribution.
-        startup_s: Seconds from the container's first line to its readiness; 0 for a batch that found it ready.
+        container: Identifier of the container or machine.
+        image: Image of its environment.
+        driver: Version of the GPU driver.
+        clocks_mhz: Current and maximum SM clock, if they could be read.
+        versions: Versions of the relevant distributions, by name.
+        startup_s: Seconds that the container took to start; 0 for a batch that found it running.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -111,21 +113,21 @@ class Place(BaseModel):
     startup_s: float = 0.0
 
     def __str__(self) -> str:
-        words = [self.container or "a container"]
-        words += [f"image {self.image}"] if self.image else []
-        words += [f"driver {self.driver}"] if self.driver else []
-        words += [f"SM clock {self.clocks_mhz[0]} of {self.clocks_mhz[1]} MHz"] if self.clocks_mhz else []
-        return ", ".join(words)
+        parts = [self.container or "a container"]
+        parts += [f"image {self.image}"] if self.image else []
+        parts += [f"driver {self.driver}"] if self.driver else []
+        parts += [f"SM clock {self.clocks_mhz[0]} of {self.clocks_mhz[1]} MHz"] if self.clocks_mhz else []
+        return ", ".join(parts)
 
 
-class Answer(BaseModel):
-    """What came of a batch, as JSON.
+class BatchResult(BaseModel):
+    """Results of a batch.
 
     Attributes:
-        batch: Id of the batch.
-        results: One a job, in the jobs' order; blobs are inline.
+        batch: Identifier of the batch.
+        results: One result per job, in the order of the jobs; blobs are inline.
         place: Where it ran.
-        busy_s: Seconds that the container was occupied by it.
+        busy_s: Seconds that it occupied the container.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -137,30 +139,30 @@ class Answer(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Handle:
-    """A batch that was submitted; ``call`` is what the remote calls it."""
+class RemoteCall:
+    """A submitted batch and the remote's identifier of it."""
 
     batch: Batch
-    call: str
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """An end of a batch: its answer, or why there is none."""
+class Completion:
+    """End of a submitted batch: its result, or the error that ended it."""
 
-    handle: Handle
-    answer: Answer | None = None
+    call: RemoteCall
+    result: BatchResult | None = None
     error: RemoteError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a session has cost so far, as far as this side can know.
+    """Estimated cost of a session.
 
     Attributes:
         seconds: Seconds that containers were held.
-        usd_per_hour: Price of one container; None where it is not known.
-        note: What the number leaves out, or where the price is from.
+        usd_per_hour: Price of one container; None if it is unknown.
+        note: Source of the price, and what the estimate omits.
     """
 
     seconds: float = 0.0
@@ -169,7 +171,7 @@ class Cost:
 
     @property
     def usd(self) -> float | None:
-        """US dollars; None where the price is not known."""
+        """US dollars; None if the price is unknown."""
         return None if self.usd_per_hour is None else self.seconds * self.usd_per_hour / 3600
 
     def __str__(self) -> str:
@@ -178,78 +180,78 @@ class Cost:
 
 
 def dollars(usd: float) -> str:
-    """US dollars in words; small amounts to three digits, so that a limit and what reached it can be told apart."""
+    """Format US dollars; amounts below one to three digits, so that a small limit and the cost above it differ."""
     return f"${usd:.2f}" if usd >= 1 else f"${usd:.3g}"
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteStatus:
-    """How a remote stands.
+    """Status of a remote.
 
     Attributes:
-        reachable: It answered.
-        words: What it is and what runs there, in a line.
-        containers: Containers that are up; None where that is not known.
-        details: More, by name.
+        reachable: Whether it responded.
+        summary: One line about the remote and what runs there.
+        containers: Number of running containers; None if unknown.
+        details: Further facts by name.
     """
 
     reachable: bool
-    words: str
+    summary: str
     containers: int | None = None
     details: Mapping[str, str] = field(default_factory=dict)
 
 
 class Remote(Protocol):
-    """A place to which jobs are sent. Every method ends within a bounded time, and raises nothing but RemoteError.
+    """A place that runs batches of jobs. Every method returns within a bounded time and raises only RemoteError.
 
-    ``name`` is what ``--nvfp4-remote`` calls it. Where its answers depend on more than target and GPU, an attribute
-    ``kept_as`` (a text) says on what, so that kept ones are used for the same only.
+    ``name`` is its name in ``--nvfp4-remote``. A remote whose results depend on more than target and GPU has an
+    attribute ``cache_scope`` (text) with those dependencies, so that cached results are reused for the same only.
     """
 
     name: str
 
     def describe(self) -> str:
-        """What it is, in a line. Contacts nothing."""
+        """Return a description of one line. Contacts nothing."""
 
-    def submit(self, batches: Sequence[Batch]) -> list[Handle]:
-        """Hand batches over, in order; returns once they are accepted, not once they are done."""
+    def submit(self, batches: Sequence[Batch]) -> list[RemoteCall]:
+        """Submit batches in order; return when they are accepted, not when they are done."""
 
-    def collect(self, handles: Sequence[Handle], *, timeout_s: float) -> Iterator[Arrival]:
-        """The ends of submitted batches as they arrive, in any order; stops when ``timeout_s`` has passed.
+    def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[Completion]:
+        """Yield the ends of submitted batches in the order of arrival, until ``timeout_s`` has passed.
 
-        A batch that failed is an arrival with an error; one that has not ended is none, and may be asked for again. An
-        end that was not taken from the iterator is given the next time.
+        A failed batch is a completion with an error. A batch that still runs yields nothing and may be collected
+        again. Completions that the caller does not take from the iterator are yielded by the next call.
         """
 
-    def cancel(self, handles: Sequence[Handle]) -> None:
-        """Stop batches that nobody needs; those that are done are passed over. Does not raise."""
+    def cancel(self, calls: Sequence[RemoteCall]) -> None:
+        """Stop batches; ignores those that have ended. Does not raise."""
 
     def status(self) -> RemoteStatus:
-        """How it stands now."""
+        """Return the current status."""
 
     def warm(self) -> None:
-        """Make a container ready, and wait until it is."""
+        """Start a container and wait until it is ready."""
 
     def stop(self) -> None:
-        """Give everything back that costs anything. May be called more than once; does not raise.
+        """Release everything that costs money. May be called more than once; does not raise.
 
-        May be called by another thread while ``submit`` or ``warm`` waits, which then ends soon, with a RemoteError.
+        May be called by another thread during `submit` or `warm`, which then soon raises RemoteError.
         """
 
     def cost(self) -> Cost:
-        """What this object has cost so far. Contacts nothing."""
+        """Return the cost of this object so far. Contacts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Execution:
+class PythonProgram:
     """A Python program to run where jobs run.
 
     Attributes:
-        source: The program.
-        arguments: Its arguments (``sys.argv[1:]``).
-        files: Files to put into its working directory, by relative path.
-        environ: Variables of its environment, on top of the scrubbed one.
-        stdin: Its standard input.
+        source: Source code.
+        arguments: Arguments (``sys.argv[1:]``).
+        files: Files of its working directory, by relative path.
+        environ: Environment variables, in addition to the scrubbed environment.
+        stdin: Standard input.
         deadline_s: Seconds after which it is stopped.
     """
 
@@ -262,8 +264,8 @@ class Execution:
 
 
 @runtime_checkable
-class Executes(Protocol):
-    """A remote that can run a program too."""
+class ProgramRemote(Protocol):
+    """A remote that also runs programs."""
 
-    def execute(self, program: Execution, *, on_output: Callable[[Literal["stdout", "stderr"], bytes], None]) -> int:
-        """Run it, pass its output on as it comes, and return its exit status. Raises RemoteError."""
+    def execute(self, program: PythonProgram, *, on_output: OnOutput) -> int:
+        """Run a program, forward its output as it is written, and return its exit status. Raises RemoteError."""

@@ -1,8 +1,8 @@
-"""One process talks to the remote for several: test processes of xdist send their batches to it over a Unix socket.
+"""Broker: one process uses the remote for several. Test processes of xdist send it their batches over a Unix socket.
 
-Two processes that ask the same get one answer, which is paid for once. An answer waits for the second one on disk, so
-that a long run does not fill the memory of the first. The socket lies in a folder that only its user
-may enter; what goes over it is text (``wire``), a line each.
+Two processes that request the same batch share one result, which is paid for once. The result is stored on disk for
+the second process, so that a long run does not fill the memory of the first. Only the user may enter the folder of the
+socket; messages are lines of JSON with batches and results as text (see `serialization`).
 """
 
 from __future__ import annotations
@@ -19,18 +19,26 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_nvfp4.device.remote.base import Answer, Arrival, Batch, Cost, Handle, RemoteError, RemoteStatus
-from pytest_nvfp4.device.remote.kept import Draws, draws_of, question
+from pytest_nvfp4.device.remote.base import (
+    Batch,
+    BatchResult,
+    Completion,
+    Cost,
+    RemoteCall,
+    RemoteError,
+    RemoteStatus,
+)
+from pytest_nvfp4.device.remote.cache import Draws, cache_fields, draws_of
+from pytest_nvfp4.device.remote.request import BatchRequest
+from pytest_nvfp4.device.remote.serialization import pack_batch, pack_result, unpack_batch, unpack_result
 from pytest_nvfp4.device.remote.session import RemoteSession
-from pytest_nvfp4.device.remote.ticket import Ticket
-from pytest_nvfp4.device.remote.wire import pack_answer, pack_batch, unpack_answer, unpack_batch
 
 
 class Broker:
     """Serves a session to other processes of this user.
 
     Args:
-        session: The session. It is opened by the first batch.
+        session: The session; the first batch opens it.
     """
 
     def __init__(self, session: RemoteSession) -> None:
@@ -38,14 +46,14 @@ class Broker:
         self._folder = Path(tempfile.mkdtemp(prefix="nvfp4-broker-"))
         self.address = str(self._folder / "socket")
         self._lock = threading.Lock()
-        self._asked: dict[str, _Asked] = {}
+        self._requests: dict[str, _SharedRequest] = {}
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(self.address)
         self._socket.listen(64)
         threading.Thread(target=self._accept, name="nvfp4-broker", daemon=True).start()
 
     def close(self) -> None:
-        """Take no more."""
+        """Accept no more connections."""
         with contextlib.suppress(OSError):
             self._socket.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -59,127 +67,128 @@ class Broker:
             threading.Thread(target=self._serve, args=(connection,), name="nvfp4-broker", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        """One process: its batches, and the answers to them as they come.
+        """Serve one process: request its batches, and send it the results as they arrive.
 
-        What it asked for goes on when it ends: another process may come to the same item, and the end of the whole
-        run cancels what is left.
+        Its requests continue after it ends, because another process may run the same item; the end of the whole run
+        cancels the rest.
         """
-        say = threading.Lock()
+        sending = threading.Lock()
         try:
             with connection, connection.makefile("r", encoding="utf-8") as lines:
                 for line in lines:
-                    said = json.loads(line)
-                    batch = unpack_batch(said["batch"])
+                    batch = unpack_batch(json.loads(line)["batch"])
                     threading.Thread(
-                        target=_tell,
-                        args=(connection, say, batch.id, self._ask(batch)),
+                        target=_send_result,
+                        args=(connection, sending, batch.id, self._request(batch)),
                         name="nvfp4-broker",
                         daemon=True,
                     ).start()
         except (OSError, ValueError, RemoteError):
             return
 
-    def _ask(self, batch: Batch) -> _Asked:
-        key = json.dumps([[question(job, batch) for job in batch.jobs], batch.blocks], sort_keys=True)
+    def _request(self, batch: Batch) -> _SharedRequest:
+        key = json.dumps([[cache_fields(job, batch) for job in batch.jobs], batch.blocks], sort_keys=True)
         with self._lock:
-            asked = self._asked.get(key)
-            if asked is None:
-                (ticket,) = self._session.add([batch])
-                asked = self._asked[key] = _Asked(ticket, self._folder / f"answer-{len(self._asked)}")
-                return asked
-        self._session.hurry(asked.ticket)  # asked for a second time: somebody waits for it
-        return asked
+            shared = self._requests.get(key)
+            if shared is None:
+                (request,) = self._session.add([batch])
+                shared = self._requests[key] = _SharedRequest(request, self._folder / f"result-{len(self._requests)}")
+                return shared
+        self._session.prioritize(shared.request)  # requested a second time: a process waits for it
+        return shared
 
 
-class _Asked:
-    """A batch that was asked for: its ticket, and a file for its answer."""
+class _SharedRequest:
+    """A request of several processes, and a file for its result."""
 
-    def __init__(self, ticket: Ticket, file: Path) -> None:
-        self.ticket = ticket
+    def __init__(self, request: BatchRequest, file: Path) -> None:
+        self.request = request
         self._file = file
         self._lock = threading.Lock()
 
-    def answer(self) -> Answer:
-        """Its answer, once it is there. Raises RemoteError."""
-        answer = self.ticket.wait_kept()
+    def wait(self) -> BatchResult:
+        """Wait for the result. Raises RemoteError."""
+        result = self.request.wait_or_released()
         with self._lock:
-            if answer is None:
-                return unpack_answer(self._file.read_text(encoding="utf-8"))
-            with contextlib.suppress(OSError):  # no room: it stays in memory
-                self._file.write_text(pack_answer(answer), encoding="utf-8")
-                self.ticket.let_go()
-            return answer
+            if result is None:
+                return unpack_result(self._file.read_text(encoding="utf-8"))
+            with contextlib.suppress(OSError):  # on a full disk it stays in memory
+                self._file.write_text(pack_result(result), encoding="utf-8")
+                self.request.release()
+            return result
 
 
-def _tell(connection: socket.socket, say: threading.Lock, batch: str, asked: _Asked) -> None:
-    said: dict[str, Any]
+def _send_result(connection: socket.socket, sending: threading.Lock, batch: str, shared: _SharedRequest) -> None:
+    message: dict[str, Any]
     try:
-        answer = asked.answer()
-        said = {
-            "answer": pack_answer(answer.model_copy(update={"batch": batch})),
-            "draws": [draws_of(job) for job in asked.ticket.batch.jobs],
+        result = shared.wait()
+        message = {
+            "result": pack_result(result.model_copy(update={"batch": batch})),
+            "draws": [draws_of(job) for job in shared.request.batch.jobs],
         }
     except RemoteError as error:
-        said = {"trouble": error.trouble, "what": error.what, "do": error.do}
-    with contextlib.suppress(OSError), say:
-        connection.sendall((json.dumps({"for": batch, **said}) + "\n").encode())
+        message = {"kind": error.kind, "problem": error.problem, "remedy": error.remedy}
+    with contextlib.suppress(OSError), sending:
+        connection.sendall((json.dumps({"for": batch, **message}) + "\n").encode())
 
 
 class BrokerRemote:
-    """The remote of a process that asks a broker.
+    """Remote of a process that uses a broker.
 
     Args:
-        address: The broker's.
+        address: Address of the broker.
         name: Name of the remote behind it.
+
+    Attributes:
+        draws: Draws with which the jobs of a batch ran, by the batch's identifier.
     """
 
     def __init__(self, address: str, *, name: str) -> None:
         self.name = name
         self.draws: dict[str, tuple[Draws, ...]] = {}
-        """What was drawn for the jobs of a batch when they were run, by its id."""
         self._address = address
         self._connection: socket.socket | None = None
-        self._arrivals: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
-        self._say = threading.Lock()
+        self._messages: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        self._sending = threading.Lock()
 
     def describe(self) -> str:
-        """What it is."""
-        return f"{self.name}, by way of the controlling process"
+        """Return a description of one line."""
+        return f"{self.name}, through the controlling process"
 
-    def submit(self, batches: Sequence[Batch]) -> list[Handle]:
-        """Hand batches to the broker."""
+    def submit(self, batches: Sequence[Batch]) -> list[RemoteCall]:
+        """Send batches to the broker."""
         for batch in batches:
             self._send({"batch": pack_batch(batch)})
-        return [Handle(batch, batch.id) for batch in batches]
+        return [RemoteCall(batch, batch.id) for batch in batches]
 
-    def collect(self, handles: Sequence[Handle], *, timeout_s: float) -> Iterator[Arrival]:
-        """What the broker said."""
-        by_id = {handle.call: handle for handle in handles}
+    def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[Completion]:
+        """Yield the results that the broker sent; see `Remote`."""
+        by_id = {call.id: call for call in calls}
         until = time.monotonic() + timeout_s
         while True:
             try:
-                batch, said = self._arrivals.get(timeout=max(0.0, until - time.monotonic()))
+                batch, message = self._messages.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 return
             if not batch:
-                raise _gone()
-            if (handle := by_id.get(batch)) is None:
+                raise _broker_ended()
+            if (call := by_id.get(batch)) is None:
                 continue
-            if "answer" in said:
-                self.draws[batch] = tuple((int(seed), int(key)) for seed, key in said["draws"])
-                yield Arrival(handle, answer=unpack_answer(said["answer"]))
+            if "result" in message:
+                self.draws[batch] = tuple(Draws(int(seed), int(key)) for seed, key in message["draws"])
+                yield Completion(call, result=unpack_result(message["result"]))
             else:
-                yield Arrival(handle, error=RemoteError(said["trouble"], said["what"], said["do"]))
+                yield Completion(call, error=RemoteError(message["kind"], message["problem"], message["remedy"]))
 
-    def cancel(self, handles: Sequence[Handle]) -> None:
-        """Nothing: another process may need them, and the end of the run cancels the rest."""
+    def cancel(self, calls: Sequence[RemoteCall]) -> None:
+        """Do nothing: other processes may need the batches, and the end of the run cancels the rest."""
 
     def status(self) -> RemoteStatus:
-        """Only that there is a broker."""
+        """Report whether there is a connection to the broker."""
         return RemoteStatus(self._connection is not None, self.describe())
 
     def warm(self) -> None:
-        """Nothing to do here."""
+        """Do nothing: the broker's session starts the remote."""
 
     def stop(self) -> None:
         """Close the connection."""
@@ -190,30 +199,30 @@ class BrokerRemote:
             connection.close()
 
     def cost(self) -> Cost:
-        """What it costs is counted where the broker is."""
+        """Return no cost: the broker's process counts it."""
         return Cost()
 
-    def _send(self, said: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         try:
             if self._connection is None:
                 self._connection = socket.socket(socket.AF_UNIX)
                 self._connection.connect(self._address)
                 threading.Thread(
-                    target=_listen, args=(self._connection, self._arrivals.put), name="nvfp4-broker", daemon=True
+                    target=_read_messages, args=(self._connection, self._messages.put), name="nvfp4-broker", daemon=True
                 ).start()
-            with self._say:
-                self._connection.sendall((json.dumps(said) + "\n").encode())
+            with self._sending:
+                self._connection.sendall((json.dumps(message) + "\n").encode())
         except OSError as error:
-            raise _gone() from error
+            raise _broker_ended() from error
 
 
-def _listen(connection: socket.socket, put: Callable[[tuple[str, dict[str, Any]]], None]) -> None:
+def _read_messages(connection: socket.socket, put: Callable[[tuple[str, dict[str, Any]]], None]) -> None:
     with contextlib.suppress(OSError, ValueError), connection.makefile("r", encoding="utf-8") as lines:
         for line in lines:
-            said = json.loads(line)
-            put((said["for"], said))
+            message = json.loads(line)
+            put((message["for"], message))
     put(("", {}))
 
 
-def _gone() -> RemoteError:
-    return RemoteError("network", "the process that talks to the remote has ended", "run again with --nvfp4-resume")
+def _broker_ended() -> RemoteError:
+    return RemoteError("network", "the process that uses the remote has ended", "run again with --nvfp4-resume")

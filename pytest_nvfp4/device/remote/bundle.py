@@ -1,4 +1,4 @@
-"""This package's source as one archive, for machines on which it is not installed, or in another version."""
+"""Archive of this package's source, for machines on which it is not installed or has another version."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ from pathlib import Path
 
 from pytest_nvfp4.toolchain.launcher import PACKAGE
 
-_NEAR_ONLY = ("plugin", "cli", "report", "bench", "loop", "profile", "strategies.py")
-"""What no job needs: tests, tables and commands belong to the near side."""
+_LOCAL_ONLY = ("plugin", "cli", "report", "bench", "loop", "profile", "strategies", "selfcheck")
+"""Parts that no job needs: tests, tables and commands run on the local side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """An archive (tar, gzip) of the package, and the hash of its bytes."""
+    """Archive (tar, gzip) of the package, and the SHA-256 of its bytes."""
 
     data: bytes
     sha256: str
 
 
 def source_files() -> list[Path]:
-    """The package's source files that a job may need, in order."""
+    """Return the package's source files that a job may need, sorted."""
     return sorted(
         path
         for path in PACKAGE.rglob("*.py")
-        if path.relative_to(PACKAGE).parts[0] not in _NEAR_ONLY
+        if path.relative_to(PACKAGE).parts[0] not in _LOCAL_ONLY
         and not any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(PACKAGE).parts)
     )
 
 
 @lru_cache(maxsize=1)
 def bundle() -> Bundle:
-    """The archive: the same bytes for the same source. Raises OSError."""
+    """Return the archive; equal source gives equal bytes. Raises OSError."""
     packed = io.BytesIO()
     with (
+        # A fixed time stamp keeps the bytes, and with them the hash, reproducible.
         gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=5, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):

@@ -1,4 +1,4 @@
-"""A remote as a device: a job is matched with what was sent ahead, or sent now, and its result awaited."""
+"""Device of a remote session: matches a job to one that was sent ahead, or sends it, and waits for its result."""
 
 from __future__ import annotations
 
@@ -11,44 +11,49 @@ from pathlib import Path
 
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Batch, RemoteError
-from pytest_nvfp4.device.remote.far import SOURCE
-from pytest_nvfp4.device.remote.kept import draws_of, question
-from pytest_nvfp4.device.remote.pieces import pieces
+from pytest_nvfp4.device.remote.cache import cache_fields, draws_of
+from pytest_nvfp4.device.remote.executor import SOURCE
+from pytest_nvfp4.device.remote.request import BatchRequest
+from pytest_nvfp4.device.remote.schedule import split_batch
 from pytest_nvfp4.device.remote.session import RemoteSession
-from pytest_nvfp4.device.remote.ticket import Ticket
 from pytest_nvfp4.device.result import DeviceInfo, Result, SimulatedCall
 from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.finding import Finding
 
-TROUBLE = "remote"
-"""Kind of the finding that says why a remote gave no result."""
+REMOTE_ERROR = "remote"
+"""Kind of the finding that reports why a remote returned no result."""
 _DRAWN = ("verify", "benchmark")
-"""Jobs whose outcome depends on what was drawn for them."""
+"""Actions whose outcome depends on the draws of the job."""
 _ARCHS = {"B200": "sm_100a", "H200": "sm_90a", "H100": "sm_90a"}
 _CAPABILITIES = {"sm_100a": (10, 0), "sm_90a": (9, 0)}
 
 
 def arch_of(gpu: str) -> str | None:
-    """The architecture of a GPU by its usual name; None for one that is not known here."""
+    """Return the architecture of a GPU by its usual name; None for an unknown GPU."""
     return _ARCHS.get(gpu.upper().partition(":")[0].removesuffix("!"))
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
-    """A job within a batch that was sent."""
+class _SentJob:
+    """A job of a requested batch."""
 
-    ticket: Ticket
+    request: BatchRequest
     index: int
+
+    @property
+    def job(self) -> Job:
+        """The job; once there is a result, with the draws that it ran with."""
+        return self.request.batch.jobs[self.index]
 
 
 class RemoteDevice:
-    """A device far away.
+    """Device of a remote session.
 
     Args:
-        session: The session on the remote.
+        session: The session.
         name: Name of the remote.
-        gpu: The GPU that was asked for.
-        waiting: Is called now and then by a thread that waits for a result.
+        gpu: The requested GPU.
+        waiting: Called at intervals by a thread that waits for a result.
     """
 
     def __init__(
@@ -60,119 +65,118 @@ class RemoteDevice:
         self._arch = arch_of(gpu)
         self._waiting = waiting
         self._lock = threading.Lock()
-        self._sent: dict[str, _Sent] = {}
+        self._sent: dict[str, _SentJob] = {}
         self._used: set[str] = set()
-        self._seen: DeviceInfo | None = None
+        self._last_device: DeviceInfo | None = None
 
     @property
     def capability(self) -> tuple[int, int] | None:
-        """The compute capability that is asserted there."""
+        """Compute capability that the remote side requires of its device."""
         return _CAPABILITIES.get(self._arch or "")
 
     def describe(self) -> DeviceInfo:
-        """What answered last; before that, what was asked for. Contacts nothing."""
-        if self._seen is not None:
-            return self._seen
+        """Return the device of the last result; before the first one, the requested GPU. Contacts nothing."""
+        if self._last_device is not None:
+            return self._last_device
         model = for_arch(self._arch or "sm_100a")
         return DeviceInfo(name=f"{self._gpu} ({self.name})", capability=model.capability)
 
     def unsupported(self, arch: str) -> str | None:
-        """Why code for an architecture would not run there, or None. Contacts nothing."""
+        """Return why code for an architecture would not run, or None. Contacts nothing."""
         if self._arch is None or arch.rstrip("af") == self._arch.rstrip("af"):
             return None
         return f"the kernel is for {arch}, and a {self._gpu} is {self._arch.rstrip('af')}"
 
     def send_ahead(self, jobs: Sequence[Job], *, blocks: int = 1) -> None:
-        """Send jobs whose results will be asked for later. Those that were sent already are left out.
+        """Send jobs whose results will be required later, except those that were sent already.
 
-        Those that become final together are one batch (``pieces``); with ``blocks``, benchmarks of the same are.
+        Jobs whose results become final together share a batch (see `split_batch`), with ``blocks`` above 1 also
+        benchmarks of the same cases.
         """
         with self._lock:
-            fresh = [job for job in jobs if _key(job) not in self._sent and _key(job) not in self._used]
-            if not fresh:
+            new = [job for job in jobs if _key(job) not in self._sent and _key(job) not in self._used]
+            if not new:
                 return
-            batches = pieces(Batch(jobs=tuple(fresh), blocks=blocks, capability=self.capability))
-            for batch, ticket in zip(batches, self.session.add(batches), strict=True):
+            batches = split_batch(Batch(jobs=tuple(new), blocks=blocks, capability=self.capability))
+            for batch, request in zip(batches, self.session.add(batches), strict=True):
                 for index, job in enumerate(batch.jobs):
-                    self._sent[_key(job)] = _Sent(ticket, index)
+                    self._sent[_key(job)] = _SentJob(request, index)
 
-    def ahead(self, job: Job) -> Job:
-        """The job that was run in place of this one (it asks the same, with other draws); else this one is sent.
+    def job_as_run(self, job: Job) -> Job:
+        """Return the equivalent job that ran, possibly with other draws; send this job if none was sent.
 
-        It waits for the answer: of one that was kept, or that another process asked for, only that tells the draws.
+        Waits for the result: for a cached one, or one that another process requested, only the result has the draws.
         """
         with self._lock:
             sent = self._sent.get(_key(job)) or self._send(job, exact=False)
-        self.session.hurry(sent.ticket)
-        with contextlib.suppress(RemoteError):  # whoever runs the job is told
-            sent.ticket.wait_kept(on_wait=self._waiting)
-        return sent.ticket.batch.jobs[sent.index]
+        self.session.prioritize(sent.request)
+        with contextlib.suppress(RemoteError):  # `run` reports it
+            sent.request.wait_or_released(on_wait=self._waiting)
+        return sent.job
 
     def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:  # noqa: ARG002
-        """Run a job there, with the draws that it has; see ``Device``. What was sent ahead is used once.
+        """Run a job with its own draws; see ``Device``. A job that was sent ahead is used once.
 
-        An answer that was used is let go: those of a long run, outputs and all, are more than a machine may hold.
+        A used result is released: the outputs of a long run may exceed the memory of this machine.
         """
-        sent = self._claimed(job)
-        self.session.hurry(sent.ticket)
+        sent = self._claim(job)
+        self.session.prioritize(sent.request)
         try:
-            answer = sent.ticket.wait(on_wait=self._waiting)
+            result = sent.request.wait(on_wait=self._waiting).results[sent.index]
         except RemoteError as error:
-            status = "timeout" if error.trouble == "timeout" else "unavailable"
-            return Result(job=job.id, status=status, findings=(Finding(kind=TROUBLE, message=str(error)),))  # type: ignore[arg-type]
-        result = answer.results[sent.index]
+            status = "timeout" if error.kind == "timeout" else "unavailable"
+            return Result(job=job.id, status=status, findings=(Finding(kind=REMOTE_ERROR, message=str(error)),))  # type: ignore[arg-type]
         if result.device is not None:
-            self._seen = result.device
+            self._last_device = result.device
         with self._lock:
             if self._sent.get(_key(job)) is sent:
                 del self._sent[_key(job)]
-        return at_home(result.model_copy(update={"job": job.id}), base)
+        return _with_local_paths(result.model_copy(update={"job": job.id}), base)
 
-    def _claimed(self, job: Job) -> _Sent:
-        """Where the job was sent, with its own draws, or is sent now."""
+    def _claim(self, job: Job) -> _SentJob:
+        """Return the sent job with the same draws, or send the job."""
         with self._lock:
             sent = self._sent.get(_key(job))
-            if sent is not None and draws_of(sent.ticket.batch.jobs[sent.index]) == draws_of(job):
+            if sent is not None and draws_of(sent.job) == draws_of(job):
                 self._used.add(_key(job))
                 return sent
             return self._send(job, exact=job.action in _DRAWN)
 
-    def _send(self, job: Job, *, exact: bool) -> _Sent:
-        """Send a job by itself; the lock is held."""
-        (ticket,) = self.session.add([Batch(jobs=(job,), capability=self.capability, exact=exact)], urgent=True)
+    def _send(self, job: Job, *, exact: bool) -> _SentJob:
+        """Send a single job. The caller holds the lock."""
+        (request,) = self.session.add([Batch(jobs=(job,), capability=self.capability, exact=exact)], urgent=True)
         self._used.add(_key(job))
-        sent = _Sent(ticket, 0)
-        if not exact:  # what was sent ahead stays for who takes any draws
+        sent = _SentJob(request, 0)
+        if not exact:  # an exact job does not replace one that was sent ahead and serves any draws
             self._sent[_key(job)] = sent
         return sent
 
 
 def _key(job: Job) -> str:
-    return json.dumps(question(job), sort_keys=True)
+    return json.dumps(cache_fields(job), sort_keys=True)
 
 
-def at_home(result: Result, base: Path | None) -> Result:
-    """The result with findings that name the user's own files below ``base``."""
+def _with_local_paths(result: Result, base: Path | None) -> Result:
+    """Return the result with findings that name the user's own files below ``base``."""
     if base is None:
         return result
 
-    def own(finding: Finding) -> Finding:
-        if finding.file is None or not Path(finding.file).is_relative_to(SOURCE):
-            return finding
-        return replace(finding, file=str(base / Path(finding.file).relative_to(SOURCE)))
-
-    def call(one: SimulatedCall) -> SimulatedCall:
-        launches = tuple(
-            launch.model_copy(update={"findings": tuple(map(own, launch.findings))}) for launch in one.launches
+    def local(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+        return tuple(
+            replace(finding, file=str(base / Path(finding.file).relative_to(SOURCE)))
+            if finding.file is not None and Path(finding.file).is_relative_to(SOURCE)
+            else finding
+            for finding in findings
         )
-        return one.model_copy(update={"launches": launches})
+
+    def local_call(call: SimulatedCall) -> SimulatedCall:
+        launches = tuple(launch.model_copy(update={"findings": local(launch.findings)}) for launch in call.launches)
+        return call.model_copy(update={"launches": launches})
 
     return result.model_copy(
         update={
-            "findings": tuple(map(own, result.findings)),
-            "cases": tuple(
-                report.model_copy(update={"findings": tuple(map(own, report.findings))}) for report in result.cases
-            ),
-            "simulated": tuple(map(call, result.simulated)),
+            "findings": local(result.findings),
+            "cases": tuple(case.model_copy(update={"findings": local(case.findings)}) for case in result.cases),
+            "simulated": tuple(map(local_call, result.simulated)),
         }
     )

@@ -1,7 +1,7 @@
-"""Read what popcorn-cli writes: JSON of newer versions, the report's text of older ones.
+"""Parser of the output of popcorn-cli: JSON of newer versions, the report's text of older ones.
 
 Sources: popcorn-cli (``--output``, ``src/cmd/submit.rs``) and kernelbot (``libkernelbot/report.py``), which makes the
-report: ``Passed N/N tests``, a line a test, for each benchmark its sizes, mean ± error, best and worst.
+report: ``Passed N/N tests``, one line per test, and for each benchmark its sizes, mean ± error, best and worst.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """One test: its sizes as the report writes them, whether it passed, and what was said."""
+    """One test: its sizes as the report writes them, whether it passed, and its message."""
 
     spec: str
     passed: bool
@@ -35,7 +35,7 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Times of one benchmark in nanoseconds; None where they were not told."""
+    """Times of one benchmark in nanoseconds; None for those that the report omits."""
 
     spec: str
     mean_ns: float
@@ -45,8 +45,8 @@ class Benchmark:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One run of a submission, of the newer form. ``score`` is in seconds."""
+class SubmissionRun:
+    """One run of a submission, in the JSON of newer versions. ``score`` is in seconds."""
 
     mode: str
     passed: bool
@@ -57,36 +57,36 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What was said of a submission.
+    """GPU MODE's report about a submission.
 
     Attributes:
-        form: ``json`` or ``text``.
-        passed: Whether everything passed; None where the output does not tell.
-        tests: The tests that were named.
-        passed_tests: Tests that passed and all tests, where they were counted.
+        format: ``json`` or ``text``.
+        passed: Whether everything passed; None if the output does not tell.
+        tests: The tests that the report names.
+        passed_tests: Number of passed tests and of all tests, if the report counts them.
         benchmarks: The benchmarks.
         runs: The runs.
         scores: Geometric mean in seconds, by ``public`` or ``secret``.
-        failure: What failed, in the report's word: Compilation, Running or Testing.
-        exit_code: Exit code of the evaluation, where one was told; "timeout" where it timed out.
-        identity: Its number.
-        runner: What it ran on.
+        failure: The failed phase in the report's word: Compilation, Running or Testing.
+        exit_code: Exit code of the evaluation, if the report has one; "timeout" after a timeout.
+        identity: Number of the submission.
+        runner: Machine that ran it.
     """
 
-    form: str
+    format: str
     passed: bool | None
     tests: tuple[Test, ...] = ()
     passed_tests: tuple[int, int] | None = None
     benchmarks: tuple[Benchmark, ...] = ()
-    runs: tuple[Run, ...] = ()
+    runs: tuple[SubmissionRun, ...] = ()
     scores: tuple[tuple[str, float], ...] = ()
     failure: str | None = None
     exit_code: int | str | None = None
     identity: str = ""
     runner: str = ""
 
-    def words(self) -> str:
-        """It in a line."""
+    def summary(self) -> str:
+        """Return the report in one line."""
         parts = []
         if self.passed_tests is not None:
             parts.append(f"passed {self.passed_tests[0]} of {self.passed_tests[1]} tests")
@@ -94,26 +94,25 @@ class Submission:
             parts.append(f"passed {sum(test.passed for test in self.tests)} of {len(self.tests)} tests")
         parts += [f"{run.mode} {'passed' if run.passed else 'failed'} on {run.runner}" for run in self.runs]
         parts += [f"geometric mean {seconds * 1e6:.3f} us ({kind})" for kind, seconds in self.scores]
-        parts += [f"{one.spec.strip()}: {one.mean_ns / 1e3:.3f} us" for one in self.benchmarks]
+        parts += [f"{benchmark.spec.strip()}: {benchmark.mean_ns / 1e3:.3f} us" for benchmark in self.benchmarks]
         if self.failure:
             code = f", exit code {self.exit_code}" if self.exit_code is not None else ""
             parts.append(f"{self.failure.lower()} failed{code}")
-        return "; ".join(parts) or "nothing that can be read"
+        return "; ".join(parts) or "nothing readable"
 
 
 def parse(text: str) -> Submission:
-    """Read either form. Raises ValueError where it is neither."""
-    scores = tuple((found["kind"], float(found["seconds"])) for found in _SCORE.finditer(text))
-    runners = [found["runner"] for found in _SCORE.finditer(text)]
+    """Parse either format. Raises ValueError for anything else."""
+    scores = tuple((match["kind"], float(match["seconds"])) for match in _SCORE.finditer(text))
+    runners = [match["runner"] for match in _SCORE.finditer(text)]
     rest = _SCORE.sub("", text).strip()
     content = _json(rest)
     if isinstance(content, dict) and isinstance(content.get("runs"), list):
         return _of_json(content, scores)
-    report = _plain(content, rest)
-    found = _of_text(report, scores, runners[0] if runners else "")
-    if found.passed is None and not found.benchmarks and not scores:
+    submission = _of_text(_plain_text(content, rest), scores, runners[0] if runners else "")
+    if submission.passed is None and not submission.benchmarks and not scores:
         raise ValueError("it is neither the JSON of newer versions nor the report of older ones")
-    return found
+    return submission
 
 
 def _json(text: str) -> Any:
@@ -129,7 +128,7 @@ def _json(text: str) -> Any:
 
 def _of_json(content: dict[str, Any], scores: tuple[tuple[str, float], ...]) -> Submission:
     runs = tuple(
-        Run(
+        SubmissionRun(
             mode=str(run.get("mode", "")),
             passed=bool(run.get("passed")),
             runner=str(run.get("runner", "")),
@@ -142,7 +141,7 @@ def _of_json(content: dict[str, Any], scores: tuple[tuple[str, float], ...]) -> 
     done = bool(content.get("done", True))
     scores = scores or tuple(("secret" if run.secret else "public", run.score) for run in runs if run.score is not None)
     return Submission(
-        form="json",
+        format="json",
         passed=all(run.passed for run in runs) if runs and done else None,
         runs=runs,
         scores=scores,
@@ -151,8 +150,8 @@ def _of_json(content: dict[str, Any], scores: tuple[tuple[str, float], ...]) -> 
     )
 
 
-def _plain(content: Any, text: str) -> str:
-    """The report's text: some versions write it as a JSON string, or as a list of them, with newlines escaped."""
+def _plain_text(content: Any, text: str) -> str:
+    """Return the report's text; some versions write it as a JSON string, or a list of them, with escaped newlines."""
     if isinstance(content, str):
         text = content
     elif isinstance(content, list) and content and all(isinstance(part, str) for part in content):
@@ -165,15 +164,15 @@ def _of_text(text: str, scores: tuple[tuple[str, float], ...], runner: str) -> S
     benchmarks: list[Benchmark] = []
     before = ""
     for line in text.splitlines():
-        if found := _TEST.match(line):
-            tests.append(Test(found["spec"].strip(), found["mark"] == "✅"))
+        if match := _TEST.match(line):
+            tests.append(Test(match["spec"].strip(), match["mark"] == "✅"))
         elif line.startswith("> ") and tests:
             tests[-1] = Test(tests[-1].spec, tests[-1].passed, f"{tests[-1].message}\n{line[2:]}".strip())
-        elif found := _MEAN.search(line):
-            benchmarks.append(Benchmark(before.strip(), _ns(found, "mean") or 0.0, _error_ns(found)))
-        elif (found := _RANGE.search(line)) and benchmarks:
+        elif match := _MEAN.search(line):
+            benchmarks.append(Benchmark(before.strip(), _ns(match, "mean") or 0.0, _error_ns(match)))
+        elif (match := _RANGE.search(line)) and benchmarks:
             last = benchmarks[-1]
-            benchmarks[-1] = Benchmark(last.spec, last.mean_ns, last.err_ns, _ns(found, "best"), _ns(found, "worst"))
+            benchmarks[-1] = Benchmark(last.spec, last.mean_ns, last.err_ns, _ns(match, "best"), _ns(match, "worst"))
         if line.strip() and not line.startswith("> "):
             before = line
     failed, count, code = _FAILED.search(text), _COUNT.search(text), _CODE.search(text)
@@ -184,7 +183,7 @@ def _of_text(text: str, scores: tuple[tuple[str, float], ...], runner: str) -> S
     elif count is not None or tests or benchmarks:
         passed = True
     return Submission(
-        form="text",
+        format="text",
         passed=passed,
         tests=tuple(tests),
         passed_tests=(int(count[1]), int(count[2])) if count else None,
@@ -196,11 +195,11 @@ def _of_text(text: str, scores: tuple[tuple[str, float], ...], runner: str) -> S
     )
 
 
-def _ns(found: re.Match[str], name: str) -> float | None:
-    unit = found[f"{name}_unit"]
-    return float(found[name]) * _NS["us" if unit[0] in "µμ" else unit]
+def _ns(match: re.Match[str], name: str) -> float | None:
+    unit = match[f"{name}_unit"]
+    return float(match[name]) * _NS["us" if unit[0] in "µμ" else unit]
 
 
-def _error_ns(found: re.Match[str]) -> float | None:
-    unit, error = found["mean_unit"], found["mean_err"]
+def _error_ns(match: re.Match[str]) -> float | None:
+    unit, error = match["mean_unit"], match["mean_err"]
     return None if error is None else float(error) * _NS["us" if unit[0] in "µμ" else unit]

@@ -1,4 +1,4 @@
-"""Run a program on the far side and pass on what it writes, as texts."""
+"""Text form of a program and of its output, and the remote side that runs it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_nvfp4.device.execute import execution
-from pytest_nvfp4.device.remote.base import Execution, RemoteError
+from pytest_nvfp4.device.remote.base import PythonProgram, RemoteError
 from pytest_nvfp4.isolation import Streamed
 
 _USAGE = 2
-"""Exit status where nothing was run."""
+"""Exit status if the program could not be started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Something a program wrote, its exit status, or by what name its run can be cancelled."""
+    """Output of a program, its exit status, or the identifier of the call that runs it (for cancelling)."""
 
     stream: Literal["stdout", "stderr"] = "stdout"
     data: bytes = b""
@@ -27,26 +27,26 @@ class Output:
     call: str = ""
 
 
-def pack_program(program: Execution, *, backend: str = "cuda") -> str:
-    """A program as text, with what its ``device="cuda"`` is (``device.execute``)."""
+def pack_program(program: PythonProgram, *, backend: str = "cuda") -> str:
+    """Convert a program to text, with the backend of its ``device="cuda"`` (see `device.execute`)."""
     return json.dumps(
         {
             "source": program.source,
             "arguments": list(program.arguments),
-            "files": {name: base64.b64encode(data).decode("ascii") for name, data in program.files.items()},
+            "files": {name: _encode(data) for name, data in program.files.items()},
             "environ": dict(program.environ),
-            "stdin": base64.b64encode(program.stdin).decode("ascii"),
+            "stdin": _encode(program.stdin),
             "deadline_s": program.deadline_s,
             "backend": backend,
         }
     )
 
 
-def unpack_program(text: str) -> tuple[Execution, str]:
-    """The program of a text, and its backend. Raises RemoteError."""
+def unpack_program(text: str) -> tuple[PythonProgram, str]:
+    """Convert text to a program and its backend. Raises RemoteError."""
     try:
         content = json.loads(text)
-        program = Execution(
+        program = PythonProgram(
             source=content["source"],
             arguments=tuple(content["arguments"]),
             files={name: base64.b64decode(data) for name, data in content["files"].items()},
@@ -60,44 +60,47 @@ def unpack_program(text: str) -> tuple[Execution, str]:
 
 
 def pack_output(output: Output) -> str:
-    """A piece of output as text."""
+    """Convert output to text."""
     if output.status is not None:
         return json.dumps({"status": output.status})
     if output.call:
         return json.dumps({"call": output.call})
-    return json.dumps({"stream": output.stream, "data": base64.b64encode(output.data).decode("ascii")})
+    return json.dumps({"stream": output.stream, "data": _encode(output.data)})
 
 
 def unpack_output(text: str) -> Output:
-    """The piece of output of a text. Raises RemoteError."""
+    """Convert text to output. Raises RemoteError."""
     try:
         content = json.loads(text)
         if "status" in content:
             return Output(status=int(content["status"]))
         if "call" in content:
             return Output(call=str(content["call"]))
-        stream: Literal["stdout", "stderr"] = "stderr" if content["stream"] == "stderr" else "stdout"
-        return Output(stream, base64.b64decode(content["data"]))
+        return Output("stderr" if content["stream"] == "stderr" else "stdout", base64.b64decode(content["data"]))
     except (ValueError, KeyError, TypeError) as error:
         raise RemoteError("version", f"the program's output cannot be read: {error}") from error
 
 
+def _encode(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
 def run_program(text: str) -> Iterator[str]:
-    """Run the program of a text where it says; the last piece is its exit status. Closing the iterator ends it."""
+    """Run the program of a text and yield its output as text, at the end its exit status. Closing it ends the run."""
     try:
         program, backend = unpack_program(text)
-        with contextlib.closing(execution(program, backend=backend)) as pieces:
+        with contextlib.closing(execution(program, backend=backend)) as chunks:
             while True:
                 try:
-                    stream, data = next(pieces)
-                except StopIteration as ended:
-                    how: Streamed = ended.value
+                    stream, data = next(chunks)
+                except StopIteration as stop:
+                    end: Streamed = stop.value
                     break
                 yield pack_output(Output(stream, data))
     except (RemoteError, OSError) as error:
         yield pack_output(Output("stderr", f"{error}\n".encode()))
         yield pack_output(Output(status=_USAGE))
         return
-    if how.timed_out:
+    if end.timed_out:
         yield pack_output(Output("stderr", f"stopped after {program.deadline_s:.0f} s\n".encode()))
-    yield pack_output(Output(status=how.exit_status))
+    yield pack_output(Output(status=end.exit_status))

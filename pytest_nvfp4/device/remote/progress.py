@@ -1,4 +1,4 @@
-"""How far the work on a remote is, in a line."""
+"""Progress of a remote session in one line."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from pytest_nvfp4.device.remote.base import Cost
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Counts of batches.
+    """Counts of batches, and the cost.
 
     Attributes:
-        building: They wait for the remote to be set up (an image, a connection).
-        queued: They wait for a container.
-        running: They are with a container, as far as this side can know.
-        done: They have an answer.
-        kept: They needed no container: their answer is one of an earlier session.
-        failed: They ended without an answer.
-        cancelled: Nobody needed them any more.
-        cost: What it has cost so far.
+        building: Batches that wait for the remote to be set up (an image, a connection).
+        queued: Batches that wait for a container.
+        running: Batches in a container, as far as the local side can determine.
+        done: Batches with a result.
+        cached: Batches whose results come from an earlier session.
+        failed: Batches that ended without a result.
+        cancelled: Cancelled batches.
+        cost: Cost so far.
     """
 
     building: int = 0
     queued: int = 0
     running: int = 0
     done: int = 0
-    kept: int = 0
+    cached: int = 0
     failed: int = 0
     cancelled: int = 0
     cost: Cost = field(default_factory=Cost)
 
     @property
     def open(self) -> int:
-        """Batches that have not ended."""
+        """Number of batches that have not ended."""
         return self.building + self.queued + self.running
 
     def __str__(self) -> str:
@@ -42,9 +42,9 @@ class Progress:
             (self.building, "building"),
             (self.running, "running"),
             (self.done, "done"),
-            (self.kept, "from earlier sessions"),
-            (self.failed, "without an answer"),
+            (self.cached, "from earlier sessions"),
+            (self.failed, "without a result"),
             (self.cancelled, "cancelled"),
         ]
-        words = [f"{count} {word}" for count, word in counts if count] or ["nothing to do"]
-        return f"{', '.join(words)}; {self.cost}"
+        parts = [f"{count} {name}" for count, name in counts if count] or ["nothing to do"]
+        return f"{', '.join(parts)}; {self.cost}"

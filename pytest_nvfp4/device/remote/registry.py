@@ -1,4 +1,4 @@
-"""Remotes by name: those of this package, and those that other packages add by an entry point.
+"""Registry of remotes by name: those of this package, and those that other packages add with an entry point.
 
 ::
 
@@ -22,68 +22,62 @@ BUILT_IN = {
     "wafer": "pytest_nvfp4.device.remote.wafer:WaferRemote",
     "popcorn": "pytest_nvfp4.device.remote.popcorn:PopcornRemote",
 }
-"""Name -> where it is; nothing of a remote is imported before it is asked for."""
+"""Factories by name, as text: a remote's module is imported when the remote is requested."""
 
 _METHODS = ("describe", "submit", "collect", "cancel", "status", "warm", "stop", "cost")
 
 
 def names() -> list[str]:
-    """Every name that ``--nvfp4-remote`` takes before its colon. Loads no remote."""
+    """Return every name that ``--nvfp4-remote`` accepts before its colon. Imports no remote."""
     others = {entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
     return [*BUILT_IN, *sorted(others - set(BUILT_IN))]
 
 
-def is_remote(spec: str) -> bool:
-    """Whether ``NAME`` or ``NAME:TARGET`` names a remote. Loads none."""
-    return spec.partition(":")[0] in names()
-
-
 def remote(spec: str, options: RemoteOptions | None = None) -> Remote:
-    """The remote that ``NAME`` or ``NAME:TARGET`` names. It contacts nothing yet.
+    """Return the remote that ``NAME`` or ``NAME:TARGET`` names. Contacts nothing.
 
     Args:
-        spec: Such as ``modal`` or ``ssh:me@b200.example.org``.
-        options: What else is wanted; its ``target`` is replaced by the one of ``spec``.
+        spec: Name and target, such as ``modal`` or ``ssh:me@b200.example.org``.
+        options: Options; the target of ``spec`` replaces ``target``.
 
     Raises:
-        RemoteError: there is no such remote, it needs something that is not installed, or it refuses the options.
+        RemoteError: The remote is unknown, requires a package that is not installed, or rejects the options.
     """
     name, _, target = spec.partition(":")
-    made = _factory(name)(replace(options or RemoteOptions(), target=target))
-    lacking = [method for method in _METHODS if not callable(getattr(made, method, None))]
-    if lacking:
+    created = _factory(name)(replace(options or RemoteOptions(), target=target))
+    if missing := [method for method in _METHODS if not callable(getattr(created, method, None))]:
         raise RemoteError(
             "setup",
-            f"the remote {name!r} of another package has no {', '.join(lacking)}",
-            "it was made for another version of pytest-nvfp4, or is not finished: see pytest_nvfp4.device.remote.base",
+            f"the remote {name!r} of another package has no {', '.join(missing)}",
+            "it is unfinished or for another version of pytest-nvfp4: see pytest_nvfp4.device.remote.base",
         )
-    return made
+    return created
 
 
 def _factory(name: str) -> Callable[[RemoteOptions], Remote]:
+    factory: Callable[[RemoteOptions], Remote]
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
         try:
-            factory: Callable[[RemoteOptions], Remote] = getattr(import_module(module), attribute)
+            factory = getattr(import_module(module), attribute)
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("pytest_nvfp4"):
                 raise
-            do = (
-                f"pip install {error.name}, or pytest-nvfp4[{name}]" if name == "modal" else f"pip install {error.name}"
-            )
-            raise RemoteError("setup", f"the remote {name!r} needs {error.name}, which is not installed", do) from error
+            extra = f", or pytest-nvfp4[{name}]" if name == "modal" else ""
+            problem = f"the remote {name!r} requires {error.name}, which is not installed"
+            raise RemoteError("setup", problem, f"pip install {error.name}{extra}") from error
         return factory
     entries = list(importlib.metadata.entry_points(group=ENTRY_POINTS, name=name))
     if not entries:
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names())}"
-        raise RemoteError("setup", f"no remote is called {name!r}", hint)
+        similar = difflib.get_close_matches(name, names(), n=1)
+        hint = f"did you mean {similar[0]!r}?" if similar else f"known remotes: {', '.join(names())}"
+        raise RemoteError("setup", f"no remote is named {name!r}", hint)
     try:
-        found: Callable[[RemoteOptions], Remote] = entries[0].load()
+        factory = entries[0].load()
     except Exception as error:
         raise RemoteError(
             "setup",
-            f"the remote {name!r} ({entries[0].value}) cannot be loaded: {type(error).__name__}: {error}",
-            "mend or remove the package that registers it",
+            f"the remote {name!r} ({entries[0].value}) cannot be imported: {type(error).__name__}: {error}",
+            "repair or remove the package that registers it",
         ) from error
-    return found
+    return factory

@@ -1,7 +1,8 @@
-"""One session on a remote: what is wanted goes out a few at a time, and every wait ends.
+"""Session on a remote: submits requested batches a few at a time; every wait is bounded.
 
-A thread drives the remote. It hands over twice as many batches as there are containers, so that none waits for the
-network, and keeps the rest here, where cancelling them is free. Answers are kept on disk before anyone is told.
+One thread drives the remote. Without a cost limit it submits twice as many batches as there are containers, so that no
+container waits for the network, and queues the rest locally, where cancelling is free. Results are stored in the
+cache on disk before any thread that waits for them continues.
 """
 
 from __future__ import annotations
@@ -13,42 +14,48 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from pytest_nvfp4.device.remote.base import (
-    Answer,
-    Arrival,
     Batch,
+    BatchResult,
+    Completion,
     Cost,
+    ErrorKind,
     Place,
     Remote,
     RemoteError,
-    Trouble,
     dollars,
 )
-from pytest_nvfp4.device.remote.kept import KeptAnswers, with_draws
+from pytest_nvfp4.device.remote.cache import RemoteResultCache, with_draws
 from pytest_nvfp4.device.remote.progress import Progress
-from pytest_nvfp4.device.remote.ticket import Ticket
+from pytest_nvfp4.device.remote.request import BatchRequest
 from pytest_nvfp4.device.result import DeviceInfo
 
-_FATAL: frozenset[Trouble] = frozenset({"setup", "login", "network", "version", "image", "capacity", "cost"})
-"""Troubles that every further batch would meet too: the session ends with the first one."""
-_AGAIN: frozenset[Trouble] = frozenset({"lost"})
-"""Troubles after which a batch is sent once more, and only once."""
+_FATAL: frozenset[ErrorKind] = frozenset({"setup", "login", "network", "version", "image", "capacity", "cost"})
+"""Errors that every further batch would repeat: the first one ends the session."""
+_RETRIED: frozenset[ErrorKind] = frozenset({"lost"})
+"""Errors after which a batch is submitted a second time, and only once."""
 _QUICK_S, _SLOW_S = 0.004, 0.1
+"""Timeouts of one poll for results, with and without room for further batches."""
 _STOP_S = 30.0
-_OWN_S = 1.5
-"""Seconds in which the session's thread may end by itself; after them it is taken to wait for the remote."""
+_THREAD_END_S = 1.5
+"""Seconds for the session's thread to end; if it takes longer, it waits for the remote, which must then be stopped."""
 
 
 class RemoteSession:
-    """Sends batches to a remote and gives their answers.
+    """Submits batches to a remote and returns their results.
 
     Args:
         remote: The remote.
-        containers: Containers that it may use at once.
-        timeout_s: Seconds without any answer after which what was sent is given up.
-        max_cost: US dollars after which the session ends; None for no limit.
-        kept: Where answers are kept; None to keep none.
-        reuse: Take kept answers instead of sending.
-        on_progress: Is told of every change, from the session's thread.
+        containers: Number of containers that it may use at once.
+        timeout_s: Seconds without any result after which submitted batches are abandoned.
+        max_cost: Cost in US dollars that ends the session; None for no limit.
+        cache: Cache of the results; None for none.
+        reuse: Whether cached results are used instead of submitting the batch.
+        on_progress: Called at every change, from the session's thread.
+
+    Attributes:
+        devices: Devices that returned results, in order of their first result. A remote's name proves nothing; its
+            results name the device.
+        places: Where jobs ran, by container.
     """
 
     def __init__(
@@ -58,7 +65,7 @@ class RemoteSession:
         containers: int = 1,
         timeout_s: float = 900.0,
         max_cost: float | None = None,
-        kept: KeptAnswers | None = None,
+        cache: RemoteResultCache | None = None,
         reuse: bool = False,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
@@ -67,100 +74,95 @@ class RemoteSession:
         self._window = containers if max_cost is not None else 2 * containers
         self._timeout_s = timeout_s
         self._max_cost = max_cost
-        self._kept = kept
+        self._cache = cache
         self._reuse = reuse
         self._on_progress = on_progress
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._waiting: deque[Ticket] = deque()
-        self._sent: dict[str, Ticket] = {}
-        self._unwanted: list[Ticket] = []
+        self._queue: deque[BatchRequest] = deque()
+        self._sent: dict[str, BatchRequest] = {}
+        self._to_cancel: list[BatchRequest] = []
         self.devices: dict[DeviceInfo, None] = {}
-        """Devices that answered, in their order: whatever a remote is called, its results say what they are from."""
         self.places: dict[str, Place] = {}
-        """Where jobs ran, by container."""
-        self._counts = {"done": 0, "kept": 0, "failed": 0, "cancelled": 0}
+        self._counts = {"done": 0, "cached": 0, "failed": 0, "cancelled": 0}
         self._building = False
-        self._last_arrival = 0.0
-        self._last_look = 0.0
+        self._last_result = 0.0
+        self._last_check = 0.0
         self._fatal: RemoteError | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
 
-    def add(self, batches: Iterable[Batch], *, urgent: bool = False) -> list[Ticket]:
-        """Ask for batches; urgent ones go out before those that wait. Returns at once."""
-        tickets = [Ticket(batch) for batch in batches]
-        fresh = []
-        for ticket in tickets:
-            if not self._recalled(ticket):
-                fresh.append(ticket)
+    def add(self, batches: Iterable[Batch], *, urgent: bool = False) -> list[BatchRequest]:
+        """Request batches; urgent ones are submitted before the queued ones. Returns at once."""
+        requests = [BatchRequest(batch) for batch in batches]
+        new = [request for request in requests if not self._use_cache(request)]
         with self._lock:
             ended = self._fatal or (_closed() if self._closing else None)
-            if ended is None and fresh:
+            if ended is None and new:
                 if urgent:
-                    self._waiting.extendleft(reversed(fresh))
+                    self._queue.extendleft(reversed(new))
                 else:
-                    self._waiting.extend(fresh)
+                    self._queue.extend(new)
                 self._start()
         if ended is not None:
-            for ticket in fresh:
-                ticket.finish(error=ended)
+            for request in new:
+                request.finish(error=ended)
         self._wake.set()
-        return tickets
+        return requests
 
-    def hurry(self, ticket: Ticket) -> None:
-        """Somebody waits for this one now: it goes out next."""
+    def prioritize(self, request: BatchRequest) -> None:
+        """Submit a queued request next, because a thread waits for it."""
         with self._lock, contextlib.suppress(ValueError):
-            self._waiting.remove(ticket)
-            self._waiting.appendleft(ticket)
+            self._queue.remove(request)
+            self._queue.appendleft(request)
 
-    def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Nobody needs these any more. Returns at once."""
-        unwanted = [ticket for ticket in tickets if not ticket.done]
+    def cancel(self, requests: Iterable[BatchRequest]) -> None:
+        """Cancel requests. Returns at once."""
+        cancelled = [request for request in requests if not request.done]
         with self._lock:
-            for ticket in unwanted:
+            for request in cancelled:
                 with contextlib.suppress(ValueError):
-                    self._waiting.remove(ticket)
-            self._unwanted += [ticket for ticket in unwanted if ticket.handle is not None]
-            self._counts["cancelled"] += len(unwanted)
-        for ticket in unwanted:
-            ticket.finish(error=_cancelled())
+                    self._queue.remove(request)
+            self._to_cancel += [request for request in cancelled if request.call is not None]
+            self._counts["cancelled"] += len(cancelled)
+        for request in cancelled:
+            request.finish(error=RemoteError("cancelled", "the batch was cancelled"))
         self._wake.set()
 
     def close(self, *, timeout_s: float = _STOP_S) -> None:
-        """Cancel what is open and give everything back; bounded, also where the remote does not answer."""
+        """Cancel open batches and stop the remote. Bounded, even if the remote does not respond."""
         with self._lock:
             self._closing = True
             thread = self._thread
         self._wake.set()
         if thread is not None:
-            thread.join(min(_OWN_S, timeout_s))
-            if thread.is_alive():  # an image is being built, or a server does not answer: the remote alone can end that
+            thread.join(min(_THREAD_END_S, timeout_s))
+            if thread.is_alive():  # the remote builds an image, or its server does not respond: only `stop` ends that
                 self._remote.stop()
-                thread.join(max(0.0, timeout_s - _OWN_S))
+                thread.join(max(0.0, timeout_s - _THREAD_END_S))
 
     @property
     def cost(self) -> Cost:
-        """What the session has cost so far."""
+        """Cost of the session so far."""
         return self._remote.cost()
 
     @property
-    def trouble(self) -> RemoteError | None:
-        """What ended the session, if something did."""
+    def failure(self) -> RemoteError | None:
+        """The error that ended the session, if one did."""
         return self._fatal
 
     @property
     def progress(self) -> Progress:
-        """How far it is."""
+        """Current counts of batches, and the cost."""
         cost = self.cost
         with self._lock:
-            sent, waiting = len(self._sent), len(self._waiting)
-            building = sent + waiting if self._building else 0
-            running = 0 if self._building else min(sent, self._containers)
-            queued = 0 if self._building else sent - running + waiting
-            return Progress(building=building, queued=queued, running=running, cost=cost, **self._counts)
+            sent, queued = len(self._sent), len(self._queue)
+            if self._building:
+                return Progress(building=sent + queued, cost=cost, **self._counts)
+            running = min(sent, self._containers)
+            return Progress(queued=sent - running + queued, running=running, cost=cost, **self._counts)
 
-    # the thread
+    # The session's thread
 
     def _start(self) -> None:
         if self._thread is None:
@@ -171,220 +173,216 @@ class RemoteSession:
     def _drive(self) -> None:
         try:
             while not self._closing and self._fatal is None:
-                self._forward()
+                self._submit()
                 self._receive()
-                self._drop_unwanted()
-                self._look()
+                self._cancel_submitted()
+                self._check_limits()
         except RemoteError as error:
-            if not (self._closing and error.trouble == "cancelled"):  # it ended as it was told to
+            if not (self._closing and error.kind == "cancelled"):  # `close` itself made the remote raise this
                 self._fatal = error
         except Exception as error:
-            self._fatal = RemoteError("far", f"the remote failed in an unforeseen way: {type(error).__name__}: {error}")
+            problem = f"the remote failed with an unexpected error: {type(error).__name__}: {error}"
+            self._fatal = RemoteError("remote", problem)
         finally:
             self._end()
 
-    def _forward(self) -> None:
+    def _submit(self) -> None:
         with self._lock:
             room = self._window - len(self._sent)
-            ready = [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
-            for ticket in ready:
-                self._sent[ticket.batch.id] = ticket
+            ready = [self._queue.popleft() for _ in range(min(room, len(self._queue)))]
+            for request in ready:
+                self._sent[request.batch.id] = request
         if not ready:
             return
-        self._tell()
-        handles = self._remote.submit([ticket.asked for ticket in ready])
-        now = time.monotonic()  # the first time, an image may have been built meanwhile
+        self._report()
+        calls = self._remote.submit([request.remaining for request in ready])
+        now = time.monotonic()  # after the call: the first one may have built an image
         with self._lock:
             self._building = False
-            for ticket, handle in zip(ready, handles, strict=True):
-                ticket.handle, ticket.sent_at, ticket.tries = handle, now, ticket.tries + 1
-                if ticket.done:  # cancelled while it went out
-                    self._unwanted.append(ticket)
-        self._tell()
+            for request, call in zip(ready, calls, strict=True):
+                request.call, request.sent_at, request.tries = call, now, request.tries + 1
+                if request.done:  # cancelled during the submission
+                    self._to_cancel.append(request)
+        self._report()
 
     def _receive(self) -> None:
         with self._lock:
-            handles = [ticket.handle for ticket in self._sent.values() if ticket.handle is not None]
+            calls = [request.call for request in self._sent.values() if request.call is not None]
             room = len(self._sent) < self._window
-        if not handles:
+        if not calls:
             self._wake.wait(_SLOW_S)
             self._wake.clear()
             return
-        for arrival in self._remote.collect(handles, timeout_s=_QUICK_S if room else _SLOW_S):
-            self._arrived(arrival)
+        for completion in self._remote.collect(calls, timeout_s=_QUICK_S if room else _SLOW_S):
+            self._complete(completion)
             with self._lock:
-                if self._waiting or self._unwanted or self._closing:
-                    break  # there is room for another one now
+                if self._queue or self._to_cancel or self._closing:
+                    break  # a container is free for the next batch now
 
-    def _arrived(self, arrival: Arrival) -> None:
-        self._last_arrival = time.monotonic()
+    def _complete(self, completion: Completion) -> None:
+        self._last_result = time.monotonic()
         with self._lock:
-            ticket = self._sent.pop(arrival.handle.batch.id, None)
-        if ticket is None:
+            request = self._sent.pop(completion.call.batch.id, None)
+        if request is None:
             return
-        error = arrival.error
-        answer = arrival.answer
-        if answer is not None and (answer.batch != ticket.batch.id or len(answer.results) != len(ticket.asked.jobs)):
-            answer, error = None, RemoteError("lost", "an answer came that belongs to another batch", "run it again")
-        if answer is not None and self._kept is not None:
-            self._kept.add(ticket.asked, answer)  # paid for, also where nobody waits for it any more
-        if ticket.done:
+        error, result = completion.error, completion.result
+        if result is not None and (
+            result.batch != request.batch.id or len(result.results) != len(request.remaining.jobs)
+        ):
+            result, error = None, RemoteError("lost", "the result belongs to another batch", "run it again")
+        if result is not None and self._cache is not None:
+            self._cache.add(request.remaining, result)  # paid for, even if no thread waits for it any more
+        if request.done:
             return
-        if answer is not None:
+        if result is not None:
             self._count("done")
-            answer = answer.model_copy(update={"results": ticket.whole(answer.results)})
-            self._note(answer)
-            ticket.batch = _as_run(ticket.batch, self._remote)
-            ticket.finish(answer=answer)
+            result = result.model_copy(update={"results": request.combined(result.results)})
+            self._record_source(result)
+            request.batch = _with_actual_draws(request.batch, self._remote)
+            request.finish(result=result)
         else:
             assert error is not None
-            if error.trouble in _AGAIN and ticket.tries < 2:
+            if error.kind in _RETRIED and request.tries < 2:
                 with self._lock:
-                    ticket.handle = None
-                    self._waiting.appendleft(ticket)
+                    request.call = None
+                    self._queue.appendleft(request)
                 return
-            if ticket.tries > 1:
-                error = RemoteError(error.trouble, f"{error.what} (it was sent {ticket.tries} times)", error.do)
+            if request.tries > 1:
+                error = RemoteError(error.kind, f"{error.problem} (submitted {request.tries} times)", error.remedy)
+            self._fail([request], error)
+        self._report()
+
+    def _fail(self, requests: Sequence[BatchRequest], error: RemoteError) -> None:
+        for request in requests:
             self._count("failed")
-            ticket.finish(error=error)
-            if error.trouble in _FATAL:
-                raise error
-        self._tell()
+            request.finish(error=error)
+        if error.kind in _FATAL:
+            raise error
 
-    def _drop_unwanted(self) -> None:
+    def _cancel_submitted(self) -> None:
         with self._lock:
-            unwanted, self._unwanted = self._unwanted, []
-            for ticket in unwanted:
-                self._sent.pop(ticket.batch.id, None)
-        handles = [ticket.handle for ticket in unwanted if ticket.handle is not None]
-        if handles:
-            self._remote.cancel(handles)
-            self._tell()
+            cancelled, self._to_cancel = self._to_cancel, []
+            for request in cancelled:
+                self._sent.pop(request.batch.id, None)
+        calls = [request.call for request in cancelled if request.call is not None]
+        if calls:
+            self._remote.cancel(calls)
+            self._report()
 
-    def _look(self) -> None:
-        """Once a second: is it too expensive, is anything overdue?"""
+    def _check_limits(self) -> None:
+        """Check cost limit and timeouts, at most once a second."""
         now = time.monotonic()
-        if now - self._last_look < min(1.0, self._timeout_s / 4):
+        if now - self._last_check < min(1.0, self._timeout_s / 4):
             return
-        self._last_look = now
+        self._last_check = now
         usd = self.cost.usd
         if self._max_cost is not None and usd is not None and usd >= self._max_cost:
             raise RemoteError(
                 "cost",
                 f"the session has cost about {dollars(usd)}, and --nvfp4-remote-max-cost is {dollars(self._max_cost)}: "
-                "what was open has been cancelled",
-                "raise the limit and run again with --nvfp4-resume; what has been answered is kept",
+                "the open batches were cancelled",
+                "raise the limit and run again with --nvfp4-resume; received results are cached",
             )
         with self._lock:
+            # Any result restarts the timeout: a queue that moves is not late, however long its last batch waits.
             late = [
-                ticket
-                for ticket in self._sent.values()
-                if ticket.handle is not None and now - max(ticket.sent_at, self._last_arrival) > self._timeout_s
+                request
+                for request in self._sent.values()
+                if request.call is not None and now - max(request.sent_at, self._last_result) > self._timeout_s
             ]
         if late:
-            self._overdue(late)
-        self._tell()
+            error = self._timeout_error()
+            with self._lock:
+                for request in late:
+                    self._sent.pop(request.batch.id, None)
+            self._remote.cancel([request.call for request in late if request.call is not None])
+            self._fail(late, error)
+        self._report()
 
-    def _overdue(self, late: Sequence[Ticket]) -> None:
-        error = self._why_late()
-        with self._lock:
-            for ticket in late:
-                self._sent.pop(ticket.batch.id, None)
-        self._remote.cancel([ticket.handle for ticket in late if ticket.handle is not None])
-        for ticket in late:
-            self._count("failed")
-            ticket.finish(error=error)
-        if error.trouble in _FATAL:
-            raise error
-
-    def _why_late(self) -> RemoteError:
-        more = f"no answer came within {self._timeout_s:.0f} s (--nvfp4-remote-timeout)"
+    def _timeout_error(self) -> RemoteError:
+        timeout = f"no result arrived within {self._timeout_s:.0f} s (--nvfp4-remote-timeout)"
         try:
             status = self._remote.status()
         except RemoteError as error:
-            return RemoteError(error.trouble, f"{more}: {error.what}", error.do)
+            return RemoteError(error.kind, f"{timeout}: {error.problem}", error.remedy)
         if not status.reachable:
-            return RemoteError("network", f"{more}, and {status.words}", "look at the connection and run again")
+            return RemoteError("network", f"{timeout}, and {status.summary}", "check the network and run again")
         if status.containers == 0:
             return RemoteError(
                 "capacity",
-                f"{more}: no container was started ({status.words})",
-                "the GPU may be out of stock: try again later, allow more time, or another --nvfp4-gpu",
+                f"{timeout}: no container was started ({status.summary})",
+                "the GPU may be out of stock: try again later, raise the timeout, or choose another --nvfp4-gpu",
             )
         return RemoteError(
             "timeout",
-            f"{more} although containers are up ({status.words})",
-            "allow more time, or look at the kernel: its own limit is --nvfp4-device-timeout",
+            f"{timeout} although containers are running ({status.summary})",
+            "raise the timeout, or check the kernel: its own limit is --nvfp4-device-timeout",
         )
 
-    def _take_last(self) -> None:
-        """What has come while the session was about to end is kept, too."""
+    def _collect_last(self) -> None:
+        """Store the results that arrived while the session ended; they were paid for."""
         with self._lock:
-            handles = [ticket.handle for ticket in self._sent.values() if ticket.handle is not None]
-        if handles:
-            for arrival in self._remote.collect(handles, timeout_s=0.0):
-                if arrival.answer is not None:
-                    self._arrived(arrival)
+            calls = [request.call for request in self._sent.values() if request.call is not None]
+        if calls:
+            for completion in self._remote.collect(calls, timeout_s=0.0):
+                if completion.result is not None:
+                    self._complete(completion)
 
     def _end(self) -> None:
-        with contextlib.suppress(Exception):  # of a remote that has gone wrong
-            self._take_last()
+        with contextlib.suppress(Exception):  # the remote may be broken
+            self._collect_last()
         with self._lock:
             self._closing = True
-            open_ = [*self._sent.values(), *self._waiting]
-            handles = [ticket.handle for ticket in self._sent.values() if ticket.handle is not None]
-            handles += [ticket.handle for ticket in self._unwanted if ticket.handle is not None]
+            open_requests = [*self._sent.values(), *self._queue]
+            submitted = [*self._sent.values(), *self._to_cancel]
+            calls = [request.call for request in submitted if request.call is not None]
             self._sent.clear()
-            self._waiting.clear()
+            self._queue.clear()
             self._building = False
         error = self._fatal or _closed()
-        for ticket in open_:
-            if not ticket.done:
+        for request in open_requests:
+            if not request.done:
                 self._count("cancelled" if self._fatal is None else "failed")
-            ticket.finish(error=error)
-        if handles:
-            self._remote.cancel(handles)
+            request.finish(error=error)
+        if calls:
+            self._remote.cancel(calls)
         self._remote.stop()
-        self._tell()
+        self._report()
 
-    def _recalled(self, ticket: Ticket) -> bool:
-        known = self._kept.get(ticket.batch) if self._kept is not None and self._reuse else {}
-        if known:
-            ticket.recall(known)
-        if len(known) < len(ticket.batch.jobs):
+    def _use_cache(self, request: BatchRequest) -> bool:
+        """Take cached results; return whether they complete the request."""
+        hits = self._cache.get(request.batch) if self._cache is not None and self._reuse else {}
+        if hits:
+            request.use_cached(hits)
+        if len(hits) < len(request.batch.jobs):
             return False
-        answer = Answer(batch=ticket.batch.id, results=ticket.whole(()), place=known[len(known) - 1].place)
-        self._count("kept")
-        self._note(answer)
-        ticket.finish(answer=answer)
+        result = BatchResult(batch=request.batch.id, results=request.combined(()), place=hits[len(hits) - 1].place)
+        self._count("cached")
+        self._record_source(result)
+        request.finish(result=result)
         return True
 
-    def _note(self, answer: Answer) -> None:
+    def _record_source(self, result: BatchResult) -> None:
         with self._lock:
-            self.places[answer.place.container] = answer.place
-            self.devices.update((result.device, None) for result in answer.results if result.device is not None)
+            self.places[result.place.container] = result.place
+            self.devices.update((job.device, None) for job in result.results if job.device is not None)
 
-    def _count(self, what: str) -> None:
+    def _count(self, outcome: str) -> None:
         with self._lock:
-            self._counts[what] += 1
+            self._counts[outcome] += 1
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self._on_progress is not None:
             self._on_progress(self.progress)
 
 
-def _as_run(batch: Batch, remote: Remote) -> Batch:
-    """The batch with the draws that were used, where the remote knows of others (a broker, see there)."""
+def _with_actual_draws(batch: Batch, remote: Remote) -> Batch:
+    """Return the batch with the draws that it ran with, which may be another process's (see `broker`)."""
     draws = getattr(remote, "draws", {}).get(batch.id)
     if draws is None:
         return batch
-    jobs = [with_draws(job, one) for job, one in zip(batch.jobs, draws, strict=True)]
-    return batch.model_copy(update={"jobs": tuple(jobs)})
+    return batch.model_copy(update={"jobs": tuple(map(with_draws, batch.jobs, draws))})
 
 
 def _closed() -> RemoteError:
-    return RemoteError("cancelled", "the session on the remote has ended", "run again; what was answered is kept")
-
-
-def _cancelled() -> RemoteError:
-    return RemoteError("cancelled", "the job was cancelled: nobody needed it any more")
+    return RemoteError("cancelled", "the session on the remote has ended", "run again; received results are cached")

@@ -1,4 +1,4 @@
-"""Run another program's command line: found on PATH, asked what it knows, ended with its deadline or when cancelled."""
+"""Command-line tool of another package: found on PATH, checked by its ``--help``, stopped at its deadline."""
 
 from __future__ import annotations
 
@@ -18,62 +18,70 @@ from pytest_nvfp4.isolation.environment import scrubbed
 
 _HELP_S = 60.0
 _OPTION = re.compile(r"--[a-z][a-z-]+")
-_KEPT = 64 << 20
+_MAX_OUTPUT_BYTES = 64 << 20
+_MAX_LINE = 300
+
+StartCallback = Callable[[Callable[[], None]], None]
+"""Receives a function that kills the process."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """How a command ended."""
+class ToolOutput:
+    """Exit status and output of a command."""
 
     status: int
     stdout: str
     stderr: str
 
+    @property
+    def last_line(self) -> str:
+        """Last line of standard error, or of standard output if that is empty."""
+        lines = [line.strip() for line in (self.stderr or self.stdout).splitlines() if line.strip()]
+        return lines[-1][:_MAX_LINE] if lines else ""
 
-class Tool:
+
+class CommandLineTool:
     """A command of another package.
 
     Args:
-        names: What it may be called; the first that is on PATH is taken.
-        get: How to get it, for the message.
-        environ: Variables that it needs on top of the scrubbed environment, by name.
+        names: Names of the command; the first one on PATH is used.
+        install: How to install it, for errors.
+        environ: Names of variables that it receives in addition to the scrubbed environment.
     """
 
-    def __init__(self, names: Sequence[str], *, get: str, environ: Sequence[str] = ()) -> None:
+    def __init__(self, names: Sequence[str], *, install: str, environ: Sequence[str] = ()) -> None:
         self._names = list(names)
-        self._get = get
+        self._install = install
         self._environ = list(environ)
         self._help: dict[tuple[str, ...], str] = {}
         self._guard = threading.Lock()
 
     @property
     def path(self) -> str:
-        """Where it is. Raises RemoteError."""
+        """Path of the command. Raises RemoteError."""
         for name in self._names:
-            if found := shutil.which(name):
-                return found
-        raise RemoteError("setup", f"there is no {' or '.join(self._names)} on PATH", self._get)
+            if path := shutil.which(name):
+                return path
+        raise RemoteError("setup", f"{' or '.join(self._names)} is not on PATH", self._install)
 
     def options(self, *verb: str) -> frozenset[str]:
-        """The options that ``VERB --help`` names; asked once. Raises RemoteError where it does not know the verb."""
+        """Return the options that ``VERB --help`` lists. Raises RemoteError if the verb does not exist."""
         with self._guard:
             if verb not in self._help:
-                said = self.run([*verb, "--help"], timeout_s=_HELP_S)
-                if said.status:
-                    raise RemoteError("version", f"{self._command(verb)} is not known to it{_last(said)}", self._get)
-                self._help[verb] = said.stdout + said.stderr
+                output = self.run([*verb, "--help"], timeout_s=_HELP_S)
+                if output.status:
+                    detail = f" ({output.last_line})" if output.last_line else ""
+                    raise RemoteError("version", f"{self._command(verb)} does not exist{detail}", self._install)
+                self._help[verb] = output.stdout + output.stderr
         return frozenset(_OPTION.findall(self._help[verb]))
 
     def require(self, verb: Sequence[str], options: Sequence[str]) -> frozenset[str]:
-        """The options of a verb; those named have to be among them. Raises RemoteError that says what is missing."""
-        has = self.options(*verb)
-        if missing := [option for option in options if option not in has]:
-            raise RemoteError(
-                "version",
-                f"{self._command(verb)} knows no {', '.join(missing)}: this version of it works in another way",
-                self._get,
-            )
-        return has
+        """Return the options of a verb. Raises RemoteError if some of the given ones are missing."""
+        supported = self.options(*verb)
+        if missing := [option for option in options if option not in supported]:
+            problem = f"{self._command(verb)} has no option {', '.join(missing)}: its version is not supported"
+            raise RemoteError("version", problem, self._install)
+        return supported
 
     def run(
         self,
@@ -81,18 +89,18 @@ class Tool:
         *,
         timeout_s: float,
         cwd: Path | None = None,
-        on_start: Callable[[Callable[[], None]], None] | None = None,
-    ) -> Said:
-        """Run it to its end, without a terminal.
+        on_start: StartCallback | None = None,
+    ) -> ToolOutput:
+        """Run the command to its end, without a terminal.
 
         Args:
             arguments: Its arguments.
             timeout_s: Seconds after which it is killed.
             cwd: Its working directory.
-            on_start: Gets a function that kills it.
+            on_start: Called when it has started.
 
         Raises:
-            RemoteError: it cannot be started, or its time passed.
+            RemoteError: It cannot be started, or the timeout passed.
         """
         environ = scrubbed(os.environ, {name: os.environ[name] for name in self._environ if name in os.environ})
         try:
@@ -103,12 +111,11 @@ class Tool:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                start_new_session=True,
+                start_new_session=True,  # a process group of its own, so that `kill` reaches its children
             )
         except OSError as error:
-            raise RemoteError(
-                "setup", f"{self.path} cannot be started: {error.strerror or error}", self._get
-            ) from error
+            problem = f"{self.path} cannot be started: {error.strerror or error}"
+            raise RemoteError("setup", problem, self._install) from error
 
         def kill() -> None:
             with suppress(ProcessLookupError, PermissionError):
@@ -117,26 +124,16 @@ class Tool:
         if on_start is not None:
             on_start(kill)
         try:
-            out, errors = process.communicate(timeout=timeout_s)
+            stdout, stderr = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
-            what = f"{self._command(arguments[:2])} did not end within {timeout_s:.0f} s"
-            raise RemoteError(
-                "timeout", what, "give it more (--nvfp4-remote-timeout), or look at its own status"
-            ) from error
+            problem = f"{self._command(arguments[:2])} did not end within {timeout_s:.0f} s"
+            remedy = "raise --nvfp4-remote-timeout, or check the status of the service"
+            raise RemoteError("timeout", problem, remedy) from error
         finally:
             kill()
             process.wait()
-        return Said(process.returncode, out[-_KEPT:].decode("utf-8", "replace"), errors.decode("utf-8", "replace"))
+        text = stdout[-_MAX_OUTPUT_BYTES:].decode("utf-8", "replace")
+        return ToolOutput(process.returncode, text, stderr.decode("utf-8", "replace"))
 
     def _command(self, verb: Sequence[str]) -> str:
         return " ".join([Path(self.path).name, *verb])
-
-
-def _last(said: Said) -> str:
-    lines = [line.strip() for line in (said.stderr or said.stdout).splitlines() if line.strip()]
-    return f" ({lines[-1][:300]})" if lines else ""
-
-
-def last_words(said: Said) -> str:
-    """The end of what a command said, in one line."""
-    return _last(said).strip(" ()")

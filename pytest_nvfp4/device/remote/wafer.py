@@ -1,9 +1,9 @@
-"""``wafer:TARGET``: a GPU that Wafer's command line reaches (wafer-ai, ``wafer sandbox``).
+"""Remote ``wafer:TARGET``: a GPU that Wafer's command line reaches (wafer-ai, ``wafer sandbox``).
 
-This package and the batch are synced into a sandbox, one command runs there, and its answer comes back in what the
-command prints. Wafer prints that once the command has ended, so a program's output comes at its end, in one stream.
-Written against wafer-ai 0.0.85; other versions are asked by ``--help`` what they know. It has not been run against
-Wafer's service.
+This package and the batch are synced into a sandbox, one command runs there, and its result comes back in the output
+of the command. Wafer prints that output when the command has ended, so a program's output arrives at its end, in one
+stream. Written for wafer-ai 0.0.85; the options of other versions are read from ``--help``. It has not been run
+against Wafer's service.
 """
 
 from __future__ import annotations
@@ -17,43 +17,42 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 
 from pytest_nvfp4.device.remote.base import (
-    Answer,
-    Arrival,
-    Batch,
+    BatchResult,
     Cost,
-    Execution,
-    Handle,
+    PythonProgram,
     RemoteError,
     RemoteOptions,
     RemoteStatus,
 )
 from pytest_nvfp4.device.remote.bundle import source_files
-from pytest_nvfp4.device.remote.lanes import Lanes, OpeningError, Work
+from pytest_nvfp4.device.remote.pool import PooledRemote, PoolTask, WorkerStartError
 from pytest_nvfp4.device.remote.program import pack_program
-from pytest_nvfp4.device.remote.tool import Said, Tool, last_words
-from pytest_nvfp4.device.remote.wire import pack_batch, unpack_answer
+from pytest_nvfp4.device.remote.serialization import pack_batch, unpack_result
+from pytest_nvfp4.device.remote.target import parse_price, split_target
+from pytest_nvfp4.device.remote.tool import CommandLineTool, StartCallback, ToolOutput
 from pytest_nvfp4.isolation import OnOutput
 from pytest_nvfp4.toolchain.launcher import PACKAGE
 
-_GET = "install or update it: uv tool install wafer-ai"
-_NEEDED = ("--target", "--sync", "--cd", "--timeout-sec")
+_INSTALL = "install or update it: uv tool install wafer-ai"
+_REQUIRED = ("--target", "--sync", "--cd", "--timeout-sec")
 _CREATED = re.compile(r"Sandbox (\S+) created")
 _DELETE_S = 60.0
 _GRACE_S = 120
-_BEGIN, _END = "-----BEGIN NVFP4 ANSWER-----", "-----END NVFP4 ANSWER-----"
+"""Seconds for the transfer and the start, in addition to the deadlines of the jobs."""
+# The output may contain lines of the tool and of the kernel, so the result has markers and a hash.
+_BEGIN, _END = "-----BEGIN NVFP4 RESULT-----", "-----END NVFP4 RESULT-----"
 _FRAMED = re.compile(rf"{_BEGIN} ([0-9a-f]{{64}})\s+([A-Za-z0-9+/=\s]*?){_END}")
 _RUN = f"""\
 import base64, hashlib, pathlib, shutil, subprocess, sys
 here = pathlib.Path(__file__).resolve().parent
 try:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest_nvfp4.device.remote.far"],
+        [sys.executable, "-m", "pytest_nvfp4.device.remote.executor"],
         input=(here / "batch.json").read_bytes(), stdout=subprocess.PIPE, cwd=here,
     )
     print({_BEGIN!r}, hashlib.sha256(done.stdout).hexdigest())
@@ -75,11 +74,11 @@ sys.path.insert(0, str(here))
 try:
     from pytest_nvfp4.device.execute import execute
     from pytest_nvfp4.device.remote.program import unpack_program
-    def say(stream, piece):
-        sys.stdout.buffer.write(piece)
+    def write(stream, data):
+        sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
     program, backend = unpack_program((here / "program.json").read_text())
-    status = execute(program, backend=backend, on_output=say).exit_status
+    status = execute(program, backend=backend, on_output=write).exit_status
 finally:
     shutil.rmtree(here, ignore_errors=True)
 print(f"\\n-----NVFP4 EXIT {status}-----")
@@ -88,7 +87,7 @@ print(f"\\n-----NVFP4 EXIT {status}-----")
 
 @dataclass(frozen=True, slots=True)
 class WaferTarget:
-    """What ``wafer:...`` says: ``wafer:[TARGET][?sandbox=ID][&python=PYTHON][&price=USD_PER_HOUR]``."""
+    """Target ``wafer:[TARGET][?sandbox=ID][&python=PYTHON][&price=USD_PER_HOUR]``."""
 
     target: str = ""
     sandbox: str = ""
@@ -97,251 +96,214 @@ class WaferTarget:
 
     @classmethod
     def parse(cls, text: str) -> WaferTarget:
-        """Read what follows ``wafer:``. Raises RemoteError."""
-        name, _, query = text.partition("?")
-        said = {key: unquote(value) for key, _, value in (part.partition("=") for part in query.split("&") if part)}
-        if unknown := sorted(set(said) - {"sandbox", "python", "price"}):
-            raise RemoteError("setup", f"wafer knows no {unknown[0]!r}", "it knows sandbox, python and price")
-        if name.startswith("-") or said.get("sandbox", "").startswith("-"):
-            raise RemoteError(
-                "setup", f"{text!r} begins like an option", "write wafer:TARGET, as `wafer target list` has it"
-            )
-        try:
-            price = float(said["price"]) if "price" in said else None
-        except ValueError as error:
-            raise RemoteError("setup", f"price={said['price']!r} is no number of US dollars an hour") from error
-        return cls(name, said.get("sandbox", ""), said.get("python") or "python3", price)
+        """Parse the text after ``wafer:``. Raises RemoteError."""
+        name, values = split_target("wafer", text, ("sandbox", "python", "price"))
+        if name.startswith("-") or values.get("sandbox", "").startswith("-"):
+            remedy = "write wafer:TARGET, with a name of `wafer target list`"
+            raise RemoteError("setup", f"{text!r} starts like an option", remedy)
+        return cls(name, values.get("sandbox", ""), values.get("python") or "python3", parse_price(values))
 
 
-class WaferRemote:
-    """A sandbox on a target of Wafer's. It makes one if none is named, and deletes what it made.
+class WaferRemote(PooledRemote):
+    """A sandbox on a target of Wafer's; creates one if none is named, and deletes what it created.
 
     Args:
-        options: ``target`` names the target.
+        options: Options; ``target`` names the target.
     """
 
     name = "wafer"
 
     def __init__(self, options: RemoteOptions) -> None:
-        if options.deployed_app:
-            raise RemoteError("setup", "wafer has no deployed apps", "leave --nvfp4-deployed-app out")
-        self._options = options
+        super().__init__(options, size=1)
         self._target = WaferTarget.parse(options.target)
-        self._tool = Tool(("wafer", "wafer-ai"), get=_GET, environ=("SSH_AUTH_SOCK", "WAFER_API_URL"))
-        self._lanes = Lanes(1, self._do)
-        self._made: str | None = None
+        variables = ("SSH_AUTH_SOCK", "WAFER_API_URL")
+        self._tool = CommandLineTool(("wafer", "wafer-ai"), install=_INSTALL, environ=variables)
+        self._created: str | None = None
         self._held_since: float | None = None
         self._held_s = 0.0
-        self._extra_s = 0.0
-        self._deleting: list[threading.Thread] = []
-        self._guard = threading.Lock()
+        self._deletions: list[threading.Thread] = []
 
     def describe(self) -> str:
-        """What it is, in a line."""
+        """Return a description of one line."""
         return f"a sandbox on {self._target.target or 'the default target'} of wafer, with {self._target.python}"
 
-    def submit(self, batches: Sequence[Batch]) -> list[Handle]:
-        """Queue batches; see ``Remote``."""
-        return self._lanes.submit(batches)
-
-    def collect(self, handles: Sequence[Handle], *, timeout_s: float) -> Iterator[Arrival]:
-        """Their ends; see ``Remote``."""
-        return self._lanes.collect(handles, timeout_s=timeout_s)
-
-    def cancel(self, handles: Sequence[Handle]) -> None:
-        """Stop batches; a sandbox that was made here goes with what runs in it, in another it ends by its deadline."""
-        self._lanes.cancel(handles)
-
     def status(self) -> RemoteStatus:
-        """Whether wafer is here, knows what is needed, and what it says of the target."""
+        """Report whether wafer is installed with the required options, and its line about the target."""
         try:
             self._check()
             target = ["target", "show", self._target.target] if self._target.target else ["target", "list"]
-            said = self._tool.run(target, timeout_s=60)
+            output = self._tool.run(target, timeout_s=60)
         except RemoteError as error:
             return RemoteStatus(False, str(error))
-        if said.status:
-            return RemoteStatus(False, str(_trouble(said)))
-        return RemoteStatus(
-            True, f"{self._tool.path} is here and knows the target", details={"wafer": last_words(said)}
-        )
+        if output.status:
+            return RemoteStatus(False, str(_error(output)))
+        details = {"wafer": output.last_line}
+        return RemoteStatus(True, f"{self._tool.path} is installed and lists the target", details=details)
 
     def warm(self) -> None:
-        """Make the sandbox. Raises RemoteError."""
+        """Create the sandbox. Raises RemoteError."""
         self._sandbox()
 
     def stop(self) -> None:
-        """Delete the sandbox that was made here, and wait until that is done: it would go on costing."""
-        self._lanes.close(wait_s=5)
+        """Delete the created sandbox and wait for the deletion, because the sandbox would continue to cost money."""
+        self._pool.close(wait_s=5)
         self._delete()
         with self._guard:
-            deleting, self._deleting = self._deleting, []
-        for thread in deleting:
+            deletions, self._deletions = self._deletions, []
+        for thread in deletions:
             thread.join(_DELETE_S + 1)
 
     def cost(self) -> Cost:
-        """Seconds that a sandbox of ours was held, or that batches ran in one of yours."""
+        """Return the seconds that a created sandbox was held, or that batches ran in the user's own."""
         with self._guard:
             held = self._held_s + (time.monotonic() - self._held_since if self._held_since is not None else 0.0)
-        note = (
-            "wafer's prices are not known here (?price=)"
-            if self._target.price is None
-            else "the price is the one you gave"
-        )
-        return Cost(max(held, self._lanes.busy_s + self._extra_s), self._target.price, note)
+        price = self._target.price
+        note = "wafer's prices are unknown here (?price=)" if price is None else "the price is from ?price="
+        return Cost(max(held, self._pool.busy_s + self._programs_s), price, note)
 
-    def execute(self, program: Execution, *, on_output: OnOutput) -> int:
-        """Run a program in a sandbox; see ``Executes``. Its output comes once it has ended, both streams as one."""
+    def execute(self, program: PythonProgram, *, on_output: OnOutput) -> int:
+        """Run a program in a sandbox; see `ProgramRemote`. Its output arrives at its end, both streams as one."""
         start = time.monotonic()
         deadline = int(program.deadline_s + _GRACE_S)
         try:
-            text = {"program.json": pack_program(program), "run.py": _EXECUTE}
-            # It may wait for a machine as long as was given for that, and has its own time then.
-            said = self._run(text, deadline, longest_s=self._options.timeout_s + deadline + _GRACE_S, on_start=None)
-        except OpeningError as opening:
-            raise opening.error from opening
+            files = {"program.json": pack_program(program), "run.py": _EXECUTE}
+            # The wait for a machine has a timeout of its own, in addition to the program's.
+            output = self._run(files, deadline, timeout_s=self._options.timeout_s + deadline + _GRACE_S, on_start=None)
+        except WorkerStartError as start_error:
+            raise start_error.error from start_error
         finally:
-            self._extra_s += time.monotonic() - start
-        ended = _EXIT.search(said.stdout)
-        if ended is None:
-            raise _missing(said, self._target.python) or _trouble(said)
-        on_output("stdout", said.stdout[: ended.start()].encode())
-        return int(ended[1])
-
-    # Sandboxes
+            self._programs_s += time.monotonic() - start
+        end = _EXIT.search(output.stdout)
+        if end is None:
+            raise _missing(output, self._target.python) or _error(output)
+        on_output("stdout", output.stdout[: end.start()].encode())
+        return int(end[1])
 
     def _check(self) -> frozenset[str]:
-        return self._tool.require(["sandbox", "run"], _NEEDED)
+        return self._tool.require(["sandbox", "run"], _REQUIRED)
 
     def _sandbox(self) -> str:
-        """The sandbox to run in; made if none was named and this version can make one. Empty: wafer chooses."""
-        if self._target.sandbox or self._made:
-            return self._target.sandbox or self._made or ""
+        """Return the sandbox to run in; create one if none is named. Empty if `wafer sandbox run` creates it."""
+        if self._target.sandbox or self._created:
+            return self._target.sandbox or self._created or ""
         if "--sandbox" not in self._check():
             return ""
         try:
             self._tool.options("sandbox", "create")
         except RemoteError:
-            return ""  # `run` makes one itself
-        said = self._tool.run(["sandbox", "create", *self._at()], timeout_s=self._options.timeout_s)
-        if said.status:
-            raise _trouble(said)
-        found = _CREATED.search(said.stdout)
+            return ""
+        output = self._tool.run(["sandbox", "create", *self._target_option()], timeout_s=self._options.timeout_s)
+        if output.status:
+            raise _error(output)
+        created = _CREATED.search(output.stdout)
         with self._guard:
-            self._made = found[1] if found else None
-            self._held_since = time.monotonic() if found else None
-        return self._made or ""
+            self._created = created[1] if created else None
+            self._held_since = time.monotonic() if created else None
+        return self._created or ""
 
     def _delete(self) -> None:
         with self._guard:
-            made, self._made = self._made, None
+            created, self._created = self._created, None
             if self._held_since is not None:
                 self._held_s += time.monotonic() - self._held_since
                 self._held_since = None
-        if made is not None:
+        if created is not None:
             try:
-                self._tool.run(["sandbox", "delete", made, *self._at()], timeout_s=_DELETE_S)
+                self._tool.run(["sandbox", "delete", created, *self._target_option()], timeout_s=_DELETE_S)
             except RemoteError:
-                return  # it destroys itself after the hours that `wafer sandbox create` gave it
+                return  # `wafer sandbox create` gave it a limit of hours, after which it deletes itself
 
-    def _at(self) -> list[str]:
+    def _target_option(self) -> list[str]:
         return ["--target", self._target.target] if self._target.target else []
 
     def _run(
-        self,
-        texts: dict[str, str],
-        deadline: int,
-        *,
-        longest_s: float,
-        on_start: Callable[[Callable[[], None]], None] | None,
-    ) -> Said:
-        """Sync a folder with this package and some files, and run its ``run.py``. Raises RemoteError.
+        self, files: dict[str, str], deadline: int, *, timeout_s: float, on_start: StartCallback | None
+    ) -> ToolOutput:
+        """Sync a folder with this package and ``files``, and run its ``run.py``. Raises RemoteError.
 
-        The sandbox ends it after ``deadline`` seconds, and this side after ``longest_s``.
+        The sandbox stops it after ``deadline`` seconds, and this side after ``timeout_s``.
         """
         try:
-            has, sandbox = self._check(), self._sandbox()
+            options, sandbox = self._check(), self._sandbox()
         except RemoteError as error:
-            raise OpeningError(error) from error
+            raise WorkerStartError(error) from error
         name = f"nvfp4-{uuid.uuid4().hex[:12]}"
         with tempfile.TemporaryDirectory(prefix="nvfp4-wafer-") as parent:
             folder = Path(parent) / name
-            _lay_out(folder, texts)
-            arguments = ["sandbox", "run", *self._at(), *(["--sandbox", sandbox] if sandbox else [])]
+            _write_folder(folder, files)
+            arguments = ["sandbox", "run", *self._target_option(), *(["--sandbox", sandbox] if sandbox else [])]
             arguments += ["--sync", str(folder), "--cd", f"/tmp/{name}", "--timeout-sec", str(deadline)]
-            if "--idle-timeout-sec" in has:
+            if "--idle-timeout-sec" in options:
                 arguments += ["--idle-timeout-sec", str(deadline)]  # a batch prints nothing before its end
-            return self._tool.run(
-                [*arguments, "--", self._target.python, "run.py"],
-                timeout_s=longest_s,
-                on_start=on_start,
-            )
+            arguments += ["--", self._target.python, "run.py"]
+            return self._tool.run(arguments, timeout_s=timeout_s, on_start=on_start)
 
-    def _do(self, work: Work) -> Answer:
-        def started(kill: Callable[[], None]) -> None:
+    def _run_batch(self, task: PoolTask) -> BatchResult:
+        def on_start(kill: Callable[[], None]) -> None:
             def stop() -> None:
                 kill()
-                deleting = threading.Thread(target=self._delete, daemon=True)
+                # The kernel would continue in the sandbox. In a thread, because `on_stop` must not block.
+                deletion = threading.Thread(target=self._delete, daemon=True)
                 with self._guard:
-                    self._deleting.append(deleting)
-                deleting.start()
+                    self._deletions.append(deletion)
+                deletion.start()
 
-            work.on_stop = stop
+            task.on_stop = stop
 
-        texts = {"batch.json": pack_batch(work.batch), "run.py": _RUN}
-        deadline = int(work.batch.deadline_s + _GRACE_S)
-        longest_s = min(self._options.timeout_s, deadline + _GRACE_S)
-        said = self._run(texts, deadline, longest_s=longest_s, on_start=started)
-        return _answer(said, self._target.python)
+        files = {"batch.json": pack_batch(task.batch), "run.py": _RUN}
+        deadline = int(task.batch.deadline_s + _GRACE_S)
+        timeout_s = min(self._options.timeout_s, deadline + _GRACE_S)
+        return _parse_result(self._run(files, deadline, timeout_s=timeout_s, on_start=on_start), self._target.python)
 
 
-def _lay_out(folder: Path, texts: dict[str, str]) -> None:
-    """What is synced: this package's source, what is to be done, and a script that does it. No variable of ours."""
+def _write_folder(folder: Path, files: dict[str, str]) -> None:
+    """Write what is synced: this package's source and the given files. No variable of this machine is sent."""
     for path in source_files():
         target = folder / PACKAGE.name / path.relative_to(PACKAGE)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    for name, text in texts.items():
+    for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def _answer(said: Said, python: str) -> Answer:
-    found = _FRAMED.search(said.stdout)
-    if found is None:
-        if _BEGIN in said.stdout:
-            raise RemoteError("lost", "wafer did not pass the whole answer on", "run it again with fewer cases at once")
-        raise _missing(said, python) or _trouble(said)
+def _parse_result(output: ToolOutput, python: str) -> BatchResult:
+    framed = _FRAMED.search(output.stdout)
+    if framed is None:
+        if _BEGIN in output.stdout:
+            raise RemoteError("lost", "wafer returned only a part of the result", "run it again with fewer cases")
+        raise _missing(output, python) or _error(output)
     try:
-        data = base64.b64decode("".join(found[2].split()), validate=True)
+        data = base64.b64decode("".join(framed[2].split()), validate=True)
     except binascii.Error as error:
-        raise RemoteError("lost", "the answer that wafer passed on is damaged", "run it again") from error
-    if hashlib.sha256(data).hexdigest() != found[1]:
-        raise RemoteError("lost", "the answer that wafer passed on is not the one that was sent", "run it again")
-    if said.status:
-        if lacking := _missing(said, python):
-            raise lacking
-        raise RemoteError("far", f"the batch ended with status {said.status} in the sandbox: {last_words(said)}")
-    return unpack_answer(data.decode())
+        raise RemoteError("lost", "the result that wafer returned is damaged", "run it again") from error
+    if hashlib.sha256(data).hexdigest() != framed[1]:
+        raise RemoteError("lost", "the result that wafer returned does not match its hash", "run it again")
+    if output.status:
+        if missing := _missing(output, python):
+            raise missing
+        raise RemoteError("remote", f"the batch ended with status {output.status} in the sandbox: {output.last_line}")
+    return unpack_result(data.decode())
 
 
-def _missing(said: Said, python: str) -> RemoteError | None:
-    """That the sandbox lacks the Python or a module of it; None where it is something else."""
-    text = said.stdout + said.stderr
+def _missing(output: ToolOutput, python: str) -> RemoteError | None:
+    """Return the error of a sandbox without the Python or a module of it; None for another failure."""
+    text = output.stdout + output.stderr
     if module := re.search(r"No module named '?([\w.]+)", text):
-        what = f"{python} of the sandbox lacks {module[1]}"
-        return RemoteError("setup", what, "install pytest-nvfp4 there for what it needs, or name another by ?python=")
+        problem = f"{python} of the sandbox lacks {module[1]}"
+        remedy = "install the requirements of pytest-nvfp4 there, or name another Python with ?python="
+        return RemoteError("setup", problem, remedy)
     if "not found" in text and python in text:
-        return RemoteError("setup", f"the sandbox has no {python}", "name another by ?python=")
+        return RemoteError("setup", f"the sandbox has no {python}", "name another Python with ?python=")
     return None
 
 
-def _trouble(said: Said) -> RemoteError:
-    words = last_words(said) or "it said nothing"
-    low = words.lower()
+def _error(output: ToolOutput) -> RemoteError:
+    line = output.last_line or "no output"
+    low = line.lower()
     if "login" in low or "logged in" in low or "auth" in low or "401" in low or "403" in low:
-        return RemoteError("login", f"wafer: {words}", "run `wafer login`")
+        return RemoteError("login", f"wafer: {line}", "run `wafer login`")
     if "target" in low and ("not found" in low or "no " in low or "set" in low):
-        return RemoteError("setup", f"wafer: {words}", "see `wafer target list`, and name one: wafer:TARGET")
+        return RemoteError("setup", f"wafer: {line}", "see `wafer target list`, and name one: wafer:TARGET")
     if "connect" in low or "timed out" in low or "unreachable" in low:
-        return RemoteError("network", f"wafer: {words}", "check the network and `wafer target verify`")
-    return RemoteError("far", f"wafer ended with status {said.status}: {words}")
+        return RemoteError("network", f"wafer: {line}", "check the network and `wafer target verify`")
+    return RemoteError("remote", f"wafer ended with status {output.status}: {line}")

@@ -8,10 +8,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, SourceFile, Timing
-from pytest_nvfp4.device.remote.base import Answer, Arrival, Batch, Cost, Handle, Place, RemoteError, RemoteStatus
+from pytest_nvfp4.device.remote.base import (
+    Batch,
+    BatchResult,
+    Completion,
+    Cost,
+    Place,
+    RemoteCall,
+    RemoteError,
+    RemoteStatus,
+)
 from pytest_nvfp4.device.result import Result
 
-Reply = Callable[[Batch], Answer | RemoteError | None]
+Reply = Callable[[Batch], BatchResult | RemoteError | None]
 
 
 def source(text: str = "def custom_kernel(data): ...\n") -> SourceFile:
@@ -36,9 +45,9 @@ def batch(number: int = 0) -> Batch:
     return Batch(jobs=(job(number),))
 
 
-def passed(batch: Batch) -> Answer:
+def passed(batch: Batch) -> BatchResult:
     results = tuple(Result(job=one.id, status="passed") for one in batch.jobs)
-    return Answer(batch=batch.id, results=results, place=Place(container="c"))
+    return BatchResult(batch=batch.id, results=results, place=Place(container="c"))
 
 
 class FakeRemote:
@@ -55,24 +64,24 @@ class FakeRemote:
         self.most_open = 0
         self._containers = containers
         self._usd = usd_per_hour
-        self._ends: queue.Queue[Arrival] = queue.Queue()
+        self._ends: queue.Queue[Completion] = queue.Queue()
 
     def describe(self) -> str:
         return "a fake"
 
-    def submit(self, batches: Sequence[Batch]) -> list[Handle]:
-        handles = [Handle(one, one.id) for one in batches]
-        for handle in handles:
-            self.sent.append(handle.batch)
-            said = self.reply(handle.batch)
-            if isinstance(said, Answer):
-                self._ends.put(Arrival(handle, answer=said))
+    def submit(self, batches: Sequence[Batch]) -> list[RemoteCall]:
+        calls = [RemoteCall(one, one.id) for one in batches]
+        for call in calls:
+            self.sent.append(call.batch)
+            said = self.reply(call.batch)
+            if isinstance(said, BatchResult):
+                self._ends.put(Completion(call, result=said))
             elif said is not None:
-                self._ends.put(Arrival(handle, error=said))
-        return handles
+                self._ends.put(Completion(call, error=said))
+        return calls
 
-    def collect(self, handles: Sequence[Handle], *, timeout_s: float) -> Iterator[Arrival]:
-        self.most_open = max(self.most_open, len(handles))
+    def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[Completion]:
+        self.most_open = max(self.most_open, len(calls))
         until = time.monotonic() + timeout_s
         while True:
             try:
@@ -80,8 +89,8 @@ class FakeRemote:
             except queue.Empty:
                 return
 
-    def cancel(self, handles: Sequence[Handle]) -> None:
-        self.cancelled += [handle.call for handle in handles]
+    def cancel(self, calls: Sequence[RemoteCall]) -> None:
+        self.cancelled += [call.id for call in calls]
 
     def status(self) -> RemoteStatus:
         return RemoteStatus(True, "as it should", self._containers)

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_nvfp4.device.remote.base import Batch, RemoteError
 from pytest_nvfp4.device.remote.broker import Broker, BrokerRemote
-from pytest_nvfp4.device.remote.kept import KeptAnswers, draws_of
+from pytest_nvfp4.device.remote.cache import RemoteResultCache, draws_of
 from pytest_nvfp4.device.remote.session import RemoteSession
 
 from .fakes import FakeRemote, batch, job
@@ -48,24 +48,24 @@ def test_two_that_ask_the_same_get_one_answer(broker: Broker, remote: FakeRemote
 
 def test_who_wants_an_answer_with_given_draws_gets_no_other(broker: Broker, remote: FakeRemote) -> None:
     one = asking(broker)
-    tickets = one.add([Batch(jobs=(job(1, seed=seed),), exact=True) for seed in (1, 2, 1)])
-    assert [draws_of(ticket.batch.jobs[0])[0] for ticket in tickets if ticket.wait()] == [1, 2, 1]
+    requests = one.add([Batch(jobs=(job(1, seed=seed),), exact=True) for seed in (1, 2, 1)])
+    assert [draws_of(request.batch.jobs[0])[0] for request in requests if request.wait()] == [1, 2, 1]
     assert len(remote.sent) == 2
     one.close()
 
 
 def test_of_what_is_known_in_part_each_is_told_with_its_own_draws(remote: FakeRemote, tmp_path: Path) -> None:
     for number, seed, sent in ((1, 5, ["job-1"]), (2, 6, ["job-2"])):
-        session = RemoteSession(remote, kept=KeptAnswers(tmp_path, remote="fake"), reuse=True)
+        session = RemoteSession(remote, cache=RemoteResultCache(tmp_path, remote="fake"), reuse=True)
         made, remote.sent = Broker(session), []
         one = asking(made)
-        (ticket,) = one.add([Batch(jobs=tuple(job(which, seed=seed) for which in range(1, number + 1)))])
-        assert [result.job for result in ticket.wait().results] == ["job-1", "job-2"][:number]
+        (request,) = one.add([Batch(jobs=tuple(job(which, seed=seed) for which in range(1, number + 1)))])
+        assert [result.job for result in request.wait().results] == ["job-1", "job-2"][:number]
         assert [asked.id for batch in remote.sent for asked in batch.jobs] == sent
         one.close()
         session.close()
         made.close()
-    assert [draws_of(asked)[0] for asked in ticket.batch.jobs] == [5, 6]
+    assert [draws_of(asked)[0] for asked in request.batch.jobs] == [5, 6]
 
 
 def test_the_end_of_one_leaves_what_it_asked_for_to_the_others(broker: Broker, remote: FakeRemote) -> None:
@@ -81,20 +81,20 @@ def test_the_end_of_one_leaves_what_it_asked_for_to_the_others(broker: Broker, r
 
 def test_trouble_is_passed_on(broker: Broker, remote: FakeRemote) -> None:
     remote.reply = lambda _: RemoteError("login", "no token", "log in")
-    (ticket,) = asking(broker).add([batch(1)])
+    (request,) = asking(broker).add([batch(1)])
     with pytest.raises(RemoteError, match="no token; log in") as caught:
-        ticket.wait()
-    assert caught.value.trouble == "login"
+        request.wait()
+    assert caught.value.kind == "login"
 
 
 def test_the_end_of_the_broker_ends_every_wait(broker: Broker, remote: FakeRemote) -> None:
     remote.reply = lambda _: None
-    (ticket,) = asking(broker).add([batch(1)])
+    (request,) = asking(broker).add([batch(1)])
     while not remote.sent:
         pass
     broker._session.close()
     with pytest.raises(RemoteError):
-        ticket.wait()
+        request.wait()
 
 
 def test_only_its_user_may_enter(broker: Broker) -> None:

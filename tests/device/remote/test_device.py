@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.remote.base import Answer, Batch, Place, RemoteError
+from pytest_nvfp4.device.remote.base import Batch, BatchResult, Place, RemoteError
+from pytest_nvfp4.device.remote.cache import RemoteResultCache, draws_of, with_draws
 from pytest_nvfp4.device.remote.device import RemoteDevice
-from pytest_nvfp4.device.remote.kept import KeptAnswers, draws_of, with_draws
 from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.result import Blob, DeviceInfo, GroupOutput, Result
 from pytest_nvfp4.device.verify import benchmark_job, verify_job
 
 from .fakes import FakeRemote, job
 
-answers: list[weakref.ref[Answer]] = []
+answers: list[weakref.ref[BatchResult]] = []
 LARGE = bytes(1 << 20)
 
 
-def large(batch: Batch) -> Answer:
+def large(batch: Batch) -> BatchResult:
     """An answer with a large output for each job."""
     results = []
     for one in batch.jobs:
@@ -32,7 +32,7 @@ def large(batch: Batch) -> Answer:
         )
         device = DeviceInfo(name="NVIDIA B200", capability=(10, 0), simulated=True)
         results.append(Result(job=one.id, status="passed", outputs=(output,), device=device))
-    answer = Answer(batch=batch.id, results=tuple(results), place=Place(container="c"))
+    answer = BatchResult(batch=batch.id, results=tuple(results), place=Place(container="c"))
     answers.append(weakref.ref(answer))
     return answer
 
@@ -58,7 +58,7 @@ def test_what_was_sent_ahead_is_used_once_and_let_go(device: RemoteDevice, remot
     device.send_ahead(jobs[10:20])
     for one in jobs[20:]:
         device.send_ahead([one])
-    assert device.ahead(job(22, seed=99)).order_seed == 22, "the one that was sent asks the same"
+    assert device.job_as_run(job(22, seed=99)).order_seed == 22, "the one that was sent asks the same"
     for one in jobs:
         assert device.run(one, folder=tmp_path).outputs[0].data.size == len(LARGE)
     assert len(remote.sent) == 21
@@ -82,7 +82,7 @@ def test_what_was_drawn_is_no_part_of_the_question(device: RemoteDevice, remote:
         remote.sent.clear()
         device.send_ahead([make()])
         mine = make()
-        ran = device.ahead(mine)
+        ran = device.job_as_run(mine)
         assert draws_of(ran) == draws_of(remote.sent[0].jobs[0]) != draws_of(mine)
         device.run(with_draws(mine, draws_of(ran)), folder=tmp_path)
         assert len(remote.sent) == 1
@@ -94,16 +94,16 @@ def test_who_asks_with_given_draws_gets_no_answer_of_others(
     """The judge would expect what another run was to return."""
     device.send_ahead([job(1, seed=1)])
     device.run(job(1, seed=2), folder=tmp_path)
-    assert draws_of(device.ahead(job(1, seed=3))) == (1, 1001), "what was sent ahead is there still"
+    assert draws_of(device.job_as_run(job(1, seed=3))) == (1, 1001), "what was sent ahead is there still"
     assert sorted((draws_of(one.jobs[0])[0], one.exact) for one in remote.sent) == [(1, False), (2, True)]
 
 
 def test_of_a_kept_answer_the_draws_are_told_with_which_it_was_made(remote: FakeRemote, tmp_path: Path) -> None:
     for seed, sent in ((1, 1), (2, 0)):
         remote.sent.clear()
-        session = RemoteSession(remote, kept=KeptAnswers(tmp_path, remote="fake B200"), reuse=True)
+        session = RemoteSession(remote, cache=RemoteResultCache(tmp_path, remote="fake B200"), reuse=True)
         device = RemoteDevice(session, name="fake", gpu="B200")
-        ran = device.ahead(job(1, seed=seed))
+        ran = device.job_as_run(job(1, seed=seed))
         assert draws_of(ran) == (1, 1001)
         assert device.run(ran, folder=tmp_path).status == "passed"
         assert len(remote.sent) == sent

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.remote.base import Batch, Executes, RemoteError, RemoteOptions
+from pytest_nvfp4.device.remote.base import Batch, ProgramRemote, RemoteError, RemoteOptions
 from pytest_nvfp4.device.remote.popcorn import PopcornRemote, PopcornTarget
 from pytest_nvfp4.device.remote.popcorn_output import parse
 from pytest_nvfp4.device.result import Result
 from tests.device.remote import stand_ins
-from tests.device.remote.far_side import HONEST, batch_of
+from tests.device.remote.programs import HONEST, batch_of
 from tests.waiting import LONGEST_S, alive, far_enough, until
 
 
@@ -40,8 +40,8 @@ def end(remote: PopcornRemote, batch: Batch) -> Result | RemoteError:
     (arrival,) = remote.collect(remote.submit([batch]), timeout_s=10 * LONGEST_S)
     if arrival.error is not None:
         return arrival.error
-    assert arrival.answer is not None
-    return arrival.answer.results[0]
+    assert arrival.result is not None
+    return arrival.result.results[0]
 
 
 def calls(there: Path) -> list[tuple[list[str], dict[str, str]]]:
@@ -54,7 +54,7 @@ def calls(there: Path) -> list[tuple[list[str], dict[str, str]]]:
 )
 def test_the_report(text: str) -> None:
     said = parse(text)
-    assert (said.form, said.passed, said.passed_tests, said.runner) == ("text", True, (2, 2), "NVIDIA B200")
+    assert (said.format, said.passed, said.passed_tests, said.runner) == ("text", True, (2, 2), "NVIDIA B200")
     assert [test.spec for test in said.tests] == [stand_ins.TESTS, stand_ins.OTHER]
     first, second = said.benchmarks
     assert first.spec.startswith("m: [80, 176]")
@@ -73,9 +73,9 @@ def test_reports_of_failures() -> None:
 
 def test_the_json() -> None:
     said = parse(stand_ins.JSON)
-    assert (said.form, said.passed, said.identity, said.runner) == ("json", True, "4711", "B200_Nebius")
+    assert (said.format, said.passed, said.identity, said.runner) == ("json", True, "4711", "B200_Nebius")
     assert said.scores == (("public", 1.311e-05),)
-    assert "geometric mean 13.110 us (public)" in said.words()
+    assert "geometric mean 13.110 us (public)" in said.summary()
     failed = stand_ins.JSON.replace('"passed": true', '"passed": false', 1)
     assert parse(failed).passed is False
     assert parse(stand_ins.JSON.replace('"done": true', '"done": false')).passed is None
@@ -93,8 +93,8 @@ def test_a_pass_of_theirs_is_no_pass_of_ours(there: Path, remote: PopcornRemote)
     assert isinstance(result, Result)
     assert result.status == "unavailable"
     assert "GPU MODE's own test on NVIDIA B200 passed (passed 2 of 2 tests" in result.reason
-    assert "the exact oracle has not judged" in result.reason
-    assert not isinstance(remote, Executes)
+    assert "the exact oracle has not verified" in result.reason
+    assert not isinstance(remote, ProgramRemote)
     assert remote.cost().usd == 0
 
 
@@ -132,7 +132,9 @@ def test_a_file_is_submitted_once_a_mode(there: Path, remote: PopcornRemote, tmp
     assert submitted[0][submitted[0].index("--gpu") + 1] == "NVIDIA", "the file's own directive"
     assert submitted[0][submitted[0].index("--leaderboard") + 1] == "nvfp4_group_gemm"
     assert "--no-tui" in submitted[0]
-    assert set(remote.submissions) == {(batch_of(kernel).jobs[0].kernel.sha256, mode) for mode in ("test", "benchmark")}  # type: ignore[union-attr]
+    assert set(remote._submissions) == {
+        (batch_of(kernel).jobs[0].kernel.sha256, mode) for mode in ("test", "benchmark")
+    }  # type: ignore[union-attr]
 
 
 def test_the_environment_holds_no_secret(there: Path, monkeypatch: pytest.MonkeyPatch, remote: PopcornRemote) -> None:
@@ -160,24 +162,24 @@ def test_older_versions_print_their_result(there: Path, remote: PopcornRemote) -
         ("Server returned status 401: Unauthorized", "login"),
         ("POPCORN_API_URL is not set", "network"),
         ("Stream ended unexpectedly without a final result", "network"),
-        ("something else", "far"),
+        ("something else", "remote"),
     ],
 )
 def test_troubles(there: Path, remote: PopcornRemote, error: str, trouble: str) -> None:
     (there / "error").write_text(error)
     found = end(remote, batch_of(HONEST))
     assert isinstance(found, RemoteError)
-    assert (found.trouble, error in str(found)) == (trouble, True)
+    assert (found.kind, error in str(found)) == (trouble, True)
 
 
 def test_what_is_missing_is_named(there: Path, remote: PopcornRemote, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_ins.popcorn(there, options="--gpu")
     found = end(remote, batch_of(HONEST))
     assert isinstance(found, RemoteError)
-    assert found.trouble == "version"
-    assert "popcorn-cli submit knows no --leaderboard, --mode" in str(found)
+    assert found.kind == "version"
+    assert "popcorn-cli submit has no option --leaderboard, --mode" in str(found)
     monkeypatch.setenv("PATH", "/nowhere")
-    assert "no popcorn-cli or popcorn on PATH" in PopcornRemote(RemoteOptions()).status().words
+    assert "popcorn-cli or popcorn is not on PATH" in PopcornRemote(RemoteOptions()).status().summary
 
 
 def test_it_is_not_waited_for_without_end(there: Path) -> None:
@@ -187,16 +189,16 @@ def test_it_is_not_waited_for_without_end(there: Path) -> None:
         lambda _: (there / "started").exists(),
     )
     assert isinstance(found, RemoteError)
-    assert found.trouble == "timeout"
+    assert found.kind == "timeout"
     remote = PopcornRemote(RemoteOptions())
     (there / "started").unlink()
-    handles = remote.submit([batch_of(HONEST)])
+    calls = remote.submit([batch_of(HONEST)])
     assert until((there / "started").exists)
     pid = int((there / "started").read_text())
-    threading.Timer(0.1, remote.cancel, [handles]).start()
-    (arrival,) = remote.collect(handles, timeout_s=LONGEST_S)
+    threading.Timer(0.1, remote.cancel, [calls]).start()
+    (arrival,) = remote.collect(calls, timeout_s=LONGEST_S)
     assert arrival.error is not None
-    assert arrival.error.trouble == "cancelled"
+    assert arrival.error.kind == "cancelled"
     assert until(lambda: not alive(pid))
 
 

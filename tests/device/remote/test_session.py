@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pytest_nvfp4.device.remote.base import Answer, Arrival, Batch, Handle, RemoteError
-from pytest_nvfp4.device.remote.kept import KeptAnswers
+from pytest_nvfp4.device.remote.base import Batch, BatchResult, Completion, RemoteCall, RemoteError
+from pytest_nvfp4.device.remote.cache import RemoteResultCache
+from pytest_nvfp4.device.remote.request import BatchRequest
 from pytest_nvfp4.device.remote.session import RemoteSession
-from pytest_nvfp4.device.remote.ticket import Ticket
 from tests import waiting
 from tests.waiting import LONGEST_S
 
@@ -22,9 +22,9 @@ from .fakes import FakeRemote, batch, job, passed
 NEVER: Callable[[Batch], None] = lambda _: None  # noqa: E731
 
 
-def wait_error(ticket: Ticket) -> RemoteError:
+def wait_error(request: BatchRequest) -> RemoteError:
     with pytest.raises(RemoteError) as caught:
-        ticket.wait()
+        request.wait()
     return caught.value
 
 
@@ -56,27 +56,27 @@ def test_nothing_is_contacted_before_the_first_batch(session: Any) -> None:
 
 def test_answers_reach_their_tickets_and_few_batches_are_out_at_once(session: Any) -> None:
     remote = FakeRemote()
-    tickets = session(remote, containers=2).add([batch(number) for number in range(50)])
-    assert [ticket.wait().batch for ticket in tickets] == [ticket.batch.id for ticket in tickets]
+    requests = session(remote, containers=2).add([batch(number) for number in range(50)])
+    assert [request.wait().batch for request in requests] == [request.batch.id for request in requests]
     assert remote.most_open <= 4
 
 
 def test_one_that_is_waited_for_goes_out_next(session: Any) -> None:
     release = threading.Event()
 
-    def slow(sent: Batch) -> Answer:
+    def slow(sent: Batch) -> BatchResult:
         release.wait(LONGEST_S)
         return passed(sent)
 
     remote = FakeRemote(slow)
     one = session(remote)
-    tickets = one.add([batch(number) for number in range(10)])
+    requests = one.add([batch(number) for number in range(10)])
     until(lambda: remote.sent)  # what may be out at once is out; the rest still waits here
-    one.hurry(tickets[9])
+    one.prioritize(requests[9])
     (urgent,) = one.add([batch(99)], urgent=True)
     release.set()
-    for ticket in tickets:
-        ticket.wait()
+    for request in requests:
+        request.wait()
     order = [sent.jobs[0].id for sent in remote.sent]
     assert order.index(urgent.batch.jobs[0].id) < order.index("job-9") < order.index("job-8")
 
@@ -87,9 +87,9 @@ def test_what_has_no_answer_in_time_is_given_up(session: Any, containers: int | 
     one = session(remote, timeout_s=0.2)
     first, second = one.add([batch(1), batch(2)])
     error = wait_error(first)
-    assert error.trouble == trouble
+    assert error.kind == trouble
     assert "--nvfp4-remote-timeout" in str(error)
-    assert wait_error(second).trouble == trouble
+    assert wait_error(second).kind == trouble
     assert first.batch.id in remote.cancelled
 
 
@@ -101,14 +101,14 @@ def test_answers_keep_the_others_alive(session: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     done: list[int] = []
 
-    def slow(sent: Batch) -> Answer:
+    def slow(sent: Batch) -> BatchResult:
         clock[0] += 100.0
         done.append(1)
         return passed(sent)
 
-    tickets = session(FakeRemote(slow), timeout_s=500.0).add([batch(number) for number in range(12)])
-    for ticket in tickets:
-        ticket.wait()
+    requests = session(FakeRemote(slow), timeout_s=500.0).add([batch(number) for number in range(12)])
+    for request in requests:
+        request.wait()
     assert len(done) == 12
 
 
@@ -124,30 +124,30 @@ def test_building_an_image_is_no_wait_for_an_answer(
     class Builds(FakeRemote):
         """Sends after 600 s, and answers 200 s after that."""
 
-        def submit(self, batches: Sequence[Batch]) -> list[Handle]:
+        def submit(self, batches: Sequence[Batch]) -> list[RemoteCall]:
             clock[0] += 600.0
             return super().submit(batches)
 
-        def collect(self, handles: Sequence[Handle], *, timeout_s: float) -> Iterator[Arrival]:  # noqa: ARG002
+        def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[Completion]:  # noqa: ARG002
             clock[0] += 25.0
             if clock[0] >= 800.0:
-                yield from (Arrival(handle, answer=passed(handle.batch)) for handle in handles)
+                yield from (Completion(call, result=passed(call.batch)) for call in calls)
 
-    (ticket,) = session(Builds(NEVER), timeout_s=500.0 if patient else 100.0).add([batch()])
+    (request,) = session(Builds(NEVER), timeout_s=500.0 if patient else 100.0).add([batch()])
     if patient:
-        ticket.wait()
+        request.wait()
     else:
-        assert wait_error(ticket).trouble == "timeout"
+        assert wait_error(request).kind == "timeout"
 
 
 @pytest.mark.parametrize("trouble", ["setup", "login", "network", "version", "image", "capacity", "cost"])
 def test_what_every_batch_would_meet_ends_the_session(session: Any, trouble: Any) -> None:
     remote = FakeRemote(lambda _: RemoteError(trouble, "no", "do this"))
     one = session(remote)
-    errors = [wait_error(ticket) for ticket in one.add([batch(number) for number in range(20)])]
+    errors = [wait_error(request) for request in one.add([batch(number) for number in range(20)])]
     assert {str(error) for error in errors} == {"no; do this"}
     assert len(remote.sent) <= 2
-    assert wait_error(one.add([batch(99)])[0]).trouble == trouble
+    assert wait_error(one.add([batch(99)])[0]).kind == trouble
     until(lambda: remote.stopped == 1)
 
 
@@ -157,41 +157,41 @@ def test_what_concerns_one_batch_leaves_the_others(session: Any) -> None:
     first, second, third = session(remote).add([batch(0), bad, batch(2)])
     first.wait()
     third.wait()
-    assert wait_error(second).trouble == "memory"
+    assert wait_error(second).kind == "memory"
 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_lost_batch_is_sent_once_more_and_only_once(session: Any, times: int) -> None:
     lost: list[str] = []
 
-    def reply(sent: Batch) -> Answer | RemoteError:
+    def reply(sent: Batch) -> BatchResult | RemoteError:
         lost.append(sent.id)
         return RemoteError("lost", "gone") if len(lost) <= times else passed(sent)
 
     remote = FakeRemote(reply)
-    (ticket,) = session(remote).add([batch()])
+    (request,) = session(remote).add([batch()])
     if times == 1:
-        assert ticket.wait().results[0].status == "passed"
+        assert request.wait().results[0].status == "passed"
     else:
-        assert "it was sent 2 times" in str(wait_error(ticket))
+        assert "submitted 2 times" in str(wait_error(request))
     assert len(remote.sent) == 2
 
 
 def test_a_remote_that_raises_ends_every_wait(session: Any) -> None:
-    def broken(_: Batch) -> Answer:
+    def broken(_: Batch) -> BatchResult:
         raise ZeroDivisionError("oops")
 
-    tickets = session(FakeRemote(broken)).add([batch(1), batch(2)])
-    assert {wait_error(ticket).trouble for ticket in tickets} == {"far"}
+    requests = session(FakeRemote(broken)).add([batch(1), batch(2)])
+    assert {wait_error(request).kind for request in requests} == {"remote"}
 
 
 def test_cancelling_sends_nothing_more(session: Any) -> None:
     remote = FakeRemote(NEVER)
     one = session(remote)
-    tickets = one.add([batch(number) for number in range(10)])
+    requests = one.add([batch(number) for number in range(10)])
     until(lambda: len(remote.sent) == 2)
-    one.cancel(tickets)
-    assert {wait_error(ticket).trouble for ticket in tickets} == {"cancelled"}
+    one.cancel(requests)
+    assert {wait_error(request).kind for request in requests} == {"cancelled"}
     until(lambda: len(remote.cancelled) == 2)
     assert len(remote.sent) == 2
     assert one.progress.cancelled == 10
@@ -200,10 +200,10 @@ def test_cancelling_sends_nothing_more(session: Any) -> None:
 def test_closing_cancels_what_is_open(session: Any) -> None:
     remote = FakeRemote(NEVER)
     one = session(remote)
-    tickets = one.add([batch(number) for number in range(5)])
+    requests = one.add([batch(number) for number in range(5)])
     until(lambda: remote.sent)
     one.close()
-    assert all(ticket.done for ticket in tickets)
+    assert all(request.done for request in requests)
     assert remote.cancelled
     assert remote.stopped == 1
 
@@ -212,7 +212,7 @@ def test_closing_ends_a_remote_that_waits_to_be_set_up(session: Any, monkeypatch
     """As while an image is built: the session's thread is in the remote, which alone can end that."""
     from pytest_nvfp4.device.remote import session as module
 
-    monkeypatch.setattr(module, "_OWN_S", 0.05)
+    monkeypatch.setattr(module, "_THREAD_END_S", 0.05)
     stopped = threading.Event()
 
     class Building(FakeRemote):
@@ -225,100 +225,100 @@ def test_closing_ends_a_remote_that_waits_to_be_set_up(session: Any, monkeypatch
             stopped.set()
 
     one = session(Building())
-    (ticket,) = one.add([batch()])
+    (request,) = one.add([batch()])
     until(lambda: one.progress.building)
     one.close()
     assert stopped.is_set()
-    assert wait_error(ticket).trouble == "cancelled"
-    assert one.trouble is None, "it was ended by who closed it, and by nothing that went wrong"
+    assert wait_error(request).kind == "cancelled"
+    assert one.failure is None, "it was ended by who closed it, and by nothing that went wrong"
     assert one.progress.cancelled == 1
 
 
 def test_the_limit_on_the_cost_ends_the_session(session: Any) -> None:
     remote = FakeRemote(NEVER, usd_per_hour=3600.0)
     one = session(remote, max_cost=5.0)
-    (ticket,) = one.add([batch()])
+    (request,) = one.add([batch()])
     remote.seconds = 6.0
-    error = wait_error(ticket)
-    assert error.trouble == "cost"
+    error = wait_error(request)
+    assert error.kind == "cost"
     assert "--nvfp4-remote-max-cost is $5.00" in str(error)
     until(lambda: remote.stopped == 1)
 
 
 def test_an_answer_to_another_batch_is_not_taken(session: Any) -> None:
     other = passed(batch(7))
-    (ticket,) = session(FakeRemote(lambda _: other)).add([batch()])
-    assert wait_error(ticket).trouble == "lost"
+    (request,) = session(FakeRemote(lambda _: other)).add([batch()])
+    assert wait_error(request).kind == "lost"
 
 
 class TestKept:
-    def kept(self, tmp_path: Path) -> KeptAnswers:
-        return KeptAnswers(tmp_path, remote="fake B200")
+    def kept(self, tmp_path: Path) -> RemoteResultCache:
+        return RemoteResultCache(tmp_path, remote="fake B200")
 
     def test_an_answer_is_on_disk_before_anyone_is_told(self, session: Any, tmp_path: Path) -> None:
         kept = self.kept(tmp_path)
-        (ticket,) = session(FakeRemote(), kept=kept).add([Batch(jobs=(job(1, seed=77),))])
-        ticket.wait()
-        assert set(kept.get(ticket.batch)) == {0}
+        (request,) = session(FakeRemote(), cache=kept).add([Batch(jobs=(job(1, seed=77),))])
+        request.wait()
+        assert set(kept.get(request.batch)) == {0}
 
     def test_it_is_used_again_only_where_that_is_wanted(self, session: Any, tmp_path: Path) -> None:
-        session(FakeRemote(), kept=self.kept(tmp_path)).add([Batch(jobs=(job(1, seed=77),))])[0].wait()
+        session(FakeRemote(), cache=self.kept(tmp_path)).add([Batch(jobs=(job(1, seed=77),))])[0].wait()
         again = FakeRemote()
-        (ticket,) = session(again, kept=self.kept(tmp_path), reuse=True).add([Batch(jobs=(job(1, seed=5),))])
-        assert ticket.wait().results[0].job == "job-1"
-        assert ticket.batch.jobs[0].order_seed == 77, "the seed that is shown is the one that was run"
+        (request,) = session(again, cache=self.kept(tmp_path), reuse=True).add([Batch(jobs=(job(1, seed=5),))])
+        assert request.wait().results[0].job == "job-1"
+        assert request.batch.jobs[0].order_seed == 77, "the seed that is shown is the one that was run"
         assert again.sent == []
         paid = FakeRemote()
-        session(paid, kept=self.kept(tmp_path)).add([Batch(jobs=(job(1),))])[0].wait()
+        session(paid, cache=self.kept(tmp_path)).add([Batch(jobs=(job(1),))])[0].wait()
         assert len(paid.sent) == 1
 
     @pytest.mark.parametrize("other", [job(2), job(1, text="x = 2\n"), job(1, action="benchmark"), job(1, rounds=9)])
     def test_another_question_is_another_entry(self, session: Any, tmp_path: Path, other: Any) -> None:
-        session(FakeRemote(), kept=self.kept(tmp_path)).add([Batch(jobs=(job(1),))])[0].wait()
+        session(FakeRemote(), cache=self.kept(tmp_path)).add([Batch(jobs=(job(1),))])[0].wait()
         assert self.kept(tmp_path).get(Batch(jobs=(other,))) == {}
-        assert KeptAnswers(tmp_path, remote="fake H200").get(Batch(jobs=(job(1),))) == {}
+        assert RemoteResultCache(tmp_path, remote="fake H200").get(Batch(jobs=(job(1),))) == {}
 
     @pytest.mark.parametrize("status", ["timeout", "crashed", "unavailable", "unsupported"])
     def test_what_may_be_the_remotes_doing_is_tried_again(self, session: Any, tmp_path: Path, status: str) -> None:
-        def reply(sent: Batch) -> Answer:
+        def reply(sent: Batch) -> BatchResult:
             answer = passed(sent)
             return answer.model_copy(update={"results": (answer.results[0].model_copy(update={"status": status}),)})
 
-        session(FakeRemote(reply), kept=self.kept(tmp_path)).add([batch(1)])[0].wait()
+        session(FakeRemote(reply), cache=self.kept(tmp_path)).add([batch(1)])[0].wait()
         assert self.kept(tmp_path).get(batch(1)) == {}
 
     def test_a_damaged_entry_is_none(self, session: Any, tmp_path: Path) -> None:
-        session(FakeRemote(), kept=self.kept(tmp_path)).add([batch(1)])[0].wait()
+        session(FakeRemote(), cache=self.kept(tmp_path)).add([batch(1)])[0].wait()
         (file,) = tmp_path.rglob("*.json")
         file.write_text(file.read_text()[:-20])
         assert self.kept(tmp_path).get(batch(1)) == {}
 
     def test_a_disk_that_refuses_fails_nothing(self, session: Any, tmp_path: Path) -> None:
         (tmp_path / "remote").write_text("a file where the folder should be")
-        (ticket,) = session(FakeRemote(), kept=self.kept(tmp_path)).add([batch(1)])
-        assert ticket.wait().results[0].status == "passed"
+        (request,) = session(FakeRemote(), cache=self.kept(tmp_path)).add([batch(1)])
+        assert request.wait().results[0].status == "passed"
 
     @pytest.mark.parametrize("trouble", [None, "network"])
     def test_what_came_before_the_end_is_kept(self, session: Any, tmp_path: Path, trouble: Any) -> None:
         """Also what nobody has looked at yet: it was paid for."""
         remote, kept = FakeRemote(NEVER), self.kept(tmp_path)
-        one = session(remote, kept=kept, containers=3)
-        tickets = one.add([batch(number) for number in range(3)])
-        until(lambda: all(ticket.handle for ticket in tickets))
+        one = session(remote, cache=kept, containers=3)
+        requests = one.add([batch(number) for number in range(3)])
+        until(lambda: all(request.call for request in requests))
         with one._lock:  # the session's thread takes nothing meanwhile
             if trouble is not None:
-                remote._ends.put(Arrival(tickets[0].handle, error=RemoteError(trouble, "no")))
-            for ticket in tickets[1:]:
-                remote._ends.put(Arrival(ticket.handle, answer=passed(ticket.batch)))
+                remote._ends.put(Completion(requests[0].call, error=RemoteError(trouble, "no")))
+            for request in requests[1:]:
+                remote._ends.put(Completion(request.call, result=passed(request.batch)))
             one._closing = trouble is None
         one.close()
         assert [set(kept.get(batch(number))) for number in range(3)] == [set(), {0}, {0}]
 
     def test_an_answer_that_nobody_waits_for_is_kept(self, session: Any, tmp_path: Path) -> None:
         remote, kept = FakeRemote(NEVER), self.kept(tmp_path)
-        one = session(remote, kept=kept)
-        (ticket,) = one.add([batch(1)])
-        until(lambda: ticket.handle)
-        ticket.finish(error=RemoteError("cancelled", "nobody needs it"))
-        remote._ends.put(Arrival(ticket.handle, answer=passed(ticket.batch)))
+        one = session(remote, cache=kept)
+        (request,) = one.add([batch(1)])
+        until(lambda: request.call)
+        request.finish(error=RemoteError("cancelled", "nobody needs it"))
+        remote._ends.put(Completion(request.call, result=passed(request.batch)))
         until(lambda: kept.get(batch(1)))

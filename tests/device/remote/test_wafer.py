@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.remote.base import Answer, Executes, Execution, RemoteError, RemoteOptions
+from pytest_nvfp4.device.remote.base import BatchResult, ProgramRemote, PythonProgram, RemoteError, RemoteOptions
 from pytest_nvfp4.device.remote.wafer import WaferRemote, WaferTarget
 from tests.device.remote import stand_ins
-from tests.device.remote.far_side import HONEST, batch_of
+from tests.device.remote.programs import HONEST, batch_of
 from tests.waiting import LONGEST_S, alive, until
 
 Make = Callable[[str], WaferRemote]
@@ -41,9 +41,9 @@ def remote() -> Iterator[Make]:
         one.stop()
 
 
-def end(remote: WaferRemote) -> Answer | RemoteError:
+def end(remote: WaferRemote) -> BatchResult | RemoteError:
     (arrival,) = remote.collect(remote.submit([batch_of(HONEST)]), timeout_s=LONGEST_S)
-    found = arrival.answer or arrival.error
+    found = arrival.result or arrival.error
     assert found is not None
     return found
 
@@ -58,7 +58,7 @@ def test_a_batch_in_a_sandbox(there: Path, remote: Make, monkeypatch: pytest.Mon
     monkeypatch.setenv("MODAL_TOKEN_SECRET", "as-planted")
     one = remote(f"box?python={sys.executable}&price=3.6")
     answer = end(one)
-    assert isinstance(answer, Answer), answer
+    assert isinstance(answer, BatchResult), answer
     (result,) = answer.results
     # Nothing here is a CUDA device: that is what the far side has to say, on a machine without a GPU.
     assert result.status in ("unavailable", "unsupported", "passed"), result.findings
@@ -78,10 +78,10 @@ def test_a_batch_in_a_sandbox(there: Path, remote: Make, monkeypatch: pytest.Mon
 def test_a_program_in_a_sandbox(there: Path, remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODAL_TOKEN_SECRET", "as-planted")
     one = remote(f"box?python={sys.executable}")
-    assert isinstance(one, Executes)
+    assert isinstance(one, ProgramRemote)
     said: list[bytes] = []
     source = "import os, sys; print(sys.argv[1:], open('a').read(), 'as-planted' in str(os.environ)); sys.exit(5)"
-    program = Execution(source, arguments=("x y",), files={"a": b"mounted"})
+    program = PythonProgram(source, arguments=("x y",), files={"a": b"mounted"})
     assert one.execute(program, on_output=lambda _, piece: said.append(piece)) == 5
     assert b"".join(said) == b"['x y'] mounted False\n"
     (there / "error").write_text("Error: not logged in")
@@ -93,7 +93,7 @@ def test_a_program_in_a_sandbox(there: Path, remote: Make, monkeypatch: pytest.M
 def test_a_program_may_take_longer_than_a_machine_is_waited_for() -> None:
     target = f"box?python={sys.executable}&sandbox=mine"
     one = WaferRemote(RemoteOptions(target=target, timeout_s=0.5))
-    program = Execution("import sys, time; time.sleep(0.6); sys.exit(5)", deadline_s=LONGEST_S)
+    program = PythonProgram("import sys, time; time.sleep(0.6); sys.exit(5)", deadline_s=LONGEST_S)
     assert one.execute(program, on_output=lambda *_: None) == 5
     one.stop()
 
@@ -101,8 +101,8 @@ def test_a_program_may_take_longer_than_a_machine_is_waited_for() -> None:
 @pytest.mark.parametrize(
     ("help_", "said"),
     [
-        ({}, "sandbox run is not known"),
-        ({"sandbox run": "--target --timeout-sec"}, "knows no --sync, --cd"),
+        ({}, "sandbox run does not exist"),
+        ({"sandbox run": "--target --timeout-sec"}, "has no option --sync, --cd"),
     ],
 )
 def test_what_this_version_lacks_is_said(there: Path, remote: Make, help_: dict[str, str], said: str) -> None:
@@ -110,9 +110,9 @@ def test_what_this_version_lacks_is_said(there: Path, remote: Make, help_: dict[
     one = remote("box")
     error = end(one)
     assert isinstance(error, RemoteError)
-    assert error.trouble == "version"
+    assert error.kind == "version"
     assert said in str(error)
-    assert said in one.status().words
+    assert said in one.status().summary
 
 
 @pytest.mark.parametrize(
@@ -121,26 +121,26 @@ def test_what_this_version_lacks_is_said(there: Path, remote: Make, help_: dict[
         ("Error: not logged in. Run wafer login", "login"),
         ("Error: target box not found", "setup"),
         ("Error: could not connect to host", "network"),
-        ("odd", "far"),
+        ("odd", "remote"),
     ],
 )
 def test_troubles(there: Path, remote: Make, words: str, trouble: str) -> None:
     (there / "error").write_text(words)
     error = end(remote("box"))
     assert isinstance(error, RemoteError)
-    assert error.trouble == trouble
+    assert error.kind == trouble
     assert words in str(error)
 
 
 def test_what_is_cancelled_ends_and_its_sandbox_goes(there: Path, remote: Make) -> None:
     (there / "sleep").touch()
     one = remote(f"box?python={sys.executable}")
-    handles = one.submit([batch_of(HONEST), batch_of(HONEST)])
+    calls = one.submit([batch_of(HONEST), batch_of(HONEST)])
     assert until((there / "started").exists)
     pid = int((there / "started").read_text())
-    one.cancel(handles)
-    ends = list(one.collect(handles, timeout_s=LONGEST_S))
-    assert [end.error and end.error.trouble for end in ends] == ["cancelled", "cancelled"]
+    one.cancel(calls)
+    ends = list(one.collect(calls, timeout_s=LONGEST_S))
+    assert [end.error and end.error.kind for end in ends] == ["cancelled", "cancelled"]
     assert until(lambda: not alive(pid))
     one.stop()
     assert (there / "deleted").read_text() == "sandbox-1a2b", "once stop returns, nothing is left that costs"
@@ -150,12 +150,12 @@ def test_what_is_cancelled_ends_and_its_sandbox_goes(there: Path, remote: Make) 
 def test_a_cancel_leaves_the_users_own_sandbox(there: Path, remote: Make) -> None:
     (there / "sleep").touch()
     one = remote(f"box?python={sys.executable}&sandbox=mine")
-    handles = one.submit([batch_of(HONEST)])
+    calls = one.submit([batch_of(HONEST)])
     assert until((there / "started").exists)
-    one.cancel(handles)
-    (end,) = one.collect(handles, timeout_s=LONGEST_S)
+    one.cancel(calls)
+    (end,) = one.collect(calls, timeout_s=LONGEST_S)
     assert end.error is not None
-    assert end.error.trouble == "cancelled"
+    assert end.error.kind == "cancelled"
     one.stop()
     assert [arguments[1] for arguments in verbs(there)] == ["run"]
 
@@ -165,7 +165,7 @@ def test_an_answer_that_is_cut(there: Path, remote: Make) -> None:
     (there / "cut").touch()
     error = end(remote(f"box?python={sys.executable}&sandbox=mine"))
     assert isinstance(error, RemoteError)
-    assert error.trouble == "lost"
+    assert error.kind == "lost"
     assert [arguments[1] for arguments in verbs(there)] == ["run"], (
         "a sandbox of the user's is neither made nor deleted"
     )

@@ -1,5 +1,5 @@
-"""A line to another machine: any command that starts a Python there and connects its standard streams to ours.
+"""Connection to an agent on another machine: any command that starts a Python there with its standard streams on ours.
 
-The far end needs nothing but a Python with this package's requirements: this package itself is sent along, so the two
-ends are always of one version. What is started there lives no longer than the line.
+The remote Python needs only the requirements of this package. The package itself is sent along, so that both sides
+have the same version. The agent ends with the connection.
 """

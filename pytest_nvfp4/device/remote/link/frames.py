@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 PROTOCOL = 1
-"""Version of what the two ends say to each other."""
+"""Version of the messages between the two sides."""
 
 _HEAD = struct.Struct(">4sIQ")
 _MAGIC = b"nvf4"
-_MOST_HEADER = 16 << 20
-_MOST_PAYLOAD = 2 << 30
+_MAX_HEADER_BYTES = 16 << 20
+_MAX_PAYLOAD_BYTES = 2 << 30
 
 
 class FrameError(ValueError):
-    """What came over the line is no message."""
+    """The bytes on the stream are not a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message."""
+    """A message. Its header must not use the name ``kind``."""
 
     kind: str
     header: dict[str, Any] = field(default_factory=dict)
@@ -38,17 +38,17 @@ def send(stream: BinaryIO, message: Message) -> None:
 
 
 def receive(stream: BinaryIO) -> Message | None:
-    """Read a message; None where the stream ends, also in the middle of one.
+    """Read a message; return None at the end of the stream, also in the middle of a message.
 
     Raises:
-        FrameError: something else is on the line.
+        FrameError: The stream contains something else.
     """
     head = stream.read(_HEAD.size)
     if len(head) < _HEAD.size:
         return None
     magic, header_size, payload_size = _HEAD.unpack(head)
-    if magic != _MAGIC or header_size > _MOST_HEADER or payload_size > _MOST_PAYLOAD:
-        raise FrameError(f"no message begins with {head[:16]!r}")
+    if magic != _MAGIC or header_size > _MAX_HEADER_BYTES or payload_size > _MAX_PAYLOAD_BYTES:
+        raise FrameError(f"{head[:16]!r} does not start a message")
     text = stream.read(header_size)
     payload = stream.read(payload_size)
     if len(text) < header_size or len(payload) < payload_size:
@@ -57,4 +57,4 @@ def receive(stream: BinaryIO) -> Message | None:
         header = json.loads(text)
         return Message(str(header.pop("kind")), header, payload)
     except (ValueError, KeyError, AttributeError) as error:
-        raise FrameError(f"a message's header cannot be read: {error}") from error
+        raise FrameError(f"the header of a message cannot be read: {error}") from error

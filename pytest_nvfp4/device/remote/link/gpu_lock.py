@@ -1,4 +1,4 @@
-"""One session at a time on a GPU: others wait, so that nobody's kernel is timed beside another's."""
+"""Lock of a GPU: sessions use it one at a time, so that no kernel is timed while another one runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FOLDER = "/tmp" if Path("/tmp").is_dir() else tempfile.gettempdir()  # the same
 
 
 def _open(path: Path) -> int | None:
-    """The lock file, for whoever made it; None where somebody put something else in its place."""
+    """Open the lock file of any user; return None if the path is something else (a link, a folder)."""
     with suppress(FileExistsError, PermissionError):
         return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     with suppress(OSError):
@@ -24,13 +24,13 @@ def _open(path: Path) -> int | None:
 
 
 @contextmanager
-def gpu_to_itself(gpu: str, *, waiting: Callable[[], None], folder: Path | None = None) -> Iterator[None]:
-    """Hold the lock of a GPU of this machine; other users' sessions of this package take the same.
+def exclusive_gpu(gpu: str, *, waiting: Callable[[], None], folder: Path | None = None) -> Iterator[None]:
+    """Hold the lock of a GPU of this machine; sessions of other users take the same lock.
 
     Args:
-        gpu: What names it, as in ``CUDA_VISIBLE_DEVICES``; empty for none, which needs no lock.
-        waiting: Called once if somebody else has it.
-        folder: Where the lock files are, for tests.
+        gpu: The GPU, as in ``CUDA_VISIBLE_DEVICES``; empty for no GPU, which needs no lock.
+        waiting: Called once if another session holds the lock.
+        folder: Folder of the lock files, for tests.
     """
     name = "".join(character if character.isalnum() else "-" for character in gpu)
     descriptor = _open((folder or Path(_FOLDER)) / f"pytest-nvfp4-gpu-{name}.lock") if gpu else None
@@ -38,15 +38,15 @@ def gpu_to_itself(gpu: str, *, waiting: Callable[[], None], folder: Path | None 
         yield
         return
     try:
-        said = False
+        reported = False
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if not said:
+                if not reported:
                     waiting()
-                    said = True
+                    reported = True
                 time.sleep(_POLL_S)
         yield
     finally:

@@ -1,11 +1,11 @@
-"""The app to deploy: ``modal deploy -m pytest_nvfp4.device.remote.modal.app``, then ``--nvfp4-deployed-app``.
+"""App to deploy: ``modal deploy -m pytest_nvfp4.device.remote.modal.app``, for ``--nvfp4-deployed-app``.
 
 A deployed app starts faster (nothing is built or uploaded at the start of a session) and costs nothing while it is
-idle. ``NVFP4_MODAL_GPU``, ``_CONTAINERS``, ``_TIMEOUT``, ``_SINGLE_USE`` and ``_IMAGE`` say what it is made of. Deploy
-it again after an update of pytest-nvfp4, torch or the DSL: a session refuses a deployment of other versions.
+idle. The variables ``NVFP4_MODAL_GPU``, ``_CONTAINERS``, ``_TIMEOUT``, ``_SINGLE_USE`` and ``_IMAGE`` configure it.
+Deploy it again after an update of pytest-nvfp4, torch or the DSL: a session refuses a deployment of other versions.
 
-Modal's command tells Modal what git says of the folder in which it is run: the commit, its author and the address of
-``origin``, with a password that is in it. Run it outside of a repository to tell nothing.
+Modal's command sends Modal the git state of the current folder: the commit, its author and the address of ``origin``
+with any password in it. Run it outside of a repository to send nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ``modal`` remote: batches go to containers of an app of ours, one call each, and come back as they are done."""
+"""Remote ``modal``: each batch is one call of a Modal app, which runs it in a container with a GPU."""
 
 from __future__ import annotations
 
@@ -7,44 +7,41 @@ import concurrent.futures
 import contextlib
 import queue
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pytest_nvfp4.device.remote.base import (
-    Answer,
-    Arrival,
     Batch,
+    BatchResult,
+    Completion,
     Cost,
-    Execution,
-    Handle,
     Place,
+    PythonProgram,
+    RemoteCall,
     RemoteError,
     RemoteOptions,
     RemoteStatus,
     dollars,
 )
-from pytest_nvfp4.device.remote.far import WORKERS
-from pytest_nvfp4.device.remote.modal import patience
-from pytest_nvfp4.device.remote.modal.answers import read
+from pytest_nvfp4.device.remote.executor import BACKENDS
+from pytest_nvfp4.device.remote.modal import timeouts
 from pytest_nvfp4.device.remote.modal.connection import Connection
 from pytest_nvfp4.device.remote.modal.cost import Meter, price
 from pytest_nvfp4.device.remote.modal.errors import is_damaged, silent
 from pytest_nvfp4.device.remote.modal.loop import abandon
+from pytest_nvfp4.device.remote.modal.response import read_response
 from pytest_nvfp4.device.remote.modal.settings import ModalSettings
-from pytest_nvfp4.device.remote.wire import pack_batch, squeeze
+from pytest_nvfp4.device.remote.serialization import compress, pack_batch
+from pytest_nvfp4.isolation import OnOutput
 
 _EXECUTE = "execute"
-_TURN_S = 0.5
-_DAMAGED = 3
-"""How often an answer may come that cannot be read, before it is given up."""
+_POLL_S = 0.5
+_MAX_DAMAGED = 3
+"""Number of unreadable responses to one call after which it is abandoned."""
 
 
 class ModalRemote:
-    """Containers on Modal with a GPU each.
-
-    Args:
-        options: What the user asked for.
-    """
+    """Containers on Modal with a GPU each."""
 
     name = "modal"
 
@@ -52,23 +49,23 @@ class ModalRemote:
         if options.target:
             raise RemoteError(
                 "setup",
-                f"--nvfp4-remote=modal:{options.target}: modal takes no target",
+                f"--nvfp4-remote=modal:{options.target}: modal has no targets",
                 "name a deployed app with --nvfp4-deployed-app",
             )
         self.options = options
         self.settings = ModalSettings.of(options)
         self._meter = Meter(options.gpu, options.containers)
         self._connection = Connection(options, self.settings, none_up=self._meter.none_up)
-        self._arrivals: queue.Queue[Arrival] = queue.Queue()
+        self._completions: queue.Queue[Completion] = queue.Queue()
         self._watchers: dict[str, concurrent.futures.Future[None]] = {}
 
     @property
-    def kept_as(self) -> str:
-        """Under which name answers are kept, so that a simulator's is never taken for a GPU's."""
+    def cache_scope(self) -> str:
+        """Suffix of the cache's name, so that a simulator's result is never reused as a GPU's."""
         return "" if self.settings.backend == "cuda" else f" backend {self.settings.backend}"
 
     def describe(self) -> str:
-        """What it is, in a line."""
+        """Return a description of one line."""
         usd = price(self.options.gpu)
         money = "" if usd is None else f", about ${usd:.2f} an hour each"
         device = self.options.gpu
@@ -78,173 +75,171 @@ class ModalRemote:
         several = "" if self.options.containers == 1 else f", up to {self.options.containers} at once"
         return f"modal: {device}{money}{several}; {app}"
 
-    def submit(self, batches: Sequence[Batch]) -> list[Handle]:
+    def submit(self, batches: Sequence[Batch]) -> list[RemoteCall]:
         """Send batches; the first time, connect and start the app."""
         self._connection.open()
         backend = self.settings.backend
-        texts = [squeeze(pack_batch(batch.model_copy(update={"backend": backend}))) for batch in batches]
+        texts = [compress(pack_batch(batch.model_copy(update={"backend": backend}))) for batch in batches]
         try:
-            # The client gives up after the same time: a little more, so that its reason is told and not only ours.
-            most_s = self.options.timeout_s + patience.SENT_S
-            calls = self._connection.run(self._spawn(texts), timeout_s=most_s)
+            # Modal's client stops after the same time; a little longer, so that its own error is reported.
+            timeout_s = self.options.timeout_s + timeouts.SENT_S
+            modal_calls = self._connection.run(self._spawn(texts), timeout_s=timeout_s)
         except concurrent.futures.TimeoutError:
             raise silent(self.options.timeout_s, doing="sending jobs") from None
         except concurrent.futures.CancelledError as error:
             raise self._connection.explained(error, "sending jobs") from None
-        handles = []
-        for batch, call in zip(batches, calls, strict=True):
-            handle = Handle(batch, call.object_id)
-            self._connection.overheard.begin(handle.call, "batch")  # it may have been heard already
-            self._meter.sent(handle.call)
-            self._watchers[handle.call] = self._connection.start(self._watch(handle, call))
-            handles.append(handle)
-        return handles
+        calls = []
+        for batch, modal_call in zip(batches, modal_calls, strict=True):
+            call = RemoteCall(batch, modal_call.object_id)
+            self._connection.tracker.started(call.id, "batch")  # for a client that cannot be tracked
+            self._meter.sent(call.id)
+            self._watchers[call.id] = self._connection.start(self._watch(call, modal_call))
+            calls.append(call)
+        return calls
 
-    def collect(self, handles: Sequence[Handle], *, timeout_s: float) -> Iterator[Arrival]:
-        """The ends of calls as they arrive."""
-        wanted = {handle.call for handle in handles}
+    def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[Completion]:
+        """Yield the ends of calls; see `Remote`."""
+        left = {call.id for call in calls}
         until = time.monotonic() + timeout_s
-        while wanted:
+        while left:
             try:
-                arrival = self._arrivals.get(timeout=max(0.0, until - time.monotonic()))
+                completion = self._completions.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 return
-            if arrival.handle.call in wanted:
-                wanted.discard(arrival.handle.call)
-                yield arrival
+            if completion.call.id in left:
+                left.discard(completion.call.id)
+                yield completion
 
-    def cancel(self, handles: Sequence[Handle]) -> None:
-        """Cancel calls; a container that is in the middle of one stops the kernel's process and takes the next."""
-        for handle in handles:
-            if (watcher := self._watchers.pop(handle.call, None)) is not None:
+    def cancel(self, calls: Sequence[RemoteCall]) -> None:
+        """Cancel calls; a container that runs one stops the kernel's process and takes the next call."""
+        for call in calls:
+            if (watcher := self._watchers.pop(call.id, None)) is not None:
                 watcher.cancel()
-            self._meter.ended(handle.call)
-        begun = set(self._connection.overheard.open())
-        if names := [handle.call for handle in handles if handle.call in begun]:
+            self._meter.ended(call.id)
+        tracked = set(self._connection.tracker.open())
+        if names := [call.id for call in calls if call.id in tracked]:
             with contextlib.suppress(Exception, concurrent.futures.CancelledError):
-                self._connection.run(self._connection.cancel(names), timeout_s=patience.CANCEL_S)
+                self._connection.run(self._connection.cancel(names), timeout_s=timeouts.CANCEL_S)
 
     def status(self) -> RemoteStatus:
-        """How the app stands."""
+        """Return the status of the app."""
         details = {"gpu": self.options.gpu, "image": self.settings.label}
         try:
             self._connection.open()
-            asking = self._connection.runner.batch.get_current_stats.aio()
-            stats = self._connection.run(asking, timeout_s=patience.STATUS_S)
+            request = self._connection.runner.batch.get_current_stats.aio()
+            stats = self._connection.run(request, timeout_s=timeouts.STATUS_S)
         except RemoteError as error:
             return RemoteStatus(False, str(error), None, details)
         except concurrent.futures.TimeoutError:
-            words = f"Modal's server did not answer within {patience.STATUS_S:.0f} s"
-            return RemoteStatus(False, words, None, details)
+            summary = f"Modal's server did not respond within {timeouts.STATUS_S:.0f} s"
+            return RemoteStatus(False, summary, None, details)
         except Exception as error:
-            words = str(self._connection.explained(error, "asking for its state"))
-            return RemoteStatus(True, words, None, details)
+            summary = str(self._connection.explained(error, "requesting the status"))
+            return RemoteStatus(True, summary, None, details)
         if stats.num_total_runners == 0:
             self._meter.none_up()
-        words = f"{stats.num_total_runners} containers, {stats.backlog} jobs wait for one"
-        return RemoteStatus(True, words, int(stats.num_total_runners), details)
+        summary = f"{stats.num_total_runners} containers, {stats.backlog} queued jobs"
+        return RemoteStatus(True, summary, int(stats.num_total_runners), details)
 
     def warm(self) -> None:
-        """Start a container and wait until it has answered."""
+        """Start a container and wait until it has run a job."""
         from pytest_nvfp4.device.job import Job
 
         probe = Batch(jobs=(Job(id="warm", action="probe", deadline_s=120),), capability=self.settings.capability)
-        handles = self.submit([probe])
-        for arrival in self.collect(handles, timeout_s=self.options.timeout_s):
-            if arrival.error is not None:
-                raise arrival.error
-            assert arrival.answer is not None
-            (result,) = arrival.answer.results
+        calls = self.submit([probe])
+        for completion in self.collect(calls, timeout_s=self.options.timeout_s):
+            if completion.error is not None:
+                raise completion.error
+            assert completion.result is not None
+            (result,) = completion.result.results
             if result.status != "passed":
-                raise RemoteError("far", f"the container cannot be used: {result.reason}")
+                raise RemoteError("remote", f"the container cannot be used: {result.reason}")
             return
-        self.cancel(handles)
-        raise RemoteError(
-            "capacity", f"no container was ready within {self.options.timeout_s:.0f} s", "allow more time, or try later"
-        )
+        self.cancel(calls)
+        problem = f"no container was ready within {self.options.timeout_s:.0f} s"
+        raise RemoteError("capacity", problem, "raise the timeout, or try again later")
 
     def stop(self) -> None:
-        """Cancel what has not ended, end the app of the session and close the connection.
+        """Cancel open calls, end the app of the session and close the connection.
 
-        A deployed app keeps running; idle, it costs nothing.
+        A deployed app stays deployed; it costs nothing while it is idle.
         """
         self._connection.close()
 
     def cost(self) -> Cost:
-        """What it has cost so far, estimated."""
+        """Return the estimated cost so far."""
         return self._meter.cost()
 
-    def execute(self, program: Execution, *, on_output: Callable[[Literal["stdout", "stderr"], bytes], None]) -> int:
-        """Run a program in a container; see ``Executes``."""
+    def execute(self, program: PythonProgram, *, on_output: OnOutput) -> int:
+        """Run a program in a container; see `ProgramRemote`."""
         from pytest_nvfp4.device.remote.program import pack_program, unpack_output
 
         self._connection.open()
-        parts: queue.Queue[str | BaseException | None] = queue.Queue()
-        call, running, status = f"{_EXECUTE}-{time.monotonic_ns()}", "", None
+        outputs: queue.Queue[str | BaseException | None] = queue.Queue()
+        call, name, status = f"{_EXECUTE}-{time.monotonic_ns()}", "", None
         self._meter.sent(call)
-        future = self._connection.start(self._stream(pack_program(program, backend=self._program_backend()), parts))
-        until, begun = time.monotonic() + self.options.timeout_s, False
+        # A backend without a worker process runs jobs only; its programs run without a device.
+        backend = self.settings.backend if self.settings.backend in BACKENDS else "cuda"
+        future = self._connection.start(self._stream(pack_program(program, backend=backend), outputs))
+        until, started = time.monotonic() + self.options.timeout_s, False
         try:
             while status is None:
-                self._watch_over(until, begun=begun)
+                self._check_limits(until, started=started)
                 try:
-                    part = parts.get(timeout=max(0.0, min(_TURN_S, until - time.monotonic())))
+                    received = outputs.get(timeout=max(0.0, min(_POLL_S, until - time.monotonic())))
                 except queue.Empty:
                     continue
-                if part is None:
-                    raise RemoteError("lost", "the program's end was not reported", "run it again")
-                if isinstance(part, BaseException):
-                    raise self._connection.explained(part, "running a program")
-                said = unpack_output(part)
-                if not begun:  # its first piece comes when it begins; until then it has waited for a container
-                    until, begun = time.monotonic() + program.deadline_s + patience.PROGRAM_S, True
-                running = running or said.call
-                status = said.status
+                if received is None:
+                    raise RemoteError("lost", "the end of the program was not reported", "run it again")
+                if isinstance(received, BaseException):
+                    raise self._connection.explained(received, "running a program")
+                output = unpack_output(received)
+                if not started:  # the first output marks the start; before it the program waits for a container
+                    until, started = time.monotonic() + program.deadline_s + timeouts.PROGRAM_S, True
+                name = name or output.call
+                status = output.status
                 if status is None:
-                    on_output(said.stream, said.data)
+                    on_output(output.stream, output.data)
             return status
         finally:
-            if status is None:  # of a deployed app, nothing else would end it before its own deadline
-                self._cancel_execution(running)
+            if status is None:  # in a deployed app, only a cancel ends it before its own deadline
+                self._cancel_program(name)
             future.cancel()
             self._meter.ended(call)
-            for name in self._connection.overheard.open(method=_EXECUTE) if status is not None else ():
-                self._connection.overheard.ended(name)
+            if status is not None:
+                for ended in self._connection.tracker.open(method=_EXECUTE):
+                    self._connection.tracker.ended(ended)
 
-    def _watch_over(self, until: float, *, begun: bool) -> None:
-        """While a program runs, or waits to: is it too late, or too expensive? Raises RemoteError."""
-        if time.monotonic() >= until and begun:
-            raise RemoteError("lost", "the program's end was not reported within its time", "run it again")
+    def _check_limits(self, until: float, *, started: bool) -> None:
+        """Raise RemoteError if a program, queued or running, exceeds its timeout or the cost limit."""
+        if time.monotonic() >= until and started:
+            raise RemoteError("lost", "the end of the program was not reported before the timeout", "run it again")
         if time.monotonic() >= until:
-            words = f"the program did not begin within {self.options.timeout_s:.0f} s ({self.status().words})"
-            raise RemoteError("capacity", words, "allow more with --remote-timeout, or try later")
-        most, usd = self.options.max_cost, self._meter.cost().usd
-        if most is not None and usd is not None and usd >= most:
+            problem = f"the program did not start within {self.options.timeout_s:.0f} s ({self.status().summary})"
+            raise RemoteError("capacity", problem, "raise --remote-timeout, or try again later")
+        limit, usd = self.options.max_cost, self._meter.cost().usd
+        if limit is not None and usd is not None and usd >= limit:
             raise RemoteError("cost", f"the program was stopped: it has cost about {dollars(usd)}", "raise --max-cost")
 
-    def _cancel_execution(self, running: str) -> None:
-        """Cancel the program's call, by the name that was heard when it was sent or that its first piece told."""
+    def _cancel_program(self, name: str) -> None:
+        """Cancel the program's call, by its tracked name or the one in its first output."""
 
         async def cancel() -> None:
-            await self._connection.overheard.sent(timeout_s=patience.SENT_S)
-            heard = self._connection.overheard.open(method=_EXECUTE)
-            await self._connection.cancel(heard or [running] if heard or running else [])
+            await self._connection.tracker.wait_sent(timeout_s=timeouts.SENT_S)
+            tracked = self._connection.tracker.open(method=_EXECUTE)
+            await self._connection.cancel(tracked or ([name] if name else []))
 
         with contextlib.suppress(Exception, concurrent.futures.CancelledError):
-            self._connection.run(cancel(), timeout_s=patience.CANCEL_S)
+            self._connection.run(cancel(), timeout_s=timeouts.CANCEL_S)
 
-    def _program_backend(self) -> str:
-        """What a program's ``device="cuda"`` is; a backend that only does jobs runs programs without a device."""
-        return self.settings.backend if self.settings.backend in WORKERS else "cuda"
-
-    # calls, within the connection's thread
+    # Coroutines, in the connection's thread
 
     async def _spawn(self, texts: Sequence[bytes]) -> list[Any]:
-        async def one(text: bytes) -> Any:
+        async def spawn(text: bytes) -> Any:
             return await self._connection.runner.batch.spawn.aio(text)
 
         doing = "sending jobs"
-        sending = asyncio.gather(*(one(text) for text in texts))
+        sending = asyncio.gather(*map(spawn, texts))
         try:
             await self._connection.while_silent(sending, doing)
             return list(await sending)
@@ -255,66 +250,64 @@ class ModalRemote:
         finally:
             abandon(sending)
 
-    async def _watch(self, handle: Handle, call: Any) -> None:
-        """Wait for a call's end and say what it was."""
+    async def _watch(self, call: RemoteCall, modal_call: Any) -> None:
+        """Wait for the end of a call and queue its completion."""
         doing = "waiting for a job"
-        getting = asyncio.ensure_future(self._get(call, doing))
+        getting = asyncio.ensure_future(self._get(modal_call, doing))
         try:
             await self._connection.while_silent(getting, doing)
-            arrival = Arrival(handle, answer=await getting)
+            completion = Completion(call, result=await getting)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # SystemExit of the far side arrives as such
-            arrival = Arrival(handle, error=self._connection.explained(error, doing))
+        except BaseException as error:  # Modal's client re-raises even a SystemExit of the container
+            completion = Completion(call, error=self._connection.explained(error, doing))
         finally:
             abandon(getting)
-        # With the connection or the token gone, the call goes on: it stays among what is to be cancelled at the end.
-        goes_on = arrival.error is not None and arrival.error.trouble in ("network", "login")
-        ran = None if goes_on else self._connection.overheard.ended(handle.call)
-        if (answer := arrival.answer) is not None:
-            self._meter.ended(handle.call, place=answer.place, busy_s=answer.busy_s)
+        # After a network or login error the call continues: it stays open, to be cancelled at the end.
+        continues = completion.error is not None and completion.error.kind in ("network", "login")
+        run = None if continues else self._connection.tracker.ended(call.id)
+        if (result := completion.result) is not None:
+            self._meter.ended(call.id, place=result.place, busy_s=result.busy_s)
+        elif run is not None:
+            self._meter.ended(call.id, place=Place(container=run.container), busy_s=run.seconds)
         else:
-            self._meter.ended(
-                handle.call,
-                place=None if ran is None else Place(container=ran.container),
-                busy_s=ran.seconds if ran else 0.0,
-            )
-        self._watchers.pop(handle.call, None)
-        self._arrivals.put(arrival)
+            self._meter.ended(call.id)
+        self._watchers.pop(call.id, None)
+        self._completions.put(completion)
 
-    async def _get(self, call: Any, doing: str) -> Answer:
-        """A call's answer. The server keeps it: where it cannot be had yet, it is asked for again, not run again."""
+    async def _get(self, modal_call: Any, doing: str) -> BatchResult:
+        """Return the result of a call. The server stores it, so a failed request is repeated and the call is not."""
         until, damaged = None, 0
         while True:
             try:
-                data = await call.get.aio(timeout=patience.POLL_S)
-                return read(data, options=self.options, settings=self.settings)
+                data = await modal_call.get.aio(timeout=timeouts.POLL_S)
+                return read_response(data, options=self.options, settings=self.settings)
             except Exception as error:
-                if type(error).__name__ == "TimeoutError":  # there is none yet
+                if type(error).__name__ == "TimeoutError":  # there is no result yet
                     until = None
                     continue
-                said, now = self._connection.explained(error, doing), time.monotonic()
-                until = until or now + patience.OUTAGE_S
+                explained, now = self._connection.explained(error, doing), time.monotonic()
+                until = until or now + timeouts.OUTAGE_S
                 damaged += is_damaged(error)
-                again = damaged < _DAMAGED if is_damaged(error) else said.trouble == "network" and now < until
-                if not again:
-                    raise said from error
-            await asyncio.sleep(_TURN_S)
+                retry = damaged < _MAX_DAMAGED if is_damaged(error) else explained.kind == "network" and now < until
+                if not retry:
+                    raise explained from error
+            await asyncio.sleep(_POLL_S)
 
-    async def _stream(self, text: str, parts: queue.Queue[str | BaseException | None]) -> None:
-        pieces = aiter(self._connection.stream_of(text))
+    async def _stream(self, text: str, outputs: queue.Queue[str | BaseException | None]) -> None:
+        chunks = aiter(self._connection.stream_of(text))
         try:
             while True:
-                getting = asyncio.ensure_future(anext(pieces))
+                getting = asyncio.ensure_future(anext(chunks))
                 try:
                     await self._connection.while_silent(getting, "running a program")
-                    parts.put(await getting)
+                    outputs.put(await getting)
                 except StopAsyncIteration:
                     break
                 finally:
                     abandon(getting)
-            parts.put(None)
+            outputs.put(None)
         except BaseException as error:
-            parts.put(error)
+            outputs.put(error)
             if isinstance(error, asyncio.CancelledError):
                 raise

@@ -1,7 +1,7 @@
-"""A connection to Modal and the app that calls go to: opened with the first call, closed with the session.
+"""Connection to Modal and the app that receives the calls: opened by the first call, closed with the session.
 
-Nothing is imported from Modal's client and nothing is contacted before. Every wait has a deadline of our own: a server
-that accepts connections and never answers would otherwise be waited for without end.
+Before it is opened, nothing is imported from Modal's client and nothing is contacted. Every wait has a timeout of its
+own, because Modal's client (1.6) waits forever for a server that accepts connections and never responds.
 """
 
 from __future__ import annotations
@@ -17,76 +17,70 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from pytest_nvfp4.device.remote.base import RemoteError, RemoteOptions
-from pytest_nvfp4.device.remote.modal import patience
+from pytest_nvfp4.device.remote.modal import timeouts
+from pytest_nvfp4.device.remote.modal.call_tracker import CallTracker, disable_attempts
 from pytest_nvfp4.device.remote.modal.errors import DEPLOY, explain, gone, silent
-from pytest_nvfp4.device.remote.modal.login import Login, find_login, knock
+from pytest_nvfp4.device.remote.modal.login import Login, check_reachable, find_login
 from pytest_nvfp4.device.remote.modal.loop import LoopThread, abandon
 from pytest_nvfp4.device.remote.modal.no_pickle import refuse_pickles
-from pytest_nvfp4.device.remote.modal.overheard import Overheard, keep_to_calls
+from pytest_nvfp4.device.remote.modal.server_warnings import log_server_warnings
 from pytest_nvfp4.device.remote.modal.settings import ModalSettings
-from pytest_nvfp4.device.remote.modal.warned import only_warn
 
 T = TypeVar("T")
 _LOGGERS = ("modal-client", "modal-utils", "hpack", "hpack.hpack", "hpack.table")
-"""Loggers of the client. What goes wrong is said by us, once; they would tell it again, with their tracebacks. HPACK's
-would tell every header of a request, the token among them, to whoever logs at DEBUG (``pytest --log-level=DEBUG``).
+"""Silenced loggers. Those of Modal's client would repeat reported errors with tracebacks. HPACK's log every header of a
+request at DEBUG (``pytest --log-level=DEBUG``), including the token.
 """
-_TURN_S = 0.5
+_POLL_S = 0.5
 
 
 class Connection:
-    """A client of our own, and an app: one of the session, or one that was deployed.
+    """A client of this package's own, and the app of the session or a deployed one.
 
     Args:
-        options: What the user asked for.
-        settings: What an app of the session is made of.
-        none_up: Is called while something is waited for and the app has no container.
+        options: Options of the remote.
+        settings: Settings of an app of the session.
+        none_up: Called during a wait if the app has no container.
 
     Attributes:
-        runner: The app's class, once it is open.
-        overheard: Calls that were begun and have not ended, and where others ran.
+        runner: The app's class, once the connection is open.
+        tracker: Tracker of the calls.
     """
 
     def __init__(self, options: RemoteOptions, settings: ModalSettings, *, none_up: Callable[[], None]) -> None:
         self.runner: Any = None
-        self.overheard = Overheard(most_s=options.timeout_s)
+        self.tracker = CallTracker(send_timeout_s=options.timeout_s)
         self._options = options
         self._settings = settings
         self._none_up = none_up
         self._loop: LoopThread | None = None
         self._login: Login | None = None
         self._client: Any = None
-        self._leave: asyncio.Event | None = None
-        self._session: asyncio.Task[None] | None = None
-        self._heard = 0.0
+        self._end_app: asyncio.Event | None = None
+        self._app_task: asyncio.Task[None] | None = None
+        self._last_sign = 0.0
         self._lock = threading.Lock()
         self._closed = False
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there is something to be closed."""
-        return self._loop is not None
-
     def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Begin something over the open connection."""
-        loop = self._loop
-        if loop is None:
-            coroutine.close()
-            raise _ended()
-        return loop.start(coroutine)
+        """Start a coroutine in the connection's thread."""
+        return self._open_loop(coroutine).start(coroutine)
 
     def run(self, coroutine: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
-        """Do something over the open connection. Raises TimeoutError, and whatever it raises."""
+        """Run a coroutine in the connection's thread. Raises TimeoutError, and what the coroutine raises."""
+        return self._open_loop(coroutine).run(coroutine, timeout_s=timeout_s)
+
+    def _open_loop(self, coroutine: Coroutine[Any, Any, T]) -> LoopThread:
         loop = self._loop
         if loop is None:
-            coroutine.close()
-            raise _ended()
-        return loop.run(coroutine, timeout_s=timeout_s)
+            coroutine.close()  # asyncio warns of a coroutine that is never awaited
+            raise _session_ended()
+        return loop
 
     def explained(self, error: BaseException, doing: str) -> RemoteError:
-        """An error in words, without secrets."""
-        if self._closed:  # whatever it is, it came of that
-            return _ended()
+        """Convert an error of Modal's client; the message contains no secrets."""
+        if self._closed:  # the close caused the error
+            return _session_ended()
         return explain(
             error,
             doing=doing,
@@ -94,28 +88,28 @@ class Connection:
             deployed=self._options.deployed_app is not None,
         )
 
-    # opening
+    # Opening
 
     def open(self) -> None:
-        """Connect and have an app ready; once. Raises RemoteError."""
+        """Connect and start the app, once. Raises RemoteError."""
         with self._lock:
             if self._closed:
-                raise _ended()
+                raise _session_ended()
             if self.runner is not None:
                 return
         self._login = find_login()
-        knock(self._login.server)
+        check_reachable(self._login.server)
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         with self._lock:
             if self._closed:
-                raise _ended()
+                raise _session_ended()
             loop = self._loop = LoopThread("nvfp4-modal")
         try:
             self._connect(loop, self._login)
             self._wait_open(loop)
         except BaseException:
-            if self._session is None:  # there is no app to leave
+            if self._app_task is None:  # there is no app to end
                 self._shut()
             raise
 
@@ -123,29 +117,29 @@ class Connection:
         async def connect() -> Any:
             import modal
 
-            only_warn()
-            # An own client: the one of the environment is shared with whatever else uses Modal in this process.
+            log_server_warnings()
+            # A client of its own: the one of the environment is shared by everything in this process that uses Modal.
             client = await modal.Client.from_credentials.aio(login.token_id, login.token_secret)
             refuse_pickles(client)
-            self.overheard.listen(client)
+            self.tracker.attach(client)
             return client
 
         try:
-            self._client = loop.run(connect(), timeout_s=patience.CONNECT_S)
+            self._client = loop.run(connect(), timeout_s=timeouts.CONNECT_S)
         except concurrent.futures.TimeoutError:
-            raise silent(patience.CONNECT_S, doing="connecting") from None
+            raise silent(timeouts.CONNECT_S, doing="connecting") from None
         except (Exception, concurrent.futures.CancelledError) as error:
             raise self.explained(error, "connecting") from None
 
     def _wait_open(self, loop: LoopThread) -> None:
-        """Wait for the app. An image may take minutes to build; a server that has died is noticed long before."""
+        """Wait for the app. An image may take minutes to build, but a dead server is noticed within seconds."""
         doing = "starting the app"
         opened: concurrent.futures.Future[None] = loop.start(self._open_app())
         until = time.monotonic() + self._options.timeout_s
         try:
             while True:
                 try:
-                    opened.result(min(patience.QUIET_S, max(0.0, until - time.monotonic())))
+                    opened.result(min(timeouts.QUIET_S, max(0.0, until - time.monotonic())))
                     return
                 except concurrent.futures.TimeoutError:
                     if opened.done():
@@ -154,12 +148,12 @@ class Connection:
                         raise RemoteError(
                             "image",
                             f"the app was not ready within {self._options.timeout_s:.0f} s (--nvfp4-remote-timeout)",
-                            "an image is built once and kept: allow more time, or deploy the app ahead of the session",
+                            "raise it (an image is built once and cached), or deploy the app before the session",
                         ) from None
                     try:
-                        loop.run(self.sign_of_life(doing), timeout_s=2 * patience.SIGN_S + 1)
+                        loop.run(self.sign_of_life(doing), timeout_s=2 * timeouts.SIGN_S + 1)
                     except concurrent.futures.TimeoutError:
-                        raise silent(patience.QUIET_S + 2 * patience.SIGN_S, doing=doing) from None
+                        raise silent(timeouts.QUIET_S + 2 * timeouts.SIGN_S, doing=doing) from None
         except RemoteError:
             raise
         except BaseException as error:
@@ -186,18 +180,18 @@ class Connection:
             warnings.simplefilter("ignore")
             app, runner = make_app(self._settings)
         running: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._leave = asyncio.Event()
-        self._session = asyncio.create_task(self._run_app(app, running, self._leave))
+        self._end_app = asyncio.Event()
+        self._app_task = asyncio.create_task(self._run_app(app, running, self._end_app))
         await running
         self.runner = runner()
 
-    async def _run_app(self, app: Any, running: asyncio.Future[None], leave: asyncio.Event) -> None:
-        """The app, entered and left by one task, for as long as the session lasts."""
+    async def _run_app(self, app: Any, running: asyncio.Future[None], end: asyncio.Event) -> None:
+        """Run the app for the duration of the session; one task must enter and leave its context."""
         try:
             async with app.run(client=self._client):
                 if not running.done():
                     running.set_result(None)
-                await leave.wait()
+                await end.wait()
         except BaseException as error:
             if not running.done():
                 running.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
@@ -205,38 +199,38 @@ class Connection:
                 raise
 
     async def stream_of(self, text: str) -> AsyncIterator[str]:
-        """Run a program (``Runner.execute``) and give what it says."""
+        """Run a program (``Runner.execute``) and yield its output."""
         function = self.runner.execute
         await function.hydrate.aio()
-        keep_to_calls(function)
-        async for part in function.remote_gen.aio(text):
-            yield part
+        disable_attempts(function)
+        async for output in function.remote_gen.aio(text):
+            yield output
 
-    # signs of life
+    # Signs of life
 
     async def while_silent(self, future: asyncio.Future[Any], doing: str) -> None:
-        """Wait until a future is done; ask the server for a sign of life whenever it has been quiet for a while."""
+        """Wait for a future; request a sign of life whenever the server has been silent for a while."""
         while True:
-            done, _ = await asyncio.wait([future], timeout=patience.QUIET_S)
+            done, _ = await asyncio.wait([future], timeout=timeouts.QUIET_S)
             if done:
                 return
-            if time.monotonic() - self._heard >= patience.QUIET_S / 2:  # of many who wait, one asks
+            if time.monotonic() - self._last_sign >= timeouts.QUIET_S / 2:  # of many waits, one sends the request
                 await self.sign_of_life(doing)
-                await self._look()
+                await self._check_containers()
 
-    async def _look(self) -> None:
-        """Is there a container at all? One that is waited for costs nothing."""
+    async def _check_containers(self) -> None:
+        """Call `none_up` if the app has no container: the wait for one costs nothing."""
         with contextlib.suppress(Exception):
-            asking = asyncio.ensure_future(self.runner.batch.get_current_stats.aio())
-            await _bounded(asking, patience.STATUS_S)
-            if asking.result().num_total_runners == 0:
+            request = asyncio.ensure_future(self.runner.batch.get_current_stats.aio())
+            await _bounded(request, timeouts.STATUS_S)
+            if request.result().num_total_runners == 0:
                 self._none_up()
 
     async def sign_of_life(self, doing: str) -> None:
-        """Any answer will do, a refusal too; a connection that broke may be made again. Raises RemoteError."""
+        """Send a request; any response will do, even a refusal. Retries a broken connection. Raises RemoteError."""
         import modal
 
-        until = time.monotonic() + patience.SIGN_S
+        until = time.monotonic() + timeouts.SIGN_S
         while True:
             try:
                 await _bounded(asyncio.ensure_future(self._client.hello.aio()), max(0.1, until - time.monotonic()))
@@ -250,39 +244,39 @@ class Connection:
                 raise self.explained(error, doing) from None
             except Exception:
                 break
-            await asyncio.sleep(min(_TURN_S, max(0.0, until - time.monotonic())))
-        self._heard = time.monotonic()
+            await asyncio.sleep(min(_POLL_S, max(0.0, until - time.monotonic())))
+        self._last_sign = time.monotonic()
 
     def _gone_or_silent(self, doing: str) -> RemoteError:
-        """Why nothing was heard: the client tries to connect for so long that its own error does not come in time."""
+        """Return why there was no response; Modal's client retries for so long that its own error arrives too late."""
         try:
             if self._login is not None:
-                knock(self._login.server)
+                check_reachable(self._login.server)
         except RemoteError as error:
-            return gone(error.what, doing=doing)
-        return silent(patience.QUIET_S + patience.SIGN_S, doing=doing)
+            return gone(error.problem, doing=doing)
+        return silent(timeouts.QUIET_S + timeouts.SIGN_S, doing=doing)
 
-    # cancelling and closing
+    # Cancelling and closing
 
     async def cancel(self, names: list[str]) -> None:
-        """Cancel calls by their names, those that wait for a container too; what cannot be cancelled is passed over."""
+        """Cancel calls by name, also queued ones; those that cannot be cancelled are skipped."""
         import modal
 
-        async def one(name: str) -> None:
-            method = self.overheard.take(name)
+        async def cancel(name: str) -> None:
+            method = self.tracker.take(name)
             try:
                 await modal.FunctionCall.from_id(name, client=self._client).cancel.aio()
             except BaseException:
                 if method is not None:
-                    self.overheard.begin(name, method)
+                    self.tracker.started(name, method)
                 raise
 
-        await asyncio.gather(*map(one, names), return_exceptions=True)
+        await asyncio.gather(*map(cancel, names), return_exceptions=True)
 
     def close(self) -> None:
-        """Cancel what was begun and has not ended, leave the app, close the connection. Bounded; raises nothing.
+        """Cancel open calls, end the app and close the connection. Bounded; does not raise.
 
-        May be called by another thread than the one that opens it, which then waits no longer.
+        May be called while another thread opens the connection, whose wait then ends.
         """
         with self._lock:
             self._closed = True
@@ -294,39 +288,41 @@ class Connection:
         if loop is None:
             return
         with contextlib.suppress(Exception, concurrent.futures.CancelledError):
-            loop.run(self._end(), timeout_s=patience.CANCEL_S + patience.STOP_S)
+            loop.run(self._end(), timeout_s=timeouts.CANCEL_S + timeouts.STOP_S)
         loop.close()
 
     async def _end(self) -> None:
         if self._client is None:
             return
         with contextlib.suppress(Exception):
-            await _bounded(asyncio.ensure_future(self._cancel_all()), patience.CANCEL_S)
-        if self._leave is not None and self._session is not None:
-            self._leave.set()
-            if self.runner is None:  # it is being started still: who starts it is told
-                self._session.cancel()
+            await _bounded(asyncio.ensure_future(self._cancel_all()), timeouts.CANCEL_S)
+        if self._end_app is not None and self._app_task is not None:
+            self._end_app.set()
+            if self.runner is None:  # the app is still starting: cancelling ends the wait of `open`
+                self._app_task.cancel()
             with contextlib.suppress(Exception):
-                await _bounded(self._session, patience.STOP_S / 2)
+                await _bounded(self._app_task, timeouts.STOP_S / 2)
         with contextlib.suppress(Exception):
-            close = getattr(self._client, "close", None) or self._client._close  # as it was called in earlier versions
-            await _bounded(asyncio.ensure_future(close.aio()), patience.STOP_S / 4)
+            close = getattr(self._client, "close", None) or self._client._close  # the name in client 1.5
+            await _bounded(asyncio.ensure_future(close.aio()), timeouts.STOP_S / 4)
 
     async def _cancel_all(self) -> None:
-        await self.overheard.sent(timeout_s=patience.SENT_S)
-        if names := self.overheard.open():
+        await self.tracker.wait_sent(timeout_s=timeouts.SENT_S)
+        if names := self.tracker.open():
             await self.cancel(names)
 
 
-def _ended() -> RemoteError:
+def _session_ended() -> RemoteError:
     return RemoteError("cancelled", "the session on Modal has ended")
 
 
 async def _bounded(future: asyncio.Future[Any], seconds: float) -> None:
-    """Wait for something, and not for its cancellation, which may take as long as the client tries to connect.
+    """Wait for a future, but not for its cancellation, which may take as long as the client tries to connect.
+
+    `asyncio.wait_for` would wait for the cancellation.
 
     Raises:
-        TimeoutError: it was not done in time.
+        TimeoutError: The future was not done in time.
     """
     done, _ = await asyncio.wait([future], timeout=seconds)
     if not done:

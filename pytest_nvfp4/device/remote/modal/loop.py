@@ -1,4 +1,4 @@
-"""A thread with an event loop of its own: everything that talks to Modal, each with a deadline."""
+"""Thread with an event loop, in which all communication with Modal runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 def abandon(future: asyncio.Future[Any]) -> None:
-    """Cancel what nobody waits for any more, and have nobody told how it ended (asyncio would log that)."""
+    """Cancel a future without a waiter; its exception is retrieved, because asyncio would otherwise log it."""
     future.add_done_callback(lambda done: None if done.cancelled() else done.exception())
     future.cancel()
 
 
 class LoopThread:
-    """Runs coroutines for threads that block. The thread is a daemon: nothing that hangs keeps the process alive."""
+    """Runs coroutines for threads that block; a daemon thread, so that a hang does not keep the process alive."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -26,23 +26,20 @@ class LoopThread:
         self._thread.start()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Begin something."""
+        """Start a coroutine."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
-        """Do something. Raises TimeoutError, and whatever it raises."""
+        """Run a coroutine and return its result. Raises TimeoutError, and what the coroutine raises."""
         future = self.start(coroutine)
         try:
             return future.result(timeout_s)
-        except concurrent.futures.TimeoutError:
-            future.cancel()
-            raise
-        except BaseException:  # an interrupt of this thread, too
+        except BaseException:  # also the timeout, and an interrupt of this thread
             future.cancel()
             raise
 
     def close(self, *, timeout_s: float = 2.0) -> None:
-        """End the thread; what still runs is cancelled."""
+        """Cancel what still runs, and end the thread."""
 
         async def drain() -> None:
             tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

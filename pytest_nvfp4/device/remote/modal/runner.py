@@ -1,4 +1,4 @@
-"""The class in a container of Modal: compressed JSON in and out, kernels in processes of their own."""
+"""Class in a Modal container: receives and returns compressed JSON, runs each kernel in its own process."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _STARTED = time.monotonic()
 
 
 class Runner:
-    """One container. It holds what a batch needs and no GPU memory: each job has a process of its own."""
+    """One container. Its own process uses no GPU memory: each job runs in another process."""
 
     @modal.enter()
     def start(self) -> None:
-        """Look around, once."""
-        from pytest_nvfp4.device.remote.far import here, keep_to_itself
+        """Describe the container, once."""
+        from pytest_nvfp4.device.remote.executor import describe_place, protect_memory
 
-        keep_to_itself()
-        self._place = here(
+        protect_memory()
+        self._place = describe_place(
             container=os.environ.get("MODAL_TASK_ID", f"pid-{os.getpid()}"),
             image=os.environ.get("MODAL_IMAGE_ID", ""),
             startup_s=time.monotonic() - _STARTED,
@@ -29,24 +29,24 @@ class Runner:
 
     @modal.method()
     def batch(self, data: bytes) -> bytes:
-        """Do a batch; see ``device.remote.wire`` for the bytes. What cannot be read is answered in words."""
+        """Execute a batch and return its result or error; see `device.remote.serialization` for the bytes."""
         from pytest_nvfp4.device.remote.base import RemoteError
-        from pytest_nvfp4.device.remote.far import do_batch, worker
-        from pytest_nvfp4.device.remote.wire import pack_answer, squeeze, unpack_batch, unsqueeze
+        from pytest_nvfp4.device.remote.executor import execute_batch, job_runner
+        from pytest_nvfp4.device.remote.serialization import compress, decompress, pack_result, unpack_batch
 
         try:
-            asked = unpack_batch(unsqueeze(data))
-            answer = do_batch(asked, run=worker(asked.backend), place=self._place)
+            batch = unpack_batch(decompress(data))
+            result = execute_batch(batch, run=job_runner(batch.backend), place=self._place)
         except RemoteError as error:
-            return squeeze(json.dumps({"trouble": error.trouble, "what": error.what, "do": error.do}))
+            return compress(json.dumps({"error": error.kind, "problem": error.problem, "remedy": error.remedy}))
         self._place = self._place.model_copy(update={"startup_s": 0.0})
-        return squeeze(pack_answer(answer))
+        return compress(pack_result(result))
 
     @modal.method()
     def execute(self, text: str) -> Iterator[str]:
-        """Run a program and pass on what it writes; see ``device.remote.program``.
+        """Run a program and yield its output; see `device.remote.program`.
 
-        The first piece names the call: the client cannot cancel a stream, but a call that it knows the name of.
+        The first output names the call: the client cannot cancel a stream, but a call whose name it has.
         """
         from pytest_nvfp4.device.remote.program import Output, pack_output, run_program
 

@@ -1,4 +1,4 @@
-"""What our app on Modal is made of: its image, its GPU and its limits."""
+"""Settings of the Modal app: its image, its GPU and its limits."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pytest_nvfp4.device.remote.base import RemoteError, RemoteOptions
 
 APP = "pytest-nvfp4"
-"""Name of the app and, unless another is given, of its deployment."""
+"""Name of the app, and default name of its deployment."""
 BACKEND_VARIABLE = "NVFP4_MODAL_BACKEND"
 BASE_IMAGE = "nvidia/cuda:13.0.1-devel-ubuntu24.04"
 CPUS, MEMORY_MIB = 4.0, 32 * 1024
 SCALEDOWN_S = 20
-"""Seconds that a container stays without work: long enough between two checks, short enough to cost little."""
+"""Seconds that an idle container stays up: long enough between two checks, short enough to cost little."""
 STARTUP_S = 600
 _CAPABILITIES = {"B200": (10, 0), "H200": (9, 0), "H100": (9, 0)}
 _GPU = re.compile(r"[A-Za-z0-9-]+!?")
@@ -25,7 +25,7 @@ _PACKAGES = ("torch", "nvidia-cutlass-dsl", "numpy", "pydantic", "filelock", "pl
 
 
 def _pinned(name: str) -> str:
-    """A requirement on the version that is installed here: kernels are compiled there by what traced them here."""
+    """Return a requirement on the locally installed version, so that both sides compile kernels alike."""
     try:
         return f"{name}=={importlib.metadata.version(name).partition('+')[0]}"
     except importlib.metadata.PackageNotFoundError:
@@ -34,17 +34,17 @@ def _pinned(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModalSettings:
-    """The app of a session, or of a deployment.
+    """Settings of the app of a session or deployment.
 
     Attributes:
-        gpu: One GPU by Modal's name. No ``+``: a ``B200+`` may be a B300, which runs no code for sm_100a.
-        containers: Containers at most.
-        timeout_s: Seconds that a batch may run.
-        single_use: A container does one batch and ends.
-        image: The base image.
-        backend: What the container's device is: ``cuda``. Others are for tests (``far.worker``); they are asked for by
-            ``NVFP4_MODAL_BACKEND`` alone, and what they answer is named as theirs.
-        packages: What is installed into it.
+        gpu: One GPU by Modal's name, without ``+``: a ``B200+`` may be a B300, which does not run code for sm_100a.
+        containers: Maximum number of containers.
+        timeout_s: Time limit of a batch in seconds.
+        single_use: Whether a container ends after one batch.
+        image: Base image.
+        backend: Device of the container, ``cuda``. Others are for tests (see `executor.job_runner`); only the variable
+            ``NVFP4_MODAL_BACKEND`` selects them, and their results name them.
+        packages: Requirements that are installed into the image.
         python: Version of its Python.
     """
 
@@ -61,23 +61,23 @@ class ModalSettings:
         if not _GPU.fullmatch(self.gpu):
             raise RemoteError(
                 "setup",
-                f"--nvfp4-gpu {self.gpu!r} cannot be used: it names more than one kind or number of GPUs",
-                "name one, such as B200 (a B200+ may be a B300, which cannot run code for sm_100a)",
+                f"--nvfp4-gpu {self.gpu!r} is not supported: it names more than one kind or number of GPUs",
+                "name one GPU, such as B200 (a B200+ may be a B300, which cannot run code for sm_100a)",
             )
 
     @property
     def capability(self) -> tuple[int, int] | None:
-        """The compute capability that the GPU must have; None for one that is not known here."""
+        """Compute capability that the GPU must have; None for an unknown GPU."""
         return _CAPABILITIES.get(self.gpu.upper().removesuffix("!"))
 
     @property
     def label(self) -> str:
-        """The image in words."""
+        """Description of the image."""
         return f"{self.image}, python {self.python}, {', '.join(self.packages)}"
 
     @classmethod
     def of(cls, options: RemoteOptions, environ: Mapping[str, str] = os.environ) -> ModalSettings:
-        """The settings that options ask for. Raises RemoteError."""
+        """Return the settings for the options of a remote. Raises RemoteError."""
         return cls(
             gpu=options.gpu,
             containers=options.containers,
@@ -89,10 +89,10 @@ class ModalSettings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> ModalSettings:
-        """The settings of a deployment, from ``NVFP4_MODAL_GPU``, ``_CONTAINERS``, ``_TIMEOUT``, ...; see ``app``.
+        """Return the settings of a deployment from ``NVFP4_MODAL_GPU``, ``_CONTAINERS``, ...; see `app`.
 
         Raises:
-            RemoteError: one of them cannot be used.
+            RemoteError: A variable has an invalid value.
         """
         try:
             return cls(
@@ -104,20 +104,20 @@ class ModalSettings:
                 backend=environ.get(BACKEND_VARIABLE, "cuda"),
             )
         except ValueError as error:
-            raise RemoteError("setup", f"an NVFP4_MODAL_* variable is no number: {error}") from error
+            raise RemoteError("setup", f"a variable NVFP4_MODAL_* is not a number: {error}") from error
 
 
-_SAME = ("torch", "nvidia-cutlass-dsl")
+_COMPARED = ("torch", "nvidia-cutlass-dsl")
 
 
 def other_versions(there: Mapping[str, str]) -> str:
-    """What a container has in another version than this machine, in words; empty where all that matters is the same.
+    """Describe the packages of a container whose versions differ from this machine's; empty if none matters.
 
-    Kernels are traced here and compiled there: two versions of the DSL would make two kernels.
+    Kernels are traced here and compiled there: two versions of the DSL would compile two kernels.
     """
     different = []
-    for name in _SAME:
+    for name in _COMPARED:
         here = _pinned(name).partition("==")[2]
         if here and name in there and there[name].partition("+")[0] != here:
-            different.append(f"{name} {there[name]}, and here is {here}")
+            different.append(f"{name} {there[name]}, and this machine has {here}")
     return "; ".join(different)

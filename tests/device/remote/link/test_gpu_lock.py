@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.remote.link.gpu_lock import gpu_to_itself
+from pytest_nvfp4.device.remote.link.gpu_lock import exclusive_gpu
 from tests.waiting import LONGEST_S
 
 HOLDS = """
 import sys
 from pathlib import Path
-from pytest_nvfp4.device.remote.link.gpu_lock import gpu_to_itself
-with gpu_to_itself("0", waiting=lambda: None, folder=Path(sys.argv[1])):
+from pytest_nvfp4.device.remote.link.gpu_lock import exclusive_gpu
+with exclusive_gpu("0", waiting=lambda: None, folder=Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -32,14 +32,14 @@ def test_another_waits_and_gets_it_when_the_first_is_killed(tmp_path: Path) -> N
         said, got = threading.Event(), threading.Event()
 
         def want() -> None:
-            with gpu_to_itself("0", waiting=said.set, folder=tmp_path):
+            with exclusive_gpu("0", waiting=said.set, folder=tmp_path):
                 got.set()
 
         thread = threading.Thread(target=want)
         thread.start()
         assert said.wait(LONGEST_S), "that it waits is said"
         assert not got.is_set()
-        with gpu_to_itself("1", waiting=lambda: pytest.fail("another GPU is free"), folder=tmp_path):
+        with exclusive_gpu("1", waiting=lambda: pytest.fail("another GPU is free"), folder=tmp_path):
             pass
     finally:
         holder.kill()
@@ -51,10 +51,10 @@ def test_another_waits_and_gets_it_when_the_first_is_killed(tmp_path: Path) -> N
 def test_a_file_that_somebody_planted_is_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "precious"
     (tmp_path / "pytest-nvfp4-gpu-0.lock").symlink_to(target)
-    with gpu_to_itself("0", waiting=lambda: None, folder=tmp_path):
+    with exclusive_gpu("0", waiting=lambda: None, folder=tmp_path):
         assert not target.exists()
 
 
 def test_no_gpu_needs_no_lock(tmp_path: Path) -> None:
-    with gpu_to_itself("", waiting=lambda: None, folder=tmp_path):
+    with exclusive_gpu("", waiting=lambda: None, folder=tmp_path):
         assert list(tmp_path.iterdir()) == []

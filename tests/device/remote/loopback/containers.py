@@ -13,7 +13,7 @@ from pathlib import Path
 
 from modal_proto import api_pb2
 
-from ..far_side import children
+from ..programs import children
 
 _PR_SET_PDEATHSIG = 1
 DEVICES = Path(__file__).parent / "devices"

@@ -12,7 +12,7 @@ pytest.importorskip("modal", reason="modal is not installed: pip install 'pytest
 pytest.importorskip("grpclib")
 
 from pytest_nvfp4.device.remote.base import RemoteOptions
-from pytest_nvfp4.device.remote.modal import patience
+from pytest_nvfp4.device.remote.modal import timeouts
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
 from tests.waiting import LONGEST_S
 
@@ -83,24 +83,24 @@ def remote() -> Iterator[Callable[..., ModalRemote]]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is well is waited for, however slow this machine is."""
     for name in ("CONNECT_S", "SIGN_S", "SENT_S", "CANCEL_S", "STOP_S", "STATUS_S"):
-        monkeypatch.setattr(patience, name, LONGEST_S)
+        monkeypatch.setattr(timeouts, name, LONGEST_S)
 
 
 @pytest.fixture
 def curious(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask for a sign of life after fractions of a second of silence, and wait for it."""
-    monkeypatch.setattr(patience, "QUIET_S", 0.4)
+    monkeypatch.setattr(timeouts, "QUIET_S", 0.4)
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """As ``curious``. Once called: wait a fraction of a second for it, and not for long at the end."""
-    monkeypatch.setattr(patience, "QUIET_S", 0.4)
+    monkeypatch.setattr(timeouts, "QUIET_S", 0.4)
 
     def lose_patience() -> None:
         shorter = {"CONNECT_S": 1.0, "SIGN_S": 0.5, "SENT_S": 0.5, "CANCEL_S": 2.0, "STOP_S": 2.0, "STATUS_S": 1.0}
         for name, seconds in shorter.items():
-            monkeypatch.setattr(patience, name, seconds)
+            monkeypatch.setattr(timeouts, name, seconds)
 
     return lose_patience
 

@@ -14,8 +14,8 @@ import pytest
 from tests.cli.helpers import ROOT, git
 from tests.waiting import LONGEST_S, alive, far_enough, until
 
-from ..far_side import SLEEPS, read_pids
 from ..loopback import Fault, Loopback
+from ..programs import SLEEPS, read_pids
 from .user import User
 
 LAUNCHES = """

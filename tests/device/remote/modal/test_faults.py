@@ -15,7 +15,7 @@ from grpclib import Status
 from modal_proto import api_pb2
 
 from pytest_nvfp4.device.remote.base import RemoteError
-from pytest_nvfp4.device.remote.modal import patience
+from pytest_nvfp4.device.remote.modal import timeouts
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
 from pytest_nvfp4.device.remote.session import RemoteSession
 from tests.waiting import LONGEST_S, far_enough
@@ -30,12 +30,12 @@ def trouble(remote: ModalRemote, *, within: float = LONGEST_S) -> RemoteError:
     """The error of one batch in a session."""
     session = RemoteSession(remote, timeout_s=remote.options.timeout_s)
     start = time.monotonic()
-    (ticket,) = session.add([batch()])
+    (request,) = session.add([batch()])
     with pytest.raises(RemoteError) as caught:
-        ticket.wait()
+        request.wait()
     session.close()
     assert time.monotonic() - start < within
-    assert caught.value.do or caught.value.trouble == "far"
+    assert caught.value.remedy or caught.value.kind == "remote"
     return caught.value
 
 
@@ -52,8 +52,8 @@ def status_fault(status: int, text: str) -> Fault:
 def test_no_token(server: Loopback, remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MODAL_TOKEN_SECRET")
     error = trouble(remote())
-    assert error.trouble == "login"
-    assert "MODAL_TOKEN_ID" in error.do
+    assert error.kind == "login"
+    assert "MODAL_TOKEN_ID" in error.remedy
     assert server.calls == []
 
 
@@ -61,7 +61,7 @@ def test_no_token(server: Loopback, remote: Make, monkeypatch: pytest.MonkeyPatc
 def test_a_bad_token(remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODAL_TOKEN_SECRET", "as-wrong-secret")
     error = trouble(remote())
-    assert error.trouble == "login"
+    assert error.kind == "login"
     assert "as-wrong-secret" not in str(error)
 
 
@@ -71,8 +71,8 @@ def test_nothing_listens(remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         one.bind(("127.0.0.1", 0))
         monkeypatch.setenv("MODAL_SERVER_URL", f"http://127.0.0.1:{one.getsockname()[1]}")
         error = trouble(remote())
-    assert error.trouble == "network"
-    assert "MODAL_SERVER_URL" in error.do
+    assert error.kind == "network"
+    assert "MODAL_SERVER_URL" in error.remedy
 
 
 @pytest.mark.usefixtures("server")
@@ -85,8 +85,8 @@ def test_a_server_that_accepts_and_never_answers(
         one.listen(8)
         monkeypatch.setenv("MODAL_SERVER_URL", f"http://127.0.0.1:{one.getsockname()[1]}")
         error = trouble(remote())
-    assert error.trouble == "network"
-    assert "has not answered" in str(error)
+    assert error.kind == "network"
+    assert "has not responded" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_a_server_that_falls_silent(
 ) -> None:
     falls_silent(idle_server, rpc)
     error = trouble(remote())
-    assert error.trouble == "network", error
-    assert "has not answered" in str(error)
+    assert error.kind == "network", error
+    assert "has not responded" in str(error)
 
 
 @pytest.mark.usefixtures("curious")
@@ -110,7 +110,7 @@ def test_a_server_that_lives_but_gives_no_result(idle_server: Loopback, remote: 
         lambda _: idle_server.count("FunctionGetOutputs"),
         first_s=2.0,
     )
-    assert error.trouble in ("timeout", "capacity")
+    assert error.kind in ("timeout", "capacity")
     assert idle_server.count("ClientHello")
 
 
@@ -132,15 +132,15 @@ def test_the_server_dies_in_the_middle(
     server = own_server(capacity=0)
     server.faults.add(Fault("FunctionGetOutputs", "hang"))
     session = RemoteSession(remote())
-    (ticket,) = session.add([batch()])
+    (request,) = session.add([batch()])
     server.wait_for(lambda: server.count("FunctionGetOutputs"))
     start = time.monotonic()
     impatient()
     server.die()
     with pytest.raises(RemoteError) as caught:
-        ticket.wait()
+        request.wait()
     session.close()
-    assert caught.value.trouble == "network"
+    assert caught.value.kind == "network"
     assert time.monotonic() - start < LONGEST_S
 
 
@@ -151,29 +151,29 @@ def test_no_capacity(own_server: Callable[..., Loopback], remote: Make) -> None:
         lambda _: server.count("FunctionMap"),
         first_s=2.0,
     )
-    assert error.trouble == "capacity"
-    assert "--nvfp4-gpu" in error.do
+    assert error.kind == "capacity"
+    assert "--nvfp4-gpu" in error.remedy
 
 
 def test_the_image_cannot_be_built(own_server: Callable[..., Loopback], remote: Make) -> None:
     server = own_server()
     server.service.image_status = api_pb2.GenericResult.GENERIC_STATUS_FAILURE
     error = trouble(remote())
-    assert error.trouble == "image"
+    assert error.kind == "image"
     assert "torch==99" in str(error)
 
 
 def test_a_token_that_is_revoked_in_the_middle(idle_server: Loopback, remote: Make) -> None:
     one = remote()
     session = RemoteSession(one)
-    (ticket,) = session.add([batch()])
+    (request,) = session.add([batch()])
     idle_server.wait_for(lambda: idle_server.count("FunctionGetOutputs"))
     idle_server.token = ("ak-another", "as-another")
     (second,) = session.add([batch(1)])
-    for waiting in (ticket, second):
+    for waiting in (request, second):
         with pytest.raises(RemoteError, match="Modal refused the token") as caught:
             waiting.wait()
-        assert caught.value.trouble == "login"
+        assert caught.value.kind == "login"
     session.close()
 
 
@@ -184,11 +184,11 @@ def test_a_result_that_is_gone(idle_server: Loopback, remote: Make, monkeypatch:
         answer.num_unfinished_inputs = 0
         return answer
 
-    monkeypatch.setattr(patience, "POLL_S", 0.1)
+    monkeypatch.setattr(timeouts, "POLL_S", 0.1)
     idle_server.faults.add(Fault("FunctionGetOutputs", "answer", change=none_left))
     error = trouble(remote())
-    assert error.trouble == "lost"
-    assert "is gone" in str(error)
+    assert error.kind == "lost"
+    assert "is deleted" in str(error)
 
 
 NO_RESULT = [
@@ -198,8 +198,8 @@ NO_RESULT = [
     ("FAILURE", "Container out of memory: killed", "memory"),
     ("KERNEL_OOM_KILL", "exit code: 137", "memory"),
     ("TERMINATED", "the call was cancelled", "cancelled"),
-    ("FAILURE", "SystemExit(3)", "far"),
-    ("FAILURE", "ValueError('what?')", "far"),
+    ("FAILURE", "SystemExit(3)", "remote"),
+    ("FAILURE", "ValueError('what?')", "remote"),
     ("INIT_FAILURE", "Container failed to start", "image"),
 ]
 
@@ -211,14 +211,14 @@ def test_results_that_are_none(server: Loopback, remote: Make) -> None:
         server.faults.add(status_fault(getattr(api_pb2.GenericResult, f"GENERIC_STATUS_{status}"), text))
         (end,) = one.collect(one.submit([batch()]), timeout_s=LONGEST_S)
         assert end.error is not None
-        assert end.error.trouble == expected, (status, text)
+        assert end.error.kind == expected, (status, text)
         assert text.split("(")[0] in str(end.error)
 
 
 def test_a_failure_whose_exception_comes_as_a_pickle_is_told_in_its_words(
     idle_server: Loopback, remote: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "POLL_S", 0.1)
+    monkeypatch.setattr(timeouts, "POLL_S", 0.1)
 
     def pickled(answer: Any) -> Any:
         for item in answer.outputs:
@@ -231,7 +231,7 @@ def test_a_failure_whose_exception_comes_as_a_pickle_is_told_in_its_words(
     failure.change = lambda answer: pickled(told(answer))
     idle_server.faults.add(failure)
     error = trouble(remote())
-    assert error.trouble == "image"
+    assert error.kind == "image"
     assert "no container could be started" in str(error)
     assert "ImportError: no torch" in str(error)
 
@@ -251,7 +251,7 @@ def test_refusals(server: Loopback, remote: Make) -> None:
         server.faults.add(Fault("FunctionMap", "error", status=status, message=message))
         with pytest.raises(RemoteError) as caught:
             one.submit([batch()])
-        assert caught.value.trouble == expected
+        assert caught.value.kind == expected
         assert message in str(caught.value)
 
 
@@ -271,7 +271,7 @@ def test_a_server_that_asks_for_patience(idle_server: Loopback, remote: Make, ti
         return trouble(remote(timeout_s=timeout_s), within=timeout_s + LONGEST_S)
 
     error = far_enough(ask, lambda _: idle_server.count("FunctionMap") > 1, first_s=5.0)
-    assert error.trouble == "capacity"
+    assert error.kind == "capacity"
     assert "too many requests" in str(error)
 
 
@@ -297,9 +297,9 @@ def test_a_damaged_result_is_asked_for_again_and_run_again_only_at_last(
 
     server.faults.add(Fault("FunctionGetOutputs", "answer", change=damage, times=times))
     session = RemoteSession(remote())
-    (ticket,) = session.add([batch()])
+    (request,) = session.add([batch()])
     try:
-        assert ticket.wait().results
+        assert request.wait().results
         assert (server.count("FunctionGetOutputs"), server.count("FunctionMap")) == (asked, sent)
     finally:
         session.close()
@@ -326,7 +326,7 @@ def test_a_pickled_answer_is_not_opened(server: Loopback, remote: Make, tmp_path
         return answer
 
     server.faults.add(Fault("FunctionGetOutputs", "answer", change=change))
-    assert trouble(remote()).trouble in ("far", "version", "lost")
+    assert trouble(remote()).kind in ("remote", "version", "lost")
     assert not bomb.exists()
 
 
@@ -335,24 +335,24 @@ def test_a_container_dies(own_server: Callable[..., Loopback], remote: Make, dea
     server = own_server()
     server.faults.add(Fault("FunctionPutOutputs", "hang", worker=True, times=deaths))
     session = RemoteSession(remote())
-    (ticket,) = session.add([batch()])
+    (request,) = session.add([batch()])
     for number in range(deaths):
         server.wait_for(lambda number=number: server.worker_calls.count("FunctionPutOutputs") == number + 1)  # type: ignore[misc]
         server.kill_container()
     if deaths == 1:
-        assert ticket.wait().results
+        assert request.wait().results
     else:
-        with pytest.raises(RemoteError, match="it was sent 2 times") as caught:
-            ticket.wait()
-        assert caught.value.trouble == "lost"
+        with pytest.raises(RemoteError, match="submitted 2 times") as caught:
+            request.wait()
+        assert caught.value.kind == "lost"
     session.close()
 
 
 def test_cancelling_reaches_the_server(idle_server: Loopback, remote: Make) -> None:
     session = RemoteSession(remote())
-    (ticket,) = session.add([batch()])
+    (request,) = session.add([batch()])
     idle_server.wait_for(lambda: idle_server.count("FunctionMap"))
-    session.cancel([ticket])
+    session.cancel([request])
     idle_server.wait_for(lambda: idle_server.count("FunctionCallCancel"))
     session.close()
     assert idle_server.count("AppClientDisconnect") == 1
@@ -376,8 +376,8 @@ def test_without_the_client(monkeypatch: pytest.MonkeyPatch, remote: Make) -> No
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     error = trouble(remote())
-    assert error.trouble == "setup"
-    assert "pip install" in error.do
+    assert error.kind == "setup"
+    assert "pip install" in error.remedy
 
 
 @pytest.mark.parametrize("version", ["1.4.9", "2.0.0", "0.73.1"])
@@ -387,7 +387,7 @@ def test_a_client_that_nobody_tried(monkeypatch: pytest.MonkeyPatch, remote: Mak
     real = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version if name == "modal" else real(name))
     error = trouble(remote())
-    assert error.trouble == "version"
+    assert error.kind == "version"
     assert version in str(error)
 
 

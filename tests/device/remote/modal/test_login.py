@@ -16,7 +16,7 @@ import pytest
 from pytest_nvfp4.device.remote.base import RemoteError
 from pytest_nvfp4.device.remote.modal import login
 from pytest_nvfp4.device.remote.modal.errors import clean, without_password
-from pytest_nvfp4.device.remote.modal.login import Login, knock
+from pytest_nvfp4.device.remote.modal.login import Login, check_reachable
 from tests.waiting import LONGEST_S
 
 PASSWORD = "planted-in-a-proxy-5f21"
@@ -57,7 +57,7 @@ def with_socks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def failed(server: str) -> RemoteError:
     with pytest.raises(RemoteError) as caught:
-        knock(server)
+        check_reachable(server)
     assert PASSWORD not in str(caught.value)
     return caught.value
 
@@ -67,17 +67,17 @@ def test_a_proxy_that_is_not_there(monkeypatch: pytest.MonkeyPatch, closed_port:
     """It is the proxy that is tried: names may not resolve here, and the server may not be reachable but by it."""
     monkeypatch.setenv("https_proxy", f"http://user:{PASSWORD}@127.0.0.1:{closed_port}")
     error = failed("https://api.invalid")
-    assert error.trouble == "network"
+    assert error.kind == "network"
     assert f"the proxy http://[hidden]@127.0.0.1:{closed_port} cannot be reached" in str(error)
     monkeypatch.setenv("https_proxy", f"http://user:{PASSWORD}@127.0.0.1:{open_port}")
-    knock("https://api.invalid")
+    check_reachable("https://api.invalid")
 
 
 def test_a_proxy_that_the_client_cannot_use(monkeypatch: pytest.MonkeyPatch, open_port: int) -> None:
     monkeypatch.setattr(login.importlib.util, "find_spec", lambda name: None if name == "python_socks" else object())
     monkeypatch.setenv("ALL_PROXY", f"socks5://user:{PASSWORD}@127.0.0.1:{open_port}")
     error = failed("https://api.invalid")
-    assert error.trouble == "setup"
+    assert error.kind == "setup"
     assert "api-proxy-support" in str(error)
 
 
@@ -89,12 +89,12 @@ def test_a_proxy_that_is_not_for_this_server(
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{closed_port}")
     failed(f"http://127.0.0.1:{open_port}")
     monkeypatch.setenv(name, value)
-    knock(f"http://127.0.0.1:{open_port}")
+    check_reachable(f"http://127.0.0.1:{open_port}")
 
 
 def test_a_second_server_is_tried_where_the_first_is_not_there(closed_port: int, open_port: int) -> None:
-    knock(f"http://127.0.0.1:{closed_port},http://127.0.0.1:{open_port}")
-    assert failed(f"http://127.0.0.1:{closed_port},http://127.0.0.1:port").trouble == "network"
+    check_reachable(f"http://127.0.0.1:{closed_port},http://127.0.0.1:{open_port}")
+    assert failed(f"http://127.0.0.1:{closed_port},http://127.0.0.1:port").kind == "network"
 
 
 def test_passwords_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,5 +127,5 @@ def test_a_damaged_file_of_tokens_is_named_and_not_told(tmp_path: Path, line: st
         check=False,
     )
     assert str(file) in done.stdout
-    assert "mend that file" in done.stdout
+    assert "correct that file" in done.stdout
     assert "as-planted-7c" not in done.stdout + done.stderr

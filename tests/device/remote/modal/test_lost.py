@@ -14,8 +14,8 @@ import pytest
 
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.remote.base import Batch
+from pytest_nvfp4.device.remote.cache import RemoteResultCache
 from pytest_nvfp4.device.remote.device import RemoteDevice
-from pytest_nvfp4.device.remote.kept import KeptAnswers
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
 from pytest_nvfp4.device.remote.session import RemoteSession
 
@@ -63,8 +63,8 @@ def server(exact: Loopback, log: Path, monkeypatch: pytest.MonkeyPatch) -> Loopb
     return exact
 
 
-def kept(folder: Path) -> KeptAnswers:
-    return KeptAnswers(folder, remote="modal B200 backend exact:run")
+def kept(folder: Path) -> RemoteResultCache:
+    return RemoteResultCache(folder, remote="modal B200 backend exact:run")
 
 
 @pytest.mark.slow
@@ -92,8 +92,8 @@ def test_as_one_call_it_would_take_all_that_was_done(server: Loopback, remote: M
     server.service.restarts = restarts
     session = RemoteSession(remote())
     asked = jobs("DIES_AT = 4\n")
-    (ticket,) = session.add([Batch(jobs=tuple(asked))])
-    assert len(ticket.wait().results) == COUNT
+    (request,) = session.add([Batch(jobs=tuple(asked))])
+    assert len(request.wait().results) == COUNT
     session.close()
     assert done(log) == {one.id: 2 if number < 4 else 1 for number, one in enumerate(asked)}
 
@@ -101,7 +101,7 @@ def test_as_one_call_it_would_take_all_that_was_done(server: Loopback, remote: M
 @pytest.mark.slow
 def test_after_ctrl_c_only_the_rest_is_paid_for(server: Loopback, remote: Make, log: Path, tmp_path: Path) -> None:
     asked = jobs("TAKES_S = 0.2\n")
-    session = RemoteSession(remote(), kept=kept(tmp_path))
+    session = RemoteSession(remote(), cache=kept(tmp_path))
     device = RemoteDevice(session, name="modal", gpu="B200")
     device.send_ahead(asked)
     for one in asked[:3]:
@@ -120,7 +120,7 @@ from pytest_nvfp4.device.remote.session import RemoteSession
 from tests.device.remote.modal.test_lost import jobs, kept
 
 folder = Path(sys.argv[1])
-device = RemoteDevice(RemoteSession(ModalRemote(RemoteOptions()), kept=kept(folder)), name="modal", gpu="B200")
+device = RemoteDevice(RemoteSession(ModalRemote(RemoteOptions()), cache=kept(folder)), name="modal", gpu="B200")
 asked = jobs("TAKES_S = 0.2\\n")
 device.send_ahead(asked)
 for one in asked:
@@ -157,10 +157,10 @@ def resume(server: Loopback, remote: Make, log: Path, folder: Path, asked: list[
     had = {one.id for one in asked if kept(folder).get(Batch(jobs=(one,), capability=(10, 0)))}
     assert least <= len(had) < COUNT
     log.write_text("")
-    session = RemoteSession(remote(), kept=kept(folder), reuse=True)
+    session = RemoteSession(remote(), cache=kept(folder), reuse=True)
     device = RemoteDevice(session, name="modal", gpu="B200")
     device.send_ahead(asked)
-    assert {device.run(device.ahead(one), folder=folder).status for one in asked} == {"passed"}
+    assert {device.run(device.job_as_run(one), folder=folder).status for one in asked} == {"passed"}
     session.close()
     assert done(log) == {one.id: 1 for one in asked if one.id not in had}
     assert server.count("FunctionMap") == COUNT - len(had)

@@ -167,7 +167,7 @@ def test_what_came_before_the_server_went_is_not_paid_for_again(
     user = twenty(small, tmp_path, log, tmp_path / "cache")
     user.write(
         "conftest.py",
-        "from pytest_nvfp4.device.remote.modal import patience as p\np.QUIET_S, p.STATUS_S, p.STOP_S = 4.0, 2.0, 2.0\n",
+        "from pytest_nvfp4.device.remote.modal import timeouts as p\np.QUIET_S, p.STATUS_S, p.STOP_S = 4.0, 2.0, 2.0\n",
     )
     results = 0
 

@@ -73,7 +73,7 @@ def test_the_shipped_kernel_is_verified_there_and_a_rerun_pays_for_nothing(shipp
     assert "1 failed, 1 passed" in first, first
     assert "failed on 40x128x512 with inputs 'pow2_exact'" in first
     assert re.search(r"^2 done; \d+ s, about \$", first, re.MULTILINE), "one job a kernel"
-    assert re.search(r"^answers of: simulated NVIDIA B200, sm_100$", first, re.MULTILINE), "and not of a B200"
+    assert re.search(r"^results of: simulated NVIDIA B200, sm_100$", first, re.MULTILINE), "and not of a B200"
     assert re.search(r"^ta-\d+, image im-loopback", first, re.MULTILINE)
     named = [one.get("value") for one in ET.parse(shipped.folder / "report.xml").iter("property")]
     assert named == ["simulated NVIDIA B200, sm_100"] * 2
@@ -92,7 +92,7 @@ def test_test_processes_share_one_app(shipped: User) -> None:
     pytest.importorskip("xdist")
     said = shipped.run("sm100.py", "wrong.py", "-k", "verify", "-n2", "--nvfp4-remote-containers=2", *SHIPPED)
     assert "1 failed, 1 passed" in said, said
-    assert "answers of: simulated NVIDIA B200" in said
+    assert "results of: simulated NVIDIA B200" in said
     assert shipped.server.count("AppCreate") == 1
     assert shipped.server.count("FunctionMap") == 2
     shipped.assert_no_secret(said)
@@ -197,7 +197,7 @@ def test_an_interrupt_with_test_processes(user: User) -> None:
     [
         (("--nvfp4-gpu=B200+",), "--nvfp4-gpu"),
         (("--nvfp4-remote=moodal",), "modal"),
-        (("--nvfp4-remote=modal:x",), "takes no target"),
+        (("--nvfp4-remote=modal:x",), "has no targets"),
         (("--nvfp4-device=local",), "give one of them"),
         (("--nvfp4-remote-containers=0",), "1 to 256"),
         (("--nvfp4-remote-max-cost=0",), "more than zero"),

@@ -14,12 +14,12 @@ from typing import Any
 import modal
 import pytest
 
-from pytest_nvfp4.device.remote.base import Answer, Batch, Execution, RemoteError
-from pytest_nvfp4.device.remote.modal.answers import read
-from pytest_nvfp4.device.remote.modal.build import _left_out
+from pytest_nvfp4.device.remote.base import Batch, BatchResult, PythonProgram, RemoteError
+from pytest_nvfp4.device.remote.modal.build import _ignore
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
+from pytest_nvfp4.device.remote.modal.response import read_response
+from pytest_nvfp4.device.remote.serialization import compress, pack_result
 from pytest_nvfp4.device.remote.session import RemoteSession
-from pytest_nvfp4.device.remote.wire import pack_answer, squeeze
 from pytest_nvfp4.device.result import DeviceInfo, Result
 from tests.waiting import LONGEST_S
 
@@ -43,12 +43,12 @@ UNSTEADY = ("AppHeartbeat", "EnvironmentGetOrCreate")
 
 
 def answers(remote: ModalRemote, batches: list[Batch]) -> list[Any]:
-    handles = remote.submit(batches)
+    calls = remote.submit(batches)
     ends = {}
-    while len(ends) < len(handles):
-        for end in remote.collect([one for one in handles if one.call not in ends], timeout_s=LONGEST_S):
-            ends[end.handle.call] = end
-    return [ends[one.call].answer or ends[one.call].error for one in handles]
+    while len(ends) < len(calls):
+        for end in remote.collect([one for one in calls if one.id not in ends], timeout_s=LONGEST_S):
+            ends[end.call.id] = end
+    return [ends[one.id].result or ends[one.id].error for one in calls]
 
 
 def test_the_sequence_of_a_session(own_server: Callable[..., Loopback], remote: Make) -> None:
@@ -65,7 +65,7 @@ def test_the_sequence_of_a_session(own_server: Callable[..., Loopback], remote: 
 
 
 def test_the_container_has_only_what_was_mounted(server: Loopback, remote: Make) -> None:
-    program = Execution(
+    program = PythonProgram(
         source="import sys, pytest_nvfp4.device, os\n"
         "print(pytest_nvfp4.__file__)\n"
         "try:\n import pytest_nvfp4.plugin\nexcept ImportError as error: print(error)\n"
@@ -107,8 +107,8 @@ def test_what_a_container_is_told_to_be(server: Loopback, remote: Make) -> None:
 
 def test_batches_fan_out_over_containers_and_come_back_to_their_own(server: Loopback, remote: Make) -> None:
     session = RemoteSession(remote(containers=2), containers=2)
-    tickets = session.add([batch(number) for number in range(20)])
-    done = [ticket.wait() for ticket in tickets]
+    requests = session.add([batch(number) for number in range(20)])
+    done = [request.wait() for request in requests]
     assert [answer.results[0].job for answer in done] == [f"job-{number}" for number in range(20)]
     assert len({answer.place.container for answer in done}) <= 2
     assert done[0].place.versions["python"]
@@ -127,14 +127,14 @@ def test_no_simulator_passes_as_a_gpu(monkeypatch: pytest.MonkeyPatch, remote: M
     """Whatever a container is made to run, an answer of a simulator is one only where one was asked for."""
     device = DeviceInfo(name="NVIDIA B200", capability=(10, 0), simulated=True)
     asked = batch()
-    answer = Answer(batch=asked.id, results=(Result(job="job-0", status="passed", device=device),))
-    data = squeeze(pack_answer(answer))
+    answer = BatchResult(batch=asked.id, results=(Result(job="job-0", status="passed", device=device),))
+    data = compress(pack_result(answer))
     for backend, status in (("cuda", "unsupported"), ("sim", "passed")):
         monkeypatch.setenv("NVFP4_MODAL_BACKEND", backend)
         one = remote()
-        taken = read(data, options=one.options, settings=one.settings)
+        taken = read_response(data, options=one.options, settings=one.settings)
         assert taken.results[0].status == status
-        assert (one.kept_as == "") == (backend == "cuda"), "nor is a kept one"
+        assert (one.cache_scope == "") == (backend == "cuda"), "nor is a kept one"
     real = answer.model_copy(
         update={
             "results": (Result(job="job-0", status="passed", device=device.model_copy(update={"simulated": False})),)
@@ -142,13 +142,13 @@ def test_no_simulator_passes_as_a_gpu(monkeypatch: pytest.MonkeyPatch, remote: M
     )
     monkeypatch.setenv("NVFP4_MODAL_BACKEND", "cuda")
     one = remote()
-    taken = read(squeeze(pack_answer(real)), options=one.options, settings=one.settings)
+    taken = read_response(compress(pack_result(real)), options=one.options, settings=one.settings)
     assert taken.results[0].status == "passed"
 
 
 @pytest.mark.parametrize("backend", ["sim", "cuda"])
 def test_the_simulator_is_mounted_only_where_it_is_the_device(backend: str) -> None:
-    stays = _left_out(backend)
+    stays = _ignore(backend)
     assert stays(Path("sim/monitor.py")) == (backend == "cuda")
     assert stays(Path("plugin/options.py"))
     assert not stays(Path("device/job.py"))
@@ -160,7 +160,7 @@ def test_a_backend_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, re
     monkeypatch.setenv("NVFP4_MODAL_BACKEND", "nothing:run")
     (error,) = answers(remote(), [batch()])
     assert isinstance(error, RemoteError)
-    assert error.trouble == "setup"
+    assert error.kind == "setup"
     assert "no backend 'nothing:run'" in str(error)
 
 
@@ -199,15 +199,15 @@ def test_a_deployed_app(own_server: Callable[..., Loopback], remote: Make) -> No
     assert set(server.calls) <= {"ClassGet", "FunctionGet", "FunctionMap", "FunctionGetOutputs", "FunctionBindParams"}
     with pytest.raises(RemoteError, match="modal deploy -m") as caught:
         remote(deployed_app="another").submit([batch()])
-    assert caught.value.trouble == "setup"
+    assert caught.value.kind == "setup"
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("server")
 def test_two_sessions_at_once(remote: Make) -> None:
     one, two = RemoteSession(remote()), RemoteSession(remote())
-    tickets = [*one.add([batch(number) for number in range(5)]), *two.add([batch(number) for number in range(5)])]
-    containers = [ticket.wait().place.container for ticket in tickets]
+    requests = [*one.add([batch(number) for number in range(5)]), *two.add([batch(number) for number in range(5)])]
+    containers = [request.wait().place.container for request in requests]
     assert not set(containers[:5]) & set(containers[5:])
     one.close()
     two.close()

@@ -19,7 +19,7 @@ import pytest
 
 from pytest_nvfp4.device.remote.base import RemoteOptions
 from pytest_nvfp4.device.remote.ssh import SshRemote
-from tests.device.remote.far_side import script
+from tests.device.remote.programs import script
 from tests.waiting import LONGEST_S, until
 
 _UID = 4711
@@ -138,7 +138,7 @@ def sshd() -> Iterator[Sshd]:
             "Host nowhere\nHostName no-such-host.invalid\n"
         )
         (folder / "seen").mkdir()
-        (folder / "far").mkdir()
+        (folder / "remote").mkdir()
         seen = f"{folder}/seen"
         python = script(
             folder / "python with a space",

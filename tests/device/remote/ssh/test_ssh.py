@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.device.remote import ssh
-from pytest_nvfp4.device.remote.base import Answer, Batch, Executes, Execution, RemoteError, RemoteOptions
+from pytest_nvfp4.device.remote.base import Batch, BatchResult, ProgramRemote, PythonProgram, RemoteError, RemoteOptions
 from pytest_nvfp4.device.remote.ssh import SshRemote
-from tests.device.remote.far_side import HONEST, SLEEPS, batch_of, children, read_pids, script
+from tests.device.remote.programs import HONEST, SLEEPS, batch_of, children, read_pids, script
 from tests.device.remote.ssh.conftest import Sshd
 from tests.waiting import LONGEST_S, alive, far_enough, until
 
@@ -30,13 +30,13 @@ SECRETS = {
 
 def answers(
     remote: SshRemote, batches: list[Batch], *, timeout_s: float = 10 * LONGEST_S
-) -> dict[str, Answer | RemoteError]:
+) -> dict[str, BatchResult | RemoteError]:
     """Have batches done."""
-    found: dict[str, Answer | RemoteError] = {}
+    found: dict[str, BatchResult | RemoteError] = {}
     for arrival in remote.collect(remote.submit(batches), timeout_s=timeout_s):
-        end = arrival.answer or arrival.error
+        end = arrival.result or arrival.error
         assert end is not None
-        found[arrival.handle.batch.id] = end
+        found[arrival.call.batch.id] = end
     return found
 
 
@@ -61,18 +61,18 @@ def test_a_batch_a_program_and_nothing_of_ours_travels(
     found = answers(one, [honest, spy])
     for batch in (honest, spy):
         answer = found[batch.id]
-        assert isinstance(answer, Answer), answer
+        assert isinstance(answer, BatchResult), answer
         assert answer.results[0].status == "passed", answer.results[0].findings
     seen: list[bytes] = []
     status = one.execute(
-        Execution("import os; print(dict(os.environ)); raise SystemExit(3)"),
+        PythonProgram("import os; print(dict(os.environ)); raise SystemExit(3)"),
         on_output=lambda _, piece: seen.append(piece),
     )
     assert status == 3
     one.stop()
     assert not list(sshd.far.iterdir()), "nothing is left there"
     spied = found[spy.id]
-    assert isinstance(spied, Answer)
+    assert isinstance(spied, BatchResult)
     assert "PATH" in spied.results[0].stdout, "the kernel could see its environment"
     everything = [b"".join(seen), str(found).encode()]
     everything += [path.read_bytes() for path in [*sshd.sent, *sshd.environments]]
@@ -87,10 +87,10 @@ def test_a_batch_a_program_and_nothing_of_ours_travels(
 
 def test_status_says_what_is_there(remote: Make) -> None:
     one = remote(price=3.6)
-    assert isinstance(one, Executes)
+    assert isinstance(one, ProgramRemote)
     status = one.status()
-    assert status.reachable, status.words
-    assert "no GPU" in status.words or "GPU" in status.words
+    assert status.reachable, status.summary
+    assert "no GPU" in status.summary or "GPU" in status.summary
     assert status.details["torch"]
     assert one.cost().usd_per_hour == 3.6
     one.warm()
@@ -118,13 +118,13 @@ def test_what_keeps_it_from_starting_is_said_once_for_all(
     assert len(found) == len(batches)
     for error in found.values():
         assert isinstance(error, RemoteError)
-        assert error.trouble == trouble, error
+        assert error.kind == trouble, error
         assert said in str(error)
     with pytest.raises(RemoteError, match=r"ssh to|has no|cannot be executed"):
         one.submit(batches)
     status = one.status()
     assert not status.reachable
-    assert said in status.words
+    assert said in status.summary
     with pytest.raises(RemoteError):
         one.warm()
 
@@ -144,7 +144,7 @@ def test_a_connection_that_is_cut_in_the_middle(remote: Make, sshd: Sshd, tmp_pa
 
     def work() -> None:
         try:
-            one.execute(Execution(SLEEPS.format(file=str(file))), on_output=quietly)
+            one.execute(PythonProgram(SLEEPS.format(file=str(file))), on_output=quietly)
         except RemoteError as error:
             raised.append(error)
 
@@ -154,11 +154,11 @@ def test_a_connection_that_is_cut_in_the_middle(remote: Make, sshd: Sshd, tmp_pa
     assert all(map(alive, pids))
     cut(sshd, pids[0])
     thread.join(timeout=LONGEST_S)
-    assert raised[0].trouble == "lost", raised
+    assert raised[0].kind == "lost", raised
     assert "box" in str(raised[0])
     assert until(lambda: not any(map(alive, pids))), "what ran there ended with the connection"
     assert until(lambda: not list(sshd.far.iterdir())), "and its folder is gone"
-    assert one.execute(Execution("pass"), on_output=quietly) == 0, "a new connection serves again"
+    assert one.execute(PythonProgram("pass"), on_output=quietly) == 0, "a new connection serves again"
 
 
 def test_a_batch_that_nobody_needs_ends_there(remote: Make, sshd: Sshd, tmp_path: Path) -> None:
@@ -166,12 +166,12 @@ def test_a_batch_that_nobody_needs_ends_there(remote: Make, sshd: Sshd, tmp_path
     file = tmp_path / "pids"
     running = batch_of(kernel(tmp_path, SLEEPS.format(file=str(file))))
     waiting = batch_of(HONEST)
-    handles = one.submit([running, waiting])
+    calls = one.submit([running, waiting])
     pids = read_pids(file)
-    assert list(one.collect(handles, timeout_s=0.1)) == [], "it has not ended"
-    one.cancel(handles)
-    ends = list(one.collect(handles, timeout_s=LONGEST_S))
-    assert [arrival.error and arrival.error.trouble for arrival in ends] == ["cancelled", "cancelled"]
+    assert list(one.collect(calls, timeout_s=0.1)) == [], "it has not ended"
+    one.cancel(calls)
+    ends = list(one.collect(calls, timeout_s=LONGEST_S))
+    assert [arrival.error and arrival.error.kind for arrival in ends] == ["cancelled", "cancelled"]
     assert until(lambda: not any(map(alive, pids)))
     assert until(lambda: not list(sshd.far.iterdir()))
 
@@ -186,23 +186,23 @@ def test_deadlines_of_a_job_and_of_a_batch(remote: Make, tmp_path: Path) -> None
     def started(_: object) -> bool:
         return file.exists()
 
-    def of_a_job(deadline_s: float) -> Answer | RemoteError:
+    def of_a_job(deadline_s: float) -> BatchResult | RemoteError:
         batch = batch_of(sleeping, deadline_s=deadline_s)
         return answers(one, [batch])[batch.id]
 
-    def of_a_batch(timeout_s: float) -> Answer | RemoteError:
+    def of_a_batch(timeout_s: float) -> BatchResult | RemoteError:
         batch = batch_of(sleeping, deadline_s=10 * LONGEST_S)
         return answers(remote(backend="host", options=RemoteOptions(timeout_s=timeout_s)), [batch])[batch.id]
 
     one = remote(backend="host")
     answer = far_enough(of_a_job, started, first_s=5)
-    assert isinstance(answer, Answer), answer
+    assert isinstance(answer, BatchResult), answer
     assert answer.results[0].status == "timeout"
     assert until(gone)
     file.unlink()
     error = far_enough(of_a_batch, started, first_s=3)
     assert isinstance(error, RemoteError)
-    assert error.trouble == "timeout"
+    assert error.kind == "timeout"
     assert until(gone), "nothing hangs on there"
 
 
@@ -218,7 +218,7 @@ def test_two_sessions_at_once(remote: Make, sshd: Sshd) -> None:
     )
 
     def work(index: int) -> None:
-        program = Execution(source, arguments=(f"s{index}", f"s{1 - index}"), deadline_s=600)
+        program = PythonProgram(source, arguments=(f"s{index}", f"s{1 - index}"), deadline_s=600)
         assert ones[index].execute(program, on_output=lambda _, piece: said[index].append(piece)) == 0
 
     threads = [threading.Thread(target=work, args=(index,)) for index in said]
@@ -237,13 +237,13 @@ def test_stop_ends_a_connection_that_does_not_come_about(
 ) -> None:
     monkeypatch.setattr(ssh, "_CONNECT_S", 10 * int(LONGEST_S))
     one = remote(python=script(sshd.folder / "silent", "exec cat > /dev/null"))
-    handles = one.submit([batch_of(HONEST)])
+    calls = one.submit([batch_of(HONEST)])
     assert until(lambda: bool(one._lines))
     start = time.monotonic()
     one.stop()
     one.stop()
     assert time.monotonic() - start < LONGEST_S, "not the time until it would have given up by itself"
-    assert [arrival.error and arrival.error.trouble for arrival in one.collect(handles, timeout_s=LONGEST_S)] == [
+    assert [arrival.error and arrival.error.kind for arrival in one.collect(calls, timeout_s=LONGEST_S)] == [
         "cancelled"
     ]
     with pytest.raises(RemoteError, match="was stopped"):

@@ -30,18 +30,18 @@ def test_targets(text: str, target: SshTarget) -> None:
     [
         ("", "names no host"),
         ("-oProxyCommand=touch x", "names no host"),
-        ("me@-oProxyCommand=x", "begins like an option"),
+        ("me@-oProxyCommand=x", "starts like an option"),
         ("a b", "names no host"),
         ("box:port", "names no host"),
-        ("box?pyton=x", "ssh knows no 'pyton'"),
+        ("box?pyton=x", "unknown setting 'pyton'"),
         ("box?backend=gpu", "one of cuda, sim, host"),
-        ("box?price=cheap", "is no number"),
+        ("box?price=cheap", "is not a number"),
     ],
 )
 def test_targets_that_are_none(text: str, said: str) -> None:
     with pytest.raises(RemoteError, match=said) as raised:
         SshTarget.parse(text)
-    assert raised.value.trouble == "setup"
+    assert raised.value.kind == "setup"
 
 
 def test_the_command_asks_for_nothing_and_forwards_nothing() -> None:
@@ -78,11 +78,11 @@ def test_what_it_cannot_do_is_refused() -> None:
         (127, "sh: 1: exec: python9: not found", "setup", "?python="),
         (126, "sh: 1: python: Permission denied", "setup", "?python="),
         (137, "", "lost", "memory"),
-        (3, "odd", "far", ""),
+        (3, "odd", "remote", ""),
     ],
 )
 def test_the_words_of_ssh(status: int, errors: str, trouble: str, do: str) -> None:
     error = explain("box", "python9", status, errors)
-    assert error.trouble == trouble
-    assert do in error.do
-    assert "box" in error.what
+    assert error.kind == trouble
+    assert do in error.remedy
+    assert "box" in error.problem

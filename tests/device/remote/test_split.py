@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_nvfp4.device.job import Job
-from pytest_nvfp4.device.remote.base import Answer, Batch, RemoteError
+from pytest_nvfp4.device.remote.base import Batch, BatchResult, RemoteError
+from pytest_nvfp4.device.remote.cache import RemoteResultCache, cache_fields
 from pytest_nvfp4.device.remote.device import RemoteDevice
-from pytest_nvfp4.device.remote.far import do_batch
-from pytest_nvfp4.device.remote.interleave import in_turn, steps, together
-from pytest_nvfp4.device.remote.kept import KeptAnswers, question
-from pytest_nvfp4.device.remote.pieces import pieces
+from pytest_nvfp4.device.remote.executor import execute_batch
+from pytest_nvfp4.device.remote.schedule import compared, group_steps, split_batch, steps
 from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.result import Result
 
@@ -31,7 +30,7 @@ def timed(text: str, number: int, *, key: int = 5) -> Job:
 
 
 def names(batch: Batch) -> list[list[str]]:
-    return [[one.id for one in piece.jobs] for piece in pieces(batch)]
+    return [[one.id for one in piece.jobs] for piece in split_batch(batch)]
 
 
 def test_every_other_job_is_a_piece() -> None:
@@ -56,7 +55,7 @@ def test_what_is_compared_stays_together() -> None:
 
 def test_what_cannot_be_cut_is_left_as_it_is() -> None:
     for batch in (Batch(jobs=(job(1),)), Batch(jobs=(timed("a", 1), timed("b", 1)), blocks=4)):
-        assert pieces(batch) == [batch]
+        assert split_batch(batch) == [batch]
 
 
 _JOBS = st.lists(
@@ -71,25 +70,25 @@ def test_pieces_ask_and_do_what_the_whole_would(drawn: list[tuple[str, int, int,
     ]
     jobs = [one.model_copy(update={"id": str(index)}) for index, one in enumerate(jobs)]
     whole = Batch(jobs=tuple(jobs), blocks=blocks, capability=(10, 0))
-    cut = pieces(whole)
+    cut = split_batch(whole)
     assert sorted(one.id for piece in cut for one in piece.jobs) == sorted(one.id for one in jobs)
     assert len({piece.id for piece in cut}) == len(cut)
     for piece in cut:
         assert (piece.blocks, piece.capability) == (blocks, (10, 0))
         for one in piece.jobs:
-            assert question(one, piece) == question(one, whole), "an answer to the one is an answer to the other"
+            assert cache_fields(one, piece) == cache_fields(one, whole), "one result serves both"
     processes = Counter(
-        tuple(sorted((step.job.id, step.block) for step in several)) for several in together(steps(whole))
+        tuple(sorted((step.job.id, step.block) for step in several)) for several in group_steps(steps(whole))
     )
     of_pieces = [
         tuple(sorted((step.job.id, step.block) for step in several))
         for piece in cut
-        for several in together(steps(piece))
+        for several in group_steps(steps(piece))
     ]
     assert len(of_pieces) <= processes.total(), "and no process more is started"
     for one in jobs:
         for other in jobs:
-            if in_turn(one, other, whole):
+            if compared(one, other, whole):
                 assert any({one.id, other.id} <= {each.id for each in piece.jobs} for piece in cut)
 
 
@@ -101,7 +100,7 @@ class Dying(FakeRemote):
         self.ran: list[str] = []
         self._dies_at = dies_at
 
-    def _do(self, batch: Batch) -> Answer | RemoteError:
+    def _do(self, batch: Batch) -> BatchResult | RemoteError:
         def run(one: Job, folder: Path) -> Result:
             del folder
             self.ran.append(one.id)
@@ -110,7 +109,7 @@ class Dying(FakeRemote):
             return Result(job=one.id, status="passed")
 
         try:
-            return do_batch(batch, run=run, place=Place(container="c"))
+            return execute_batch(batch, run=run, place=Place(container="c"))
         except ConnectionError:
             return RemoteError("lost", "the container was lost")
 
@@ -130,8 +129,8 @@ def test_as_one_batch_it_would_take_all_that_was_done() -> None:
     """The negative control."""
     remote = Dying(4)
     session = RemoteSession(remote)
-    (ticket,) = session.add([Batch(jobs=tuple(job(number) for number in range(8)))])
-    ticket.wait()
+    (request,) = session.add([Batch(jobs=tuple(job(number) for number in range(8)))])
+    request.wait()
     session.close()
     assert Counter(remote.ran) == {
         **{f"job-{number}": 2 for number in range(4)},
@@ -144,7 +143,7 @@ def session(tmp_path: Path) -> Any:
     made: list[RemoteSession] = []
 
     def make(remote: FakeRemote) -> RemoteSession:
-        made.append(RemoteSession(remote, kept=KeptAnswers(tmp_path, remote="fake B200"), reuse=True))
+        made.append(RemoteSession(remote, cache=RemoteResultCache(tmp_path, remote="fake B200"), reuse=True))
         return made[-1]
 
     yield make
@@ -152,10 +151,10 @@ def session(tmp_path: Path) -> Any:
         one.close()
 
 
-def crashing(name: str) -> Callable[[Batch], Answer]:
+def crashing(name: str) -> Callable[[Batch], BatchResult]:
     """Every job passes but one, which crashes: that may be the remote's doing, and is not kept."""
 
-    def reply(batch: Batch) -> Answer:
+    def reply(batch: Batch) -> BatchResult:
         answer = passed(batch)
         results = [one.model_copy(update={"status": "crashed"}) if one.job == name else one for one in answer.results]
         return answer.model_copy(update={"results": tuple(results)})
@@ -170,11 +169,11 @@ def test_of_a_batch_that_is_known_in_part_the_rest_is_sent(session: Any) -> None
     asked = whole.model_copy(
         update={"id": "x", "jobs": tuple(one.model_copy(update={"order_seed": 77}) for one in whole.jobs)}
     )
-    (ticket,) = session(again).add([asked])
-    assert [one.job for one in ticket.wait().results] == [one.id for one in whole.jobs], "each in its place"
-    assert {one.status for one in ticket.answer.results} == {"passed"}
+    (request,) = session(again).add([asked])
+    assert [one.job for one in request.wait().results] == [one.id for one in whole.jobs], "each in its place"
+    assert {one.status for one in request.result.results} == {"passed"}
     assert [[one.id for one in sent.jobs] for sent in again.sent] == [["a3"]]
-    assert [one.order_seed for one in ticket.batch.jobs] == [0, 1, 2, 77, 4], "each with the draws that it was run with"
+    assert [one.order_seed for one in request.batch.jobs] == [0, 1, 2, 77, 4], "each with the draws of its run"
     known = FakeRemote()
     session(known).add([asked])[0].wait()
     assert known.sent == [], "and now all of it is known"
@@ -194,12 +193,12 @@ def test_a_part_that_is_lost_is_sent_once_more_and_its_answer_must_fit(session: 
     session(FakeRemote(crashing("a2"))).add([whole])[0].wait()
     tried: list[Batch] = []
 
-    def reply(batch: Batch) -> Answer:
+    def reply(batch: Batch) -> BatchResult:
         tried.append(batch)
         if len(tried) == 1:  # as many results as were asked for at first, not as were sent
             return passed(whole).model_copy(update={"batch": batch.id})
         return passed(batch)
 
-    (ticket,) = session(FakeRemote(reply)).add([whole])
-    assert len(ticket.wait().results) == 3
+    (request,) = session(FakeRemote(reply)).add([whole])
+    assert len(request.wait().results) == 3
     assert [len(batch.jobs) for batch in tried] == [1, 1]

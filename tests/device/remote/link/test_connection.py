@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.remote.base import Execution, RemoteError
+from pytest_nvfp4.device.remote.base import PythonProgram, RemoteError
 from pytest_nvfp4.device.remote.bundle import bundle
-from pytest_nvfp4.device.remote.link import near, start
+from pytest_nvfp4.device.remote.link import bootstrap, client
+from pytest_nvfp4.device.remote.link.client import BOOTSTRAP, AgentConnection, AgentSettings
 from pytest_nvfp4.device.remote.link.frames import Message
-from pytest_nvfp4.device.remote.link.near import START, Line, Settings
-from tests.device.remote.far_side import HONEST, SLEEPS, batch_of, children, read_pids, script
+from tests.device.remote.programs import HONEST, SLEEPS, batch_of, children, read_pids, script
 from tests.waiting import LONGEST_S, alive, until
 
-Open = Callable[..., Line]
+Open = Callable[..., AgentConnection]
 
 
 def ended(status: int | None, errors: str) -> RemoteError:
-    return RemoteError("far", f"ended with {status}: {errors}")
+    return RemoteError("remote", f"ended with {status}: {errors}")
 
 
 @pytest.fixture
@@ -41,15 +41,15 @@ def far(tmp_path: Path) -> Path:
 @pytest.fixture
 def line(far: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Makes lines, and closes them; the far end may take its time to put away what it has."""
-    monkeypatch.setattr(near, "_END_S", LONGEST_S)
-    made: list[Line] = []
+    monkeypatch.setattr(client, "_END_S", LONGEST_S)
+    made: list[AgentConnection] = []
 
-    def make(*command: str, **settings: object) -> Line:
+    def make(*command: str, **settings: object) -> AgentConnection:
         settings = {"folder": str(far), "hello_s": LONGEST_S, "ready_s": LONGEST_S, **settings}
-        one = Line(
-            list(command) or [sys.executable, "-c", START],
+        one = AgentConnection(
+            list(command) or [sys.executable, "-c", BOOTSTRAP],
             environ=os.environ,
-            settings=Settings(**settings),  # type: ignore[arg-type]
+            settings=AgentSettings(**settings),  # type: ignore[arg-type]
             explain=ended,
         )
         made.append(one)
@@ -60,19 +60,19 @@ def line(far: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
         one.close()
 
 
-def run(one: Line, source: str, **program: object) -> tuple[int, str, str]:
+def run(one: AgentConnection, source: str, **program: object) -> tuple[int, str, str]:
     """Run a program: status, output, errors."""
     said = {"stdout": b"", "stderr": b""}
 
     def take(stream: str, piece: bytes) -> None:
         said[stream] += piece
 
-    execution = Execution(source, **program)  # type: ignore[arg-type]
+    execution = PythonProgram(source, **program)  # type: ignore[arg-type]
     status = one.execute(execution, on_output=take, on_state=lambda _: None)
     return status, said["stdout"].decode(), said["stderr"].decode()
 
 
-def trouble(one: Line) -> RemoteError:
+def trouble(one: AgentConnection) -> RemoteError:
     with pytest.raises(RemoteError) as raised:
         one.open()
     assert not one.alive
@@ -115,15 +115,15 @@ def test_a_gpu_of_another_session_is_waited_for_on_its_own(
             one._inbox.put(Message(kind, {"id": message.header["id"], **header}))
 
     monkeypatch.setattr(one, "_send", far_side)
-    monkeypatch.setattr(near, "_SLACK_S", LONGEST_S)
-    program = Execution("pass", deadline_s=LONGEST_S)
+    monkeypatch.setattr(client, "_SLACK_S", LONGEST_S)
+    program = PythonProgram("pass", deadline_s=LONGEST_S)
     if freed:
         assert one.execute(program, on_output=lambda *_: None, on_state=states.append, wait_s=LONGEST_S) == 0
         assert states == ["waiting", "running"]
         return
-    with pytest.raises(RemoteError, match="did not give a free GPU within its time") as raised:
+    with pytest.raises(RemoteError, match="did not provide a free GPU before the timeout") as raised:
         one.execute(program, on_output=lambda *_: None, on_state=states.append, wait_s=0.1)
-    assert (raised.value.trouble, states) == ("timeout", ["waiting"])
+    assert (raised.value.kind, states) == ("timeout", ["waiting"])
 
 
 def test_output_comes_as_it_is_written(line: Open, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_output_comes_as_it_is_written(line: Open, tmp_path: Path) -> None:
         "    while not os.path.exists(os.path.join(sys.argv[1], str(i + 1))):\n"
         "        time.sleep(0.01)\n"
     )
-    program = Execution(source, arguments=(str(tmp_path),), deadline_s=LONGEST_S)
+    program = PythonProgram(source, arguments=(str(tmp_path),), deadline_s=LONGEST_S)
     assert one.execute(program, on_output=take, on_state=lambda _: None) == 0
     assert b"".join(seen) == b"0\n1\n2\n"
 
@@ -155,7 +155,7 @@ def test_a_batch_is_done_there(line: Open) -> None:
     one.open()
     batch = batch_of(HONEST)
     states: list[str] = []
-    answer = one.do_batch(batch, timeout_s=LONGEST_S, on_state=states.append)
+    answer = one.execute_batch(batch, timeout_s=LONGEST_S, on_state=states.append)
     assert states == ["running"]
     assert answer.batch == batch.id
     (result,) = answer.results
@@ -176,7 +176,7 @@ def test_the_deadline_of_a_program_is_kept_there(line: Open) -> None:
 @pytest.mark.parametrize("end", ["cancel", "close", "cut"])
 def test_what_runs_ends_with_whoever_wanted_it(line: Open, far: Path, tmp_path: Path, end: str) -> None:
     relay = script(tmp_path / "relay", f'cat | {sys.executable} "$@"')
-    one = line(str(relay), "-c", START)
+    one = line(str(relay), "-c", BOOTSTRAP)
     one.open()
     file = tmp_path / "pids"
     raised: list[BaseException] = []
@@ -187,7 +187,7 @@ def test_what_runs_ends_with_whoever_wanted_it(line: Open, far: Path, tmp_path: 
 
     def work() -> None:
         try:
-            one.execute(Execution(SLEEPS.format(file=str(file))), on_output=take, on_state=lambda _: None)
+            one.execute(PythonProgram(SLEEPS.format(file=str(file))), on_output=take, on_state=lambda _: None)
         except BaseException as error:
             raised.append(error)
 
@@ -209,7 +209,7 @@ def test_what_runs_ends_with_whoever_wanted_it(line: Open, far: Path, tmp_path: 
         assert run(one, "print('still here')")[1] == "still here\n", "the line serves on"
     else:
         assert isinstance(error, RemoteError)
-        assert error.trouble == {"close": "cancelled", "cut": "lost"}[end]
+        assert error.kind == {"close": "cancelled", "cut": "lost"}[end]
     if end == "close":
         assert until(lambda: not list(far.iterdir())), "its folder is gone"
 
@@ -237,14 +237,14 @@ def test_a_folder_that_another_agent_clears_before_it_is_locked_is_made_anew(
     def late(descriptor: int, operation: int) -> None:
         if operation == fcntl.LOCK_EX and not looked:
             looked.extend(far.iterdir())
-            start.clear(far)
+            bootstrap.remove_stale(far)
         lock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with start.own_folder(far) as folder:
+    with bootstrap.private_folder(far) as folder:
         assert looked
         assert looked[0] != folder
-        start.clear(far)
+        bootstrap.remove_stale(far)
         assert list(far.iterdir()) == [folder], "one in use is left alone"
     assert list(far.iterdir()) == []
 
@@ -253,12 +253,12 @@ def test_it_ends_when_we_are_killed(far: Path, tmp_path: Path) -> None:
     file = tmp_path / "pids"
     code = (
         "import os, sys\n"
-        "from pytest_nvfp4.device.remote.base import Execution, RemoteError\n"
-        "from pytest_nvfp4.device.remote.link.near import START, Line, Settings\n"
-        f"one = Line([sys.executable, '-c', START], environ=os.environ, "
-        f"settings=Settings(folder={str(far)!r}), explain=lambda *_: RemoteError('far', ''))\n"
+        "from pytest_nvfp4.device.remote.base import PythonProgram, RemoteError\n"
+        "from pytest_nvfp4.device.remote.link.client import BOOTSTRAP, AgentConnection, AgentSettings\n"
+        f"one = AgentConnection([sys.executable, '-c', BOOTSTRAP], environ=os.environ, "
+        f"settings=AgentSettings(folder={str(far)!r}), explain=lambda *_: RemoteError('remote', ''))\n"
         "one.open()\n"
-        f"one.execute(Execution({SLEEPS.format(file=str(file))!r}), on_output=lambda *_: None, "
+        f"one.execute(PythonProgram({SLEEPS.format(file=str(file))!r}), on_output=lambda *_: None, "
         "on_state=lambda _: None)\n"
     )
     ours = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
@@ -274,7 +274,7 @@ def test_it_ends_when_we_are_killed(far: Path, tmp_path: Path) -> None:
 def test_an_end_that_says_nothing_counts_as_gone(tmp_path: Path) -> None:
     quiet = tmp_path / "quiet.py"
     quiet.write_text(
-        f"import sys\nsys.path.insert(0, {str(Path(near.__file__).parents[4])!r})\n"
+        f"import sys\nsys.path.insert(0, {str(Path(client.__file__).parents[4])!r})\n"
         "from pytest_nvfp4.device.remote.link import agent\nagent._SILENCE_S = 1.0\n"
         "agent.Agent({}).serve()\nagent.os._exit(0)\n"
     )
@@ -291,28 +291,28 @@ def test_an_end_that_says_nothing_counts_as_gone(tmp_path: Path) -> None:
 
 def test_greetings_of_a_login_shell_are_passed_over(line: Open, tmp_path: Path) -> None:
     greeting = script(tmp_path / "python", f"echo Welcome; echo 'NVFP4 or so'; exec {sys.executable} \"$@\"")
-    one = line(str(greeting), "-c", START)
+    one = line(str(greeting), "-c", BOOTSTRAP)
     one.open()
     assert run(one, "print(1)")[1] == "1\n"
 
 
 def test_a_shell_that_prints_without_end(line: Open, tmp_path: Path) -> None:
-    error = trouble(line(str(script(tmp_path / "python", "exec yes")), "-c", START))
-    assert error.trouble == "version"
+    error = trouble(line(str(script(tmp_path / "python", "exec yes")), "-c", BOOTSTRAP))
+    assert error.kind == "version"
     assert "prints" in str(error)
 
 
 def test_an_old_python_is_named(line: Open, tmp_path: Path) -> None:
-    old = script(tmp_path / "python", "echo NVFP4-FAR 3 9; cat > /dev/null")
-    error = trouble(line(str(old), "-c", START, python="/opt/python", where="box"))
-    assert error.trouble == "setup"
-    assert "/opt/python of box is Python 3.9, and 3.11 or newer is needed" in str(error)
+    old = script(tmp_path / "python", "echo NVFP4-REMOTE 3 9; cat > /dev/null")
+    error = trouble(line(str(old), "-c", BOOTSTRAP, python="/opt/python", host="box"))
+    assert error.kind == "setup"
+    assert "/opt/python of box is Python 3.9, and 3.11 or newer is required" in str(error)
 
 
 def test_a_missing_module_is_named(line: Open, tmp_path: Path) -> None:
     bare = script(tmp_path / "python", f'exec {sys.executable} -S -E "$@"')
-    error = trouble(line(str(bare), "-c", START, where="box"))
-    assert error.trouble == "setup"
+    error = trouble(line(str(bare), "-c", BOOTSTRAP, host="box"))
+    assert error.kind == "setup"
     assert "of box lacks" in str(error)
     assert "?python=" in str(error)
 
@@ -322,7 +322,7 @@ def test_another_version_of_this_package_there_is_not_used(line: Open, tmp_path:
     other.mkdir(parents=True)
     (other / "__init__.py").write_text("raise RuntimeError('the installed version')")
     python = script(tmp_path / "python", f'PYTHONPATH={other.parent} exec {sys.executable} "$@"')
-    one = line(str(python), "-c", START)
+    one = line(str(python), "-c", BOOTSTRAP)
     one.open()
     status, out, err = run(one, "import pytest_nvfp4; print(pytest_nvfp4.__file__)")
     assert status == 0, err
@@ -330,17 +330,17 @@ def test_another_version_of_this_package_there_is_not_used(line: Open, tmp_path:
 
 
 def test_another_protocol_is_refused(line: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near, "PROTOCOL", 99)
+    monkeypatch.setattr(client, "PROTOCOL", 99)
     error = trouble(line())
-    assert error.trouble == "version"
-    assert "speaks protocol 1, this side 99" in str(error)
+    assert error.kind == "version"
+    assert "uses protocol 1, this side protocol 99" in str(error)
 
 
 def test_a_full_disk_is_named(line: Open, tmp_path: Path, far: Path) -> None:
     # A limit on the size of files stands in for a disk: writing fails in the same places.
     full = script(tmp_path / "python", f'ulimit -f 8; exec {sys.executable} "$@"')
-    error = trouble(line(str(full), "-c", START, where="box"))
-    assert error.trouble == "setup"
+    error = trouble(line(str(full), "-c", BOOTSTRAP, host="box"))
+    assert error.kind == "setup"
     assert "box cannot write to" in str(error)
     assert "?folder=" in str(error)
     assert list(far.iterdir()) == [], "what was begun is removed"
@@ -354,42 +354,42 @@ def test_a_disk_that_is_really_full(line: Open, tmp_path: Path) -> None:
     if tried.returncode:
         pytest.skip("mounting a small file system needs user namespaces, which are switched off here")
     full = script(tmp_path / "python", f'exec unshare -rm sh -c "{mount}" sh "$@"')
-    error = trouble(line(str(full), "-c", START, folder=str(folder), where="box"))
-    assert error.trouble == "setup"
+    error = trouble(line(str(full), "-c", BOOTSTRAP, folder=str(folder), host="box"))
+    assert error.kind == "setup"
     assert "No space left on device" in str(error)
 
 
 def test_a_disk_that_fills_up_later(line: Open, tmp_path: Path) -> None:
     full = script(tmp_path / "python", f'ulimit -f 4096; exec {sys.executable} "$@"')
-    one = line(str(full), "-c", START, where="box")
+    one = line(str(full), "-c", BOOTSTRAP, host="box")
     one.open()
-    with pytest.raises(RemoteError, match="box: the far side cannot write") as raised:
+    with pytest.raises(RemoteError, match="box: the remote side cannot write") as raised:
         run(one, "pass", files={"big": bytes(4096 * 1024 + 1)})
-    assert raised.value.trouble == "setup"
+    assert raised.value.kind == "setup"
     assert run(one, "print(1)")[1] == "1\n", "the next one is served"
 
 
 def test_a_command_that_is_not_there(line: Open) -> None:
     error = trouble(line("/nowhere/ssh"))
-    assert error.trouble == "setup"
+    assert error.kind == "setup"
     assert "/nowhere/ssh cannot be started" in str(error)
 
 
 def test_one_that_ends_at_once(line: Open, tmp_path: Path) -> None:
-    error = trouble(line(str(script(tmp_path / "python", "echo because >&2; exit 9")), "-c", START))
+    error = trouble(line(str(script(tmp_path / "python", "echo because >&2; exit 9")), "-c", BOOTSTRAP))
     assert str(error) == "ended with 9: because"
 
 
 def test_one_that_never_answers(line: Open, tmp_path: Path) -> None:
-    error = trouble(line(str(script(tmp_path / "python", "exec sleep 600")), "-c", START, hello_s=0.3))
-    assert error.trouble == "timeout"
+    error = trouble(line(str(script(tmp_path / "python", "exec sleep 600")), "-c", BOOTSTRAP, hello_s=0.3))
+    assert error.kind == "timeout"
 
 
 def test_files_stay_below_the_folder(line: Open) -> None:
     one = line()
     one.open()
     for name in ("../out", "/out", "a/../../out", ""):
-        with pytest.raises(RemoteError, match="leave the program's folder"):
+        with pytest.raises(RemoteError, match="outside the program's folder"):
             run(one, "pass", files={name: b""})
 
 

@@ -13,9 +13,9 @@ import pytest
 from grpclib import Status
 from modal_proto import api_pb2
 
-from pytest_nvfp4.device.remote.base import Execution, RemoteError
+from pytest_nvfp4.device.remote.base import PythonProgram, RemoteError
+from pytest_nvfp4.device.remote.modal.call_tracker import CallTracker
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
-from pytest_nvfp4.device.remote.modal.overheard import Overheard
 from pytest_nvfp4.device.remote.session import RemoteSession
 from tests.waiting import LONGEST_S
 
@@ -77,8 +77,8 @@ def test_a_program_that_waits_for_a_container(full: Loopback, remote: Make, slow
 
     def run() -> None:
         with pytest.raises(RemoteError) as caught:
-            one.execute(Execution(source="print(1)"), on_output=lambda *_: None)
-        ends.append(caught.value.trouble)
+            one.execute(PythonProgram(source="print(1)"), on_output=lambda *_: None)
+        ends.append(caught.value.kind)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -98,7 +98,7 @@ def test_a_program_where_the_server_offers_attempts(idle_server: Loopback, remot
 
     def run() -> None:
         with pytest.raises(RemoteError, match="has ended"):
-            one.execute(Execution(source="print(1)"), on_output=lambda *_: None)
+            one.execute(PythonProgram(source="print(1)"), on_output=lambda *_: None)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -113,8 +113,8 @@ def test_a_program_where_the_server_offers_attempts(idle_server: Loopback, remot
 def test_a_program_that_has_cost_enough(full: Loopback, remote: Make) -> None:
     one = remote(deployed_app=APP, max_cost=1e-9)
     with pytest.raises(RemoteError, match="the program was stopped") as caught:
-        one.execute(Execution(source="print(1)"), on_output=lambda *_: None)
-    assert caught.value.trouble == "cost"
+        one.execute(PythonProgram(source="print(1)"), on_output=lambda *_: None)
+    assert caught.value.kind == "cost"
     assert len(cancelled(full)) == full.count("FunctionMap")
     assert calls(full) == set()
 
@@ -123,9 +123,9 @@ def test_a_server_that_falls_silent_while_a_program_waits(
     full: Loopback, remote: Make, falls_silent: Callable[[Loopback, str], None]
 ) -> None:
     falls_silent(full, "FunctionGetOutputs")
-    with pytest.raises(RemoteError, match="has not answered") as caught:
-        remote(deployed_app=APP).execute(Execution(source="print(1)"), on_output=lambda *_: None)
-    assert caught.value.trouble == "network"
+    with pytest.raises(RemoteError, match="has not responded") as caught:
+        remote(deployed_app=APP).execute(PythonProgram(source="print(1)"), on_output=lambda *_: None)
+    assert caught.value.kind == "network"
 
 
 @pytest.mark.usefixtures("curious")
@@ -133,7 +133,7 @@ def test_a_program_that_says_nothing_for_long(server: Loopback, remote: Make, tm
     """The control: silence of the program is none of the server."""
     enough = tmp_path / "enough"
     source = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]):\n    time.sleep(0.01)\nprint(1)\n"
-    program = Execution(source=source, arguments=(str(enough),), deadline_s=10 * LONGEST_S)
+    program = PythonProgram(source=source, arguments=(str(enough),), deadline_s=10 * LONGEST_S)
 
     def ask_no_more() -> None:
         server.wait_for(lambda: server.count("ClientHello") > 2)
@@ -149,10 +149,10 @@ def test_a_program_that_says_nothing_for_long(server: Loopback, remote: Make, tm
 def test_a_batch_that_is_just_being_sent(full: Loopback, remote: Make) -> None:
     full.faults.add(Fault("FunctionMap", "delay", seconds=0.4))
     session = RemoteSession(remote(deployed_app=APP), containers=2)
-    tickets = session.add([batch(number) for number in range(3)])
+    requests = session.add([batch(number) for number in range(3)])
     full.wait_for(lambda: full.count("FunctionMap"))
     session.close()
-    assert all(ticket.done for ticket in tickets)
+    assert all(request.done for request in requests)
     assert full.count("FunctionMap") == len(cancelled(full)) == 3
     assert calls(full) == set()
 
@@ -161,9 +161,9 @@ def test_when_one_of_several_cannot_be_sent_the_others_are_cancelled(full: Loopb
     """Their names never came to the session."""
     full.faults.add(Fault("FunctionMap", "error", after=2, status=Status.RESOURCE_EXHAUSTED))
     session = RemoteSession(remote(deployed_app=APP), containers=2)
-    for ticket in session.add([batch(number) for number in range(4)]):
-        with pytest.raises(RemoteError, match="no more for this workspace"):
-            ticket.wait()
+    for request in session.add([batch(number) for number in range(4)]):
+        with pytest.raises(RemoteError, match="no more capacity for this workspace"):
+            request.wait()
     session.close()
     assert len(cancelled(full)) == 2
     assert calls(full) == set()
@@ -174,9 +174,9 @@ def test_what_has_ended_is_not_cancelled(server: Loopback, remote: Make) -> None
     """The negative control."""
     one = remote()
     session = RemoteSession(one)
-    for ticket in session.add([batch(number) for number in range(3)]):
-        ticket.wait()
-    assert one.execute(Execution(source="print(1)"), on_output=lambda *_: None) == 0
+    for request in session.add([batch(number) for number in range(3)]):
+        request.wait()
+    assert one.execute(PythonProgram(source="print(1)"), on_output=lambda *_: None) == 0
     session.close()
     assert server.count("FunctionMap") == 4
     assert cancelled(server) == []
@@ -228,17 +228,17 @@ def test_batches_are_cancelled_also_where_nothing_is_overheard(
     full: Loopback, remote: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a client whose inside is another."""
-    monkeypatch.setattr(Overheard, "listen", lambda *_: None)
+    monkeypatch.setattr(CallTracker, "attach", lambda *_: None)
     one = remote(deployed_app=APP)
-    handles = one.submit([batch(1), batch(2), batch(3)])
-    one.cancel(handles[:1])
-    assert cancelled(full) == [handles[0].call]
+    calls = one.submit([batch(1), batch(2), batch(3)])
+    one.cancel(calls[:1])
+    assert cancelled(full) == [calls[0].id]
     one.stop()
-    assert sorted(cancelled(full)) == sorted(handle.call for handle in handles)
+    assert sorted(cancelled(full)) == sorted(call.id for call in calls)
 
 
 def test_a_client_with_another_inside_is_left_alone() -> None:
-    heard = Overheard()
-    heard.listen(object())
+    heard = CallTracker()
+    heard.attach(object())
     assert heard.open() == []
-    assert asyncio.run(heard.sent(timeout_s=0.1))
+    assert asyncio.run(heard.wait_sent(timeout_s=0.1))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Batch
-from pytest_nvfp4.device.remote.interleave import merged, steps, together
+from pytest_nvfp4.device.remote.schedule import group_steps, merge_results, steps
 from pytest_nvfp4.device.result import Measurement, Result
 
 from .fakes import job
@@ -48,11 +48,11 @@ def test_a_turn_of_a_kernel_is_one_process_and_blocks_are_not() -> None:
         return job(number, action="benchmark", text=text).model_copy(update={"row_key": 5})
 
     jobs = (of("a", 1), of("a", 2), of("b", 1), of("b", 2))
-    order = [[step.index for step in several] for several in together(steps(Batch(jobs=jobs, blocks=3)))]
+    order = [[step.index for step in several] for several in group_steps(steps(Batch(jobs=jobs, blocks=3)))]
     assert order == [[0, 1], [2, 3], [3, 2], [1, 0], [0, 1], [2, 3]]
     apart = tuple(one.model_copy(update={"row_key": number}) for number, one in enumerate(jobs))
-    assert all(len(several) == 1 for several in together(steps(Batch(jobs=apart, blocks=3))))
-    assert [len(several) for several in together(steps(Batch(jobs=(job(1), job(2)))))] == [1, 1]
+    assert all(len(several) == 1 for several in group_steps(steps(Batch(jobs=apart, blocks=3))))
+    assert [len(several) for several in group_steps(steps(Batch(jobs=(job(1), job(2)))))] == [1, 1]
 
 
 def test_blocks_draw_other_inputs() -> None:
@@ -62,7 +62,7 @@ def test_blocks_draw_other_inputs() -> None:
 
 
 def test_times_are_put_together_in_order() -> None:
-    (measurement,) = merged([timed([1, 2]), timed([3]), timed([4, 5])]).measurements
+    (measurement,) = merge_results([timed([1, 2]), timed([3]), timed([4, 5])]).measurements
     assert measurement.device_us == (1, 2, 3, 4, 5)
     assert measurement.late_rounds == 3
     assert measurement.clocks_mhz == (1000, 1000, 1000)
@@ -72,9 +72,9 @@ def test_times_are_put_together_in_order() -> None:
     ("seen", "together"), [((None, None), None), ((False, None), False), ((False, True), True), ((None, True), True)]
 )
 def test_one_block_outside_the_stream_is_enough(seen: tuple[bool | None, ...], together: bool | None) -> None:
-    (measurement,) = merged([timed([1], outside=one) for one in seen]).measurements
+    (measurement,) = merge_results([timed([1], outside=one) for one in seen]).measurements
     assert measurement.outside_stream is together
 
 
 def test_a_block_that_failed_is_the_result() -> None:
-    assert merged([timed([1]), timed([], status="error"), timed([2])]).status == "error"
+    assert merge_results([timed([1]), timed([], status="error"), timed([2])]).status == "error"

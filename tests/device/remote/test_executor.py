@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.device.job import Job
-from pytest_nvfp4.device.remote.base import Answer, Batch, Place, RemoteError
-from pytest_nvfp4.device.remote.device import TROUBLE, RemoteDevice, arch_of
-from pytest_nvfp4.device.remote.far import SOURCE, do_batch
+from pytest_nvfp4.device.remote.base import Batch, BatchResult, Place, RemoteError
+from pytest_nvfp4.device.remote.device import REMOTE_ERROR, RemoteDevice, arch_of
+from pytest_nvfp4.device.remote.executor import SOURCE, execute_batch
 from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.result import Blob, DeviceInfo, GroupOutput, Result
 from pytest_nvfp4.finding import Finding
@@ -26,14 +26,14 @@ def b300(one: Job, folder: Path) -> Result:
 
 
 def test_files_come_back_inline() -> None:
-    (result,) = do_batch(Batch(jobs=(job(),)), run=b300, place=Place()).results
+    (result,) = execute_batch(Batch(jobs=(job(),)), run=b300, place=Place()).results
     assert result.outputs[0].data.read(None) == b"bytes"
 
 
 def test_another_device_than_was_asked_for_gives_no_result() -> None:
-    (result,) = do_batch(Batch(jobs=(job(),), capability=(10, 0)), run=b300, place=Place()).results
+    (result,) = execute_batch(Batch(jobs=(job(),), capability=(10, 0)), run=b300, place=Place()).results
     assert result.status == "unsupported"
-    assert "10.0 was asked for" in result.reason
+    assert "10.0 was requested" in result.reason
     assert not result.outputs
 
 
@@ -45,7 +45,7 @@ def test_a_block_that_went_wrong_ends_its_job_alone() -> None:
         return Result(job=one.id, status="error" if one.id == "job-1" else "passed")
 
     jobs = (job(1, action="benchmark", text="a"), job(2, action="benchmark", text="b"))
-    answer = do_batch(Batch(jobs=jobs, blocks=3), run=run, place=Place())
+    answer = execute_batch(Batch(jobs=jobs, blocks=3), run=run, place=Place())
     assert [result.status for result in answer.results] == ["error", "passed"]
     assert ran.count("job-1") == 1
     assert ran.count("job-2") == 3
@@ -71,12 +71,12 @@ def test_problems_of_a_kernel_share_a_process_and_each_gets_its_own_times() -> N
         jobs = [job(number, action="benchmark").model_copy(update={"row_key": 5}) for number in numbers]
         return Batch(jobs=tuple(jobs))
 
-    answer = do_batch(batch(1, 2), run=run, place=Place())
+    answer = execute_batch(batch(1, 2), run=run, place=Place())
     assert ran == [[1, 2]]
     assert [(one.job, one.outputs[0].group) for one in answer.results] == [("job-1", 1), ("job-2", 2)]
     assert {one.outputs[0].data.read(None) for one in answer.results} == {b"bytes"}
     ran.clear()
-    answer = do_batch(batch(1, 3), run=run, place=Place())
+    answer = execute_batch(batch(1, 3), run=run, place=Place())
     assert ran == [[1, 3], [1], [3]], "each by itself, so that it is known whose crash it was"
     assert [one.status for one in answer.results] == ["passed", "crashed"]
 
@@ -88,8 +88,8 @@ def device(remote: FakeRemote) -> RemoteDevice:
 def test_findings_name_the_users_own_file(tmp_path: Path) -> None:
     finding = Finding(kind="run", message="m", file=str(SOURCE / "sub" / "kernel.py"), line=3)
 
-    def reply(batch: Batch) -> Answer:
-        return Answer(batch=batch.id, results=(Result(job="j", status="error", findings=(finding,)),))
+    def reply(batch: Batch) -> BatchResult:
+        return BatchResult(batch=batch.id, results=(Result(job="j", status="error", findings=(finding,)),))
 
     result = device(FakeRemote(reply)).run(job(), folder=tmp_path, base=tmp_path)
     assert result.findings[0].file == str(tmp_path / "sub" / "kernel.py")
@@ -99,7 +99,7 @@ def test_what_was_sent_ahead_is_used_whatever_its_seed(tmp_path: Path) -> None:
     remote = FakeRemote()
     one = device(remote)
     one.send_ahead([job(1, seed=11), job(2, seed=12)])
-    taken = one.ahead(job(2, seed=99))
+    taken = one.job_as_run(job(2, seed=99))
     assert taken.order_seed == 12
     assert one.run(taken, folder=tmp_path).job == taken.id
     assert len(remote.sent) == 2
@@ -112,14 +112,14 @@ def test_a_benchmark_that_is_asked_for_twice_is_measured_twice(tmp_path: Path) -
     one = device(remote)
     one.send_ahead([job(1, action="benchmark", seed=1)])
     for seed, sent in ((2, 1), (3, 2)):
-        one.run(one.ahead(job(1, action="benchmark", seed=seed)), folder=tmp_path)
+        one.run(one.job_as_run(job(1, action="benchmark", seed=seed)), folder=tmp_path)
         assert len(remote.sent) == sent
 
 
 def test_trouble_is_a_result_and_names_itself(tmp_path: Path) -> None:
     result = device(FakeRemote(lambda _: RemoteError("login", "no token", "log in"))).run(job(), folder=tmp_path)
     assert result.status == "unavailable"
-    assert [(finding.kind, finding.message) for finding in result.findings] == [(TROUBLE, "no token; log in")]
+    assert [(finding.kind, finding.message) for finding in result.findings] == [(REMOTE_ERROR, "no token; log in")]
 
 
 @pytest.mark.parametrize(("gpu", "arch"), [("B200", "sm_100a"), ("h200", "sm_90a"), ("H100:2", "sm_90a"), ("T4", None)])

@@ -1,0 +1,168 @@
+"""Cache of the results of remotes on disk, written as they arrive, so that nothing is paid for twice.
+
+An entry is the result of one job on one kind of device. It is used only if the user requests that (``--lf``,
+``--nvfp4-resume``), and only if kernel, case, method of measurement, remote, GPU and this package's code are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_nvfp4.device.code_hash import code_hash
+from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.remote.base import Batch, BatchResult, Place, RemoteError
+from pytest_nvfp4.device.remote.schedule import compared
+from pytest_nvfp4.device.remote.serialization import pack_result, unpack_result
+from pytest_nvfp4.device.result import Result
+from pytest_nvfp4.toolchain.cache import content_key
+
+_CACHED_STATUS = frozenset({"passed", "failed", "error", "cheated"})
+"""Outcomes of the kernel itself. Timeouts, crashes and missing devices may be the remote's fault and are retried."""
+_PARTS = (
+    *("problem.py", "numerics", "isolation", "toolchain/worker"),
+    *("device/worker", "device/assemble.py", "device/job.py", "device/rotation.py", "device/batch.py"),
+)
+"""Parts of this package that determine the result of a job; those that judge it are not among them."""
+_MAX_BYTES = 1 << 30
+_MAX_AGE_S = 7 * 24 * 3600.0
+
+
+class Draws(NamedTuple):
+    """Random draws of a job, which its kernel cannot predict."""
+
+    order_seed: int
+    row_key: int
+
+
+@dataclass(frozen=True, slots=True)
+class CachedResult:
+    """Result of an earlier session: the job with the draws that it ran with, its result, and where it ran."""
+
+    job: Job
+    result: Result
+    place: Place
+
+
+class RemoteResultCache:
+    """Cache of one remote and GPU.
+
+    Args:
+        root: Folder of the cache.
+        remote: Name of the remote, with everything that its results depend on (target, GPU).
+    """
+
+    def __init__(self, root: Path, *, remote: str) -> None:
+        self._root = root / "remote"
+        self._remote = remote
+
+    @cached_property
+    def _code(self) -> str:
+        return code_hash(_PARTS)
+
+    def _path(self, job: Job, batch: Batch) -> Path:
+        key = content_key({"remote": self._remote, "code": self._code, **cache_fields(job, batch)})
+        return self._root / key[:2] / f"{key}.json"
+
+    def get(self, batch: Batch) -> dict[int, CachedResult]:
+        """Return the cached results of a batch, by the index of the job.
+
+        Of compared jobs all are returned or none, because a new measurement needs new ones to be compared with.
+        """
+        hits = {}
+        for index, job in enumerate(batch.jobs):
+            if (entry := self._read(self._path(job, batch))) is not None:
+                draws, stored = entry
+                result = stored.results[0].model_copy(update={"job": job.id})
+                hits[index] = CachedResult(with_draws(job, draws), result, stored.place)
+        missing = [job for index, job in enumerate(batch.jobs) if index not in hits]
+        return {
+            index: hit
+            for index, hit in hits.items()
+            if not any(compared(batch.jobs[index], other, batch) for other in missing)
+        }
+
+    @staticmethod
+    def _read(path: Path) -> tuple[Draws, BatchResult] | None:
+        try:
+            if time.time() - path.stat().st_mtime > _MAX_AGE_S:
+                return None
+            draws, _, text = path.read_text(encoding="utf-8").partition("\n")
+            order_seed, row_key = map(int, draws.split())
+            stored = unpack_result(text)
+            return (Draws(order_seed, row_key), stored) if len(stored.results) == 1 else None
+        except (OSError, ValueError, RemoteError):
+            return None
+
+    def add(self, batch: Batch, result: BatchResult) -> None:
+        """Store the results of a batch. A full or read-only disk is ignored."""
+        for job, job_result in zip(batch.jobs, result.results, strict=False):
+            if job_result.status in _CACHED_STATUS:
+                entry = BatchResult(batch=batch.id, results=(job_result,), place=result.place)
+                with contextlib.suppress(OSError):
+                    draws = " ".join(map(str, draws_of(job)))
+                    self._write(self._path(job, batch), f"{draws}\n{pack_result(entry)}")
+
+    @staticmethod
+    def _write(path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(name).replace(path)  # atomic, so that a crash leaves no truncated entry
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+            raise
+
+    def prune(self) -> None:
+        """Delete the oldest entries above the size limit, and those that are too old to be used."""
+        with contextlib.suppress(OSError):
+            entries = sorted(
+                ((path.stat().st_mtime, path.stat().st_size, path) for path in self._root.glob("??/*.json")),
+                reverse=True,
+            )
+            total, now = 0, time.time()
+            for written, size, path in entries:
+                total += size
+                if total > _MAX_BYTES or now - written > _MAX_AGE_S:
+                    path.unlink(missing_ok=True)
+
+
+def draws_of(job: Job) -> Draws:
+    """Return the random draws of a job."""
+    return Draws(job.order_seed, job.row_key)
+
+
+def with_draws(job: Job, draws: Draws) -> Job:
+    """Return the job with other draws."""
+    return job.model_copy(update=draws._asdict())
+
+
+def cache_fields(job: Job, batch: Batch | None = None) -> dict[str, Any]:
+    """Return the fields of a job that determine its result, as JSON data.
+
+    Identifier, deadline and draws are left out (the draws count if the batch is ``exact``). Other jobs of the batch
+    count only if their blocks alternate with those of this job.
+    """
+    own = job.model_dump(mode="json", exclude={"id", "order_seed", "row_key", "deadline_s", "memory_bytes"})
+    if job.kernel is not None:
+        own["kernel"] = [job.kernel.sha256, job.kernel.main, job.kernel.arch, list(job.kernel.compile_options)]
+    fields: dict[str, Any] = {"job": own}
+    if batch is not None:
+        fields["capability"] = batch.capability
+        if batch.exact:
+            fields["draws"] = draws_of(job)
+        if batch.blocks > 1 and job.action == "benchmark":
+            rivals = [other for other in batch.jobs if other is not job and compared(job, other, batch)]
+            fields["with"] = sorted(json.dumps(cache_fields(other)) for other in rivals)
+            fields["blocks"] = batch.blocks
+    return fields

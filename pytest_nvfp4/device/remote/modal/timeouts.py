@@ -1,0 +1,20 @@
+"""Timeouts of every wait for Modal, in seconds. Read when a wait begins, so that tests can change them."""
+
+from __future__ import annotations
+
+QUIET_S = 15.0
+"""Silence of the server after which it is asked for a sign of life."""
+SIGN_S = 10.0
+"""Response to that; a broken connection is retried as long."""
+OUTAGE_S = 30.0
+"""Retries of a request for a result while the server reports a problem."""
+POLL_S = 20.0
+"""One request for a result; it is then repeated, so that a deleted result is noticed."""
+CONNECT_S = 15.0
+CANCEL_S = 5.0
+SENT_S = 2.0
+"""Arrival of a call that is being sent, before it is cancelled by its name."""
+STOP_S = 10.0
+STATUS_S = 8.0
+PROGRAM_S = 60.0
+"""End of a program after its deadline, which the container enforces."""
