@@ -1,4 +1,4 @@
-"""``nvfp4 cost``: what one call of a kernel does, counted in the simulator, beside the floor of a roofline."""
+"""``nvfp4 cost``: counts of one call of a kernel from the simulator, beside the floor of a roofline."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def cost_command(
 ) -> None:
     """Count the work of one call of KERNEL, exactly and repeatably, without a GPU.
 
-    CTAs and waves, bytes and requests of TMA, matrix instructions and padding, shared memory and bank conflicts,
-    global sectors against the fewest possible, atomics, barriers, and instructions by warp. These are counts: the
-    simulator has no clock. The floor is what the published peaks of the device would allow, and no measurement.
+    The counts are CTAs and waves, bytes and requests of TMA, matrix instructions and padding, shared memory and bank
+    conflicts, global sectors against the fewest possible, atomics, barriers, and instructions by warp. None is a time:
+    the simulator has no clock. The floor follows from the published peaks of the device and is no measurement.
     """
     from pytest_nvfp4.device.sim import SimDevice
     from pytest_nvfp4.device.simulate import simulate
@@ -64,7 +64,12 @@ def cost_command(
         )
     pairs = list(zip(subject.problems, done, strict=True))
     sections = [_section(subject, problem, run) for problem, run in pairs]
-    data = {"kernel": subject.label, "arch": subject.spec.arch, "note": NO_TIME} | _json(subject, pairs)
+    data = {
+        "kernel": subject.label,
+        "arch": subject.spec.arch,
+        "note": NO_TIME,
+        "problems": [_json(subject, problem, run) for problem, run in pairs],
+    }
     result.write(Document(f"Costs of {subject.label}", sections, data))
     if any(run.call is None or run.errors or run.status != "passed" for run in done):
         raise click.exceptions.Exit(Exit.FAILED)
@@ -77,7 +82,7 @@ def floor(problem: Problem, arch: str) -> Roofline | NoRoofline:
     from pytest_nvfp4.driver.device_model import for_arch
 
     model = for_arch(arch)
-    # Of the product itself, by its published peaks: the simulator has no time.
+    # A simulator has no roofline, so the device is the product itself.
     return roofline(problem, DeviceInfo(name=model.name, capability=model.capability, l2_bytes=model.l2_bytes))
 
 
@@ -93,36 +98,30 @@ def floor_text(line: Roofline | NoRoofline) -> str:
     )
 
 
-def _json(subject: Runnable, pairs: list[tuple[Problem, SimulationResult]]) -> dict[str, Any]:
+def _json(subject: Runnable, problem: Problem, result: SimulationResult) -> dict[str, Any]:
     from pytest_nvfp4.bench.cost import cost_facts
     from pytest_nvfp4.bench.roofline import Roofline
 
-    problems = []
-    for problem, one in pairs:
-        line = floor(problem, subject.spec.arch)
-        problems.append(
-            {
-                "problem": problem.name,
-                "sizes": [list(size) for size in problem.sizes],
-                "status": one.status,
-                "findings": [finding.to_dict() for finding in one.findings],
-                "model": one.call.model if one.call else None,
-                "sms": one.call.sms if one.call else None,
-                "facts": {name: _number(text) for name, text in cost_facts(one.call, problem).items()}
-                if one.call
-                else {},
-                "launches": [launch.model_dump(mode="json") for launch in one.call.launches] if one.call else [],
-                "floor": {
-                    "gpu": line.peaks.gpu,
-                    "us_if_published_peaks_were_reached": line.floor_us,
-                    "bound_by": line.term,
-                    "is_a_measurement": False,
-                }
-                if isinstance(line, Roofline)
-                else {"unavailable": str(line)},
-            }
-        )
-    return {"problems": problems}
+    line, call = floor(problem, subject.spec.arch), result.call
+    bound: dict[str, Any] = {"unavailable": str(line)}
+    if isinstance(line, Roofline):
+        bound = {
+            "gpu": line.peaks.gpu,
+            "us_if_published_peaks_were_reached": line.floor_us,
+            "bound_by": line.term,
+            "is_a_measurement": False,
+        }
+    return {
+        "problem": problem.name,
+        "sizes": [list(size) for size in problem.sizes],
+        "status": result.status,
+        "findings": [finding.to_dict() for finding in result.findings],
+        "model": call.model if call else None,
+        "sms": call.sms if call else None,
+        "facts": {name: _number(text) for name, text in cost_facts(call, problem).items()} if call else {},
+        "launches": [launch.model_dump(mode="json") for launch in call.launches] if call else [],
+        "floor": bound,
+    }
 
 
 def _number(text: str) -> int | float | str:
@@ -178,10 +177,9 @@ def _rows(launch: SimulatedLaunch, sms: int) -> Iterator[tuple[str, str]]:
         "CTAs",
         f"{launch.ctas} in {launch.clusters} clusters, {waves} wave{'s' * (waves != 1)} on {sms} SMs ({each}){idle}",
     )
-    if counters.get("mma.instructions"):
-        yield "MMA", f"{counters['mma.instructions']} instructions"
-    if counters.get("wgmma.instructions"):
-        yield "wgmma", f"{counters['wgmma.instructions']} instructions"
+    for name, label in (("mma", "MMA"), ("wgmma", "wgmma")):
+        if counters.get(f"{name}.instructions"):
+            yield label, f"{counters[f'{name}.instructions']} instructions"
     unique = counters.get("tma.load.unique_bytes", 0)
     for name, label in (
         ("tma.load", "TMA loads"),

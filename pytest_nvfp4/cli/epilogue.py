@@ -1,4 +1,4 @@
-"""``nvfp4 epilogue``: ways from TMEM to global memory, ranked, with a kernel's own among them."""
+"""``nvfp4 epilogue``: ranking of ways from TMEM to global memory, including a kernel's own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _cells(way: Way, place: int) -> tuple[Cell, ...]:
 
 
 def way_json(way: Way, place: int) -> dict[str, object]:
-    """A way as JSON-ready values."""
+    """Return a way as JSON-ready values."""
     return {
         "rank": place,
         "own": way.own,
@@ -67,37 +67,37 @@ def way_json(way: Way, place: int) -> dict[str, object]:
 
 
 def chosen(ranked: Sequence[Way], top: int) -> list[tuple[int, Way]]:
-    """The first so many with their ranks, and the kernel's own wherever it is."""
+    """Return the best ways with their ranks, and the kernel's own at any rank."""
     placed = list(enumerate(ranked, start=1))
     return [(place, way) for place, way in placed if place <= top or way.own]
 
 
 def _columns_of(traced: Traced) -> int | None:
-    """Columns of one accumulator of a kernel; None where none is seen."""
+    """Return the columns of one accumulator of a kernel; None if there is none."""
     found = usage([(value.name, value.type) for value in traced.trace.values])
     if found.formula is not None:
         return found.formula.stage
     return next((tensor.columns // tensor.stages for tensor in found.tensors if tensor.role == "acc"), None)
 
 
-def _columns_said(tile: str) -> int:
-    """Columns of a tile that was named. Raises InputError."""
+def _columns_named(tile: str) -> int:
+    """Return the columns of the tile in ``--tile``. Raises InputError."""
     given = tile.replace("x", ",").count(",") + 1
     rows, columns, *_ = numbers(tile, count=3 if given == 3 else 2, option="--tile", form="M,N or M,N,K")
     if rows != 128:
-        raise InputError(f"--tile {tile}: M = {rows}; a CTA's part has 128 rows, one for each lane of TMEM")
+        raise InputError(f"--tile {tile}: M = {rows}; M must be 128, one row for each lane of TMEM")
     return columns
 
 
 @click.command("epilogue")
 @click.argument("kernel", type=click.Path(path_type=Path), required=False)
 @kernel_options
-@click.option("--tile", metavar="M,N[,K]", help="A tile instead of a kernel: of one CTA, so that M is 128.")
+@click.option("--tile", metavar="M,N[,K]", help="Tile of one CTA in place of a kernel; M must be 128.")
 @click.option(
     "--threads", type=click.Choice(["128", "256", "512"]), help="Threads of the epilogue (128 without a kernel)."
 )
 @click.option("--bits", type=click.Choice(["8", "16", "32"]), help="Bits of an element of C (16 without a kernel).")
-@click.option("--top-k", "top", type=click.IntRange(min=1), default=10, show_default=True, help="How many are shown.")
+@click.option("--top-k", "top", type=click.IntRange(min=1), default=10, show_default=True, help="Number of ways shown.")
 @result_options()
 @click.pass_context
 def epilogue_command(
@@ -111,70 +111,69 @@ def epilogue_command(
     top: int,
     result: ResultWriter,
 ) -> None:
-    """Ways of an accumulator from TMEM through registers to C, best first, with KERNEL's own among them.
+    """Rank the ways of an accumulator from TMEM through registers to C, with KERNEL's own among them.
 
-    Every tcgen05.ld shape that divides the columns, direct stores of the widest kind, and staging through shared memory
-    with each swizzle, drained by TMA or by coalesced stores. Ranked by sectors of global memory, cache lines, bytes a
-    lane moves at once, bank conflicts, registers, shared memory: all enumerated from addresses, none of it measured.
-    Exit code 1 if the kernel does not compile or its own way is not known.
+    The ways combine every tcgen05.ld shape that divides the columns with direct stores of the widest kind, and with
+    shared memory in each swizzle, read by TMA or by coalesced stores. The ranking is by sectors of global memory, cache
+    lines, bytes a lane moves at once, bank conflicts, registers and shared memory: all enumerated from addresses, none
+    measured. Exit code 1 if the kernel does not compile or its own way is unknown.
     """
     if (kernel is None) == (tile is None):
         raise click.UsageError("give either a KERNEL or --tile M,N")
-    mine: Own | None = None
+    kernel_way: Own | None = None
     why, compiled = "", True
-    document: dict[str, object] = {}
+    values: dict[str, object] = {}
     if kernel is not None:
         traced = trace(resolve(kernel, how))
         traced.report_findings()
         compiled = traced.trace.ok
-        mine, why = own(traced.listing.records, accesses_in(traced.trace), traced.trace.values)
+        kernel_way, why = own(traced.listing.records, accesses_in(traced.trace), traced.trace.values)
         columns = _columns_of(traced)
         if columns is None:
-            raise InputError(f"{kernel}: no accumulator in TMEM is among its values; name the tile with --tile M,N")
-        document = traced.to_json()
+            raise InputError(f"{kernel}: its values contain no accumulator in TMEM; name the tile with --tile M,N")
+        values = traced.to_json()
     else:
         assert tile is not None
-        columns = _columns_said(tile)
+        columns = _columns_named(tile)
     try:
         shape = EpilogueTile(
             columns,
-            int(threads) if threads else mine.threads if mine else 128,
-            int(bits) if bits else mine.bits if mine else 16,
+            int(threads) if threads else kernel_way.threads if kernel_way else 128,
+            int(bits) if bits else kernel_way.bits if kernel_way else 16,
         )
-        ranked = rank([*ways(shape), *([mine.way] if mine else [])])
+        ranked = rank([*ways(shape), *([kernel_way.way] if kernel_way else [])])
     except EpilogueError as error:
         raise InputError(str(error)) from error
     shown = chosen(ranked, top)
     lines = [f"{len(ranked)} ways of 128 x {shape.n} elements of {shape.bits} bits by {shape.threads} threads"]
-    if mine is not None:
-        lines.append(f"> the kernel's own, from {mine.source}: {_verdict(mine.way, ranked)}")
+    if kernel_way is not None:
+        lines.append(f"> the kernel's own, from {kernel_way.source}: {_verdict(kernel_way.way, ranked)}")
     elif kernel is not None:
-        lines.append(f"the kernel's own way is not known: {why}")
+        lines.append(f"the kernel's own way is unknown: {why}")
     if (best := next((way for way in ranked if way.thread_value is not None), None)) is not None:
         lines.append(f"layout of the best, (thread, value) -> row + 128 * column: {best.thread_value}")
     lines.append("enumerated from addresses; nothing was measured")
-    values = {
-        **document,
+    values |= {
         "tile": {"columns": shape.n, "threads": shape.threads, "bits": shape.bits},
-        "own": None if mine is None else {"source": mine.source, "rank": ranked.index(mine.way) + 1},
+        "own": None if kernel_way is None else {"source": kernel_way.source, "rank": ranked.index(kernel_way.way) + 1},
         "why_no_own": why or None,
         "ways": len(ranked),
         "ranked": [way_json(way, place) for place, way in shown],
     }
     table = Table(_COLUMNS, [_cells(way, place) for place, way in shown])
     result.write(Document("Ways from TMEM to global memory", [table, *lines], values))
-    ctx.exit(Exit.FINE if compiled and (kernel is None or mine is not None) else Exit.FAILED)
+    ctx.exit(Exit.FINE if compiled and (kernel is None or kernel_way is not None) else Exit.FAILED)
 
 
-def _verdict(mine: Way, ranked: Sequence[Way]) -> str:
-    place = ranked.index(mine) + 1
+def _verdict(way: Way, ranked: Sequence[Way]) -> str:
+    place = ranked.index(way) + 1
     best = ranked[0]
     if place == 1:
         return "none is better"
-    factor = best.store.efficiency / mine.store.efficiency
+    factor = best.store.efficiency / way.store.efficiency
     if factor > 1.001:
         return f"rank {place}; it moves {factor:.3g} times the sectors of the best"
-    lines = best.line_efficiency / mine.line_efficiency
+    lines = best.line_efficiency / way.line_efficiency
     if lines > 1.001:
         return f"rank {place}; it moves the sectors of the best, and touches {lines:.3g} times its cache lines"
     return f"rank {place}; sectors and lines are those of the best"

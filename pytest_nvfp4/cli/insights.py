@@ -23,46 +23,42 @@ from pytest_nvfp4.text import plural
 
 
 def findings_of(traced: Traced) -> list[LayoutInsights]:
-    """The insights of every layout of a trace, folded by type, worst first."""
+    """Return the insights of every layout of a trace, folded by type, worst first."""
     records = traced.listing.records
     readable = [record for record in records if record.unreadable is None]
-    extra: dict[str, list[Insight]] = {}
     accesses = accesses_in(traced.trace)
     own = {record.name: accesses_of(record.name, accesses, traced.trace.values) for record in readable}
-    for record in readable:
-        extra[record.name] = [*structure.of_accesses(record.info, own[record.name])]
+    extra = {record.name: [*structure.of_accesses(record.info, own[record.name])] for record in readable}
     for scope in dict.fromkeys(copies.scope_of(record.name) for record in readable):
-        mine = [record for record in readable if copies.scope_of(record.name) == scope]
-        walks = copies.walks(mine)
+        walks = copies.walks([record for record in readable if copies.scope_of(record.name) == scope])
         fitting = Counter(walk.part.name for walk in walks)
         for walk in walks:
-            alone = fitting[walk.part.name] == 1
             part = walk.part.name
-            extra[part] += warp_requests.insights(walk, alone=alone, accesses=own[part])
+            extra[part] += warp_requests.insights(walk, alone=fitting[part] == 1, accesses=own[part])
     folded: dict[tuple[str, tuple[Insight, ...]], list[Record]] = {}
     for record in records:
         folded.setdefault((record.raw, _insights(record, extra.get(record.name, []))), []).append(record)
     places = traced.places
-    found = []
+    findings = []
     for (raw, insights), members in folded.items():
         first = members[0]
-        wrong = first.unreadable is not None
-        roles = None if wrong else roles_of(first.name, first.info)
+        unreadable = first.unreadable is not None
+        roles = None if unreadable else roles_of(first.name, first.info)
         at = tuple(
             Place(member.name, f"{traced.subject.relative(value.file)}:{value.line}" if value else "-")
             for member in members
             for value in [places.get(member.name)]
         )
-        found.append(LayoutInsights(at, raw, raw if wrong else first.canonical, roles.modes if roles else (), insights))
-    return worst_first(found)
+        canonical = raw if unreadable else first.canonical
+        findings.append(LayoutInsights(at, raw, canonical, roles.modes if roles else (), insights))
+    return worst_first(findings)
 
 
 def _insights(record: Record, more: Iterable[Insight]) -> tuple[Insight, ...]:
-    wrong = record.unreadable
-    if wrong is not None:
-        return (Insight("type", "cannot be read", Level.WRONG, "text", wrong, "the call that made it"),)
-    found = [*structure.of_layout(record.name, record.info, roles_of(record.name, record.info)), *more]
-    return tuple(sorted(dict.fromkeys(found), key=lambda insight: -insight.level))
+    if record.unreadable is not None:
+        return (Insight("type", "cannot be read", Level.WRONG, "text", record.unreadable, "the call that made it"),)
+    insights = [*structure.of_layout(record.name, record.info, roles_of(record.name, record.info)), *more]
+    return tuple(sorted(dict.fromkeys(insights), key=lambda insight: -insight.level))
 
 
 _STYLES: dict[Level, Style] = {Level.WRONG: "bad", Level.FINE: "good"}
@@ -114,9 +110,10 @@ def insights_command(
 ) -> None:
     """Relate each layout of KERNEL to the hardware, worst first.
 
-    Order and overlap (tractable, compact, injective, broadcast), vector width, alignment, TMEM columns, bank
-    conflicts, and the sectors of a warp where a copy, a tile and its partition show who accesses what. Layouts of one
-    type are folded. Each line names its method; nothing is measured. Exit code 1 if the kernel does not compile.
+    The signals are order and overlap (tractable, compact, injective, broadcast), vector width, alignment, TMEM columns,
+    bank conflicts, and the sectors of a warp if a copy, a tile and its partition show the accesses of each lane.
+    Layouts of one type are folded. Each signal names its method; none is measured. Exit code 1 if the kernel does not
+    compile.
     """
     traced = trace(resolve(kernel, how))
     traced.report_findings()
@@ -124,7 +121,7 @@ def insights_command(
     if patterns:
         names = matching([place.name for finding in findings for place in finding.places], patterns)
         if not names and traced.trace.ok:
-            raise InputError(f"{kernel}: none of its layouts matches {', '.join(patterns)}")
+            raise InputError(f"{kernel}: no layout matches {', '.join(patterns)}")
         findings = [finding for finding in findings if any(place.name in names for place in finding.places)]
     shown = [finding for finding in findings if finding.level > Level.FINE or everything]
     blocks = [

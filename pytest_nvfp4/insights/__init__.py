@@ -1,1 +1,1 @@
-"""Analysis of the layouts of a kernel: what each one costs on the hardware."""
+"""Analysis of the layouts of a kernel, and of their cost on the hardware."""

@@ -1,8 +1,8 @@
 """Accesses of global and shared memory in the PTX of a kernel, joined to the tensors that their statements name.
 
 A layout bounds the width of an access; the compiler chooses it, and may choose less (a predicate on each element, an
-alignment that it cannot prove). What insights and the epilogue's ranking count is therefore the width in the PTX. An
-access belongs to a tensor if the statement at its line names the tensor, or a variable that was bound from it.
+alignment that it cannot prove). Insights and the epilogue's ranking therefore count with the width in the PTX. An
+access belongs to a tensor if the statement at its line names the tensor, or a variable that is bound from it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def accesses_in(trace: Trace) -> list[Access]:
             continue
         for name, kernel in kernels.items():
             if name not in library:
-                found |= dict.fromkeys(access for one in kernel.instructions if (access := _access(one)) is not None)
+                accesses = map(_access, kernel.instructions)
+                found |= dict.fromkeys(access for access in accesses if access is not None)
     return list(found)
 
 

@@ -1,12 +1,12 @@
-"""How the threads of a copy walk a tile: which copies of a trace go over which of its tensors.
+"""Walks of a copy's threads over a tile: the pairs of copies and tensors of a trace.
 
-A tiled copy says which thread has which element of a tile (``layout_copy_tv``), a tile tensor says where the elements
-are, and a partitioned tensor of the same scope shows that the two were put together: it holds exactly the elements
-that the copy gives to thread 0. Only where all three agree is anything said.
+A tiled copy maps threads to elements of a tile (``layout_copy_tv``), a tile tensor maps elements to addresses, and a
+partitioned tensor of the same scope confirms that the two belong together: it holds exactly the elements that the copy
+assigns to thread 0. Without a confirmation there is no walk.
 
 For a TMEM load the tiled copy describes the TMEM side, where a warp's 32 lanes are one object. PTX ISA,
-"tcgen05.ld", shape ``.32x32b``: lane i of the warp receives row i, register j column j. So on the register side the
-thread's lane takes the place of the row among the values.
+"tcgen05.ld", shape ``.32x32b``: lane i of the warp receives row i, register j column j. On the register side the
+thread's lane therefore replaces the row among the values.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _MOST_VALUES = 16384
 
 @dataclass(frozen=True)
 class Copy:
-    """A tiled copy, seen from the threads.
+    """A tiled copy from the threads' view.
 
     Attributes:
-        name: Its name in the listing.
+        name: Name in the listing.
         kind: ``tmem_load``, ``universal_copy``, ...
         thread_value: (threads, values) -> index in the tile.
-        tiler: What of each mode of a tensor the tile takes.
-        bits: Bits of one access of one thread, where the atom says.
+        tiler: For each mode of a tensor, the part that belongs to the tile.
+        bits: Bits of one access of one thread; None if the atom does not fix them.
     """
 
     name: str
@@ -49,14 +49,14 @@ class Copy:
 
 @dataclass(frozen=True)
 class Walk:
-    """A copy over a tile tensor, with the partition that shows that it takes place.
+    """A copy over a tile tensor, with the partition that confirms it.
 
     Attributes:
         copy: The copy.
         tensor: The tile tensor.
         part: The partitioned tensor.
         info: The tile tensor's type with a number for each ``?``.
-        substituted: What was put in place of ``?``; empty where there was none.
+        substituted: Description of the numbers in place of ``?``; empty if there are none.
     """
 
     copy: Copy
@@ -67,12 +67,12 @@ class Walk:
 
 
 def scope_of(name: str) -> str:
-    """The scope of a name: ``kernel`` of ``kernel.tCgC``."""
+    """Return the scope of a name: ``kernel`` of ``kernel.tCgC``."""
     return name.rpartition(".")[0]
 
 
 def copy_of(record: Record) -> Copy | None:
-    """The tiled copy that a record is, as the threads see it; None where it is none, or none that is understood."""
+    """Return the tiled copy of a record from the threads' view; None if it is none, or of an unsupported kind."""
     info = record.info
     if info.family != "tiled_copy" or not info.tree.args or not isinstance(info.tree.args[0], IrType):
         return None
@@ -104,7 +104,7 @@ def _term(info: TypeInfo, keyword: str) -> object:
 
 
 def _register_side(tmem_side: Layout) -> Layout | None:
-    """Threads and values of a ``.32x32b`` load's registers: the rows among the values become the lanes."""
+    """Return threads and values of a ``.32x32b`` load's registers: the rows among the values become the lanes."""
     shape, stride = tmem_side.shape, tmem_side.stride
     match shape, stride:
         case ((int(lanes), warps), (*values, rows)), ((0, warp_step), (*steps, row_step)) if lanes == rows == LANES:
@@ -113,10 +113,10 @@ def _register_side(tmem_side: Layout) -> Layout | None:
 
 
 def fixed(info: TypeInfo) -> tuple[TypeInfo, str] | None:
-    """The type with its divisor in place of each ``?`` stride, and a sentence on that; None where that is not enough.
+    """Return a type with a number in place of each ``?`` stride, and a description; None if a ``?`` remains.
 
-    A stride of unknown divisor says nothing about sectors, so it is left alone. A divisor that is smaller than the
-    extent of the other modes would make them overlap, so the smallest multiple that does not is taken.
+    The number is the smallest multiple of the stride's divisor that does not make the modes overlap. A stride without
+    a known divisor remains: nothing follows from it about sectors.
     """
     layout = info.layout
     if not isinstance(layout, Layout):
@@ -155,9 +155,9 @@ def _static(layout: Layout | ComposedLayout) -> bool:
 
 
 def walks(records: Sequence[Record]) -> list[Walk]:
-    """Every copy over every tile tensor of one scope that a partitioned tensor of the scope confirms.
+    """Return every copy over every tile tensor of one scope that a partitioned tensor of the scope confirms.
 
-    Copies that give each thread the same, and tensors of one type, count once.
+    Copies that assign the same elements to each thread, and tensors of one type, count once.
     """
     tensors = [record for record in records if _is_tensor(record.info)]
     copies: dict[tuple[Layout, tuple[Layout, ...], int | None], Copy] = {}
@@ -168,13 +168,13 @@ def walks(records: Sequence[Record]) -> list[Walk]:
     for copy in copies.values():
         for tensor in {record.raw: record for record in reversed(tensors)}.values():
             ready = fixed(tensor.info)
-            mine = None if ready is None else _offsets(copy, ready[0])
-            if ready is None or mine is None:
+            offsets = None if ready is None else _offsets(copy, ready[0])
+            if ready is None or offsets is None:
                 continue
             found += [
                 Walk(copy, tensor, part, *ready)
                 for part in tensors
-                if part.raw != tensor.raw and _confirms(part.info, mine, ready[0])
+                if part.raw != tensor.raw and _confirms(part.info, offsets, ready[0])
             ]
     return found
 
@@ -189,7 +189,7 @@ def _modes(info: TypeInfo) -> tuple[Tree, ...] | None:
 
 
 def _offsets(copy: Copy, info: TypeInfo) -> list[Tree] | None:
-    """The offsets of all that thread 0 gets of a tensor, tile by tile; None where the tile does not fit the tensor."""
+    """Return the offsets of thread 0's elements of a tensor, tile by tile; None if the tile does not fit the tensor."""
     layout = info.layout
     modes = _modes(info)
     coords = coordinates_of(copy, info, thread=0)
@@ -212,7 +212,7 @@ def _offsets(copy: Copy, info: TypeInfo) -> list[Tree] | None:
 
 
 def _rest(tile: Layout, room: int) -> tuple[int, int] | None:
-    """How many tiles a mode holds, and the step from one to the next; None where they do not fill it evenly."""
+    """Return the number of tiles in a mode and the step from one to the next; None if they do not fill it evenly."""
     size = tree_size(tile.shape)
     if size == room:
         return 1, 0
@@ -221,7 +221,7 @@ def _rest(tile: Layout, room: int) -> tuple[int, int] | None:
 
 
 def coordinates_of(copy: Copy, info: TypeInfo, *, thread: int) -> list[tuple[int, ...]] | None:
-    """The coordinates, an index a mode, of a thread's values of the first tile; None where the tile does not fit."""
+    """Return the coordinates of a thread's values in the first tile, an index a mode; None if the tile does not fit."""
     modes = _modes(info)
     if modes is None or len(modes) < len(copy.tiler) or not isinstance(copy.thread_value.shape, tuple):
         return None
@@ -248,8 +248,8 @@ def coordinates_of(copy: Copy, info: TypeInfo, *, thread: int) -> list[tuple[int
     return found
 
 
-def _confirms(part: TypeInfo, mine: list[Tree], tile: TypeInfo) -> bool:
-    """Whether a tensor holds what the copy gives to thread 0, in the same order, and nothing else."""
+def _confirms(part: TypeInfo, offsets: list[Tree], tile: TypeInfo) -> bool:
+    """Return whether a tensor has exactly the offsets of thread 0, in the same order."""
     if part.space != tile.space or part.dtype != tile.dtype or part.pointer_swizzle != tile.pointer_swizzle:
         return False
     ready = fixed(part)
@@ -257,6 +257,6 @@ def _confirms(part: TypeInfo, mine: list[Tree], tile: TypeInfo) -> bool:
         return False
     layout = ready[0].layout
     try:
-        return domain_size(layout) == len(mine) and [layout(index) for index in range(len(mine))] == mine
+        return domain_size(layout) == len(offsets) and [layout(index) for index in range(len(offsets))] == offsets
     except LayoutError:
         return False

@@ -1,9 +1,9 @@
-"""What an insight is: one signal of one layout, what it means, and what to look at."""
+"""Insights: signals of a layout, with their meaning and a hint."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Literal
 
@@ -11,15 +11,15 @@ Method = Literal["canonical", "enumerated", "not provable", "text"]
 
 METHODS: dict[Method, str] = {
     "canonical": "proved from the layout's modes",
-    "enumerated": "proved by looking at every index or lane concerned",
+    "enumerated": "proved by evaluating every index or lane concerned",
     "not provable": "not provable: it depends on a run-time value",
     "text": "read from the type",
 }
-"""What each method claims. Nothing here is measured on a device."""
+"""Meaning of each method. No insight is measured on a device."""
 
 
 class Level(IntEnum):
-    """How much a signal deserves a look."""
+    """Severity of a signal."""
 
     FINE = 0
     NOTE = 1
@@ -28,11 +28,11 @@ class Level(IntEnum):
 
     @property
     def meaning(self) -> str:
-        """One line that says what the level claims."""
+        """Meaning of the level on one line."""
         return {
-            Level.FINE: "as good as it gets",
-            Level.NOTE: "worth knowing; often meant so",
-            Level.LOOK: "costs something, or may; look at it",
+            Level.FINE: "no cost",
+            Level.NOTE: "often intended",
+            Level.LOOK: "has a cost, or may have one; look at it",
             Level.WRONG: "cannot be right",
         }[self]
 
@@ -42,12 +42,12 @@ class Insight:
     """One signal of one layout.
 
     Attributes:
-        signal: What was looked at, such as ``bank conflicts``.
-        value: What was found.
-        level: How much it deserves a look.
-        method: How it is known.
-        meaning: What it means for the hardware.
-        look_at: What to do about it; empty where nothing is to be done.
+        signal: Name of the property, such as ``bank conflicts``.
+        value: Value of the property.
+        level: Severity.
+        method: Method by which the value is known.
+        meaning: Consequence for the hardware.
+        look_at: Hint for an improvement; empty if there is none.
     """
 
     signal: str
@@ -58,20 +58,13 @@ class Insight:
     look_at: str = ""
 
     def to_json(self) -> dict[str, str]:
-        """The insight as JSON-ready values."""
-        return {
-            "signal": self.signal,
-            "value": self.value,
-            "level": self.level.name.lower(),
-            "method": self.method,
-            "meaning": self.meaning,
-            "look_at": self.look_at,
-        }
+        """Return the insight as JSON-ready values."""
+        return asdict(self) | {"level": self.level.name.lower()}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A layout by its name, and where the kernel binds it."""
+    """Name of a layout, and file and line at which the kernel binds it."""
 
     name: str
     at: str
@@ -79,14 +72,14 @@ class Place:
 
 @dataclass(frozen=True)
 class LayoutInsights:
-    """Insights of one layout type, under all names that have it.
+    """Insights of one layout type, with all names that have it.
 
     Attributes:
-        places: Where it is.
+        places: Names of the layout.
         raw: The type.
-        canonical: Its canonical form.
-        roles: What its modes stand for; empty where no rule knows.
-        insights: Worst first.
+        canonical: Canonical form of the type.
+        roles: Roles of the modes; empty if unknown.
+        insights: Insights, worst first.
     """
 
     places: tuple[Place, ...]
@@ -97,7 +90,7 @@ class LayoutInsights:
 
     @property
     def level(self) -> Level:
-        """The worst level."""
+        """Worst level of the insights."""
         return max((insight.level for insight in self.insights), default=Level.FINE)
 
     def to_json(self) -> dict[str, object]:
@@ -112,13 +105,11 @@ class LayoutInsights:
         }
 
 
-def worst_first(findings: Iterable[LayoutInsights]) -> list[LayoutInsights]:
-    """The findings by falling level, then by how many signals reach it, then by name."""
-    return sorted(
-        findings,
-        key=lambda one: (
-            -one.level,
-            -sum(insight.level is one.level for insight in one.insights),
-            one.places[0].name,
-        ),
-    )
+def worst_first(layouts: Iterable[LayoutInsights]) -> list[LayoutInsights]:
+    """Sort by falling level, then by the number of signals of that level, then by name."""
+
+    def key(layout: LayoutInsights) -> tuple[int, int, str]:
+        worst = sum(insight.level is layout.level for insight in layout.insights)
+        return -layout.level, -worst, layout.places[0].name
+
+    return sorted(layouts, key=key)

@@ -1,4 +1,4 @@
-"""Insights from a layout by itself: order, overlap, vector width, alignment, TMEM columns, bank conflicts of rows."""
+"""Insights from single layouts: order, overlap, vector width, alignment, TMEM columns, bank conflicts of rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PART = re.compile(r"t[A-Z]\w*|b[A-Z]{2}_\w*")
 
 
 def of_layout(name: str, info: TypeInfo, roles: Roles | None) -> Iterator[Insight]:
-    """Every signal that the type of one layout has."""
+    """Yield every signal of the type of one layout."""
     if info.layout is None:
         if info.space is not None and info.family == "ptr":
             yield _alignment(info)
@@ -48,18 +48,14 @@ def of_layout(name: str, info: TypeInfo, roles: Roles | None) -> Iterator[Insigh
 def _tractable(info: TypeInfo) -> Insight:
     found = signals.tractable(info)
     meaning = "sorted by stride, each mode begins where a multiple of the one before ends (Colfax's definition)"
-    if found.value is None:
-        return Insight("tractable", "unknown", Level.FINE, found.method, meaning)
-    if found.value:
-        return Insight("tractable", "yes", Level.FINE, found.method, meaning)
-    return Insight(
-        "tractable",
-        "no",
-        Level.NOTE,
-        found.method,
-        meaning + "; a padded tile is not, and need not be",
-        "padding or an odd stride that you did not mean to have",
-    )
+    if found.value is not False:
+        return Insight("tractable", _yes(found.value), Level.FINE, found.method, meaning)
+    meaning += "; a padded tile is not, and need not be"
+    return Insight("tractable", "no", Level.NOTE, found.method, meaning, "unintended padding or an odd stride")
+
+
+def _yes(value: bool | None) -> str:
+    return "unknown" if value is None else "yes" if value else "no"
 
 
 def _compact(info: TypeInfo) -> Insight:
@@ -67,29 +63,28 @@ def _compact(info: TypeInfo) -> Insight:
         found = signals.compact(info)
     except LayoutError as error:
         return Insight("compact", "unknown", Level.FINE, "not provable", str(error))
-    text = "unknown" if found.value is None else "yes" if found.value else "no"
     meaning = "its offsets are 0 .. size-1, each once: no gap and no overlap"
-    return Insight("compact", text, Level.FINE, found.method, meaning)
+    return Insight("compact", _yes(found.value), Level.FINE, found.method, meaning)
 
 
 def _overlap(name: str, info: TypeInfo) -> Iterator[Insight]:
     broadcast = signals.broadcast_modes(info)
     if broadcast.value:
         paths = ", ".join("mode " + ".".join(map(str, path)) for path in broadcast.value)
-        meant = _SCALES.search(base_name(name)) is not None
+        scales = _SCALES.search(base_name(name)) is not None
         yield Insight(
             "broadcast",
             paths,
-            Level.FINE if meant else Level.NOTE,
+            Level.FINE if scales else Level.NOTE,
             broadcast.method,
             "stride 0: all coordinates of these modes are the same element"
-            + (", as 16 elements of K share a scale factor" if meant else ""),
-            "" if meant else "whether anything writes through it: then several coordinates write one element",
+            + (", as 16 elements of K share a scale factor" if scales else ""),
+            "" if scales else "writes through this layout: several coordinates would write one element",
         )
     found = signals.injective(info)
     meaning = "no two coordinates share an element"
     if found.value is not False or broadcast.value:
-        text = "unknown" if found.value is None else "yes" if found.value else "no, by broadcast alone or with it"
+        text = _yes(found.value) + (", by broadcast alone or with it" if found.value is False else "")
         yield Insight("injective", text, Level.FINE, found.method, meaning)
         return
     yield Insight(
@@ -105,14 +100,14 @@ def _overlap(name: str, info: TypeInfo) -> Iterator[Insight]:
 def _alignment(info: TypeInfo) -> Insight:
     found = signals.alignment(info)
     return Insight(
-        "alignment", f"{found.value} B", Level.FINE, "text", f"what the type guarantees of the address ({found.detail})"
+        "alignment", f"{found.value} B", Level.FINE, "text", f"alignment of the address by the type ({found.detail})"
     )
 
 
 def _is_part(name: str) -> bool:
-    """Whether a name is one of CuTe's for a thread's part of a tile (``tAsA``, ``tRS_sC``, ``bSG_sC``).
+    """Return whether a name is one of CuTe's for a thread's part of a tile (``tAsA``, ``tRS_sC``, ``bSG_sC``).
 
-    Such a part begins anywhere in the tile, need not be aligned as the tile is, and its modes are not the tile's rows.
+    Such a part begins anywhere in the tile, may be aligned less than the tile, and its modes are not the tile's rows.
     """
     return _PART.fullmatch(base_name(name)) is not None
 
@@ -155,8 +150,8 @@ def _width(info: TypeInfo) -> Iterator[Insight]:
         Level.LOOK if width.bits < 32 else Level.NOTE,
         found.method,
         meaning + f"; limited by: {limited}",
-        f"an alignment of {WIDEST_BYTES} bytes for the pointer and a divisor for the strides (cute.assume), if they "
-        "have it",
+        f"an alignment of {WIDEST_BYTES} bytes for the pointer and a divisor for the strides (cute.assume), if the "
+        "kernel can guarantee them",
     )
 
 
@@ -197,7 +192,7 @@ def _capacity(info: TypeInfo) -> Iterator[Insight]:
 
 
 def _rows(info: TypeInfo, roles: Roles | None) -> Iterator[Insight]:
-    """Bank conflicts of the access that swizzles are for: 16 bytes from each of 8 consecutive rows."""
+    """Yield the bank conflicts of the access that swizzles are made for: 16 bytes from each of 8 consecutive rows."""
     bits = dtype_bits(info.dtype)
     if info.space != "smem" or info.family != "memref" or info.layout is None or not bits:
         return
@@ -228,22 +223,22 @@ def _rows(info: TypeInfo, roles: Roles | None) -> Iterator[Insight]:
         Level.LOOK if bad else Level.FINE,
         "enumerated",
         meaning,
-        f"a swizzle for rows of {pitch // 8} bytes, or a padded row, if anything reads it this way" if bad else "",
+        f"a swizzle for rows of {pitch // 8} bytes, or padded rows, if the kernel reads the tile this way"
+        if bad
+        else "",
     )
 
 
 def _row_stride(layout: Layout) -> tuple[int, int, int] | None:
-    """The leaf that counts rows: the first that moves and is not the contiguous one, as (place, size, stride)."""
+    """Return (place, size, stride) of the leaf that counts rows: the first of several elements and stride over 1."""
     for at, (size, stride) in enumerate(zip(leaves(layout.shape), leaves(layout.stride), strict=True)):
         if not isinstance(size, int) or not isinstance(stride, int):
             return None
         if size > 1 and stride > 1:
             return at, size, stride
-        if size > 1 and stride == 1:
-            continue
     return None
 
 
 def _unit(layout: Layout, place: int) -> int:
-    """The index at which the leaf at a place has coordinate 1 and all others 0."""
+    """Return the index at which the leaf at a place has coordinate 1 and all others 0."""
     return math.prod(size for size in leaves(layout.shape)[:place] if isinstance(size, int))

@@ -1,4 +1,4 @@
-"""Sectors and bank conflicts of the requests of a warp that walks a tile as a copy does.
+"""Sectors and bank conflicts of a warp's requests on the walk of a copy over a tile.
 
 Layouts give the addresses of each lane; the PTX gives the width of an access (`insights.accesses`).
 """
@@ -57,7 +57,7 @@ def insights(walk: Walk, *, alone: bool, accesses: Sequence[Access] = ()) -> Ite
         if not alone:
             found = replace(
                 found,
-                value=f"{found.value}; if it is this copy: others fit as well",
+                value=f"{found.value}; for this copy, if the kernel uses it: other copies match as well",
                 level=min(found.level, Level.NOTE),
             )
         yield found
@@ -97,7 +97,7 @@ def requests_of(walk: Walk, accesses: Sequence[Access] = ()) -> list[Requests]:
 def _requests(
     info: TypeInfo, lanes: list[list[tuple[int, ...]]], *, width: int, bits: int, access: Access | None = None
 ) -> Requests | None:
-    """The requests of a width; None if a lane's values are not as many, side by side and aligned."""
+    """Return the requests of a width; None if a lane's values are not that many, contiguous and aligned."""
     elements = width * 8 // bits
     if not elements or len(lanes[0]) % elements:
         return None
@@ -136,7 +136,7 @@ def _shared(walk: Walk, requests: Requests) -> Insight:
     total, ideal = sum(cost.wavefronts for cost in costs), sum(cost.ideal for cost in costs)
     return Insight(
         "bank conflicts of a warp",
-        f"{worst.ways} way{'s' if worst.ways > 1 else ''}; {total} wavefronts where {ideal} would do "
+        f"{worst.ways} way{'s' if worst.ways > 1 else ''}; {total} wavefronts, {ideal} at least "
         f"({requests}; {_from(walk)})",
         Level.LOOK if worst.ways > 1 else Level.FINE,
         "enumerated",
@@ -153,13 +153,13 @@ def _global(walk: Walk, requests: Requests) -> Insight:
     return Insight(
         "sectors of a warp",
         f"{worst.sectors} sectors and {worst.lines} lines for {worst.useful_bytes} B: {share:.0%} of the bytes moved "
-        f"are asked for ({requests}; {_from(walk)})",
+        f"are requested ({requests}; {_from(walk)})",
         Level.FINE if good else Level.LOOK if share <= 0.5 else Level.NOTE,
         "enumerated",
         "global memory moves in sectors of 32 bytes; the count is of one request, and a cache may join several "
         "requests to one sector",
         ""
         if good
-        else "which mode the lanes run along: neighbours in a warp should be neighbours in memory (stage through "
+        else "the mode that the lanes traverse: neighbours in a warp should be neighbours in memory (stage through "
         "shared memory and store by TMA, or transpose with stmatrix)",
     )

@@ -1,4 +1,4 @@
-"""The way that a traced kernel takes from TMEM to global memory, counted from its own layouts."""
+"""Epilogue of a traced kernel from TMEM to global memory, counted from its layouts and the widths in its PTX."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _TMA = re.compile(r"bSG_s\w+")
 
 @dataclass(frozen=True)
 class Own:
-    """The epilogue of a kernel.
+    """Epilogue of a kernel.
 
     Attributes:
-        way: As it is ranked.
+        way: The epilogue as a candidate of the ranking.
         threads: Threads of the copy.
         bits: Bits of an element of C.
-        source: The names it was read from.
+        source: Names of the copy and the tensor.
     """
 
     way: Way
@@ -56,23 +56,24 @@ def own(
     readable = [record for record in records if record.unreadable is None]
     load = next((found for record in readable if (found := _LOAD.search(record.raw)) is not None), None)
     if load is None:
-        return None, "no tcgen05.ld is among its values"
+        return None, "its values contain no tcgen05.ld"
     chosen = _chosen(readable)
     if chosen is None:
-        return None, "no copy of its registers to C or to a tile in shared memory is among its values"
-    to_global = chosen.tensor.info.space == "gmem"
-    stores = [one for one in accesses if one.direction == "store" and one.space == chosen.tensor.info.space]
+        return None, "its values contain no copy of registers to C or to a tile in shared memory"
+    space = chosen.tensor.info.space
+    to_global = space == "gmem"
+    stores = [access for access in accesses if access.direction == "store" and access.space == space]
     stores = accesses_of(chosen.part.name, stores, values) or (stores if to_global else [])
     bits = dtype_bits(chosen.tensor.info.dtype)
-    requests = max(requests_of(chosen, stores), key=lambda one: one.width, default=None)
+    requests = max(requests_of(chosen, stores), key=lambda requests: requests.width, default=None)
     if requests is None and stores:
-        seen = ", ".join(map(str, sorted({store.width for store in stores})))
+        widths = ", ".join(map(str, sorted({store.width for store in stores})))
         return None, (
-            f"the stores in its PTX have {seen} B a lane, which the layouts of {chosen.copy.name} over "
-            f"{chosen.tensor.name} do not have side by side"
+            f"the stores in its PTX have {widths} B a lane, which are not contiguous in the layouts of "
+            f"{chosen.copy.name} over {chosen.tensor.name}"
         )
     if requests is None or not bits:
-        return None, f"the width of an access of {chosen.copy.name} is not known"
+        return None, f"the width of an access of {chosen.copy.name} is unknown"
     if to_global:
         way = _direct(load, requests, bits=bits)
     elif any(_TMA.fullmatch(base_name(record.name)) for record in readable):
@@ -81,12 +82,12 @@ def own(
             return None, f"the tile {chosen.tensor.name} in shared memory has no plain rows"
         way = _by_tma(load, requests, chosen, box, bits=bits)
     else:
-        return None, f"how {chosen.tensor.name} goes from shared memory to C is not known"
+        return None, f"the path of {chosen.tensor.name} from shared memory to C is unknown"
     return Own(way, _threads(chosen), bits, f"{chosen.copy.name} over {chosen.tensor.name}"), ""
 
 
 def _chosen(records: Sequence[Record]) -> Walk | None:
-    """The copy of registers to C, or else to a tile in shared memory."""
+    """Return the copy of registers to C, otherwise to a tile in shared memory."""
     walks = [
         walk
         for scope in dict.fromkeys(copies.scope_of(record.name) for record in records)
@@ -100,7 +101,7 @@ def _chosen(records: Sequence[Record]) -> Walk | None:
 
 
 def _loaded(load: re.Match[str], *, bits: int) -> tuple[str, int]:
-    """The name of a load's shape, and the registers of its values and of what they are packed into."""
+    """Return the name of a load's shape, and the registers of its fp32 values and of the packed elements of C."""
     datapaths, word, repeat = (int(text) for text in load.groups())
     registers = datapaths * word * repeat // (32 * 32)
     return f"{datapaths}x{word}b.x{repeat}", registers + -(-registers * bits // 32)
@@ -123,15 +124,8 @@ def _direct(load: re.Match[str], requests: Requests, *, bits: int) -> Way:
     )
 
 
-def _by_tma(
-    load: re.Match[str],
-    requests: Requests,
-    walk: Walk,
-    box: tuple[int, Counts],
-    *,
-    bits: int,
-) -> Way:
-    """By TMA from the tile in shared memory that a walk writes, ``box`` (columns, stores) at a time."""
+def _by_tma(load: re.Match[str], requests: Requests, walk: Walk, box: tuple[int, Counts], *, bits: int) -> Way:
+    """Return the way through a tile in shared memory and TMA, in boxes of ``box`` (columns, stores)."""
     name, registers = _loaded(load, bits=bits)
     swizzle = walk.tensor.info.pointer_swizzle
     return Way(
@@ -174,7 +168,7 @@ def _writes(requests: Requests) -> Counts:
 
 
 def _box(walk: Walk, bits: int) -> tuple[int, Counts] | None:
-    """Columns of the tile in shared memory, and what TMA writes for a warp's 32 rows of it."""
+    """Return the columns of the tile in shared memory, and the stores by TMA for a warp's 32 rows of it."""
     layout = walk.tensor.info.layout
     parts = modes(plain(layout)) if layout is not None else ()
     if len(parts) < 2:

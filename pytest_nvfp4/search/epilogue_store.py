@@ -1,19 +1,19 @@
-"""Ways of an accumulator tile from TMEM through registers to global memory, all of them counted and ranked.
+"""Ways of an accumulator tile from TMEM through registers to global memory, enumerated, counted and ranked.
 
-A way is a ``tcgen05.ld`` shape, how many columns it loads at once, and a path: *direct* stores from the registers that
-hold a row, or *staged* through shared memory, from where either TMA or coalesced stores of 16 bytes a lane move it on.
-The warps cover the lanes of TMEM in quarters (warp w reaches lanes 32 * (w % 4) to + 31); further warps take further
-columns. Which lane and register has which element is in `pytest_nvfp4.search.epilogue_fragments`.
+A way is a ``tcgen05.ld`` shape, a number of columns that are loaded at once, and a path: *direct* stores from the
+registers that hold a row, or *staged* through shared memory, with TMA or coalesced stores of 16 bytes a lane after it.
+The warps cover the lanes of TMEM in quarters (warp w reaches lanes 32 * (w % 4) to + 31); further warps cover further
+columns. `pytest_nvfp4.search.epilogue_fragments` describes the elements of lanes and registers.
 
-Ranked by, in this order: sectors of global memory for what is stored, cache lines of a request, bytes that a lane moves
-at once, bank conflicts, registers, bytes and passes of shared memory. All are *enumerated* from addresses; none is a
-time.
+The ranking is, in this order: sectors of global memory for the stored bytes, cache lines of a request, bytes that a
+lane moves at once, bank conflicts, registers, bytes and passes of shared memory. All are *enumerated* from addresses;
+none is a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -30,24 +30,24 @@ SHARED_STAGES = 2
 """Buffers in shared memory, so that one fills while the other drains."""
 _SWIZZLES = {32: Swizzle(1, 4, 3), 64: Swizzle(2, 4, 3), 128: Swizzle(3, 4, 3)}
 _PITCH = 1 << 16
-"""Bytes from one row of C to the next: any multiple of a line gives the same counts."""
+"""Bytes from one row of C to the next: all multiples of a cache line have the same counts."""
 
 
 class EpilogueError(ValueError):
-    """A tile or a number of threads that no way fits; the message says what to change."""
+    """A tile or a number of threads without any way."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpilogueTile:
-    """What is stored.
+    """An accumulator tile and the threads that store it.
 
     Attributes:
         n: Columns of the tile in one CTA; its rows are the 128 lanes of TMEM.
-        threads: Threads of the epilogue: 128 for each quarter of the lanes once, or more for several columns at a time.
+        threads: Threads of the epilogue: 128 cover the lanes once, more store several parts of the columns at a time.
         bits: Bits of an element of C.
 
     Raises:
-        EpilogueError: sizes that do not fit.
+        EpilogueError: The sizes are not supported.
     """
 
     n: int
@@ -56,20 +56,20 @@ class EpilogueTile:
 
     def __post_init__(self) -> None:
         if self.bits not in (8, 16, 32):
-            raise EpilogueError(f"elements of {self.bits} bits: C has 8, 16 or 32")
+            raise EpilogueError(f"elements of {self.bits} bits: C must have 8, 16 or 32")
         if self.threads not in (128, 256, 512):
             raise EpilogueError(
-                f"{self.threads} threads: a warp reaches 32 of the 128 lanes, so there are 128, 256 or 512"
+                f"{self.threads} threads: a warp reaches 32 of the 128 lanes, so there must be 128, 256 or 512"
             )
         if self.n < 8 or self.n > 512 or self.n % (8 * self.parts):
             raise EpilogueError(
-                f"N = {self.n} with {self.threads} threads: columns go in eights to {self.parts} groups of four warps, "
-                f"so N is a multiple of {8 * self.parts}, at most 512"
+                f"N = {self.n} with {self.threads} threads: each of {self.parts} groups of four warps stores a "
+                f"multiple of 8 columns, so N must be a multiple of {8 * self.parts}, at most 512"
             )
 
     @property
     def parts(self) -> int:
-        """Groups of four warps, each with its own columns."""
+        """Number of groups of four warps, each with its own columns."""
         return self.threads // LANES
 
     @property
@@ -80,14 +80,14 @@ class EpilogueTile:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Accesses of one warp for all of its part of the tile.
+    """Accesses of one warp for its part of the tile.
 
     Attributes:
         requests: Instructions, or boxes of TMA.
         units: Sectors of global memory, or wavefronts of shared memory.
-        ideal: The least units that move as many bytes.
+        ideal: Fewest units that move as many bytes.
         lines: Cache lines touched, over all requests; 0 for shared memory.
-        ideal_lines: The least lines for as many bytes.
+        ideal_lines: Fewest lines for as many bytes.
     """
 
     requests: int
@@ -98,8 +98,22 @@ class Counts:
 
     @property
     def efficiency(self) -> float:
-        """The least over what it takes, 0 to 1."""
+        """Fewest units over actual units, 0 to 1."""
         return self.ideal / self.units
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.requests + other.requests,
+            self.units + other.units,
+            self.ideal + other.ideal,
+            self.lines + other.lines,
+            self.ideal_lines + other.ideal_lines,
+        )
+
+    def __mul__(self, times: int) -> Counts:
+        return Counts(
+            self.requests * times, self.units * times, self.ideal * times, self.lines * times, self.ideal_lines * times
+        )
 
 
 @dataclass(frozen=True)
@@ -107,18 +121,19 @@ class Way:
     """One way of the tile to global memory.
 
     Attributes:
-        name: What tells it from the others.
-        path: How.
+        name: Unique name.
+        path: Path after the registers.
         load: ``tcgen05.ld`` shape with its repetition.
-        thread_value: (thread, value) -> row + 128 * column of the part of the tile that is loaded at once.
+        thread_value: (thread, value) -> row + 128 * column of the part of the tile that is loaded at once; None for a
+            kernel's own way.
         columns: Columns loaded at once.
-        width: Bytes that one lane moves at once, the least on the way.
-        store: Global memory.
-        shared: Shared memory, writes and reads together; None for direct stores.
-        registers: 32-bit registers of a thread for one load: fp32 values and what they are packed into.
-        smem_bytes: Shared memory.
-        swizzle: Of the buffer in shared memory.
-        own: It is the kernel's own.
+        width: Bytes that one lane moves at once, the minimum over the way.
+        store: Accesses of global memory.
+        shared: Accesses of shared memory, writes and reads together; None for direct stores.
+        registers: 32-bit registers of a thread for one load: fp32 values and packed elements of C.
+        smem_bytes: Bytes of shared memory.
+        swizzle: Swizzle of the buffer in shared memory.
+        own: Whether it is the kernel's own way.
     """
 
     name: str
@@ -136,22 +151,22 @@ class Way:
 
     @property
     def conflicts(self) -> int:
-        """Wavefronts beyond the least."""
+        """Wavefronts above the fewest possible."""
         return 0 if self.shared is None else self.shared.units - self.shared.ideal
 
     @property
     def sectors_a_request(self) -> float:
-        """Sectors of one request, on average."""
+        """Average number of sectors of a request."""
         return self.store.units / self.store.requests
 
     @property
     def line_efficiency(self) -> float:
-        """The least lines over those touched, 0 to 1."""
+        """Fewest lines over lines touched, 0 to 1."""
         return self.store.ideal_lines / self.store.lines
 
     @property
     def key(self) -> tuple[float | int | str, ...]:
-        """Smaller is better."""
+        """Sort key; smaller is better."""
         return (
             -round(self.store.efficiency, 6),
             -round(self.line_efficiency, 6),
@@ -166,7 +181,7 @@ class Way:
 
 
 def ways(tile: EpilogueTile) -> list[Way]:
-    """Every way of a tile, best first."""
+    """Return every way of a tile, best first. Raises EpilogueError if there is none."""
     found: list[Way] = []
     for columns in SUBTILES:
         if tile.columns % columns:
@@ -180,7 +195,7 @@ def ways(tile: EpilogueTile) -> list[Way]:
 
 
 def rank(found: Sequence[Way]) -> list[Way]:
-    """Best first."""
+    """Sort ways, best first."""
     return sorted(found, key=lambda way: way.key)
 
 
@@ -208,12 +223,12 @@ def _direct(tile: EpilogueTile, fragment: Fragment, columns: int) -> Iterator[Wa
 
 @lru_cache(maxsize=256)
 def _stores(fragment: Fragment, *, width: int, element: int, times: int) -> Counts:
-    """Stores of a warp straight from its registers."""
+    """Count the stores of a warp directly from its registers."""
     total = Counts(0, 0, 0)
     for request in _requests(fragment, width // element):
-        found = coalescing([row * _PITCH + column * element for row, column in request], width=width)
-        total = _sum(total, _global(1, found.sectors, found.lines, found.useful_bytes))
-    return _times(total, times)
+        cost = coalescing([row * _PITCH + column * element for row, column in request], width=width)
+        total += _global(1, cost.sectors, cost.lines, cost.useful_bytes)
+    return total * times
 
 
 def _requests(fragment: Fragment, together: int) -> Iterator[list[tuple[int, int]]]:
@@ -226,30 +241,14 @@ def _global(requests: int, sectors: int, lines: int, useful: int) -> Counts:
     return Counts(requests, sectors, -(-useful // SECTOR_BYTES), lines, -(-useful // LINE_BYTES))
 
 
-def _sum(one: Counts, other: Counts) -> Counts:
-    return Counts(
-        one.requests + other.requests,
-        one.units + other.units,
-        one.ideal + other.ideal,
-        one.lines + other.lines,
-        one.ideal_lines + other.ideal_lines,
-    )
-
-
-def _times(one: Counts, times: int) -> Counts:
-    return Counts(
-        one.requests * times, one.units * times, one.ideal * times, one.lines * times, one.ideal_lines * times
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """One subtile in shared memory, row by row.
 
     Attributes:
-        row_bytes: Bytes of a row in one block: a row longer than a line of 128 bytes is cut into blocks.
+        row_bytes: Bytes of a row in one block: a row longer than 128 bytes is split into blocks.
         pitch: Bytes from one row to the next.
-        swizzle: Of the byte addresses.
+        swizzle: Swizzle of the byte addresses.
         rows: Rows of a block.
     """
 
@@ -259,7 +258,7 @@ class Buffer:
     rows: int = LANES
 
     def address(self, row: int, byte: int) -> int:
-        """The address of a byte of a row."""
+        """Return the address of a byte of a row."""
         block, inside = divmod(byte, self.row_bytes)
         at = block * self.rows * self.pitch + row * self.pitch + inside
         return at if self.swizzle is None else self.swizzle(at)
@@ -271,7 +270,7 @@ class Buffer:
 
 
 def buffers(row_bytes: int) -> Iterator[Buffer]:
-    """The buffers for rows of so many bytes: as they are, swizzled as TMA can, and padded by 16 bytes."""
+    """Yield the buffers for rows of this size: plain, with a swizzle of TMA, and padded by 16 bytes."""
     block = min(row_bytes, LINE_BYTES)
     yield Buffer(block, block, None)
     if block in _SWIZZLES:
@@ -288,75 +287,65 @@ def _staged(tile: EpilogueTile, fragment: Fragment, columns: int) -> Iterator[Wa
     for buffer in buffers(row_bytes):
         for name, width, written in _writes(fragment, buffer, element):
             padded = buffer.pitch != buffer.row_bytes
-            smem = SHARED_STAGES * tile.parts * LANES * (row_bytes + 16 * padded)
-            layout = fragment.thread_value(tile.parts, tile.columns)
-            registers = _registers(tile, fragment)
-            if not padded:
-                # TMA writes whole rows of a box; of the 128 rows a warp has 32.
-                sectors = WARP * -(-row_bytes // SECTOR_BYTES)
-                lines = WARP * -(-row_bytes // LINE_BYTES)
-                store = _times(_global(-(-row_bytes // buffer.row_bytes), sectors, lines, WARP * row_bytes), times)
-                yield Way(
-                    name=f"{fragment.load} -> {name}, {buffer} -> TMA",
-                    path="TMA",
-                    load=fragment.load,
-                    thread_value=layout,
-                    columns=columns,
-                    width=width,
-                    store=store,
-                    shared=_times(written, times),
-                    registers=registers,
-                    smem_bytes=smem,
-                    swizzle=buffer.swizzle,
-                )
-            moved = _drain(buffer, row_bytes)
-            if moved is not None:
-                read, store = moved
-                yield Way(
+            way = Way(
+                name=f"{fragment.load} -> {name}, {buffer} -> TMA",
+                path="TMA",
+                load=fragment.load,
+                thread_value=fragment.thread_value(tile.parts, tile.columns),
+                columns=columns,
+                width=width,
+                store=_boxes(buffer, row_bytes) * times,
+                shared=written * times,
+                registers=_registers(tile, fragment),
+                smem_bytes=SHARED_STAGES * tile.parts * LANES * (row_bytes + 16 * padded),
+                swizzle=buffer.swizzle,
+            )
+            if not padded:  # TMA reads a box from dense rows
+                yield way
+            if (drained := _drain(buffer, row_bytes)) is not None:
+                read, store = drained
+                yield replace(
+                    way,
                     name=f"{fragment.load} -> {name}, {buffer} -> 16 B loads and stores",
                     path="staged",
-                    load=fragment.load,
-                    thread_value=layout,
-                    columns=columns,
                     width=min(width, 16),
-                    store=_times(store, times),
-                    shared=_times(_sum(written, read), times),
-                    registers=registers,
-                    smem_bytes=smem,
-                    swizzle=buffer.swizzle,
+                    store=store * times,
+                    shared=(written + read) * times,
                 )
+
+
+def _boxes(buffer: Buffer, row_bytes: int) -> Counts:
+    """Count the stores by TMA, which writes whole rows of a box; a warp has 32 of the 128 rows."""
+    sectors, lines = WARP * -(-row_bytes // SECTOR_BYTES), WARP * -(-row_bytes // LINE_BYTES)
+    return _global(-(-row_bytes // buffer.row_bytes), sectors, lines, WARP * row_bytes)
 
 
 def _writes(fragment: Fragment, buffer: Buffer, element: int) -> Iterator[tuple[str, int, Counts]]:
-    """A warp's registers into shared memory: by the widest plain store, and by stmatrix where the registers fit it."""
+    """Yield name, width and counts of a warp's writes to shared memory: plain stores, and stmatrix if possible."""
     width = min(next(width for width in STORE_BYTES if width <= fragment.contiguous * element), 16)
     total = Counts(0, 0, 0)
     for request in _requests(fragment, width // element):
-        found = bank_conflicts([buffer.address(row, column * element) for row, column in request], width=width)
-        total = _sum(total, Counts(1, found.wavefronts, found.ideal))
+        cost = bank_conflicts([buffer.address(row, column * element) for row, column in request], width=width)
+        total += Counts(1, cost.wavefronts, cost.ideal)
     yield f"{width} B stores", width, total
     if fragment.load.startswith("16x256b") and element == 2:
         yield "stmatrix", 16, _stmatrix(fragment, buffer)
 
 
 def _stmatrix(fragment: Fragment, buffer: Buffer) -> Counts:
-    """``stmatrix.m8n8.x4.b16``: each matrix is 8 rows of 16 bytes, and goes in one pass if they lie in other banks."""
-    corners = sorted({(row - row % 8, column - column % 8) for row, column in _all(fragment)}, key=lambda at: at[::-1])
+    """Count ``stmatrix.m8n8.x4.b16``: a matrix is 8 rows of 16 bytes, written in one pass if their banks differ."""
+    elements = [element for lane in range(WARP) for element in fragment.elements(lane)]
+    corners = sorted({(row - row % 8, column - column % 8) for row, column in elements}, key=lambda at: at[::-1])
     total = Counts(-(-len(corners) // 4), 0, 0)
     for row, column in corners:
-        found = bank_conflicts([buffer.address(row + at, column * 2) for at in range(8)], width=16)
-        total = _sum(total, Counts(0, found.wavefronts, found.ideal))
+        cost = bank_conflicts([buffer.address(row + at, column * 2) for at in range(8)], width=16)
+        total += Counts(0, cost.wavefronts, cost.ideal)
     return total
-
-
-def _all(fragment: Fragment) -> Iterator[tuple[int, int]]:
-    for lane in range(WARP):
-        yield from fragment.elements(lane)
 
 
 @lru_cache(maxsize=256)
 def _drain(buffer: Buffer, row_bytes: int) -> tuple[Counts, Counts] | None:
-    """A warp reads its 32 rows, 16 bytes a lane, along them, and stores them so; None where lanes do not fill rows."""
+    """Count a warp's reads and stores of its 32 rows, 16 bytes a lane along a row; None if lanes do not fill rows."""
     lanes_a_row = row_bytes // 16
     if row_bytes % 16 or (WARP % lanes_a_row and lanes_a_row % WARP):
         return None
@@ -365,7 +354,7 @@ def _drain(buffer: Buffer, row_bytes: int) -> tuple[Counts, Counts] | None:
     for first in range(0, len(places), WARP):
         request = places[first : first + WARP]
         conflicts = bank_conflicts([buffer.address(row, byte) for row, byte in request], width=16)
-        read = _sum(read, Counts(1, conflicts.wavefronts, conflicts.ideal))
+        read += Counts(1, conflicts.wavefronts, conflicts.ideal)
         moved = coalescing([row * _PITCH + byte for row, byte in request], width=16)
-        store = _sum(store, _global(1, moved.sectors, moved.lines, moved.useful_bytes))
+        store += _global(1, moved.sectors, moved.lines, moved.useful_bytes)
     return read, store

@@ -1,6 +1,6 @@
-"""Search for a problem that a kernel gets wrong: examples of Hypothesis, run in batches, the first failure made small.
+"""Search for a problem on which a kernel fails: examples of Hypothesis in batches, and reduction of the first failure.
 
-What failed before is kept in an example database and tried first. A search that finds nothing has *searched*; it proves
+An example database stores failures, which are tried first. A search without a failure has *searched*; it proves
 nothing.
 """
 
@@ -22,13 +22,13 @@ BATCH = 20
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which problems are drawn.
+    """Bounds of the problems that are drawn.
 
     Attributes:
-        steps: What sizes of groups go by.
+        steps: Steps of the sizes of groups.
         tile_n: Columns of the kernel's tile.
-        most_groups: Most groups of a list.
-        most_work: Most tiles times steps of k of a list.
+        most_groups: Maximum number of groups of a problem.
+        most_work: Maximum number of tiles times steps of k of a problem.
     """
 
     steps: Steps = field(default_factory=Steps)
@@ -39,14 +39,14 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What a search came to.
+    """Result of a search.
 
     Attributes:
-        drawn: Examples that were drawn, all different.
-        replayed: Examples of the database that were tried first.
-        tried: Problems that were run, with those of making a failure smaller.
+        drawn: Number of distinct examples that were drawn.
+        replayed: Number of stored failures that were tried first.
+        tried: Number of problems that were run, including those of the reduction.
         first: The problem that failed first; None if none did.
-        reduced: The same made small.
+        reduced: Reduction of that problem.
     """
 
     drawn: int
@@ -57,20 +57,20 @@ class Searched:
 
 
 def draw(bounds: Bounds, *, examples: int, repeatable: bool) -> list[Problem]:
-    """Different problems, drawn by Hypothesis; a quarter of them climb to uneven ones (``hypothesis.target``).
+    """Return distinct problems drawn by Hypothesis; a quarter of them maximise imbalance (``hypothesis.target``).
 
     Args:
-        bounds: Which problems.
-        examples: How many are drawn; equal ones count once.
-        repeatable: The same on every run.
+        bounds: Bounds of the problems.
+        examples: Number of draws; equal problems count once.
+        repeatable: Whether every run draws the same problems.
     """
     uneven = examples // 4
-    plain = _draw(bounds, examples=examples - uneven, repeatable=repeatable, target=False)
-    # Half of a targeted run draws as any other does; what it comes to in the end is what it is for.
-    climbed = (
-        list(_draw(bounds, examples=2 * uneven, repeatable=repeatable, target=True).items())[-uneven:] if uneven else []
-    )
-    return list({**plain, **dict(climbed)}.values())
+    drawn = _draw(bounds, examples=examples - uneven, repeatable=repeatable, target=False)
+    if uneven:
+        # The first half of a targeted run draws like any other; only its later examples have a large imbalance.
+        targeted = _draw(bounds, examples=2 * uneven, repeatable=repeatable, target=True)
+        drawn |= dict(list(targeted.items())[-uneven:])
+    return list(drawn.values())
 
 
 def _draw(bounds: Bounds, *, examples: int, repeatable: bool, target: bool) -> dict[str, Problem]:
@@ -120,51 +120,50 @@ def search(
     key: bytes,
     batch: int = BATCH,
 ) -> Searched:
-    """Try what failed before, then fresh problems, batch by batch; make the first failure small and keep it.
+    """Try stored failures, then fresh problems in batches; reduce and store the first failure.
 
     Args:
         fresh: Problems to try.
-        failing: Which of several problems fail; each call is one job.
-        steps: What sizes of groups go by.
-        database: Where failing problems are kept.
-        key: Under which key: that of the kernel.
-        batch: Problems of one job.
+        failing: Returns for each of several problems whether it fails; each call is one job.
+        steps: Steps of the sizes of groups.
+        database: Database of failing problems.
+        key: Key of the kernel in the database.
+        batch: Number of problems of one job.
     """
     tried = 0
 
-    def count(problems: Sequence[Problem]) -> list[bool]:
+    def run(problems: Sequence[Problem]) -> list[bool]:
         nonlocal tried
-        answers: list[bool] = []
+        failures: list[bool] = []
         for at in range(0, len(problems), batch):
-            some = problems[at : at + batch]
-            tried += len(some)
-            answers += failing(some)
-        return answers
+            part = problems[at : at + batch]
+            tried += len(part)
+            failures += failing(part)
+        return failures
 
-    known = kept(database, key)
-    for some in [known, *(fresh[at : at + batch] for at in range(0, len(fresh), batch))]:
-        answers = count(some)
-        for problem, fails in zip(some, answers, strict=True):
-            if some is known and not fails:
+    known = stored_problems(database, key)
+    for problems in [known, *(fresh[at : at + batch] for at in range(0, len(fresh), batch))]:
+        results = list(zip(problems, run(problems), strict=True))
+        if problems is known:
+            for problem in (problem for problem, fails in results if not fails):
                 database.delete(key, _text(problem))
-        bad = [problem for problem, fails in zip(some, answers, strict=True) if fails]
-        if bad:
-            first = min(bad, key=size_of)
-            reduced = reduce_problem(first, count, steps=steps)
+        if failures := [problem for problem, fails in results if fails]:
+            first = min(failures, key=size_of)
+            reduced = reduce_problem(first, run, steps=steps)
             database.save(key, _text(reduced.problem))
             return Searched(len(fresh), len(known), tried, first, reduced)
     return Searched(len(fresh), len(known), tried, None, None)
 
 
-def kept(database: ExampleDatabase, key: bytes) -> list[Problem]:
-    """The problems of a database, smallest first; what cannot be read is passed over and removed."""
-    found = []
+def stored_problems(database: ExampleDatabase, key: bytes) -> list[Problem]:
+    """Return the problems of a database, smallest first; entries that cannot be read are deleted."""
+    problems = []
     for data in list(database.fetch(key)):
         try:
-            found.append(parse_shape(data.decode("ascii")))
+            problems.append(parse_shape(data.decode("ascii")))
         except (ProblemError, UnicodeDecodeError):
             database.delete(key, data)
-    return sorted(found, key=size_of)
+    return sorted(problems, key=size_of)
 
 
 def _text(problem: Problem) -> bytes:

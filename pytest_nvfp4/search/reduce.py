@@ -1,8 +1,8 @@
-"""Make a failing problem smaller while it fails, many candidates at a time: a job costs more than a small problem.
+"""Reduction of a failing problem, with many candidates at a time: a job costs more than a small problem.
 
 Hypothesis shrinks one example after another, which for a kernel would be one process after another. Here each round
-tries every single step at once, and goes on from the smallest that fails, until none does. The result is minimal in the
-sense that no single step makes it smaller.
+tries every single step at once, and continues from the smallest candidate that fails, until none does. The result is
+minimal: no single step makes it smaller.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ MOST_ROUNDS = 24
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What sizes of groups go by.
+    """Steps of the sizes of groups.
 
     Attributes:
-        tile_m: Rows of the kernel's tile, around which a number of rows matters.
-        n_step, k_step: What n and k are multiples of.
-        least_m: The fewest rows.
+        tile_m: Rows of the kernel's tile; numbers of rows near its multiples are tried.
+        n_step: Divisor of n.
+        k_step: Divisor of k.
+        least_m: Minimum number of rows.
     """
 
     tile_m: int = 128
@@ -33,13 +34,13 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """The end of it.
+    """Result of a reduction.
 
     Attributes:
         problem: The smallest problem that failed.
-        minimal: No single step makes it smaller and still fail; False where the rounds were used up.
-        tried: How many problems were tried on the way.
-        rounds: How many rounds.
+        minimal: Whether no smaller problem one step away fails; False if the rounds were exhausted.
+        tried: Number of problems that were tried.
+        rounds: Number of rounds.
     """
 
     problem: Problem
@@ -49,7 +50,7 @@ class Reduced:
 
 
 def size_of(problem: Problem) -> tuple[int, int, int]:
-    """What smaller means: fewer groups, then less n and k, then fewer rows."""
+    """Return the order of problems by size: by groups, then n and k, then rows."""
     groups = problem.groups
     return len(groups), sum(group.n + group.k for group in groups), sum(group.m for group in groups)
 
@@ -61,13 +62,13 @@ def reduce_problem(
     steps: Steps,
     rounds: int = MOST_ROUNDS,
 ) -> Reduced:
-    """The smallest problem that fails, from one that does.
+    """Reduce a failing problem.
 
     Args:
         problem: A problem that fails.
-        failing: Which of several problems fail; asked once a round.
-        steps: What sizes go by.
-        rounds: The most rounds.
+        failing: Returns for each of several problems whether it fails; called once a round.
+        steps: Steps of the sizes of groups.
+        rounds: Maximum number of rounds.
     """
     tried = 0
     for done in range(rounds):
@@ -75,22 +76,19 @@ def reduce_problem(
         if not candidates:
             return Reduced(problem, True, tried, done)
         tried += len(candidates)
-        bad = [each for each, fails in zip(candidates, failing(candidates), strict=True) if fails]
-        if not bad:
+        failures = [candidate for candidate, fails in zip(candidates, failing(candidates), strict=True) if fails]
+        if not failures:
             return Reduced(problem, True, tried, done + 1)
-        problem = min(bad, key=size_of)
+        problem = min(failures, key=size_of)
     return Reduced(problem, False, tried, rounds)
 
 
 def reductions(problem: Problem, steps: Steps) -> list[Problem]:
-    """Every problem that is one step smaller, each once."""
+    """Return the distinct problems that are one step smaller."""
     groups = problem.groups
-    made: dict[tuple[Group, ...], Problem] = {}
-    for each in (*_fewer(groups), *_all_smaller(groups, steps), *_one_smaller(groups, steps)):
-        smaller = replace(problem, name="+".join(map(str, each)), groups=each)
-        if size_of(smaller) < size_of(problem):
-            made.setdefault(each, smaller)
-    return list(made.values())
+    distinct = dict.fromkeys([*_fewer(groups), *_all_smaller(groups, steps), *_one_smaller(groups, steps)])
+    candidates = [replace(problem, name="+".join(map(str, smaller)), groups=smaller) for smaller in distinct]
+    return [candidate for candidate in candidates if size_of(candidate) < size_of(problem)]
 
 
 def _fewer(groups: tuple[Group, ...]) -> Iterator[tuple[Group, ...]]:
@@ -120,7 +118,7 @@ def _smaller(group: Group, steps: Steps) -> Iterator[Group]:
     tile = steps.tile_m
     whole = group.m // tile * tile
     rows: Iterable[int] = {0, 1, 2, tile - 1, tile, tile + 1, whole - 1, whole, whole + 1, group.m // 2, group.m - 1}
-    # Between what is known to fail and nothing: quarters and eighths bring the end near in few rounds.
+    # Powers of two between the failing size and 0: a bisection with all its steps in one round.
     rows = {*rows, *(group.m - (group.m >> shift) for shift in range(2, 6)), group.m - tile}
     yield from (replace(group, m=m) for m in sorted(rows) if steps.least_m <= m < group.m)
     for field, step in (("n", steps.n_step), ("k", steps.k_step)):

@@ -1,4 +1,4 @@
-"""Layouts: flat and nested, compact, padded and broadcasting, swizzled, of coordinates, and with run-time sizes."""
+"""Strategies of layouts: flat and nested, compact, padded, broadcast, swizzled, of coordinates, with run-time sizes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def shapes(*, max_size: int = 256, max_rank: int = 4, nested: bool = True) -> SearchStrategy[Tree]:
-    """Shapes of at most ``max_size`` elements and ``max_rank`` leaves, powers of two more often than not.
+    """Draw shapes of at most ``max_size`` elements and ``max_rank`` leaves, mostly powers of two.
 
-    ``nested`` allows brackets within brackets, and a shape without any.
+    ``nested`` allows nested tuples, and a shape that is a single integer.
     """
     from hypothesis import strategies as st
 
@@ -51,7 +51,7 @@ def _nestings(flat: tuple[Leaf, ...]) -> SearchStrategy[Tree]:
 
 
 def layouts(*, max_size: int = 256, max_rank: int = 4, nested: bool = True) -> SearchStrategy[Layout]:
-    """Static integer layouts: compact ones in any mode order, padded ones, broadcasts, and any strides at all."""
+    """Draw static integer layouts: compact in any mode order, padded, broadcast, and with arbitrary strides."""
     from hypothesis import strategies as st
 
     @st.composite
@@ -67,12 +67,12 @@ def layouts(*, max_size: int = 256, max_rank: int = 4, nested: bool = True) -> S
 
 
 def compact_layouts(*, max_size: int = 256, max_rank: int = 4, nested: bool = True) -> SearchStrategy[Layout]:
-    """Layouts onto exactly ``0 .. size - 1``: the compact strides of the modes, taken in any order."""
+    """Draw layouts onto exactly ``0 .. size - 1``: compact strides of the modes in any order."""
     return shapes(max_size=max_size, max_rank=max_rank, nested=nested).flatmap(lambda shape: _ordered(shape, pads=(1,)))
 
 
 def _ordered(shape: Tree, *, pads: tuple[int, ...] = (1, 1, 1, 2, 3)) -> SearchStrategy[Layout]:
-    """Strides that never overlap: the modes in some order, each beyond all before it, with gaps."""
+    """Draw layouts without overlap: the modes in some order, each beyond all before it, with gaps."""
     from hypothesis import strategies as st
 
     @st.composite
@@ -90,7 +90,7 @@ def _ordered(shape: Tree, *, pads: tuple[int, ...] = (1, 1, 1, 2, 3)) -> SearchS
 
 
 def basis_layouts(*, max_size: int = 256, max_rank: int = 4, fractions: bool = True) -> SearchStrategy[Layout]:
-    """Layouts of coordinates, as those of coordinate tensors: strides ``64@0``, ``1@1``, ``1/2@0``, and 0."""
+    """Draw layouts of coordinates, as of coordinate tensors: strides ``64@0``, ``1@1``, ``1/2@0``, and 0."""
     from hypothesis import strategies as st
 
     amounts: list[int | Fraction] = [1, 1, 2, 4, 64, 128]
@@ -110,21 +110,21 @@ def basis_layouts(*, max_size: int = 256, max_rank: int = 4, fractions: bool = T
 
 
 def swizzles(*, max_bits: int = 3, max_base: int = 5) -> SearchStrategy[Swizzle]:
-    """Swizzles ``S<bits,base,shift>`` as shared memory has them (shift 3 or 4), and some that it has not."""
+    """Draw swizzles ``S<bits,base,shift>`` as in shared memory (shift 3 or 4), and others."""
     from hypothesis import strategies as st
 
     return st.builds(Swizzle, st.integers(0, max_bits), st.integers(0, max_base), st.sampled_from([3, 3, 3, 4, -3]))
 
 
 def composed_layouts(*, max_size: int = 256) -> SearchStrategy[ComposedLayout]:
-    """Swizzled layouts: a swizzle, an offset of 0 or a few elements, and a static layout."""
+    """Draw swizzled layouts: a swizzle, an offset of 0 or a few elements, and a static layout."""
     from hypothesis import strategies as st
 
     return st.builds(ComposedLayout, swizzles(), st.sampled_from([0, 0, 0, 16, 64]), layouts(max_size=max_size))
 
 
 def dynamic_layouts(*, max_rank: int = 4) -> SearchStrategy[Layout]:
-    """Layouts in which some sizes and strides are ``?``, with and without a known divisor."""
+    """Draw layouts in which some sizes and strides are ``?``, with and without a known divisor."""
     from hypothesis import strategies as st
 
     unknown = st.builds(Dynamic, st.sampled_from([1, 8, 32]), st.sampled_from([32, 64]))
@@ -142,7 +142,7 @@ def dynamic_layouts(*, max_rank: int = 4) -> SearchStrategy[Layout]:
 
 
 def renested(layout: Layout) -> SearchStrategy[Layout]:
-    """The same function cut and nested otherwise: sizes split into factors, modes of size 1 put in, brackets moved."""
+    """Draw other nestings of the same function: sizes split into factors, modes of size 1 added, tuples regrouped."""
     from hypothesis import strategies as st
 
     @st.composite

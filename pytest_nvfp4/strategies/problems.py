@@ -1,12 +1,13 @@
-"""Grouped problems: legal for a kernel's tile, and as awkward as they may be.
+"""Strategies of grouped problems: legal for a kernel's tile, with many edge cases.
 
-What breaks a tile map: groups without rows (their prefix sums are equal), one row, one row less or more than a tile,
-one group that is all of the work, many that are nearly none. Numbers shrink to the smallest that still fail and lists
-to the fewest groups, so that a failure shows the smallest failing group list.
+Tile maps fail on groups without rows (their prefix sums are equal), one row, one row less or more than a tile, one
+group with all of the work, and many groups with little work. Numbers shrink to the smallest that still fail and lists
+to the fewest groups, so a failure shows the smallest failing group list.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.problem import GPUMODE_SEED, Group, Problem
@@ -16,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def rows(*, tile_m: int = 128, most: int = 384, least: int = 0) -> SearchStrategy[int]:
-    """Numbers of rows from ``least`` to ``most``: whole tiles, and a rest that is awkward two times of three.
+    """Draw numbers of rows from ``least`` to ``most``: whole tiles, and a rest that is an edge case two times of three.
 
-    Awkward are 0, 1, 2, half a tile and one less than a tile. The rest is one integer, of which those beyond a tile
-    stand for the awkward ones: so both parts shrink through all smaller numbers, whole tiles first (one whole tile
-    counts as smaller than a large rest).
+    Edge cases are 0, 1, 2, half a tile and one less than a tile. The rest is one integer, whose values beyond a tile
+    represent the edge cases: so both parts shrink through all smaller numbers, whole tiles first (one whole tile counts
+    as smaller than a large rest).
     """
     from hypothesis import strategies as st
 
-    awkward = sorted({0, 1, min(2, tile_m - 1), tile_m // 2, tile_m - 1})
+    edges = sorted({0, 1, min(2, tile_m - 1), tile_m // 2, tile_m - 1})
 
     def number(whole: int, drawn: int) -> int:
-        rest = drawn if drawn < tile_m else awkward[(drawn - tile_m) % len(awkward)]
+        rest = drawn if drawn < tile_m else edges[(drawn - tile_m) % len(edges)]
         return max(least, min(most, whole * tile_m + rest))
 
     return st.builds(number, st.integers(0, most // tile_m), st.integers(0, 3 * tile_m - 1))
@@ -43,7 +44,7 @@ def groups(
     most_k_steps: int = 2,
     least_m: int = 0,
 ) -> SearchStrategy[Group]:
-    """One group: m free, n and k multiples of a step, as GPU MODE's contract has them unless told otherwise."""
+    """Draw groups with any m, and n and k that are multiples of a step; the defaults are GPU MODE's contract."""
     from hypothesis import strategies as st
 
     return st.builds(
@@ -67,72 +68,57 @@ def problems(
     most_work: int | None = None,
     seed: int = GPUMODE_SEED,
 ) -> SearchStrategy[Problem]:
-    """Group lists of a kernel with this tile: any, and those of many groups that are nearly nothing.
+    """Draw group lists for a kernel with this tile: arbitrary ones, and lists of many tiny groups.
 
     Args:
         tile_m: Rows of the kernel's tile.
-        n_step, k_step: What n and k are multiples of.
-        most_groups: Most groups of a list; twice as many of the tiny ones.
-        most_m, most_n_steps, most_k_steps: Bounds of one group.
-        least_m: 1 for kernels that need not take groups without rows.
-        most_work: Most tiles times steps of k of a list, for the sake of a simulator: further groups are left out.
-        seed: Of the inputs.
+        n_step: Divisor of n.
+        k_step: Divisor of k.
+        most_groups: Maximum number of groups; twice as many if they are tiny.
+        most_m: Maximum number of rows of a group.
+        most_n_steps: Maximum n of a group, in steps.
+        most_k_steps: Maximum k of a group, in steps.
+        least_m: Minimum number of rows; 1 for kernels that do not support groups without rows.
+        most_work: Maximum number of tiles times steps of k, to bound a simulation; None for no bound.
+        seed: Seed of the inputs.
     """
     from hypothesis import strategies as st
 
-    one = groups(
-        tile_m=tile_m,
-        n_step=n_step,
-        k_step=k_step,
-        most_m=most_m,
-        most_n_steps=most_n_steps,
-        most_k_steps=most_k_steps,
-        least_m=least_m,
-    )
-    tiny = groups(
-        tile_m=tile_m,
-        n_step=n_step,
-        k_step=k_step,
-        most_m=max(2, least_m),
-        most_n_steps=1,
-        most_k_steps=1,
-        least_m=least_m,
-    )
+    group_of = partial(groups, tile_m=tile_m, n_step=n_step, k_step=k_step, least_m=least_m)
+    general = group_of(most_m=most_m, most_n_steps=most_n_steps, most_k_steps=most_k_steps)
+    tiny = group_of(most_m=max(2, least_m), most_n_steps=1, most_k_steps=1)
 
     @st.composite
     def draw_problem(draw: DrawFn) -> Problem:
-        # A single list, so that no alternative stands in the way of shrinking: a tiny group is a group too.
+        # Both kinds are lists of groups, so a list of tiny groups can shrink to one of general groups.
         many = draw(st.integers(0, 4)) == 4
         drawn = draw(
             st.lists(tiny, min_size=1, max_size=2 * most_groups)
             if many
-            else st.lists(one, min_size=1, max_size=most_groups)
+            else st.lists(general, min_size=1, max_size=most_groups)
         )
-        kept: list[Group] = []
+        chosen: list[Group] = []
         left = most_work
         for group in drawn:
             work = -(-group.m // tile_m) * (group.n // n_step) * (group.k // k_step)
             if left is not None:
-                if kept and work > left:
+                if chosen and work > left:
                     break
                 left -= work
-            kept.append(group)
-        return Problem("+".join(map(str, kept)), tuple(kept), seed)
+            chosen.append(group)
+        return Problem("+".join(map(str, chosen)), tuple(chosen), seed)
 
     return draw_problem()
 
 
 def imbalance(problem: Problem, *, tile_m: int = 128, tile_n: int = 128) -> float:
-    """The tiles of the largest group times the number of groups, over all tiles: 1 where all groups have as many.
-
-    A problem without tiles has 1.
-    """
+    """Return the tiles of the largest group over the mean: 1 if all groups have equally many, or there are none."""
     tiles = [-(-group.m // tile_m) * -(-group.n // tile_n) for group in problem.groups]
     return max(tiles) * len(tiles) / sum(tiles) if any(tiles) else 1.0
 
 
 def target_imbalance(problem: Problem, *, tile_m: int = 128, tile_n: int = 128) -> None:
-    """Have Hypothesis look for problems with more imbalance; within a test of Hypothesis."""
+    """Make Hypothesis search for problems with more imbalance; only within a test of Hypothesis."""
     import hypothesis
 
     hypothesis.target(imbalance(problem, tile_m=tile_m, tile_n=tile_n), label="tile imbalance")

@@ -1,4 +1,4 @@
-"""How long a search takes: ``dev`` while one writes, ``ci`` the same on every run, ``thorough`` over night."""
+"""Profiles of Hypothesis: ``dev`` for short searches, ``ci`` for repeatable ones, ``thorough`` for long ones."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile.
+    """A profile of Hypothesis.
 
     Attributes:
-        name: Its name here.
-        examples: Examples of one search.
-        repeatable: The same examples on every run.
+        name: Name without prefix.
+        examples: Number of examples of one search.
+        repeatable: Whether every run has the same examples.
     """
 
     name: str
@@ -26,18 +26,18 @@ class Profile:
 
     @property
     def hypothesis_name(self) -> str:
-        """Its name among Hypothesis's profiles (``--hypothesis-profile``)."""
+        """Name among Hypothesis's profiles (``--hypothesis-profile``)."""
         return f"nvfp4-{self.name}"
 
     def settings(self) -> hypothesis.settings:
-        """As Hypothesis takes it. A kernel takes as long as it takes: there is no deadline for one example."""
+        """Return the profile as settings without a deadline, as kernels may take any time."""
         import hypothesis
 
         if self.repeatable:
             return hypothesis.settings(
                 max_examples=self.examples, deadline=None, derandomize=True, database=None, print_blob=True
             )
-        # Said, because where Hypothesis takes the machine for a CI server its own default profile is repeatable.
+        # derandomize is explicit: Hypothesis's default profile on a CI server is repeatable.
         return hypothesis.settings(max_examples=self.examples, deadline=None, derandomize=False, print_blob=True)
 
 

@@ -1,4 +1,4 @@
-"""Tiles of block-scaled MMAs, and lists of TMEM segments that may or may not fit."""
+"""Strategies of tiles of block-scaled MMAs, and of lists of TMEM segments that may or may not fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def tiles(*, most_stages: int = 4, ctas: tuple[int, ...] = (1, 2)) -> SearchStrategy[MmaTile]:
-    """Tiles that a block-scaled MMA has, over one CTA or a pair (M = 128 too); not all of them fit TMEM."""
+    """Draw tiles of block-scaled MMAs over one CTA or a pair (also with M = 128); not all of them fit TMEM."""
     from hypothesis import strategies as st
 
     @st.composite
@@ -32,25 +32,25 @@ def tiles(*, most_stages: int = 4, ctas: tuple[int, ...] = (1, 2)) -> SearchStra
 
 
 def segments(*, most_columns: int = COLUMNS, name: str = "segment") -> SearchStrategy[Segment]:
-    """Segments of 1 to ``most_columns`` columns, aligned to a power of two up to 32."""
+    """Draw segments of 1 to ``most_columns`` columns, aligned to a power of two up to 32."""
     from hypothesis import strategies as st
 
     return st.builds(Segment, st.just(name), st.integers(1, most_columns), st.sampled_from([1, 1, 2, 4, 8, 16, 32]))
 
 
 def segment_lists(*, most: int = 4, most_columns: int = 128) -> SearchStrategy[tuple[Segment, ...]]:
-    """Up to ``most`` segments with names of their own: ``s0``, ``s1``, ..."""
+    """Draw up to ``most`` segments with unique names: ``s0``, ``s1``, ..."""
     from hypothesis import strategies as st
 
     return st.lists(segments(most_columns=most_columns), max_size=most).map(
-        lambda drawn: tuple(Segment(f"s{at}", one.columns, one.align) for at, one in enumerate(drawn))
+        lambda drawn: tuple(Segment(f"s{at}", segment.columns, segment.align) for at, segment in enumerate(drawn))
     )
 
 
 def tmem_requests(
     *, most_stages: int = 3, most_others: int = 3, most_columns: int = 256
 ) -> SearchStrategy[PackingRequest]:
-    """Accumulators and other segments to pack, and what the epilogue reads at once."""
+    """Draw packing requests: accumulators, other segments, and the columns that the epilogue reads at once."""
     from hypothesis import strategies as st
 
     @st.composite
@@ -69,7 +69,7 @@ def tmem_requests(
 
 
 def target_slack(packing: Packing) -> None:
-    """Have Hypothesis look for packings with less slack; within a test of Hypothesis."""
+    """Make Hypothesis search for packings with less slack; only within a test of Hypothesis."""
     import hypothesis
 
     hypothesis.target(-float(abs(packing.slack)), label="TMEM slack")

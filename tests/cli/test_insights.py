@@ -71,10 +71,10 @@ def test_the_same_tile_with_and_without_a_swizzle() -> None:
     # Rows of 128 bytes: without a swizzle all lanes of a quarter warp are in the same four banks.
     plain = _walked(copy=COLUMN_COPY, sC=PLAIN, tCsC=COLUMN_PART.format("smem", ""))
     insight = _one(plain["k.tCsC"], "bank conflicts of a warp")
-    assert insight.value.startswith("8 ways; 32 wavefronts where 4 would do (1 request of 16 B")
+    assert insight.value.startswith("8 ways; 32 wavefronts, 4 at least (1 request of 16 B")
     assert insight.level is Level.LOOK
     swizzled = _walked(copy=COLUMN_COPY, sC=SWIZZLED, tCsC=COLUMN_PART.format("smem", ", S<3,4,3>"))
-    assert _one(swizzled["k.tCsC"], "bank conflicts of a warp").value.startswith("1 way; 4 wavefronts where 4")
+    assert _one(swizzled["k.tCsC"], "bank conflicts of a warp").value.startswith("1 way; 4 wavefronts, 4 at least")
 
 
 def test_nothing_is_said_without_a_partition_that_confirms_it() -> None:
@@ -133,7 +133,7 @@ def test_a_partition_that_several_copies_fit_is_only_a_note() -> None:
     finding = next(one for one in kernel if one.places[0].name == "k.tCgC")
     sectors = [insight for insight in finding.insights if insight.signal == "sectors of a warp"]
     assert len(sectors) == 2
-    assert all("others fit as well" in insight.value for insight in sectors)
+    assert all("other copies match as well" in insight.value for insight in sectors)
     assert finding.level <= Level.NOTE
 
 

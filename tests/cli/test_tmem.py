@@ -89,7 +89,7 @@ def test_too_little_is_an_error_and_too_much_a_note(cli: Cli, copies: Path) -> N
         (("tmem-pack", "--accumulator", "acc:600"), "1 to 512"),
         (("tmem-pack", "--accumulator", "a:8", "--segment", "a:8"), "the same name"),
         (("epilogue",), "give either"),
-        (("epilogue", "--tile", "256,128"), "128 rows"),
+        (("epilogue", "--tile", "256,128"), "M must be 128"),
         (("epilogue", "--tile", "128,100"), "multiple of 8"),
     ],
 )

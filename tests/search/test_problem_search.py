@@ -11,7 +11,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase, InMemoryExampleDa
 
 from pytest_nvfp4 import strategies
 from pytest_nvfp4.problem import Group, Problem, parse_shape
-from pytest_nvfp4.search.problem_search import Bounds, draw, kept, search
+from pytest_nvfp4.search.problem_search import Bounds, draw, search, stored_problems
 from pytest_nvfp4.search.reduce import Steps, reduce_problem, reductions, size_of
 
 STEPS = Steps()
@@ -100,15 +100,15 @@ def test_what_failed_is_tried_first_and_forgotten_when_it_passes() -> None:
     assert first.reduced is not None
     assert first.reduced.problem.name == "33x128x256"
     assert jobs[:2] == [20, 20]
-    assert [problem.name for problem in kept(database, b"k")] == ["33x128x256"]
-    assert kept(database, b"another kernel") == []
+    assert [problem.name for problem in stored_problems(database, b"k")] == ["33x128x256"]
+    assert stored_problems(database, b"another kernel") == []
     jobs.clear()
     again = search(fresh, asked(lambda p: p.groups[0].m >= 33, jobs), steps=STEPS, database=database, key=b"k")
     assert (again.replayed, jobs[0]) == (1, 1)
     assert again.first == Problem("33x128x256", (Group(33, 128, 256),))
     mended = search(fresh, asked(lambda _: False, jobs), steps=STEPS, database=database, key=b"k")
     assert (mended.first, mended.replayed, mended.tried) == (None, 1, 60)
-    assert kept(database, b"k") == []
+    assert stored_problems(database, b"k") == []
 
 
 def test_what_a_database_holds_and_cannot_be_read_is_removed() -> None:
@@ -116,5 +116,5 @@ def test_what_a_database_holds_and_cannot_be_read_is_removed() -> None:
     database.save(b"k", b"\xff")
     database.save(b"k", b"1x2")
     database.save(b"k", b"1x128x256,0x128x256")
-    assert [problem.name for problem in kept(database, b"k")] == ["1x128x256+0x128x256"]
+    assert [problem.name for problem in stored_problems(database, b"k")] == ["1x128x256+0x128x256"]
     assert len(set(database.fetch(b"k"))) == 1
