@@ -56,14 +56,14 @@ def _permute(a: Array, b: Array, selector: Array) -> Array:
     return result
 
 
+def _selector(row: tuple[int, int, int, int]) -> int:
+    return sum(byte << 4 * place for place, byte in enumerate(row))
+
+
 @kernels
 def _permute_mode(mode: str) -> Kernel:
-    selectors = np.array([sum(byte << 4 * n for n, byte in enumerate(row)) for row in _MODES[mode]], np.uint32)
-
-    def compute(a: Array, b: Array, selector: Array) -> Array:
-        return _permute(a, b, selectors[selector & 3])
-
-    return compute
+    selectors = np.array([_selector(row) for row in _MODES[mode]], np.uint32)
+    return lambda a, b, selector: _permute(a, b, selectors[selector & 3])
 
 
 def _shuffle(a: str, b: str, selector: int) -> str | None:
@@ -93,16 +93,12 @@ def _prmt(ins: Instruction, e: Emitter) -> None:
     dst, *sources = read.end(4)
     a, b, c = atoms(e, 32, *sources)
     selector = literal(c)
+    text = None
     if selector is not None:
         if mode:
-            selector = sum(byte << 4 * n for n, byte in enumerate(_MODES[mode][selector & 3]))
-        text = _shuffle(a, b, selector)
-        if text is not None:
-            e.assign(dst, text, 32)
-            return
-        e.assign(dst, e.call(lift(_permute, 32, 32, 32), a, b, str(selector)), 32)
-        return
-    e.assign(dst, e.call(lift(_permute_mode(mode) if mode else _permute, 32, 32, 32), a, b, c), 32)
+            selector, mode = _selector(_MODES[mode][selector & 3]), ""
+        text, c = _shuffle(a, b, selector), str(selector)
+    e.assign(dst, text or e.call(lift(_permute_mode(mode) if mode else _permute, 32, 32, 32), a, b, c), 32)
 
 
 # ---- fields ---------------------------------------------------------------------------------------------------------
@@ -174,21 +170,24 @@ def _bfi(ins: Instruction, e: Emitter) -> None:
     e.assign(dst, e.call(lift(_insert, bits, bits, 32, 32), *names), bits)
 
 
-def _size_extend(a: Array, size: Array, *, signs: bool) -> Array:
-    """Extend the low ``size`` bits with zeros or the sign; 32 and more keep the word."""
-    amount = np.minimum(size, 32)
-    shift = (32 - np.maximum(amount, 1)).astype(np.uint32)
-    moved = a << shift
-    value = (signed(moved) >> shift.astype(np.int32)).view(np.uint32) if signs else moved >> shift
-    return np.where(amount == 0, np.uint32(0), value)
-
-
 @kernels
 def _szext_kernel(mode: str, kind: str) -> Kernel:
+    """Return a kernel that extends the low ``size`` bits with zeros or the sign; 32 and more keep the word."""
+
     def compute(a: Array, size: Array) -> Array:
-        return _size_extend(a, size if mode == "clamp" else size & 31, signs=kind == "s32")
+        amount = _limited(size, mode)
+        shift = (32 - np.maximum(amount, 1)).astype(np.uint32)
+        moved = a << shift
+        value = (signed(moved) >> shift.astype(np.int32)).view(np.uint32) if kind == "s32" else moved >> shift
+        return np.where(amount == 0, np.uint32(0), value)
 
     return compute
+
+
+def _limited(amount: Array, mode: str) -> Array:
+    """Apply ``.clamp`` or ``.wrap`` to a position or length in a word of 32 bits."""
+    result: Array = np.minimum(amount, 32) if mode == "clamp" else amount & 31
+    return result
 
 
 def _szext(ins: Instruction, e: Emitter) -> None:
@@ -202,11 +201,7 @@ def _szext(ins: Instruction, e: Emitter) -> None:
 @kernels
 def _mask_kernel(mode: str) -> Kernel:
     def compute(position: Array, length: Array) -> Array:
-        if mode == "clamp":
-            start, size = np.minimum(position, 32), np.minimum(length, 32)
-        else:
-            start, size = position & 31, length & 31
-        start, size = start.astype(np.uint64), size.astype(np.uint64)
+        start, size = (_limited(v, mode).astype(np.uint64) for v in (position, length))
         return (((np.uint64(1) << size) - np.uint64(1)) << start).astype(np.uint32)
 
     return compute

@@ -104,6 +104,16 @@ def _flipped_array(e: Emitter, text: str, bits: int) -> str:
     return f"({text} ^ {array(e, str(SIGNS[bits]), bits)})"
 
 
+def _halves_conditions(
+    read: OpcodeReader, e: Emitter, operator: str, pair: str, flush: bool, a: str, b: str
+) -> tuple[str, str]:
+    """Return the expressions of ``a operator b`` for the lower and the upper half of a pair."""
+    a0, a1, b0, b1 = (e.temporary(e.call(halves, x, part)) for x in (a, b) for part in ("0", "16"))
+    kind = pair.removesuffix("x2")
+    low = _condition(read, e, operator, kind, flush, a0, b0)
+    return low, _condition(read, e, operator, kind, flush, a1, b1)
+
+
 _BOOL = {"and": "&", "or": "|", "xor": "^"}
 
 
@@ -118,10 +128,8 @@ def _setp(ins: Instruction, e: Emitter) -> None:
     p, q = e.pair(operands[0])
     a, b = atoms(e, BITS[kind], operands[1], operands[2])
     if kind in _PAIRS:
-        half = kind[:-2]
-        a0, a1, b0, b1 = (e.temporary(e.call(halves, x, part)) for x in (a, b) for part in ("0", "16"))
-        low = e.temporary(_condition(read, e, operator, half, flush, a0, b0) + extra)
-        high = e.temporary(_condition(read, e, operator, half, flush, a1, b1) + extra)
+        low, high = _halves_conditions(read, e, operator, kind, flush, a, b)
+        low, high = e.temporary(low + extra), e.temporary(high + extra)
         e.assign_predicate(p, low)
         e.assign_predicate(q, high)
         return
@@ -178,9 +186,8 @@ def _set(ins: Instruction, e: Emitter) -> None:
     if kind in _PAIRS:
         single = kind[:-2]
         answer = _answer(_TRUE[single] if result in _PAIRS else MASKS[16], 32)
-        a0, a1, b0, b1 = (e.temporary(e.call(halves, x, part)) for x in (a, b) for part in ("0", "16"))
-        low = e.call(answer, f"({_condition(read, e, operator, single, flush, a0, b0)}){extra}")
-        high = e.call(answer, f"({_condition(read, e, operator, single, flush, a1, b1)}){extra}")
+        conditions = _halves_conditions(read, e, operator, kind, flush, a, b)
+        low, high = (e.call(answer, f"({condition}){extra}") for condition in conditions)
         e.assign(dst, f"{low} | {high} << 16", 32)
         return
     bits = BITS[result]

@@ -187,10 +187,6 @@ def _integer_to_float(mode: str, flush: bool, clamps: bool, target: str, source:
 # ---- float to float -------------------------------------------------------------------------------------------------
 
 
-def _flush_result(pattern: Array, kind: str) -> Array:
-    return flushed(pattern) if kind == "f32" else pattern
-
-
 _FIELDS = {"f16": (16, 10), "bf16": (16, 7), "f32": (32, 23), "f64": (64, 52)}
 """Bits and fraction bits."""
 
@@ -238,7 +234,7 @@ def _float_to_float(mode: str, flush: bool, clamps: bool, target: str, source: s
         if target == "f64":
             return value.view(np.uint64)
         pattern = to_float(value, target, mode if mode in ROUNDINGS else "rn")
-        return _flush_result(pattern, target) if flush else pattern
+        return flushed(pattern) if flush and target == "f32" else pattern
 
     return compute
 
@@ -355,7 +351,7 @@ def _cvt(ins: Instruction, e: Emitter) -> None:
         kernel = _integer_to_float(mode, flush, clamps, target, source)
         e.assign(ins.operands[0], e.call(lift(kernel, bits), a), BITS[target])
     else:
-        _real(ins, e, read, mode, flush=flush, clamps=clamps, target=target, source=source, a=a)
+        _real(read, e, a, mode, flush, clamps, target, source)
 
 
 def _check(read: OpcodeReader, target: str, source: str, *, clamps: bool) -> None:
@@ -369,17 +365,9 @@ def _check(read: OpcodeReader, target: str, source: str, *, clamps: bool) -> Non
 
 
 def _real(
-    ins: Instruction,
-    e: Emitter,
-    read: OpcodeReader,
-    mode: str,
-    *,
-    flush: bool,
-    clamps: bool,
-    target: str,
-    source: str,
-    a: str,
+    read: OpcodeReader, e: Emitter, a: str, mode: str, flush: bool, clamps: bool, target: str, source: str
 ) -> None:
+    """Lower a conversion of the atom ``a`` from float to float."""
     widens = BITS[target] > BITS[source] or target == source
     # From bf16 the ISA requires a rounding modifier even where the conversion is exact.
     rounds_nothing = widens and mode in ROUNDINGS and (source != "bf16" or target == source)
@@ -388,11 +376,9 @@ def _real(
     if not widens and not mode:
         raise read.refuse(f"from .{source} to .{target} a rounding modifier is required")
     kernel = _float_to_float(mode, flush, clamps, target, source)
-    if not flush and not clamps and (mode, target, source) == ("rn", "f16", "f32"):
-        kernel = _half
-    elif not flush and not clamps and (mode, target, source) == ("rn", "bf16", "f32"):
-        kernel = _bfloat
-    e.assign(ins.operands[0], e.call(lift(kernel, BITS[source]), a), BITS[target])
+    if (mode, flush, clamps, source) == ("rn", False, False, "f32"):
+        kernel = {"f16": _half, "bf16": _bfloat}.get(target, kernel)
+    e.assign(read.ins.operands[0], e.call(lift(kernel, BITS[source]), a), BITS[target])
 
 
 def _special(ins: Instruction, e: Emitter, read: OpcodeReader, mode: str, relu: bool) -> None:

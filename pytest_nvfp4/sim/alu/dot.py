@@ -25,21 +25,13 @@ def _items(word: Array, kind: str, bits: int) -> Array:
 
 
 @kernels
-def _bytes_kernel(first: str, second: str) -> Kernel:
-    def compute(a: Array, b: Array, c: Array) -> Array:
-        total = (_items(a, first, 8) * _items(b, second, 8)).sum(axis=1)
-        result: Array = total.astype(np.uint32) + c
-        return result
-
-    return compute
-
-
-@kernels
-def _words_kernel(part: str, first: str, second: str) -> Kernel:
-    low = 0 if part == "lo" else 2
+def _dot_kernel(part: str, first: str, second: str) -> Kernel:
+    """Return a kernel of four products of bytes, or of two of 16 bits and the low or high bytes."""
+    bits = 16 if part else 8
+    chosen = {"": slice(0, 4), "lo": slice(0, 2), "hi": slice(2, 4)}[part]
 
     def compute(a: Array, b: Array, c: Array) -> Array:
-        total = (_items(a, first, 16) * _items(b, second, 8)[:, low : low + 2]).sum(axis=1)
+        total = (_items(a, first, bits) * _items(b, second, 8)[:, chosen]).sum(axis=1)
         result: Array = total.astype(np.uint32) + c
         return result
 
@@ -51,8 +43,7 @@ def _dot(ins: Instruction, e: Emitter) -> None:
     part = read.one("lo", "hi") if ins.root == "dp2a" else ""
     first, second = read.one("u32", "s32"), read.one("u32", "s32")
     dst, *sources = read.end(4)
-    kernel = _words_kernel(part, first, second) if part else _bytes_kernel(first, second)
-    e.assign(dst, e.call(lift(kernel, 32, 32, 32), *atoms(e, 32, *sources)), 32)
+    e.assign(dst, e.call(lift(_dot_kernel(part, first, second), 32, 32, 32), *atoms(e, 32, *sources)), 32)
 
 
 LOWERINGS: Mapping[str, Lowering] = {"dp4a": _dot, "dp2a": _dot}

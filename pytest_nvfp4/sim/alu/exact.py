@@ -27,31 +27,24 @@ def rounded(value: Fraction, mode: str) -> float:
     """Round a non-zero number to float64. ``mode`` is ``rn``, ``rz``, ``rm``, ``rp`` or ``odd``."""
     result = nearest(value)
     difference = (-1 if result < 0 else 1) if math.isinf(result) else _sign(Fraction(result) - value)
-    if mode == "rn" or not difference:
-        return math.copysign(result, -1.0 if value < 0 else 1.0)
-    if mode == "odd":
-        odd = int(np.float64(result).view(np.uint64)) & 1
-        return result if odd and not math.isinf(result) else math.nextafter(result, -difference * math.inf)
-    down = mode == "rm" or (mode == "rz" and value > 0)
-    if down and difference > 0:
-        result = math.nextafter(result, -math.inf)
-    elif not down and difference < 0:
-        result = math.nextafter(result, math.inf)
-    return math.copysign(result, -1.0 if value < 0 else 1.0)
+    return math.copysign(_directed(result, difference, mode, positive=value > 0), -1.0 if value < 0 else 1.0)
 
 
 def root(value: Fraction, mode: str) -> float:
     """Return the square root of a positive float64 as a float64."""
     result = math.sqrt(value)
-    difference = _sign(Fraction(result) ** 2 - value)
+    return _directed(result, _sign(Fraction(result) ** 2 - value), mode, positive=True)
+
+
+def _directed(result: float, difference: int, mode: str, *, positive: bool) -> float:
+    """Round as ``mode`` says, given the nearest float64 and the sign of its difference from the exact value."""
     if mode == "rn" or not difference:
         return result
     if mode == "odd":
-        odd = int(np.float64(result).view(np.uint64)) & 1
-        return result if odd else math.nextafter(result, -difference * math.inf)
-    if mode in ("rm", "rz"):
-        return math.nextafter(result, 0.0) if difference > 0 else result
-    return math.nextafter(result, math.inf) if difference < 0 else result
+        move = math.isinf(result) or not int(np.float64(result).view(np.uint64)) & 1
+    else:
+        move = (difference > 0) == (mode == "rm" or (mode == "rz" and positive))
+    return math.nextafter(result, -difference * math.inf) if move else result
 
 
 def _sign(value: Fraction) -> int:

@@ -23,8 +23,8 @@ import numpy as np
 
 from pytest_nvfp4.sim.alu.exact import by_lane, rounded
 from pytest_nvfp4.sim.alu.forms import BITS, SIGNS, atoms, settle
-from pytest_nvfp4.sim.alu.lift import Array, Kernel, kernels, lift, parts
-from pytest_nvfp4.sim.alu.numbers import NAN, flushed, quiet64, settled64, without_sign
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, kernels, lift, on_pairs
+from pytest_nvfp4.sim.alu.numbers import NAN, flushed, flushed_half, quiet64, settled64, without_sign
 from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
@@ -53,14 +53,14 @@ FORMS = (
 # ---- what follows every f32 result ----------------------------------------------------------------------------------
 
 
-def settled(result: Array) -> Array:
-    """Return float32 results as patterns with canonical NaN."""
+def settled(result: Array, flush: bool = False) -> Array:
+    """Return float32 results as patterns with canonical NaN, optionally with subnormals flushed."""
     # A sum of squares is NaN only if one of them is: one quick call instead of a comparison and a reduction.
     check = result.dot(result)
     pattern = result.view(np.uint32)
     if math.isnan(check):
-        return np.where(np.isnan(result), np.uint32(NAN["f32"]), pattern)
-    return pattern
+        pattern = np.where(np.isnan(result), np.uint32(NAN["f32"]), pattern)
+    return flushed(pattern) if flush else pattern
 
 
 def saturated(result: Array) -> Array:
@@ -109,10 +109,7 @@ def f32_kernel(root: str, mode: str, flush: bool, saturates: bool) -> Kernel:
         else:
             second = values[1] if root == "add" else -values[1]
             result = to_f32(odd_sum(values[0].astype(np.float64), second.astype(np.float64), mode), mode)
-        if saturates:
-            result = saturated(result)
-        answer = settled(result)
-        return flushed(answer) if flush else answer
+        return settled(saturated(result) if saturates else result, flush)
 
     return compute
 
@@ -159,17 +156,6 @@ def _plain(product: float, a: float, b: float) -> bool:
     return not a or not b or math.isnan(product) or math.isinf(a) or math.isinf(b)
 
 
-@kernels
-def f32x2_kernel(root: str, mode: str, flush: bool) -> Kernel:
-    """Return a kernel of pairs of f32 patterns."""
-    single = f32_kernel(root, mode, flush, False)
-
-    def compute(*patterns: Array) -> Array:
-        return single(*(parts(pattern, 32) for pattern in patterns)).view(np.uint64)
-
-    return compute
-
-
 def _arithmetic(ins: Instruction, e: Emitter) -> None:
     read = OpcodeReader(ins)
     root = {"mad": "fma"}.get(ins.root, ins.root)
@@ -187,7 +173,7 @@ def _arithmetic(ins: Instruction, e: Emitter) -> None:
     if kind == "f32":
         kernel = f32_kernel(root, mode, flush, saturates)
     else:
-        kernel = f64_kernel(root, mode) if kind == "f64" else f32x2_kernel(root, mode, flush)
+        kernel = f64_kernel(root, mode) if kind == "f64" else on_pairs(f32_kernel(root, mode, flush, False), 32)
     e.assign(dst, e.call(lift(kernel, *[bits] * len(sources)), *atoms(e, bits, *sources)), bits)
 
 
@@ -255,11 +241,10 @@ def _testp(ins: Instruction, e: Emitter) -> None:
 
 # ---- min, max -----------------------------------------------------------------------------------------------------
 
-_INFINITY = {16: 0x7C00, 32: 0x7F80_0000, 64: 0x7FF0_0000_0000_0000}
 _INFINITY_OF = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F80_0000, "f64": 0x7FF0_0000_0000_0000}
 
 
-def extreme_of(root: str, patterns: tuple[Array, ...], infinity: int, nan: int, propagates: bool) -> Array:
+def _extreme_of(root: str, patterns: tuple[Array, ...], infinity: int, nan: int, propagates: bool) -> Array:
     """Return the least or greatest of patterns of any binary format, ordered as numbers with -0 < +0.
 
     Args:
@@ -288,14 +273,15 @@ def extreme_of(root: str, patterns: tuple[Array, ...], infinity: int, nan: int, 
 
 
 @kernels
-def _extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, modifier: str) -> Kernel:
-    bits = BITS[kind]
-    infinity, sign = _INFINITY[bits], SIGNS[bits]
+def extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, modifier: str) -> Kernel:
+    """Return a kernel of patterns of any type for ``min`` and ``max``; ``modifier`` is xorsign, abs or empty."""
+    infinity, sign = _INFINITY_OF[kind], SIGNS[BITS[kind]]
+    flush_all = flushed_half if kind == "f16" else flushed
     choose = np.minimum if root == "min" else np.maximum
 
     def compute(*patterns: Array) -> Array:
         if flush:
-            patterns = tuple(flushed(pattern) for pattern in patterns)
+            patterns = tuple(flush_all(pattern) for pattern in patterns)
         if kind == "f32" and not modifier and len(patterns) == 2:
             quick = choose(patterns[0].view(np.float32), patterns[1].view(np.float32))
             # Numpy gives NaN if there is one, and either of two zeros: without both, its answer is the ISA's.
@@ -305,7 +291,7 @@ def _extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, modifie
         signs = patterns[0] ^ patterns[1]
         if modifier:
             patterns = tuple(pattern & (sign - 1) for pattern in patterns)
-        result = extreme_of(root, patterns, infinity, NAN[kind], propagates)
+        result = _extreme_of(root, patterns, infinity, NAN[kind], propagates)
         if kind == "f64":
             return settled64(result.view(np.float64), *patterns)
         if modifier == "xorsign":
@@ -327,7 +313,7 @@ def _extreme(ins: Instruction, e: Emitter) -> None:
     if modifier == "abs" and len(sources) != 3:
         raise read.refuse(".abs without .xorsign takes three sources")
     bits = BITS[kind]
-    kernel = _extreme_kernel(ins.root, kind, flush, propagates, modifier)
+    kernel = extreme_kernel(ins.root, kind, flush, propagates, modifier)
     e.assign(dst, e.call(lift(kernel, *[bits] * len(sources)), *atoms(e, bits, *sources)), bits)
 
 

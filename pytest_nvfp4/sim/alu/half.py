@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cache
 
 import numpy as np
 
 from pytest_nvfp4.numerics.formats import BF16
-from pytest_nvfp4.sim.alu.floating import ROUNDINGS, extreme_of, fused, odd_sum, saturated, settled, sign_kernel
+from pytest_nvfp4.sim.alu.floating import ROUNDINGS, extreme_kernel, fused, odd_sum, saturated, settled, sign_kernel
 from pytest_nvfp4.sim.alu.forms import BITS, atom, atoms
-from pytest_nvfp4.sim.alu.lift import Array, Kernel, kernels, lift, parts
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, kernels, lift, on_pairs
 from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed_half
 from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
@@ -54,23 +53,8 @@ def bfloat_patterns(value: Array) -> Array:
     return BF16.encode(value).astype(np.uint16)
 
 
-def on_pairs(kernel: Kernel) -> Kernel:
-    """Turn a kernel of 16-bit patterns into one of 32-bit pairs."""
-
-    def compute(*pairs: Array) -> Array:
-        return kernel(*(parts(pair, 16) for pair in pairs)).view(np.uint32)
-
-    compute.__name__ = getattr(kernel, "__name__", "kernel") + "x2"
-    return compute
-
-
 def _lifted(kernel: Kernel, kind: str, count: int) -> Callable[..., object]:
-    return lift(_on_pairs(kernel) if kind.endswith("x2") else kernel, *[BITS[kind]] * count)
-
-
-@cache
-def _on_pairs(kernel: Kernel) -> Kernel:
-    return on_pairs(kernel)
+    return lift(on_pairs(kernel) if kind.endswith("x2") else kernel, *[BITS[kind]] * count)
 
 
 def _limited(value: Array, limit: str) -> Array:
@@ -195,33 +179,17 @@ def _sign(ins: Instruction, e: Emitter) -> None:
     e.assign(dst, e.call(_lifted(sign_kernel(ins.root, kind.removesuffix("x2")), kind, 1), a), bits)
 
 
-@kernels
-def _extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, by_sign: bool) -> Kernel:
-    infinity = 0x7F80 if kind == "bf16" else 0x7C00
-
-    def compute(*patterns: Array) -> Array:
-        if flush:
-            patterns = tuple(flushed_half(pattern) for pattern in patterns)
-        signs = (patterns[0] ^ patterns[1]) & 0x8000
-        if by_sign:
-            patterns = tuple(pattern & 0x7FFF for pattern in patterns)
-        result = extreme_of(root, patterns, infinity, NAN[kind], propagates)
-        return np.where(result > infinity, result, result | signs) if by_sign else result
-
-    return compute
-
-
 def _extreme(ins: Instruction, e: Emitter) -> None:
     read = OpcodeReader(ins)
     flush = read.has("ftz")
     propagates = read.has("NaN")
-    by_sign = read.has("xorsign")
-    if by_sign:
+    modifier = read.maybe("xorsign")
+    if modifier:
         read.one("abs")
     kind = read.one("f16", "f16x2") if flush else read.one(*_KINDS)
     dst, *sources = read.end(3)
     bits = BITS[kind]
-    kernel = _extreme_kernel(ins.root, kind.removesuffix("x2"), flush, propagates, by_sign)
+    kernel = extreme_kernel(ins.root, kind.removesuffix("x2"), flush, propagates, modifier)
     e.assign(dst, e.call(_lifted(kernel, kind, 2), *atoms(e, bits, *sources)), bits)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SCALARS, SIGNS, array, atoms, both, inline, literal
-from pytest_nvfp4.sim.alu.lift import Array, clamped, lift, signed, unsigned
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, clamped, kernels, lift, on_pairs, signed, unsigned
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
@@ -50,12 +50,10 @@ def flipped(text: str, bits: int) -> str:
 # ---- add, sub -------------------------------------------------------------------------------------------------------
 
 
-def _add_sat(a: Array, b: Array) -> Array:
-    return clamped(signed(a).astype(np.int64) + signed(b))
-
-
-def _sub_sat(a: Array, b: Array) -> Array:
-    return clamped(signed(a).astype(np.int64) - signed(b))
+@kernels
+def _saturated(root: str) -> Kernel:
+    sign = 1 if root == "add" else -1
+    return lambda a, b: clamped(signed(a).astype(np.int64) + sign * signed(b).astype(np.int64))
 
 
 def _add_pair(a: Array, b: Array) -> Array:
@@ -70,7 +68,7 @@ def _sum(ins: Instruction, e: Emitter) -> None:
     bits = BITS[kind]
     a, b = atoms(e, bits, *sources)
     if saturates:
-        text = e.call(lift(_add_sat if ins.root == "add" else _sub_sat, 32, 32), a, b)
+        text = e.call(lift(_saturated(ins.root), 32, 32), a, b)
     elif kind in _PAIRS:
         text = e.call(lift(_add_pair, 32, 32), a, b)
     else:
@@ -84,12 +82,12 @@ def _sum(ins: Instruction, e: Emitter) -> None:
 # ---- sad, div, rem --------------------------------------------------------------------------------------------------
 
 
-def _sad_signed(a: Array, b: Array, c: Array) -> Array:
-    return c + np.where(signed(a) > signed(b), a - b, b - a)
+@kernels
+def _sad_kernel(signs: bool) -> Kernel:
+    def compute(a: Array, b: Array, c: Array) -> Array:
+        return c + np.where(signed(a) > signed(b) if signs else a > b, a - b, b - a)
 
-
-def _sad_unsigned(a: Array, b: Array, c: Array) -> Array:
-    return c + np.where(a > b, a - b, b - a)
+    return compute
 
 
 def _sad(ins: Instruction, e: Emitter) -> None:
@@ -97,8 +95,7 @@ def _sad(ins: Instruction, e: Emitter) -> None:
     kind = read.one(*SCALARS)
     dst, *sources = read.end(4)
     bits = BITS[kind]
-    kernel = _sad_signed if kind[0] == "s" else _sad_unsigned
-    e.assign(dst, e.call(lift(kernel, bits, bits, bits), *atoms(e, bits, *sources)), bits)
+    e.assign(dst, e.call(lift(_sad_kernel(kind[0] == "s"), bits, bits, bits), *atoms(e, bits, *sources)), bits)
 
 
 def _div_unsigned(a: Array, b: Array) -> Array:
@@ -161,11 +158,10 @@ def _division(ins: Instruction, e: Emitter) -> None:
         e.line(f"if {b}.__class__ is not int: {e.call(_check_divisor, 'w', e.mask, b)}")
         e.line(f"elif not {b}: {check}")
     lifted = lift(_DIVISION[ins.root, kind[0]], bits, bits)
+    sign = "//" if ins.root == "div" else "%"
     if kind[0] == "u" and divisor:
-        sign = "//" if ins.root == "div" else "%"
         e.assign(dst, f"{a} {sign} {b}", bits)
     elif kind[0] == "u":
-        sign = "//" if ins.root == "div" else "%"
         e.assign(dst, f"({a} {sign} {b} if {ints_nonzero(a, b)} else {e.call(lifted, a, b)})", bits)
     else:
         e.assign(dst, e.call(lifted, a, b), bits)
@@ -180,72 +176,29 @@ def ints_nonzero(a: str, b: str) -> str:
 # ---- abs, neg, min, max ---------------------------------------------------------------------------------------------
 
 
-def _abs(ins: Instruction, e: Emitter) -> None:
+def _sign(ins: Instruction, e: Emitter) -> None:
     read = OpcodeReader(ins)
-    kind = read.one("s16", "s32", "s64")
+    bits = BITS[read.one("s16", "s32", "s64")]
     dst, source = read.end(2)
-    bits = BITS[kind]
     (a,) = atoms(e, bits, source)
-    text = f"({a} if {a} < {SIGNS[bits]} else -{a} & {MASKS[bits]})"
-    e.assign(dst, inline(e, text, _magnitude, a), bits)
+    text = f"-{a} & {MASKS[bits]}"
+    if ins.root == "abs":
+        text = inline(e, f"({a} if {a} < {SIGNS[bits]} else {text})", _magnitude, a)
+    e.assign(dst, text, bits)
 
 
-def _neg(ins: Instruction, e: Emitter) -> None:
-    read = OpcodeReader(ins)
-    kind = read.one("s16", "s32", "s64")
-    dst, source = read.end(2)
-    bits = BITS[kind]
-    (a,) = atoms(e, bits, source)
-    e.assign(dst, f"-{a} & {MASKS[bits]}", bits)
+@kernels
+def _extreme_kernel(root: str, signs: bool, relu: bool, pairs: bool) -> Kernel:
+    """Return a kernel of min or max; of pairs of 16-bit patterns, half by half."""
+    choose = np.minimum if root == "min" else np.maximum
 
+    def compute(a: Array, b: Array) -> Array:
+        if not signs:
+            return choose(a, b)
+        result: Array = choose(signed(a), signed(b))
+        return unsigned(np.maximum(result, result.dtype.type(0)) if relu else result)
 
-def _min_unsigned(a: Array, b: Array) -> Array:
-    return np.minimum(a, b)
-
-
-def _max_unsigned(a: Array, b: Array) -> Array:
-    return np.maximum(a, b)
-
-
-def _min_signed(a: Array, b: Array) -> Array:
-    return unsigned(np.minimum(signed(a), signed(b)))
-
-
-def _max_signed(a: Array, b: Array) -> Array:
-    return unsigned(np.maximum(signed(a), signed(b)))
-
-
-def _min_relu(a: Array, b: Array) -> Array:
-    return unsigned(np.maximum(np.minimum(signed(a), signed(b)), signed(a).dtype.type(0)))
-
-
-def _max_relu(a: Array, b: Array) -> Array:
-    return unsigned(np.maximum(np.maximum(signed(a), signed(b)), signed(a).dtype.type(0)))
-
-
-_EXTREME = {
-    ("min", "u", False): _min_unsigned,
-    ("max", "u", False): _max_unsigned,
-    ("min", "s", False): _min_signed,
-    ("max", "s", False): _max_signed,
-    ("min", "s", True): _min_relu,
-    ("max", "s", True): _max_relu,
-}
-
-
-def _on_halves(kernel: Any) -> Any:
-    """Turn a kernel of 16-bit patterns into one of pairs."""
-
-    def on_halves(*pairs: Array) -> Array:
-        low = kernel(*((pair & 0xFFFF).astype(np.uint16) for pair in pairs)).astype(np.uint32)
-        high = kernel(*((pair >> 16).astype(np.uint16) for pair in pairs)).astype(np.uint32)
-        result: Array = low | high << 16
-        return result
-
-    return on_halves
-
-
-_EXTREME_PAIR = {key: _on_halves(kernel) for key, kernel in _EXTREME.items()}
+    return on_pairs(compute) if pairs else compute
 
 
 def _extreme(ins: Instruction, e: Emitter) -> None:
@@ -257,15 +210,14 @@ def _extreme(ins: Instruction, e: Emitter) -> None:
     dst, *sources = read.end(3)
     bits = BITS[kind]
     a, b = atoms(e, bits, *sources)
-    key = (ins.root, kind[0], relu)
+    on_arrays = e.call(lift(_extreme_kernel(ins.root, kind[0] == "s", relu, kind in _PAIRS), bits, bits), a, b)
     if kind in _PAIRS or relu:
-        kernel = (_EXTREME_PAIR if kind in _PAIRS else _EXTREME)[key]
-        e.assign(dst, e.call(lift(kernel, bits, bits), a, b), bits)
+        e.assign(dst, on_arrays, bits)
         return
     sign = "<" if ins.root == "min" else ">"
     order = (a, b) if kind[0] == "u" else (flipped(a, bits), flipped(b, bits))
     text = f"({a} if {order[0]} {sign} {order[1]} else {b})"
-    e.assign(dst, both(text, e.call(lift(_EXTREME[key], bits, bits), a, b), a, b), bits)
+    e.assign(dst, both(text, on_arrays, a, b), bits)
 
 
 LOWERINGS: Mapping[str, Lowering] = {"sad": _sad, "rem": _division}
@@ -274,8 +226,8 @@ BY_TYPE: Mapping[str, Mapping[str, Lowering]] = {
     "add": dict.fromkeys((*SCALARS, *_PAIRS), _sum),
     "sub": dict.fromkeys(SCALARS, _sum),
     "div": dict.fromkeys(SCALARS, _division),
-    "abs": dict.fromkeys(("s16", "s32", "s64"), _abs),
-    "neg": dict.fromkeys(("s16", "s32", "s64"), _neg),
+    "abs": dict.fromkeys(("s16", "s32", "s64"), _sign),
+    "neg": dict.fromkeys(("s16", "s32", "s64"), _sign),
     "min": dict.fromkeys((*SCALARS, *_PAIRS, "relu"), _extreme),
     "max": dict.fromkeys((*SCALARS, *_PAIRS, "relu"), _extreme),
 }

@@ -65,6 +65,17 @@ def kernels(factory: Factory) -> Factory:
 
 
 @cache
+def on_pairs(kernel: Kernel, bits: int = 16) -> Kernel:
+    """Turn a kernel of patterns of ``bits`` into one of pairs of them."""
+
+    def compute(*pairs: Array) -> Array:
+        return kernel(*(parts(pair, bits) for pair in pairs)).view(DTYPES[2 * bits])
+
+    compute.__name__ = getattr(kernel, "__name__", "kernel") + "x2"
+    return compute
+
+
+@cache
 def lift(kernel: Kernel, *bits: int) -> Callable[..., Any]:
     """Return the kernel as a function of one to four register values of widths ``bits``."""
     dtypes = [DTYPES[width] for width in bits]

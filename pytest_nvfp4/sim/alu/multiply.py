@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SCALARS, SIGNS, atoms, inline, literal
-from pytest_nvfp4.sim.alu.lift import Array, clamped, lift, signed
+from pytest_nvfp4.sim.alu.lift import SIGNED, Array, Kernel, clamped, kernels, lift, signed
+from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
@@ -27,6 +28,10 @@ FORMS = (
 )
 
 
+_KINDS = {"lo": SCALARS, "hi": SCALARS, "wide": ("u16", "u32", "s16", "s32")}
+"""Types of each part of a product."""
+
+
 def number(text: str, bits: int) -> str:
     """Return the expression of an int atom as a two's complement number."""
     sign = SIGNS[bits]
@@ -34,25 +39,16 @@ def number(text: str, bits: int) -> str:
     return str((value ^ sign) - sign) if value is not None else f"(({text} ^ {sign}) - {sign})"
 
 
-def _typed(value: Array, kind: str) -> Array:
-    return signed(value) if kind[0] == "s" else value
+@kernels
+def _wide_kernel(kind: str) -> Kernel:
+    """Return a kernel of the product of twice the width."""
+    signs, dtype = kind[0] == "s", DTYPES[2 * BITS[kind]]
 
+    def compute(a: Array, b: Array) -> Array:
+        product: Array = signed(a).astype(SIGNED[2 * BITS[kind]]) * signed(b) if signs else a.astype(dtype) * b
+        return product.view(dtype)
 
-def _wide_u16(a: Array, b: Array) -> Array:
-    result: Array = a.astype(np.uint32) * b
-    return result
-
-
-def _wide_u32(a: Array, b: Array) -> Array:
-    return a.astype(np.uint64) * b
-
-
-def _wide_s16(a: Array, b: Array) -> Array:
-    return (signed(a).astype(np.int32) * signed(b)).view(np.uint32)
-
-
-def _wide_s32(a: Array, b: Array) -> Array:
-    return (signed(a).astype(np.int64) * signed(b)).view(np.uint64)
+    return compute
 
 
 def _high_u64(a: Array, b: Array) -> Array:
@@ -69,24 +65,14 @@ def _high_s64(a: Array, b: Array) -> Array:
     return _high_u64(a, b) - np.where(signed(a) < 0, b, zero) - np.where(signed(b) < 0, a, zero)
 
 
-def _high_u16(a: Array, b: Array) -> Array:
-    return (_wide_u16(a, b) >> 16).astype(np.uint16)
-
-
-def _high_s16(a: Array, b: Array) -> Array:
-    return (_wide_s16(a, b) >> 16).astype(np.uint16)
-
-
-def _high_u32(a: Array, b: Array) -> Array:
-    return (_wide_u32(a, b) >> np.uint64(32)).astype(np.uint32)
-
-
-def _high_s32(a: Array, b: Array) -> Array:
-    return (_wide_s32(a, b) >> np.uint64(32)).astype(np.uint32)
-
-
-_WIDE = {"u16": _wide_u16, "u32": _wide_u32, "s16": _wide_s16, "s32": _wide_s32}
-_HIGH = {"u16": _high_u16, "u32": _high_u32, "u64": _high_u64, "s16": _high_s16, "s32": _high_s32, "s64": _high_s64}
+@kernels
+def _high_kernel(kind: str) -> Kernel:
+    """Return a kernel of the upper half of the product."""
+    bits = BITS[kind]
+    if bits == 64:
+        return _high_u64 if kind == "u64" else _high_s64
+    whole, dtype = _wide_kernel(kind), DTYPES[2 * bits]
+    return lambda a, b: (whole(a, b) >> dtype(bits)).astype(DTYPES[bits])
 
 
 def _product(kind: str, a: str, b: str) -> str:
@@ -100,39 +86,32 @@ def wide(e: Emitter, kind: str, a: str, b: str) -> str:
     """Return the expression of the product of twice the width."""
     bits = BITS[kind]
     text = f"({_product(kind, a, b)})" + (f" & {MASKS[2 * bits]}" if kind[0] == "s" else "")
-    return inline(e, text, lift(_WIDE[kind], bits, bits), a, b)
+    return inline(e, text, lift(_wide_kernel(kind), bits, bits), a, b)
 
 
 def high(e: Emitter, kind: str, a: str, b: str) -> str:
     """Return the expression of the upper half of the product."""
     bits = BITS[kind]
     text = f"({_product(kind, a, b)}) >> {bits}" + (f" & {MASKS[bits]}" if kind[0] == "s" else "")
-    return inline(e, text, lift(_HIGH[kind], bits, bits), a, b)
+    return inline(e, text, lift(_high_kernel(kind), bits, bits), a, b)
 
 
-def _low_of_mad(bits: int) -> Any:
+@kernels
+def _mad_low(bits: int) -> Any:
     mask = MASKS[bits]
 
     def mad(a: Any, b: Any, c: Any) -> Any:
         # A product of ints may exceed what numpy takes beside an array.
         return (a * b & mask) + c if a.__class__ is int and b.__class__ is int else a * b + c
 
-    mad.__name__ = f"mad_low_{bits}"
     return mad
-
-
-_mad_low = {bits: _low_of_mad(bits) for bits in (16, 32, 64)}
-
-
-def _kind(read: OpcodeReader, part: str) -> str:
-    return read.one(*(SCALARS if part != "wide" else _WIDE))
 
 
 def _multiply(ins: Instruction, e: Emitter) -> None:
     read = OpcodeReader(ins)
     adds = ins.root == "mad"
     part = read.one("lo", "hi", "wide")
-    kind = read.one("s32") if adds and part == "hi" and read.has("sat") else _kind(read, part)
+    kind = read.one("s32") if adds and part == "hi" and read.has("sat") else read.one(*_KINDS[part])
     dst, first, second, *third = read.end(4 if adds else 3)
     bits = BITS[kind]
     a, b = atoms(e, bits, first, second)
@@ -140,7 +119,7 @@ def _multiply(ins: Instruction, e: Emitter) -> None:
     text = {"lo": lambda: f"{a} * {b}", "hi": lambda: high(e, kind, a, b), "wide": lambda: wide(e, kind, a, b)}[part]()
     if adds and part == "lo":
         (c,) = atoms(e, bits, *third)
-        e.assign(dst, inline(e, f"({text} + {c} & {MASKS[bits]})", _mad_low[bits], a, b, c), bits)
+        e.assign(dst, inline(e, f"({text} + {c} & {MASKS[bits]})", _mad_low(bits), a, b, c), bits)
         return
     if adds:
         (c,) = atoms(e, result, *third)
@@ -150,40 +129,23 @@ def _multiply(ins: Instruction, e: Emitter) -> None:
     e.assign(dst, text, result)
 
 
-def _signed24(value: Array) -> Array:
-    return (value << 8).view(np.int32).astype(np.int64) >> 8
+def _product24(a: Array, b: Array, kind: str) -> Array:
+    """Multiply the low 24 bits, extended by zeros or their sign, as int64."""
+    x, y = (
+        ((v << 8).view(np.int32).astype(np.int64) >> 8) if kind == "s32" else (v & 0xFFFFFF).astype(np.int64)
+        for v in (a, b)
+    )
+    result: Array = x * y
+    return result
 
 
-def _unsigned24(value: Array) -> Array:
-    return (value & 0xFFFFFF).astype(np.int64)
-
-
-def _mul24_lo_u32(a: Array, b: Array) -> Array:
-    return (_unsigned24(a) * _unsigned24(b)).astype(np.uint32)
-
-
-def _mul24_lo_s32(a: Array, b: Array) -> Array:
-    return (_signed24(a) * _signed24(b)).astype(np.uint32)
-
-
-def _mul24_hi_u32(a: Array, b: Array) -> Array:
-    return (_unsigned24(a) * _unsigned24(b) >> 16).astype(np.uint32)
-
-
-def _mul24_hi_s32(a: Array, b: Array) -> Array:
-    return (_signed24(a) * _signed24(b) >> 16).astype(np.uint32)
+@kernels
+def _mul24(part: str, kind: str) -> Kernel:
+    return lambda a, b: (_product24(a, b, kind) >> (16 if part == "hi" else 0)).astype(np.uint32)
 
 
 def _mad24_hi_sat(a: Array, b: Array, c: Array) -> Array:
-    return clamped((_signed24(a) * _signed24(b) >> 16) + signed(c))
-
-
-_MUL24 = {
-    ("lo", "u32"): _mul24_lo_u32,
-    ("lo", "s32"): _mul24_lo_s32,
-    ("hi", "u32"): _mul24_hi_u32,
-    ("hi", "s32"): _mul24_hi_s32,
-}
+    return clamped((_product24(a, b, "s32") >> 16) + signed(c))
 
 
 def _multiply24(ins: Instruction, e: Emitter) -> None:
@@ -198,7 +160,7 @@ def _multiply24(ins: Instruction, e: Emitter) -> None:
     if saturates:
         e.assign(dst, e.call(lift(_mad24_hi_sat, 32, 32, 32), *names), 32)
         return
-    text = e.call(lift(_MUL24[part, kind], 32, 32), *names[:2])
+    text = e.call(lift(_mul24(part, kind), 32, 32), *names[:2])
     e.assign(dst, f"({text} + {names[2]}) & {MASKS[32]}" if adds else text, 32)
 
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from pytest_nvfp4.sim import lanes
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, array, atom, both, collapsed, inline, literal
-from pytest_nvfp4.sim.alu.lift import Array, lift, signed, unsigned
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SIGNS, array, atom, atoms, both, collapsed, inline, literal
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, kernels, lift, signed, unsigned
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
@@ -25,18 +25,16 @@ FORMS = (
 )
 
 
-def _left(a: Array, b: Array) -> Array:
-    width = 8 * a.itemsize
-    amount = np.minimum(b, width - 1).astype(a.dtype)
-    result: Array = np.where(b >= width, a.dtype.type(0), a << amount)
-    return result
+@kernels
+def _logical(root: str) -> Kernel:
+    shift = np.left_shift if root == "shl" else np.right_shift
 
+    def compute(a: Array, b: Array) -> Array:
+        width = 8 * a.itemsize
+        moved: Array = shift(a, np.minimum(b, width - 1).astype(a.dtype))
+        return np.where(b >= width, a.dtype.type(0), moved)
 
-def _right(a: Array, b: Array) -> Array:
-    width = 8 * a.itemsize
-    amount = np.minimum(b, width - 1).astype(a.dtype)
-    result: Array = np.where(b >= width, a.dtype.type(0), a >> amount)
-    return result
+    return compute
 
 
 def _right_signed(a: Array, b: Array) -> Array:
@@ -52,7 +50,7 @@ def _shl(ins: Instruction, e: Emitter) -> None:
     amount = literal(b)
     if amount is None:
         text = f"({a} << {b} & {MASKS[bits]} if {b} < {bits} else 0)"
-        text = inline(e, text, lift(_left, bits, 32), a, b)
+        text = inline(e, text, lift(_logical("shl"), bits, 32), a, b)
     else:
         on_ints = f"({a} << {amount} & {MASKS[bits]})"
         text = both(on_ints, f"{a} << {array(e, b, bits)}", a) if amount < bits else "0"
@@ -68,7 +66,7 @@ def _shr(ins: Instruction, e: Emitter) -> None:
     amount = literal(b)
     if kind[0] != "s":
         if amount is None:
-            text = inline(e, f"({a} >> {b} if {b} < {bits} else 0)", lift(_right, bits, 32), a, b)
+            text = inline(e, f"({a} >> {b} if {b} < {bits} else 0)", lift(_logical("shr"), bits, 32), a, b)
         elif amount >= bits:
             text = "0"
         else:
@@ -91,52 +89,25 @@ def _funnel(ins: Instruction, e: Emitter) -> None:
     mode = read.one("clamp", "wrap")
     read.one("b32")
     dst, low, high, by = read.end(4)
-    a, b, c = atom(e, low, 32), atom(e, high, 32), atom(e, by, 32)
+    a, b, c = atoms(e, 32, low, high, by)
     amount = literal(c)
     if amount is None:
         shift = f"({c} & 31)" if mode == "wrap" else f"({c} if {c} < 32 else 32)"
     else:
         shift = str(amount & 31 if mode == "wrap" else min(amount, 32))
-    if side == "l":
-        on_ints = f"(({b} << 32 | {a}) << {shift} >> 32 & {MASKS[32]})"
-    else:
-        on_ints = f"(({b} << 32 | {a}) >> {shift} & {MASKS[32]})"
-    e.assign(dst, inline(e, on_ints, lift(_FUNNEL[side, mode], 32, 32, 32), a, b, c), 32)
+    moved = f"<< {shift} >> 32" if side == "l" else f">> {shift}"
+    on_ints = f"(({b} << 32 | {a}) {moved} & {MASKS[32]})"
+    e.assign(dst, inline(e, on_ints, lift(_funnel_kernel(side, mode), 32, 32, 32), a, b, c), 32)
 
 
-def _joined(low: Array, high: Array) -> Array:
-    return high.astype(np.uint64) << np.uint64(32) | low
+@kernels
+def _funnel_kernel(side: str, mode: str) -> Kernel:
+    def compute(low: Array, high: Array, amount: Array) -> Array:
+        joined = high.astype(np.uint64) << np.uint64(32) | low
+        shift = (amount & 31 if mode == "wrap" else np.minimum(amount, 32)).astype(np.uint64)
+        return (joined << shift >> np.uint64(32) if side == "l" else joined >> shift).astype(np.uint32)
 
+    return compute
 
-def _wrapped(amount: Array) -> Array:
-    return (amount & 31).astype(np.uint64)
-
-
-def _clamped(amount: Array) -> Array:
-    return np.minimum(amount, 32).astype(np.uint64)
-
-
-def _left_wrap(low: Array, high: Array, amount: Array) -> Array:
-    return (_joined(low, high) << _wrapped(amount) >> np.uint64(32)).astype(np.uint32)
-
-
-def _left_clamp(low: Array, high: Array, amount: Array) -> Array:
-    return (_joined(low, high) << _clamped(amount) >> np.uint64(32)).astype(np.uint32)
-
-
-def _right_wrap(low: Array, high: Array, amount: Array) -> Array:
-    return (_joined(low, high) >> _wrapped(amount)).astype(np.uint32)
-
-
-def _right_clamp(low: Array, high: Array, amount: Array) -> Array:
-    return (_joined(low, high) >> _clamped(amount)).astype(np.uint32)
-
-
-_FUNNEL = {
-    ("l", "wrap"): _left_wrap,
-    ("l", "clamp"): _left_clamp,
-    ("r", "wrap"): _right_wrap,
-    ("r", "clamp"): _right_clamp,
-}
 
 LOWERINGS: Mapping[str, Lowering] = {"shl": _shl, "shr": _shr, "shf": _funnel}

@@ -20,8 +20,8 @@ from pytest_nvfp4.numerics.formats import FloatFormat
 from pytest_nvfp4.sim.alu.exact import by_lane, root, rounded
 from pytest_nvfp4.sim.alu.floating import ROUNDINGS, settled
 from pytest_nvfp4.sim.alu.forms import BITS, atoms
-from pytest_nvfp4.sim.alu.half import bfloat_patterns, half_patterns, on_pairs
-from pytest_nvfp4.sim.alu.lift import Array, Kernel, kernels, lift
+from pytest_nvfp4.sim.alu.half import bfloat_patterns, half_patterns
+from pytest_nvfp4.sim.alu.lift import Array, Kernel, kernels, lift, on_pairs
 from pytest_nvfp4.sim.alu.numbers import floats, flushed, settled64
 from pytest_nvfp4.sim.alu.rounding import to_f32
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
@@ -44,18 +44,10 @@ FORMS = (
 )
 
 
-def _reciprocal(a: Array) -> Array:
-    return 1.0 / a
-
-
-def _reciprocal_root(a: Array) -> Array:
-    return 1.0 / np.sqrt(a)
-
-
 _FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
-    "rcp": _reciprocal,
+    "rcp": lambda a: 1.0 / a,
     "sqrt": np.sqrt,
-    "rsqrt": _reciprocal_root,
+    "rsqrt": lambda a: 1.0 / np.sqrt(a),
     "ex2": np.exp2,
     "lg2": np.log2,
     "sin": np.sin,
@@ -70,8 +62,7 @@ def _approximate(root_: str, flush: bool) -> Kernel:
 
     def compute(a: Array) -> Array:
         value = function((flushed(a) if flush else a).view(np.float32).astype(np.float64))
-        answer = settled(value.astype(np.float32))
-        return flushed(answer) if flush else answer
+        return settled(value.astype(np.float32), flush)
 
     return compute
 
@@ -132,8 +123,7 @@ def _exact(root_: str, mode: str, kind: str, flush: bool) -> Kernel:
                 result = to_f32(result, mode)
         if kind == "f64":
             return settled64(result, *reversed(patterns))
-        answer = settled(result)
-        return flushed(answer) if flush else answer
+        return settled(result, flush)
 
     return compute
 
@@ -155,8 +145,7 @@ def _divide(how: str, flush: bool) -> Kernel:
                 zero = ((a ^ b) & np.uint32(0x8000_0000)).view(np.float32)
                 zero = np.where(np.isinf(x) | np.isnan(x), np.float32(np.nan), zero)
                 result = np.where(lost, zero, result)
-        answer = settled(result)
-        return flushed(answer) if flush else answer
+        return settled(result, flush)
 
     return compute
 
@@ -181,7 +170,7 @@ def _gross(root_: str) -> Kernel:
 
 
 def _plain_f64(a: Array) -> Array:
-    return settled64(_reciprocal_root(a.view(np.float64)), a)
+    return settled64(_FUNCTIONS["rsqrt"](a.view(np.float64)), a)
 
 
 # ---- lowering -------------------------------------------------------------------------------------------------------
