@@ -17,7 +17,7 @@ from pytest_nvfp4.numerics import probes, scale_layout
 from pytest_nvfp4.numerics.arrays import Bytes, NumericsError, ceil_div
 from pytest_nvfp4.numerics.draw import Draw
 from pytest_nvfp4.numerics.formats import E4M3
-from pytest_nvfp4.numerics.inputs import GroupInput, Guard, ProblemInput, assemble
+from pytest_nvfp4.numerics.inputs import GroupInput, Guard, Operands, ProblemInput, assemble
 from pytest_nvfp4.numerics.quantise import BLOCK, quantise
 from pytest_nvfp4.problem import Group, Problem
 
@@ -26,18 +26,6 @@ _FINITE = tuple(range(E4M3.largest + 1))
 _NAN_GUARD = Guard()
 # GPU MODE allocates no guards around its tensors, so the memory behind them is assumed to be finite.
 _PLAIN_GUARD = Guard(scale_byte=probes.SCALE_ONE, packed_byte=0x00)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Operands:
-    """Operands of a group, before the layouts are built."""
-
-    a: Bytes
-    b: Bytes
-    sfa: Bytes
-    sfb: Bytes
-    padding_a: int | Bytes = 0
-    padding_b: int | Bytes = 0
 
 
 Maker = Callable[[Group, Draw, int], Operands]
@@ -78,16 +66,7 @@ class Family:
         if group.k % BLOCK:
             raise NumericsError(f"group {index} ({group}): k must be a multiple of 16 for family {self.name!r}")
         made = self.make(group, Draw(seed=problem.seed, family=self.name, index=index), index)
-        return assemble(
-            group,
-            a=made.a,
-            b=made.b,
-            sfa=made.sfa,
-            sfb=made.sfb,
-            padding_a=made.padding_a,
-            padding_b=made.padding_b,
-            guard=self.guard,
-        )
+        return assemble(group, made, self.guard)
 
     def generate(self, problem: Problem) -> ProblemInput:
         """Return the inputs of every group. Raises NumericsError as :meth:`group` does."""
@@ -107,14 +86,8 @@ def _uniform(codes: Iterable[int], scales: Iterable[int], *, padding: int = 0) -
 
     def make(group: Group, draw: Draw, _index: int) -> Operands:
         a, b, sfa, sfb = _shapes(group)
-        return Operands(
-            a=draw.packed(codes, a),
-            b=draw.packed(codes, b),
-            sfa=draw.choice(scales, sfa),
-            sfb=draw.choice(scales, sfb),
-            padding_a=padding,
-            padding_b=padding,
-        )
+        packed_a, packed_b = draw.packed(codes, a), draw.packed(codes, b)
+        return Operands(packed_a, packed_b, draw.choice(scales, sfa), draw.choice(scales, sfb), padding, padding)
 
     return make
 
@@ -154,12 +127,7 @@ def _subnormal_output(group: Group, draw: Draw, _index: int) -> Operands:
     width = BLOCK // 2
     for packed in (a_bytes, b_bytes):
         packed[:, -width:] = draw.packed((0x1, 0x9, 0x2, 0xA, 0x3), (packed.shape[0], width))
-    return Operands(
-        a=a_bytes,
-        b=b_bytes,
-        sfa=draw.choice((1, 2), sfa),
-        sfb=draw.choice((1, 2), sfb),
-    )
+    return Operands(a_bytes, b_bytes, draw.choice((1, 2), sfa), draw.choice((1, 2), sfb))
 
 
 _GAUSS_ROWS = 256
@@ -175,7 +143,7 @@ def _gauss(group: Group, draw: Draw, _index: int) -> Operands:
             packed[span], scales[span] = quantise(draw.gaussian((span.stop - top, group.k)))
         made.append((packed, scales))
     (a, sfa), (b, sfb) = made
-    return Operands(a=a, b=b, sfa=sfa, sfb=sfb)
+    return Operands(a, b, sfa, sfb)
 
 
 def _onehot(group: Group, _draw: Draw, index: int) -> Operands:
@@ -203,9 +171,7 @@ def _position_scales(group: Group, _draw: Draw, index: int) -> Operands:
         return np.uint8(0x38) | probes.position_code(row, block, start=start) % np.uint8(8)
 
     ones = np.uint8(probes.ONE | probes.ONE << 4)
-    return Operands(
-        a=np.full(a, ones), b=np.full(b, ones), sfa=scales(sfa, 31 * index), sfb=scales(sfb, 31 * index + 57)
-    )
+    return Operands(np.full(a, ones), np.full(b, ones), scales(sfa, 31 * index), scales(sfb, 31 * index + 57))
 
 
 _EXACT_SCALES = tuple(range(0x30, 0x40))

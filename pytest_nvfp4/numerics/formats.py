@@ -18,16 +18,20 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pytest_nvfp4.numerics.arrays import Bytes, Float32, Float64, Int32, Int64, Mask, NumericsError, require_bytes
+from pytest_nvfp4.numerics.arrays import (
+    Bytes,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    Mask,
+    NumericsError,
+    frozen,
+    require_bytes,
+)
 
 NO_BITS = 1000
 """Lowest bit of zero and of values that are not finite: no constraint."""
-
-
-def _shared(array: NDArray[Any]) -> NDArray[Any]:
-    """Make a table that all callers share read-only."""
-    array.setflags(write=False)
-    return array
 
 
 def lowest_bits(values: NDArray[Any]) -> Int64:
@@ -122,22 +126,22 @@ class FloatFormat:
             size[magnitude >= self.infinity] = np.nan
         if self.special == "ieee":
             size[magnitude == self.infinity] = np.inf
-        return _shared(np.where(codes & self.sign, -size, size))
+        return frozen(np.where(codes & self.sign, -size, size))
 
     @cached_property
     def float32(self) -> Float32:
         """``values`` as float32, exact for every format here of 16 bits and fewer."""
-        return _shared(self.values.astype(np.float32))
+        return frozen(self.values.astype(np.float32))
 
     @cached_property
     def _units(self) -> Int32:
-        return _shared(np.nan_to_num(np.ldexp(self.values, -self.unit), nan=0.0).astype(np.int32))
+        return frozen(np.nan_to_num(np.ldexp(self.values, -self.unit), nan=0.0).astype(np.int32))
 
     @cached_property
     def midpoints(self) -> Float64:
         """Values halfway between codes i and i + 1, for i below ``largest``: where rounding to nearest changes."""
         magnitudes = self.values[: self.largest + 1]
-        return _shared((magnitudes[:-1] + magnitudes[1:]) / 2)
+        return frozen((magnitudes[:-1] + magnitudes[1:]) / 2)
 
     def bounds(self, dtype: type[np.floating[Any]] = np.float64, *, factor: float = 1.0) -> NDArray[Any]:
         """Return for each code below ``largest`` the largest number whose quotient by ``factor`` rounds to it.

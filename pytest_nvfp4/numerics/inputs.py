@@ -115,21 +115,20 @@ class ProblemInput:
         return hashlib.sha256("".join(group.digest() for group in self.groups).encode()).hexdigest()
 
 
-def assemble(
-    group: Group,
-    *,
-    a: Bytes,
-    b: Bytes,
-    sfa: Bytes,
-    sfb: Bytes,
-    padding_a: int | Bytes = 0,
-    padding_b: int | Bytes = 0,
-    guard: Guard | None = None,
-) -> GroupInput:
-    """Make a group's inputs of its operands: check the shapes and reorder the scale factors.
+@dataclass(frozen=True, slots=True, eq=False)
+class Operands:
+    """Operands of a group, before the layouts are built; ``padding_*`` as ``scale_layout.reorder`` takes it."""
 
-    ``padding_a`` and ``padding_b`` are what the padding of the reordered scale factors holds, see
-    :func:`~pytest_nvfp4.numerics.scale_layout.reorder`.
+    a: Bytes
+    b: Bytes
+    sfa: Bytes
+    sfb: Bytes
+    padding_a: int | Bytes = 0
+    padding_b: int | Bytes = 0
+
+
+def assemble(group: Group, operands: Operands, guard: Guard) -> GroupInput:
+    """Make a group's inputs of its operands: check the shapes and reorder the scale factors.
 
     Raises:
         NumericsError: l is not 1, k is odd, or an array does not fit the group.
@@ -139,17 +138,10 @@ def assemble(
     if group.k % 2:
         raise NumericsError(f"group {group} has odd k; two elements share a byte")
     blocks = ceil_div(group.k, BLOCK)
+    a, b = operands.a, operands.b
     require_bytes("a", a, shape=(group.m, group.k // 2))
     require_bytes("b", b, shape=(group.n, group.k // 2))
-    require_bytes("sfa", sfa, shape=(group.m, blocks))
-    require_bytes("sfb", sfb, shape=(group.n, blocks))
-    return GroupInput(
-        group=group,
-        a=a,
-        b=b,
-        sfa=sfa,
-        sfb=sfb,
-        sfa_reordered=scale_layout.reorder(sfa, padding=padding_a),
-        sfb_reordered=scale_layout.reorder(sfb, padding=padding_b),
-        guard=guard or Guard(),
-    )
+    sfa = require_bytes("sfa", operands.sfa, shape=(group.m, blocks))
+    sfb = require_bytes("sfb", operands.sfb, shape=(group.n, blocks))
+    reordered_a = scale_layout.reorder(sfa, padding=operands.padding_a)
+    return GroupInput(group, a, b, sfa, sfb, reordered_a, scale_layout.reorder(sfb, padding=operands.padding_b), guard)

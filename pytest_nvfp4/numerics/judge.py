@@ -54,24 +54,37 @@ class Mismatch:
         row: row of C; for a guard row, counted from C's first row (negative before it, ``m`` and up after it).
         col: column of C.
         rule: which rule it breaks.
-        got: value found, with its bits in ``got_bits``.
-        want: exact sum rounded to fp16, with its bits in ``want_bits`` (the poison's for a guard row).
-        exact: the exact sum as float64.
+        got_bits: bits of the value found.
+        want_bits: bits of the exact sum rounded to fp16 (the poison's for a guard row).
+        exact: the exact sum as float64 (NaN for a guard row).
         bound: how far from ``exact`` an output may be; 0 under "exact", "nan", "unwritten" and "guard".
-        ulp: fp16 values between got and want, None where one is NaN.
     """
 
     group: int
     row: int
     col: int
     rule: Rule
-    got: float
     got_bits: int
-    want: float
     want_bits: int
-    exact: float
-    bound: float
-    ulp: int | None
+    exact: float = math.nan
+    bound: float = 0.0
+
+    @property
+    def got(self) -> float:
+        """Value found."""
+        return fp16.value(self.got_bits)
+
+    @property
+    def want(self) -> float:
+        """Value of ``want_bits``."""
+        return fp16.value(self.want_bits)
+
+    @property
+    def ulp(self) -> int | None:
+        """Number of fp16 values between got and want; None where one is NaN."""
+        if math.isnan(self.got) or math.isnan(self.want):
+            return None
+        return abs(fp16.ordinal_of(self.got_bits) - fp16.ordinal_of(self.want_bits))
 
     def __str__(self) -> str:
         at = f"group {self.group} C[{self.row}, {self.col}]"
@@ -294,49 +307,19 @@ def _first_mismatches(
     for flat in np.flatnonzero(wrong)[:FIRST]:
         row, col = divmod(int(flat), wrong.shape[1])
         got_bits, want_bits = int(got[row, col]), int(reference.want[row, col])
-        got_value, want_value = fp16.value(got_bits), fp16.value(want_bits)
-        either_nan = math.isnan(got_value) or math.isnan(want_value)
         rule: Rule = "exact" if reference.order_free[row, col] else "bound"
         if unwritten[row, col]:
             rule = "unwritten"
-        elif either_nan:
+        elif math.isnan(fp16.value(got_bits)) or math.isnan(fp16.value(want_bits)):
             rule = "nan"
-        found.append(
-            Mismatch(
-                group=group,
-                row=row,
-                col=col,
-                rule=rule,
-                got=got_value,
-                got_bits=got_bits,
-                want=want_value,
-                want_bits=want_bits,
-                exact=float(reference.values[row, col]),
-                bound=float(reference.bound[row, col]) if rule == "bound" else 0.0,
-                ulp=None if either_nan else abs(fp16.ordinal_of(got_bits) - fp16.ordinal_of(want_bits)),
-            )
-        )
+        bound = float(reference.bound[row, col]) if rule == "bound" else 0.0
+        found.append(Mismatch(group, row, col, rule, got_bits, want_bits, float(reference.values[row, col]), bound))
     return found
 
 
 def _first_guards(guards: Sequence[tuple[int, HalfBits]], *, group: int, poison: int) -> list[Mismatch]:
-    found = []
-    for top, rows in guards:
-        for row, col in np.argwhere(rows != poison)[:FIRST]:
-            bits = int(rows[row, col])
-            found.append(
-                Mismatch(
-                    group=group,
-                    row=top + int(row),
-                    col=int(col),
-                    rule="guard",
-                    got=fp16.value(bits),
-                    got_bits=bits,
-                    want=fp16.value(poison),
-                    want_bits=poison,
-                    exact=float("nan"),
-                    bound=0.0,
-                    ulp=None,
-                )
-            )
-    return found
+    return [
+        Mismatch(group, top + int(row), int(col), "guard", int(rows[row, col]), poison)
+        for top, rows in guards
+        for row, col in np.argwhere(rows != poison)[:FIRST]
+    ]

@@ -12,7 +12,7 @@ from pytest_nvfp4.numerics.arrays import NumericsError
 from pytest_nvfp4.numerics.draw import Draw
 from pytest_nvfp4.numerics.families import FAMILIES, default_families, family
 from pytest_nvfp4.numerics.formats import E4M3
-from pytest_nvfp4.numerics.inputs import GroupInput, assemble
+from pytest_nvfp4.numerics.inputs import GroupInput, Guard, Operands, assemble
 from pytest_nvfp4.numerics.packing import unpack
 from pytest_nvfp4.problem import GPUMODE, Group, Problem
 
@@ -292,7 +292,7 @@ def test_unfit_groups_are_named() -> None:
         FAMILIES["gpumode"].group(Problem("p", (Group(8, 128, 24),)), 0)
     one, scale = np.zeros((1, 8), np.uint8), np.zeros((1, 1), np.uint8)
     with pytest.raises(NumericsError, match=r"b has shape \[1, 8\], not \[2, 8\]"):
-        assemble(Group(1, 2, 16), a=one, b=one, sfa=scale, sfb=scale)
+        assemble(Group(1, 2, 16), Operands(one, one, scale, scale), Guard())
 
 
 def test_digest_is_sha256() -> None:

@@ -9,20 +9,15 @@ import numpy as np
 
 from pytest_nvfp4.numerics import kernel_model as model
 from pytest_nvfp4.numerics.arrays import Bytes, Float64
-from pytest_nvfp4.numerics.formats import E2M1, E4M3
+from pytest_nvfp4.numerics.formats import E2M1, E4M3, FloatFormat
 from pytest_nvfp4.numerics.kernel_model import Steps
 from pytest_nvfp4.numerics.mutants.base import Mutant
 from pytest_nvfp4.numerics.packing import swap_nibbles, unpack
 
 
-def _element_table(change: Callable[[int, float], float]) -> tuple[float, ...]:
-    right = E2M1.decode(np.arange(16, dtype=np.uint8))
-    return tuple(change(code, float(right[code])) for code in range(16))
-
-
-def _scale_table(change: Callable[[int, float], float]) -> tuple[float, ...]:
-    right = E4M3.decode(np.arange(256, dtype=np.uint8))
-    return tuple(change(code, float(right[code])) for code in range(256))
+def _table(format: FloatFormat, change: Callable[[int, float], float]) -> tuple[float, ...]:
+    """Return what each code of a format means to a kernel, as ``change(code, right value)``."""
+    return tuple(change(code, float(value)) for code, value in enumerate(format.float32))
 
 
 def _elements_by(table: tuple[float, ...]) -> model.Elements:
@@ -45,19 +40,19 @@ def _e5m2(code: int) -> float:
     return float(mantissa * 2.0**-16 if exponent == 0 else (4 + mantissa) * 2.0 ** (min(exponent, 30) - 17))
 
 
-_MSB_IGNORED = _element_table(lambda code, _: float(np.copysign((0, 0.5, 1, 1.5)[code & 3], -1 if code & 8 else 1)))
-_SIX_AS_FIVE = _element_table(lambda code, value: float(np.copysign(5, value)) if code & 7 == 7 else value)
-_HALF_AS_ZERO = _element_table(lambda code, value: 0.0 if code & 7 == 1 else value)
-_INTEGERS = _element_table(lambda code, _: float(code - 16 if code & 8 else code) / 2)
-_UNSIGNED = _element_table(lambda _, value: abs(value))
-_MANTISSA_IGNORED = _scale_table(lambda code, value: value if code & 0x78 == 0 else value / (1 + (code & 7) / 8))
-_SUBNORMAL_FLUSHED = _scale_table(lambda code, value: 0.0 if code & 0x78 == 0 else value)
-_SUBNORMAL_AS_NORMAL = _scale_table(lambda code, value: (8 + (code & 7)) * 2.0**-10 if code & 0x78 == 0 else value)
-_TYPO = _scale_table(lambda code, value: value * 12 / 13 if code & 0x7F == 0x5D else value)
-_BIAS_8 = _scale_table(lambda _, value: value / 2)
-_NAN_AS_480 = _scale_table(lambda code, value: 480.0 if code & 0x7F == 0x7F else value)
-_TOP_AS_NAN = _scale_table(lambda code, value: float("nan") if code & 0x78 == 0x78 else value)
-_AS_E5M2 = _scale_table(lambda code, value: value if math.isnan(value) else _e5m2(code & 0x7F))
+_MSB_IGNORED = _table(E2M1, lambda code, _: float(np.copysign((0, 0.5, 1, 1.5)[code & 3], -1 if code & 8 else 1)))
+_SIX_AS_FIVE = _table(E2M1, lambda code, value: float(np.copysign(5, value)) if code & 7 == 7 else value)
+_HALF_AS_ZERO = _table(E2M1, lambda code, value: 0.0 if code & 7 == 1 else value)
+_INTEGERS = _table(E2M1, lambda code, _: float(code - 16 if code & 8 else code) / 2)
+_UNSIGNED = _table(E2M1, lambda _, value: abs(value))
+_MANTISSA_IGNORED = _table(E4M3, lambda code, value: value if code & 0x78 == 0 else value / (1 + (code & 7) / 8))
+_SUBNORMAL_FLUSHED = _table(E4M3, lambda code, value: 0.0 if code & 0x78 == 0 else value)
+_SUBNORMAL_AS_NORMAL = _table(E4M3, lambda code, value: (8 + (code & 7)) * 2.0**-10 if code & 0x78 == 0 else value)
+_TYPO = _table(E4M3, lambda code, value: value * 12 / 13 if code & 0x7F == 0x5D else value)
+_BIAS_8 = _table(E4M3, lambda _, value: value / 2)
+_NAN_AS_480 = _table(E4M3, lambda code, value: 480.0 if code & 0x7F == 0x7F else value)
+_TOP_AS_NAN = _table(E4M3, lambda code, value: float("nan") if code & 0x78 == 0x78 else value)
+_AS_E5M2 = _table(E4M3, lambda code, value: value if math.isnan(value) else _e5m2(code & 0x7F))
 
 _ELEMENT_TABLES: tuple[tuple[str, str, tuple[float, ...]], ...] = (
     ("exponent_msb_ignored", "high exponent bit of E2M1 ignored: 2, 3, 4, 6 read as 0, 0.5, 1, 1.5", _MSB_IGNORED),
