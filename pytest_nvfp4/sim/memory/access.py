@@ -8,6 +8,7 @@ Generic addresses (PTX ISA, "Generic Addressing"): shared memory from ``SHARED_W
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,11 +88,8 @@ class Access:
         self.store = ("global.store", self.size)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.opcode, self.space, self.bits, self.count, self.signed, self.register, self.read_only)
-
-
-def _restore(opcode: str, space: str, bits: int, count: int, signed: bool, register: int, read_only: bool) -> Access:
-    return Access(opcode, space, bits, count, signed=signed, register=register, read_only=read_only)
+        make = partial(Access, signed=self.signed, register=self.register, read_only=self.read_only)
+        return make, (self.opcode, self.space, self.bits, self.count)
 
 
 def misaligned(access: Access, address: int, lane: int | None, place: str) -> Fault:

@@ -353,15 +353,14 @@ def _commit(ins: Instruction, e: Emitter) -> None:
     e.line(e.call(commit, "w", e.mask))
 
 
-def _wait_group(ins: Instruction, e: Emitter) -> None:
+def _wait(ins: Instruction, e: Emitter) -> None:
     read = OpcodeReader(ins, 3)
-    (number,) = read.end(1)
-    e.park_if_none(e.temporary(e.call(wait, "w", e.mask, str(read.immediate(number, "the number of groups")))))
-
-
-def _wait_all(ins: Instruction, e: Emitter) -> None:
-    OpcodeReader(ins, 3).end(0)
-    e.park_if_none(e.temporary(e.call(wait, "w", e.mask, "None")))
+    allowed = "None"
+    if ins.parts[2] == "wait_group":
+        allowed = str(read.immediate(read.end(1)[0], "the number of groups"))
+    else:
+        read.end(0)
+    e.park_if_none(e.temporary(e.call(wait, "w", e.mask, allowed)))
 
 
 def _arrive(ins: Instruction, e: Emitter) -> None:
@@ -376,8 +375,8 @@ def _arrive(ins: Instruction, e: Emitter) -> None:
 LOWERINGS: Mapping[str, Lowering] = {
     "cp.async": _cp_async,
     "cp.async.commit_group": _commit,
-    "cp.async.wait_group": _wait_group,
-    "cp.async.wait_all": _wait_all,
+    "cp.async.wait_group": _wait,
+    "cp.async.wait_all": _wait,
     "cp.async.mbarrier.arrive": _arrive,
 }
 BLOCKING = frozenset({"cp.async.wait_group", "cp.async.wait_all"})

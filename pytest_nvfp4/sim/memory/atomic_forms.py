@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pytest_nvfp4.sim.alu.forms import BITS
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.access import Access
 from pytest_nvfp4.sim.memory.atomics import Operation, atomic, reduce_async
@@ -28,7 +29,6 @@ _TYPES = {
     "max": {"u32", "s32", "u64", "s64"},
 }
 _HALVES = frozenset({"f16", "f16x2", "bf16", "bf16x2"})
-_WIDTHS = {"f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32}
 
 
 class AtomicForm:
@@ -53,7 +53,7 @@ class AtomicForm:
             raise read.refuse(f".{name} of .{typed}")
         if halves != noftz:
             raise read.refuse(".noftz is required with half types and allowed with no others")
-        self.bits = _WIDTHS.get(typed) or int(typed[1:])
+        self.bits = BITS[typed]
         if self.count > 1:
             floating = halves or (typed == "f32" and name == "add")
             if not floating or self.bits * self.count > 128 or self.space not in ("global", "generic"):
@@ -117,7 +117,7 @@ def _red_async(ins: Instruction, e: Emitter) -> None:
     name = read.one(*_ASYNC_TYPES)
     typed = read.one(*_ASYNC_TYPES[name])
     address, b, barrier = read.end(3)
-    bits = int(typed[1:])
+    bits = BITS[typed]
     access = Access(ins.opcode, "cluster", bits)
     op = e.constant(Operation(access, _signed(name, typed), "", returns=False), "operation")
     values = e.tuple(b, bits)

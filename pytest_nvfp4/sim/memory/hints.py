@@ -45,14 +45,11 @@ def discard(w: Warp, mask: int, address: lanes.Bits, erase: bool, opcode: str) -
 
 def _prefetch(ins: Instruction, e: Emitter) -> None:
     read = OpcodeReader(ins)
-    space = read.maybe("global", "local")
-    read.one("L1", "L2", *(("L2::evict_last", "L2::evict_normal") if space == "global" else ()))
-    e.line(e.address(read.end(1)[0]))
-
-
-def _prefetchu(ins: Instruction, e: Emitter) -> None:
-    read = OpcodeReader(ins)
-    read.one("L1")
+    if ins.root == "prefetchu":
+        read.one("L1")
+    else:
+        space = read.maybe("global", "local")
+        read.one("L1", "L2", *(("L2::evict_last", "L2::evict_normal") if space == "global" else ()))
     e.line(e.address(read.end(1)[0]))
 
 
@@ -95,7 +92,7 @@ def _multimem(ins: Instruction, e: Emitter) -> None:
 
 LOWERINGS: Mapping[str, Lowering] = {
     "prefetch": _prefetch,
-    "prefetchu": _prefetchu,
+    "prefetchu": _prefetch,
     "applypriority": _line,
     "discard": _line,
     "createpolicy": _createpolicy,

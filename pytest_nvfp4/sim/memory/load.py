@@ -7,7 +7,7 @@ Addresses of kernel parameters (``cvta.param``, a register) point into a read-on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
@@ -123,19 +123,11 @@ def _lower(ins: Instruction, e: Emitter, form: AccessForm, *, uniformly: bool) -
         ins.opcode, space, form.bits, form.count, signed=form.kind == "s", register=register, read_only=form.nc
     )
     parts = () if uniformly or form.order != "weak" else _parts(ins, e, access, target)
-    if parts:
-        text = e.call(
-            read_partly, "w", e.mask, e.address(source), e.constant(access, "access"), e.constant(parts, "parts"),
-            str(e.at),
-        )  # fmt: skip
-        e.assign_all(target, text, register)
-        return
-    reader = load_uniform if uniformly else READERS[space]
-    text = e.call(reader, "w", e.mask, e.address(source), e.constant(access, "access"), str(e.at))
+    reader: Callable[..., Any] = read_partly if parts else load_uniform if uniformly else READERS[space]
+    constants = [e.constant(access, "access"), *([e.constant(parts, "parts")] if parts else ())]
+    text = e.call(reader, "w", e.mask, e.address(source), *constants, str(e.at))
     if isinstance(target, Vector):
-        if access.elements == 1:
-            text = f"({text},)"
-        e.assign_all(target, text, register)
+        e.assign_all(target, f"({text},)" if access.elements == 1 else text, register)
     else:
         e.assign(target, text, register)
 

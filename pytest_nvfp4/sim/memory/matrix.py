@@ -28,7 +28,7 @@ All 32 lanes take part. Each address is that of one matrix row and a multiple of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -209,7 +209,9 @@ _LOADS = {
 _STORES = {("m8n8", False, "b16"): 1, ("m8n8", True, "b16"): 1, ("m16n8", True, "b8"): 1}
 
 
-def _shape(ins: Instruction, table: Mapping[tuple[str, bool, str], int], registers: Operand) -> MatrixShape:
+def _shape(
+    ins: Instruction, table: Mapping[tuple[str, bool, str], int], registers: Operand, address: Operand
+) -> MatrixShape:
     """Parse the modifiers and check the number of registers. Raises Unsupported."""
     read = OpcodeReader(ins, ordered=False)
     read.each("sync", "aligned")
@@ -219,7 +221,9 @@ def _shape(ins: Instruction, table: Mapping[tuple[str, bool, str], int], registe
     kind = read.one(*{kind for kind, _, _ in table})
     number = _NUMBERS[read.one(*_NUMBERS)]
     transposed = read.has("trans")
-    generic = not read.has("shared", "shared::cta")
+    base = address.base if isinstance(address, Address) else None
+    # CuTe DSL 4.4 writes a shared address without its state space: as a 32-bit register.
+    generic = not read.has("shared", "shared::cta") and not (isinstance(base, Register) and base.bits == 32)
     read.done()
     each = table.get((kind, transposed, source))
     if each is None or (kind == "m16n16" and number > 2):
@@ -237,23 +241,15 @@ def _shape(ins: Instruction, table: Mapping[tuple[str, bool, str], int], registe
     )
 
 
-def _addressed(shape: MatrixShape, address: Operand) -> MatrixShape:
-    """Take a 32-bit register without a state space for a shared address, as the DSL 4.4 spells it."""
-    base = address.base if isinstance(address, Address) else None
-    if isinstance(base, Register) and base.bits == 32:
-        return replace(shape, generic=False)
-    return shape
-
-
 def _ldmatrix(ins: Instruction, e: Emitter) -> None:
     target, address = OpcodeReader(ins).operands(2)
-    shape = e.constant(_addressed(_shape(ins, _LOADS, target), address), "shape")
+    shape = e.constant(_shape(ins, _LOADS, target, address), "shape")
     e.assign_all(target, e.call(load_matrix, "w", e.mask, e.address(address), shape, str(e.at)), 32)
 
 
 def _stmatrix(ins: Instruction, e: Emitter) -> None:
     address, source = OpcodeReader(ins).operands(2)
-    shape = e.constant(_addressed(_shape(ins, _STORES, source), address), "shape")
+    shape = e.constant(_shape(ins, _STORES, source, address), "shape")
     e.line(e.call(store_matrix, "w", e.mask, e.address(address), e.tuple(source, 32), shape, str(e.at)))
 
 

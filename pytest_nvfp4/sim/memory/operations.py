@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.sim.alu.numbers import floats, flushed
+
 Scalar = Callable[[int, int, int, int], int]
 """``(old, operand, second operand, bits) -> new``, all unsigned patterns."""
 
@@ -43,6 +45,16 @@ INTEGER: dict[str, Scalar] = {
 """Integer operations by name; ``smin`` and ``smax`` compare signed values."""
 
 
+_UFUNCS: dict[str, Any] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
 def integer_arrays(name: str, old: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
     """Apply an integer operation to each element of arrays of one unsigned type."""
     one = old.dtype.type(1)
@@ -55,20 +67,9 @@ def integer_arrays(name: str, old: NDArray[Any], b: NDArray[Any], c: NDArray[Any
         return np.where(old >= b, np.zeros_like(old), old + one)
     if name == "dec":
         return np.where((old == 0) | (old > b), b, old - one)
-    if name == "exch":
-        exchanged: NDArray[Any] = b.copy()
-        return exchanged
     if name == "cas":
         return np.where(old == b, c, old)
-    functions: dict[str, Any] = {
-        "add": np.add,
-        "min": np.minimum,
-        "max": np.maximum,
-        "and": np.bitwise_and,
-        "or": np.bitwise_or,
-        "xor": np.bitwise_xor,
-    }
-    result: NDArray[Any] = functions[name](old, b)
+    result: NDArray[Any] = b.copy() if name == "exch" else _UFUNCS[name](old, b)
     return result
 
 
@@ -78,21 +79,13 @@ def real(name: str, kind: str, old: NDArray[Any], b: NDArray[Any], *, flush: boo
     with np.errstate(all="ignore"):
         if name == "add":
             return _narrow(x + y, kind, flush)
-        if name == "min":
-            chosen = np.where(np.isnan(x) | (y < x) | ((x == y) & np.signbit(y)), y, x)
-        else:
-            chosen = np.where(np.isnan(x) | (y > x) | ((x == y) & np.signbit(x)), y, x)
-        return _narrow(chosen, kind, flush)
+        better, zero = (y < x, np.signbit(y)) if name == "min" else (y > x, np.signbit(x))
+        return _narrow(np.where(np.isnan(x) | better | ((x == y) & zero), y, x), kind, flush)
 
 
 def _widen(bits: NDArray[Any], kind: str, flush: bool) -> NDArray[Any]:
-    if kind == "f16":
-        return bits.view(np.float16).astype(np.float32)
-    if kind == "bf16":
-        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    if kind == "f64":
-        return bits.view(np.float64)
-    return _flushed(bits).view(np.float32) if flush else bits.view(np.float32)
+    value = floats(bits, kind, flush=flush)
+    return value.astype(np.float32) if kind == "f16" else value
 
 
 def _narrow(value: NDArray[Any], kind: str, flush: bool) -> NDArray[Any]:
@@ -108,9 +101,4 @@ def _narrow(value: NDArray[Any], kind: str, flush: bool) -> NDArray[Any]:
         # Round to nearest even by adding 0x7FFF plus the lowest bit that remains.
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
         return np.where(nan, np.uint16(0x7FFF), rounded.astype(np.uint16))
-    return np.where(nan, np.uint32(0x7FFF_FFFF), _flushed(bits) if flush else bits)
-
-
-def _flushed(bits: NDArray[Any]) -> NDArray[Any]:
-    subnormal = (bits & np.uint32(0x7F80_0000)) == 0
-    return np.where(subnormal, bits & np.uint32(0x8000_0000), bits)
+    return np.where(nan, np.uint32(0x7FFF_FFFF), flushed(bits) if flush else bits)

@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 _SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 
 
-def read(w: Warp, mask: int, address: Bits, access: Access, at: int) -> Values:
-    """Load and return the register's value (a tuple for a vector). Raises Fault."""
-    return READERS[access.space](w, mask, address, access, at)
-
-
 def read_global(w: Warp, mask: int, address: Bits, access: Access, at: int) -> Values:
     """Execute ``ld.global``, ``ld.const``, or ``ld.param`` of an address."""
     if address.__class__ is not int:

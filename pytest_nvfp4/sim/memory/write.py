@@ -43,11 +43,6 @@ Elements = tuple[Bits, ...]
 """The elements that each lane writes."""
 
 
-def write(w: Warp, mask: int, address: Bits, values: Elements, access: Access, at: int) -> None:
-    """Store the elements ``values`` of each lane. Raises Fault."""
-    WRITERS[access.space](w, mask, address, values, access, at)
-
-
 def write_global(w: Warp, mask: int, address: Bits, values: Elements, access: Access, at: int) -> None:
     """Execute ``st.global``."""
     cta = w.cta
@@ -204,13 +199,13 @@ def _rows(mask: int, values: Elements, access: Access) -> NDArray[Any]:
         ]
         return np.array(words, np.uint64).reshape(-1, 2)
     dtype = DTYPES[access.bits]
+    rows: NDArray[Any]
     if len(values) == 1:
-        value = values[0]
-        column = np.full(32, value, dtype) if value.__class__ is int else value
-        return column if mask == lanes.FULL else column[lanes.bools(mask)]  # type: ignore[index,return-value]
-    rows = np.empty((32, len(values)), dtype)
-    for column, value in enumerate(values):
-        rows[:, column] = value
+        rows = np.full(32, values[0], dtype) if values[0].__class__ is int else values[0]  # type: ignore[assignment]
+    else:
+        rows = np.empty((32, len(values)), dtype)
+        for column, value in enumerate(values):
+            rows[:, column] = value
     return rows if mask == lanes.FULL else rows[lanes.bools(mask)]
 
 
