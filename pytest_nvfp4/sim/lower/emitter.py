@@ -68,14 +68,7 @@ class Emitter(Operands):
         self.packs.overwritten(operand.slot)
         if operand.bits > bits:
             expression = self.call(widen, expression, str(operand.bits))
-        name = self._name(operand)
-        if self._guarded:
-            old = self._read(operand)
-            new = self.temporary(expression)
-            self.line(f"{name} = {new} if {self._whole} else {self._merged(operand.bits, new, old)}")
-        else:
-            self.line(f"{name} = {expression}")
-        self.written[operand.slot] = operand.bits
+        self._store(operand, expression)
 
     def assign_predicate(self, operand: Operand, expression: str) -> None:
         """Assign a bool or an array of 32 to a predicate register; ``_`` drops it."""
@@ -85,14 +78,18 @@ class Emitter(Operands):
         if not isinstance(operand, Register) or operand.bits != 1 or operand.negated:
             raise Unsupported(f"operand {operand!r} cannot take a predicate")
         self.packs.overwritten(operand.slot)
-        name = self._name(operand)
+        self._store(operand, expression)
+
+    def _store(self, register: Register, expression: str) -> None:
+        """Write a register; under a guard, only in the guard's lanes."""
+        name = self._name(register)
         if self._guarded:
-            old = self._read(operand)
+            old = self._read(register)
             new = self.temporary(expression)
-            self.line(f"{name} = {new} if {self._whole} else {self._merged(1, new, old)}")
+            self.line(f"{name} = {new} if {self._whole} else {self._merged(register.bits, new, old)}")
         else:
             self.line(f"{name} = {expression}")
-        self.written[operand.slot] = 1
+        self.written[register.slot] = register.bits
 
     def assign_packed(
         self, operand: Operand, expression: str, items: Sequence[str], sources: Iterable[Operand], *, bits: int

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from enum import Enum, auto
+from functools import partial
 from typing import NamedTuple
 
 
@@ -38,11 +39,8 @@ class PtxError(ValueError):
         super().__init__(f"{place}: {kind}{message}" + (f"\n    {self.text}" if self.text else ""))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.message, self.line, self.text, self.source, self.unsupported)
-
-
-def _rebuild(message: str, line: int, text: str, source: str, unsupported: bool) -> PtxError:
-    return PtxError(message, line=line, text=text, source=source, unsupported=unsupported)
+        make = partial(PtxError, line=self.line, text=self.text, source=self.source, unsupported=self.unsupported)
+        return make, (self.message,)
 
 
 def _short(text: str, limit: int = 200) -> str:

@@ -8,6 +8,7 @@ values that ptxas 13.4 computes.
 
 from __future__ import annotations
 
+import operator
 import re
 import struct
 from collections.abc import Callable
@@ -38,15 +39,8 @@ def integer(text: str) -> int | None:
     found = _INTEGER.match(text)
     if found is None:
         return _expression(text) if text[:1] in "-+~!(0123456789" else None
-    sign, hexadecimal, binary, octal, decimal, _ = found.groups()
-    if hexadecimal is not None:
-        value = int(hexadecimal, 16)
-    elif binary is not None:
-        value = int(binary, 2)
-    elif octal is not None:
-        value = int(octal, 8)
-    else:
-        value = int(decimal)
+    sign, *digits, _ = found.groups()
+    value = next(int(text, base) for text, base in zip(digits, (16, 2, 8, 10), strict=True) if text is not None)
     if value > _MASK:
         return None
     return -value if sign else value
@@ -122,8 +116,8 @@ def _conditional(pieces: list[str]) -> _Value:
 def _climb(pieces: list[str], least: int) -> _Value:
     left = _unary(pieces)
     while pieces and _BINDING.get(pieces[-1], -1) > least:
-        operator = pieces.pop()
-        left = _apply(operator, left, _climb(pieces, _BINDING[operator]))
+        sign = pieces.pop()
+        left = _apply(sign, left, _climb(pieces, _BINDING[sign]))
     return left
 
 
@@ -150,20 +144,19 @@ def _unary(pieces: list[str]) -> _Value:
     return _typed(number_or_none, bool(found[6]) or number_or_none >= _TOP)
 
 
-def _apply(operator: str, left: _Value, right: _Value) -> _Value:
-    if operator in ("<<", ">>"):
+def _apply(sign: str, left: _Value, right: _Value) -> _Value:
+    if sign in ("<<", ">>"):
         # The result has the left operand's type. The ISA does not define counts from 64 on; ptxas uses them modulo 64.
         count = right.value & 63
-        return _typed(left.value << count if operator == "<<" else left.value >> count, left.unsigned)
-    if operator == "&&":
-        return _Value(int(bool(left.value) and bool(right.value)), False)
-    if operator == "||":
-        return _Value(int(bool(left.value) or bool(right.value)), False)
-    unsigned = left.unsigned or right.unsigned or operator in "%&|^"
+        return _typed(left.value << count if sign == "<<" else left.value >> count, left.unsigned)
+    if sign in ("&&", "||"):
+        truths = bool(left.value), bool(right.value)
+        return _Value(int(all(truths) if sign == "&&" else any(truths)), False)
+    unsigned = left.unsigned or right.unsigned or sign in "%&|^"
     a, b = _typed(left.value, unsigned).value, _typed(right.value, unsigned).value
-    if operator in _COMPARE:
-        return _Value(int(_COMPARE[operator](a, b)), False)
-    return _typed(_ARITHMETIC[operator](a, b), unsigned and operator != "%")
+    if sign in _COMPARE:
+        return _Value(int(_COMPARE[sign](a, b)), False)
+    return _typed(_ARITHMETIC[sign](a, b), unsigned and sign != "%")
 
 
 def _quotient(left: int, right: int) -> int:
@@ -173,20 +166,10 @@ def _quotient(left: int, right: int) -> int:
 
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "<": lambda a, b: a < b,
-    ">": lambda a, b: a > b,
-    "<=": lambda a, b: a <= b,
-    ">=": lambda a, b: a >= b,
-}
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
+}  # fmt: skip
 _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "&": operator.and_, "|": operator.or_, "^": operator.xor,
     "/": _quotient,
     "%": lambda a, b: a - b * _quotient(a, b),
-    "&": lambda a, b: a & b,
-    "|": lambda a, b: a | b,
-    "^": lambda a, b: a ^ b,
-}
+}  # fmt: skip

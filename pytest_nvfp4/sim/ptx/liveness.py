@@ -35,7 +35,7 @@ class Liveness:
         if found is None:
             block = self.flow.block_of(index)
             at_entry = block.start == index
-            found = self._slots(self._entries[block.number]) if at_entry else self._inside(block, index)
+            found = self._slots(self._solved[0][block.number]) if at_entry else self._inside(block, index)
             self._at[index] = found
         return found
 
@@ -44,7 +44,7 @@ class Liveness:
         checkpoints = self._checkpoints.get(block.number)
         if checkpoints is None:
             # checkpoints[k] holds before instruction stop - k * _STRIDE.
-            live = set(self._slots(self._leaving[block.number]))
+            live = set(self._slots(self._solved[1][block.number]))
             checkpoints = [frozenset(live)]
             place = block.stop
             while place - _STRIDE > block.start:
@@ -122,14 +122,6 @@ class Liveness:
                     entries[number] = new
                     waiting.update(self.flow.predecessors[number])
         return entries, leaving
-
-    @property
-    def _entries(self) -> list[int]:
-        return self._solved[0]
-
-    @property
-    def _leaving(self) -> list[int]:
-        return self._solved[1]
 
 
 def _step(ins: Instruction, live: set[int]) -> None:

@@ -8,6 +8,7 @@ Source: PTX ISA, "Instruction Operands" and "Special Registers".
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from pytest_nvfp4.sim.ptx.literals import INTEGER, immediate, integer
 from pytest_nvfp4.sim.ptx.syntax import (
@@ -138,15 +139,16 @@ class Scope:
             scope = scope.parent
         return None
 
-    def label(self, name: str) -> Label | None:
-        """Return the label of a name, here or in the enclosing scopes."""
+    def _enclosing(self) -> Iterator[Scope]:
+        """Yield this scope and the enclosing ones, from the inside out."""
         scope: Scope | None = self
         while scope is not None:
-            index = scope.labels.get(name)
-            if index is not None:
-                return Label(name, index)
+            yield scope
             scope = scope.parent
-        return None
+
+    def label(self, name: str) -> Label | None:
+        """Return the label of a name, here or in the enclosing scopes."""
+        return next((Label(name, scope.labels[name]) for scope in self._enclosing() if name in scope.labels), None)
 
     def operand(self, text: str) -> Operand:
         """Parse an operand; the text has no surrounding space.
@@ -227,19 +229,16 @@ class Scope:
         raise OperandError(f"{name} is not a register, variable, function or label of this scope or an enclosing one")
 
     def _targets(self, name: str) -> Vector | None:
-        scope: Scope | None = self
-        while scope is not None:
-            names = scope.targets.get(name)
-            if names is not None:
-                labels: list[Operand] = []
-                for target in names:
-                    label = self.label(target)
-                    if label is None:
-                        raise OperandError(f"{target}, a target of {name}, is not a label of this scope")
-                    labels.append(label)
-                return Vector(tuple(labels))
-            scope = scope.parent
-        return None
+        names = next((scope.targets[name] for scope in self._enclosing() if name in scope.targets), None)
+        if names is None:
+            return None
+        labels: list[Operand] = []
+        for target in names:
+            label = self.label(target)
+            if label is None:
+                raise OperandError(f"{target}, a target of {name}, is not a label of this scope")
+            labels.append(label)
+        return Vector(tuple(labels))
 
     def _result(self, text: str, whole: str) -> Register | Sink:
         if text == "_":
