@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import CodeType, FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.deferred import deferred_slots
@@ -25,10 +25,8 @@ from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.liveness import Liveness
 from pytest_nvfp4.sim.ptx.roles import results, sources
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Label, Module
+from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.wgmma.registers import accumulators, unfenced
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
 
 Block = Callable[[list[Any], "Warp", int], int]
 _MAX_BLOCK = 400

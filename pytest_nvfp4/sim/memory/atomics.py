@@ -12,7 +12,7 @@ Counters: ``global.atomic.requests`` and ``.lanes``, the same under ``shared`` a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +32,8 @@ from pytest_nvfp4.sim.memory.locate import (
 )
 from pytest_nvfp4.sim.memory.operations import INTEGER, integer_arrays, real
 from pytest_nvfp4.sim.memory.pattern import Pattern
+from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync import mbarrier
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
 
 Operands = tuple[Any, ...]
 """Values of an operand's registers, each an int or an array of 32."""

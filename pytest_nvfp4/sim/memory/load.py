@@ -8,7 +8,7 @@ Addresses of kernel parameters (``cvta.param``, a register) point into a read-on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, uniform
@@ -19,9 +19,7 @@ from pytest_nvfp4.sim.memory.pattern import pattern_of
 from pytest_nvfp4.sim.memory.read import READERS
 from pytest_nvfp4.sim.memory.tally import Key, Tally
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register, Symbol, Vector
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.run.warp import Warp
 
 
 def load_parameter(w: Warp, offset: int, end: int) -> int:

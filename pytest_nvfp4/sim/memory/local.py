@@ -6,16 +6,12 @@ the low 32 bits, so it accepts addresses with and without the window.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.run.warp import Warp
 
 LOCAL_WINDOW = 0xFFFE_0000_0000_0000
 """Generic addresses from here to the shared window are local."""

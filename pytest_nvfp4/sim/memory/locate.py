@@ -6,7 +6,7 @@ An access of a warp is one gather or scatter of items of the access's size; its 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,8 @@ from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.pattern import Pattern, pattern_of
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SharedMemory
 from pytest_nvfp4.sim.memory.tally import Key, Tally
+from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync import mbarrier
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
 
 _ZEROS = {size: np.zeros(1, item)[0] for size, item in ITEMS.items()}
 _ONES = {size: np.frombuffer(b"\1" * size, item)[0] for size, item in ITEMS.items()}

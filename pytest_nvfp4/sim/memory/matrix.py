@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,9 +42,7 @@ from pytest_nvfp4.sim.memory.locate import check_written, count, gather, locate_
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW, SharedMemory
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.run.warp import Warp
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ never use them. Bytes of a copy in flight are a fault. ``Tally`` counts requests
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import DTYPES, Bits
 from pytest_nvfp4.sim.memory.access import READ, Access, Values, by_rank, by_space, join, misaligned
+from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW, LocalMemory
 from pytest_nvfp4.sim.memory.locate import (
     by_region,
@@ -29,10 +30,7 @@ from pytest_nvfp4.sim.memory.locate import (
 )
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW, SharedMemory
 from pytest_nvfp4.sim.memory.tally import Tally
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.memory.globals import Region
-    from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.run.warp import Warp
 
 _SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 

@@ -8,7 +8,6 @@ asynchronous, in order per issuing warp. ``st.bulk`` fills shared memory with ze
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +22,8 @@ from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.memory.write import WRITERS
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Symbol
+from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync import mbarrier
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
 
 
 def store_async(

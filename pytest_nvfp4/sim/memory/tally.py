@@ -15,12 +15,9 @@ A CTA's unit ``Tally`` counts accesses by pattern. When the CTA ends, the tally 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.memory.pattern import ONE_PASS, Pattern
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.cta import Cta
 
 Key = tuple[str, int] | tuple[str, Pattern, int]
 """``(operation, bytes)`` of a one-address access, or ``(operation, pattern, lowest address modulo 128)``.
