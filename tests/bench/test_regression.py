@@ -9,26 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.bench.regression import GEOMEAN, Policy, ShapeRounds, compare
 from pytest_nvfp4.bench.stats import RoundsError
-
-
-def rounds(seed, *, factor=1.0, sigma=0.005, count=60):
-    return tuple(20 * factor * np.random.default_rng(seed).lognormal(0, sigma, count))
-
-
-def shape(name="a", *, factor=1.0, sigma=0.005, count=60, seed=1, **more):
-    more = {"noise": 0.0, **more}
-    return ShapeRounds(
-        name,
-        rounds(seed, sigma=sigma, count=count),
-        rounds(seed + 1000, factor=factor, sigma=sigma, count=count),
-        **more,
-    )
-
-
-def only(*shapes, **policy):
-    verdict = compare(shapes, Policy(**policy))
-    assert len(verdict.shapes) == 1
-    return verdict.shapes[0]
+from tests.bench.rounds import alternating, only, rounds, shape
 
 
 @pytest.mark.parametrize(("factor", "state"), [(1.03, "slower"), (0.97, "faster"), (1.0, "same"), (1.005, "ambiguous")])
@@ -272,12 +253,6 @@ def test_any_times_get_a_verdict(base, now):
     assert math.isfinite(found.high)
     if min(len(base), len(now)) < 20:
         assert found.state == "ambiguous"
-
-
-def alternating(median, *, rounds, seed, step=1.0):
-    """Every second round takes longer, as short kernels did on an H200."""
-    draw = np.random.default_rng(seed)
-    return median + step * (np.arange(rounds) % 2) + draw.normal(0, 0.1, rounds)
 
 
 def test_rounds_that_alternate_are_no_drift():

@@ -1,56 +1,34 @@
 """``nvfp4 insights``: each signal against counts made by hand or by looking at every lane."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.cli.insights import findings_of
-from pytest_nvfp4.insights import copies, structure, warp_requests
+from pytest_nvfp4.insights import copies, structure
 from pytest_nvfp4.insights.model import Level
 from pytest_nvfp4.layout.grammar import parse_type
 from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.layout.roles import roles_of
-from tests.cli.helpers import traced
-
-ROW_COPY = (
-    '!cute.tiled_copy<!cute_nvgpu.atom.universal_copy<f16, 128 b>, layout_copy_tv = <"((8,16),8):((128,1),16)">, '
-    'tiler_mn = <"[16:1;64:1]">>'
+from tests.cli.insight_samples import (
+    COLUMN_COPY,
+    COLUMN_PART,
+    GMEM,
+    PLAIN,
+    ROW_COPY,
+    ROW_PART,
+    SWIZZLED,
+    T2R,
+    TMEM,
+    signal_of,
+    traced_records,
+    walked,
 )
-COLUMN_COPY = (
-    '!cute.tiled_copy<!cute_nvgpu.atom.universal_copy<f16, 128 b>, layout_copy_tv = <"(128,8):(1,128)">, '
-    'tiler_mn = <"[128:1;8:1]">>'
-)
-T2R = (
-    "!cute.tiled_copy<!cute_nvgpu.atom.tmem_load<f32, 32 DP, 32 bit, x128>, "
-    'layout_copy_tv = <"((32,4),(128,32)):((0,1),(4,512))">, tiler_mn = <"[(512,32):(32,1);1:0;1:0]">>'
-)
-GMEM = '!cute.memref<f16, gmem, align<16>, "(128,64):(?{div=64},1)">'
-PLAIN = '!cute.memref<f16, smem, align<1024>, "(128,64):(64,1)">'
-SWIZZLED = '!cute.memref<f16, smem, align<1024>, S<3,4,3>, "(128,64):(64,1)">'
-TMEM = '!cute.memref<f32, tmem, align<16>, "((128,128),1,1,{}):((65536,1),0,0,128)">'
-ROW_PART = '!cute.memref<f16, {}, align<16>, "((8,1),8,1):((1,0),{},0)">'
-COLUMN_PART = '!cute.memref<f16, {}, align<16>{}, "((8,1),1,8):((1,0),0,8)">'
-
-
-def _records(**types):
-    return [Record(f"k.{name}", text) for name, text in types.items()]
-
-
-def _one(found, signal):
-    (insight,) = [one for one in found if one.signal == signal]
-    return insight
-
-
-def _walked(**types):
-    walks = copies.walks(_records(**types))
-    return {walk.part.name: [*warp_requests.insights(walk, alone=True)] for walk in walks}
 
 
 def test_lanes_that_run_along_a_row_ask_for_what_is_moved() -> None:
     # A request: 32 lanes of 16 bytes, eight of them a row of 128 bytes: 4 rows, 16 sectors, 512 of 512 bytes.
-    found = _walked(copy=ROW_COPY, mC=GMEM, tCgC=ROW_PART.format("gmem", "?{div=1024}"))
-    insight = _one(found["k.tCgC"], "sectors of a warp")
+    found = walked(copy=ROW_COPY, mC=GMEM, tCgC=ROW_PART.format("gmem", "?{div=1024}"))
+    insight = signal_of(found["k.tCgC"], "sectors of a warp")
     assert insight.value.startswith("16 sectors and 4 lines for 512 B: 100%")
     assert (
         "(1 request of 16 B a lane by the first warp in the first tile, as the layout allows; k.copy over k.mC"
@@ -61,33 +39,33 @@ def test_lanes_that_run_along_a_row_ask_for_what_is_moved() -> None:
 
 
 def test_lanes_that_run_down_a_column_move_twice_what_they_ask_for() -> None:
-    found = _walked(copy=COLUMN_COPY, mC=GMEM, tCgC=COLUMN_PART.format("gmem", ""))
-    insight = _one(found["k.tCgC"], "sectors of a warp")
+    found = walked(copy=COLUMN_COPY, mC=GMEM, tCgC=COLUMN_PART.format("gmem", ""))
+    insight = signal_of(found["k.tCgC"], "sectors of a warp")
     assert insight.value.startswith("32 sectors and 32 lines for 512 B: 50%")
     assert insight.level is Level.LOOK
 
 
 def test_the_same_tile_with_and_without_a_swizzle() -> None:
     # Rows of 128 bytes: without a swizzle all lanes of a quarter warp are in the same four banks.
-    plain = _walked(copy=COLUMN_COPY, sC=PLAIN, tCsC=COLUMN_PART.format("smem", ""))
-    insight = _one(plain["k.tCsC"], "bank conflicts of a warp")
+    plain = walked(copy=COLUMN_COPY, sC=PLAIN, tCsC=COLUMN_PART.format("smem", ""))
+    insight = signal_of(plain["k.tCsC"], "bank conflicts of a warp")
     assert insight.value.startswith("8 ways; 32 wavefronts, 4 at least (1 request of 16 B")
     assert insight.level is Level.LOOK
-    swizzled = _walked(copy=COLUMN_COPY, sC=SWIZZLED, tCsC=COLUMN_PART.format("smem", ", S<3,4,3>"))
-    assert _one(swizzled["k.tCsC"], "bank conflicts of a warp").value.startswith("1 way; 4 wavefronts, 4 at least")
+    swizzled = walked(copy=COLUMN_COPY, sC=SWIZZLED, tCsC=COLUMN_PART.format("smem", ", S<3,4,3>"))
+    assert signal_of(swizzled["k.tCsC"], "bank conflicts of a warp").value.startswith("1 way; 4 wavefronts, 4 at least")
 
 
 def test_nothing_is_said_without_a_partition_that_confirms_it() -> None:
-    assert _walked(copy=ROW_COPY, mC=GMEM) == {}
-    assert _walked(copy=COLUMN_COPY, mC=GMEM, tCgC=ROW_PART.format("gmem", "?{div=1024}")) == {}
-    assert _walked(copy=ROW_COPY, mC=GMEM, tCgC=COLUMN_PART.format("gmem", "")) == {}
+    assert walked(copy=ROW_COPY, mC=GMEM) == {}
+    assert walked(copy=COLUMN_COPY, mC=GMEM, tCgC=ROW_PART.format("gmem", "?{div=1024}")) == {}
+    assert walked(copy=ROW_COPY, mC=GMEM, tCgC=COLUMN_PART.format("gmem", "")) == {}
     other_space = ROW_PART.format("smem", "1024")
-    assert _walked(copy=ROW_COPY, mC=GMEM, tCgC=other_space) == {}
+    assert walked(copy=ROW_COPY, mC=GMEM, tCgC=other_space) == {}
 
 
 def test_a_stride_of_which_nothing_is_known_says_nothing() -> None:
     gmem = GMEM.replace("?{div=64}", "?")
-    assert _walked(copy=ROW_COPY, mC=gmem, tCgC=ROW_PART.format("gmem", "?")) == {}
+    assert walked(copy=ROW_COPY, mC=gmem, tCgC=ROW_PART.format("gmem", "?")) == {}
 
 
 def test_the_offsets_of_each_thread_are_those_of_cutes_definition() -> None:
@@ -113,12 +91,12 @@ def test_a_tmem_load_gives_each_lane_a_row() -> None:
 def test_the_epilogue_of_one_row_a_lane() -> None:
     tile = '!cute.memref<f16, gmem, align<16>, "((128,128),1,1):((?{i64 div=128},1),0,0)">'
     part = '!cute.memref<f16, gmem, align<16>, "((128,1),1,1,1):((1,0),0,0,0)">'
-    found = _walked(t2r=T2R, tCgC=tile, tDgC=part)
-    insight = _one(found["k.tDgC"], "sectors of a warp")
+    found = walked(t2r=T2R, tCgC=tile, tDgC=part)
+    insight = signal_of(found["k.tDgC"], "sectors of a warp")
     assert insight.value.startswith("32 sectors and 32 lines for 512 B: 50%")
-    narrow = _walked(t2r=T2R, tCgC=tile.replace("<16>", "<2>"), tDgC=part.replace("<16>", "<2>"))
+    narrow = walked(t2r=T2R, tCgC=tile.replace("<16>", "<2>"), tDgC=part.replace("<16>", "<2>"))
     # 16-bit stores: 64 of 1024 bytes.
-    assert _one(narrow["k.tDgC"], "sectors of a warp").value.startswith("32 sectors and 32 lines for 64 B: 6%")
+    assert signal_of(narrow["k.tDgC"], "sectors of a warp").value.startswith("32 sectors and 32 lines for 64 B: 6%")
 
 
 def test_other_tmem_shapes_are_left_alone() -> None:
@@ -135,10 +113,6 @@ def test_a_partition_that_several_copies_fit_is_only_a_note() -> None:
     assert len(sectors) == 2
     assert all("other copies match as well" in insight.value for insight in sectors)
     assert finding.level <= Level.NOTE
-
-
-def traced_records(**types):
-    return findings_of(traced(Path("/nowhere/k.py"), {f"k.{name}": text for name, text in types.items()}))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +143,7 @@ def traced_records(**types):
 )  # fmt: skip
 def test_signals_of_a_layout_by_itself(name, text, signal, value, level) -> None:
     info = parse_type(text)
-    insight = _one(list(structure.of_layout(f"k.{name}", info, roles_of(f"k.{name}", info))), signal)
+    insight = signal_of(list(structure.of_layout(f"k.{name}", info, roles_of(f"k.{name}", info))), signal)
     assert insight.value.startswith(value)
     assert insight.level is level
     assert insight.meaning
