@@ -20,15 +20,7 @@ from pytest_nvfp4.toolchain.trace import Code as KernelCode
 from pytest_nvfp4.toolchain.trace import LaunchFact
 
 _SHOWN_OPCODES = 12
-_TENSOR_FAMILIES = (
-    "tcgen05.",
-    "cp.async.bulk",
-    "cp.reduce",
-    "mbarrier.",
-    "tensormap.",
-    "fence.",
-    "griddepcontrol.",
-)
+_TENSOR_FAMILIES = ("tcgen05.", "cp.async.bulk", "cp.reduce", "mbarrier.", "tensormap.", "fence.", "griddepcontrol.")
 """Instructions that carry the work of a Blackwell GEMM; they are shown however rare they are."""
 
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pytest_nvfp4.cli import output
-from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import arch_of, result_options
-from pytest_nvfp4.cli.output import ResultWriter
+from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.options import arch_of, document_options, timeout_option
 from pytest_nvfp4.cli.simulation import Runnable, runnable
 from pytest_nvfp4.report.document import Block, Document, Facts, Section, Styled
 
@@ -33,8 +32,8 @@ NO_TIME = "counts of what one call does, simulated; none is a time"
 )
 @click.option("--arch", callback=arch_of, metavar="ARCH", help="Architecture, such as sm_100a.")
 @click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several.")
-@click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Timeout in seconds.")
-@result_options()
+@timeout_option(600.0)
+@document_options()
 def cost_command(
     kernel: Path,
     *,
@@ -42,8 +41,7 @@ def cost_command(
     arch: str | None,
     configuration: str | None,
     timeout: float,
-    result: ResultWriter,
-) -> None:
+) -> Document:
     """Count the work of one call of KERNEL, exactly and repeatably, without a GPU.
 
     The counts are CTAs and waves, bytes and requests of TMA, matrix instructions and padding, shared memory and bank
@@ -70,9 +68,8 @@ def cost_command(
         "note": NO_TIME,
         "problems": [_json(subject, problem, run) for problem, run in pairs],
     }
-    result.write(Document(f"Costs of {subject.label}", sections, data))
-    if any(run.call is None or run.errors or run.status != "passed" for run in done):
-        raise click.exceptions.Exit(Exit.FAILED)
+    ok = all(run.call is not None and not run.errors and run.status == "passed" for run in done)
+    return Document(f"Costs of {subject.label}", sections, data, ok)
 
 
 def floor(problem: Problem, arch: str) -> Roofline | NoRoofline:

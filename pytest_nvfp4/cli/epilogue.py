@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import KernelOptions, kernel_options, result_options
-from pytest_nvfp4.cli.output import ResultWriter
+from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.options import KernelOptions, document_options, kernel_options
 from pytest_nvfp4.cli.subject import resolve
 from pytest_nvfp4.cli.tmem.options import numbers
 from pytest_nvfp4.cli.tracing import Traced, trace
@@ -98,10 +97,8 @@ def _columns_named(tile: str) -> int:
 )
 @click.option("--bits", type=click.Choice(["8", "16", "32"]), help="Bits of an element of C (16 without a kernel).")
 @click.option("--top-k", "top", type=click.IntRange(min=1), default=10, show_default=True, help="Number of ways shown.")
-@result_options()
-@click.pass_context
+@document_options()
 def epilogue_command(
-    ctx: click.Context,
     *,
     kernel: Path | None,
     how: KernelOptions,
@@ -109,8 +106,7 @@ def epilogue_command(
     threads: str | None,
     bits: str | None,
     top: int,
-    result: ResultWriter,
-) -> None:
+) -> Document:
     """Rank the ways of an accumulator from TMEM through registers to C, with KERNEL's own among them.
 
     The ways combine every tcgen05.ld shape that divides the columns with direct stores of the widest kind, and with
@@ -161,8 +157,8 @@ def epilogue_command(
         "ranked": [way_json(way, place) for place, way in shown],
     }
     table = Table(_COLUMNS, [_cells(way, place) for place, way in shown])
-    result.write(Document("Ways from TMEM to global memory", [table, *lines], values))
-    ctx.exit(Exit.FINE if compiled and (kernel is None or kernel_way is not None) else Exit.FAILED)
+    ok = compiled and (kernel is None or kernel_way is not None)
+    return Document("Ways from TMEM to global memory", [table, *lines], values, ok)
 
 
 def _verdict(way: Way, ranked: Sequence[Way]) -> str:

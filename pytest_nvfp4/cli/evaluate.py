@@ -6,12 +6,14 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from pytest_nvfp4.cli import output
+from pytest_nvfp4.cli.options import timeout_option
 from pytest_nvfp4.cli.popcorn import Popcorn, PopcornExit, Statistics, spec_line, writer
 from pytest_nvfp4.problem import GPUMODE, GPUMODE_BENCH, Problem, ProblemError
 from pytest_nvfp4.settings import SettingsError, find_root, load
@@ -25,40 +27,30 @@ MODES = ("test", "benchmark", "leaderboard")
 _FAMILY = "gpumode"
 
 
+@dataclass(frozen=True)
 class _Evaluation:
     """One evaluation of a kernel on a device."""
 
-    def __init__(
-        self,
-        popcorn: Popcorn,
-        device: Device,
-        kernel: KernelSpec,
-        *,
-        base: Path,
-        folder: Path,
-        rounds: int,
-        timeout: float,
-    ) -> None:
-        self._popcorn = popcorn
-        self._device = device
-        self._kernel = kernel
-        self._base = base
-        self._folder = folder
-        self._rounds = rounds
-        self._timeout = timeout
+    popcorn: Popcorn
+    device: Device
+    kernel: KernelSpec
+    base: Path
+    folder: Path
+    rounds: int
+    timeout: float
 
     def test(self, problems: Sequence[Problem]) -> PopcornExit:
         """Check the kernel on every problem."""
         from pytest_nvfp4.device.verify import Verifier
 
-        verifier = Verifier(self._device, folder=self._folder, deadline_s=self._timeout)
-        done = verifier.verify(self._kernel, _cases(problems), base=self._base)
-        self._popcorn.log("test-count", len(problems))
+        verifier = Verifier(self.device, folder=self.folder, deadline_s=self.timeout)
+        done = verifier.verify(self.kernel, _cases(problems), base=self.base)
+        self.popcorn.log("test-count", len(problems))
         for index, (problem, verdict) in enumerate(zip(problems, done.verdicts, strict=True)):
-            self._popcorn.log(f"test.{index}.spec", spec_line(problem))
-            self._popcorn.log(f"test.{index}.status", "pass" if verdict.status == "passed" else "fail")
+            self.popcorn.log(f"test.{index}.spec", spec_line(problem))
+            self.popcorn.log(f"test.{index}.status", "pass" if verdict.status == "passed" else "fail")
             if verdict.status != "passed":
-                self._popcorn.log(f"test.{index}.error", _error_text(verdict))
+                self.popcorn.log(f"test.{index}.error", _error_text(verdict))
         return self._check(done.verdicts)
 
     def benchmark(self, problems: Sequence[Problem]) -> PopcornExit:
@@ -66,28 +58,28 @@ class _Evaluation:
         from pytest_nvfp4.device.verify import measure
 
         result, verdicts = measure(
-            self._device,
-            self._kernel,
+            self.device,
+            self.kernel,
             _cases(problems),
-            folder=self._folder,
-            rounds=self._rounds,
-            base=self._base,
-            deadline_s=self._timeout,
+            folder=self.folder,
+            rounds=self.rounds,
+            base=self.base,
+            deadline_s=self.timeout,
         )
         times = {measurement.case: measurement.device_us for measurement in result.measurements}
-        self._popcorn.log("benchmark-count", len(problems))
+        self.popcorn.log("benchmark-count", len(problems))
         for index, (problem, verdict) in enumerate(zip(problems, verdicts, strict=True)):
-            self._popcorn.log(f"benchmark.{index}.spec", spec_line(problem))
+            self.popcorn.log(f"benchmark.{index}.spec", spec_line(problem))
             if verdict.status == "passed" and index in times:
-                self._popcorn.statistics(f"benchmark.{index}", Statistics.of(times[index]))
+                self.popcorn.statistics(f"benchmark.{index}", Statistics.of(times[index]))
             else:
-                self._popcorn.log(f"benchmark.{index}.status", "fail")
-                self._popcorn.log(f"benchmark.{index}.error", _error_text(verdict))
+                self.popcorn.log(f"benchmark.{index}.status", "fail")
+                self.popcorn.log(f"benchmark.{index}.error", _error_text(verdict))
         return self._check(verdicts)
 
     def _check(self, verdicts: Sequence[CaseVerdict]) -> PopcornExit:
         statuses = {verdict.status for verdict in verdicts}
-        self._popcorn.log("check", "pass" if statuses == {"passed"} else "fail")
+        self.popcorn.log("check", "pass" if statuses == {"passed"} else "fail")
         if statuses == {"passed"}:
             return PopcornExit.FINE
         if "timeout" in statuses:
@@ -119,13 +111,7 @@ def _stop(message: str, code: PopcornExit) -> NoReturn:
 @click.option("--problem", "names", multiple=True, help="Problem in place of the official ones; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object with the keys and the exit code.")
 @click.option("--rounds", type=click.IntRange(min=3), default=120, show_default=True, help="Number of timed calls.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=600.0,
-    show_default=True,
-    help="Time limit of a part in seconds.",
-)
+@timeout_option(600.0, help_text="Time limit of a part in seconds.")
 def eval_command(
     kernel: Path, *, mode: str, device: str, names: tuple[str, ...], as_json: bool, rounds: int, timeout: float
 ) -> None:

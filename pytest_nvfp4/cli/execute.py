@@ -19,7 +19,7 @@ import click
 
 from pytest_nvfp4.cli import mounts, output
 from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import arch_of, json_option, remote_options
+from pytest_nvfp4.cli.options import arch_of, json_option, remote_options, timeout_option
 from pytest_nvfp4.device.remote.options import RemoteOptions
 from pytest_nvfp4.schedules import WORDS, is_schedule
 
@@ -53,13 +53,7 @@ _SLACK_S = 60.0
 @click.option("--races", is_flag=True, help="Simulate, detect races too, and fail on an error.")
 @click.option("--race-warnings", is_flag=True, help="As --races, and report what official kernels omit.")
 @click.option("--schedule", metavar="SCHEDULE", help="Schedule of the simulator: eager, lazy, late-WARP or a seed.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=600.0,
-    show_default=True,
-    help="Run-time limit of the program in seconds.",
-)
+@timeout_option(600.0, help_text="Run-time limit of the program in seconds.")
 @remote_options("gpu", "timeout_s", "max_cost", "deployed_app")
 @json_option
 @click.argument("program")

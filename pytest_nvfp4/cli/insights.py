@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import click
 
-from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import KernelOptions, kernel_options, result_options
-from pytest_nvfp4.cli.output import ResultWriter
-from pytest_nvfp4.cli.subject import matching, resolve
-from pytest_nvfp4.cli.tracing import Traced, trace
+from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.options import document_options
+from pytest_nvfp4.cli.subject import matching
+from pytest_nvfp4.cli.tracing import Traced, traced_kernel
 from pytest_nvfp4.insights import copies, structure, warp_requests
 from pytest_nvfp4.insights.accesses import accesses_in, accesses_of
 from pytest_nvfp4.insights.model import METHODS, Insight, LayoutInsights, Level, Place, worst_first
@@ -93,21 +91,11 @@ def _summary(findings: list[LayoutInsights], *, everything: bool) -> Iterator[Bl
 
 
 @click.command("insights")
-@click.argument("kernel", type=click.Path(path_type=Path))
-@kernel_options
+@traced_kernel
 @click.option("--filter", "patterns", multiple=True, metavar="GLOB", help="Show only matching names; may be repeated.")
 @click.option("--all", "everything", is_flag=True, help="Show every signal of every layout.")
-@result_options()
-@click.pass_context
-def insights_command(
-    ctx: click.Context,
-    *,
-    kernel: Path,
-    how: KernelOptions,
-    patterns: tuple[str, ...],
-    everything: bool,
-    result: ResultWriter,
-) -> None:
+@document_options()
+def insights_command(*, traced: Traced, patterns: tuple[str, ...], everything: bool) -> Document:
     """Relate each layout of KERNEL to the hardware, worst first.
 
     The signals are order and overlap (tractable, compact, injective, broadcast), vector width, alignment, TMEM columns,
@@ -115,13 +103,11 @@ def insights_command(
     Layouts of one type are folded. Each signal names its method; none is measured. Exit code 1 if the kernel does not
     compile.
     """
-    traced = trace(resolve(kernel, how))
-    traced.report_findings()
     findings = findings_of(traced)
     if patterns:
         names = matching([place.name for finding in findings for place in finding.places], patterns)
         if not names and traced.trace.ok:
-            raise InputError(f"{kernel}: no layout matches {', '.join(patterns)}")
+            raise InputError(f"{traced.subject.label}: no layout matches {', '.join(patterns)}")
         findings = [finding for finding in findings if any(place.name in names for place in finding.places)]
     shown = [finding for finding in findings if finding.level > Level.FINE or everything]
     blocks = [
@@ -129,5 +115,4 @@ def insights_command(
         *_summary(findings, everything=everything),
     ]
     data = {**traced.to_json(), "insights": [finding.to_json() for finding in findings]}
-    result.write(Document(f"Insights on {traced.subject.description}", blocks, data))
-    ctx.exit(Exit.FINE if traced.trace.ok else Exit.FAILED)
+    return Document(f"Insights on {traced.subject.description}", blocks, data, traced.trace.ok)

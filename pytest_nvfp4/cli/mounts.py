@@ -14,19 +14,8 @@ MAX_BYTES = 64 << 20
 """Limit on the size of all mounted files."""
 _SECRET = (
     *(".env", ".env.*", ".netrc", "_netrc", ".pypirc", ".npmrc", ".modal.toml", ".popcorn.yaml", ".git-credentials"),
-    *(
-        "*.pem",
-        "*.key",
-        "*.p12",
-        "*.pfx",
-        "*.kdbx",
-        "id_rsa",
-        "id_dsa",
-        "id_ecdsa*",
-        "id_ed25519*",
-        "credentials*.json",
-    ),
-    *("*.secret", "secrets.*", "*.token"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.kdbx", "id_rsa", "id_dsa", "id_ecdsa*", "id_ed25519*"),
+    *("credentials*.json", "*.secret", "secrets.*", "*.token"),
 )
 _NEVER_INSIDE = (".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".pytest_cache")
 

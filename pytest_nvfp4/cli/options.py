@@ -54,6 +54,14 @@ def arch_of(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     return value
 
 
+def timeout_option(
+    seconds: float, name: str = "timeout", *, help_text: str = "Timeout in seconds."
+) -> Callable[[Function], Function]:
+    """Return ``--timeout`` with a default."""
+    at_least = click.FloatRange(min=1)
+    return click.option("--timeout", name, type=at_least, default=seconds, show_default=True, help=help_text)
+
+
 _KERNEL_OPTIONS = (
     click.option("--problem", metavar="NAME", help="Problem to compile for, such as gpumode-3."),
     click.option("--shape", metavar="MxNxK[,...]", help="Problem to compile for, one MxNxK for each group."),
@@ -71,14 +79,7 @@ _KERNEL_OPTIONS = (
         help="Option of the DSL's compiler, such as '--opt-level 2'; may be repeated.",
     ),
     click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several."),
-    click.option(
-        "--timeout",
-        "timeout_s",
-        type=click.FloatRange(min=1),
-        default=300.0,
-        show_default=True,
-        help="Timeout of a compile in seconds.",
-    ),
+    timeout_option(300.0, "timeout_s", help_text="Timeout of a compile in seconds."),
 )
 
 
@@ -104,6 +105,21 @@ _HTML = click.option("--html", "page", type=_FILE, metavar="FILE", help="Also wr
 _OUTPUT = click.option("--output", type=_FILE, metavar="FILE", help="Write the result to FILE, not to standard output.")
 
 
+_FLAGS = {"--json": OutputFormat.JSON, "--md": OutputFormat.MARKDOWN, "--csv": OutputFormat.CSV}
+_CHOSEN = f"{__name__}.format"
+
+
+def _choose_format(ctx: click.Context, param: click.Parameter, value: str | bool | None) -> None:
+    """Store the format that an option names, before anything runs; raise UsageError if two options disagree."""
+    if not value:
+        return
+    flag = param.opts[0]
+    text, chosen = (f"{flag} {value}", OutputFormat(value)) if isinstance(value, str) else (flag, _FLAGS[flag])
+    before, known = ctx.meta.setdefault(_CHOSEN, (text, chosen))
+    if known is not chosen:
+        raise click.UsageError(f"{before} and {text} name different formats; choose one")
+
+
 def result_options(*, csv: bool = False, page: bool = False) -> Callable[[Function], Function]:
     """Add the options that choose a result's format and file; the function receives them as ``result``.
 
@@ -111,23 +127,23 @@ def result_options(*, csv: bool = False, page: bool = False) -> Callable[[Functi
         csv: Whether to add ``--csv``, for a result that is a table.
         page: Whether to add ``--html FILE``, for a page besides the result.
     """
-    flags = {"--json": OutputFormat.JSON, "--md": OutputFormat.MARKDOWN} | ({"--csv": OutputFormat.CSV} if csv else {})
     formats = [item.value for item in OutputFormat if csv or item is not OutputFormat.CSV]
+    stored: dict[str, Any] = {"callback": _choose_format, "expose_value": False}
     options = [
-        click.option("--format", "named", type=click.Choice(formats), help="Format of the result.  [default: text]"),
-        *(click.option(flag, is_flag=True, help=f"Same as --format {item.value}.") for flag, item in flags.items()),
+        click.option("--format", type=click.Choice(formats), help="Format of the result.  [default: text]", **stored),
+        *(
+            click.option(flag, is_flag=True, help=f"Same as --format {item.value}.", **stored)
+            for flag, item in _FLAGS.items()
+            if item.value in formats
+        ),
         _OUTPUT,
         *([_HTML] if page else []),
     ]
 
     def decorate(function: Function) -> Function:
         @wraps(function)
-        def call(*args: Any, named: str | None, output: Path | None, page: Path | None = None, **kwargs: Any) -> Any:
-            given = {f"--format {named}": OutputFormat(named)} if named else {}
-            given |= {flag: item for flag, item in flags.items() if kwargs.pop(flag.lstrip("-"))}
-            if len(set(given.values())) > 1:
-                raise click.UsageError(f"{' and '.join(given)} name different formats; choose one")
-            chosen = next(iter(given.values()), OutputFormat.TEXT)
+        def call(*args: Any, output: Path | None, page: Path | None = None, **kwargs: Any) -> Any:
+            _, chosen = click.get_current_context().meta.get(_CHOSEN, ("", OutputFormat.TEXT))
             return function(*args, result=ResultWriter(chosen, output, page), **kwargs)
 
         for option in reversed(options):

@@ -13,7 +13,7 @@ import click
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.cost import cost_blocks
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import arch_of, document_options
+from pytest_nvfp4.cli.options import arch_of, document_options, timeout_option
 from pytest_nvfp4.cli.simulation import Runnable, runnable
 from pytest_nvfp4.report.document import Block, Document, Section, Styled
 from pytest_nvfp4.schedules import WORDS, is_schedule
@@ -72,7 +72,7 @@ class _How:
     help="Schedule of the simulator's asynchronous work: eager (at issue), lazy (when all warps wait), late-WARP "
     "(that warp runs only when no other can), or a seed.",
 )
-@click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Timeout in seconds.")
+@timeout_option(600.0)
 @document_options()
 def run_command(
     kernel: Path,

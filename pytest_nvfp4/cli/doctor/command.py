@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 
@@ -25,11 +26,11 @@ def examine(arch: str, *, ask_torch: bool) -> Iterator[Item]:
     yield from packages.required()
     yield from packages.dsl_libraries()
     yield from packages.plugin()
-    yield from _if_importable("tools", _tools)
+    yield from _if_importable("tools", lambda: _tools("binary_tools", "cache"))
     yield from gpu.items(arch, ask_torch=ask_torch)
     yield from _if_importable("gpu", lambda: _simulator(arch))
     yield from packages.optional()
-    yield from _if_importable("optional", _programs)
+    yield from _if_importable("optional", lambda: _tools("programs"))
 
 
 def _if_importable(section: str, look: Callable[[], Iterable[Item]]) -> Iterator[Item]:
@@ -41,11 +42,11 @@ def _if_importable(section: str, look: Callable[[], Iterable[Item]]) -> Iterator
         yield Item(section, name, State.FAILED, f"cannot be imported: {error}", f"pip install {name}")
 
 
-def _tools() -> Iterator[Item]:
+def _tools(*parts: str) -> Iterator[Item]:
     from pytest_nvfp4.cli.doctor import tools
 
-    yield from tools.binary_tools()
-    yield from tools.cache()
+    for part in parts:
+        yield from getattr(tools, part)()
 
 
 def _simulator(arch: str) -> Iterator[Item]:
@@ -53,17 +54,11 @@ def _simulator(arch: str) -> Iterator[Item]:
 
     device = SimDevice(arch=arch)
     unsupported = device.unsupported(arch)
-    if unsupported is None:
-        found = f"runs {arch} on the CPU, as a model of {device.describe().name}: results and counts, no times"
-        yield Item("gpu", "simulator", State.OK, found)
-    else:
+    if unsupported is not None:
         yield Item("gpu", "simulator", State.ABSENT, unsupported, needed_for=f"verifying {arch} without a GPU")
-
-
-def _programs() -> Iterator[Item]:
-    from pytest_nvfp4.cli.doctor import tools
-
-    yield from tools.programs()
+        return
+    found = f"runs {arch} on the CPU, as a model of {device.describe().name}: results and counts, no times"
+    yield Item("gpu", "simulator", State.OK, found)
 
 
 def _probe(arch: str) -> Iterator[Item]:
@@ -105,5 +100,5 @@ def doctor_command(*, arch: str | None, no_probe: bool, ask_torch: bool) -> Docu
         for name, part in groupby(items, key=lambda item: item.section)
     ]
     summary = f"{len(failed)} required thing(s) missing or not working" if failed else "everything required is here"
-    data = {"ok": not failed, "arch": arch, "items": [item.to_json() for item in items]}
+    data = {"ok": not failed, "arch": arch, "items": [asdict(item) for item in items]}
     return Document(f"This machine, for {arch}", [*sections, Styled(summary, "strong")], data, not failed)

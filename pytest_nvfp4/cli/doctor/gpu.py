@@ -124,12 +124,11 @@ def items(arch: str, *, ask_torch: bool) -> Iterator[Item]:
     for device in found:
         own = f"sm_{device.major}{device.minor}"
         text = f"{device.name}, {own}, driver {device.driver}"
-        if runs_on(arch, device):
-            yield Item("gpu", "device", State.OK, f"{text}: runs {arch}")
-        else:
-            yield Item(
-                "gpu", "device", State.WARNING, f"{text}: does not run {arch}", needed_for=f"running {arch} here"
-            )
+        runs = runs_on(arch, device)
+        text, purpose = (
+            (f"{text}: runs {arch}", "") if runs else (f"{text}: does not run {arch}", f"running {arch} here")
+        )
+        yield Item.judged("gpu", "device", runs, text, needed_for=purpose, otherwise=State.WARNING)
         yield from _torch_on(device, own, torch)
     if found and torch is not None and not torch["available"]:
         yield Item("gpu", "torch", State.WARNING, "torch.cuda.is_available() is False", "nvidia-smi")
@@ -148,6 +147,5 @@ def _torch_on(device: Device, own: str, torch: dict[str, Any] | None) -> Iterato
             for known in torch["archs"]
             if (match := re.fullmatch(r"compute_(\d+)(\d)", known))
         )
-        built = f"built for {', '.join(torch['archs']) or 'nothing'}"
-        state = State.OK if fits else State.WARNING
-        yield Item("gpu", "torch", state, built + ("" if fits else f", not for {own}"), "" if fits else index)
+        built = f"built for {', '.join(torch['archs']) or 'nothing'}" + ("" if fits else f", not for {own}")
+        yield Item.judged("gpu", "torch", fits, built, index, otherwise=State.WARNING)

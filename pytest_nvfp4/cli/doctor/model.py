@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -39,9 +39,20 @@ class Item:
     fix: str = ""
     needed_for: str = ""
 
-    def to_json(self) -> dict[str, str]:
-        """Return the item as JSON-ready values."""
-        return asdict(self)
+    @classmethod
+    def judged(
+        cls,
+        section: str,
+        name: str,
+        ok: bool,
+        found: str,
+        fix: str = "",
+        *,
+        needed_for: str = "",
+        otherwise: State = State.FAILED,
+    ) -> Item:
+        """Return an item that is OK, or in another state with the command that repairs it."""
+        return cls(section, name, State.OK if ok else otherwise, found, "" if ok else fix, needed_for)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,23 +46,11 @@ def version_of(name: str) -> str | None:
 
 def python() -> Iterator[Item]:
     """Yield the interpreter and the operating system."""
-    version = platform.python_version()
-    fits = sys.version_info >= _LEAST_PYTHON
-    yield Item(
-        "python",
-        "python",
-        State.OK if fits else State.FAILED,
-        f"{version} ({sys.executable})",
-        "" if fits else "uv venv --python 3.13",
-    )
-    linux = sys.platform == "linux"
-    yield Item(
-        "python",
-        "system",
-        State.OK if linux else State.WARNING,
-        f"{platform.system()} {platform.machine()}",
-        needed_for="" if linux else "compiling: CuTe DSL has wheels for Linux only",
-    )
+    version = f"{platform.python_version()} ({sys.executable})"
+    yield Item.judged("python", "python", sys.version_info >= _LEAST_PYTHON, version, "uv venv --python 3.13")
+    system, linux = f"{platform.system()} {platform.machine()}", sys.platform == "linux"
+    purpose = "" if linux else "compiling: CuTe DSL has wheels for Linux only"
+    yield Item.judged("python", "system", linux, system, needed_for=purpose, otherwise=State.WARNING)
 
 
 def required() -> Iterator[Item]:
@@ -80,14 +68,10 @@ def required() -> Iterator[Item]:
         if requirement.marker is not None and not requirement.marker.evaluate():
             continue
         found = version_of(requirement.name)
+        fits = found is not None and requirement.specifier.contains(found, prereleases=True)
+        text = (found or "not installed") + (f", but {requirement.specifier} is needed" if found and not fits else "")
         fix = f"pip install '{requirement.name}{requirement.specifier}'"
-        if found is None:
-            yield Item("packages", requirement.name, State.FAILED, "not installed", fix)
-        elif not requirement.specifier.contains(found, prereleases=True):
-            text = f"{found}, but {requirement.specifier} is needed"
-            yield Item("packages", requirement.name, State.FAILED, text, fix)
-        else:
-            yield Item("packages", requirement.name, State.OK, found)
+        yield Item.judged("packages", requirement.name, fits, text, fix)
 
 
 def dsl_libraries() -> Iterator[Item]:
@@ -106,14 +90,9 @@ def dsl_libraries() -> Iterator[Item]:
             names.add(name)
     for name in sorted(names):
         found = version_of(name)
-        fits = found == version
-        yield Item(
-            "packages",
-            name,
-            State.OK if fits else State.FAILED,
-            (found or "not installed") + ("" if fits else f", but {DSL_DISTRIBUTION} is {version}"),
-            "" if fits else f"pip install --force-reinstall {DSL_DISTRIBUTION}=={version}",
-        )
+        text = (found or "not installed") + ("" if found == version else f", but {DSL_DISTRIBUTION} is {version}")
+        fix = f"pip install --force-reinstall {DSL_DISTRIBUTION}=={version}"
+        yield Item.judged("packages", name, found == version, text, fix)
 
 
 def plugin() -> Iterator[Item]:
@@ -126,14 +105,9 @@ def plugin() -> Iterator[Item]:
     elif find_spec("pytest_nvfp4.plugin") is None:
         yield Item("packages", DISTRIBUTION, State.FAILED, "has no pytest plugin", f"pip install {DISTRIBUTION}")
     else:
-        yield Item(
-            "packages",
-            DISTRIBUTION,
-            State.WARNING,
-            "runs from its source folder; pytest does not load the plugin without an option",
-            "pip install -e .",
-            needed_for="pytest KERNEL.py without -p pytest_nvfp4.plugin",
-        )
+        text = "runs from its source folder; pytest does not load the plugin without an option"
+        purpose = "pytest KERNEL.py without -p pytest_nvfp4.plugin"
+        yield Item("packages", DISTRIBUTION, State.WARNING, text, "pip install -e .", purpose)
 
 
 def torch_build() -> str | None:
@@ -154,25 +128,17 @@ def torch_build() -> str | None:
 
 def optional() -> Iterator[Item]:
     """Yield packages that only some commands need."""
-    modal = version_of("modal")
+    modal, purpose = version_of("modal"), "running on a rented B200"
     if modal is None:
-        yield Item("optional", "modal", State.ABSENT, "not installed", "pip install modal", "running on a rented B200")
+        yield Item("optional", "modal", State.ABSENT, "not installed", "pip install modal", purpose)
     else:
         known = bool(os.environ.get("MODAL_TOKEN_ID")) or (Path.home() / ".modal.toml").is_file()
-        yield Item(
-            "optional",
-            "modal",
-            State.OK if known else State.WARNING,
-            modal if known else f"{modal}, not signed in",
-            "" if known else "modal token new",
-            "running on a rented B200",
+        found = modal if known else f"{modal}, not signed in"
+        yield Item.judged(
+            "optional", "modal", known, found, "modal token new", needed_for=purpose, otherwise=State.WARNING
         )
-    z3 = version_of("z3-solver")
-    yield Item(
-        "optional",
-        "z3-solver",
-        State.OK if z3 else State.ABSENT,
-        z3 or "not installed",
-        "" if z3 else "pip install z3-solver",
-        "proofs of the CTA map and the scale-factor layout",
+    z3, purpose = version_of("z3-solver"), "proofs of the CTA map and the scale-factor layout"
+    fix = "pip install z3-solver"
+    yield Item.judged(
+        "optional", "z3-solver", bool(z3), z3 or "not installed", fix, needed_for=purpose, otherwise=State.ABSENT
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_nvfp4.cli import environments, output
 from pytest_nvfp4.cli.doctor.model import Item, State, run_program
@@ -20,8 +20,7 @@ _LITTLE_SPACE = 1 << 30
 _RELEASE = re.compile(r"(?:release|version|Version)\s+v?([\d.]+)|\b(\d+\.\d+(?:\.\d+)*)\b")
 
 
-@dataclass(frozen=True, slots=True)
-class _Tool:
+class _Tool(NamedTuple):
     """An optional program that is searched on the path."""
 
     name: str
@@ -58,29 +57,24 @@ def binary_tools() -> Iterator[Item]:
             yield Item("tools", name, State.FAILED, "not found", f"pip install nvidia-cuda-{name}", purpose)
             continue
         version = version_line([str(path), "--version"])
-        state = State.FAILED if version.startswith("does not run") else State.OK
-        fix = "" if state is State.OK else f"pip install --force-reinstall nvidia-cuda-{name}"
-        yield Item("tools", name, state, f"{version} ({path})", fix, purpose)
+        runs = not version.startswith("does not run")
+        fix = f"pip install --force-reinstall nvidia-cuda-{name}"
+        yield Item.judged("tools", name, runs, f"{version} ({path})", fix, needed_for=purpose)
 
 
 def programs() -> Iterator[Item]:
     """Yield programs that only some commands need."""
     uv = environments.uv_path()
-    yield Item(
-        "optional",
-        "uv",
-        State.OK if uv else State.ABSENT,
-        version_line([uv, "--version"]) if uv else "not found",
-        "" if uv else "pip install uv",
-        "nvfp4 upgrade",
+    found = version_line([uv, "--version"]) if uv else "not found"
+    yield Item.judged(
+        "optional", "uv", bool(uv), found, "pip install uv", needed_for="nvfp4 upgrade", otherwise=State.ABSENT
     )
     for tool in _TOOLS:
         path = shutil.which(tool.name)
-        if path is None:
-            yield Item("optional", tool.name, State.ABSENT, "not found", tool.fix, tool.needed_for)
-        else:
-            found = f"{version_line([path, '--version'])} ({path})"
-            yield Item("optional", tool.name, State.OK, found, needed_for=tool.needed_for)
+        found = f"{version_line([path, '--version'])} ({path})" if path else "not found"
+        yield Item.judged(
+            "optional", tool.name, bool(path), found, tool.fix, needed_for=tool.needed_for, otherwise=State.ABSENT
+        )
 
 
 def cache() -> Iterator[Item]:
@@ -92,14 +86,9 @@ def cache() -> Iterator[Item]:
     size = output.size_text(content.trace_bytes + content.environment_bytes)
     found = f"{root}: {content.traces} traces, {size}; {output.size_text(free)} free"
     if root != chosen:
-        yield Item(
-            "cache",
-            "folder",
-            State.WARNING,
-            f"{chosen} cannot be written; used instead: {found}",
-            f"export {CACHE_VARIABLE}=/a/writable/folder",
-            "caching traces between runs",
-        )
+        found = f"{chosen} cannot be written; used instead: {found}"
+        fix = f"export {CACHE_VARIABLE}=/a/writable/folder"
+        yield Item("cache", "folder", State.WARNING, found, fix, "caching traces between runs")
     elif free < _LITTLE_SPACE:
         yield Item("cache", "folder", State.WARNING, f"{found}: little space", "nvfp4 cache --clear")
     else:
