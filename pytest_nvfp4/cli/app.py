@@ -39,10 +39,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Name -> module below ``pytest_nvfp4`` and one line of help, so that ``nvfp4 --help`` imports none of them."""
 
 
-def _attribute(name: str) -> str:
-    return f"{name.replace('-', '_')}_command"
-
-
 class ReaderLeftError(Exception):
     """The reader of standard output closed it (``nvfp4 ptx KERNEL | head``).
 
@@ -64,7 +60,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"pytest_nvfp4.{COMMANDS[cmd_name][0]}")
-        command = getattr(module, _attribute(cmd_name))
+        command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         assert isinstance(command, click.Command)
         return command
 

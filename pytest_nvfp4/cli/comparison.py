@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from pytest_nvfp4.cli.sides import Side
 from pytest_nvfp4.layout.change import Severity
@@ -11,26 +10,6 @@ from pytest_nvfp4.layout.diff import diff_listings
 from pytest_nvfp4.layout.launch_facts import diff_facts
 from pytest_nvfp4.report.document import Block, Document
 from pytest_nvfp4.report.model import CheckReport, Outcome, Report
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The differences between two sides.
-
-    Attributes:
-        old: The side before.
-        new: The side after.
-        report: One check for each kind of content that both sides have.
-    """
-
-    old: Side
-    new: Side
-    report: Report
-
-    def document(self, *more: Block, data: Mapping[str, object] | None = None) -> Document:
-        """Return the comparison as a command's result, followed by ``more`` blocks and with further ``data``."""
-        values = {"old": self.old.to_json(), "new": self.new.to_json(), **self.report.to_json(), **(data or {})}
-        return Document(f"{self.old.label} against {self.new.label}", [self.report, *more], values, self.report.ok)
 
 
 def _selected(facts: Mapping[str, str], *, opcodes: bool) -> dict[str, str]:
@@ -46,8 +25,10 @@ def compare(
     opcodes: bool = False,
     facts_gate: bool = False,
     made_with: Mapping[str, str] | None = None,
-) -> Comparison:
-    """Compare what both sides have.
+    more: Sequence[Block] = (),
+    data: Mapping[str, object] | None = None,
+) -> Document:
+    """Compare what both sides have: one check for each kind of content.
 
     Args:
         old: The side before.
@@ -57,6 +38,8 @@ def compare(
         opcodes: Whether to compare how often each PTX instruction occurs.
         facts_gate: Whether a launch or code fact that differs fails too.
         made_with: Versions and settings for the report.
+        more: Blocks that follow the report.
+        data: Further data.
     """
     shield = tuple(dict.fromkeys((*protected, *old.protected, *new.protected)))
     checks = [
@@ -73,4 +56,6 @@ def compare(
         outcome = "failed" if changes and facts_gate else "passed"
         message = "" if changes else "no difference"
         checks.append(CheckReport(new.label, f"{kind} against {old.label}", outcome, message, facts=changes))
-    return Comparison(old, new, Report(checks, generated_with=dict(made_with or {}), threshold=threshold))
+    report = Report(checks, generated_with=dict(made_with or {}), threshold=threshold)
+    values = {"old": old.to_json(), "new": new.to_json(), **report.to_json(), **(data or {})}
+    return Document(f"{old.label} against {new.label}", [report, *more], values, report.ok)

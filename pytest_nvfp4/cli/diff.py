@@ -45,7 +45,7 @@ def diff_command(
     comparable = before.facts.keys() & after.facts.keys() or (before.listing and after.listing)
     if before.failure is None and after.failure is None and not comparable:
         raise InputError(f"{old} and {new} are snapshots of different kinds; compare two of the same kind")
-    comparison = compare(
+    return compare(
         before,
         after,
         threshold=fail_on,
@@ -54,4 +54,3 @@ def diff_command(
         facts_gate=fail_on_launch,
         made_with=dict(after.header) if after.traced else {},
     )
-    return comparison.document()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -19,6 +19,13 @@ from pytest_nvfp4.report.render import OutputFormat
 
 Function = Callable[..., Any]
 _FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+def add_options(function: Function, options: Sequence[Callable[[Function], Function]]) -> Function:
+    """Add options to a function; ``--help`` lists them in this order."""
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +98,7 @@ def kernel_options(function: Function) -> Function:
         values = {name: kwargs.pop(name) for name in KernelOptions.__dataclass_fields__}
         return function(*args, how=KernelOptions(**values), **kwargs)
 
-    for option in reversed(_KERNEL_OPTIONS):
-        call = option(call)
-    return call
+    return add_options(call, _KERNEL_OPTIONS)
 
 
 def json_option(function: Function) -> Function:
@@ -146,9 +151,7 @@ def result_options(*, csv: bool = False, page: bool = False) -> Callable[[Functi
             _, chosen = click.get_current_context().meta.get(_CHOSEN, ("", OutputFormat.TEXT))
             return function(*args, result=ResultWriter(chosen, output, page), **kwargs)
 
-        for option in reversed(options):
-            call = option(call)
-        return call
+        return add_options(call, options)
 
     return decorate
 

@@ -124,24 +124,18 @@ def of_kernel(traced: Traced) -> Side:
     )
 
 
-def decode(data: bytes, *, label: str) -> str:
-    """Return the text of a snapshot file. Raises InputError if it is not text."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{label}: is not a layout snapshot: it is not UTF-8 text (byte {error.start})") from error
-    if "\0" in text:
-        raise InputError(f"{label}: is not a layout snapshot: it contains NUL bytes")
-    return text
-
-
 def of_snapshot(data: bytes, *, label: str) -> Side:
     """Read a snapshot file of layouts, launch facts, code facts or costs, identified by its first line.
 
     Raises:
         InputError: The file is none of them, or it is damaged; the message names the line.
     """
-    text = decode(data, label=label)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{label}: is not a layout snapshot: it is not UTF-8 text (byte {error.start})") from error
+    if "\0" in text:
+        raise InputError(f"{label}: is not a layout snapshot: it contains NUL bytes")
     first = text.split("\n", 1)[0].rstrip()
     kind = _SHEETS.get(first)
     try:

@@ -66,8 +66,7 @@ def upgrade_command(
         request = replace(subject.request, toolchain=toolchain(version, root=root, extra=extra))
         traces.append(trace(replace(subject, request=request)))
     before, after = (_side(traced) for traced in traces)
-    comparison = compare(before, after, threshold=fail_on, protected=protected, opcodes=True)
     failed = before.failure is not None or after.failure is not None
-    summaries = [code_sections(traced) for traced in traces if failed and traced.trace.ok]
+    more = [block for traced in traces if failed and traced.trace.ok for block in code_sections(traced)]
     data = {"summaries": [summary_json(traced) for traced in traces]}
-    return comparison.document(*(block for blocks in summaries for block in blocks), data=data)
+    return compare(before, after, threshold=fail_on, protected=protected, opcodes=True, more=more, data=data)

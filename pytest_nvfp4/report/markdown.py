@@ -126,8 +126,7 @@ def _message(check: CheckReport) -> list[list[str]]:
     text = check.message.strip()
     if not text:
         return []
-    where = "" if check.file is None else f"{check.file}:{check.line}" if check.line else check.file
-    block = [f"At {code(clip(where, 400))}:", ""] if where else []
+    block = [f"At {code(clip(check.where, 400))}:", ""] if check.where else []
     return [[*block, *fenced(clip(visible(text, multiline=True), _MESSAGE_LIMIT), "text"), ""]]
 
 
@@ -138,22 +137,16 @@ def _facts(check: CheckReport) -> list[list[str]]:
 def _header(check: CheckReport) -> list[list[str]]:
     if check.diff is None:
         return []
-    items = [*([check.diff.dsl_version] if check.diff.dsl_version else []), *check.diff.header]
     lines = [
         f"- header {code(clip(item.key, 100))}: {code(clip(item.old or 'absent', 200))} → "
         f"{code(clip(item.new or 'absent', 200))}"
-        for item in items
+        for item in check.diff.headers
     ]
     return [[*lines, ""]] if lines else []
 
 
 def _change(change: Change, report: Report) -> list[str]:
-    marks = [
-        *(["protected"] if change.protected else []),
-        *(["not provable"] if change.unproven else []),
-        *(["error"] if change.error else []),
-    ]
-    note = f" ({', '.join(marks)})" if marks else ""
+    note = f" ({', '.join(change.flags)})" if change.flags else ""
     role = f" · {html.escape(change.role)}" if change.role else ""
     old_name = f" (was {_html_code(clip(change.old_name, 200))})" if change.old_name else ""
     strong = "b" if report.gates(change) else "i"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import click
 
 from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.options import Function, add_options
 from pytest_nvfp4.tmem.columns import MmaTile, TmemError
-
-Function = Callable[..., Any]
 
 
 def numbers(text: str, *, count: int, option: str, form: str) -> tuple[int, ...]:
@@ -66,6 +64,4 @@ def tile_options(function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, ctas=int(kwargs.pop("ctas")), sf_vector=int(kwargs.pop("sf_vector")), **kwargs)
 
-    for option in reversed(options):
-        call = option(call)
-    return call
+    return add_options(call, options)
