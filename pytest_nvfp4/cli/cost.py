@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,6 +166,24 @@ def cost_blocks(call: SimulatedCall, problem: Problem) -> Iterator[Block]:
         )
 
 
+_SHARED = "{requests} requests, {size}, {conflicts} passes lost to bank conflicts of {wavefronts}"
+_MEMORY_ROWS = {
+    "tma.load": ("TMA loads", "{requests} requests, {size}"),
+    "tma.store": ("TMA stores", "{requests} requests, {size}"),
+    "tma.reduce": ("TMA reductions", "{requests} requests, {size}"),
+    "bulk.load": ("bulk loads", "{requests} requests, {size}"),
+    "bulk.store": ("bulk stores", "{requests} requests, {size}"),
+    "cp_async": ("cp.async", "{requests} requests, {size}"),
+    "global.load": ("global loads", "{requests} requests, {size} in {sectors} sectors, {sectors_least} at least"),
+    "global.store": ("global stores", "{requests} requests, {size} in {sectors} sectors, {sectors_least} at least"),
+    "shared.load": ("shared loads", _SHARED),
+    "shared.store": ("shared stores", _SHARED),
+    "global.atomic": ("global atomics", "{requests} requests, {lanes} lanes"),
+    "shared.atomic": ("shared atomics", "{requests} requests, {lanes} lanes"),
+}
+"""Counter -> label, and text with the counter's parts."""
+
+
 def _rows(launch: SimulatedLaunch, sms: int) -> Iterator[tuple[str, str]]:
     counters = launch.counters
     idle = "" if launch.writers is None else f", {launch.ctas - launch.writers} of them wrote no output"
@@ -178,37 +197,15 @@ def _rows(launch: SimulatedLaunch, sms: int) -> Iterator[tuple[str, str]]:
         if counters.get(f"{name}.instructions"):
             yield label, f"{counters[f'{name}.instructions']} instructions"
     unique = counters.get("tma.load.unique_bytes", 0)
-    for name, label in (
-        ("tma.load", "TMA loads"),
-        ("tma.store", "TMA stores"),
-        ("tma.reduce", "TMA reductions"),
-        ("bulk.load", "bulk loads"),
-        ("bulk.store", "bulk stores"),
-        ("cp_async", "cp.async"),
-    ):
-        if counters.get(f"{name}.requests"):
-            text = f"{counters[f'{name}.requests']} requests, {_amount(counters.get(f'{name}.bytes', 0))}B"
-            if name in ("tma.load", "bulk.load") and unique:
-                times = counters[f"{name}.bytes"] / unique
-                text += f"; {_amount(unique)}B different, each {times:.2f} times" if times >= 1 else ""
-            yield label, text
-    for name, label in (("global.load", "global loads"), ("global.store", "global stores")):
-        if counters.get(f"{name}.requests"):
-            yield (
-                label,
-                f"{counters[f'{name}.requests']} requests, {_amount(counters[f'{name}.bytes'])}B in "
-                f"{counters[f'{name}.sectors']} sectors, {counters[f'{name}.sectors_least']} at least",
-            )
-    for name, label in (("shared.load", "shared loads"), ("shared.store", "shared stores")):
-        if counters.get(f"{name}.requests"):
-            yield (
-                label,
-                f"{counters[f'{name}.requests']} requests, {_amount(counters[f'{name}.bytes'])}B, "
-                f"{counters[f'{name}.conflicts']} passes lost to bank conflicts of {counters[f'{name}.wavefronts']}",
-            )
-    for name, label in (("global.atomic", "global atomics"), ("shared.atomic", "shared atomics")):
-        if counters.get(f"{name}.requests"):
-            yield label, f"{counters[f'{name}.requests']} requests, {counters.get(f'{name}.lanes', 0)} lanes"
+    for name, (label, form) in _MEMORY_ROWS.items():
+        if not counters.get(f"{name}.requests"):
+            continue
+        own = {key.removeprefix(f"{name}."): count for key, count in counters.items() if key.startswith(f"{name}.")}
+        values = defaultdict[str, Any](int, own)
+        text = form.format_map(values | {"size": f"{_amount(values['bytes'])}B"})
+        if name in ("tma.load", "bulk.load") and unique and (times := values["bytes"] / unique) >= 1:
+            text += f"; {_amount(unique)}B different, each {times:.2f} times"
+        yield label, text
     yield (
         "barriers",
         f"{counters.get('mbarrier.waits', 0)} mbarrier waits, {counters.get('mbarrier.phases', 0)} phases, "

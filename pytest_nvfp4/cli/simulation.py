@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.subject import check_kernel_file, configured
+from pytest_nvfp4.cli.subject import check_kernel_file, configured, relative
 from pytest_nvfp4.problem import GPUMODE, Problem
 from pytest_nvfp4.settings import find_root, load
 
@@ -51,13 +51,7 @@ class Runnable:
 
     def finding_text(self, finding: Finding) -> str:
         """Return a finding as text, with its file relative to the root."""
-        if finding.file is None:
-            return str(finding)
-        try:
-            file = Path(finding.file).relative_to(self.root).as_posix()
-        except ValueError:
-            file = finding.file
-        return str(replace(finding, file=file))
+        return str(replace(finding, file=finding.file and relative(finding.file, self.root)))
 
 
 def runnable(

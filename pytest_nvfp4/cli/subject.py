@@ -51,10 +51,13 @@ class Subject:
 
     def relative(self, file: str) -> str:
         """Return a file relative to the root, or unchanged if it is not below it."""
-        try:
-            return Path(file).relative_to(self.root).as_posix()
-        except ValueError:
-            return file
+        return relative(file, self.root)
+
+
+def relative(file: str, root: Path) -> str:
+    """Return a file relative to a folder, or unchanged if it is not below it."""
+    path = Path(file)
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else file
 
 
 def matching(names: Sequence[str], patterns: Sequence[str]) -> frozenset[str]:

@@ -1,5 +1,7 @@
 """Reports to render in tests: of ordinary, hostile and very large content."""
 
+from typing import Any
+
 from pytest_nvfp4.layout.change import (
     Change,
     Delta,
@@ -12,7 +14,7 @@ from pytest_nvfp4.layout.change import (
 )
 from pytest_nvfp4.layout.launch_facts import diff_facts
 from pytest_nvfp4.layout.listing import Record
-from pytest_nvfp4.report.model import CheckReport, Report
+from pytest_nvfp4.report.model import CheckReport, Outcome, Report
 
 OLD = '!cute.memref<f4E2M1FN, smem, align<1024>, S<3,4,3>, "((128,64),1,4,1):((256,1),0,64,0)">'
 NEW = '!cute.memref<f4E2M1FN, smem, align<128>, S<3,4,3>, "((128,64),1,4,1):((512,1),0,64,0)">'
@@ -31,7 +33,9 @@ HOSTILE = [
 ]
 
 
-def change(severity=Severity.DIFFERENT, name="kernel.sA", *, old=OLD, new=NEW, **more):
+def change(
+    severity: Severity = Severity.DIFFERENT, name: str = "kernel.sA", *, old: str = OLD, new: str = NEW, **more: Any
+) -> Change:
     kind = more.pop("kind", "changed")
     return Change(
         name=name,
@@ -43,7 +47,7 @@ def change(severity=Severity.DIFFERENT, name="kernel.sA", *, old=OLD, new=NEW, *
     )
 
 
-def full_change(**more):
+def full_change(**more: Any) -> Change:
     return change(
         method="canonical",
         reasons=("index 1, coordinate ((1,0),0,0,0), is at 256 in one and at 512 in the other",),
@@ -57,19 +61,30 @@ def full_change(**more):
     )
 
 
-def check(*changes, outcome="failed", kernel="kernels/gemm/sm100.py", identical=40, **more):
+def check(
+    *changes: Change,
+    outcome: Outcome = "failed",
+    kernel: str = "kernels/gemm/sm100.py",
+    identical: int = 40,
+    **more: Any,
+) -> CheckReport:
     diff = ListingDiff(worst_first(changes), identical, HeaderChange("dsl", "4.4.0", "4.8.1"))
     facts = diff_facts({"registers": "128", "grid": "(148,1,1)"}, {"registers": "168", "grid": "(74,1,1)"})
-    settings = {"check": "layouts", "message": "a layout changed", "file": "kernels/gemm/sm100.py", "line": 12}
+    settings: dict[str, Any] = {
+        "check": "layouts",
+        "message": "a layout changed",
+        "file": "kernels/gemm/sm100.py",
+        "line": 12,
+    }
     return CheckReport(kernel=kernel, outcome=outcome, diff=diff, facts=facts, **(settings | more))
 
 
-def every_severity():
+def every_severity() -> list[Change]:
     """One change of each severity above identical; the worst first."""
     return [change(severity, f"kernel.{severity.name}") for severity in reversed(Severity) if severity]
 
 
-def ordinary():
+def ordinary() -> Report:
     return Report(
         [
             check(full_change(), change(Severity.COSMETIC, "kernel.tiny")),
@@ -80,7 +95,7 @@ def ordinary():
     )
 
 
-def hostile(text):
+def hostile(text: str) -> Report:
     """A report in which every field that a kernel or its environment can fill holds ``text``."""
     bad = full_change(error=text, old=text, new=text + "!", name=text, old_name=text)
     return Report(
@@ -92,5 +107,5 @@ def hostile(text):
     )
 
 
-def large(count, *, name="kernel.layout_with_a_long_name"):
+def large(count: int, *, name: str = "kernel.layout_with_a_long_name") -> Report:
     return Report([check(*(full_change(name=f"{name}_{at}") for at in range(count)))], {"dsl": "4.8.1"})

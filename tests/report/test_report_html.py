@@ -1,48 +1,10 @@
-import xml.etree.ElementTree as ET
-from html.parser import HTMLParser
-
 import pytest
 import report_samples as reports
+from html_pages import X, parse, text_of
 
 from pytest_nvfp4.layout.change import Severity
 from pytest_nvfp4.report.html import render_html
 from pytest_nvfp4.report.model import Report
-
-X = "{http://www.w3.org/1999/xhtml}"
-VOID = {"meta", "input", "br", "link", "img"}
-
-
-class Tags(HTMLParser):
-    """What a browser's tokenizer sees: it must nest, and load nothing."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.attributes, self.seen = [], [], set()
-
-    def handle_starttag(self, tag, attrs):
-        self.seen.add(tag)
-        self.attributes += [(tag, *attr) for attr in attrs]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.seen.add(tag)
-        self.attributes += [(tag, *attr) for attr in attrs]
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
-def parse(page):
-    tags = Tags()
-    tags.feed(page)
-    tags.close()
-    assert tags.open == []
-    return ET.fromstring(page.removeprefix("<!DOCTYPE html>")), tags
-
-
-def text_of(element):
-    return " ".join("".join(element.itertext()).split())
 
 
 @pytest.mark.parametrize("report", [reports.ordinary(), Report([]), reports.large(3)], ids=["ordinary", "none", "3"])

@@ -21,13 +21,10 @@ from pytest_nvfp4.tmem.judge import Judgement
 
 _COLUMNS = (
     Column("what", key="what"),
-    Column("stages", right=True, key="stages"),
-    Column("acc", right=True, key="acc"),
-    Column("SFA", right=True, key="sfa"),
-    Column("SFB", right=True, key="sfb"),
-    Column("total", right=True, key="total"),
-    Column("allocate", right=True, key="allocate"),
-    Column("slack", right=True, key="slack"),
+    *(
+        Column(name, right=True, key=name.lower())
+        for name in ("stages", "acc", "SFA", "SFB", "total", "allocate", "slack")
+    ),
     Column("CTAs an SM", right=True, key="ctas_per_sm"),
     Column("known by", right=True, key="known_by"),
 )
