@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.guide import TOPICS, page
+from pytest_nvfp4.plugin.checks.registry import BUILT_IN
 from tests.cli.helpers import ROOT, Result, git
 from tests.guide.examples import blocks, environment, matches, run_page
 
@@ -109,6 +110,12 @@ def test_every_ini_option_is_described(pytestconfig: pytest.Config) -> None:
     declared = {name for name in pytestconfig._parser._inidict if name.startswith("nvfp4_")}
     described = set(re.findall(r"`(nvfp4_[a-z_]+)`", PAGES["settings"]))
     assert declared == described
+
+
+def test_the_checks_are_described() -> None:
+    """The table of the checks page lists the checks of this package."""
+    table = PAGES["checks"].partition("| check |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == {check.name for check in BUILT_IN}
 
 
 def test_the_rooms_of_the_architecture_page_are_the_import_contract_s() -> None:
