@@ -11,9 +11,8 @@ from pathlib import Path, PurePosixPath
 from pytest_nvfp4.device.job import Simulating
 from pytest_nvfp4.device.remote.base import PythonProgram, RemoteError
 from pytest_nvfp4.device.worker.program import SIMULATING_VARIABLE
-from pytest_nvfp4.isolation import blas
+from pytest_nvfp4.isolation import OnOutput, OutputChunk, ProcessEnd, blas, forward_output, streamed
 from pytest_nvfp4.isolation.environment import NO_GPU
-from pytest_nvfp4.isolation.stream import OnOutput, OutputChunk, Streamed, forward_output, streamed
 from pytest_nvfp4.toolchain.launcher import worker
 
 _PROGRAM = "program.py"
@@ -45,7 +44,7 @@ def execute(
     environ: dict[str, str] | None = None,
     visible: str = "",
     simulating: Simulating | None = None,
-) -> Streamed:
+) -> ProcessEnd:
     """Run a program and forward its output.
 
     Its environment is scrubbed, like that of a kernel. Its working directory is a new folder with its files, which
@@ -71,7 +70,7 @@ def execute(
 
 def execution(
     program: PythonProgram, *, backend: str, environ: dict[str, str] | None = None, visible: str = ""
-) -> Generator[OutputChunk, None, Streamed]:
+) -> Generator[OutputChunk, None, ProcessEnd]:
     """Run a program as ``execute`` does, as a generator of its output that returns its end; closing it ends the run."""
     with tempfile.TemporaryDirectory(prefix="nvfp4-exec-") as name:
         folder = Path(name)

@@ -20,11 +20,13 @@ SCHEMA: Literal[1] = 1
 Action = Literal["probe", "verify", "benchmark", "simulate"]
 
 
-class _Model(BaseModel):
+class Model(BaseModel):
+    """An immutable model without unknown fields."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class SourceFile(_Model):
+class SourceFile(Model):
     """One of the user's Python files.
 
     Attributes:
@@ -66,7 +68,7 @@ class SourceFile(_Model):
         )
 
 
-class KernelSpec(_Model):
+class KernelSpec(Model):
     """A kernel: its file, the user's modules that it imports, and how it is called.
 
     Attributes:
@@ -146,7 +148,7 @@ class KernelSpec(_Model):
         return spec, base
 
 
-class ProblemSpec(_Model):
+class ProblemSpec(Model):
     """A problem in the JSON of a job: its name, the (m, n, k, l) of each group, and the seed of its inputs."""
 
     name: str
@@ -163,14 +165,14 @@ class ProblemSpec(_Model):
         return Problem(self.name, tuple(Group(*size) for size in self.sizes), self.seed)
 
 
-class JobCase(_Model):
+class JobCase(Model):
     """One call of a kernel: a problem and the family of its inputs."""
 
     problem: ProblemSpec
     family: str
 
 
-class Timing(_Model):
+class Timing(Model):
     """Settings of a benchmark.
 
     Attributes:
@@ -186,7 +188,7 @@ class Timing(_Model):
     repeats: int = Field(default=0, ge=0, le=100_000)
 
 
-class Simulating(_Model):
+class Simulating(Model):
     """Settings of a simulation.
 
     Attributes:
@@ -204,7 +206,7 @@ class Simulating(_Model):
     schedule: str = Field(default="eager", pattern=f"^({schedules.PATTERN})$")
 
 
-class Job(_Model):
+class Job(Model):
     """A request to a device.
 
     Attributes:

@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pytest_nvfp4.device.job import SCHEMA
+from pytest_nvfp4.device.job import SCHEMA, Model
 from pytest_nvfp4.toolchain.trace import ReportedFinding
 
 Status = Literal["passed", "failed", "error", "unsupported", "unavailable", "timeout", "crashed", "cheated"]
@@ -28,11 +28,7 @@ cheated      the outputs or times are forged
 """
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class DeviceInfo(_Model):
+class DeviceInfo(Model):
     """The device that ran a job.
 
     Attributes:
@@ -72,7 +68,7 @@ class DeviceInfo(_Model):
         return f"{name}, sm_{self.capability[0]}{self.capability[1]}{driver}"
 
 
-class Blob(_Model):
+class Blob(Model):
     """Bytes, either inline (zlib, base64) or in a file.
 
     Attributes:
@@ -126,7 +122,7 @@ class Blob(_Model):
         return data
 
 
-class GroupOutput(_Model):
+class GroupOutput(Model):
     """The buffer of one group's C after a call, including its guard rows.
 
     Attributes:
@@ -154,7 +150,7 @@ class GroupOutput(_Model):
     inputs: tuple[int, int] | None = None
 
 
-class RowPart(_Model):
+class RowPart(Model):
     """Part of a row of C after a round of a benchmark, in the row whose row of A was changed before the round.
 
     Attributes:
@@ -170,7 +166,7 @@ class RowPart(_Model):
     bits: str
 
 
-class RoundSample(_Model):
+class RoundSample(Model):
     """The sample of outputs that every round of a benchmark returns, also when its whole outputs are not returned.
 
     Attributes:
@@ -186,7 +182,7 @@ class RoundSample(_Model):
     parts: tuple[RowPart, ...]
 
 
-class CaseReport(_Model):
+class CaseReport(Model):
     """Observations of one call besides its outputs.
 
     Attributes:
@@ -207,7 +203,7 @@ class CaseReport(_Model):
     findings: tuple[ReportedFinding, ...] = ()
 
 
-class Measurement(_Model):
+class Measurement(Model):
     """Measured times of one case.
 
     Attributes:
@@ -335,7 +331,7 @@ class SimulatedCall(_Open):
         return "".join(launch.printed for launch in self.launches)
 
 
-class Result(_Model):
+class Result(Model):
     """The result of a job (see ``Status``)."""
 
     schema_version: Literal[1] = SCHEMA

@@ -15,7 +15,7 @@ import platform
 import tempfile
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
@@ -71,12 +71,14 @@ class _ResultCache:
     """A cache of small files, one for each kernel and case. An entry appears by one rename.
 
     Args:
-        root: Folder of the cache.
+        root: Folder of all caches.
         keys: Cache keys, shared with other caches.
     """
 
+    _folder: ClassVar[str]
+
     def __init__(self, root: Path, *, keys: ResultKeys | None = None) -> None:
-        self._root = root
+        self._root = root / self._folder
         self._keys = keys or ResultKeys()
 
     def _path(self, kernel: KernelSpec, case: JobCase) -> Path:
@@ -115,8 +117,7 @@ class _ResultCache:
 class VerdictCache(_ResultCache):
     """Cache of cases that passed. For the arguments see ``_ResultCache``."""
 
-    def __init__(self, root: Path, *, keys: ResultKeys | None = None) -> None:
-        super().__init__(root / "verdicts", keys=keys)
+    _folder = "verdicts"
 
     def has(self, kernel: KernelSpec, case: JobCase) -> bool:
         """Return whether a case is known to pass."""
@@ -134,8 +135,7 @@ class VerdictCache(_ResultCache):
 class SimulationCache(_ResultCache):
     """Cache of simulated calls without errors. For the arguments see ``_ResultCache``."""
 
-    def __init__(self, root: Path, *, keys: ResultKeys | None = None) -> None:
-        super().__init__(root / "simulations", keys=keys)
+    _folder = "simulations"
 
     def get(self, kernel: KernelSpec, case: JobCase) -> SimulationResult | None:
         """Return the simulation of a case, None on a cache miss."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pytest_nvfp4.device.base import Device
@@ -76,12 +77,10 @@ def simulate(
     settings = Simulating(
         outputs=outputs, trace_ctas=trace_ctas, races=races, race_warnings=race_warnings, schedule=schedule
     )
-    done = _run(device, kernel, cases, folder=folder, base=base, deadline_s=deadline_s, settings=settings)
+    run = partial(_run, device, kernel, folder=folder, base=base, deadline_s=deadline_s, settings=settings)
+    done = run(cases)
     if len(cases) > 1 and any(result.status in INCONCLUSIVE for result in done):
-        done = [
-            _run(device, kernel, [case], folder=folder, base=base, deadline_s=deadline_s, settings=settings)[0]
-            for case in cases
-        ]
+        done = [result for case in cases for result in run([case])]
     return done
 
 

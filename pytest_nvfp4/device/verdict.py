@@ -15,7 +15,6 @@ from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.numerics import fp16
 from pytest_nvfp4.numerics.arrays import HalfBits
 from pytest_nvfp4.numerics.diagnose import explain
-from pytest_nvfp4.numerics.families import family
 from pytest_nvfp4.numerics.inputs import ProblemInput
 from pytest_nvfp4.numerics.judge import GroupVerdict, Reference, judge
 from pytest_nvfp4.numerics.oracle import exact_product
@@ -107,7 +106,7 @@ class Judge:
     def _expected(self, case: JobCase) -> _Expected:
         key = (case.problem.model_dump_json(), case.family)
         if key not in self._cases:
-            self._cases[key] = _Expected.of(family(case.family).generate(case.problem.problem()))
+            self._cases[key] = _Expected.of(rotation.set_inputs(case, 0))
         return self._cases[key]
 
     def judge(self, job: Job, result: Result, *, folder: Path) -> list[CaseVerdict]:
@@ -115,27 +114,17 @@ class Judge:
 
         Every case of a job that did not end properly has the status and findings of the job.
         """
-        return [
-            self._case(
-                case,
-                [output for output in result.outputs if output.case == index],
-                index,
-                result,
-                folder=folder,
-                key=job.row_key,
-            )
-            for index, case in enumerate(job.cases)
-        ]
+        return [self._case(index, job, result, folder=folder) for index in range(len(job.cases))]
 
-    def _case(
-        self, case: JobCase, outputs: list[GroupOutput], index: int, result: Result, *, folder: Path, key: int
-    ) -> CaseVerdict:
+    def _case(self, index: int, job: Job, result: Result, *, folder: Path) -> CaseVerdict:
+        case, key = job.cases[index], job.row_key
         if result.status != "passed":
             return CaseVerdict(case, result.status, list(result.findings))
         verdict = CaseVerdict(case, "passed")
         calls: dict[int, list[GroupOutput]] = {}
-        for output in sorted(outputs, key=lambda output: (output.call, output.group)):
-            calls.setdefault(output.call, []).append(output)
+        for output in sorted(result.outputs, key=lambda output: (output.call, output.group)):
+            if output.case == index:
+                calls.setdefault(output.call, []).append(output)
         for call, made in calls.items():
             expected = self._for_call(case, made, key=key)
             if [output.group for output in made] != list(range(len(expected.inputs.groups))):
@@ -144,17 +133,15 @@ class Judge:
             for output in made:
                 self._output(verdict, output, expected, folder)
         self._samples(verdict, [sample for sample in result.samples if sample.case == index], key=key)
-        reported = [finding for report in result.cases if report.case == index for finding in report.findings]
+        reports = [report for report in result.cases if report.case == index]
+        reported = [finding for report in reports for finding in report.findings]
         verdict.findings.extend(dict.fromkeys(reported))
         if not calls and not reported:
             verdict.findings.append(_error("internal", "the device returned no output for this case"))
-        for report in result.cases:
-            if report.case == index and report.inputs_before != report.inputs_after:
-                verdict.findings.append(
-                    _error(
-                        "inputs", f"call {report.call} changed its inputs (A, B or scale factors, guard rows included)"
-                    )
-                )
+        for report in reports:
+            if report.inputs_before != report.inputs_after:
+                message = f"call {report.call} changed its inputs (A, B or scale factors, guard rows included)"
+                verdict.findings.append(_error("inputs", message))
         for measurement in result.measurements:
             if measurement.case == index and measurement.outside_stream:
                 verdict.findings.append(

@@ -1,9 +1,9 @@
 """Run untrusted code in processes whose crash, hang or flood of output stays within them."""
 
 from pytest_nvfp4.isolation.cancellation import StoppedError, stopped_by
-from pytest_nvfp4.isolation.outcome import Captured, Outcome
+from pytest_nvfp4.isolation.outcome import Captured, Outcome, ProcessEnd
 from pytest_nvfp4.isolation.run import run
-from pytest_nvfp4.isolation.stream import OnOutput, OutputChunk, Streamed, forward_output, run_streamed, streamed
+from pytest_nvfp4.isolation.stream import OnOutput, OutputChunk, forward_output, streamed
 from pytest_nvfp4.isolation.worker import Worker
 
 __all__ = [
@@ -11,12 +11,11 @@ __all__ = [
     "OnOutput",
     "Outcome",
     "OutputChunk",
+    "ProcessEnd",
     "StoppedError",
-    "Streamed",
     "Worker",
     "forward_output",
     "run",
-    "run_streamed",
     "stopped_by",
     "streamed",
 ]

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import selectors
 import subprocess
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pytest_nvfp4.isolation import cancellation
+from pytest_nvfp4.isolation.environment import scrubbed
+from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
+from pytest_nvfp4.isolation.outcome import ProcessEnd
 from pytest_nvfp4.isolation.process_tree import kill_by_token, kill_group, kill_tree
+from pytest_nvfp4.isolation.start import started
+from pytest_nvfp4.isolation.worker import Worker
 
 if TYPE_CHECKING:
     from pytest_nvfp4.isolation.fork_server.process import ForkedProcess
@@ -54,6 +62,7 @@ class ProcessMonitor:
             "result": result,
         }
         self._token = token
+        self._start = time.monotonic()
         self._until = until
         self._ended = False
 
@@ -90,6 +99,16 @@ class ProcessMonitor:
                 self._check_end()
         self._wait()
 
+    def end(self) -> ProcessEnd:
+        """Return how the process ended, once all output was read, and kill what it left behind."""
+        wall_s = time.monotonic() - self._start
+        return ProcessEnd(
+            returncode=self._process.wait(),
+            timed_out=self.timed_out,
+            wall_s=wall_s,
+            stragglers=self.stragglers + kill_by_token(self._token),
+        )
+
     def _buffered(self, selector: selectors.BaseSelector) -> Generator[tuple[Pipe, bytes], None, None]:
         """Yield what the pipes already hold."""
         for key in list(selector.get_map().values()):
@@ -122,3 +141,20 @@ class ProcessMonitor:
             except subprocess.TimeoutExpired:
                 if time.monotonic() >= self._until:
                     self._time_out()
+
+
+@contextlib.contextmanager
+def monitored(
+    command: Sequence[str] | Worker,
+    *,
+    cwd: Path,
+    deadline_s: float,
+    environ: Mapping[str, str] | None = None,
+    stdin: Path | None = None,
+) -> Iterator[ProcessMonitor]:
+    """Start a command for the length of a ``with`` block, in a scrubbed environment with ``environ`` on top."""
+    token = secrets.token_hex(16)
+    variables = scrubbed(os.environ, {PARENT_VARIABLE: str(os.getpid()), **(environ or {})})
+    with started(command, cwd=cwd, environ=variables, token=token, stdin=stdin) as (process, result):
+        # The time that a fork server took to start is not the command's.
+        yield ProcessMonitor(process, result, token=token, until=time.monotonic() + deadline_s)

@@ -35,29 +35,28 @@ class Captured:
         return f"{self.head}\n[... {self.dropped} bytes dropped ...]\n{self.tail}"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The end of an isolated process, and what it returned.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessEnd:
+    """The end of an isolated process.
 
     Attributes:
         returncode: Exit status, negative for a signal (as in ``subprocess``).
         timed_out: Whether it was killed at its deadline.
-        result: Bytes that it wrote to its result pipe; None if it wrote nothing.
-        result_overflow: Whether it wrote more to its result pipe than allowed, so that the result was dropped.
-        stdout: Standard output.
-        stderr: Standard error.
         wall_s: Seconds from start to end.
         stragglers: Number of processes that it left behind, which were killed.
     """
 
     returncode: int
     timed_out: bool
-    result: bytes | None
-    result_overflow: bool
-    stdout: Captured
-    stderr: Captured
     wall_s: float
-    stragglers: int
+    stragglers: int = 0
+
+    @property
+    def exit_status(self) -> int:
+        """Exit status as a shell reports it: 124 for a timeout (as ``timeout(1)``), 128 + n for signal n."""
+        if self.timed_out:
+            return 124
+        return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
     def describe_end(self) -> str:
         """Return how the process ended, as a predicate: a timeout, the name of a signal, or an exit status."""
@@ -70,3 +69,20 @@ class Outcome:
                 name = f"signal {-self.returncode}"
             return f"was ended by {name}{_SIGNAL_HINTS.get(name, '')}"
         return f"exited with status {self.returncode}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(ProcessEnd):
+    """The end of an isolated process, and what it returned.
+
+    Attributes:
+        result: Bytes that it wrote to its result pipe; None if it wrote nothing.
+        result_overflow: Whether it wrote more to its result pipe than allowed, so that the result was dropped.
+        stdout: Standard output.
+        stderr: Standard error.
+    """
+
+    result: bytes | None
+    result_overflow: bool
+    stdout: Captured
+    stderr: Captured

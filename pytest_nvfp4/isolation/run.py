@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import secrets
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_nvfp4.isolation.environment import scrubbed
-from pytest_nvfp4.isolation.limits import FILE_VARIABLE, MEMORY_VARIABLE, PARENT_VARIABLE
-from pytest_nvfp4.isolation.monitor import Pipe, ProcessMonitor
+from pytest_nvfp4.isolation.limits import FILE_VARIABLE, MEMORY_VARIABLE
+from pytest_nvfp4.isolation.monitor import Pipe, monitored
 from pytest_nvfp4.isolation.outcome import Captured, Outcome
-from pytest_nvfp4.isolation.process_tree import kill_by_token
-from pytest_nvfp4.isolation.start import started
 from pytest_nvfp4.isolation.worker import Worker
 
 
@@ -103,30 +97,27 @@ def run(
         OSError: The command could not be started.
         StoppedError: This thread was stopped (see ``stopped_by``).
     """
-    token = secrets.token_hex(16)
-    settings = {PARENT_VARIABLE: str(os.getpid()), **(environ or {})}
+    settings = dict(environ or {})
     if memory_bytes is not None:
         settings[MEMORY_VARIABLE] = str(memory_bytes)
     if file_bytes is not None:
         settings[FILE_VARIABLE] = str(file_bytes)
     out, err, result = _OutputBuffer(output_bytes), _OutputBuffer(output_bytes), _ResultBuffer(result_bytes)
     buffers: dict[Pipe, _OutputBuffer | _ResultBuffer] = {"stdout": out, "stderr": err, "result": result}
-    with started(command, cwd=cwd, environ=scrubbed(os.environ, settings), token=token) as (process, read_end):
-        start = time.monotonic()  # the time that a fork server took to start is not the command's
-        monitor = ProcessMonitor(process, read_end, token=token, until=start + deadline_s)
-        with contextlib.closing(monitor.output()) as output:
-            for pipe, chunk in output:
-                buffers[pipe].feed(chunk)
-        wall = time.monotonic() - start
-        returncode = process.wait()
-        stragglers = monitor.stragglers + kill_by_token(token)
+    with (
+        monitored(command, cwd=cwd, deadline_s=deadline_s, environ=settings) as monitor,
+        contextlib.closing(monitor.output()) as output,
+    ):
+        for pipe, chunk in output:
+            buffers[pipe].feed(chunk)
+        end = monitor.end()
     return Outcome(
-        returncode=returncode,
-        timed_out=monitor.timed_out,
+        returncode=end.returncode,
+        timed_out=end.timed_out,
         result=result.value(),
         result_overflow=result.overflow,
         stdout=out.captured(),
         stderr=err.captured(),
-        wall_s=wall,
-        stragglers=stragglers,
+        wall_s=end.wall_s,
+        stragglers=end.stragglers,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_nvfp4.isolation.stream import Streamed
+from pytest_nvfp4.isolation import ProcessEnd
 
 from .helpers import Result
 
@@ -16,7 +16,7 @@ def test_a_program_that_was_stopped_is_told(
     cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, stopped: bool
 ) -> None:
     """Also a program may end with 124: that is its own business."""
-    ended = Streamed(returncode=-9 if stopped else 124, timed_out=stopped, wall_s=2.0)
+    ended = ProcessEnd(returncode=-9 if stopped else 124, timed_out=stopped, wall_s=2.0)
     monkeypatch.setattr("pytest_nvfp4.device.execute.execute", lambda *_, **__: ended)
     done = cli("exec", "--device", "sim", "--timeout", "2", "pass")
     assert done.code == 124

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.isolation import StoppedError, Streamed, run_streamed, stopped_by, streamed
+from pytest_nvfp4.isolation import ProcessEnd, StoppedError, forward_output, stopped_by, streamed
 from tests.waiting import LONGEST_S, far_enough, gone
 
 AWAY = """
@@ -22,14 +22,14 @@ CLOSES = "import os; os.closerange(0, 3); os.close(int(os.environ['NVFP4_RESULT_
 Said = dict[str, bytes]
 
 
-def execute(tmp_path: Path, source: str, *, deadline_s: float = LONGEST_S) -> tuple[Streamed, Said]:
+def execute(tmp_path: Path, source: str, *, deadline_s: float = LONGEST_S) -> tuple[ProcessEnd, Said]:
     said = {"stdout": b"", "stderr": b""}
 
     def take(stream: str, data: bytes) -> None:
         said[stream] += data
 
-    ended = run_streamed([sys.executable, "-c", source], cwd=tmp_path, deadline_s=deadline_s, on_output=take)
-    return ended, said
+    chunks = streamed([sys.executable, "-c", source], cwd=tmp_path, deadline_s=deadline_s)
+    return forward_output(chunks, take), said
 
 
 def test_all_that_is_said_is_passed_on_and_what_is_returned_is_not(tmp_path: Path) -> None:
@@ -78,6 +78,6 @@ def test_a_thread_that_is_to_stop_ends_its_command(tmp_path: Path) -> None:
 
     source = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     with stopped_by(stop), pytest.raises(StoppedError):
-        run_streamed([sys.executable, "-c", source], cwd=tmp_path, deadline_s=LONGEST_S, on_output=take)
+        forward_output(streamed([sys.executable, "-c", source], cwd=tmp_path, deadline_s=LONGEST_S), take)
     assert int(said) != os.getpid()
     assert gone(int(said))

@@ -645,7 +645,15 @@ class TestCache:
     def test_a_bundle_without_room_hides_no_finding(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "k.py"
         path.write_text(TINY)
-        ended = Outcome(-6, False, None, False, Captured(""), Captured(""), 0.1, 0)
+        ended = Outcome(
+            returncode=-6,
+            timed_out=False,
+            wall_s=0.1,
+            result=None,
+            result_overflow=False,
+            stdout=Captured(""),
+            stderr=Captured(""),
+        )
         monkeypatch.setattr("pytest_nvfp4.isolation.run", lambda *_, **__: ended)
 
         def write(*_: object, **__: object) -> Path:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pytest_nvfp4.device.execute import execution
 from pytest_nvfp4.device.remote.base import PythonProgram, RemoteError
-from pytest_nvfp4.isolation import Streamed
+from pytest_nvfp4.isolation import ProcessEnd
 
 _USAGE = 2
 """Exit status if the program could not be started."""
@@ -94,7 +94,7 @@ def run_program(text: str) -> Iterator[str]:
                 try:
                     stream, data = next(chunks)
                 except StopIteration as stop:
-                    end: Streamed = stop.value
+                    end: ProcessEnd = stop.value
                     break
                 yield pack_output(Output(stream, data))
     except (RemoteError, OSError) as error:

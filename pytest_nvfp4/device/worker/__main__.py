@@ -176,10 +176,7 @@ class _Worker:
         if self._exercises:
             return lambda custom, _prepare: self._exercise(custom)
         if job.action == "simulate" and self._simulation is None:
-            self._finish(
-                "unavailable",
-                Finding("device", "launches and counters are recorded by the simulator only"),
-            )
+            self._finish("unavailable", Finding("device", "launches and counters are recorded by the simulator only"))
         if job.action in ("verify", "simulate"):
             from pytest_nvfp4.device.worker.verify import CallRunner
 
@@ -200,8 +197,7 @@ class _Worker:
             path.write_bytes(file.data)
             if word := names_harness(file.data):
                 self._finish(
-                    "cheated",
-                    Finding("cheat", f"{file.path} names {word}: a kernel must not access its test harness"),
+                    "cheated", Finding("cheat", f"{file.path} names {word}: a kernel must not access its test harness")
                 )
         if kernel.compile_options:
             try:

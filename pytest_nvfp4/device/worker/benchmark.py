@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import statistics
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.clock import DeviceClock
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import CudaMemory
-from pytest_nvfp4.device.worker.returned_tensors import inspect_returned, read_output, read_tensor
+from pytest_nvfp4.device.worker.returned_tensors import OutputSender, inspect_returned, read_tensor
 from pytest_nvfp4.numerics.inputs import ProblemInput
 
 _LEAST_SETS = 3
@@ -53,84 +52,82 @@ class _TimedCall:
     changed: list[rotation.RowChange]
 
 
+@dataclass(frozen=True, slots=True)
 class _CallFactory:
     """Prepares calls, each with a randomly chosen set of inputs whose rows have changed since the set's last visit.
 
-    Args:
+    Attributes:
+        memory: The device's memory.
+        clock: Fills the outputs with poison.
         buffers: Buffers of each set.
         inputs: Inputs of each set.
         draw: Random generator for the order.
-        change: Changes a set before a visit: ``(its buffers, its inputs, its number, the visit)``.
-
-    Attributes:
-        poison: Bytes of every element of C before a call.
+        key: The job's ``row_key``.
+        visits: Number of visits of each set so far.
     """
 
-    def __init__(
-        self,
-        buffers: list[CallBuffers],
-        inputs: list[ProblemInput],
-        *,
-        draw: random.Random,
-        change: Callable[[CallBuffers, ProblemInput, int, int], list[rotation.RowChange]],
-    ) -> None:
-        self._buffers = buffers
-        self._inputs = inputs
-        self._draw = draw
-        self._change = change
-        self._visits = [0] * len(buffers)
-        self.poison = inputs[0].groups[0].guard.poison.to_bytes(2, "little")
+    memory: CudaMemory
+    clock: DeviceClock
+    buffers: list[CallBuffers]
+    inputs: list[ProblemInput]
+    draw: random.Random
+    key: int
+    visits: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def poison(self) -> int:
+        """Bits of every element of C before a call."""
+        return self.inputs[0].groups[0].guard.poison
 
     def prepare(self) -> _TimedCall:
-        """Prepare the next call."""
-        number = self._draw.randrange(len(self._buffers))
-        visit = self._visits[number]
-        self._visits[number] += 1
-        slot, inputs = self._buffers[number], self._inputs[number]
-        changed = self._change(slot, inputs, number, visit)
+        """Change a set of inputs for its next visit, poison its outputs, and return the call."""
+        number = self.draw.randrange(len(self.buffers))
+        visit = self.visits[number]
+        self.visits[number] += 1
+        slot, inputs = self.buffers[number], self.inputs[number]
+        changed = rotation.changes(inputs, index=number, visit=visit, key=self.key)
+        for change in changed:
+            if change.row >= 0:
+                region = slot.groups[change.group].a
+                self.memory.write(region.address + change.row * len(change.data), change.data)
+        for group in slot.groups:
+            self.clock.fill16(group.c.address, self.poison, group.c.size // 2)
         data, given = slot.data(inputs.problem.sizes)
         return _TimedCall(data, given, slot, (number, visit), changed)
 
 
+@dataclass(slots=True)
 class _DeviceRounds:
     """Times calls on the device, and repeats late ones as often as the job allows in total.
 
     Attributes:
+        expected_us: Microseconds that a call takes on the host.
         device_us: Microseconds of each round.
         late: Number of rounds that count although they were late.
         repeated: Number of late rounds that were repeated.
     """
 
-    def __init__(
-        self,
-        clock: DeviceClock,
-        calls: _CallFactory,
-        custom_kernel: Callable[[Any], Any],
-        *,
-        timing: Timing,
-        expected_us: float,
-    ) -> None:
-        self._clock = clock
-        self._calls = calls
-        self._custom_kernel = custom_kernel
-        self._timing = timing
-        self._expected_us = expected_us
-        self.device_us: list[float] = []
-        self.late = 0
-        self.repeated = 0
+    clock: DeviceClock
+    calls: _CallFactory
+    custom_kernel: Callable[[Any], Any]
+    timing: Timing
+    expected_us: float
+    device_us: list[float] = field(default_factory=list)
+    late: int = 0
+    repeated: int = 0
 
     def time_one(self) -> tuple[_TimedCall, Any]:
         """Time one round, and return the call and what the kernel returned."""
-        custom_kernel = self._custom_kernel
+        custom_kernel = self.custom_kernel
         while True:
-            call = self._calls.prepare()
+            call = self.calls.prepare()
             returned: list[Any] = []
 
             def work(data: Any = call.data, returned: list[Any] = returned) -> None:
                 returned.append(custom_kernel(data))
 
-            timed = self._clock.device_round(work, cold=self._timing.cold_l2, expected_call_us=self._expected_us)
-            if not timed.late or self.repeated >= self._timing.repeats:
+            timed = self.clock.device_round(work, cold=self.timing.cold_l2, expected_call_us=self.expected_us)
+            if not timed.late or self.repeated >= self.timing.repeats:
                 break
             self.repeated += 1
         self.device_us.append(timed.device_us)
@@ -152,7 +149,7 @@ class BenchmarkRunner:
         self._torch = torch
         self._memory = memory
         self._events = events
-        self._folder = folder
+        self._sender = OutputSender(torch, memory, events, folder, prefix="b")
         properties = torch.cuda.get_device_properties(0)
         self._l2 = int(getattr(properties, "L2_cache_size", 0)) or _DEFAULT_L2_BYTES
         uuid = getattr(properties, "uuid", None)
@@ -192,7 +189,7 @@ class BenchmarkRunner:
         draw = random.Random(f"{job.order_seed}/{index}")
         buffers, inputs = self._sets(case)
         whole = set(draw.sample(range(timing.rounds), min(_WHOLE_OUTPUTS, timing.rounds)))
-        calls = _CallFactory(buffers, inputs, draw=draw, change=partial(self._change, key=job.row_key))
+        calls = _CallFactory(self._memory, self._clock, buffers, inputs, draw, job.row_key)
 
         def host_round() -> tuple[float, float]:
             data = calls.prepare().data
@@ -203,12 +200,12 @@ class BenchmarkRunner:
         expected_us = statistics.median(until_return for _, until_return in warm[len(warm) // 2 :])
         self._events.stage(f"time {case.problem.name}")
         clocks = [self._sm_clock.mhz()]
-        rounds = _DeviceRounds(self._clock, calls, custom_kernel, timing=timing, expected_us=expected_us)
+        rounds = _DeviceRounds(self._clock, calls, custom_kernel, timing, expected_us)
         for position in range(timing.rounds):
             call, returned = rounds.time_one()
             self._sample(returned, call, position=position, case=index, draw=draw)
             if position in whole:
-                self._output(returned, call, position=position, case=index)
+                self._sender.send(returned, call.given, call.slot, call=position, case=index, inputs=call.at)
             if position == timing.rounds // 2:
                 clocks.append(self._sm_clock.mhz())
         host = [host_round() for _ in range(max(_LEAST_HOST_ROUNDS, timing.rounds // _ROUNDS_PER_HOST_ROUND))]
@@ -233,10 +230,11 @@ class BenchmarkRunner:
     def _ran_outside(self, calls: _CallFactory, custom_kernel: Callable[[Any], Any], *, host_us: float) -> bool | None:
         """Return whether the kernel writes C outside the timed stream, or after its work there; None if unknown."""
         call = calls.prepare()
-        data = call.data
-        written = [group for group in call.slot.groups if group.has_rows]
+        data, poison = call.data, calls.poison.to_bytes(2, "little")
         watched = [
-            (group.c.address + group.rows_before * group.columns * 2, calls.poison * group.columns) for group in written
+            (group.c.address + group.rows_before * group.columns * 2, poison * group.columns)
+            for group in call.slot.groups
+            if group.has_rows
         ]
         outside = self._clock.ran_outside(lambda: custom_kernel(data), watched=watched, host_us=host_us)
         if outside:
@@ -246,19 +244,6 @@ class BenchmarkRunner:
         outputs = [(group.c.address, group.c.size) for group in later.slot.groups if group.has_rows]
         after = self._clock.ran_after(lambda: custom_kernel(data), outputs=outputs, host_us=host_us)
         return True if after else outside
-
-    def _change(
-        self, slot: CallBuffers, inputs: ProblemInput, number: int, visit: int, *, key: int
-    ) -> list[rotation.RowChange]:
-        """Change a set of inputs for its next visit, poison its outputs, and return the changes."""
-        changes = rotation.changes(inputs, index=number, visit=visit, key=key)
-        for change in changes:
-            if change.row >= 0:
-                region = slot.groups[change.group].a
-                self._memory.write(region.address + change.row * len(change.data), change.data)
-        for group in slot.groups:
-            self._clock.fill16(group.c.address, inputs.groups[0].guard.poison, group.c.size // 2)
-        return changes
 
     def _sample(self, returned: Any, call: _TimedCall, *, position: int, case: int, draw: random.Random) -> None:
         """Send a part of each row whose input changed: an answer cached from an earlier round is wrong there."""
@@ -280,23 +265,3 @@ class BenchmarkRunner:
                 bits = b""
             parts.append({"group": change.group, "row": change.row, "column": column, "bits": bits.hex()})
         self._events.send("sample", case=case, call=position, inputs=list(call.at), parts=parts)
-
-    def _output(self, returned: Any, call: _TimedCall, *, position: int, case: int) -> None:
-        """Send the whole outputs of a round."""
-        for group, (description, tensor) in enumerate(inspect_returned(self._torch, returned, call.given)):
-            buffers = call.slot.groups[group]
-            bits = read_output(self._memory, buffers, tensor)
-            digest = hashlib.sha256(bits).hexdigest()
-            name = f"b{case}-{position}-{group}.bin"
-            (self._folder / name).write_bytes(bits)
-            self._events.send(
-                "output",
-                call=position,
-                case=case,
-                group=group,
-                rows=buffers.rows,
-                columns=buffers.columns,
-                data={"sha256": digest, "size": len(bits), "file": name},
-                returned=description,
-                inputs=list(call.at),
-            )

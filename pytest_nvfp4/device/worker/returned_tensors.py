@@ -1,12 +1,16 @@
-"""Inspect what a kernel returned without running any of its code."""
+"""Inspect what a kernel returned without running any of its code, and send it to the parent."""
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytest_nvfp4.device.worker.buffers import GroupBuffers
+from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers
+from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 
 
@@ -63,7 +67,7 @@ def read_tensor(memory: DeviceMemory, tensor: Any) -> bytes:
     return np.ascontiguousarray(view).tobytes()
 
 
-def read_output(memory: DeviceMemory, buffers: GroupBuffers, tensor: Any | None) -> bytes:
+def _read_output(memory: DeviceMemory, buffers: GroupBuffers, tensor: Any | None) -> bytes:
     """Return the bits of a group's C with its guard rows; rows of C come from ``tensor`` if the kernel returned one."""
     bits = buffers.read_c(memory)
     if tensor is None:
@@ -71,3 +75,62 @@ def read_output(memory: DeviceMemory, buffers: GroupBuffers, tensor: Any | None)
     values = read_tensor(memory, tensor)
     top = buffers.rows_before * buffers.columns * 2
     return bits[:top] + values + bits[top + len(values) :]
+
+
+class SentOutput(NamedTuple):
+    """The hash of an output that was sent, and whether it is in the buffer that the kernel was given."""
+
+    sha256: str
+    in_buffer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSender:
+    """Sends whole outputs: the bits in a file of the folder that parent and worker share, the rest as an event."""
+
+    torch: Any
+    memory: DeviceMemory
+    events: Events
+    folder: Path
+    prefix: str = ""
+
+    def send(
+        self,
+        returned: Any,
+        given: list[Any],
+        slot: CallBuffers,
+        *,
+        call: int,
+        case: int,
+        inputs: tuple[int, int] | None,
+    ) -> list[SentOutput]:
+        """Send the output of every group of a call.
+
+        Args:
+            returned: What the kernel returned.
+            given: The tensors of C in its argument.
+            slot: The buffers behind them.
+            call: Index of the call.
+            case: Index of the case.
+            inputs: See ``GroupOutput``.
+        """
+        sent = []
+        for index, (description, tensor) in enumerate(inspect_returned(self.torch, returned, given)):
+            group = slot.groups[index]
+            bits = _read_output(self.memory, group, tensor)
+            digest = hashlib.sha256(bits).hexdigest()
+            name = f"{self.prefix}{case}-{call}-{index}.bin"
+            (self.folder / name).write_bytes(bits)
+            self.events.send(
+                "output",
+                call=call,
+                case=case,
+                group=index,
+                rows=group.rows,
+                columns=group.columns,
+                data={"sha256": digest, "size": len(bits), "file": name},
+                returned=description,
+                inputs=inputs,
+            )
+            sent.append(SentOutput(digest, tensor is None))
+        return sent

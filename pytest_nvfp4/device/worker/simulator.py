@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from pytest_nvfp4.driver.device_model import DeviceModel, for_arch
+from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.host import redirect, torch_cuda
 from pytest_nvfp4.host.compile_cache import CompileCache
 from pytest_nvfp4.sim.races.detector import Detector
@@ -26,7 +26,6 @@ from pytest_nvfp4.sim.run.session import Session
 def simulate(
     *,
     arch: str = "sm_100a",
-    model: DeviceModel | None = None,
     processes: int = 1,
     asynchronous: Asynchronous | None = None,
     schedule: str | int = "eager",
@@ -38,7 +37,6 @@ def simulate(
 
     Args:
         arch: Architecture for which kernels are compiled, which determines the device's properties.
-        model: The device, if not that of the architecture.
         processes: Number of processes that may share a large launch.
         asynchronous: The schedule, if not that of ``schedule``.
         schedule: ``eager``, ``lazy``, or the seed of a random one.
@@ -51,7 +49,7 @@ def simulate(
         ValueError: The schedule does not exist.
         HostSideError: The redirection is already in place, torch finds a real GPU, or the environment is not set.
     """
-    machine = Machine(model=model or for_arch(arch), asynchronous=asynchronous or make_schedule(schedule))
+    machine = Machine(model=for_arch(arch), asynchronous=asynchronous or make_schedule(schedule))
     detector = Detector(warnings=race_warnings) if races or race_warnings else None
     machine.monitor = detector
     memory = SimulatedMemory(machine.memory)

@@ -9,16 +9,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.job import Job, JobCase
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import DeviceMemory
-from pytest_nvfp4.device.worker.returned_tensors import inspect_returned, read_output
+from pytest_nvfp4.device.worker.returned_tensors import OutputSender, SentOutput
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.numerics.families import family
 from pytest_nvfp4.numerics.inputs import ProblemInput
 
 if TYPE_CHECKING:
@@ -70,18 +69,6 @@ def plan_calls(cases: tuple[JobCase, ...], seed: int) -> list[PlannedCall]:
     return plan
 
 
-def inputs_of(case: JobCase) -> ProblemInput:
-    """Return the inputs of a case; the parent generates the same from the same case."""
-    return family(case.family).generate(case.problem.problem())
-
-
-class _SentOutput(NamedTuple):
-    """The hash of an output that was sent, and whether it is in the buffer that the kernel was given."""
-
-    sha256: str
-    in_buffer: bool
-
-
 class CallRunner:
     """Runs the calls of a verify or simulate job.
 
@@ -100,7 +87,7 @@ class CallRunner:
         self._simulation = simulation
         self._memory = memory
         self._events = events
-        self._folder = folder
+        self._sender = OutputSender(torch, memory, events, folder)
         self._outputs = True
 
     def run(self, job: Job, custom_kernel: Callable[[Any], Any], prepare: Callable[[Any], Any] | None) -> None:
@@ -111,12 +98,12 @@ class CallRunner:
         else:
             plan = plan_calls(job.cases, job.order_seed)
         buffers: list[CallBuffers] = []
-        sent: list[list[_SentOutput]] = []
+        sent: list[list[SentOutput]] = []
         prepared: set[tuple[tuple[int, int, int, int], ...]] = set()
         for position, call in enumerate(plan):
             case = job.cases[call.case]
             if call.visit is None:
-                inputs = inputs_of(case)
+                inputs = rotation.set_inputs(case, 0)
             else:
                 inputs = rotation.inputs_at(case, index=0, visit=call.visit, key=job.row_key)
             slot = CallBuffers(self._torch, inputs) if call.reuse is None else buffers[call.reuse]
@@ -150,7 +137,7 @@ class CallRunner:
         slot: CallBuffers,
         inputs: ProblemInput,
         custom_kernel: Callable[[Any], Any],
-    ) -> list[_SentOutput]:
+    ) -> list[SentOutput]:
         data, given = slot.data(inputs.problem.sizes)
         before = slot.expected_digest()
         self._memory.synchronize()
@@ -167,25 +154,10 @@ class CallRunner:
             stopped = self._simulation.stopped
             if (record := self._simulation.record(position, call.case)) is not None:
                 self._events.send("simulated", **record)
-        sent: list[_SentOutput] = []
+        sent: list[SentOutput] = []
         if returned is not _NOT_RETURNED and not stopped and self._outputs:
-            for index, (description, tensor) in enumerate(inspect_returned(self._torch, returned, given)):
-                group = slot.groups[index]
-                bits = read_output(self._memory, group, tensor)
-                sent.append(_SentOutput(hashlib.sha256(bits).hexdigest(), tensor is None))
-                name = f"{position}-{index}.bin"
-                (self._folder / name).write_bytes(bits)
-                self._events.send(
-                    "output",
-                    call=position,
-                    case=call.case,
-                    group=index,
-                    rows=group.rows,
-                    columns=group.columns,
-                    data={"sha256": sent[-1].sha256, "size": len(bits), "file": name},
-                    returned=description,
-                    inputs=None if call.visit is None else [0, call.visit],
-                )
+            at = None if call.visit is None else (0, call.visit)
+            sent = self._sender.send(returned, given, slot, call=position, case=call.case, inputs=at)
         self._events.send(
             "case",
             call=position,

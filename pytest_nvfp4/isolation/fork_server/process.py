@@ -49,13 +49,7 @@ class ForkedProcess:
     """
 
     def __init__(
-        self,
-        pid: int,
-        *,
-        reports: socket.socket,
-        stdout: io.FileIO,
-        stderr: io.FileIO,
-        resources: contextlib.ExitStack,
+        self, pid: int, *, reports: socket.socket, stdout: io.FileIO, stderr: io.FileIO, resources: contextlib.ExitStack
     ) -> None:
         self.pid = pid
         self.stdout = stdout
