@@ -110,7 +110,6 @@ def assemble(job: Job, outcome: Outcome, *, source_names: Mapping[str, str] | No
     """Return the result of a job whose worker has ended.
 
     Args:
-        job: The job.
         outcome: The end of the worker's process, with the events that it sent.
         source_names: The user's own file for each of the worker's copies, for use in findings.
     """

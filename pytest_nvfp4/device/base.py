@@ -32,7 +32,6 @@ class Device(Protocol):
         """Run a job.
 
         Args:
-            job: The job.
             folder: A new, empty folder for the files that the result names.
             base: The user's folder that the kernel's files are relative to, for file names in findings.
         """

@@ -36,11 +36,7 @@ def can_batch(one: Job, other: Job) -> bool:
 
 
 def run_batch(jobs: Sequence[Job], run: Callable[[Job], CompletedJob]) -> list[CompletedJob]:
-    """Run jobs in one process, or each in its own if that process does not end properly.
-
-    Args:
-        jobs: Jobs that may share a process with the first (see ``can_batch``).
-        run: Runs one job in a new folder.
+    """Run jobs that may share a process (see ``can_batch``), or each in its own if that process does not end properly.
 
     Returns:
         For each job, in order, what it would have produced in its own process.

@@ -14,7 +14,6 @@ def code_hash(parts: Sequence[str], *, package: Path = PACKAGE) -> str:
 
     Args:
         parts: Files, and folders (searched recursively), relative to ``package``.
-        package: Folder of the package.
 
     Raises:
         OSError: A part does not exist or cannot be read.

@@ -47,14 +47,12 @@ def execute(
 ) -> ProcessEnd:
     """Run a program and forward its output.
 
-    Its environment is scrubbed, like that of a kernel. Its working directory is a new folder with its files, which
-    comes first in its import path and is removed afterwards.
+    Its environment is scrubbed, like that of a kernel, with ``environ`` on top. Its working directory is a new folder
+    with its files, which comes first in its import path and is removed afterwards.
 
     Args:
-        program: The program.
         backend: Its ``device="cuda"``: ``cuda``, ``sim`` (the simulator) or ``host`` (torch on the CPU).
         on_output: Called with each chunk of output; an exception that it raises ends the program.
-        environ: Further environment variables.
         visible: Value of ``CUDA_VISIBLE_DEVICES``; unchanged if empty.
         simulating: Settings of the simulator: its schedule, and whether to search for races. If it reports an error
             then, a program that itself succeeded has exit status 1.

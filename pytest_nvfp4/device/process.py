@@ -33,7 +33,6 @@ def run_in_worker(
     """Run a job in a process of its own.
 
     Args:
-        job: The job.
         backend: The worker's device: ``cuda``, ``host`` or ``sim``.
         folder: A new, empty folder for the files that the result names.
         base: The user's folder that the kernel's files are relative to.

@@ -8,7 +8,6 @@ cases that passed are cached; others run again, so that their findings can be sh
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -23,18 +22,12 @@ from pytest_nvfp4.device.code_hash import code_hash
 from pytest_nvfp4.device.job import JobCase, KernelSpec
 from pytest_nvfp4.device.result import SimulatedCall
 from pytest_nvfp4.device.simulate import SimulationResult
+from pytest_nvfp4.device.worker.device_info import installed_version
 from pytest_nvfp4.toolchain.cache import content_key
 
 _PARTS = ("problem.py", "numerics", "isolation", "driver", "host", "toolchain", "sim", "device")
 _DISTRIBUTIONS = ("numpy", "torch", "nvidia-cutlass-dsl", "pydantic")
 _MOST_ENTRIES = 20_000
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 class ResultKeys:
@@ -48,8 +41,8 @@ class ResultKeys:
         return code_hash(_PARTS)
 
     @cached_property
-    def _versions(self) -> dict[str, str]:
-        return {name: _version(name) for name in _DISTRIBUTIONS}
+    def _versions(self) -> dict[str, str | None]:
+        return {name: installed_version(name) for name in _DISTRIBUTIONS}
 
     def key(self, kernel: KernelSpec, case: JobCase) -> str:
         """Return the key of a kernel and a case."""

@@ -23,7 +23,7 @@ _ROW_KEY = 0x5EED
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """Replacement of row ``row`` of a group's A by ``data`` (packed E2M1, k // 2 bytes); -1 without rows."""
+    """Replacement of row ``row`` of a group's A by ``data`` (packed E2M1, k // 2 bytes)."""
 
     group: int
     row: int
@@ -37,12 +37,11 @@ def set_inputs(case: JobCase, index: int) -> ProblemInput:
 
 
 def changes(inputs: ProblemInput, *, index: int, visit: int, key: int) -> list[RowChange]:
-    """Return the changes of a set before a visit, one row of A in each group. ``key`` is the job's ``row_key``."""
+    """Return a changed row of A for each group with rows before a visit. ``key`` is the job's ``row_key``."""
     result = []
     for number, group in enumerate(inputs.groups):
         m, half = group.group.m, group.group.k // 2
         if m == 0:
-            result.append(RowChange(number, -1, b""))
             continue
         draw = np.random.Generator(np.random.PCG64([_ROW_KEY, key, inputs.problem.seed, index, visit, number]))
         row = int(draw.integers(m))
@@ -59,7 +58,6 @@ def inputs_at(case: JobCase, *, index: int, visit: int, key: int) -> ProblemInpu
     rows = [group.a.copy() for group in base.groups]
     for earlier in range(visit + 1):
         for change in changes(base, index=index, visit=earlier, key=key):
-            if change.row >= 0:
-                rows[change.group][change.row] = np.frombuffer(change.data, dtype=np.uint8)
+            rows[change.group][change.row] = np.frombuffer(change.data, dtype=np.uint8)
     groups = tuple(dataclasses.replace(group, a=a) for group, a in zip(base.groups, rows, strict=True))
     return dataclasses.replace(base, groups=groups)

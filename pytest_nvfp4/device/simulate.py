@@ -20,7 +20,6 @@ class SimulationResult:
     """The simulation of one case.
 
     Attributes:
-        case: The case.
         status: Its status; if no outputs were requested, it does not depend on their values.
         findings: Errors and warnings.
         call: The call as far as it ran; None if it did not reach a launch.
@@ -63,8 +62,6 @@ def simulate(
 
     Args:
         device: The device; the status is ``unavailable`` if it is not a simulator.
-        kernel: The kernel.
-        cases: The cases.
         folder: Folder for the files of jobs, which are removed.
         base: The folder that the kernel's files are relative to.
         deadline_s: Timeout of a job in seconds.

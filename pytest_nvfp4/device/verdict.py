@@ -25,23 +25,12 @@ _SETS_JUDGED = 2
 
 @dataclass(slots=True)
 class CaseVerdict:
-    """The verdict of one case over all of its calls.
-
-    Attributes:
-        case: The case.
-        status: Its status.
-        findings: Its findings.
-        groups: Numerical verdict of each group of each call.
-    """
+    """The verdict of one case over all of its calls, with the numerical verdict of each group of each call."""
 
     case: JobCase
     status: Status
     findings: list[Finding] = field(default_factory=list)
     groups: list[GroupVerdict] = field(default_factory=list)
-
-
-def _error(kind: str, message: str) -> Finding:
-    return Finding(kind=kind, message=message)
 
 
 @dataclass(slots=True)
@@ -67,9 +56,7 @@ def _explained(expected: _Expected, index: int, c: HalfBits) -> str:
 def _sample_error(base: ProblemInput, sample: RoundSample, *, key: int) -> str:
     """Return what is wrong with the sampled rows of a round, empty if they are right."""
     index, visit = sample.inputs
-    changes = {
-        change.group: change for change in rotation.changes(base, index=index, visit=visit, key=key) if change.row >= 0
-    }
+    changes = {change.group: change for change in rotation.changes(base, index=index, visit=visit, key=key)}
     sampled = sorted((part.group, part.row) for part in sample.parts)
     if sampled != sorted((change.group, change.row) for change in changes.values()):
         return "the sampled rows are not those that changed"
@@ -128,7 +115,7 @@ class Judge:
         for call, made in calls.items():
             expected = self._for_call(case, made, key=key)
             if [output.group for output in made] != list(range(len(expected.inputs.groups))):
-                verdict.findings.append(_error("internal", f"the worker did not return all outputs of call {call}"))
+                verdict.findings.append(Finding("internal", f"the worker did not return all outputs of call {call}"))
                 continue
             for output in made:
                 self._output(verdict, output, expected, folder)
@@ -137,15 +124,15 @@ class Judge:
         reported = [finding for report in reports for finding in report.findings]
         verdict.findings.extend(dict.fromkeys(reported))
         if not calls and not reported:
-            verdict.findings.append(_error("internal", "the device returned no output for this case"))
+            verdict.findings.append(Finding("internal", "the device returned no output for this case"))
         for report in reports:
             if report.inputs_before != report.inputs_after:
                 message = f"call {report.call} changed its inputs (A, B or scale factors, guard rows included)"
-                verdict.findings.append(_error("inputs", message))
+                verdict.findings.append(Finding("inputs", message))
         for measurement in result.measurements:
             if measurement.case == index and measurement.outside_stream:
                 verdict.findings.append(
-                    _error(
+                    Finding(
                         "cheat",
                         "outputs were written while the timed stream was held, or after the last work of the call on "
                         "that stream: the kernel runs on another stream, so its time is not measured; launch on "
@@ -170,13 +157,13 @@ class Judge:
             base = rotation.set_inputs(verdict.case, index)
             for sample in samples:
                 if sample.inputs[0] == index and (error := _sample_error(base, sample, key=key)):
-                    verdict.findings.append(_error("mismatch", f"call {sample.call}, while it was timed: {error}"))
+                    verdict.findings.append(Finding("mismatch", f"call {sample.call}, while it was timed: {error}"))
 
     def _output(self, verdict: CaseVerdict, output: GroupOutput, expected: _Expected, folder: Path) -> None:
         where = f"group {output.group}, call {output.call}"
         if output.returned not in ("c", "other"):
             kind = "cheat" if "not a tensor" in output.returned else "contract"
-            verdict.findings.append(_error(kind, f"{where}: {output.returned}"))
+            verdict.findings.append(Finding(kind, f"{where}: {output.returned}"))
             return
         group = expected.inputs.groups[output.group]
         try:
@@ -185,7 +172,7 @@ class Judge:
             if buffer.shape != group.c_buffer().shape:
                 raise ValueError(f"its shape is {buffer.shape}, not {group.c_buffer().shape}")
         except (ValueError, OSError) as error:
-            verdict.findings.append(_error("internal", f"{where}: the output cannot be read: {error}"))
+            verdict.findings.append(Finding("internal", f"{where}: the output cannot be read: {error}"))
             return
         before, c, after = group.split_c(buffer)
         judged = judge(
@@ -201,10 +188,10 @@ class Judge:
             message = f"call {output.call}: {judged}"
             if not any(finding.kind == "mismatch" for finding in verdict.findings):
                 message += _explained(expected, output.group, c)
-            verdict.findings.append(_error("mismatch", message))
+            verdict.findings.append(Finding("mismatch", message))
         if output.late_sha256 is not None and output.late_sha256 != output.data.sha256:
             verdict.findings.append(
-                _error(
+                Finding(
                     "cheat",
                     f"{where}: the output changed after custom_kernel had returned and the device was synchronised: "
                     "the kernel deferred work to a thread or a later launch",

@@ -7,6 +7,7 @@ import tempfile
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pytest_nvfp4.device.base import Device, SendsAhead
@@ -36,13 +37,7 @@ class Verification:
 
 
 class Verifier:
-    """Verifies kernels on one device.
-
-    Args:
-        device: The device.
-        folder: Folder for the files of jobs, which are removed once they have been judged.
-        deadline_s: Timeout of a job in seconds.
-    """
+    """Verifies kernels on one device. The files of jobs in ``folder`` are removed once they have been judged."""
 
     def __init__(self, device: Device, *, folder: Path, deadline_s: float = 300.0) -> None:
         self._device = device
@@ -59,27 +54,22 @@ class Verifier:
         that process does not end properly, each problem runs again in a process of its own, so that verdicts stay
         independent.
 
-        Args:
-            kernel: The kernel.
-            cases: The cases.
-            base: The folder that the kernel's files are relative to.
-            order_seed: Seed of the order of calls; drawn if None, so that a kernel cannot predict it.
+        The kernel's files are relative to ``base``. For ``order_seed`` see ``verify_job``.
         """
-        seed = secrets.randbits(32) if order_seed is None else order_seed
-        drawn = order_seed is None
-        result, verdicts, seed = self._run(kernel, cases, base=base, seed=seed, drawn=drawn)
+        run = partial(self._run, kernel, base=base, drawn=order_seed is None)
+        result, verdicts, seed = run(cases, seed=order_seed)
         problems = list(dict.fromkeys(case.problem for case in cases))
         if result.status in INCONCLUSIVE and len(problems) > 1:
             by_case = dict(zip(cases, verdicts, strict=True))
             for problem in problems:
                 alone = [case for case in cases if case.problem == problem]
-                _, again, _ = self._run(kernel, alone, base=base, seed=seed, drawn=drawn)
+                _, again, _ = run(alone, seed=seed)
                 by_case.update(zip(alone, again, strict=True))
             verdicts = [by_case[case] for case in cases]
         return Verification(tuple(verdicts), result.device, seed, result.stdout, result.stderr)
 
     def _run(
-        self, kernel: KernelSpec, cases: Sequence[JobCase], *, base: Path | None, seed: int, drawn: bool
+        self, kernel: KernelSpec, cases: Sequence[JobCase], *, base: Path | None, seed: int | None, drawn: bool
     ) -> tuple[Result, list[CaseVerdict], int]:
         """Run one process, and return its result, its verdicts, and the seed, which a job sent ahead may have drawn."""
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -95,11 +85,7 @@ class Verifier:
 def verify_job(kernel: KernelSpec, cases: Sequence[JobCase], *, deadline_s: float, seed: int | None = None) -> Job:
     """Return the job that verifies a kernel on some cases.
 
-    Args:
-        kernel: The kernel.
-        cases: The cases.
-        deadline_s: Timeout in seconds.
-        seed: Seed of the order of calls; drawn if None, so that a kernel cannot predict it.
+    ``seed`` is that of the order of calls; it is drawn if None, so that a kernel cannot predict it.
     """
     seed = secrets.randbits(32) if seed is None else seed
     return Job(
@@ -158,15 +144,6 @@ def measure_each(
     deadline_s: float = 600.0,
 ) -> list[tuple[Result, CaseVerdict]]:
     """Time every case on a device of this machine, if possible in one process, with the results of separate jobs.
-
-    Args:
-        device: The device.
-        kernel: The kernel.
-        cases: The cases.
-        folder: Folder for the files of jobs.
-        rounds: Number of timed rounds of each case.
-        base: The user's folder that the kernel's files are relative to.
-        deadline_s: Timeout of a process in seconds.
 
     Returns:
         For each case its result, without outputs, and its verdict.

@@ -1,4 +1,4 @@
-"""Read the pipes of a started process to its end, and kill it at its deadline with what it left behind."""
+"""Start a command in its own session, read its pipes to its end, and kill it with what it left behind."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pytest_nvfp4.isolation import cancellation
-from pytest_nvfp4.isolation.environment import scrubbed
+from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, TOKEN_VARIABLE, scrubbed
 from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
 from pytest_nvfp4.isolation.outcome import ProcessEnd
 from pytest_nvfp4.isolation.process_tree import kill_by_token, kill_group, kill_tree
-from pytest_nvfp4.isolation.start import started
 from pytest_nvfp4.isolation.worker import Worker
 
 if TYPE_CHECKING:
@@ -37,11 +36,7 @@ _MOST_CHUNKS = 16
 class ProcessMonitor:
     """Monitors a process until it has ended.
 
-    Args:
-        process: The process, from :func:`~pytest_nvfp4.isolation.start.started`.
-        result: Reading end of its result pipe.
-        token: Its process token.
-        until: Deadline on the monotonic clock, in seconds.
+    ``result`` is the reading end of its result pipe, and ``until`` its deadline on the monotonic clock, in seconds.
 
     Attributes:
         timed_out: Whether it was killed at its deadline.
@@ -155,6 +150,60 @@ def monitored(
     """Start a command for the length of a ``with`` block, in a scrubbed environment with ``environ`` on top."""
     token = secrets.token_hex(16)
     variables = scrubbed(os.environ, {PARENT_VARIABLE: str(os.getpid()), **(environ or {})})
-    with started(command, cwd=cwd, environ=variables, token=token, stdin=stdin) as (process, result):
+    with _started(command, cwd=cwd, environ=variables, token=token, stdin=stdin) as (process, result):
         # The time that a fork server took to start is not the command's.
         yield ProcessMonitor(process, result, token=token, until=time.monotonic() + deadline_s)
+
+
+@contextlib.contextmanager
+def _started(
+    command: Sequence[str] | Worker, *, cwd: Path, environ: Mapping[str, str], token: str, stdin: Path | None
+) -> Iterator[tuple[subprocess.Popen[bytes] | ForkedProcess, int]]:
+    """Yield a process and the reading end of its result pipe; kill it and its descendants afterwards."""
+    read_end, write_end = os.pipe()
+    try:
+        try:
+            with (stdin or Path(os.devnull)).open("rb") as file:
+                process = _start(command, cwd=cwd, environ=environ, token=token, stdin=file.fileno(), result=write_end)
+        finally:
+            os.close(write_end)
+        try:
+            yield process, read_end
+        finally:
+            if process.poll() is None:
+                kill_tree(process.pid)
+            else:
+                kill_group(process.pid)
+            process.wait()
+            kill_by_token(token)
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+            if not isinstance(process, subprocess.Popen):
+                process.close()
+    finally:
+        os.close(read_end)
+
+
+def _start(
+    command: Sequence[str] | Worker, *, cwd: Path, environ: Mapping[str, str], token: str, stdin: int, result: int
+) -> subprocess.Popen[bytes] | ForkedProcess:
+    if isinstance(command, Worker):
+        from pytest_nvfp4.isolation.fork_server.messages import ForkRequest
+        from pytest_nvfp4.isolation.fork_server.pool import FORK_SERVERS
+
+        request = ForkRequest(cwd=cwd, environ=environ, token=token, stdin=stdin, result=result)
+        forked = FORK_SERVERS.fork(command, request)
+        if forked is not None:
+            return forked
+        command = command.command
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={**environ, RESULT_VARIABLE: str(result), TOKEN_VARIABLE: token},
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=(result,),
+        start_new_session=True,
+    )

@@ -84,9 +84,6 @@ def run(
         command: Program and arguments, or a worker, which may be forked (see ``isolation.fork_server``). Memory and
             file limits take effect when the command calls ``pytest_nvfp4.isolation.limits.apply`` on itself, as this
             project's workers do.
-        cwd: Working directory.
-        deadline_s: Seconds after which it is killed.
-        environ: Variables added to the scrubbed environment.
         memory_bytes: Limit on its private memory.
         file_bytes: Limit on the size of any file that it writes.
         output_bytes: Bytes stored of each output stream (half from the start, half from the end). The rest is read and

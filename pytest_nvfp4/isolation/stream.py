@@ -38,14 +38,7 @@ def streamed(
 ) -> Generator[OutputChunk, None, ProcessEnd]:
     """Run ``command`` isolated, as :func:`pytest_nvfp4.isolation.run` does, as a generator of its output.
 
-    Closing the generator ends the command.
-
-    Args:
-        command: Program and arguments.
-        cwd: Working directory.
-        deadline_s: Seconds after which it is killed.
-        environ: Variables added to the scrubbed environment.
-        stdin: File for the standard input; empty input if None.
+    Closing the generator ends the command. Its standard input is empty without ``stdin``.
 
     Raises:
         OSError: The command could not be started.

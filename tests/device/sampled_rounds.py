@@ -86,7 +86,7 @@ class Clock:
         self.memory.write(address, value.to_bytes(2, "little") * count)
     def device_round(self, call, *, cold, expected_call_us):
         call()
-        return Round(20.0, 5.0, late=False)
+        return Round(20.0, late=False)
     def host_round(self, call, *, cold):
         call()
         return 30.0, 5.0

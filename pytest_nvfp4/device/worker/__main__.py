@@ -50,7 +50,6 @@ class _Worker:
     """Runs one job, from the device's description to the last event.
 
     Args:
-        job: The job.
         folder: Folder for sources, scratch files and outputs, shared with the parent.
         events: Events to the parent.
         backend: ``cuda`` for a real device; ``host`` for torch's stand-in device, which computes on the CPU; ``sim``

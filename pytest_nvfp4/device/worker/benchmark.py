@@ -35,12 +35,9 @@ METHOD = "driver events behind a gate, scattered, legacy default stream"
 
 @dataclass(frozen=True, slots=True)
 class _TimedCall:
-    """The argument of one call.
+    """The argument ``data`` of one call, the tensors of C ``given`` in it, and the buffers behind them.
 
     Attributes:
-        data: The kernel's argument.
-        given: The tensors of C in it.
-        slot: The buffers behind it.
         at: Index of the set of inputs, and number of its visit.
         changed: The rows of A that differ from the visit before.
     """
@@ -56,14 +53,7 @@ class _TimedCall:
 class _CallFactory:
     """Prepares calls, each with a randomly chosen set of inputs whose rows have changed since the set's last visit.
 
-    Attributes:
-        memory: The device's memory.
-        clock: Fills the outputs with poison.
-        buffers: Buffers of each set.
-        inputs: Inputs of each set.
-        draw: Random generator for the order.
-        key: The job's ``row_key``.
-        visits: Number of visits of each set so far.
+    ``draw`` chooses the set, ``key`` is the job's ``row_key``, and ``visits`` counts the visits of each set.
     """
 
     memory: CudaMemory
@@ -87,9 +77,8 @@ class _CallFactory:
         slot, inputs = self.buffers[number], self.inputs[number]
         changed = rotation.changes(inputs, index=number, visit=visit, key=self.key)
         for change in changed:
-            if change.row >= 0:
-                region = slot.groups[change.group].a
-                self.memory.write(region.address + change.row * len(change.data), change.data)
+            region = slot.groups[change.group].a
+            self.memory.write(region.address + change.row * len(change.data), change.data)
         for group in slot.groups:
             self.clock.fill16(group.c.address, self.poison, group.c.size // 2)
         data, given = slot.data(inputs.problem.sizes)
@@ -136,14 +125,7 @@ class _DeviceRounds:
 
 
 class BenchmarkRunner:
-    """Runs a benchmark job.
-
-    Args:
-        torch: The torch module.
-        memory: The device's memory.
-        events: Events to the parent.
-        folder: Folder for outputs, shared with the parent.
-    """
+    """Runs a benchmark job. ``folder`` is for outputs, shared with the parent."""
 
     def __init__(self, torch: Any, memory: CudaMemory, events: Events, folder: Path) -> None:
         self._torch = torch
@@ -250,8 +232,6 @@ class BenchmarkRunner:
         tensors = inspect_returned(self._torch, returned, call.given)
         parts = []
         for change in call.changed:
-            if change.row < 0:
-                continue
             description, tensor = tensors[change.group]
             group = call.slot.groups[change.group]
             width = min(SAMPLED_COLUMNS, group.columns)

@@ -41,13 +41,7 @@ class _StartedLaunch:
 
 
 class CallRecorder:
-    """Records the calls of a session.
-
-    Args:
-        session: The session, whose ``prepare`` hook is used.
-        folder: Folder for timelines.
-        simulating: Settings of the job.
-    """
+    """Records the calls of a session, whose ``prepare`` hook it uses; timelines are written to ``folder``."""
 
     def __init__(self, session: Session, folder: Path, simulating: Simulating) -> None:
         self._session = session

@@ -62,12 +62,10 @@ class Round:
 
     Attributes:
         device_us: Microseconds from the start event to the end event on the legacy default stream.
-        call_us: Microseconds from the call to its return on the host.
         late: Whether the gate opened before the host had enqueued all work, so that ``device_us`` includes host time.
     """
 
     device_us: float
-    call_us: float
     late: bool
 
 
@@ -139,7 +137,6 @@ class DeviceClock:
         """Time one call on the device.
 
         Args:
-            call: The call.
             cold: Whether to flush L2 first.
             expected_call_us: Microseconds that the call takes on the host while nothing holds the device; the gate
                 stays closed twice as long. It must not be the time of the last gated call: a call that waits for the
@@ -152,13 +149,11 @@ class DeviceClock:
             self.flush()
         self._hold(min(max(_LEAST_GATE_US, _GATE_MARGIN * expected_call_us), _LONGEST_GATE_US))
         self._record(self._start)
-        before = self._now()
         call()
-        after = self._now()
         self._record(self._end)
         late = self._passed(self._start)
         self._memory.synchronize()
-        return Round(self._elapsed_us(self._start, self._end), (after - before) * 1e6, late)
+        return Round(self._elapsed_us(self._start, self._end), late)
 
     def _passed(self, event: ctypes.c_void_p) -> bool:
         return self._memory.driver_status("cuEventQuery", event) == 0
@@ -178,7 +173,6 @@ class DeviceClock:
         """Return whether a call's work reached memory while the timed stream, the legacy default stream, was held.
 
         Args:
-            call: The call.
             watched: Addresses of outputs with the bytes that they hold before the call; a part of each is compared.
             host_us: Microseconds that a call takes until all of its work has ended.
 

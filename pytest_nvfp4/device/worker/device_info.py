@@ -9,7 +9,8 @@ from typing import Any
 from pytest_nvfp4.device.gpus import driver_version
 
 
-def _version(distribution: str) -> str | None:
+def installed_version(distribution: str) -> str | None:
+    """Return the version of an installed distribution, or None."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -47,6 +48,6 @@ def describe(torch: Any, *, simulated: bool) -> dict[str, Any]:
         "memory_bytes": properties.total_memory,
         "uuid": str(uuid) if uuid is not None else None,
         "torch": torch.__version__,
-        "dsl": _version("nvidia-cutlass-dsl"),
+        "dsl": installed_version("nvidia-cutlass-dsl"),
         "python": platform.python_version(),
     }

@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -26,15 +25,8 @@ _DEFAULT_ARCH = "sm_100a"
 _MOST_FINDINGS = 50
 
 
-@dataclass(slots=True)
-class _Verdict:
-    """Whether findings make the program fail, which they do only if races were searched for."""
-
-    failed: bool = False
-
-
-@contextmanager
-def _simulated(folder: Path, verdict: _Verdict) -> Iterator[None]:
+def _run_simulated(folder: Path, run: Callable[[], int]) -> int:
+    """Run the program on the simulator; findings make it fail only if races were searched for."""
     from pytest_nvfp4.device.job import Simulating
     from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
     from pytest_nvfp4.device.worker.simulator import simulate
@@ -65,30 +57,16 @@ def _simulated(folder: Path, verdict: _Verdict) -> Iterator[None]:
         race_warnings=settings.race_warnings,
     ) as session:
         session.launches = Launches()
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-            findings = [worker_finding(finding) for finding in merge_by_statement(session.findings)]
-            for finding in findings[:_MOST_FINDINGS]:
-                place = f"{Path(finding.file).name}:{finding.line}: " if finding.file is not None else ""
-                sys.stderr.write(f"{place}{finding.message}\n")
-            if len(findings) > _MOST_FINDINGS:
-                sys.stderr.write(f"simulated: {len(findings) - _MOST_FINDINGS} more findings\n")
-            verdict.failed = settings.races and any(finding.severity == "error" for finding in findings)
-
-
-@contextmanager
-def _device(backend: str, folder: Path, verdict: _Verdict) -> Iterator[None]:
-    if backend == "sim":
-        with _simulated(folder, verdict):
-            yield
-        return
-    if backend == "host":
-        from pytest_nvfp4.host import torch_cuda
-
-        torch_cuda.install()
-    yield
+        status = run()
+        sys.stdout.flush()
+        findings = [worker_finding(finding) for finding in merge_by_statement(session.findings)]
+    for finding in findings[:_MOST_FINDINGS]:
+        place = f"{Path(finding.file).name}:{finding.line}: " if finding.file is not None else ""
+        sys.stderr.write(f"{place}{finding.message}\n")
+    if len(findings) > _MOST_FINDINGS:
+        sys.stderr.write(f"simulated: {len(findings) - _MOST_FINDINGS} more findings\n")
+    failed = settings.races and any(finding.severity == "error" for finding in findings)
+    return status & 0xFF or int(failed)
 
 
 def _run(file: Path, arguments: list[str]) -> int:
@@ -117,10 +95,12 @@ def main() -> None:
     apply_limits(dict(os.environ))
     file, folder, backend, *arguments = sys.argv[1:]
     sys.path.insert(0, str(Path.cwd()))
-    verdict = _Verdict()
-    with _device(backend, Path(folder), verdict):
-        status = _run(Path(file), arguments)
-    sys.exit(status & 0xFF or int(verdict.failed))
+    run = partial(_run, Path(file), arguments)
+    if backend == "host":
+        from pytest_nvfp4.host import torch_cuda
+
+        torch_cuda.install()
+    sys.exit((_run_simulated(Path(folder), run) if backend == "sim" else run()) & 0xFF)
 
 
 if __name__ == "__main__":

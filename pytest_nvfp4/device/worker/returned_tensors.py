@@ -104,15 +104,9 @@ class OutputSender:
         case: int,
         inputs: tuple[int, int] | None,
     ) -> list[SentOutput]:
-        """Send the output of every group of a call.
+        """Send what a kernel returned for every group, with the fields of ``GroupOutput``.
 
-        Args:
-            returned: What the kernel returned.
-            given: The tensors of C in its argument.
-            slot: The buffers behind them.
-            call: Index of the call.
-            case: Index of the case.
-            inputs: See ``GroupOutput``.
+        ``given`` holds the tensors of C in the kernel's argument, and ``slot`` the buffers behind them.
         """
         sent = []
         for index, (description, tensor) in enumerate(inspect_returned(self.torch, returned, given)):

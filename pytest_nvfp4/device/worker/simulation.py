@@ -28,7 +28,6 @@ class Simulation:
 
     Args:
         arch: Architecture for which the kernel is compiled.
-        folder: Folder for files, shared with the parent.
         simulating: Settings for the record of each call; None to collect findings only.
         compiled: Folders of modules that need not be compiled again.
     """

@@ -83,7 +83,6 @@ class TamperCheck:
     """Records functions before a kernel is imported, and finds those that were replaced afterwards.
 
     Args:
-        torch: The torch module.
         own: Returns whether a source file is the kernel's.
     """
 

@@ -70,15 +70,7 @@ def plan_calls(cases: tuple[JobCase, ...], seed: int) -> list[PlannedCall]:
 
 
 class CallRunner:
-    """Runs the calls of a verify or simulate job.
-
-    Args:
-        torch: The torch module (or its stand-in).
-        memory: The device's memory.
-        events: Events to the parent.
-        folder: Folder for outputs, shared with the parent.
-        simulation: The simulator, if it is the device.
-    """
+    """Runs the calls of a verify or simulate job. ``folder`` is for outputs, shared with the parent."""
 
     def __init__(
         self, torch: Any, memory: DeviceMemory, events: Events, folder: Path, *, simulation: Simulation | None = None

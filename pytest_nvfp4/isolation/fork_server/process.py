@@ -36,20 +36,14 @@ class ForkedProcess:
     """A forked process, with the part of the interface of ``subprocess.Popen`` that is needed.
 
     Its number is not given to another process before :meth:`close`, because the server does not reap it until then.
-
-    Args:
-        pid: Its number.
-        reports: Socket on which the server reports its end.
-        stdout: Reading end of its standard output.
-        stderr: Reading end of its standard error.
-        resources: Closes all descriptors.
+    The server reports its end on ``reports``. It takes over ``resources``, which close all descriptors.
 
     Attributes:
         returncode: Exit status, negative for a signal; None while it runs.
     """
 
     def __init__(
-        self, pid: int, *, reports: socket.socket, stdout: io.FileIO, stderr: io.FileIO, resources: contextlib.ExitStack
+        self, pid: int, reports: socket.socket, *, stdout: io.FileIO, stderr: io.FileIO, resources: contextlib.ExitStack
     ) -> None:
         self.pid = pid
         self.stdout = stdout
@@ -106,12 +100,7 @@ def _exit_status(pid: int) -> int | None:
 class ForkServer:
     """The process of one fork server.
 
-    Args:
-        launcher: Command that starts a module of this package (see ``Worker.launcher``).
-        environ: Environment of the server.
-
     Attributes:
-        pid: Number of the server's process.
         users: Number of pending requests and of children that have not been closed.
 
     Raises:
@@ -159,18 +148,13 @@ class ForkServer:
         with child_reports, child_stdout, child_stderr, file:
             file.write(json.dumps(message).encode())
             file.flush()
-            descriptors = Descriptors(
-                stdin=request.stdin,
-                stdout=child_stdout.fileno(),
-                stderr=child_stderr.fileno(),
-                result=request.result,
-                reports=child_reports.fileno(),
-            )
+            out, err = child_stdout.fileno(), child_stderr.fileno()
+            descriptors = Descriptors(request.stdin, out, err, request.result, child_reports.fileno())
             socket.send_fds(self._control, [b"\0"], [file.fileno(), *descriptors])
         pid = _receive_start(reports)
         if pid is None:
             return None
-        return ForkedProcess(pid, reports=reports, stdout=stdout, stderr=stderr, resources=resources)
+        return ForkedProcess(pid, reports, stdout=stdout, stderr=stderr, resources=resources)
 
     def close(self) -> None:
         """Kill the server; its children end with it."""

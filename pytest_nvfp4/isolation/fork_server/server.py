@@ -46,7 +46,6 @@ class _Child:
     """A forked process that has not been reaped, as its server sees it.
 
     Attributes:
-        pid: Its number.
         pidfd: Readable once it has ended.
         reports: Socket on which its end is reported; the other side hangs up when it no longer needs the child.
         ended: Whether its end was reported.
@@ -69,13 +68,7 @@ class _Child:
 
 
 class _Server:
-    """Forks children on request until the process that started it ends.
-
-    Args:
-        control: Socket on which requests arrive.
-        parent: The process that started this one.
-        package: Name of the package that every child loads from its folder.
-    """
+    """Forks children on request until the process that started it ends (for the arguments see the module)."""
 
     def __init__(self, control: socket.socket, *, parent: int, package: str) -> None:
         self._control = control
@@ -226,15 +219,7 @@ def _kill_orphans(own: set[int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _ForkedChild:
-    """A newly forked process, which becomes the requested worker.
-
-    Attributes:
-        request: The request of the process that wants the child.
-        descriptors: The descriptors that came with it.
-        reports: Socket on which the start is reported.
-        path: ``sys.path`` of the child.
-        server: The fork server's process.
-    """
+    """A newly forked process, which becomes the requested worker; ``path`` is its ``sys.path``."""
 
     request: Mapping[str, Any]
     descriptors: Descriptors
