@@ -12,8 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 def code_hash(parts: Sequence[str], *, package: Path = PACKAGE) -> str:
     """Return the SHA-256 of the paths and contents of Python files.
 
-    Args:
-        parts: Files, and folders (searched recursively), relative to ``package``.
+    ``parts`` are files, and folders (searched recursively), relative to ``package``.
 
     Raises:
         OSError: A part does not exist or cannot be read.

@@ -99,8 +99,7 @@ def share(gpus: list[str], worker: str | None) -> str | None:
 class SmClock:
     """The SM clock of one GPU. NVML stays initialised, because a benchmark reads the clock between its rounds.
 
-    Args:
-        uuid: The GPU's UUID; its first GPU if NVML does not know it.
+    The GPU is that of a UUID, or the first one if NVML does not know it.
     """
 
     def __init__(self, uuid: str | None) -> None:

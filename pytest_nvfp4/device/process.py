@@ -36,7 +36,6 @@ def run_in_worker(
         backend: The worker's device: ``cuda``, ``host`` or ``sim``.
         folder: A new, empty folder for the files that the result names.
         base: The user's folder that the kernel's files are relative to.
-        environ: Further environment variables.
     """
     path = folder / "job.json"
     path.write_text(job.model_dump_json(), encoding="utf-8")

@@ -1,4 +1,7 @@
-"""Results of jobs, as JSON. They contain outputs, which the parent process judges, and no verdict to be trusted."""
+"""Results of jobs, as JSON. They contain outputs, which the parent process judges, and no verdict to be trusted.
+
+The fields ``case``, ``call``, ``group`` and ``row`` are indices: of a case in the job, a call, a group, and a row of C.
+"""
 
 from __future__ import annotations
 
@@ -127,8 +130,6 @@ class GroupOutput(Model):
 
     Attributes:
         call: Index of the call; a case may have several.
-        case: Index of the case in the job.
-        group: Index of the group.
         rows: Number of rows of the buffer: guard rows before, m, guard rows after.
         columns: Number of columns, n.
         data: fp16 bits of the buffer, row-major.
@@ -154,8 +155,6 @@ class RowPart(Model):
     """Part of a row of C after a round of a benchmark, in the row whose row of A was changed before the round.
 
     Attributes:
-        group: Index of the group.
-        row: Index of the row.
         column: First column of the part, drawn for every round.
         bits: fp16 bits as hexadecimal bytes in memory order; empty if the kernel returned no such tensor.
     """
@@ -170,7 +169,6 @@ class RoundSample(Model):
     """The sample of outputs that every round of a benchmark returns, also when its whole outputs are not returned.
 
     Attributes:
-        case: Index of the case.
         call: Index of the round.
         inputs: The set of rotating inputs and its visit (see ``device.rotation``).
         parts: One part for each group that has rows.
@@ -186,8 +184,6 @@ class CaseReport(Model):
     """Observations of one call besides its outputs.
 
     Attributes:
-        call: Index of the call.
-        case: Index of the case.
         inputs_before: Hash of all inputs on the device before the call.
         inputs_after: The same after it.
         launches: Kernels that ran on the device during the call; None if unknown.
@@ -207,7 +203,6 @@ class Measurement(Model):
     """Measured times of one case.
 
     Attributes:
-        case: Index of the case.
         device_us: Device time of each round in microseconds.
         host_us: Time from the call to the end of all its work in microseconds, for each of some further rounds.
         call_us: Median time until the call returned on the host in microseconds.
@@ -286,7 +281,6 @@ class OutputWrites(_Open):
     """Counts of the writes to one group's C.
 
     Attributes:
-        group: Index of the group.
         elements: Number of elements, m * n.
         never: Number of elements that were not written.
         by_two: Number of elements that two CTAs of one launch wrote.
@@ -308,8 +302,6 @@ class SimulatedCall(_Open):
     """One call in the simulator.
 
     Attributes:
-        call: Index of the call.
-        case: Index of the case.
         model: Name of the simulated device.
         sms: Number of its SMs.
         launches: Launches of the call, in order.

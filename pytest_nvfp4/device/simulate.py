@@ -66,10 +66,7 @@ def simulate(
         base: The folder that the kernel's files are relative to.
         deadline_s: Timeout of a job in seconds.
         outputs: Whether to judge the outputs.
-        trace_ctas: Number of CTAs of each launch whose timeline is recorded; 0 for none.
-        races: Whether to search for races.
-        race_warnings: Whether to report also orderings that the PTX ISA requires and official kernels omit.
-        schedule: ``eager``, ``lazy``, or the seed of a random schedule.
+        trace_ctas: This option and those after it are the fields of ``Simulating``.
     """
     settings = Simulating(
         outputs=outputs, trace_ctas=trace_ctas, races=races, race_warnings=race_warnings, schedule=schedule

@@ -21,11 +21,7 @@ _CORE_TYPE_VARIABLE = "OPENBLAS_CORETYPE"
 
 
 def core_type(cpu_info: str) -> str | None:
-    """Return the OpenBLAS core type to select on a CPU, or None to let OpenBLAS choose.
-
-    Args:
-        cpu_info: Text of ``/proc/cpuinfo``.
-    """
+    """Return the OpenBLAS core type for a CPU (text of ``/proc/cpuinfo``), or None to let OpenBLAS choose."""
     fields: dict[str, str] = {}
     for line in cpu_info.splitlines():
         name, _, value = line.partition(":")

@@ -11,8 +11,7 @@ class Worker:
 
     Attributes:
         launcher: The interpreter, its options, and the script that starts a module by name.
-        module: The module that runs as ``__main__``.
-        arguments: Its arguments.
+        module: The module that runs as ``__main__``, with ``arguments``.
         preload: Modules that it imports before it runs untrusted code. If there are any, the worker may be forked from
             a process that has imported them (see ``isolation.fork_server``). None of them may read variables that
             differ between jobs (``fork_server.compatibility``), start threads, or initialise CUDA.

@@ -51,7 +51,6 @@ class _Worker:
 
     Args:
         folder: Folder for sources, scratch files and outputs, shared with the parent.
-        events: Events to the parent.
         backend: ``cuda`` for a real device; ``host`` for torch's stand-in device, which computes on the CPU; ``sim``
             for the simulator, which also runs compiled kernels.
     """

@@ -31,18 +31,9 @@ _OBJECT_EVENTS = {
 }
 _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 _FILE_EVENTS = {
-    "open": 1,
-    "os.chmod": 1,
-    "os.link": 2,
-    "os.listdir": 1,
-    "os.mkdir": 1,
-    "os.remove": 1,
-    "os.rename": 2,
-    "os.rmdir": 1,
-    "os.scandir": 1,
-    "os.symlink": 2,
-    "os.truncate": 1,
-    "os.utime": 1,
+    **dict.fromkeys(("open", "os.chmod", "os.listdir", "os.mkdir", "os.remove", "os.rmdir"), 1),
+    **dict.fromkeys(("os.scandir", "os.truncate", "os.utime"), 1),
+    **dict.fromkeys(("os.link", "os.rename", "os.symlink"), 2),
 }
 """Events about files, with the number of leading arguments that are paths."""
 _READ_EVENTS = frozenset({"os.listdir", "os.scandir"})

@@ -17,11 +17,7 @@ from typing import Any
 
 
 class Events:
-    """Sends events to the parent.
-
-    Args:
-        descriptor: Writing end of the result pipe.
-    """
+    """Sends events to the parent; ``descriptor`` is the writing end of the result pipe."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_inheritable(descriptor, False)

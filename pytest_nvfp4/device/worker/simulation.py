@@ -132,7 +132,8 @@ class Simulation:
         for name, buffer, rows in (("A", buffers.a, sizes.m), ("B", buffers.b, sizes.n)):
             if rows:
                 text = f"{name} of group {index}"
-                memory.name(buffer.address, text, describe=_packed(text, half), size=rows * half, writable=False)
+                describe = _rows(text, half, lambda byte: f"k {2 * byte}")
+                memory.name(buffer.address, text, describe=describe, size=rows * half, writable=False)
         for name, buffer, scales in (
             ("SFA", buffers.sfa, group.sfa_reordered),
             ("SFB", buffers.sfb, group.sfb_reordered),
@@ -146,7 +147,7 @@ class Simulation:
             region = memory.name(
                 buffers.c.address,
                 text,
-                describe=_matrix(text, sizes.n),
+                describe=_rows(text, sizes.n * 2, lambda byte: f"column {byte // 2}"),
                 start=buffers.rows_before * sizes.n * 2,
                 size=sizes.m * sizes.n * 2,
             )
@@ -154,10 +155,10 @@ class Simulation:
             self._outputs.append(WatchedOutput(index, region, sizes.n))
 
 
-def _packed(name: str, row_bytes: int) -> Callable[[int], str]:
+def _rows(name: str, row_bytes: int, column: Callable[[int], str]) -> Callable[[int], str]:
     def describe(offset: int) -> str:
         row, byte = divmod(offset, row_bytes)
-        return f"{name}, row {row}, k {2 * byte}"
+        return f"{name}, row {row}, {column(byte)}"
 
     return describe
 
@@ -171,13 +172,5 @@ def _scales(name: str, rest_k: int) -> Callable[[int], str]:
         high, block = divmod(rest, 4)
         row = tile // rest_k * 128 + high * 32 + low
         return f"{name}, row {row}, k block {tile % rest_k * 4 + block}"
-
-    return describe
-
-
-def _matrix(name: str, columns: int) -> Callable[[int], str]:
-    def describe(offset: int) -> str:
-        row, column = divmod(offset // 2, columns)
-        return f"{name}, row {row}, column {column}"
 
     return describe

@@ -41,8 +41,7 @@ def simulate(
         asynchronous: The schedule, if not that of ``schedule``.
         schedule: ``eager``, ``lazy``, or the seed of a random one.
         races: Whether to search for races by happens-before, within launches and between the work of streams.
-        race_warnings: Whether to report also orderings that the PTX ISA requires and official kernels omit
-            (``races.tensor_order``, ``fence.mbarrier_init``).
+        race_warnings: See ``device.job.Simulating`` (``races.tensor_order``, ``fence.mbarrier_init``).
         compiled: Modules that need not be compiled again.
 
     Raises:

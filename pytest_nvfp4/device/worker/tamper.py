@@ -29,28 +29,10 @@ from types import FunctionType
 from typing import Any
 
 _TORCH_FUNCTIONS = (
-    "cuda.synchronize",
-    "cuda.Event",
-    "cuda.Event.elapsed_time",
-    "cuda.Event.record",
-    "cuda.Event.synchronize",
-    "cuda.Stream.synchronize",
-    "cuda.current_stream",
-    "cuda.CUDAGraph.replay",
-    "allclose",
-    "equal",
-    "isclose",
-    "eq",
-    "empty",
-    "empty_like",
-    "clone",
-    "testing.assert_close",
-    "Tensor.clone",
-    "Tensor.copy_",
-    "Tensor.cpu",
-    "Tensor.data_ptr",
-    "Tensor.to",
-    "Tensor.__eq__",
+    *("cuda.synchronize", "cuda.Event", "cuda.Event.elapsed_time", "cuda.Event.record", "cuda.Event.synchronize"),
+    *("cuda.Stream.synchronize", "cuda.current_stream", "cuda.CUDAGraph.replay"),
+    *("allclose", "equal", "isclose", "eq", "empty", "empty_like", "clone", "testing.assert_close"),
+    *(f"Tensor.{name}" for name in ("clone", "copy_", "cpu", "data_ptr", "to", "__eq__")),
     "manual_seed",
 )
 _WATCHED: tuple[Any, ...] = (base64, builtins, ctypes, hashlib, io, json, os, random, struct, sys, time, zlib, Path)
@@ -82,8 +64,7 @@ def _resolve(root: Any, path: str) -> Any:
 class TamperCheck:
     """Records functions before a kernel is imported, and finds those that were replaced afterwards.
 
-    Args:
-        own: Returns whether a source file is the kernel's.
+    ``own`` returns whether a source file is the kernel's.
     """
 
     def __init__(self, torch: Any, *, own: Callable[[str], bool] = lambda _: False) -> None:
