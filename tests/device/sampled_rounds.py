@@ -39,10 +39,9 @@ def sample(call: int, *, visit: int) -> RoundSample:
     changed = rotation.changes(rotation.set_inputs(CASE, 0), index=0, visit=visit, key=KEY)
     parts = []
     for change in changed:
-        if change.row >= 0:
-            want = Reference.of(inputs.groups[change.group].exact()).want
-            bits = np.ascontiguousarray(want[change.row, 64:128]).tobytes().hex()
-            parts.append(RowPart(group=change.group, row=change.row, column=64, bits=bits))
+        want = Reference.of(inputs.groups[change.group].exact()).want
+        bits = np.ascontiguousarray(want[change.row, 64:128]).tobytes().hex()
+        parts.append(RowPart(group=change.group, row=change.row, column=64, bits=bits))
     return RoundSample(case=0, call=call, inputs=(0, visit), parts=tuple(parts))
 
 
