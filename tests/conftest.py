@@ -9,6 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Helpers that assert: pytest explains their failures as it does those of tests. Kernel sources are left as they are.
+pytest.register_assert_rewrite(
+    *(
+        f"tests.{folder}"
+        for folder in ("driver", "host", "kernels", "layout", "numerics", "plugin", "proof", "silicon")
+    ),
+    *(f"tests.sim.{folder}" for folder in ("alu", "memory", "races", "run", "sync", "tcgen05", "tma", "wgmma")),
+)
+
 # Hypothesis without a clock: a machine that is slow, or does other work, must not fail a test. On top of the profile in
 # force, so that what CI sets (no randomness) stays; --hypothesis-profile comes later, and stays too.
 settings.register_profile("unhurried", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])

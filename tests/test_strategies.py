@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import hypothesis
 import pytest
@@ -23,8 +25,10 @@ from pytest_nvfp4.tmem.packing import PackingRequest, Segment
 
 UNHURRIED = settings(deadline=None)
 
+T = TypeVar("T")
 
-def found(strategy, condition):
+
+def found(strategy: st.SearchStrategy[T], condition: Callable[[T], Any]) -> T:
     """Any example, whether or not a smaller one exists."""
     return hypothesis.find(strategy, condition, settings=settings(phases=[Phase.generate], max_examples=2000))
 
@@ -95,7 +99,7 @@ def test_importing_the_layouts_is_cheap() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def smallest(strategy, condition):
+def smallest(strategy: st.SearchStrategy[T], condition: Callable[[T], Any]) -> T:
     """What Hypothesis shrinks a failure to."""
     # Fixed choices: this is about what shrinking comes to, and not about luck.
     return hypothesis.find(strategy, condition, settings=settings(max_examples=3000, derandomize=True, database=None))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
+
+from hypothesis import strategies as st
 
 from pytest_nvfp4.driver.tensormap import (
     ElementType,
@@ -89,3 +92,33 @@ def encode(
         w7,
     )
     return struct.pack("<8Q", *words) + b"\xa5" * 64
+
+
+@st.composite
+def maps(draw: st.DrawFn) -> dict[str, Any]:
+    rank = draw(st.integers(1, 5))
+    interleave = Interleave.NONE
+    element = draw(st.sampled_from(list(ElementType)))
+    align, whole = (32, 128) if element.padded else (16, 1)
+    unit = 128 // element.bits
+    swizzle = draw(st.sampled_from((Swizzle.NONE, Swizzle.B128) if element.padded else list(Swizzle)))
+    atoms = [atom for atom in SwizzleAtomicity if not element.padded or atom is not SwizzleAtomicity.B32_FLIP_8B]
+    widest = swizzle.span_bytes // 16 if swizzle else 16
+    inner = 128 if element.padded else unit * draw(st.integers(1, min(widest, 256 // unit)))
+    floats = {ElementType.F16, ElementType.F32, ElementType.F32_FTZ, ElementType.F64, ElementType.BF16}
+    return {
+        "address": align * draw(st.integers(1, 2**52)),
+        "element": element,
+        "dims": tuple(
+            (whole if not i else 1) * draw(st.integers(1, 2**25 if element.padded else 2**32)) for i in range(rank)
+        ),
+        "strides": tuple(align * draw(st.integers(0, 2**40 // align - 1)) for _ in range(rank - 1)),
+        "box": (inner, *(draw(st.integers(1, 256)) for _ in range(rank - 1))),
+        "steps": tuple(draw(st.integers(1, 8)) for _ in range(rank)),
+        "swizzle": swizzle,
+        "atomicity": draw(st.sampled_from(atoms)),
+        "interleave": interleave,
+        "oob": draw(st.sampled_from(list(OobFill))) if element in floats else OobFill.ZERO,
+        "promotion": draw(st.sampled_from(list(L2Promotion))),
+        "tf32": draw(st.integers(0, 1)) if element is ElementType.F32 else 0,
+    }

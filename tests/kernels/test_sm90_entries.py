@@ -1,10 +1,13 @@
 """The sm_90a kernels outside GPU MODE's contract, compiled and run in the simulator."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +28,7 @@ def cases(tmp_path_factory):
     return [json.loads(line[5:]) for line in result.stdout.splitlines() if line.startswith("CASE ")]
 
 
-def of(cases, kernel):
+def of(cases: list[dict[str, Any]], kernel: str) -> list[dict[str, Any]]:
     found = [case for case in cases if case["kernel"] == kernel and not case["edit"]]
     assert len(found) == 12
     return found

@@ -11,7 +11,8 @@ from pytest_nvfp4.layout.compose import composition, fit
 from pytest_nvfp4.layout.errors import CompositionError, DynamicLayoutError
 from pytest_nvfp4.layout.grammar import ComposedLayout, Layout, parse_layout, parse_term
 from pytest_nvfp4.layout.offsets import values
-from pytest_nvfp4.layout.tree import congruent, leaves
+from pytest_nvfp4.layout.tree import congruent
+from tests.layout.composed import _leaf_shapes, has_layout, layout_values
 
 
 @given(strategies.layouts(max_size=64), strategies.layouts(max_size=64))
@@ -28,33 +29,6 @@ def test_the_law(a: Layout, b: Layout) -> None:
     assert not isinstance(b.shape, tuple) or rank(result) == rank(b)
 
 
-def has_layout(truth: list[int], b: Layout) -> bool:
-    """Whether any layout that nests as b has these values: each leaf alone, and their sum."""
-    step, parts = 1, []
-    for count in leaves(b.shape):
-        part = [truth[place * step] for place in range(count)]
-        if not layout_values(part):
-            return False
-        parts.append(part)
-        step *= count
-    sums = [0]
-    for part in parts:
-        sums = [before + own for own in part for before in sums]
-    return sums == truth
-
-
-def layout_values(part: list[int]) -> bool:
-    """Whether a list is the values of some layout: for some first size it is a progression repeated by a layout."""
-    if len(part) == 1:
-        return part == [0]
-    for count in (n for n in range(2, len(part) + 1) if len(part) % n == 0):
-        first, rest = part[:count], part[::count]
-        repeated = [outer + inner for outer in rest for inner in first]
-        if first == [part[1] * n for n in range(count)] and repeated == part and layout_values(rest):
-            return True
-    return False
-
-
 @given(strategies.layouts(max_size=256), strategies.layouts(max_size=64, max_rank=2))
 def test_the_shape_nests_as_the_second(a: Layout, b: Layout) -> None:
     try:
@@ -64,12 +38,6 @@ def test_the_shape_nests_as_the_second(a: Layout, b: Layout) -> None:
     assert isinstance(result, Layout)
     if not any(isinstance(part, tuple) for part in _leaf_shapes(result.shape, b.shape)):
         assert congruent(result.shape, b.shape)
-
-
-def _leaf_shapes(shape, like):
-    if isinstance(like, tuple):
-        return [leaf for part, mode in zip(shape, like, strict=True) for leaf in _leaf_shapes(part, mode)]
-    return [shape]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pytest_nvfp4.layout.grammar import parse_type
 from pytest_nvfp4.layout.listing import Listing
 from pytest_nvfp4.layout.measures import bank_ways, smem_bytes, tmem_columns
 from pytest_nvfp4.layout.notation import Layout, Swizzle
+from tests.layout.diffs import as_text, layout, listing, only
 
 SA = '!cute.memref<f4E2M1FN, smem, align<1024>, S<3,4,3>, "((128,64),1,4,1):((256,1),0,64,0)">'
 MMA = (
@@ -22,20 +23,6 @@ MMA = (
     'atom_layout_MNK = <"(1,1,1):(0,0,0)">{}>'
 )
 PERMUTATION = ', permutation_MNK = <"[_;_;_]">'
-
-
-def listing(types, dsl="4.8.1"):
-    return Listing.from_pairs({"kernel": "k.py", "dsl": dsl}, types.items() if isinstance(types, dict) else types)
-
-
-def only(old, new, name="kernel.x", **options):
-    """The single change between two types of one name."""
-    (change,) = diff_listings(listing({name: old}), listing({name: new}), **options).changes
-    return change
-
-
-def layout(text):
-    return f'!cute.layout<"{text}">'
 
 
 # --- the five real differences between 4.4.0 and 4.8.1 --------------------------------------------------------------
@@ -174,11 +161,6 @@ def test_a_coordinate_tensor_differs_at_a_coordinate():
 MODES = st.lists(
     st.tuples(st.sampled_from([1, 2, 3, 4]), st.sampled_from([0, 1, 2, 3, 4, 8, 16])), min_size=1, max_size=3
 )
-
-
-def as_text(modes):
-    shapes, strides = zip(*modes, strict=True)
-    return f"({','.join(map(str, shapes))}):({','.join(map(str, strides))})"
 
 
 @settings(max_examples=300, deadline=None)

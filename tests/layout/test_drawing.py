@@ -15,13 +15,13 @@ from pytest_nvfp4.layout.notation import Layout
 NS = {"s": "http://www.w3.org/2000/svg"}
 
 
-def cells(svg):
+def cells(svg: str) -> list[list[str]]:
     """The texts of the cells, row by row; of a pair, the old panel's and then the new panel's."""
     root = ET.fromstring(svg)
     return [[span.text or "" for span in row] for row in root.iterfind(".//s:text[@class='cell']", NS)]
 
 
-def whole_text(svg):
+def whole_text(svg: str) -> str:
     return " ".join(ET.fromstring(svg).itertext())
 
 

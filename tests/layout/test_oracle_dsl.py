@@ -17,23 +17,13 @@ from pytest_nvfp4.layout.divide import complement, logical_divide, right_inverse
 from pytest_nvfp4.layout.errors import CompositionError, LayoutError
 from pytest_nvfp4.layout.grammar import ComposedLayout, Layout, Swizzle, parse_layout, parse_type
 from pytest_nvfp4.layout.offsets import values
+from tests.layout.random_layouts import random_layout
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("cutlass") is None, reason="nvidia-cutlass-dsl is not installed on this machine"
 )
 
 COUNT = 150
-
-
-def random_layout(rng: random.Random) -> Layout:
-    sizes = [rng.choice([1, 2, 2, 3, 4, 4, 8]) for _ in range(rng.randint(1, 4))]
-    strides, reach = [0] * len(sizes), 1
-    for place in rng.sample(range(len(sizes)), len(sizes)):
-        strides[place] = rng.choice([reach, reach, reach, 0, 2 * reach])
-        reach = max(reach, strides[place] * sizes[place])
-    if len(sizes) > 2:
-        return Layout((tuple(sizes[:2]), *sizes[2:]), (tuple(strides[:2]), *strides[2:]))
-    return Layout(tuple(sizes), tuple(strides))
 
 
 def as_case(layout: Layout) -> list[object]:

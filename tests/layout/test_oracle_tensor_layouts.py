@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +26,7 @@ SAME = {SamenessLevel.IDENTICAL, SamenessLevel.RENESTED, SamenessLevel.SAME_FUNC
 SMALL = strategies.layouts(max_size=64)
 
 
-def theirs(layout: Layout | ComposedLayout):
+def theirs(layout: Layout | ComposedLayout) -> Any:
     if isinstance(layout, Layout):
         return oracle.Layout(layout.shape, layout.stride)
     assert isinstance(layout.inner, Swizzle)
@@ -32,7 +34,7 @@ def theirs(layout: Layout | ComposedLayout):
     return oracle.ComposedLayout(swizzle, theirs(layout.outer), offset=layout.offset)
 
 
-def their_values(layout) -> list[int]:
+def their_values(layout: Any) -> list[int]:
     return [layout(index) for index in range(oracle.size(layout))]
 
 

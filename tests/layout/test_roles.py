@@ -1,5 +1,7 @@
 """Roles of modes: what the rules know, and that they stay silent where they do not."""
 
+from typing import Any
+
 import pytest
 
 from pytest_nvfp4.layout.grammar import parse_layout, parse_type
@@ -97,7 +99,7 @@ def test_base_name_forgets_scope_index_and_number():
     assert base_name("sA") == "sA"
 
 
-def change(old, new, name="kernel.sA", like=SA):
+def change(old: str, new: str, name: str = "kernel.sA", like: str = SA) -> list[Any]:
     """The changed modes between two layouts put into the type ``like``."""
     roles = roles_of(name, parse_type(like))
     return changed_modes(parse_layout(old), parse_layout(new), old_roles=roles, new_roles=roles)

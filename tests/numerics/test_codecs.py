@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from fractions import Fraction
 
 import ml_dtypes
@@ -14,24 +13,12 @@ from hypothesis import strategies as st
 from pytest_nvfp4.numerics import fp16, packing
 from pytest_nvfp4.numerics.arrays import NumericsError
 from pytest_nvfp4.numerics.formats import E2M1, E4M3, FORMATS
+from tests.numerics.codes import around, nearest_even, struct_half
 
 CODES4 = np.arange(16, dtype=np.uint8)
 CODES8 = np.arange(256, dtype=np.uint8)
 FINITE_DOUBLES = st.floats(allow_nan=False, allow_infinity=False, width=64)
 MODERATE = st.floats(min_value=-1000, max_value=1000, allow_nan=False)
-
-
-def nearest_even(value: float, magnitudes: list[float]) -> int:
-    """Index of the nearest magnitude by exact rational distance; a tie goes to the even index."""
-    x = abs(Fraction(value))
-    return min(range(len(magnitudes)), key=lambda i: (abs(Fraction(magnitudes[i]) - x), i % 2))
-
-
-def around(values: np.ndarray) -> np.ndarray:
-    """The values, the next above and below in their own type, and the negatives of all."""
-    infinity = values.dtype.type(np.inf)
-    values = np.concatenate([values, np.nextafter(values, infinity), np.nextafter(values, -infinity)])
-    return np.concatenate([values, -values])
 
 
 @pytest.mark.parametrize(
@@ -171,14 +158,6 @@ def test_packing_rejects_what_does_not_fit() -> None:
         packing.pack(np.zeros((1, 3), dtype=np.uint8))
     with pytest.raises(NumericsError, match="4 bits"):
         packing.pack(np.full((1, 2), 16, dtype=np.uint8))
-
-
-def struct_half(value: float) -> int:
-    """fp16 bits by Python's struct, which rounds to nearest even and refuses to overflow."""
-    try:
-        return int.from_bytes(struct.pack("<e", value), "little")
-    except OverflowError:
-        return 0xFC00 if value < 0 else 0x7C00
 
 
 def test_fp16_rounds_as_struct_at_every_midpoint() -> None:

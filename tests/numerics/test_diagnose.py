@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import time
-from functools import cache
 from itertools import count
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from pytest_nvfp4.numerics import diagnose, kernel_model
+from pytest_nvfp4.numerics import diagnose
 from pytest_nvfp4.numerics.diagnose import explain
-from pytest_nvfp4.numerics.families import family
-from pytest_nvfp4.numerics.inputs import ProblemInput
 from pytest_nvfp4.numerics.mutants import MUTANTS
-from pytest_nvfp4.problem import Group, Problem
+from tests.numerics.diagnosed import inputs, right, scaled
 
-PROBLEM = Problem("diagnose", (Group(256, 256, 512, 1), Group(72, 384, 256, 1)), 7)
 SHOWN = (
     "sf_plain",
     "sf_transposed",
@@ -33,15 +29,6 @@ SHOWN = (
     "tile_transposed",
     "stale_stage",
 )
-
-
-@cache
-def inputs() -> ProblemInput:
-    return family("gpumode").generate(PROBLEM)
-
-
-def right(index: int = 0) -> np.ndarray:
-    return inputs().groups[index].split_c(kernel_model.RIGHT(inputs(), index))[1].copy()
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -63,16 +50,6 @@ def test_a_group_that_nobody_wrote_is_no_ragged_tile_left_out() -> None:
     part = right(1)
     part[:, 256:] = poison
     assert explain(inputs(), 1, part, part != right(1), budget_s=900)
-
-
-def scaled(sfa_rows: list[int], sfb_rows: list[int]) -> np.ndarray:
-    """The result with the scale rows of A and B taken from other rows."""
-    steps = kernel_model.RIGHT
-    a, b = steps.elements_a(inputs().groups[0].a), steps.elements_b(inputs().groups[0].b)
-    sfa, sfb = (steps.scales(inputs(), 0, operand) for operand in ("a", "b"))  # type: ignore[arg-type]
-    a = (a.reshape(256, -1, 16) * sfa[sfa_rows][:, :, None]).reshape(256, -1)
-    b = (b.reshape(256, -1, 16) * sfb[sfb_rows][:, :, None]).reshape(256, -1)
-    return kernel_model.convert((a @ b.T).astype(np.float32))
 
 
 def test_exchanged_scale_rows_of_a_alone_are_found_by_search() -> None:

@@ -12,9 +12,10 @@ from pytest_nvfp4.numerics.arrays import NumericsError
 from pytest_nvfp4.numerics.draw import Draw
 from pytest_nvfp4.numerics.families import FAMILIES, default_families, family
 from pytest_nvfp4.numerics.formats import E4M3
-from pytest_nvfp4.numerics.inputs import GroupInput, Guard, Operands, assemble
+from pytest_nvfp4.numerics.inputs import Guard, Operands, assemble
 from pytest_nvfp4.numerics.packing import unpack
 from pytest_nvfp4.problem import GPUMODE, Group, Problem
+from tests.numerics.family_codes import codes_of, probe, scales_of
 
 from .oracles import dequantise, padding_mask
 
@@ -35,14 +36,6 @@ DIGESTS = {
     "nan_isolated": "b63a2719d72b0f36",
     "edge": "47a67574f5eb5599",
 }
-
-
-def codes_of(inputs: GroupInput) -> set[int]:
-    return set(np.unique(unpack(inputs.a)).tolist()) | set(np.unique(unpack(inputs.b)).tolist())
-
-
-def scales_of(inputs: GroupInput) -> set[int]:
-    return set(np.unique(inputs.sfa).tolist()) | set(np.unique(inputs.sfb).tolist())
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
@@ -194,12 +187,6 @@ def test_nan_isolated_marks_one_row_and_one_column_of_every_other_group() -> Non
     made = FAMILIES["nan_isolated"].generate(Problem("p", (Group(40, 128, 256),) * 3))
     sums = [int(group.exact().nan.sum()) for group in made.groups]
     assert sums == [40 + 128 - 1, 0, 40 + 128 - 1]
-
-
-def probe(name: str) -> GroupInput:
-    shapes = FAMILIES[name].shapes
-    assert shapes is not None
-    return FAMILIES[name].group(shapes, 0)
 
 
 def test_onehot_shows_every_pair_of_codes_for_both_operands() -> None:

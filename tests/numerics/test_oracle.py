@@ -14,26 +14,9 @@ from pytest_nvfp4.numerics.formats import E2M1, E4M3
 from pytest_nvfp4.numerics.oracle import Exact, OracleError, OracleLimitError, certify_product, exact_product
 from pytest_nvfp4.numerics.packing import pack, unpack
 from pytest_nvfp4.problem import GPUMODE_BENCH, Group, Problem
+from tests.numerics.exact import fp32_sum, products_of, random_exact, tensor_core, value, wide_sum
 
 from .oracles import dequantise
-
-
-def random_operand(rng: np.random.Generator, rows: int, k: int, *, low: int = 0, high: int = 127) -> tuple:
-    codes = rng.integers(0, 16, (rows, k), dtype=np.uint8)
-    return pack(codes), rng.integers(low, high, (rows, -(-k // 16)), dtype=np.uint8)
-
-
-def random_exact(seed: int, m: int, n: int, k: int, *, low: int = 0, high: int = 127) -> tuple[Exact, tuple]:
-    rng = np.random.default_rng(seed)
-    a, sfa = random_operand(rng, m, k, low=low, high=high)
-    b, sfb = random_operand(rng, n, k, low=low, high=high)
-    return exact_product(a=a, b=b, sfa=sfa, sfb=sfb), (a, b, sfa, sfb)
-
-
-def value(packed: np.ndarray, scales: np.ndarray, row: int, index: int) -> Fraction:
-    code = int(packed[row, index // 2]) >> 4 * (index % 2) & 15
-    element = E2M1.decode(np.array([code], np.uint8))[0]
-    return Fraction(float(element)) * Fraction(float(E4M3.decode(scales[row, index // 16 : index // 16 + 1])[0]))
 
 
 @given(st.integers(0, 2**32), st.integers(0, 3), st.integers(1, 3), st.integers(1, 30).map(lambda half: 2 * half))
@@ -54,15 +37,6 @@ def test_float64_agrees_where_it_is_exact() -> None:
     exact, (a, b, sfa, sfb) = random_exact(3, 70, 130, 512, low=0x20, high=0x48)
     assert exact.magnitude.max() < 2**53
     assert (exact.values() == dequantise(a, sfa) @ dequantise(b, sfb).T).all()
-
-
-def wide_sum(k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Operands whose sum needs more than 53 bits: k - 16 largest products and one of 2^-20."""
-    codes = np.full((1, k), 7, dtype=np.uint8)
-    codes[0, -16:] = [1] + [0] * 15
-    scales = np.full((1, k // 16), E4M3.largest, dtype=np.uint8)
-    scales[0, -1] = 1
-    return pack(codes), scales
 
 
 @pytest.mark.parametrize("k", [1184, 1200, 4096, 7168])
@@ -170,15 +144,6 @@ def test_wrong_shapes_are_named() -> None:
         exact_product(a=a[0], b=b, sfa=sfa, sfb=sfb)
 
 
-def products_of(parts: tuple, row: int, col: int) -> np.ndarray:
-    a, b, sfa, sfb = parts
-    return dequantise(a[row : row + 1], sfa[row : row + 1])[0] * dequantise(b[col : col + 1], sfb[col : col + 1])[0]
-
-
-def fp32_sum(products: np.ndarray) -> np.float32:
-    return np.add.accumulate(products.astype(np.float32), dtype=np.float32)[-1]
-
-
 def test_order_free_outputs_are_the_same_in_every_order() -> None:
     rng = np.random.default_rng(11)
     exact, parts = random_exact(8, 12, 12, 256, low=0x20, high=0x38)
@@ -217,19 +182,6 @@ def test_an_order_free_sum_at_its_limit() -> None:
             k=16,
         )
         assert one.order_free().all() == free
-
-
-def tensor_core(products: np.ndarray, *, truncate: bool) -> np.ndarray:
-    """Accumulators ``[..., k]``: 64 products an instruction, the sum rounded or truncated to fp32 each time."""
-    total = np.zeros(products.shape[:-1])
-    for start in range(0, products.shape[-1], 64):
-        total = total + products[..., start : start + 64].sum(axis=-1)
-        rounded = total.astype(np.float32)
-        if truncate:
-            too_far = np.abs(rounded.astype(np.float64)) > np.abs(total)
-            rounded = np.where(too_far, np.nextafter(rounded, np.float32(0)), rounded)
-        total = rounded.astype(np.float64)
-    return total
 
 
 @pytest.mark.parametrize("truncate", [False, True])

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,27 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pytest_nvfp4.numerics.arrays import NumericsError
-from pytest_nvfp4.numerics.formats import E2M1, E4M3
+from pytest_nvfp4.numerics.formats import E4M3
 from pytest_nvfp4.numerics.packing import pack, unpack
 from pytest_nvfp4.numerics.quantise import quantise
+from tests.numerics.by_fractions import SCALES, by_fractions
 
 from .oracles import dequantise
-
-SCALES = E4M3.decode(np.arange(127, dtype=np.uint8)).tolist()
-
-
-def by_fractions(block: list[float]) -> tuple[list[int], int]:
-    """One block by exact rational arithmetic, straight from the definition."""
-    amax = max(abs(Fraction(x)) for x in block)
-    scale = min(range(127), key=lambda code: (abs(Fraction(SCALES[code]) - amax / 6), code % 2))
-    if amax and scale == 0:
-        scale = 1
-    codes = []
-    for x in block:
-        ratio = abs(Fraction(x)) / Fraction(SCALES[scale]) if scale else Fraction(0)
-        code = min(range(8), key=lambda c: (abs(Fraction(E2M1.values[:8][c]) - ratio), c % 2))
-        codes.append(code | (8 if np.signbit(x) else 0))
-    return codes, scale
 
 
 @given(hnp.arrays(np.float64, 16, elements=st.floats(-3000, 3000) | st.sampled_from([0.0, -0.0, 6.75, 0.001, 1e-5])))

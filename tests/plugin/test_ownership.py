@@ -7,6 +7,8 @@ from typing import ClassVar
 
 import pytest
 
+from tests.plugin.ownership import unharmed
+
 from .conftest import Project
 from .sources import ENTRY
 
@@ -43,17 +45,6 @@ def recorded(project: Project) -> Project:
     project.record()
     assert sorted(project.snapshots()) == sorted([*OF_KERNELS, *OF_TESTS])
     return project
-
-
-def unharmed(project: Project, *args: str | Path, update: bool = True) -> None:
-    """A run reports nothing as unused, and with ``--snapshot-update`` removes nothing."""
-    before = project.snapshots()
-    ran = project.run(*args)
-    assert "unused" not in ran.text.lower(), ran.text
-    if update:
-        ran = project.run(*args, "--snapshot-update")
-        assert "unused" not in ran.text.lower(), ran.text
-    assert project.snapshots() == before
 
 
 class TestARunThatSelects:

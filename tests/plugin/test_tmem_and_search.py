@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE
+from tests.plugin.shipped_kernel import SHIPPED, counted, kernel
 
 from .conftest import Ran
 
@@ -18,10 +18,7 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("torch")
 pytest.importorskip("cutlass")
 
-SHIPPED = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm" / "sm100.py"
 LEAN = ("-p", "no:benchmark", "-p", "no:cacheprovider")
-COLUMNS = re.compile(r"^TMEM_COLUMNS = .*$", re.MULTILINE)
-MAP = "tiles_m = ceil_div(Int32(table[low, M]), TILE_M)"
 
 Run = Callable[..., Ran]
 
@@ -42,25 +39,6 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, compiled_onc
         return Ran(pytester.runpytest_subprocess(*LEAN, *args))
 
     return go
-
-
-def kernel(pytester: pytest.Pytester, *, columns: int | None = None, tile_map: str | None = None) -> Path:
-    """A copy of the shipped kernel that allocates another number of columns, or has another map of CTAs."""
-    text = SHIPPED.read_text()
-    if columns is not None:
-        text, changed = COLUMNS.subn(f"TMEM_COLUMNS = {columns}", text)
-        assert changed == 1
-    if tile_map is not None:
-        assert text.count(MAP) == 1
-        text = text.replace(MAP, tile_map)
-    path = pytester.path / "k.py"
-    path.write_text(text)
-    return path
-
-
-def counted(ran: Ran, **expected: int) -> None:
-    found = ran._result.parseoutcomes()
-    assert {name: found.get(name, 0) for name in expected} == expected, ran.text + ran.errors
 
 
 class TestTmem:

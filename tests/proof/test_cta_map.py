@@ -1,9 +1,6 @@
 """The map as numbers: against enumeration, against the repository's kernel, and every wrong map with its problem."""
 
-import ast
-import itertools
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,19 +11,11 @@ from pytest_nvfp4.problem import GPUMODE, GPUMODE_BENCH
 from pytest_nvfp4.proof import cta_indexing, cta_map, schedules
 from pytest_nvfp4.proof.snippet import cta_snippet
 from pytest_nvfp4.proof.statement import Status, judge
+from tests.proof.cta_maps import Table, functions, late_scan, walked
 
 COUNTS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), min_size=1, max_size=9)
 SEARCHES = (cta_map.scan, cta_map.binary)
 KERNEL = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm" / "sm100.py"
-
-
-def walked(counts, *, n_major=False):
-    """The tiles in launch order, without a formula."""
-    return [
-        (group, x, y)
-        for group, (m, n) in enumerate(counts)
-        for x, y in (itertools.product(range(m), range(n)) if n_major else ((x, y) for y in range(n) for x in range(m)))
-    ]
 
 
 @given(COUNTS)
@@ -52,26 +41,6 @@ def test_numpy_searchsorted_finds_the_same_groups(counts):
     for b in range(int(first[-1])):
         wanted = int(np.searchsorted(first, b, side="right")) - 1
         assert [search(first.tolist(), b, cta_map.decide) for search in SEARCHES] == [wanted, wanted]
-
-
-def functions(source, *names):
-    """Functions of a DSL source as plain Python."""
-    scope = {"Int32": int, "cute": SimpleNamespace(jit=lambda function: function, Tensor=None), "cutlass": None}
-    for node in ast.parse(source).body:
-        constant = isinstance(node, ast.Assign) and "TILE_M" in ast.dump(node.targets[0])
-        if constant or (isinstance(node, ast.FunctionDef) and node.name in names):
-            exec(compile(ast.Module([node], []), "<dsl>", "exec"), scope)
-    return [scope[name] for name in names]
-
-
-class Table:
-    def __init__(self, rows):
-        self.rows = rows
-
-    def __getitem__(self, index):
-        row, column = index
-        assert 0 <= row < len(self.rows), f"row {row} is outside the table"
-        return self.rows[row][column]
 
 
 @given(st.lists(st.tuples(st.integers(0, 700), st.integers(1, 500), st.just(256)), min_size=1, max_size=7))
@@ -114,13 +83,6 @@ def test_the_snippet_takes_the_largest_sizes():
     assert tile_table([(2**31 - 128, 1)]) == ([(0, 2**24 - 1), (2**24 - 1, 0)], 2**24 - 1)
     with pytest.raises(ValueError, match="at least 1"):
         cta_snippet(tile_m=0)
-
-
-def late_scan(first, b, _):
-    group = 0
-    while group + 2 < len(first) and b > first[group + 1]:
-        group += 1
-    return group
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pytest_nvfp4.proof.statement import Limits, Status
 pytest.importorskip("z3")
 
 
-def tiles(m, tile):
+def tiles(m: int, tile: int) -> int:
     """ceil(m / tile) in 32 bits, C's division."""
     with np.errstate(over="ignore"):
         total = np.int32(m) + np.int32(tile - 1)

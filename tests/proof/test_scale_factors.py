@@ -1,5 +1,8 @@
 """Scale factors in global memory: against numpy, tensor-layouts and the codec; wrong layouts are refuted."""
 
+from collections.abc import Callable
+from types import ModuleType
+
 import numpy as np
 import pytest
 import tensor_layouts
@@ -10,15 +13,15 @@ from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import parse_layout
 from pytest_nvfp4.numerics import scale_layout
 from pytest_nvfp4.proof import scale_factors
-from pytest_nvfp4.proof.solver import Questions
-from pytest_nvfp4.proof.statement import Limits, Status
+from pytest_nvfp4.proof.solver import Obligation, Questions
+from pytest_nvfp4.proof.statement import Limits, ProofVerdict, Status
 from pytest_nvfp4.proof.symbolic import evaluate
 
 z3 = pytest.importorskip("z3")
 LIMITS = Limits(query_ms=600_000)
 
 
-def run(build):
+def run(build: Callable[[ModuleType], list[Obligation]]) -> ProofVerdict:
     return Questions(build).run(LIMITS)
 
 

@@ -4,6 +4,7 @@ The layouts are those of the repository's kernel, from its reviewed snapshot: no
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +14,12 @@ from pytest_nvfp4.layout.grammar import parse_layout
 from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.proof import scale_copies, scale_on_chip, scale_places, scale_traced
 from pytest_nvfp4.proof.scale_operand import explicit_operand
-from pytest_nvfp4.proof.statement import Status, judge
+from pytest_nvfp4.proof.statement import Statement, Status, judge
 
 from .shipped import SCOPE, edited
 
 
-def verdicts(records):
+def verdicts(records: list[Record]) -> tuple[dict[str, Statement], Any]:
     found = scale_traced.find_scale_factors(records)
     return {claim.name.rpartition(".")[2]: judge(claim) for claim in scale_traced.claims_of(found)}, found
 
@@ -224,7 +225,7 @@ def test_another_k_is_not_followed(records):
     assert "K = 32" in found.missing[0]
 
 
-def with_mma(records, new):
+def with_mma(records: list[Record], new: str) -> list[Record]:
     return [Record(record.name, record.raw.replace("128x128x64, num_cta = 1", new)) for record in records]
 
 
@@ -251,7 +252,7 @@ def test_a_pair_with_64_rows_each_is_not_followed_and_said(records):
     assert found.missing == (scale_traced.HALF_ROWS,)
 
 
-def given(found, part):
+def given(found: Any, part: str) -> tuple[str, ...]:
     (claim,) = [claim for claim in scale_traced.claims_of(found) if claim.name.endswith(f".{part}")]
     return claim.preconditions
 

@@ -14,7 +14,7 @@ MMA = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r1, %r2, %r3, %r4}, %
 FENCE = "wgmma.fence.sync.aligned;"
 
 
-def names(body):
+def names(body: str) -> tuple[set[str], bool]:
     found = kernel(body)
     deferred = deferred_slots(found, accumulators)
     return {found.registers[slot].name for slot in deferred.slots}, deferred.copied

@@ -13,17 +13,7 @@ from pytest_nvfp4.tmem import packing as tmem_packing
 from pytest_nvfp4.tmem.columns import MmaTile, TmemError
 from pytest_nvfp4.tmem.packing import PackingRequest, Segment, best_of, pack, pack_tile
 from pytest_nvfp4.tmem.phases import Placement, best_leads, best_order, prove_disjoint
-
-
-def shortest_by_hand(sizes: list[tuple[int, int]], limit: int) -> int | None:
-    """The fewest columns of segments (columns, alignment) side by side: every start of each is tried."""
-    best: int | None = None
-    for starts in itertools.product(*(range(0, limit, align) for _, align in sizes)):
-        ends = [start + size for start, (size, _) in zip(starts, sizes, strict=True)]
-        spans = sorted(zip(starts, ends, strict=True))
-        if all(one[1] <= other[0] for one, other in itertools.pairwise(spans)):
-            best = min(max(ends), best or limit * 9)
-    return best
+from tests.tmem.exhaustive import shortest_by_hand
 
 
 @settings(deadline=None, max_examples=25)

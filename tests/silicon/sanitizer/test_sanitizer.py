@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.silicon.sanitizer import table
@@ -12,7 +14,7 @@ from tests.silicon.sanitizer.corpus import PROGRAMS, by_name
 from tests.silicon.sanitizer.kernel import KERNELS
 from tests.silicon.sanitizer.ours import agrees, verdict
 from tests.silicon.sanitizer.parse import parsed, unavailable
-from tests.silicon.sanitizer.program import programs_of
+from tests.silicon.sanitizer.program import Program, programs_of
 from tests.silicon.sanitizer.record import Kept, execute
 from tests.silicon.sanitizer.recorded import KEPT, TOOLS, found, load
 from tests.silicon.sanitizer.silent import FALSE, SILENT
@@ -88,7 +90,7 @@ def test_only_defects_do_not_end_on_the_device(recording):
         assert [entry["plain"], *(entry[tool]["status"] for tool in TOOLS)] == ["right"] + ["ended"] * len(TOOLS)
 
 
-def _tools(recording, program):
+def _tools(recording: dict[str, Any], program: Program) -> list[str]:
     return [tool for tool in TOOLS if found(recording["programs"][program.name][tool])]
 
 

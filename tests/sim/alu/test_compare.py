@@ -1,30 +1,15 @@
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.fault import Unsupported
+from tests.sim.alu.comparisons import INTEGER, holds
 from tests.sim.alu.harness import Case, every_way, run
 from tests.sim.alu.patterns import float_of, float_patterns, integers, signed
 
 LETTER = {16: "h", 32: "r", 64: "d"}
-INTEGER = {
-    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
-}  # fmt: skip
 UNSIGNED = {"lo": INTEGER["lt"], "ls": INTEGER["le"], "hi": INTEGER["gt"], "hs": INTEGER["ge"]}
-
-
-def holds(operator: str, a: float, b: float) -> bool:
-    """The ISA's words: ordered operators need two numbers, unordered ones hold beside NaN."""
-    unordered = math.isnan(a) or math.isnan(b)
-    if operator in ("num", "nan"):
-        return unordered == (operator == "nan")
-    if operator in INTEGER:
-        return not unordered and INTEGER[operator](a, b)
-    return unordered or INTEGER[operator[:-1]](a, b)
 
 
 FLOAT = [*INTEGER, *(name + "u" for name in INTEGER), "num", "nan"]

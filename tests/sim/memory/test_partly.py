@@ -8,7 +8,7 @@ import pytest
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.machine import Machine
-from tests.sim.ptx_case import run_ptx
+from tests.sim.ptx_case import Ran, run_ptx
 
 # Words 0 and 2 of 16 bytes are written, 1 and 3 are not.
 WRITE = (
@@ -22,7 +22,7 @@ KEEP = "shl.b32 %r6, %r0, 3; cvt.u64.u32 %rd1, %r6; add.u64 %rd2, %rd100, %rd1; 
 USE = "add.u32 %r14, %r11, %r13;"
 
 
-def ran(body, *, races=False, threads=32):
+def ran(body: str, *, races: bool = False, threads: int = 32) -> Ran:
     machine = Machine()
     if races:
         machine.monitor = Detector()

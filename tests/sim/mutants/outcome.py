@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pytest_nvfp4.problem import Problem
 from tests.sim.mutants.mutate import Mutation
@@ -150,3 +151,26 @@ class Mutants:
     ) -> None:
         part = self.kernel if kernel is None else kernel
         self.made.append(Mutant(name, self.aspect, mutate, eager, lazy, race, part))
+
+
+def check(said: dict[str, Any], expected: Outcome, *, first: bool) -> None:
+    """``first`` if the expected finding must be the first one."""
+    errors = [one for one in said["findings"] if one["severity"] == "error"]
+    match expected:
+        case Found(kind, at, words):
+            told = [one for one in (errors[:1] if first and errors else said["findings"]) if one["kind"] == kind]
+            assert told, said["findings"] or said["wrong"] or "nothing was found, and C is right"
+            (one, *_) = told
+            assert at in (one["text"] or "") if at else one["text"] is None, one["text"]
+            for word in words:
+                assert word in one["message"]
+        case Wrong(words):
+            assert not errors
+            assert said["wrong"], "C is right"
+            assert words in said["wrong"][0]
+        case Hidden() | Equivalent():
+            assert not said["findings"]
+            assert not said["wrong"]
+            if isinstance(expected, Equivalent):
+                allowed = ("instructions", *expected.counters)
+                assert [name for name in said["counters"] if not name.startswith(allowed)] == []

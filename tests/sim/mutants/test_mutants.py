@@ -16,7 +16,7 @@ import pytest
 
 from tests.sim.mutants import table
 from tests.sim.mutants.corpus import SUBJECTS
-from tests.sim.mutants.outcome import Equivalent, Found, Hidden, Mutant, Outcome, Wrong
+from tests.sim.mutants.outcome import Equivalent, Found, Hidden, Mutant, Wrong, check
 
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 1800
@@ -78,29 +78,6 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         for stream in (output, errors):
             stream.close()
     return said
-
-
-def check(said: dict[str, Any], expected: Outcome, *, first: bool) -> None:
-    """``first`` if the expected finding must be the first one."""
-    errors = [one for one in said["findings"] if one["severity"] == "error"]
-    match expected:
-        case Found(kind, at, words):
-            told = [one for one in (errors[:1] if first and errors else said["findings"]) if one["kind"] == kind]
-            assert told, said["findings"] or said["wrong"] or "nothing was found, and C is right"
-            (one, *_) = told
-            assert at in (one["text"] or "") if at else one["text"] is None, one["text"]
-            for word in words:
-                assert word in one["message"]
-        case Wrong(words):
-            assert not errors
-            assert said["wrong"], "C is right"
-            assert words in said["wrong"][0]
-        case Hidden() | Equivalent():
-            assert not said["findings"]
-            assert not said["wrong"]
-            if isinstance(expected, Equivalent):
-                allowed = ("instructions", *expected.counters)
-                assert [name for name in said["counters"] if not name.startswith(allowed)] == []
 
 
 @needs_dsl

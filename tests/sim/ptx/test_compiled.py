@@ -13,7 +13,8 @@ from pytest_nvfp4.sim.ptx import roles
 from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.liveness import Liveness
 from pytest_nvfp4.sim.ptx.parser import parse
-from pytest_nvfp4.sim.ptx.syntax import Address, Label, Pair, Register, TensorAddress, Vector
+from pytest_nvfp4.sim.ptx.syntax import Label
+from tests.sim.ptx.written import registers
 
 KERNEL = Path(__file__).parents[3] / "kernels" / "nvfp4_group_gemm" / "sm100.py"
 
@@ -49,22 +50,6 @@ def text(tmp_path_factory):
 def kernel(text):
     (found,) = parse(text).kernels.values()
     return found
-
-
-def registers(operands):
-    """All registers of operands, by a walk that knows no opcode."""
-    for operand in operands:
-        match operand:
-            case Register():
-                yield operand.slot
-            case Vector():
-                yield from registers(operand.items)
-            case Pair():
-                yield from registers((operand.first, operand.second))
-            case Address():
-                yield from registers((operand.base,))
-            case TensorAddress():
-                yield from registers((operand.base, *operand.vectors))
 
 
 def test_every_statement_is_an_instruction(text, kernel):

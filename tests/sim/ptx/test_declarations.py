@@ -1,6 +1,7 @@
 """Registers, variables, initial bytes and parameters."""
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from pytest_nvfp4.sim.ptx.syntax import Parameter, Register, Symbol, Vector
 from .samples import HEAD, kernel, module_text
 
 
-def variables(text):
+def variables(text: str) -> dict[str, Any]:
     return {variable.name: variable for variable in parse(HEAD + text).variables}
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pytest_nvfp4.sim.ptx.lexer import ASM, PLAIN_ASM, Kind, PtxError, clean, tokens
 
 
-def pieces(text):
+def pieces(text: str) -> list[tuple[Kind, str, int]]:
     return [(token.kind, token.text, token.line) for token in tokens(clean(text))]
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.ptx.literals import double_to_single, immediate, integer
 from pytest_nvfp4.sim.ptx.syntax import Immediate
+from tests.sim.ptx.literals import trees
 
 
 @given(st.integers(0, 2**64 - 1), st.sampled_from(["{}", "0x{:x}", "0X{:X}", "0{:o}", "0b{:b}"]), st.booleans())
@@ -57,22 +58,6 @@ def test_rounding_to_single(value):
 )  # fmt: skip
 def test_no_literal(text):
     assert immediate(text) is None
-
-
-def trees(depth):
-    """Expressions as text and the value that Python gives them, all within 64 signed bits."""
-    leaf = st.integers(0, 1000).map(lambda value: (str(value), value))
-    if not depth:
-        return leaf
-    below = trees(depth - 1)
-
-    def join(parts):
-        (left, a), operator, (right, b) = parts
-        value = {"+": a + b, "-": a - b, "*": a * b, "<": int(a < b), "==": int(a == b), ">=": int(a >= b)}[operator]
-        return f"({left}){operator} ({right})", value
-
-    return st.one_of(leaf, below.map(lambda part: (f"-({part[0]})", -part[1])), st.tuples(
-        below, st.sampled_from(["+", "-", "*", "<", "==", ">="]), below).map(join))  # fmt: skip
 
 
 @given(trees(3))

@@ -4,26 +4,10 @@ from hypothesis import given
 
 from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.liveness import _STRIDE, Liveness
+from tests.sim.ptx.reads import is_read
 
-from .programs import END, REGISTERS, Program, Step, programs
+from .programs import REGISTERS, Program, Step, programs
 from .samples import kernel
-
-
-def is_read(program: Program, slot: int, start: int) -> bool:
-    """Whether some way from a place reads a register before it overwrites it."""
-    seen: set[int] = set()
-    work: list[int | str] = [start]
-    while work:
-        place = work.pop()
-        if place == END or place in seen:
-            continue
-        seen.add(place)
-        step = program.steps[place]
-        if slot in step.reads:
-            return True
-        if slot not in step.kills:
-            work.extend(program.following(place))
-    return False
 
 
 @given(programs())

@@ -1,6 +1,7 @@
 """Every form of an operand, and what is said of those that mean nothing."""
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,13 +24,13 @@ from pytest_nvfp4.sim.ptx.syntax import (
 from .samples import REGISTERS, kernel
 
 
-def register(name, *, negated=False):
+def register(name: str, *, negated: bool = False) -> Register:
     """As ``samples.REGISTERS`` declares it."""
     known = {r.name: r for r in kernel("").registers}[name]
     return Register(known.name, known.slot, known.bits, negated)
 
 
-def operands(text, **parts):
+def operands(text: str, **parts: str) -> tuple[Any, ...]:
     return kernel(text, **parts).instructions[-1].operands
 
 

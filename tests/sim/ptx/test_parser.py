@@ -21,6 +21,7 @@ from pytest_nvfp4.sim.ptx.syntax import (
     Symbol,
     Vector,
 )
+from tests.sim.ptx.written import written
 
 from .samples import HEAD, kernel, module_text
 
@@ -298,32 +299,6 @@ INSTRUCTION = st.tuples(
     st.one_of(st.none(), st.builds(Guard, ANYPRED, st.booleans())),
     st.lists(OPERAND, max_size=4),
 )
-
-
-def written(operand):
-    """An operand as PTX."""
-    match operand:
-        case Register():
-            return "!" * operand.negated + operand.name
-        case Immediate():
-            return (
-                str(operand.value)
-                if not operand.bits
-                else f"0{'f' if operand.bits == 32 else 'd'}" + (f"{operand.value:0{operand.bits // 4}x}")
-            )
-        case Special():
-            return "%" + operand.name
-        case Symbol():
-            return operand.name + (f"+{operand.offset}" if operand.offset else "")
-        case Sink():
-            return "_"
-        case Address():
-            return f"[{written(operand.base)}" + (f"+{operand.offset}]" if operand.offset else "]")
-        case Vector():
-            return "{" + ", ".join(map(written, operand.items)) + "}"
-        case Pair():
-            return f"{written(operand.first)}|{written(operand.second)}"
-    raise AssertionError(operand)
 
 
 @given(st.lists(INSTRUCTION, max_size=12), st.randoms(use_true_random=False))

@@ -8,7 +8,7 @@ from pytest_nvfp4.sim.ptx.roles import Rule
 from .samples import kernel
 
 
-def names(text):
+def names(text: str) -> list[str]:
     """Results and sources of the only instruction, by name without the percent sign."""
     (ins,) = kernel(text + ";", before=".extern .func f ();").instructions
     return [" ".join(register.name[1:] for register in side) for side in (roles.results(ins), roles.sources(ins))]

@@ -12,22 +12,12 @@ from pytest_nvfp4.sim.races import warp_lanes
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.machine import Machine
 from tests.sim.ptx_case import run_ptx
+from tests.sim.races.global_lanes import BYTES, LANES, PLACES, by_definition, lanes
 from tests.sim.races.programs import SMEM, finding_kinds
 
-PLACES = (
-    "mul.wide.u32 %rd1, %r2, 4; add.u64 %rd2, %rd100, %rd1; xor.b32 %r7, %r2, 1; mul.wide.u32 %rd1, %r7, 4;"
-    "add.u64 %rd3, %rd100, %rd1; setp.eq.u32 %p3, %r2, 0; cvt.u64.u32 %rd1, %r2; add.u64 %rd4, %rd100, %rd1;"
-    "mul.wide.u32 %rd1, %r2, 512; add.u64 %rd5, %rd101, %rd1;"
-)
-"""%rd2 the lane's word, %rd3 its neighbour's, %rd4 the lane's byte of x; %rd5 its row of y; %p3 of lane 0."""
 STORE, OTHER, MEET = "st.global.b32 [%rd2], %r0;", "ld.global.b32 %r20, [%rd3];", "bar.warp.sync 0xffffffff;"
 ONE, ALL = "@%p3 st.global.b32 [%rd100], 7;", "ld.global.b32 %r20, [%rd100];"
 UNIFORM = "st.global.b32 [%rd100], 7;"
-
-
-def lanes(body, *, warps=1):
-    buffers = {"x": np.zeros(1024, np.uint32), "y": np.zeros(32 * 128, np.uint32)}
-    return finding_kinds(PLACES + body, block=(32 * warps, 1, 1), buffers=buffers)
 
 
 @pytest.mark.parametrize(
@@ -116,25 +106,10 @@ def test_one_store_of_two_values_to_one_address_is_found_where_it_is_made():
 
 # ---- against the definition --------------------------------------------------------------------------------------
 
-LANES, BYTES = 8, 12
 STEP = st.one_of(
     st.tuples(st.sampled_from(["ld", "st"]), st.permutations(range(BYTES)), st.sampled_from([0xFF, 0x0F, 0x11, 0x7E])),
     st.just(("meet", (), 0)),
 )
-
-
-def by_definition(program):
-    """Whether two lanes touch one byte, one of them to write it, and no meeting lies between."""
-    before: list[tuple[int, int, bool]] = []
-    for kind, places, mask in program:
-        if kind == "meet":
-            before = []
-            continue
-        now = [(lane, places[lane], kind == "st") for lane in range(LANES) if mask >> lane & 1]
-        if any(i != j and p == q and (v or w) for i, p, v in before for j, q, w in now):
-            return True
-        before += now
-    return False
 
 
 @pytest.mark.slow

@@ -2,52 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any
-
-import numpy as np
 from hypothesis import example, given, settings
 
-from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.races.access import STRONG, Access
 from pytest_nvfp4.sim.races.access_sets import AccessSets
-from pytest_nvfp4.sim.races.clocks import Agent, Clocks
-from pytest_nvfp4.sim.races.global_shadow import GlobalShadow
-from pytest_nvfp4.sim.races.names import AgentInfo
-from tests.sim.races.happens_before import AGENTS, OBJECTS, SIZE, programs, racy_by_definition
-
-WHO = SimpleNamespace(cluster=0)
-
-
-def racy_by_shadow(program: Sequence[tuple[Any, ...]], *, sets: int = 1 << 17) -> tuple[int, set[int]] | None:
-    """Return the index of the first access that races, and those that it races with."""
-    clocks = Clocks(0)
-    agents = [Agent(clocks, AgentInfo("warp", f"agent {i}")) for i in range(AGENTS)]
-    objects = [clocks.clock() for _ in range(OBJECTS)]
-    found: list[int] = []
-    memory = GlobalShadow(lambda pair: found.append(pair.old.at))
-    memory._limit = sets
-    kept = ctypes.create_string_buffer(SIZE)
-    region = memory.shadow(Region("x", ctypes.addressof(kept), SIZE))
-    for index, step in enumerate(program):
-        agent = agents[step[1]]
-        if step[0] == "release":
-            agent.release(objects[step[2]])
-        elif step[0] == "acquire":
-            agent.acquire(objects[step[2]])
-        elif step[0] == "fence":
-            agent.fence_proxy(everywhere=True)
-        else:
-            _, _, touched, writes, flags = step
-            access = Access(agent.number, agent.epoch(), flags, index, WHO)  # type: ignore[arg-type]
-            call = memory.write if writes else memory.read
-            call(region, np.array(touched, np.intp), 1, access, agent.clock)
-            if found:
-                return index, set(found)
-    return None
-
+from tests.sim.races.happens_before import programs, racy_by_definition
+from tests.sim.races.shadowed import WHO, racy_by_shadow
 
 ADDS = [("access", agent, (0,), True, STRONG) for agent in range(3)]
 MIDDLE = [

@@ -119,7 +119,7 @@ MEET = "bar.warp.sync 0xffffffff;"
 LANE_0 = "setp.eq.u32 %p3, %r2, 0;"
 
 
-def lanes(body):
+def lanes(body: str) -> list[str]:
     return finding_kinds(ACROSS + LANE_0 + body, block=(32, 1, 1))
 
 

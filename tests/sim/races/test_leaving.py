@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_nvfp4.driver.device_model import for_arch
@@ -25,7 +27,7 @@ RELAXED = ".relaxed.cluster"
 LEAVE = "barrier.cluster.arrive.relaxed; barrier.cluster.wait;"
 
 
-def kinds(body, **kwargs):
+def kinds(body: str, **kwargs: Any) -> list[str]:
     return finding_kinds(body, grid=(2, 1, 1), cluster=(2, 1, 1), **kwargs)
 
 

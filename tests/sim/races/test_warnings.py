@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.races.warned import check
+
 pytest.importorskip("cutlass")
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
@@ -68,18 +70,6 @@ def said(tmp_path_factory):
     assert result.returncode == 0, result.stderr[-4000:]
     ran = [json.loads(line[7:]) for line in result.stdout.splitlines() if line.startswith("WARNED ")]
     return {(one["target"], one["name"]): one["findings"] for one in ran}
-
-
-def check(findings, wanted):
-    """Each finding has a pair that is wanted, and each that is wanted has a finding."""
-    assert {finding["kind"] for finding in findings} <= {"race-warning"}
-    left = set(wanted)
-    for finding in findings:
-        later, earlier = finding["lines"][:2]
-        pair = next((pair for pair in wanted if later.startswith(pair[0]) and earlier.startswith(pair[1])), None)
-        assert pair is not None, (later, earlier, wanted)
-        left.discard(pair)
-    assert left == set()
 
 
 @pytest.mark.slow

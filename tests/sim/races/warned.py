@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from pytest_nvfp4.host import redirect
 from pytest_nvfp4.sim.races.detector import Detector
@@ -118,3 +119,15 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def check(findings: list[dict[str, Any]], wanted: set[tuple[str, str]]) -> None:
+    """Each finding has a pair that is wanted, and each that is wanted has a finding."""
+    assert {finding["kind"] for finding in findings} <= {"race-warning"}
+    left = set(wanted)
+    for finding in findings:
+        later, earlier = finding["lines"][:2]
+        pair = next((pair for pair in wanted if later.startswith(pair[0]) and earlier.startswith(pair[1])), None)
+        assert pair is not None, (later, earlier, wanted)
+        left.discard(pair)
+    assert left == set()

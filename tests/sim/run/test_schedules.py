@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.run.asynchronous import Eager, Late, Lazy, Random, schedule
+from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Eager, Late, Lazy, Random, schedule
 from tests.sim.ptx_case import run_ptx
 
 ORDER = """
@@ -18,7 +18,7 @@ add.u64 %rd1, %rd101, %rd0; st.global.b32 [%rd1], %r4; END:
 """Each warp of each CTA notes how many came before it."""
 
 
-def order(asynchronous):
+def order(asynchronous: Asynchronous) -> tuple[int, ...]:
     buffers = {"count": np.zeros(1, np.uint32), "y": np.full(16, 99, np.uint32)}
     ran = run_ptx(ORDER, buffers=buffers, grid=(4, 1, 1), block=(128, 1, 1), asynchronous=asynchronous)
     return tuple(ran["y"].tolist())

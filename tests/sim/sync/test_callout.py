@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.run.grid import PRINTED_MOST
-from tests.sim.ptx_case import run_ptx
+from tests.sim.ptx_case import Ran, run_ptx
 from tests.sim.sync.printf import c_printf, simulated_printf
 
 FLAGS = st.sets(st.sampled_from("-+ #0")).map("".join)
@@ -135,7 +135,7 @@ def module(text: str, call: str, *, which: str = "lt", threads: int = 3, name: s
     )  # fmt: skip
 
 
-def launch(text: str):
+def launch(text: str) -> Ran:
     return run_ptx(text, raw=True, buffers={"out": np.zeros(32, np.int32)})
 
 

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.run.grid import Grid
 from tests.sim.sync.harness import clean, faults, findings, run
 
 
-def knows(count):
-    def prepare(grid):
+def knows(count: int) -> dict[str, Any]:
+    def prepare(grid: Grid) -> None:
         grid.registers_per_thread = count
 
     return {"prepare": prepare}

@@ -94,3 +94,12 @@ def gemm(**changes: Any) -> tuple[np.ndarray, np.ndarray, Any]:
     factors = [np.repeat((8 + (s & 7)) * 2.0 ** ((s >> 3).astype(int) - 10), 16, axis=1) for s in (sfa, sfb[:32])]
     want = 2 * (values[0] * factors[0]) @ (values[1] * factors[1]).T
     return ran["out"].reshape(32, 2), want, ran
+
+
+COMMIT = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r1];"
+
+
+def by_lane(lane: int) -> str:
+    """The kernel with the commit in a fixed lane, and everything else in the elected one, which is lane 0."""
+    moved = f"WAIT:\nmov.u32 %r30, %laneid; setp.eq.u32 %p5, %r30, {lane};\n@%p5 {COMMIT}"
+    return GEMM.replace(COMMIT, "").replace("WAIT:\n", moved + "\n", 1)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.mma import issue
 from pytest_nvfp4.sim.tcgen05.mma_plan import MmaForm
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
@@ -169,3 +170,24 @@ def rounded(partial: np.ndarray, kind: type) -> np.ndarray:
     for products in partial:
         value = (value.astype(np.float64) + products).astype(kind)
     return value
+
+
+def once(**changes: Any) -> None:
+    """One legal NVFP4 instruction, with changes."""
+    _, _, ctas = run("mxf4nvf4", "e2m1", "e2m1", vector=4, scale="ue4m3", count=1)
+    core = ctas[0].unit(TensorCore)
+    desc_a, desc_b = next(iter(core.plans))[1:3]
+    arguments: dict[str, Any] = {
+        "mask": 1, "d": 0, "a": desc_a, "b": desc_b, "enable": True,
+        "bits": idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64),
+        "sfa": SFA, "sfb": SFB, "form": MmaForm("mxf4nvf4", 1, 4, False, 0, "test"), "prepare": None,
+    }  # fmt: skip
+    arguments.update(changes)
+    g = arguments
+    if g["prepare"] is not None:
+        g["prepare"](core.tmem)
+    issue(
+        ctas[0].warps[0], g["mask"], g["d"], g["a"], g["b"], g["bits"], g["enable"], (), g["sfa"], g["sfb"],
+        g["form"], 0,
+    )  # fmt: skip
+    core.tmem.settle(0, 512)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.tcgen05.allocate import Allocator, alloc, dealloc, relinquish
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.harness import FULL, make_ctas
@@ -12,7 +13,7 @@ from tests.sim.tcgen05.harness import FULL, make_ctas
 WORD = 1024
 
 
-def _read(cta) -> int:
+def _read(cta: Cta) -> int:
     return int.from_bytes(cta.shared.data[:4].tobytes(), "little")
 
 

@@ -12,8 +12,8 @@ from pytest_nvfp4.sim.tcgen05.commit import commit
 from pytest_nvfp4.sim.tcgen05.copy import copy
 from pytest_nvfp4.sim.tcgen05.copy_plan import CopyShape
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
+from tests.sim.tcgen05.copy_case import matrix_in_shared
 from tests.sim.tcgen05.harness import make_ctas, matrix_bits, own
-from tests.sim.tcgen05.places import PITCH, k_major
 
 # For each shape: the TMEM lanes of a source row, from the words of the ISA.
 LANES = {
@@ -33,23 +33,12 @@ SHAPES = [
 ]
 
 
-def _source(cta, start: int, rows: int, size: int, swizzle: int, seed: int) -> tuple[int, np.ndarray]:
-    data = np.random.default_rng(seed).integers(0, 256, (rows, size), dtype=np.uint8)
-    stride, leading = 8 * PITCH.get(swizzle, 16), 0 if swizzle else 128 * 20
-    for r in range(rows):
-        for k in range(size):
-            at = start - 1024 + k_major(r, k, swizzle=swizzle, stride=stride, leading=leading)
-            cta.shared.data[at] = data[r, k]
-            cta.shared.written[at] = True
-    return matrix_bits(start, stride=stride, leading=leading, swizzle=swizzle), data
-
-
 @pytest.mark.parametrize(("rows", "bits", "multicast"), SHAPES)
 @pytest.mark.parametrize("swizzle", [0, 2, 6])
 def test_every_shape(rows: int, bits: int, multicast: str, swizzle: int) -> None:
     [cta] = make_ctas()
     tmem = own(cta)
-    value, data = _source(cta, 2048, rows, bits // 8, swizzle, rows)
+    value, data = matrix_in_shared(cta, 2048, rows, bits // 8, swizzle, rows)
     before = tmem.data.copy()
     copy(cta.warps[0], 1 << 7, 40, value, CopyShape(rows, bits, multicast, 1, "cp"), 0)
     want = before
@@ -71,7 +60,7 @@ def test_a_pair_copies_from_its_own_memories() -> None:
     datas = []
     for rank, cta in enumerate(ctas):
         own(cta)
-        value, data = _source(cta, 2048, 32, 16, 0, rank)
+        value, data = matrix_in_shared(cta, 2048, 32, 16, 0, rank)
         datas.append(data)
     copy(ctas[0].warps[0], 1, 0, value, CopyShape(32, 128, "warpx4", 2, "cp"), 0)
     for cta, data in zip(ctas, datas, strict=True):
@@ -97,7 +86,7 @@ def test_a_commit_arrives_after_what_came_before() -> None:
     [cta] = make_ctas(asynchronous=lazy)
     tmem = own(cta)
     barrier = cta.unit(MbarrierFile).init(0, 1, what="test")
-    value, data = _source(cta, 2048, 32, 16, 0, 1)
+    value, data = matrix_in_shared(cta, 2048, 32, 16, 0, 1)
     copy(cta.warps[0], 1, 0, value, CopyShape(32, 128, "warpx4", 1, "cp"), 0)
     commit(cta.warps[0], 1, 1024, None, 1, False, 0)
     assert barrier.phase == 0

@@ -6,16 +6,9 @@ import numpy as np
 import pytest
 
 from pytest_nvfp4.sim.run.asynchronous import Lazy
-from tests.sim.tcgen05.gemm_ptx import GEMM, gemm
+from tests.sim.tcgen05.gemm_ptx import COMMIT, GEMM, by_lane, gemm
 
-COMMIT = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r1];"
 ENDED = "the CTA ended, and no tcgen05.commit"
-
-
-def by_lane(lane: int) -> str:
-    """The kernel with the commit in a fixed lane, and everything else in the elected one, which is lane 0."""
-    moved = f"WAIT:\nmov.u32 %r30, %laneid; setp.eq.u32 %p5, %r30, {lane};\n@%p5 {COMMIT}"
-    return GEMM.replace(COMMIT, "").replace("WAIT:\n", moved + "\n", 1)
 
 
 @pytest.mark.parametrize("schedule", [None, Lazy])

@@ -13,7 +13,7 @@ from pytest_nvfp4.sim.tcgen05.loadstore import movement, store
 from pytest_nvfp4.sim.tcgen05.mma import issue
 from pytest_nvfp4.sim.tcgen05.mma_plan import MmaForm
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
-from tests.sim.tcgen05.mma_case import SFA, SFB, idesc, rounded, run
+from tests.sim.tcgen05.mma_case import SFA, SFB, idesc, once, rounded, run
 
 CASES = [
     ("f16", "f16", "f16", {}),
@@ -146,30 +146,9 @@ def test_operands_are_read_when_issued() -> None:
     assert (partial[0].astype(np.float32) == core.tmem.floats[:64].T).all()
 
 
-def _once(**changes: Any) -> None:
-    """One legal NVFP4 instruction, with changes."""
-    _, _, ctas = run("mxf4nvf4", "e2m1", "e2m1", vector=4, scale="ue4m3", count=1)
-    core = ctas[0].unit(TensorCore)
-    desc_a, desc_b = next(iter(core.plans))[1:3]
-    arguments: dict[str, Any] = {
-        "mask": 1, "d": 0, "a": desc_a, "b": desc_b, "enable": True,
-        "bits": idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64),
-        "sfa": SFA, "sfb": SFB, "form": MmaForm("mxf4nvf4", 1, 4, False, 0, "test"), "prepare": None,
-    }  # fmt: skip
-    arguments.update(changes)
-    g = arguments
-    if g["prepare"] is not None:
-        g["prepare"](core.tmem)
-    issue(
-        ctas[0].warps[0], g["mask"], g["d"], g["a"], g["b"], g["bits"], g["enable"], (), g["sfa"], g["sfb"],
-        g["form"], 0,
-    )  # fmt: skip
-    core.tmem.settle(0, 512)
-
-
 def test_the_control() -> None:
-    _once()
-    _once(d=128, enable=False)
+    once()
+    once(d=128, enable=False)
 
 
 def _release(tmem: Tmem) -> None:
@@ -199,7 +178,7 @@ def _spoil(tmem: Tmem) -> None:
 )
 def test_what_is_found(changes: dict[str, Any], kind: str, said: str) -> None:
     with pytest.raises(Fault, match=said) as caught:
-        _once(**changes)
+        once(**changes)
     assert caught.value.kind == kind
 
 
@@ -220,13 +199,13 @@ def test_what_is_found(changes: dict[str, Any], kind: str, said: str) -> None:
 )
 def test_illegal_instruction_descriptors(bits: int, said: str) -> None:
     with pytest.raises(Fault, match=said) as caught:
-        _once(bits=bits)
+        once(bits=bits)
     assert caught.value.kind == "descriptor"
 
 
 def test_sparsity_is_unsupported() -> None:
     with pytest.raises(Unsupported, match="sparse"):
-        _once(bits=idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64) | 4)
+        once(bits=idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64) | 4)
 
 
 def test_scale_factors_that_were_stored_are_compared_each_time() -> None:

@@ -8,21 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
-from pytest_nvfp4.sim.tcgen05.descriptor import decode_matrix
-from pytest_nvfp4.sim.tcgen05.operand import SharedChunks, geometry, k_major_rows
 from tests.sim.tcgen05.harness import make_ctas, matrix_bits
+from tests.sim.tcgen05.operand_case import gather
 from tests.sim.tcgen05.places import PITCH, k_major, mn_major
-
-
-def _gather(cta, bits, *, rows, mn=False, size=1):
-    chunks = SharedChunks(cta.shared)
-    decoded = decode_matrix(bits, "test")
-    table = geometry(decoded, rows=rows, mn=mn, element_bytes=size, what="test")
-    first = chunks.check(decoded.start, table, what="test")
-    both = np.concatenate([chunks.gather(first, table)] * 2)
-    found = k_major_rows(both, 2, rows=rows, mn=mn, element_bytes=size)
-    assert (found[:, 0] == found[:, 1]).all()
-    return found[:, 0]
 
 
 @settings(max_examples=40, deadline=None)
@@ -51,7 +39,7 @@ def test_k_major(swizzle: int, rows: int, start: int, gap: int, step: int) -> No
     cta.shared.data[at] = data.ravel()
     cta.shared.written[at] = True
     bits = matrix_bits(start + advance, leading=leading, stride=stride, swizzle=swizzle)
-    assert (_gather(cta, bits, rows=rows) == data).all()
+    assert (gather(cta, bits, rows=rows) == data).all()
 
 
 @settings(max_examples=40, deadline=None)
@@ -84,7 +72,7 @@ def test_mn_major(swizzle: int, rows: int, size: int, start: int) -> None:
     cta.shared.data[at] = data.ravel()
     cta.shared.written[at] = True
     bits = matrix_bits(start, leading=leading, stride=stride, swizzle=swizzle)
-    found = _gather(cta, bits, rows=rows, mn=True, size=size)
+    found = gather(cta, bits, rows=rows, mn=True, size=size)
     assert (found.reshape(rows, count, size) == data).all()
 
 
@@ -92,10 +80,10 @@ def test_a_byte_that_was_never_written() -> None:
     [cta] = make_ctas()
     cta.shared.written[:16384] = True
     bits = matrix_bits(1024, stride=1024, swizzle=2)
-    _gather(cta, bits, rows=128)
+    gather(cta, bits, rows=128)
     cta.shared.written[k_major(77, 21, swizzle=2, stride=1024)] = False
     with pytest.raises(Fault, match="never written") as caught:
-        _gather(cta, bits, rows=128)
+        gather(cta, bits, rows=128)
     assert caught.value.kind == "uninitialised"
     assert f"byte {k_major(77, 21, swizzle=2, stride=1024)} " in caught.value.message
 
@@ -104,9 +92,9 @@ def test_a_hole_outside_the_slice_is_nobodys_business() -> None:
     [cta] = make_ctas()
     cta.shared.written[:16384] = True
     cta.shared.written[k_major(3, 40, swizzle=2, stride=1024)] = False
-    _gather(cta, matrix_bits(1024, stride=1024, swizzle=2), rows=128)
+    gather(cta, matrix_bits(1024, stride=1024, swizzle=2), rows=128)
     with pytest.raises(Fault, match="never written"):
-        _gather(cta, matrix_bits(1024 + 32, stride=1024, swizzle=2), rows=128)
+        gather(cta, matrix_bits(1024 + 32, stride=1024, swizzle=2), rows=128)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +119,7 @@ def test_what_is_refused(bits: int, kind: str) -> None:
     [cta] = make_ctas()
     cta.shared.written[:] = True
     with pytest.raises(Fault) as caught:
-        _gather(cta, bits, rows=128)
+        gather(cta, bits, rows=128)
     assert caught.value.kind == kind
 
 
@@ -147,23 +135,23 @@ def test_the_swizzle_acts_on_absolute_addresses(swizzle: int, mask: int, start: 
             address ^= address >> 3 & mask
             cta.shared.data[address - 1024] = data[r, k]
             cta.shared.written[address - 1024] = True
-    assert (_gather(cta, matrix_bits(start, stride=8 * pitch, swizzle=swizzle), rows=128) == data).all()
+    assert (gather(cta, matrix_bits(start, stride=8 * pitch, swizzle=swizzle), rows=128) == data).all()
 
 
 def test_the_start_inside_a_row_must_leave_32_bytes() -> None:
     [cta] = make_ctas()
     cta.shared.written[:] = True
     for advance in (0, 16, 32, 96):
-        _gather(cta, matrix_bits(1024 + advance, stride=1024, swizzle=2), rows=8)
+        gather(cta, matrix_bits(1024 + advance, stride=1024, swizzle=2), rows=8)
 
 
 def test_mn_major_of_four_bytes_needs_its_own_swizzle() -> None:
     [cta] = make_ctas()
     cta.shared.written[:] = True
     with pytest.raises(Fault, match="32B atoms"):
-        _gather(cta, matrix_bits(1024, stride=1024, leading=1024, swizzle=2), rows=64, mn=True, size=4)
+        gather(cta, matrix_bits(1024, stride=1024, leading=1024, swizzle=2), rows=64, mn=True, size=4)
     with pytest.raises(Fault, match="32B atoms"):
-        _gather(cta, matrix_bits(1024, stride=1024, leading=1024, swizzle=1), rows=64, mn=True, size=2)
+        gather(cta, matrix_bits(1024, stride=1024, leading=1024, swizzle=1), rows=64, mn=True, size=2)
 
 
 def test_unsupported_is_a_fault_of_its_own() -> None:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from pytest_nvfp4.driver.tensormap import ElementType
+from pytest_nvfp4.sim.fault import Fault
 from tests.sim.tma.kernels import DATA, copy_out, expect, first, prologue, run_tensor, wait
 from tests.sim.tma.maps import Geometry, loaded
 
@@ -53,3 +55,20 @@ def simple(
     )
     out = {"out": np.zeros(geometry.bytes, np.uint8)}
     return run_tensor(body, geometry, extra=out, asynchronous=asynchronous, **kwargs)
+
+
+def multicast(mask: int, *, group: int = 0, bar: str = "%r1", ranks: int = 4) -> tuple[str, str, dict[str, Any]]:
+    """CTA 0 (or whoever holds rank 0) loads for all of the mask; the CTAs of ``mask`` wait and copy out."""
+    suffix = f".cta_group::{group}" if group else ""
+    issue = (
+        f"cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster{suffix} "
+        f"[%r1+{DATA}], [%rd101, {{8, 2}}], [{bar}], {mask};"
+    )
+    clustered = "barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
+    return issue, clustered, {"grid": (ranks, 1, 1), "cluster": (ranks, 1, 1)}
+
+
+def fails(geometry: Geometry, at: Sequence[int], **kwargs: Any) -> Fault:
+    with pytest.raises(Fault) as caught:
+        simple(geometry, at, **kwargs)
+    return caught.value

@@ -8,7 +8,7 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.run.asynchronous import Eager, Lazy
 from pytest_nvfp4.sim.tma.traffic import TouchedSectors
 from tests.sim.tma.kernels import DATA, copy_out, expect, first, prologue, run_tensor, wait
-from tests.sim.tma.load_case import F16, expected, load, simple
+from tests.sim.tma.load_case import F16, expected, fails, load, multicast, simple
 from tests.sim.tma.maps import Geometry, loaded
 
 
@@ -83,17 +83,6 @@ def test_gather4():
     with pytest.raises(Fault, match="needs a box of one") as caught:
         run_tensor(body, many, extra={"out": np.zeros(512, np.uint8)})
     assert caught.value.kind == "tensor map"
-
-
-def multicast(mask, *, group=0, bar="%r1", ranks=4):
-    """CTA 0 (or whoever holds rank 0) loads for all of the mask; the CTAs of ``mask`` wait and copy out."""
-    suffix = f".cta_group::{group}" if group else ""
-    issue = (
-        f"cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster{suffix} "
-        f"[%r1+{DATA}], [%rd101, {{8, 2}}], [{bar}], {mask};"
-    )
-    clustered = "barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
-    return issue, clustered, {"grid": (ranks, 1, 1), "cluster": (ranks, 1, 1)}
 
 
 @pytest.mark.parametrize("schedule", [Eager, Lazy])
@@ -200,12 +189,6 @@ def test_processes_that_share_a_launch_count_a_sector_once():
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
-
-
-def fails(geometry, at, **kwargs):
-    with pytest.raises(Fault) as caught:
-        simple(geometry, at, **kwargs)
-    return caught.value
 
 
 def test_all_lanes_issue_the_same_load():

@@ -8,7 +8,7 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.run.asynchronous import Eager, Lazy
 from tests.sim.tma.kernels import DATA, copy_in, first, noise, prologue, run_tensor
 from tests.sim.tma.maps import Geometry
-from tests.sim.tma.store_case import COMMIT, F16, WAIT, WAIT_READ, expected, simple, store
+from tests.sim.tma.store_case import COMMIT, F16, WAIT, WAIT_READ, bf16, expected, integers, reduced, simple, store
 
 
 @pytest.mark.parametrize("schedule", [Eager, Lazy])
@@ -169,29 +169,6 @@ def test_lanes_that_reduce_into_the_same_box():
 # ---- reductions ------------------------------------------------------------------------------------------------------
 
 
-def reduced(op, element, old, new, **kwargs):
-    """A reduction of 64 elements into each of the two rows of a tensor of 48 columns, from column 8 on."""
-    width = old.dtype.itemsize
-    geometry = Geometry(element, (48, 2), (64 * width,), (64, 2))
-    tensor = np.zeros(geometry.extent + 64, np.uint8)
-    rows = np.zeros((2, 64), old.dtype)
-    rows[:, 8:48] = old[:, :40]
-    tensor[: 2 * 64 * width - 16 * width] = rows.view(np.uint8).ravel()[: 2 * 64 * width - 16 * width]
-    data = np.ascontiguousarray(new).view(np.uint8).ravel()
-    issue = store(geometry, (8, 0), what="cp.reduce.async", op=f".{op}")
-    ran = simple(geometry, (8, 0), issue=issue, data=data, tensor=tensor, **kwargs)
-    after = np.zeros(2 * 64 * width, np.uint8)
-    after[: 112 * width] = ran["x"][: 112 * width]
-    after = after.view(old.dtype).reshape(2, 64)
-    assert not after[:, :8].any()
-    return after[:, 8:48]
-
-
-def integers(dtype, seed):
-    info = np.iinfo(dtype)
-    return np.random.default_rng(seed).integers(info.min, info.max, (2, 64), dtype, endpoint=True)
-
-
 @pytest.mark.parametrize(
     ("element", "dtype"),
     [
@@ -251,13 +228,6 @@ def test_float_add_of_subnormals():
     assert (kept == old[:, : kept.shape[1]]).all(), "an H200 does not flush them"
     half = np.full((2, 64), 2.0**-24, np.float16)
     assert (reduced("add", ElementType.F16, half, half) == np.float16(2.0**-23)).all()
-
-
-def bf16(values):
-    """fp32 rounded to the nearest bf16, ties to even, in exact arithmetic."""
-    bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
-    low, kept = bits & 0xFFFF, bits >> 16
-    return (kept + ((low > 0x8000) | ((low == 0x8000) & (kept & 1 == 1)))).astype(np.uint16)
 
 
 def test_bf16_add_min_and_max():

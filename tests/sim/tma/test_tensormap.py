@@ -15,13 +15,27 @@ from pytest_nvfp4.sim.run.programs import Programs
 from pytest_nvfp4.sim.tma.map_changes import replaced
 from pytest_nvfp4.sim.tma.tile import tile_of
 from tests.driver.encoded_maps import FROM_DSL
-from tests.sim.tma.kernels import DATA, copy_out, expect, first, noise, prologue, run_tensor, wait
-from tests.sim.tma.maps import Geometry, loaded
+from tests.sim.tma.changed_maps import (
+    ACQUIRED,
+    LOAD,
+    MAP,
+    NEW,
+    OLD,
+    PUBLISH,
+    PUBLISHED,
+    TO_SHARED,
+    box,
+    changes,
+    run_changed,
+    to_shared,
+)
+from tests.sim.tma.kernels import copy_out, expect, first, noise, prologue, run_tensor, wait
+from tests.sim.tma.maps import Geometry
 
 BASE = Geometry(ElementType.F16, (96, 40, 7, 6, 5), (208, 8320, 58240, 349440), (64, 16, 2, 3, 4), (1, 1, 2, 3, 4), 3)
 
 
-def change(values, ordinal, value):
+def change(values: tuple[int, ...], ordinal: int, value: int) -> tuple[int, ...]:
     return (*values[:ordinal], value, *values[ordinal + 1 :])
 
 
@@ -112,71 +126,6 @@ def test_maps_that_the_dsl_wrote_are_tiles(words, said):
 
 
 # ---- from PTX --------------------------------------------------------------------------------------------------------
-
-OLD = Geometry(ElementType.F16, (96, 40), (208,), (64, 16), (), 3)
-NEW = dataclasses.replace(OLD, dims=(80, 20), strides=(176,))
-MAP = 512
-LOAD = (
-    f"cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes [%r1+{DATA}], "
-    "[{map}, {{32, 8}}], [%r1];"
-)
-
-
-def to_shared(size):
-    lines = [f"ld.global.b64 %rd5, [%rd101+{i}];\nst.shared.b64 [%r1+{MAP + i}], %rd5;" for i in range(0, size, 8)]
-    return "\n".join(["@%p0 bra COPIED;", *lines, "COPIED:", "bar.warp.sync 0xffffffff;"])
-
-
-TO_SHARED = to_shared(128)
-CHANGES = [
-    "global_address.{s}.b1024.b64 [{a}], %rd102;",
-    "global_dim.{s}.b1024.b32 [{a}], 0, 80;",
-    "global_dim.{s}.b1024.b32 [{a}], 1, 20;",
-    "global_stride.{s}.b1024.b64 [{a}], 0, %rd60;",
-]
-
-
-def changes(space, address):
-    lines = ["mov.u64 %rd60, 176;"]
-    lines += ["tensormap.replace.tile." + one.format(s=space, a=address) for one in CHANGES]
-    return first("\n".join(lines), "CHANGED") + "\nbar.warp.sync 0xffffffff;"
-
-
-PUBLISH = (
-    "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.{scope}.sync.aligned [%rd103], "
-    f"[%r1+{MAP}], 128;"
-)
-ACQUIRE = "fence.proxy.tensormap::generic.acquire.{scope} [%rd103], 128;"
-
-
-PUBLISHED = PUBLISH.format(scope="gpu")
-ACQUIRED = ACQUIRE.format(scope="gpu")
-
-
-def run_changed(*, publish=PUBLISHED, acquire=ACQUIRED, where="%rd103", copied=TO_SHARED, **kwargs):
-    body = "\n".join(
-        [
-            prologue(),
-            copied,
-            changes("shared::cta", f"%r1+{MAP}"),
-            publish,
-            acquire,
-            first(expect(OLD.bytes) + "\n" + LOAD.format(map=where)),
-            wait(),
-            copy_out(OLD.bytes, to="%rd104"),
-        ]
-    )
-    extra = {
-        "y": noise(NEW.extent + 64, 5),
-        "work": np.zeros(256, np.uint8),
-        "out": np.zeros(2 * OLD.bytes, np.uint8),
-    }
-    return run_tensor(body, OLD, extra=extra, **kwargs)
-
-
-def box(geometry, source):
-    found = loaded(geometry, source, (32, 8), 1024 + DATA)
-    return [found[1024 + DATA + i] for i in range(geometry.bytes)]
 
 
 def test_a_map_changed_in_shared_memory_and_published_is_used():

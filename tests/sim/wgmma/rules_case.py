@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,3 +39,28 @@ def result(ran: Any) -> np.ndarray:
 def said(ran: Any) -> list[str]:
     """Return the messages of the findings."""
     return [finding.message for finding in ran.grid.findings]
+
+
+class Monitor:
+    """A monitor that records fences, issues and waits of wgmma."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+    def wgmma_fenced(self, w: Any) -> None:
+        self.heard.append(("fence", w.index))
+
+    def wgmma_issued(self, w: Any, _group: Any, operation: Any, _at: Any) -> None:
+        units = [sorted(set(part.ravel().tolist())) for part in (operation.a_units, operation.b_units)]
+        self.heard.append(("issue", w.index, operation.number, operation.arrived, units))
+
+    def wgmma_waited(self, w: Any, _group: Any, done: Any) -> None:
+        self.heard.append(("wait", w.index, done))
+
+
+def half_mma(step: int, *, scale: str) -> str:
+    pair = [oracle.descriptor(oracle.SMEM + at + 32 * step, width=128, stride=1024) for at in (0, 8192)]
+    return case.wgmma(f"m64n{N}k16.f16.f16.f16", COUNT // 2, *pair, flags="1, 1, 0, 0", scale=scale)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
@@ -15,23 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.wgmma.fragments import a_matrix, accumulator_matrix, accumulator_registers, b_matrix, stack
 from tests.sim.wgmma import oracle
-
-
-def offsets(shape, stride):
-    """All values of a layout, first mode fastest."""
-    if isinstance(shape, int):
-        return np.arange(shape) * stride
-    found = np.zeros(1, np.int64)
-    for size, step in zip(shape, stride, strict=True):
-        found = (found[None, :] + offsets(size, step)[:, None]).ravel()
-    return found
-
-
-def by_thread_and_value(text):
-    """``(threads, values)`` of a thread-value layout."""
-    shape, stride = (ast.literal_eval(part) for part in text.split(":"))
-    threads, values = (offsets(s, d) for s, d in zip(shape, stride, strict=True))
-    return threads[:, None] + values[None, :]
+from tests.sim.wgmma.fragments import by_thread_and_value, parsed
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +24,6 @@ def layouts():
     line = next((line for line in result.stdout.splitlines() if line.startswith("LAYOUTS ")), None)
     assert line is not None, result.stderr[-3000:]
     return json.loads(line[8:])
-
-
-def parsed(name):
-    shape = name.split()[1]
-    m, rest = shape[1:].split("n")
-    n, k = rest.split("k")
-    return int(m), int(n), int(k)
 
 
 def test_the_dsl_has_the_layouts(layouts):

@@ -9,32 +9,8 @@ import pytest
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from tests.sim.wgmma import case, oracle
+from tests.sim.wgmma.images import TYPES, draw, ml_dtypes, steps
 from tests.sim.wgmma.oracle import aligned_sum
-
-ml_dtypes = pytest.importorskip("ml_dtypes")
-
-TYPES = {
-    "f16": (np.float16, 16),
-    "bf16": (ml_dtypes.bfloat16, 16),
-    "tf32": (np.float32, 32),
-    "e4m3": (ml_dtypes.float8_e4m3fn, 8),
-    "e5m2": (ml_dtypes.float8_e5m2, 8),
-    "s8": (np.int8, 8),
-    "u8": (np.uint8, 8),
-}
-CODES = {8: np.uint8, 16: np.uint16, 32: np.uint32}
-
-
-def draw(rng, name, shape):
-    """Small whole numbers (and quarters where the type has them) as codes and as float64."""
-    dtype, bits = TYPES[name]
-    low = 0 if name == "u8" else -6
-    values = rng.integers(low, 7, size=shape).astype(np.float64)
-    if name not in ("s8", "u8", "e5m2"):
-        values /= 4
-    typed = values.astype(np.float32).astype(dtype)
-    return typed.view(CODES[bits]), typed.astype(np.float64)
-
 
 LAYOUTS = [
     # width, leading, stride as functions of rows; K-major
@@ -154,24 +130,6 @@ def test_a_from_registers(name):
     got = oracle.from_registers(ran["out"], np.int32 if integer else np.float32)
     assert np.array_equal(got, (a if integer else -a) @ b.T)
     assert not ran.grid.findings
-
-
-def steps(rng, name, n, count, *, width=128):
-    """An image with ``count`` k-steps of A and B side by side in 128-byte rows, and their values."""
-    k = 256 // TYPES[name][1]
-    a_codes, a = draw(rng, name, (64, k * count))
-    b_codes, b = draw(rng, name, (n, k * count))
-    image = np.zeros(8192 + 128 * n, np.uint8)
-    for start, codes in ((oracle.SMEM, a_codes), (oracle.SMEM + 8192, b_codes)):
-        oracle.place(image, codes, address=start, width=width, stride=1024)
-    pairs = [
-        (
-            oracle.descriptor(oracle.SMEM + 32 * i, width=width, stride=1024),
-            oracle.descriptor(oracle.SMEM + 8192 + 32 * i, width=width, stride=1024),
-        )
-        for i in range(count)
-    ]
-    return image, a, b, pairs
 
 
 @pytest.mark.parametrize("d", ["f32", "f16"])

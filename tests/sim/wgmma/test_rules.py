@@ -8,7 +8,7 @@ import pytest
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.run.asynchronous import Lazy
 from tests.sim.wgmma import case, oracle
-from tests.sim.wgmma.rules_case import COUNT, OPCODE, N, mma, operands, result, said
+from tests.sim.wgmma.rules_case import COUNT, OPCODE, Monitor, N, half_mma, mma, operands, result, said
 
 
 def test_a_read_before_the_wait_is_a_finding_and_gives_the_value():
@@ -199,26 +199,6 @@ def test_lanes_that_disagree(change, message):
         case.run("\n".join([case.FENCE, text[:at] + change + "\n" + text[at:]]), image, (128, COUNT))
 
 
-class Monitor:
-    """Notes what it is told, and takes no interest in the rest."""
-
-    def __init__(self):
-        self.heard = []
-
-    def __getattr__(self, name):
-        return lambda *_: None
-
-    def wgmma_fenced(self, w):
-        self.heard.append(("fence", w.index))
-
-    def wgmma_issued(self, w, _group, operation, _at):
-        units = [sorted(set(part.ravel().tolist())) for part in (operation.a_units, operation.b_units)]
-        self.heard.append(("issue", w.index, operation.number, operation.arrived, units))
-
-    def wgmma_waited(self, w, _group, done):
-        self.heard.append(("wait", w.index, done))
-
-
 def test_the_monitor_hears_of_fences_issues_and_waits():
     image, *_ = operands()
     monitor = Monitor()
@@ -245,11 +225,6 @@ def test_three_warps_are_no_warpgroup():
     image, *_ = operands()
     with pytest.raises(Fault, match="not in a whole warpgroup"):
         case.run("\n".join([case.FENCE]), image[: 96 * 16], (96, COUNT), threads=96)
-
-
-def half_mma(step, *, scale):
-    pair = [oracle.descriptor(oracle.SMEM + at + 32 * step, width=128, stride=1024) for at in (0, 8192)]
-    return case.wgmma(f"m64n{N}k16.f16.f16.f16", COUNT // 2, *pair, flags="1, 1, 0, 0", scale=scale)
 
 
 def test_halves_of_an_accumulator_in_flight_are_renamed_and_joined_again():
