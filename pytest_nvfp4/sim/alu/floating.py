@@ -180,18 +180,15 @@ def _arithmetic(ins: Instruction, e: Emitter) -> None:
 # ---- sign ---------------------------------------------------------------------------------------------------------
 
 
-def _sign_f64(root: str, a: Array) -> Array:
-    sign = np.uint64(SIGNS[64])
-    changed = a & ~sign if root == "abs" else a ^ sign
-    return np.where(np.isnan(a.view(np.float64)), quiet64(a), changed)
-
-
 @kernels
 def sign_kernel(root: str, kind: str) -> Kernel:
     """Return a kernel of patterns of any type for ``abs`` and ``neg``."""
 
     def compute(a: Array) -> Array:
-        return _sign_f64(root, a) if kind == "f64" else without_sign(a, root, _INFINITY_OF[kind], NAN[kind])
+        if kind != "f64":
+            return without_sign(a, root, _INFINITY_OF[kind], NAN[kind])
+        sign = np.uint64(SIGNS[64])
+        return np.where(np.isnan(a.view(np.float64)), quiet64(a), a & ~sign if root == "abs" else a ^ sign)
 
     return compute
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pytest_nvfp4.sim import lanes
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SCALARS, SIGNS, array, atoms, both, inline, literal
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, SCALARS, SIGNS, array, atoms, both, inline, ints, literal
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, clamped, kernels, lift, on_pairs, signed, unsigned
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
@@ -160,15 +160,9 @@ def _division(ins: Instruction, e: Emitter) -> None:
     if kind[0] == "u" and divisor:
         e.assign(dst, f"{a} {sign} {b}", bits)
     elif kind[0] == "u":
-        e.assign(dst, f"({a} {sign} {b} if {ints_nonzero(a, b)} else {e.call(lifted, a, b)})", bits)
+        e.assign(dst, f"({a} {sign} {b} if {ints(a, b)} and {b} else {e.call(lifted, a, b)})", bits)
     else:
         e.assign(dst, e.call(lifted, a, b), bits)
-
-
-def ints_nonzero(a: str, b: str) -> str:
-    """Return the condition that two atoms are ints and the second is not 0."""
-    first = f"{a}.__class__ is " if literal(a) is None else ""
-    return f"{first}{b}.__class__ is int and {b}"
 
 
 # ---- abs, neg, min, max ---------------------------------------------------------------------------------------------

@@ -13,13 +13,12 @@ Evidence: PTX ISA; 32-bit halves and 16-bit quarters in NVIDIA's kernels.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from pytest_nvfp4.sim.alu.forms import BITS, MASKS, atom, inline, literal
-from pytest_nvfp4.sim.alu.lift import parts
+from pytest_nvfp4.sim.alu.lift import kernels, parts
 from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW
@@ -69,13 +68,9 @@ def _pack(read: OpcodeReader, e: Emitter, dst: Operand, source: Vector, total: i
         e.assign_packed(dst, inline(e, on_ints, _packer(bits), *names), names, source.items, bits=bits)
 
 
-@cache
+@kernels
 def _packer(bits: int) -> Any:
-    def packed(*items: Any) -> Any:
-        return pack(bits, *items)
-
-    packed.__name__ = f"pack_{bits}"
-    return packed
+    return lambda *items: pack(bits, *items)
 
 
 def _unpack(read: OpcodeReader, e: Emitter, dst: Vector, source: Operand, total: int) -> None:
@@ -103,7 +98,7 @@ def _unpack(read: OpcodeReader, e: Emitter, dst: Vector, source: Operand, total:
             e.assign(item, name, bits)
 
 
-@cache
+@kernels
 def _part(bits: int, number: int) -> Any:
     dtype, shift, mask = DTYPES[bits], bits * number, MASKS[bits]
 
@@ -112,7 +107,6 @@ def _part(bits: int, number: int) -> Any:
             return (value >> shift & mask).astype(dtype)
         return parts(value, bits)[number :: value.itemsize * 8 // bits].copy()
 
-    part.__name__ = f"part_{bits}_{number}"
     return part
 
 

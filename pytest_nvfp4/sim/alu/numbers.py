@@ -77,11 +77,6 @@ def floats(a: Array, kind: str, *, flush: bool = False) -> Array:
     return a.view(np.float64)
 
 
-def canonical(pattern: Array, is_nan: Array, kind: str) -> Array:
-    """Replace patterns by the canonical NaN where ``is_nan``."""
-    return np.where(is_nan, pattern.dtype.type(NAN[kind]), pattern) if np.count_nonzero(is_nan) else pattern
-
-
 def halves(value: Any, shift: int) -> Any:
     """Return the 16-bit half of a 32-bit register value that starts at bit ``shift``."""
     if value.__class__ is int:

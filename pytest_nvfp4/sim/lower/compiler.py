@@ -140,9 +140,8 @@ class Program:
         return 0
 
     def _symbol(self, name: str) -> str:
-        for parameter in self.kernel.parameters:
-            if parameter.name == name:
-                return f"(w.cta.launch.parameter_address + {parameter.offset})"
+        if (offset := self._parameter(name)) is not None:
+            return f"(w.cta.launch.parameter_address + {offset})"
         if name in self.shared.offsets:
             return f"(w.cta.shared.base + {self.shared.offsets[name]})"
         if name in self.shared.local_offsets:
@@ -150,11 +149,6 @@ class Program:
         if any(v.name == name and v.space in ("global", "const") for v in self.module.variables):
             return f"w.cta.launch.symbols[{name!r}]"
         raise Unsupported(f"symbol {name} has no address")
-
-    def _special(self, name: str) -> tuple[str, int]:
-        if name in registers.LANES:
-            return f"lane_{name}", 32
-        return registers.special(name)
 
     def _parameter(self, name: str) -> int | None:
         return next((p.offset for p in self.kernel.parameters if p.name == name), None)
@@ -170,7 +164,7 @@ class Program:
 
     def _compile(self, start: int, keep: frozenset[int], *, parked: bool) -> Block:
         emitter = Emitter(
-            special=self._special,
+            special=registers.special,
             symbol=self._symbol,
             parameter=self._parameter,
             deferred=self.deferred,

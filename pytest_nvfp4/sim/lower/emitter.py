@@ -224,12 +224,8 @@ class Emitter(Operands):
             self._read(register)
         for register in results:
             self.packs.overwritten(register.slot)
-        outer, mask = self._mask, self._fresh_mask()
-        self.line(f"{mask} = {self.call(lanes.guard_mask_not if negated else lanes.guard_mask, name, outer)}")
-        self.line(f"if {mask}:")
-        self._indent += 1
-        self._mask = self._outer = mask
-        self.line("pass")
+        outer = self._mask
+        self._outer = mask = self._open_mask(name, negated=negated)
         for register in merged:
             self.line(f"o{mask}_{register.slot} = v{register.slot}")
         return outer
@@ -253,9 +249,17 @@ class Emitter(Operands):
         self._indent -= 1
         self._mask = self._outer = outer
 
-    def _fresh_mask(self) -> str:
+    def _open_mask(self, name: str, *, negated: bool) -> str:
+        """Open an ``if`` for the lanes where a predicate holds; return the name of their mask."""
         self._masks += 1
-        return f"g{self._masks}"
+        mask = f"g{self._masks}"
+        test = lanes.guard_mask_not if negated else lanes.guard_mask
+        self.line(f"{mask} = {self.call(test, name, self._mask)}")
+        self.line(f"if {mask}:")
+        self._mask = mask
+        self._indent += 1
+        self.line("pass")
+        return mask
 
     @property
     def _whole(self) -> str:
@@ -282,16 +286,10 @@ class Emitter(Operands):
             assert guard is not None
             name = self._read(guard.register)
             self.packs.need_all()
-            test = lanes.guard_mask_not if guard.negated else lanes.guard_mask
             # A merge needs the old value: note it before the `if`, where the read must be emitted.
             for register in written(instruction):
                 self._read(register)
-            mask = self._fresh_mask()
-            self.line(f"{mask} = {self.call(test, name, self._outer)}")
-            self.line(f"if {mask}:")
-            self._mask = mask
-            self._indent += 1
-            self.line("pass")
+            self._open_mask(name, negated=guard.negated)
 
     def end(self) -> None:
         """End an instruction."""

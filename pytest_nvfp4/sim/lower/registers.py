@@ -57,11 +57,13 @@ _VECTORS = {
 
 
 def special(name: str) -> tuple[str, int]:
-    """Return the expression of a special register that is the same in all lanes, and its width in bits.
+    """Return the expression of a special register and its width in bits; those of ``LANES`` are ``lane_<name>``.
 
     Raises:
         Unsupported: a register that is not modelled (``%envreg``, ``%pm``).
     """
+    if name in LANES:
+        return f"lane_{name}", 32
     if name in _SCALARS:
         return _SCALARS[name], 32
     if name in _WIDE:

@@ -20,7 +20,6 @@ RESERVED = 1024
 RANK_SHIFT = 24
 SHARED_WINDOW = 0xFFFF_0000_0000_0000
 """Generic address of shared address 0; the low 32 bits of a generic address are the shared address."""
-_OFFSET = (1 << RANK_SHIFT) - 1
 _POISON = 0xA5
 _HINT_SIZE = "check the smem argument of the launch and the offsets of the tensors in shared memory"
 

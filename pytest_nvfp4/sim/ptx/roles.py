@@ -97,18 +97,15 @@ def sources(ins: Instruction) -> tuple[Register, ...]:
     return tuple(found)
 
 
+_COUNTS = {Rule.FIRST: 1, Rule.UPDATE: 1, Rule.FIRST_TWO: 2, Rule.NONE: 0}
+
+
 def _count(ins: Instruction) -> int:
     """Return how many leading operands are results (an address among them is not one)."""
     which = rule(ins.opcode)
-    if which is Rule.FIRST or which is Rule.UPDATE:
-        return 1
-    if which is Rule.NONE:
-        return 0
-    if which is Rule.FIRST_TWO:
-        return 2
     if which is Rule.CALL:
         return 1 if ins.operands and isinstance(ins.operands[0], Vector) else 0
-    return len(ins.operands)
+    return _COUNTS.get(which, len(ins.operands))
 
 
 def _plain(operands: Iterable[Operand]) -> Iterable[Register]:
@@ -117,11 +114,6 @@ def _plain(operands: Iterable[Operand]) -> Iterable[Register]:
         if isinstance(operand, Register):
             yield operand
         elif isinstance(operand, Vector):
-            for item in operand.items:
-                if isinstance(item, Register):
-                    yield item
+            yield from _plain(operand.items)
         elif isinstance(operand, Pair):
-            if isinstance(operand.first, Register):
-                yield operand.first
-            if isinstance(operand.second, Register):
-                yield operand.second
+            yield from _plain((operand.first, operand.second))
