@@ -8,8 +8,6 @@ from typing import Any, NamedTuple, Protocol
 from pytest_nvfp4.sim.races.clocks import Clock, Epoch, TickRow
 from pytest_nvfp4.sim.races.names import WarpId
 
-__all__ = ["ASYNC", "STRONG", "Access", "TensorIssuer", "TensorUse", "make_access"]
-
 ASYNC = 1
 """Flag: the access goes through the async proxy (bulk copies, TMA, operands of ``tcgen05`` and ``wgmma``)."""
 STRONG = 2

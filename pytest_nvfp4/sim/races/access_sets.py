@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from pytest_nvfp4.sim.races.access import STRONG, Access
 
-__all__ = ["AccessSets"]
-
 _PRUNED_SIZE = 4
 """A set is pruned of accesses that the new one covers at this size, and whenever it has doubled since."""
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
 
-__all__ = ["BarrierState", "ClusterAgents", "CtaMemory", "FailedTest", "RoundState", "WarpAgent"]
-
 
 class FailedTest(NamedTuple):
     """A test of an mbarrier that returned false: the number of the phase, the instruction, and the lanes."""

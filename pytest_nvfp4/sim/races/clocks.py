@@ -29,11 +29,6 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.races.names import AgentInfo
 
-__all__ = [
-    "ASYNC_GLOBAL", "ASYNC_SHARED", "BEFORE", "INITS", "ISSUED", "ROWS", "SC", "TENSOR", "Agent", "Clock", "Clocks",
-    "Epoch", "Memo", "Snapshot", "TickRow", "Ticks",
-]  # fmt: skip
-
 Ticks: TypeAlias = NDArray[np.int64]
 """Seven rows, one column an agent."""
 TickRow: TypeAlias = NDArray[np.int64]

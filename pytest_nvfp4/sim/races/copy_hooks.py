@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.tma.box import TmaBox
 
 
-__all__ = ["CopyHooks"]
-
-
 class CopyHooks(Hooks):
     """The detector's hooks for bulk copies and tensor copies: ``sim.monitor.CopyMonitor`` without tensor maps."""
 

@@ -21,8 +21,6 @@ from pytest_nvfp4.sim.races.findings import RACE, Reporter
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
 
-__all__ = ["PeerAccesses"]
-
 
 class PeerAccesses:
     """Accesses to one CTA by the rest of its cluster.

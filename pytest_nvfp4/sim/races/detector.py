@@ -30,8 +30,6 @@ from pytest_nvfp4.sim.races.sync_hooks import SyncHooks
 from pytest_nvfp4.sim.races.tensor_hooks import TensorHooks
 from pytest_nvfp4.sim.run.grid import Grid
 
-__all__ = ["Detector"]
-
 
 class Detector(SyncHooks, MapHooks, CopyHooks, TensorHooks):
     """The monitor (``sim.monitor.Monitor``). Its state is attached to the launch, its clusters, CTAs and warps.

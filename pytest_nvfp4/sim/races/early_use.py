@@ -12,8 +12,6 @@ from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.roles import results, sources
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["early_uses"]
-
 _Pending = dict[int, frozenset[int]]
 """By register slot, the loads whose result it may have and that may not have been waited for."""
 _NONE: frozenset[int] = frozenset()

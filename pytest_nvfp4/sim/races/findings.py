@@ -21,8 +21,6 @@ from pytest_nvfp4.sim.races.tensor_order import AFTER, BEFORE_SYNC, COMMIT, WAIT
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
 
-__all__ = ["PROXY", "RACE", "WARNING", "AccessPair", "Deferred", "Reporter"]
-
 RACE = "race"
 PROXY = "proxy"
 WARNING = "race-warning"

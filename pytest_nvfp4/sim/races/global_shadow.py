@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
     from pytest_nvfp4.sim.memory.pattern import Pattern
 
-__all__ = ["EarlierAccess", "GlobalConflict", "GlobalShadow", "RegionShadow", "Rows", "item_rows"]
-
 Offsets: TypeAlias = NDArray[np.intp]
 Rows: TypeAlias = Callable[[], tuple[Offsets, int]]
 """Returns the offsets of the pieces of an access, and the size of each, in bytes. Called only where they matter."""

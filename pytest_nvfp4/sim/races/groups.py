@@ -14,8 +14,6 @@ from typing import NamedTuple
 from pytest_nvfp4.sim.races.clocks import Clocks
 from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
 
-__all__ = ["BulkStores", "CpAsyncCopies", "MapReads"]
-
 
 def _complete(groups: Sequence[int], allowed: int) -> int:
     """Return the last tick of the youngest complete group when ``allowed`` groups may be pending; 0 for none."""

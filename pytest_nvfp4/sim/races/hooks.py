@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
     from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
 
-__all__ = ["ZERO", "Hooks", "box_footprint", "bytes_of", "shared_footprint", "units_footprint"]
-
 ZERO = np.zeros(1, np.intp)
 """The offsets of one item at 0."""
 

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import GlobalMemory
     from pytest_nvfp4.sim.run.grid import Grid
 
-__all__ = ["HostOrder"]
-
 _SMALL = 1 << 20
 """Largest block of torch's pool of small blocks, in bytes (c10/cuda/CUDACachingAllocator, kSmallSize)."""
 _STEP = 512

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
     from pytest_nvfp4.sim.tcgen05.monitor import PipeAccesses
 
-__all__ = ["LANES_PER_UNIT", "LaunchRaces", "TensorParts"]
-
 LANES_PER_UNIT = 16
 """Lanes of one TMEM unit: every shape of every instruction has a multiple of 16 lanes, or is alone in its 32."""
 _COLUMNS = 512

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
     from pytest_nvfp4.sim.run.grid import Grid
 
-__all__ = ["LaunchOverlap"]
-
 
 class LaunchOverlap:
     """A launch and the previous one, which may still run.

@@ -25,8 +25,6 @@ from pytest_nvfp4.sim.races.names import AgentInfo
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["MapHooks"]
-
 _BYTES = 128
 """Size of a tensor map."""
 

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
 
 
-__all__ = ["MemoryHooks"]
-
-
 class MemoryHooks(Hooks):
     """The detector's hooks for the warps' own accesses, and for ``cp.async``: ``sim.monitor.MemoryMonitor``."""
 

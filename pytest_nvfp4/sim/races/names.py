@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["AgentInfo", "AgentKind", "WarpId"]
-
 AgentKind = Literal[
     "warp", "mbarrier", "pipe", "bulk-read", "bulk-write", "map-read", "cp.async", "wgmma", "tmem-store", "tmem-load",
     "grid",

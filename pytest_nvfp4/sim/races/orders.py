@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["CLUSTER", "CTA", "GPU", "Order", "fence_scope", "is_sc", "order_of"]
-
 CTA, CLUSTER, GPU = range(3)
 """Scopes, from narrow to wide. ``.sys`` equals ``.gpu``, because the simulation has one device."""
 _SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "gl": GPU, "sys": GPU}

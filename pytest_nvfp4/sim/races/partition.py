@@ -14,8 +14,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Footprint", "Partition"]
-
 Units = slice | NDArray[np.intp]
 _CAPACITY = 1 << 15
 """Footprints that are cached. A kernel with more of them has patterns that do not recur."""

@@ -16,8 +16,6 @@ from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, Clocks, Ticks
 from pytest_nvfp4.sim.races.partition import Partition
 
-__all__ = ["Conflict", "Shadow"]
-
 
 @dataclass(frozen=True, slots=True)
 class Conflict:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Actor, Mbarrier
 
-__all__ = ["SyncHooks"]
-
 
 class SyncHooks(Hooks):
     """The detector's hooks for fences and barriers."""

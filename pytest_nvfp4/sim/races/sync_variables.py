@@ -17,8 +17,6 @@ from pytest_nvfp4.sim.races.clocks import ISSUED, SC, TENSOR, Agent, Snapshot, j
 from pytest_nvfp4.sim.races.names import WarpId
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, GPU, Order
 
-__all__ = ["FenceState", "SyncVariables"]
-
 _SEPARATE = 64
 """Releasing CTAs of one variable that have entries of their own. Those beyond share one of GPU scope, so that only
 GPU-wide acquires observe them."""

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.wgmma.unit import Warpgroup
 
 
-__all__ = ["TensorHooks"]
-
-
 class TensorHooks(Hooks):
     """The detector's hooks for the tensor core and for ``wgmma``."""
 

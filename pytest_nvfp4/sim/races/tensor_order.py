@@ -53,11 +53,6 @@ from pytest_nvfp4.sim.races.clocks import BEFORE, ISSUED, TENSOR, Clocks, TickRo
 from pytest_nvfp4.sim.races.partition import Partition
 from pytest_nvfp4.sim.races.shadow import Conflict, Shadow
 
-__all__ = [
-    "AFTER", "BEFORE_SYNC", "COMMIT", "WAIT_LD", "WAIT_ST", "Omissions", "TensorShadow", "missing_between",
-    "ordered_by_fences",
-]  # fmt: skip
-
 COMMIT = "a wait for a tcgen05.commit"
 WAIT_LD = "tcgen05.wait::ld"
 WAIT_ST = "tcgen05.wait::st"

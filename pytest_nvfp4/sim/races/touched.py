@@ -13,11 +13,6 @@ from pytest_nvfp4.driver.streams import Extent
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.globals import Region
 
-__all__ = [
-    "READ", "STRONG_READ", "STRONG_WRITE", "WRITE", "TouchedBytes", "TouchedExtent", "TouchedRegion", "TouchedUnits",
-    "conflict", "covers", "synchronises",
-]  # fmt: skip
-
 READ, STRONG_READ, WRITE, STRONG_WRITE = 1, 2, 4, 8
 """Flags for how a byte is touched. Atomics and ordered accesses (strong ones) of two launches never race."""
 

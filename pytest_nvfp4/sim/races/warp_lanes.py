@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["GlobalLaneAccess", "LaneRace", "SharedLaneAccess", "WarpLanes", "matrix_of"]
-
 _CAPACITY = 512
 """Accesses recorded between two synchronisations; a warp with more of them drops all, and misses races with those."""
 PLAIN, ROWS, COLUMNS, UNKNOWN = range(4)

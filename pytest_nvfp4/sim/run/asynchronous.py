@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["Asynchronous", "Eager", "Late", "Lazy", "Random", "schedule"]
-
 Action = Callable[[], None]
 
 

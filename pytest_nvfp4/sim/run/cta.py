@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.scheduler import Scheduler
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["Cluster", "Cta"]
-
 Dim3 = tuple[int, int, int]
 
 

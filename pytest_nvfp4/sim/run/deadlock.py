@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.scheduler import Scheduler
     from pytest_nvfp4.sim.run.warp import Group, Warp
 
-__all__ = ["deadlock"]
-
 _CTAS = 4
 """Groups of CTAs with equal waits that are reported in full."""
 _DEFAULT_SUSPICION = 3

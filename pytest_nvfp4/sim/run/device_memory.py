@@ -10,8 +10,6 @@ from pytest_nvfp4.driver.memory import ALIGN, POISON
 from pytest_nvfp4.sim.memory.arena import Arena
 from pytest_nvfp4.sim.memory.globals import FreedMemory, GlobalMemory, Region
 
-__all__ = ["SimulatedMemory"]
-
 
 class SimulatedMemory:
     """Allocator of the stand-ins for torch and the driver (implements ``driver.memory.DeviceMemory``)."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.machine import Machine
     from pytest_nvfp4.sim.run.scheduler import Scheduler
 
-__all__ = ["PRINTED_MOST", "Grid"]
-
 PRINTED_MOST = 1 << 20
 """Largest number of printed characters stored, in each process of a launch."""
 

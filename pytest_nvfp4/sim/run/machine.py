@@ -12,8 +12,6 @@ from pytest_nvfp4.sim.run.units import HasUnits
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.monitor import Monitor, Tracer
 
-__all__ = ["Machine"]
-
 
 class Machine(HasUnits):
     """One simulated device. Its units outlive launches.

@@ -22,8 +22,6 @@ from pytest_nvfp4.sim.ptx.syntax import Kernel
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.tcgen05 import blas
 
-__all__ = ["communicates", "rare_collection", "run_grid"]
-
 _WORTH_S = 0.25
 """Remaining work in seconds, estimated from the first clusters, above which a fork pays off."""
 _COLLECTION_THRESHOLD = 50_000

@@ -17,8 +17,6 @@ from pytest_nvfp4.sim.lower.table import blocking, lowerings
 from pytest_nvfp4.sim.ptx.parser import parse
 from pytest_nvfp4.sim.ptx.syntax import Module
 
-__all__ = ["Programs"]
-
 
 class Programs:
     """Cache of compiled programs by PTX text and kernel name."""

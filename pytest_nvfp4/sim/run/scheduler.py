@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
     from pytest_nvfp4.sim.run.warp import Group, Warp
 
-__all__ = ["Scheduler"]
-
 _SLICE = 4000
 """Basic blocks that a warp runs in one turn."""
 _PATIENCE = 256

@@ -16,8 +16,6 @@ from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.parallel import run_grid
 from pytest_nvfp4.sim.run.programs import Programs
 
-__all__ = ["LaunchRecord", "Session"]
-
 _BOUNDS = frozenset({"maxnreg", "minnctapersm", "maxnctapersm"})
 """Bounds on a kernel's registers. Without one, ptxas ignores ``setmaxnreg`` (message C7508), and so does this."""
 

@@ -6,8 +6,6 @@ import linecache
 
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-__all__ = ["place_of", "quoted", "statement"]
-
 _LINES = 8
 _OPEN, _CLOSE = "([{", ")]}"
 

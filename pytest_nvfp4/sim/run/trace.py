@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.machine import Machine
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["Trace", "TracedAsynchronous"]
-
 _UNITS = (
     ("tcgen05.mma", "tcgen05.mma"),
     ("tcgen05.cp", "tcgen05.cp"),

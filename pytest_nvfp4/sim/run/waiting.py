@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Group
 
-__all__ = ["Waitable", "wake_all"]
-
 
 class Waitable(Protocol):
     """An object whose change of state can resume a suspended warp.

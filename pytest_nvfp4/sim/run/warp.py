@@ -19,8 +19,6 @@ from pytest_nvfp4.sim.run.waiting import Waitable
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
 
-__all__ = ["Group", "Warp"]
-
 
 class Group:
     """Lanes of a warp at one program counter. ``waiting`` is the object they wait for, None while they can run."""

@@ -11,8 +11,6 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.run.cta import Cta
 
-__all__ = ["locate", "shared_address"]
-
 _LOW = 0xFFFF_FFFF
 
 

@@ -29,8 +29,6 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction, Symbol, Vector
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "format_c"]
-
 _HIGH = ~0xFFFF_FFFF & (1 << 64) - 1
 _LONGEST = 4096
 _DIRECTIVE = re.compile(

@@ -36,8 +36,6 @@ from pytest_nvfp4.sim.sync.mbarrier import MbarrierFile
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "LaunchControl"]
-
 RESPONSE_BYTES = 16
 _MAGIC = 0xC1C0_5EED_F1A6_D00D
 _VEIL = 0xDEAD_BEEF_DEAD_BEEF

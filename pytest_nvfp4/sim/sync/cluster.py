@@ -36,8 +36,6 @@ from pytest_nvfp4.sim.run.waiting import wake_all
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Group, Warp
 
-__all__ = ["BLOCKING", "LOWERINGS", "ClusterBarrier"]
-
 _OFFSET = (1 << RANK_SHIFT) - 1
 _NOWHERE = 255
 """Rank that represents all ranks too large for an address."""

@@ -30,21 +30,6 @@ from pytest_nvfp4.sim.lanes import FULL, ONE_HOT, Bits, Predicate, bits_of, bool
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = [
-    "REDUCTIONS",
-    "elect",
-    "match_all",
-    "match_any",
-    "members_of",
-    "minmax",
-    "redux",
-    "shuffle",
-    "shuffle_fixed",
-    "shuffle_plan",
-    "vote",
-    "warp_barrier",
-]
-
 _LANE = np.arange(32)
 _CANONICAL_NAN = 0x7FFF_FFFF
 

@@ -23,8 +23,6 @@ from pytest_nvfp4.sim.sync.collective import (
     warp_barrier,
 )
 
-__all__ = ["LOWERINGS"]
-
 
 def _shfl(ins: Instruction, e: Emitter) -> None:
     m = OpcodeReader(ins)

@@ -31,8 +31,6 @@ from pytest_nvfp4.sim.run.waiting import wake_all
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Group, Warp
 
-__all__ = ["BLOCKING", "LOWERINGS", "RegisterPool"]
-
 _GROUP = 4
 """Warps of a warpgroup."""
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "AcquiredMap", "MapWrite", "TensormapFences", "TensormapWrites", "fence"]
-
 MAP_BYTES = 128
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 

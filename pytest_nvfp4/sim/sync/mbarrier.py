@@ -34,18 +34,6 @@ from pytest_nvfp4.sim.sync.addresses import locate
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Group, Warp
 
-__all__ = [
-    "COUNT_LIMIT",
-    "Actor",
-    "Mbarrier",
-    "MbarrierFile",
-    "actor_name",
-    "arrive",
-    "complete_tx",
-    "expect_tx",
-    "resolve",
-]
-
 Actor = str | tuple["Warp", int]
 """Cause of an mbarrier operation: the name of a unit, or a warp and the index of its instruction."""
 

@@ -22,8 +22,6 @@ from pytest_nvfp4.sim.sync.mbarrier_ops import (
     wait_state,
 )
 
-__all__ = ["BLOCKING", "LOWERINGS"]
-
 _SHARED = ("shared", "shared::cta", "shared::cluster")
 
 

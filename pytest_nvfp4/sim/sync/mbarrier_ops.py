@@ -34,19 +34,6 @@ from pytest_nvfp4.sim.sync.mbarrier import Mbarrier, MbarrierFile
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Group, Warp
 
-__all__ = [
-    "AnyOf",
-    "MbarrierForm",
-    "arrive",
-    "complete",
-    "expect",
-    "init",
-    "invalidate",
-    "pending_count",
-    "wait_parity",
-    "wait_state",
-]
-
 # Layout of a state: bits 61-63 _MAGIC, 60 noComplete, 44-59 index / 8, 24-43 pending count, 0-23 phase. The ISA leaves
 # the format open.
 _MAGIC = 0b101

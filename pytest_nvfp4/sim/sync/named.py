@@ -34,8 +34,6 @@ from pytest_nvfp4.sim.run.waiting import wake_all
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Group, Warp
 
-__all__ = ["BLOCKING", "LOWERINGS", "NamedBarrier", "NamedBarriers"]
-
 _COUNT = 16
 _WARP = 32
 

@@ -38,8 +38,6 @@ from pytest_nvfp4.sim.tcgen05.operand import Recording
 from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding, OperandTile, OperandTileCache
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
-__all__ = ["LONGEST", "Chain", "CtaRecording"]
-
 LONGEST = 16384
 """Elements of K in one chain."""
 _BATCH = 16

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.warp import Group, Warp
 
-__all__ = ["BLOCKING", "LOWERINGS", "Allocator", "alloc", "dealloc", "relinquish"]
-
 
 class Block(NamedTuple):
     """An allocation, or a request for one: its number of columns, and the warp that made it."""

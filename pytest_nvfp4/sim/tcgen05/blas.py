@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["threads"]
-
 _NAMES = (
     ("scipy_openblas_get_num_threads64_", "scipy_openblas_set_num_threads64_"),
     ("scipy_openblas_get_num_threads", "scipy_openblas_set_num_threads"),

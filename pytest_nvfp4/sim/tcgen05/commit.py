@@ -26,8 +26,6 @@ from pytest_nvfp4.sim.tcgen05.group import group_of, single_lane
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "commit"]
-
 _OFFSET = (1 << RANK_SHIFT) - 1
 
 

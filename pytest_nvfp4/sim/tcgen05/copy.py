@@ -39,8 +39,6 @@ from pytest_nvfp4.sim.tcgen05.tmem import LANES
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "copy"]
-
 _FIRST_LANES: NDArray[np.bool_] = np.equal(np.arange(LANES) % 32, 0)
 """The first lane of each quadrant, which ``.4x256b`` writes."""
 

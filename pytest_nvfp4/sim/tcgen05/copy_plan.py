@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.tcgen05.monitor import CtaAccesses
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
-__all__ = ["CopyPlan", "CopyShape", "CtaCopy"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CopyShape:

@@ -15,8 +15,6 @@ from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
 
-__all__ = ["TensorCore"]
-
 
 class TensorCore:
     """Tensor core of one CTA: ``cta.unit(TensorCore)``.

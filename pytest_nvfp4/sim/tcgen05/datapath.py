@@ -23,8 +23,6 @@ from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
 from pytest_nvfp4.sim.tcgen05.operand import Chunks
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
-__all__ = ["Datapath", "datapath"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Datapath:

@@ -25,17 +25,6 @@ from functools import lru_cache
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 
-__all__ = [
-    "KINDS",
-    "SWIZZLES",
-    "DescriptorSwizzle",
-    "InstructionDescriptor",
-    "MatrixDescriptor",
-    "MmaKind",
-    "decode_instruction",
-    "decode_matrix",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class DescriptorSwizzle:

@@ -15,8 +15,6 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "fence"]
-
 
 def fence(w: Warp, mask: int, kind: str, at: int) -> None:
     """Report a fence to the monitor."""

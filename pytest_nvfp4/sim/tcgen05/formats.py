@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.numerics.formats import FORMATS, lowest_bits
 
-__all__ = ["NO_GRID", "CodeTable", "code_table"]
-
 NO_GRID = 127
 """Grid of zero and of values that are not finite: no constraint."""
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["Pipe", "group_of", "pair_of", "same_group", "single_lane"]
-
 
 class Pipe:
     """Pipe of a CTA: its ``.cta_group`` (0 until the first tcgen05 instruction) and its queue.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["Issuers"]
-
 _HINT = (
     "issue the commit from the thread that issued the operations: one elect.sync (cute.arch.elect_one) with the same "
     "member mask, or the same lane, for MMA, copies and commit"

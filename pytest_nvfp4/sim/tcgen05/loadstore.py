@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["LOWERINGS", "Movement", "load", "movement", "store"]
-
 _ROWS = np.arange(32, dtype=np.uint32) << np.uint32(16)
 """By lane of the warp the TMEM lane that it accesses with .32x32b, relative to the first, as part of an address."""
 _WIDTHS = {"32x32b": 1, "16x64b": 2, "16x128b": 4, "16x256b": 8, "16x32bx2": 1}

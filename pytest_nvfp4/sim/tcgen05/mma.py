@@ -39,8 +39,6 @@ from pytest_nvfp4.sim.tcgen05.operand import Geometry, geometry
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["issue"]
-
 
 def issue(
     w: Warp, mask: int, d: Bits, a: Bits, b: Bits, descriptor: Bits, enable: Predicate, disable: Sequence[Bits],

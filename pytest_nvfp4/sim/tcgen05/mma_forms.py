@@ -10,8 +10,6 @@ from pytest_nvfp4.sim.tcgen05.group import group_of
 from pytest_nvfp4.sim.tcgen05.mma import issue
 from pytest_nvfp4.sim.tcgen05.mma_plan import MmaForm
 
-__all__ = ["LOWERINGS"]
-
 _VECTORS = {
     "mxf8f6f4": {"": 1, "scale_vec::1X": 1, "block32": 1},
     "mxf4": {"": 2, "scale_vec::2X": 2, "block32": 2},

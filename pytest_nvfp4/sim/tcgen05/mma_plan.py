@@ -18,8 +18,6 @@ from pytest_nvfp4.sim.tcgen05.operand import Chunks, Geometry
 from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding, OperandTileCache
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
-__all__ = ["CtaOperands", "DecodedMma", "MmaForm", "MmaPlan", "decode_mma"]
-
 _SF_IDS = 3 << 4 | 3 << 29
 """SFB id and SFA id in a block-scaled instruction descriptor: the byte of a TMEM column that an MMA starts from."""
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
     from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
 
-__all__ = ["CtaAccesses", "PipeAccesses", "TensorMonitor", "TmemBox"]
-
 
 class TmemBox(NamedTuple):
     """A rectangle of TMEM."""

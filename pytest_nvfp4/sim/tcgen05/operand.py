@@ -32,18 +32,6 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.memory.shared import RESERVED, SharedMemory
 from pytest_nvfp4.sim.tcgen05.descriptor import SWIZZLES, MatrixDescriptor
 
-__all__ = [
-    "Chunks",
-    "Geometry",
-    "Recording",
-    "Recordings",
-    "SharedChunks",
-    "first_chunk",
-    "geometry",
-    "k_major_rows",
-    "units_of",
-]
-
 Chunks = NDArray[np.complex128]
 """Items of 16 bytes; the values as complex numbers are never used."""
 _PATTERN = 1024

@@ -26,8 +26,6 @@ from pytest_nvfp4.sim.tcgen05.operand import Chunks, Recordings, k_major_rows
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.machine import Machine
 
-__all__ = ["OperandEncoding", "OperandTile", "OperandTileCache", "decode"]
-
 _BUDGET = 96 << 20
 """Capacity of the cache in bytes of decoded values."""
 _SAMPLES = 64

@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
-__all__ = ["ScaleWords", "check", "columns", "words"]
-
 _ADDRESS_BITS = (1 << 30) - 1
 
 

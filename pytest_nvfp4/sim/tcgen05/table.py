@@ -9,8 +9,6 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.tcgen05 import allocate, commit, copy, fence, loadstore, mma_forms
 
-__all__ = ["BLOCKING", "LOWERINGS"]
-
 
 def _shift(ins: Instruction, _e: Emitter) -> None:
     # PTX ISA, "tcgen05.shift", moves 32-byte rows down by one lane without stating what the boundary lanes of a

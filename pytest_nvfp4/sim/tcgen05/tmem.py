@@ -26,8 +26,6 @@ from pytest_nvfp4.sim.fault import Fault
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
 
-__all__ = ["COLUMNS", "LANES", "Pending", "Tmem"]
-
 COLUMNS = 512
 """TMEM capacity in columns."""
 LANES = 128

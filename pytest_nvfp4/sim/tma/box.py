@@ -30,8 +30,6 @@ from pytest_nvfp4.sim.memory.shared import SharedMemory
 from pytest_nvfp4.sim.tma.box_order import BoxOrder
 from pytest_nvfp4.sim.tma.tile import TmaTile
 
-__all__ = ["TmaBox", "box_at", "gather4", "gathered"]
-
 _UNIT = np.dtype("V16")
 _PADDING = 0xA5
 """Byte that stands for undefined padding."""

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.driver.tensormap import Swizzle, SwizzleAtomicity, TensorMap
 
-__all__ = ["SWIZZLES", "BoxOrder", "swizzle"]
-
 
 class SwizzleRule(NamedTuple):
     """A swizzle ``a ^ ((a >> shift) & mask)`` of a shared address, which repeats after ``period`` bytes."""

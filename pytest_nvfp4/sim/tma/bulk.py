@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["lower_bulk", "lower_bulk_reduce", "lower_prefetch_bulk", "lower_prefetch_tensor"]
-
 ALIGN = 16
 """Alignment of sizes and addresses in bytes."""
 

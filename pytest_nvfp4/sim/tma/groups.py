@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.warp import Group, Warp
 
-__all__ = ["BulkGroups", "BulkThread", "OutboundCopy", "commit_group", "submit_outbound", "wait_group"]
-
 _PENDING, _READ, _DONE = range(3)
 
 

@@ -18,8 +18,6 @@ from pytest_nvfp4.sim.sync.mbarrier import complete_tx, resolve
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["SPACES", "InboundCopy", "by_lane", "signal_rank", "signed", "submit_inbound", "targets"]
-
 SPACES = ("global", "shared::cta", "shared::cluster")
 """State spaces of a copy: the opcode names the destination's, then the source's."""
 _OFFSET = (1 << RANK_SHIFT) - 1

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.lanes import Bits
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["TensorLoadForm", "load_tensor", "lower_load", "tensor_mode"]
-
 _DIMENSIONS = ("1d", "2d", "3d", "4d", "5d")
 _IM2COL = ("im2col", "im2col_no_offs", "im2col::w", "im2col::w::128")
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.shared import SharedMemory
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["lower_copy", "lower_replace", "replaced"]
-
 _TAG = 2
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 _WORDS = struct.Struct("<16Q")

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Unsupported
 
-__all__ = ["GLOBAL_TYPES", "OPERATIONS", "SHARED_TYPES", "WIDTHS", "reduce", "reduce_bytes"]
-
 OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 GLOBAL_TYPES = {
     "add": frozenset({"u32", "s32", "u64", "f32", "f64", "f16", "bf16"}),

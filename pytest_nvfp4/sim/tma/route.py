@@ -18,8 +18,6 @@ from pytest_nvfp4.sim.tma.tile import TmaTile
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
 
-__all__ = ["Key", "Route", "Routes"]
-
 Key = tuple[object, int, int, int, int]
 """The form of the instruction, and its operands without the coordinates."""
 

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["TensorStoreForm", "lower_reduce", "lower_store", "store_tensor"]
-
 
 @dataclass(frozen=True, slots=True)
 class TensorStoreForm:

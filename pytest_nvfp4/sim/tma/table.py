@@ -16,8 +16,6 @@ from pytest_nvfp4.sim.tma.map_changes import lower_copy, lower_replace
 from pytest_nvfp4.sim.tma.store import lower_reduce, lower_store
 from pytest_nvfp4.sim.tma.tensormap import lower_prefetch
 
-__all__ = ["BLOCKING", "LOWERINGS"]
-
 
 def _tensor(ins: Instruction, e: Emitter) -> None:
     """A tensor copy: the first state space says which way."""

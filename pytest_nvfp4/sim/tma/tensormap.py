@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["ALIGN", "BYTES", "MapUse", "find_tile", "lower_prefetch", "use_map"]
-
 BYTES = 128
 ALIGN = 64
 """Alignment of a map in bytes, and the number of its bytes that hold fields."""

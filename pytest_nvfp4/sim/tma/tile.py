@@ -27,8 +27,6 @@ from pytest_nvfp4.driver.tensormap import ElementType, Interleave, Swizzle, Tens
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.tma.box_order import SWIZZLES, BoxOrder
 
-__all__ = ["ALIGN", "TmaTile", "tile_of"]
-
 ALIGN = 128
 """Alignment of a box's shared address in bytes."""
 _MAP_BYTES = 64

@@ -14,8 +14,6 @@ from pytest_nvfp4.sim.tma.tile import TmaTile
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.grid import Grid
 
-__all__ = ["SECTOR", "TouchedSectors"]
-
 SECTOR = 32
 """Bytes of a sector; sectors start at multiples of it."""
 

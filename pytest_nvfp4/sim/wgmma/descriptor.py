@@ -30,8 +30,6 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SharedMemory
 
-__all__ = ["WgmmaDescriptor", "footprint", "read_matrix"]
-
 _WIDTHS = {0: 0, 1: 128, 2: 64, 3: 32}
 _RESERVED = (0x3 << 14) | (0x3 << 30) | (0x7 << 46) | (0x3FF << 52)
 _WRITTEN = np.uint64(0x0101_0101_0101_0101)

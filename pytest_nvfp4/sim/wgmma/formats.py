@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.numerics.formats import E4M3, E5M2, FloatFormat, lowest_bits
 
-__all__ = ["OPERAND_TYPES", "OperandType", "lowest_bit"]
-
 Floats = NDArray[np.float32]
 
 

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.lanes import Bits
 
-__all__ = ["a_matrix", "accumulator_matrix", "accumulator_registers", "b_matrix", "stack"]
-
 
 def stack(registers: Sequence[Bits]) -> NDArray[np.uint32]:
     """Return registers of a warp as one array ``(count, 32)``."""

@@ -28,8 +28,6 @@ from pytest_nvfp4.sim.wgmma.product import AccumulatorType, Product, accumulate
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.warp import Warp
 
-__all__ = ["MmaSyncForm", "mma_sync", "multiply"]
-
 _ALL_ROWS = slice(0, 16)
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.wgmma.operation import WgmmaOperation
     from pytest_nvfp4.sim.wgmma.unit import Warpgroup
 
-__all__ = ["WgmmaMonitor"]
-
 
 class WgmmaMonitor(Protocol):
     """The part of the monitor that receives the events of ``wgmma``."""

@@ -9,8 +9,6 @@ from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES, OperandType
 from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, AccumulatorType
 
-__all__ = ["MmaShape", "MmaTypes", "mma_types"]
-
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 _ACCUMULATORS = {
     ("f16", "f16"): ("f16", "f32"),

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.memory.shared import SharedMemory
     from pytest_nvfp4.sim.run.cta import Cta
 
-__all__ = ["WgmmaForm", "WgmmaOperation", "alike", "product_of"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WgmmaForm:

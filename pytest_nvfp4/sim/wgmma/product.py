@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.wgmma.formats import OperandType, lowest_bit
 
-__all__ = ["ACCUMULATORS", "AccumulatorType", "Product", "accumulate"]
-
 Floats = NDArray[np.float32]
 
 

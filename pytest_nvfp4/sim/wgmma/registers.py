@@ -8,8 +8,6 @@ from pytest_nvfp4.sim.deferred import renaming
 from pytest_nvfp4.sim.ptx.roles import results
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction, Kernel, Operand, Register, Vector
 
-__all__ = ["accumulators", "is_mma", "unfenced"]
-
 _EXITS = frozenset({"ret", "exit", "brx", "trap"})
 _WINDOW = 4096
 """Instructions before a ``wgmma.mma_async`` that are searched for writes of its registers."""

@@ -16,8 +16,6 @@ from pytest_nvfp4.sim.wgmma.mma_sync import mma_sync
 from pytest_nvfp4.sim.wgmma.opcode_types import MmaShape, mma_types
 from pytest_nvfp4.sim.wgmma.operation import WgmmaForm
 
-__all__ = ["BLOCKING", "LOWERINGS"]
-
 
 def _immediate(read: OpcodeReader, operand: Operand, allowed: tuple[int, ...], what: str) -> int:
     value = read.immediate(operand, what)

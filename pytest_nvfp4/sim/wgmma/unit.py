@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cta
     from pytest_nvfp4.sim.run.warp import Group, Warp
 
-__all__ = ["Warpgroup", "WarpgroupMember", "Warpgroups", "commit", "fence", "issue", "wait"]
-
 _FENCE_HINT = "wgmma.fence orders accesses to a register before a wgmma that uses it (warpgroup.fence())"
 
 

@@ -18,8 +18,6 @@ from pytest_nvfp4.sim.wgmma.product import AccumulatorType, accumulate
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.wgmma.unit import WarpgroupMember
 
-__all__ = ["WarpAccumulator"]
-
 
 class WarpAccumulator:
     """A warp's accumulator: a start value and the operations added since.
