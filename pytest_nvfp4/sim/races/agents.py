@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,11 +29,9 @@ from pytest_nvfp4.sim.races.shadow import Shadow
 from pytest_nvfp4.sim.races.sync_variables import FenceState
 from pytest_nvfp4.sim.races.tensor_order import TensorShadow
 from pytest_nvfp4.sim.races.warp_lanes import WarpLanes
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.cta import Cluster, Cta
-    from pytest_nvfp4.sim.run.warp import Warp
-    from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
+from pytest_nvfp4.sim.run.cta import Cluster, Cta
+from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
 
 
 class FailedTest(NamedTuple):

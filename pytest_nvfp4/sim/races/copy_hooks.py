@@ -10,23 +10,20 @@ writes are complete behind ``cp.async.bulk.wait_group`` (``groups``).
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.lanes import lanes
+from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.monitor import CopyTarget
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access, make_access
 from pytest_nvfp4.sim.races.agents import CtaMemory, WarpAgent
 from pytest_nvfp4.sim.races.groups import BulkStores
 from pytest_nvfp4.sim.races.hooks import ZERO, Hooks, bytes_of, shared_footprint
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.memory.globals import Region
-    from pytest_nvfp4.sim.monitor import CopyTarget
-    from pytest_nvfp4.sim.run.warp import Warp
-    from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
-    from pytest_nvfp4.sim.tma.box import TmaBox
+from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
+from pytest_nvfp4.sim.tma.box import TmaBox
 
 
 class CopyHooks(Hooks):

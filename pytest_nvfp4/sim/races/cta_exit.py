@@ -12,14 +12,11 @@ that the arrive was performed, and the end of a CTA requires no more.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.races.access import Access
 from pytest_nvfp4.sim.races.clocks import BEFORE, Clock, Clocks
 from pytest_nvfp4.sim.races.findings import RACE, Reporter
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.cta import Cta
 
 
 class PeerAccesses:

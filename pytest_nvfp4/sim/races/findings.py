@@ -11,15 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.races.access import Access
 from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
 from pytest_nvfp4.sim.races.tensor_order import AFTER, BEFORE_SYNC, COMMIT, WAIT_LD, WAIT_ST
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.grid import Grid
+from pytest_nvfp4.sim.run.grid import Grid
 
 RACE = "race"
 PROXY = "proxy"

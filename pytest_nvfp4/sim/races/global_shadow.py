@@ -18,19 +18,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.access_sets import AccessSets
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, BEFORE, Clock
 from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, STRONG_WRITE, WRITE, TouchedUnits
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.memory.globals import Region
-    from pytest_nvfp4.sim.memory.pattern import Pattern
 
 Offsets: TypeAlias = NDArray[np.intp]
 Rows: TypeAlias = Callable[[], tuple[Offsets, int]]

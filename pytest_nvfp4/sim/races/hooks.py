@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.races.agents import BarrierState, CtaMemory, WarpAgent
 from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, INITS
 from pytest_nvfp4.sim.races.findings import RACE, WARNING, Deferred
 from pytest_nvfp4.sim.races.launch import LANES_PER_UNIT, LaunchRaces
 from pytest_nvfp4.sim.races.partition import Footprint
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.memory.pattern import Pattern
-    from pytest_nvfp4.sim.run.cta import Cta
-    from pytest_nvfp4.sim.run.warp import Warp
-    from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
-    from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
+from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
+from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
 
 ZERO = np.zeros(1, np.intp)
 """The offsets of one item at 0."""

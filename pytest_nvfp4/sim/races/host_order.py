@@ -19,10 +19,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from pytest_nvfp4.driver.launches import Launch
 from pytest_nvfp4.driver.streams import Extent, Key, Streams, Work
+from pytest_nvfp4.driver.user_line import UserLine
 from pytest_nvfp4.finding import Finding, Location, Where
+from pytest_nvfp4.sim.memory.globals import GlobalMemory
 from pytest_nvfp4.sim.races.findings import RACE, WARNING
 from pytest_nvfp4.sim.races.launch import LaunchRaces
 from pytest_nvfp4.sim.races.touched import (
@@ -36,12 +39,7 @@ from pytest_nvfp4.sim.races.touched import (
     covers,
     synchronises,
 )
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.driver.launches import Launch
-    from pytest_nvfp4.driver.user_line import UserLine
-    from pytest_nvfp4.sim.memory.globals import GlobalMemory
-    from pytest_nvfp4.sim.run.grid import Grid
+from pytest_nvfp4.sim.run.grid import Grid
 
 _SMALL = 1 << 20
 """Largest block of torch's pool of small blocks, in bytes (c10/cuda/CUDACachingAllocator, kSmallSize)."""

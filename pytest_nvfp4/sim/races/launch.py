@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.races.access import Access
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, Agent, Clocks, Memo, Ticks
 from pytest_nvfp4.sim.races.early_use import early_uses
@@ -32,11 +33,8 @@ from pytest_nvfp4.sim.races.touched import (
     TouchedUnits,
 )
 from pytest_nvfp4.sim.races.warp_lanes import LaneRace, matrix_of
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.memory.globals import Region
-    from pytest_nvfp4.sim.run.grid import Grid
-    from pytest_nvfp4.sim.tcgen05.monitor import PipeAccesses
+from pytest_nvfp4.sim.run.grid import Grid
+from pytest_nvfp4.sim.tcgen05.monitor import PipeAccesses
 
 LANES_PER_UNIT = 16
 """Lanes of one TMEM unit: every shape of every instruction has a multiple of 16 lanes, or is alone in its 32."""

@@ -12,16 +12,12 @@ launch whose predecessor executes no ``launch_dependents`` begins when that has 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.races.access import Access
 from pytest_nvfp4.sim.races.clocks import Agent
 from pytest_nvfp4.sim.races.findings import RACE, Reporter
 from pytest_nvfp4.sim.races.global_shadow import EarlierAccess, GlobalShadow, Rows
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.memory.globals import Region
-    from pytest_nvfp4.sim.run.grid import Grid
+from pytest_nvfp4.sim.run.grid import Grid
 
 
 class LaunchOverlap:

@@ -13,17 +13,13 @@ a warp-wide instruction with a fence: it orders the lanes behind it, but not bef
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pytest_nvfp4.sim.monitor import READ, WRITE
 from pytest_nvfp4.sim.races.access import ASYNC, Access
 from pytest_nvfp4.sim.races.agents import WarpAgent
 from pytest_nvfp4.sim.races.groups import MapReads
 from pytest_nvfp4.sim.races.memory_hooks import MemoryHooks
 from pytest_nvfp4.sim.races.names import AgentInfo
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.run.warp import Warp
 
 _BYTES = 128
 """Size of a tensor map."""

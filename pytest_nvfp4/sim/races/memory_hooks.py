@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
+from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.memory.pattern import Pattern
+from pytest_nvfp4.sim.memory.shared import SharedMemory
 from pytest_nvfp4.sim.monitor import READ, WRITE
 from pytest_nvfp4.sim.races.access import STRONG, Access, make_access
 from pytest_nvfp4.sim.races.agents import WarpAgent
@@ -19,14 +21,9 @@ from pytest_nvfp4.sim.races.findings import RACE
 from pytest_nvfp4.sim.races.global_shadow import item_rows
 from pytest_nvfp4.sim.races.hooks import Hooks, shared_footprint
 from pytest_nvfp4.sim.races.warp_lanes import GlobalLaneAccess, SharedLaneAccess
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.memory.globals import Region
-    from pytest_nvfp4.sim.memory.pattern import Pattern
-    from pytest_nvfp4.sim.memory.shared import SharedMemory
-    from pytest_nvfp4.sim.run.cta import Cta
-    from pytest_nvfp4.sim.run.warp import Warp
-    from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
+from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
 
 
 class MemoryHooks(Hooks):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.run.warp import Warp
 
 AgentKind = Literal[
     "warp", "mbarrier", "pipe", "bulk-read", "bulk-write", "map-read", "cp.async", "wgmma", "tmem-store", "tmem-load",

@@ -8,7 +8,7 @@ release and a wait that returns true an acquire, at CTA or cluster scope, unless
 # ruff: noqa: ARG002 - the signatures are those of sim.monitor
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +18,8 @@ from pytest_nvfp4.sim.races.clocks import INITS, ISSUED, TENSOR, Clock, Epoch
 from pytest_nvfp4.sim.races.findings import RACE
 from pytest_nvfp4.sim.races.hooks import Hooks
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_scope, is_sc
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
-    from pytest_nvfp4.sim.sync.mbarrier import Actor, Mbarrier
+from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.mbarrier import Actor, Mbarrier
 
 
 class SyncHooks(Hooks):

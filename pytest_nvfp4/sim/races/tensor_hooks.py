@@ -8,7 +8,6 @@ Their operands in shared memory are read through the async proxy. ``tensor_order
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,14 +17,11 @@ from pytest_nvfp4.sim.races.clocks import Agent, Epoch, Snapshot
 from pytest_nvfp4.sim.races.hooks import Hooks, box_footprint, units_footprint
 from pytest_nvfp4.sim.races.launch import LaunchRaces, TensorParts
 from pytest_nvfp4.sim.races.names import AgentInfo, AgentKind
-from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
-    from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
-    from pytest_nvfp4.sim.tcgen05.monitor import CtaAccesses, PipeAccesses
-    from pytest_nvfp4.sim.wgmma.operation import WgmmaOperation
-    from pytest_nvfp4.sim.wgmma.unit import Warpgroup
+from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
+from pytest_nvfp4.sim.tcgen05.monitor import CtaAccesses, PipeAccesses, TmemBox
+from pytest_nvfp4.sim.wgmma.operation import WgmmaOperation
+from pytest_nvfp4.sim.wgmma.unit import Warpgroup
 
 
 class TensorHooks(Hooks):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.driver.streams import Extent
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.memory.globals import Region
 
 READ, STRONG_READ, WRITE, STRONG_WRITE = 1, 2, 4, 8
 """Flags for how a byte is touched. Atomics and ordered accesses (strong ones) of two launches never race."""

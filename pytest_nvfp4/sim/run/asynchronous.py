@@ -11,10 +11,8 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.run.warp import Warp
 
 Action = Callable[[], None]
 

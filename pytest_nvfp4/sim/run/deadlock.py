@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.scheduler import Scheduler
 from pytest_nvfp4.sim.run.source import quoted
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.cta import Cta
-    from pytest_nvfp4.sim.run.scheduler import Scheduler
-    from pytest_nvfp4.sim.run.warp import Group, Warp
+from pytest_nvfp4.sim.run.warp import Group, Warp
 
 _CTAS = 4
 """Groups of CTAs with equal waits that are reported in full."""

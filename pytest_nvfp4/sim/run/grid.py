@@ -6,7 +6,7 @@ import ctypes
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,11 @@ from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.memory.coverage import merge
 from pytest_nvfp4.sim.memory.globals import Coverage, Region
 from pytest_nvfp4.sim.run.cta import Cluster, Cta, Dim3
+from pytest_nvfp4.sim.run.machine import Machine
+from pytest_nvfp4.sim.run.scheduler import Scheduler
 from pytest_nvfp4.sim.run.source import place_of
 from pytest_nvfp4.sim.run.units import HasUnits
 from pytest_nvfp4.sim.run.warp import Warp
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.machine import Machine
-    from pytest_nvfp4.sim.run.scheduler import Scheduler
 
 PRINTED_MOST = 1 << 20
 """Largest number of printed characters stored, in each process of a launch."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pytest_nvfp4.driver.device_model import B200, DeviceModel
 from pytest_nvfp4.sim.memory.globals import GlobalMemory
+from pytest_nvfp4.sim.monitor import Monitor, Tracer
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Eager
 from pytest_nvfp4.sim.run.units import HasUnits
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.monitor import Monitor, Tracer
 
 
 class Machine(HasUnits):

@@ -15,14 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.asynchronous import Asynchronous
-    from pytest_nvfp4.sim.run.cta import Cta
-    from pytest_nvfp4.sim.run.grid import Grid
-    from pytest_nvfp4.sim.run.machine import Machine
-    from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.run.asynchronous import Asynchronous
+from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.grid import Grid
+from pytest_nvfp4.sim.run.machine import Machine
+from pytest_nvfp4.sim.run.warp import Warp
 
 _UNITS = (
     ("tcgen05.mma", "tcgen05.mma"),

@@ -8,16 +8,14 @@ lowest program counter runs first, because groups then reconverge earliest.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pytest_nvfp4.sim import lanes
+from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.units import HasUnits
 from pytest_nvfp4.sim.run.waiting import Waitable
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.cta import Cta
 
 
 class Group:

@@ -16,7 +16,6 @@ import re
 import struct
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import lanes
@@ -25,9 +24,7 @@ from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW, LocalMemory
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Symbol, Vector
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.run.warp import Warp
 
 _HIGH = ~0xFFFF_FFFF & (1 << 64) - 1
 _LONGEST = 4096

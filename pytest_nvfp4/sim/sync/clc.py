@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,12 +29,10 @@ from pytest_nvfp4.sim.monitor import CopyTarget
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Vector
 from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync import mbarrier
 from pytest_nvfp4.sim.sync.addresses import locate, shared_address
 from pytest_nvfp4.sim.sync.mbarrier import MbarrierFile
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
 
 RESPONSE_BYTES = 16
 _MAGIC = 0xC1C0_5EED_F1A6_D00D

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +32,7 @@ from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cluster, Cta
 from pytest_nvfp4.sim.run.waiting import wake_all
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Group, Warp
+from pytest_nvfp4.sim.run.warp import Group, Warp
 
 _OFFSET = (1 << RANK_SHIFT) - 1
 _NOWHERE = 255

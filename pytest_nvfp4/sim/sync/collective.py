@@ -19,16 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache, reduce
 from operator import and_, or_, xor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import FULL, ONE_HOT, Bits, Predicate, bits_of, bools, first, guard_mask, lanes, uniform
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.run.warp import Warp
 
 _LANE = np.arange(32)
 _CANONICAL_NAN = 0x7FFF_FFFF

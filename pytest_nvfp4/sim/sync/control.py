@@ -19,7 +19,6 @@ Counters (of instructions): ``griddepcontrol.wait``, ``griddepcontrol.launch_dep
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
@@ -27,9 +26,7 @@ from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.waiting import wake_all
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Group, Warp
+from pytest_nvfp4.sim.run.warp import Group, Warp
 
 _GROUP = 4
 """Warps of a warpgroup."""

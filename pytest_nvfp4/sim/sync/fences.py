@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, lanes
@@ -26,10 +25,8 @@ from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 from pytest_nvfp4.sim.run.cta import Cta
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.grid import Grid
-    from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.run.grid import Grid
+from pytest_nvfp4.sim.run.warp import Warp
 
 MAP_BYTES = 128
 _SCOPES = ("cta", "cluster", "gpu", "sys")

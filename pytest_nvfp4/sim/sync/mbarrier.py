@@ -21,7 +21,7 @@ Counters: ``mbarrier.arrivals`` (of threads and units), ``mbarrier.phases`` (com
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pytest_nvfp4.finding import Where
 from pytest_nvfp4.sim.fault import Fault
@@ -29,10 +29,8 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.source import place_of, quoted
 from pytest_nvfp4.sim.run.waiting import wake_all
+from pytest_nvfp4.sim.run.warp import Group, Warp
 from pytest_nvfp4.sim.sync.addresses import locate
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Group, Warp
 
 Actor = str | tuple["Warp", int]
 """Cause of an mbarrier operation: the name of a unit, or a warp and the index of its instruction."""

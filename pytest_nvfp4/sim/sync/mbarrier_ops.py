@@ -21,18 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import Bits, Predicate, lanes, uniform
+from pytest_nvfp4.sim.run.warp import Group, Warp
 from pytest_nvfp4.sim.sync import mbarrier
 from pytest_nvfp4.sim.sync.addresses import locate, shared_address
 from pytest_nvfp4.sim.sync.mbarrier import Mbarrier, MbarrierFile
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Group, Warp
 
 # Layout of a state: bits 61-63 _MAGIC, 60 noComplete, 44-59 index / 8, 24-43 pending count, 0-23 phase. The ISA leaves
 # the format open.

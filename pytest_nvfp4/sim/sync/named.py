@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, Predicate, guard_mask, uniform
@@ -30,9 +29,7 @@ from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.waiting import wake_all
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Group, Warp
+from pytest_nvfp4.sim.run.warp import Group, Warp
 
 _COUNT = 16
 _WARP = 32

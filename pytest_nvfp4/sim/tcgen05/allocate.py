@@ -16,7 +16,7 @@ Counters: ``tmem.allocations``, ``tmem.columns`` (of all of them).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,13 +25,11 @@ from pytest_nvfp4.sim.lanes import Bits, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.access import WRITE
 from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.warp import Group, Warp
 from pytest_nvfp4.sim.sync.addresses import shared_address
 from pytest_nvfp4.sim.tcgen05.group import group_of, same_group
 from pytest_nvfp4.sim.tcgen05.tmem import COLUMNS, Tmem
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.cta import Cta
-    from pytest_nvfp4.sim.run.warp import Group, Warp
 
 
 class Block(NamedTuple):

@@ -11,20 +11,17 @@ Counter: ``tcgen05.commits``.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import Bits, pick
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT
 from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.addresses import shared_address
 from pytest_nvfp4.sim.sync.mbarrier import Mbarrier, arrive, resolve
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.group import group_of, single_lane
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
 
 _OFFSET = (1 << RANK_SHIFT) - 1
 

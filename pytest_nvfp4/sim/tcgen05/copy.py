@@ -19,7 +19,6 @@ Counters: ``tcgen05.cp.instructions``, ``tcgen05.cp.bytes`` (read from shared me
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +27,7 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import Bits, pick
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.tcgen05.copy_plan import CopyPlan, CopyShape, CtaCopy
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.descriptor import MatrixDescriptor, decode_matrix
@@ -35,9 +35,6 @@ from pytest_nvfp4.sim.tcgen05.group import group_of, pair_of, single_lane
 from pytest_nvfp4.sim.tcgen05.monitor import CtaAccesses, PipeAccesses, TmemBox
 from pytest_nvfp4.sim.tcgen05.operand import Geometry, first_chunk, geometry, units_of
 from pytest_nvfp4.sim.tcgen05.tmem import LANES
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
 
 _FIRST_LANES: NDArray[np.bool_] = np.equal(np.arange(LANES) % 32, 0)
 """The first lane of each quadrant, which ``.4x256b`` writes."""

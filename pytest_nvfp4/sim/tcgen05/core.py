@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.tcgen05.copy_plan import CopyPlan, CopyShape
 from pytest_nvfp4.sim.tcgen05.group import Pipe
 from pytest_nvfp4.sim.tcgen05.issuers import Issuers
@@ -11,9 +10,6 @@ from pytest_nvfp4.sim.tcgen05.mma_plan import MmaPlan
 from pytest_nvfp4.sim.tcgen05.operand import SharedChunks
 from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandTileCache
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.cta import Cta
 
 
 class TensorCore:

@@ -6,14 +6,10 @@ They only order, and the simulated pipe is in order anyway: the monitor alone us
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.run.warp import Warp
 
 
 def fence(w: Warp, mask: int, kind: str, at: int) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import lanes
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.cta import Cta
-    from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.warp import Warp
 
 
 class Pipe:

@@ -11,11 +11,9 @@ core happens to be fast enough, as it always is in the simulator. Two findings o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.cta import Cta
-    from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.warp import Warp
 
 _HINT = (
     "issue the commit from the thread that issued the operations: one elect.sync (cute.arch.elect_one) with the same "

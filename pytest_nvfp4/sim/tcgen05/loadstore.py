@@ -32,7 +32,6 @@ Counters: ``tcgen05.ld.instructions``, ``tcgen05.ld.words``, ``tcgen05.st.instru
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +41,10 @@ from pytest_nvfp4.sim.lanes import FULL, Bits, spread, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.run.grid import Grid
+from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.grid import Grid
-    from pytest_nvfp4.sim.run.warp import Warp
 
 _ROWS = np.arange(32, dtype=np.uint32) << np.uint32(16)
 """By lane of the warp the TMEM lane that it accesses with .32x32b, relative to the first, as part of an address."""

@@ -21,13 +21,13 @@ sums of M and of N, padding included).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, Predicate, first, pick
+from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.tcgen05 import scales
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.datapath import Datapath, datapath
@@ -35,9 +35,6 @@ from pytest_nvfp4.sim.tcgen05.descriptor import InstructionDescriptor, decode_ma
 from pytest_nvfp4.sim.tcgen05.group import pair_of, single_lane
 from pytest_nvfp4.sim.tcgen05.mma_plan import CtaOperands, MmaForm, MmaPlan, decode_mma
 from pytest_nvfp4.sim.tcgen05.operand import Geometry, geometry
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
 
 
 def issue(

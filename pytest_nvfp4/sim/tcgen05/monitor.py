@@ -8,15 +8,14 @@ pipe arrive at its barriers, and the barrier reports the arrival. Without a moni
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.cta import Cta
-    from pytest_nvfp4.sim.run.warp import Warp
-    from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
+from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
 
 
 class TmemBox(NamedTuple):

@@ -15,16 +15,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.tcgen05.formats import NO_GRID, code_table
 from pytest_nvfp4.sim.tcgen05.operand import Chunks, Recordings, k_major_rows
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.machine import Machine
 
 _BUDGET = 96 << 20
 """Capacity of the cache in bytes of decoded values."""

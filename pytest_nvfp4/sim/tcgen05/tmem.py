@@ -16,15 +16,13 @@ longer hold (the replicated columns change). An instruction issued again in the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.cta import Cta
 
 COLUMNS = 512
 """TMEM capacity in columns."""

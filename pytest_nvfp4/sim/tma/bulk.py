@@ -21,16 +21,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.lanes import Bits
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.coverage import note_reduce, note_scatter, note_write
+from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.memory.shared import SharedMemory
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.tma.box import box_at
 from pytest_nvfp4.sim.tma.groups import BulkGroups, OutboundCopy, submit_outbound
 from pytest_nvfp4.sim.tma.issue import SPACES, InboundCopy, by_lane, signed, submit_inbound, targets
@@ -38,13 +42,6 @@ from pytest_nvfp4.sim.tma.load import boxes_of_rows, check_rank, tensor_coordina
 from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, SHARED_TYPES, WIDTHS, reduce_bytes
 from pytest_nvfp4.sim.tma.tensormap import find_tile
 from pytest_nvfp4.sim.tma.traffic import TouchedSectors
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.lanes import Bits
-    from pytest_nvfp4.sim.memory.globals import Region
-    from pytest_nvfp4.sim.memory.shared import SharedMemory
-    from pytest_nvfp4.sim.run.cta import Cta
-    from pytest_nvfp4.sim.run.warp import Warp
 
 ALIGN = 16
 """Alignment of sizes and addresses in bytes."""

@@ -15,14 +15,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import lanes
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.cta import Cta
-    from pytest_nvfp4.sim.run.warp import Group, Warp
+from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.warp import Group, Warp
 
 _PENDING, _READ, _DONE = range(3)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,8 @@ from pytest_nvfp4.sim.lanes import lanes
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, InFlight, SharedMemory
 from pytest_nvfp4.sim.monitor import CopyTarget
 from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.mbarrier import complete_tx, resolve
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
 
 SPACES = ("global", "shared::cta", "shared::cluster")
 """State spaces of a copy: the opcode names the destination's, then the source's."""

@@ -24,22 +24,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lanes import Bits
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, TensorAddress
+from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.tma.box import TmaBox, box_at, gather4
 from pytest_nvfp4.sim.tma.issue import SPACES, InboundCopy, by_lane, submit_inbound, targets
 from pytest_nvfp4.sim.tma.route import Route, Routes
 from pytest_nvfp4.sim.tma.tensormap import use_map
 from pytest_nvfp4.sim.tma.tile import ALIGN, TmaTile
 from pytest_nvfp4.sim.tma.traffic import TouchedSectors
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.lanes import Bits
-    from pytest_nvfp4.sim.run.warp import Warp
 
 _DIMENSIONS = ("1d", "2d", "3d", "4d", "5d")
 _IM2COL = ("im2col", "im2col_no_offs", "im2col::w", "im2col::w::128")

@@ -19,23 +19,20 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, lanes, uniform, value_in
 from pytest_nvfp4.sim.lower.emitter import Emitter
-from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
+from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW, SharedMemory
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.fences import TensormapWrites, fence
 from pytest_nvfp4.sim.tma.issue import SPACES
 from pytest_nvfp4.sim.tma.tensormap import ALIGN, BYTES
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.memory.shared import SharedMemory
-    from pytest_nvfp4.sim.run.warp import Warp
 
 _TAG = 2
 _SCOPES = ("cta", "cluster", "gpu", "sys")

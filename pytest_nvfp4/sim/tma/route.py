@@ -8,15 +8,11 @@ target CTAs have exited.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pytest_nvfp4.sim.monitor import CopyTarget
+from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.tma.box_order import BoxOrder
 from pytest_nvfp4.sim.tma.tensormap import MapUse
 from pytest_nvfp4.sim.tma.tile import TmaTile
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.cta import Cta
 
 Key = tuple[object, int, int, int, int]
 """The form of the instruction, and its operands without the coordinates."""

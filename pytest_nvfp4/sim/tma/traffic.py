@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.tma.box import TmaBox
 from pytest_nvfp4.sim.tma.tile import TmaTile
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.grid import Grid
 
 SECTOR = 32
 """Bytes of a sector; sectors start at multiples of it."""

@@ -10,7 +10,7 @@ Counters: ``mma.instructions`` (of warps), ``mma.macs``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +20,11 @@ from pytest_nvfp4.sim.lanes import FULL, Bits
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.wgmma.formats import OperandType
 from pytest_nvfp4.sim.wgmma.fragments import a_matrix, accumulator_matrix, accumulator_registers, b_matrix, stack
 from pytest_nvfp4.sim.wgmma.opcode_types import MmaShape, mma_types
 from pytest_nvfp4.sim.wgmma.product import AccumulatorType, Product, accumulate
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
 
 _ALL_ROWS = slice(0, 16)
 

@@ -6,12 +6,11 @@ after the last of the four warps issued it; for a warp it has ended when ``wgmma
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.warp import Warp
-    from pytest_nvfp4.sim.wgmma.operation import WgmmaOperation
-    from pytest_nvfp4.sim.wgmma.unit import Warpgroup
+from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.wgmma.operation import WgmmaOperation
+from pytest_nvfp4.sim.wgmma.unit import Warpgroup
 
 
 class WgmmaMonitor(Protocol):

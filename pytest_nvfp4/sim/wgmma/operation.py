@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.sim.memory.shared import SharedMemory
+from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.wgmma.descriptor import footprint, read_matrix
 from pytest_nvfp4.sim.wgmma.formats import OperandType
 from pytest_nvfp4.sim.wgmma.fragments import a_matrix
 from pytest_nvfp4.sim.wgmma.product import AccumulatorType, Product
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.memory.shared import SharedMemory
-    from pytest_nvfp4.sim.run.cta import Cta
 
 
 @dataclass(frozen=True, slots=True, eq=False)

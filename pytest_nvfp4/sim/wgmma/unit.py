@@ -25,18 +25,16 @@ Counters: ``wgmma.instructions`` (of warpgroups), ``wgmma.macs``, ``wgmma.shared
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_nvfp4.sim.deferred import Pending
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import FULL, Bits, Predicate, uniform
+from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.warp import Group, Warp
 from pytest_nvfp4.sim.wgmma.fragments import stack
 from pytest_nvfp4.sim.wgmma.operation import WgmmaForm, WgmmaOperation
 from pytest_nvfp4.sim.wgmma.warp_accumulator import WarpAccumulator
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.sim.run.cta import Cta
-    from pytest_nvfp4.sim.run.warp import Group, Warp
 
 _FENCE_HINT = "wgmma.fence orders accesses to a register before a wgmma that uses it (warpgroup.fence())"
 
