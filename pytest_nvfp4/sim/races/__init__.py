@@ -1,1 +1,1 @@
-"""Race detection by happens-before: ``detector.Detector`` is a ``sim.monitor.Monitor`` that orders all accesses."""
+"""Race detection by happens-before: ``detector.Detector`` is the monitor that orders all accesses."""

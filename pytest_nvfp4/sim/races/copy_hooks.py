@@ -6,7 +6,7 @@ thread that waits for the phase in which ``complete_tx`` counts its bytes (PTX I
 writes are complete behind ``cp.async.bulk.wait_group`` (``groups``).
 """
 
-# ruff: noqa: ARG002 - the signatures are those of sim.monitor
+# ruff: noqa: ARG002 - every event has the instruction and its lanes
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
@@ -27,13 +27,16 @@ from pytest_nvfp4.sim.tma.box import TmaBox
 
 
 class CopyHooks(Hooks):
-    """The detector's hooks for bulk copies and tensor copies: ``sim.monitor.CopyMonitor`` without tensor maps."""
+    """The detector's hooks for bulk copies and tensor copies; ``map_hooks`` has those for tensor maps."""
 
     def copy_in(
         self, w: Warp, at: int, targets: Sequence[CopyTarget], size: int, order: NDArray[np.intp] | None = None,
         box: TmaBox | None = None,
     ) -> None:  # fmt: skip
-        """Record the asynchronous writes of a copy to shared memory, which complete at the targets' barriers."""
+        """Record the asynchronous writes of a copy to shared memory, which complete at the targets' barriers.
+
+        ``order`` is the 16-byte units that are written, if not all; ``box`` is the first box that a tensor copy reads.
+        """
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         agents = agent.agents

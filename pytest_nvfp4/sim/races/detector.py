@@ -32,7 +32,7 @@ from pytest_nvfp4.sim.run.grid import Grid
 
 
 class Detector(SyncHooks, MapHooks, CopyHooks, TensorHooks):
-    """The monitor (``sim.monitor.Monitor``). Its state is attached to the launch, its clusters, CTAs and warps.
+    """The monitor of a machine. Its state is attached to the launch, its clusters, CTAs and warps.
 
     Args:
         warnings: Whether to report also instructions that official kernels omit.
@@ -47,7 +47,10 @@ class Detector(SyncHooks, MapHooks, CopyHooks, TensorHooks):
         self._last: dict[int, LaunchRaces] = {}
 
     def launched(self, grid: Grid, *, stream: int = 0, early: bool = False) -> bool:
-        """Make the state of a launch, before processes fork; see ``sim.monitor.Monitor``."""
+        """Make the state of a launch, before processes fork.
+
+        ``early``: the previous launch on its stream may still run. Return whether their overlap is checked.
+        """
         races = grid.unit(LaunchRaces)
         for region in grid.machine.memory:
             region.read_at = -1

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.memory.pattern import Pattern
+from pytest_nvfp4.sim.monitor import TmemBox
 from pytest_nvfp4.sim.races.agents import BarrierState, CtaMemory, WarpAgent
 from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, INITS
 from pytest_nvfp4.sim.races.findings import RACE, WARNING, Deferred
@@ -14,7 +15,6 @@ from pytest_nvfp4.sim.races.partition import Footprint
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
-from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
 
 ZERO = np.zeros(1, np.intp)
 """The offsets of one item at 0."""

@@ -12,10 +12,11 @@ import numpy as np
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.monitor import PipeAccesses
 from pytest_nvfp4.sim.races.access import Access
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, Agent, Clocks, Memo, Ticks
 from pytest_nvfp4.sim.races.early_use import early_uses
-from pytest_nvfp4.sim.races.findings import COPY_FENCE, PROXY, RACE, WARNING, AccessPair, Deferred, Reporter
+from pytest_nvfp4.sim.races.findings import COPY_FENCE, PROXY, RACE, WARNING, AccessPair, Reporter
 from pytest_nvfp4.sim.races.global_shadow import GlobalConflict, GlobalShadow
 from pytest_nvfp4.sim.races.launch_overlap import LaunchOverlap
 from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
@@ -34,7 +35,6 @@ from pytest_nvfp4.sim.races.touched import (
 )
 from pytest_nvfp4.sim.races.warp_lanes import LaneRace, matrix_of
 from pytest_nvfp4.sim.run.grid import Grid
-from pytest_nvfp4.sim.tcgen05.monitor import PipeAccesses
 
 LANES_PER_UNIT = 16
 """Lanes of one TMEM unit: every shape of every instruction has a multiple of 16 lanes, or is alone in its 32."""
@@ -243,7 +243,7 @@ class LaunchRaces:
         )
         monitor = self.grid.machine.monitor
         same_statement = conflict.old_writes and not old.flags and self.grid.place(old.at) == self.grid.place(new.at)
-        if same_statement and isinstance(monitor, Deferred) and monitor.storing:
+        if same_statement and monitor is not None and monitor.storing:
             before = region.data.copy()
             monitor.doubts.append(lambda: None if (region.data == before).all() else self.reporter.pair(pair))
             return

@@ -13,7 +13,7 @@ a warp-wide instruction with a fence: it orders the lanes behind it, but not bef
 
 from __future__ import annotations
 
-from pytest_nvfp4.sim.monitor import READ, WRITE
+from pytest_nvfp4.sim.memory.access import READ, WRITE
 from pytest_nvfp4.sim.races.access import ASYNC, Access
 from pytest_nvfp4.sim.races.agents import WarpAgent
 from pytest_nvfp4.sim.races.groups import MapReads

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from pytest_nvfp4.sim.memory.access import READ, WRITE
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.memory.shared import SharedMemory
-from pytest_nvfp4.sim.monitor import READ, WRITE
 from pytest_nvfp4.sim.races.access import STRONG, Access, make_access
 from pytest_nvfp4.sim.races.agents import WarpAgent
 from pytest_nvfp4.sim.races.clocks import BEFORE
@@ -27,7 +27,11 @@ from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
 
 
 class MemoryHooks(Hooks):
-    """The detector's hooks for the warps' own accesses, and for ``cp.async``: ``sim.monitor.MemoryMonitor``."""
+    """The detector's hooks for the warps' own accesses, and for ``cp.async``.
+
+    ``where`` is the pattern of the lanes' items, the lowest at ``index`` or ``offset``, or the size of a single item.
+    ``mask`` is the lanes of an access to a single item, 0 for a pattern.
+    """
 
     def shared_accessed(
         self, w: Warp, at: int, shared: SharedMemory, index: int, where: Pattern | int, kind: int, mask: int = 0
@@ -166,7 +170,7 @@ class MemoryHooks(Hooks):
         copies.groups.append(copies.issued)
 
     def async_waited(self, w: Warp, allowed: int | None) -> None:
-        """Order complete groups of ``cp.async`` before what follows."""
+        """Order all but the ``allowed`` youngest groups (None: all copies) of ``cp.async`` before what follows."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         copies = agent.agents.copies_of(agent)
         done = copies.done(allowed)

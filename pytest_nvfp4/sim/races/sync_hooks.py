@@ -5,7 +5,7 @@ release and a wait that returns true an acquire, at CTA or cluster scope, unless
 ``barrier.cluster`` and named barriers are both. A fence turns relaxed operations around it into a pattern.
 """
 
-# ruff: noqa: ARG002 - the signatures are those of sim.monitor
+# ruff: noqa: ARG002 - every event has the instruction and its lanes
 from __future__ import annotations
 
 from typing import Any
@@ -28,7 +28,7 @@ class SyncHooks(Hooks):
     # ---- fences --------------------------------------------------------------------------------------------------
 
     def fence(self, w: Warp, mask: int, kind: str, at: int) -> None:
-        """Execute a fence of any kind, or a tcgen05 wait."""
+        """Execute a fence of any kind, or a tcgen05 wait; ``kind`` is the opcode, of a fence without its root."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         if kind.startswith("tcgen05."):
             _fence_tcgen05(agent, kind)
@@ -107,7 +107,7 @@ class SyncHooks(Hooks):
         barrier.cta.cluster.unit(ClusterAgents).barriers[barrier].finish()
 
     def mbarrier_waited(self, w: Warp, mask: int, barrier: Mbarrier, at: int) -> None:
-        """Acquire from an mbarrier's last complete phase."""
+        """Acquire from an mbarrier's last complete phase, if any: the one before ``barrier.phase``."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         state = agent.agents.barriers[barrier]
         if state.number not in agent.initialised:

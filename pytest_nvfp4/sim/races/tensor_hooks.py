@@ -4,13 +4,14 @@ The operations of a tcgen05 pipe are one agent: PTX ISA, "tcgen05 memory consist
 Their operands in shared memory are read through the async proxy. ``tensor_order`` has the rules of tensor memory.
 """
 
-# ruff: noqa: ARG002 - the signatures are those of sim.monitor
+# ruff: noqa: ARG002 - every event has the instruction and its lanes
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from pytest_nvfp4.sim.monitor import CtaAccesses, PipeAccesses, TmemBox
 from pytest_nvfp4.sim.races.access import ASYNC, Access, TensorUse, make_access
 from pytest_nvfp4.sim.races.agents import CtaMemory, WarpAgent
 from pytest_nvfp4.sim.races.clocks import Agent, Epoch, Snapshot
@@ -19,7 +20,6 @@ from pytest_nvfp4.sim.races.launch import LaunchRaces, TensorParts
 from pytest_nvfp4.sim.races.names import AgentInfo, AgentKind
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
-from pytest_nvfp4.sim.tcgen05.monitor import CtaAccesses, PipeAccesses, TmemBox
 from pytest_nvfp4.sim.wgmma.operation import WgmmaOperation
 from pytest_nvfp4.sim.wgmma.unit import Warpgroup
 
@@ -45,7 +45,7 @@ class TensorHooks(Hooks):
         return agent.pipe
 
     def tensor_issued(self, w: Warp, at: int, queue: object, touched: tuple[CtaAccesses, ...]) -> None:
-        """An MMA or copy: what it touches, in the order of its pipe."""
+        """Check and record what an MMA or copy touches in each CTA that it works on, in the order of its pipe."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         pipe = agent.pipe if agent.queue is queue else self._pipe(agent, queue, w)
         assert pipe is not None

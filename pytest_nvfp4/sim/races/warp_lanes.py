@@ -37,7 +37,7 @@ class SharedLaneAccess(NamedTuple):
     Attributes:
         low, high: The first byte, and the one after the last.
         rank: Rank of the CTA whose memory it is.
-        where, mask: The lanes' items, as ``sim.monitor.MemoryMonitor`` gets them.
+        where, mask: The lanes' items, as ``MemoryHooks`` gets them.
         matrix: ``PLAIN``, ``ROWS``, ``COLUMNS`` or ``UNKNOWN``.
         strong: Whether the access is strong.
         at: Index of the instruction.

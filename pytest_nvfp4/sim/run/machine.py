@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pytest_nvfp4.driver.device_model import B200, DeviceModel
 from pytest_nvfp4.sim.memory.globals import GlobalMemory
-from pytest_nvfp4.sim.monitor import Monitor, Tracer
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Eager
 from pytest_nvfp4.sim.run.units import HasUnits
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.races.detector import Detector
+    from pytest_nvfp4.sim.run.trace import Trace
 
 
 class Machine(HasUnits):
@@ -31,8 +36,8 @@ class Machine(HasUnits):
         self.model = model
         self.asynchronous = asynchronous or Eager()
         self.changes = 0
-        self.monitor: Monitor | None = None
-        self.trace: Tracer | None = None
+        self.monitor: Detector | None = None
+        self.trace: Trace | None = None
         self.elected_lane: int | None = self.asynchronous.elected_lane
         self._ticks = 0
 

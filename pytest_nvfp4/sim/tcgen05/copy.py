@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import Bits, pick
 from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.monitor import CtaAccesses, PipeAccesses, TmemBox
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.tcgen05.copy_plan import CopyPlan, CopyShape, CtaCopy
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.descriptor import MatrixDescriptor, decode_matrix
 from pytest_nvfp4.sim.tcgen05.group import group_of, pair_of, single_lane
-from pytest_nvfp4.sim.tcgen05.monitor import CtaAccesses, PipeAccesses, TmemBox
 from pytest_nvfp4.sim.tcgen05.operand import Geometry, first_chunk, geometry, units_of
 from pytest_nvfp4.sim.tcgen05.tmem import LANES
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.tcgen05.monitor import CtaAccesses
+from pytest_nvfp4.sim.monitor import CtaAccesses
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.monitor import TmemBox
 from pytest_nvfp4.sim.tcgen05.descriptor import InstructionDescriptor
-from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
 from pytest_nvfp4.sim.tcgen05.operand import Chunks
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 

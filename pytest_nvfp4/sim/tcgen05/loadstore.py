@@ -39,11 +39,11 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import FULL, Bits, spread, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.monitor import TmemBox
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.warp import Warp
-from pytest_nvfp4.sim.tcgen05.monitor import TmemBox
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
 _ROWS = np.arange(32, dtype=np.uint32) << np.uint32(16)

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.monitor import CtaAccesses, PipeAccesses, TmemBox
 from pytest_nvfp4.sim.tcgen05 import scales
 from pytest_nvfp4.sim.tcgen05.accumulate import Chain
 from pytest_nvfp4.sim.tcgen05.datapath import Datapath
 from pytest_nvfp4.sim.tcgen05.descriptor import InstructionDescriptor, decode_instruction
-from pytest_nvfp4.sim.tcgen05.monitor import CtaAccesses, PipeAccesses, TmemBox
 from pytest_nvfp4.sim.tcgen05.operand import Chunks, Geometry
 from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding, OperandTileCache
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
