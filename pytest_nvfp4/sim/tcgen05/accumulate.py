@@ -11,7 +11,7 @@ A chain holds copies of its operands' bytes. One of these methods computes it:
   magnitudes of the products of some instructions is at most the product of the norms of the row and the column over
   them. While it stays below 2**24 steps, together with the previous D, every partial sum in every order is a float32
   and nothing is rounded: one float32 product of the whole chain is the result. A chain is cut into equal segments, as
-  many as are needed for each to have a bound of 2**23 steps; D is checked to be below 2**23 steps between them. NVFP4
+  many as are needed for each to have a bound of 2**23 steps; D is checked to be below 2**23 steps before each. NVFP4
   data with moderate scale factors is of this kind.
 - *Steps.* Where D exceeds that bound (or did not start on the grid), but the bound of each single instruction is below
   2**24 steps, the sum of an instruction is exactly a float32, so that one addition in float32 rounds as modelled.
@@ -156,7 +156,7 @@ class Chain:
             if self.shift:
                 base = base.astype(np.float64) * 2.0**-self.shift
         if single:
-            segments = _segments(a, b, self.length)
+            segments = _segments(a, b, self.length, based=base is not None)
             if segments == 1 and base is None:
                 return self._whole(tmem, a, b)
             if segments and not self.shift:
@@ -278,10 +278,11 @@ def _below(value: NDArray[np.float32], limits: NDArray[np.float32], scratch: NDA
     return bool((scratch < limits).all())
 
 
-def _segments(a: OperandTile, b: OperandTile, count: int) -> int:
+def _segments(a: OperandTile, b: OperandTile, count: int, *, based: bool) -> int:
     """Return into how many segments to cut a chain for each to be bounded by 2**23 grid steps; 0 if none suffices.
 
-    A chain in one segment, and segments of one instruction, may reach 2**24.
+    Segments of one instruction may reach 2**24, and so may a chain in one segment that starts from zero. With a
+    previous D (``based``) of up to 2**23 steps, D and half of such a chain could exceed 2**24 and be rounded between.
     """
     lowest, highest = a.grids.min() + b.grids.min(), _highest(a) + _highest(b)
     if lowest < _LOWEST_GRID or highest > _HIGHEST_GRID:
@@ -292,7 +293,8 @@ def _segments(a: OperandTile, b: OperandTile, count: int) -> int:
         most_a = np.add.reduceat(a.squares, starts, axis=1).max(axis=0)
         most_b = np.add.reduceat(b.squares, starts, axis=1).max(axis=0)
         bound = np.sqrt(most_a) * np.sqrt(most_b)
-        if bool((bound < (2 * _SEGMENT_STEPS if segments in (1, count) else _SEGMENT_STEPS)).all()):
+        alone = segments == count or (segments == 1 and not based)
+        if bool((bound < (2 * _SEGMENT_STEPS if alone else _SEGMENT_STEPS)).all()):
             return segments
         if segments == count or float(bound.max()) > _SEGMENT_STEPS * count:
             return 0

@@ -84,6 +84,44 @@ def test_going_on_from_what_tmem_holds(paths: list[str]) -> None:
     assert paths[1:] == ["_segmented", "_stepped"], "a start off the grid is rounded"
 
 
+def _near_the_bound(kernel: Kernel, coarse: int) -> np.ndarray:
+    """Add two instructions to a D of 2**23 - 1 steps of 2**-20: of 2 * ``coarse`` + 2**-19, and of one step."""
+    start = np.full((N, 128), 8 - 2.0**-20, np.float32)
+    kernel.tmem.floats[:N] = start
+    kernel.tmem.wrote(0, N)
+    scales = np.array([0x38, 0x01, 0x38, 0x38], np.uint8)  # 1 and 2**-9
+    code = E2M1.tolist().index
+    for coarse_a, coarse_b, fine in ((coarse, 2.0, 1.0), (0.0, 0.0, 0.5)):
+        a, b = np.zeros((128, 64), np.uint8), np.zeros((N, 64), np.uint8)
+        a[:, 0], b[:, 0] = code(coarse_a), code(coarse_b)
+        a[:, 16], b[:, 16] = code(0.5), code(fine)
+        kernel.add(a, b, np.tile(scales, (128, 1)), np.tile(scales, (N, 1)), enable=True)
+    return start
+
+
+@pytest.mark.parametrize(("coarse", "path"), [(3, ["_segmented"]), (4, ["_segmented", "_stepped"])])
+def test_a_chain_that_starts_from_d_is_rounded_after_each_instruction(
+    coarse: int, path: list[str], paths: list[str]
+) -> None:
+    """At the bound of 2**23 steps: below it nothing is rounded, from it on the order of the roundings matters."""
+    kernel = Kernel()
+    have = Fraction(float(_near_the_bound(kernel, coarse)[0, 0]))
+    for products in kernel.sums:
+        have = _nearest(have + Fraction(float(products[0, 0])))
+    assert all(Fraction(float(value)) == have for value in np.unique(kernel.value()))
+    assert paths == path
+
+
+def test_one_rounding_of_a_chain_that_starts_from_d_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the test above: with the bound of a chain that starts from zero, the value differs."""
+    wider = accumulate._segments
+    monkeypatch.setattr(accumulate, "_segments", lambda a, b, count, **_: wider(a, b, count, based=False))
+    kernel = Kernel()
+    start = _near_the_bound(kernel, 4)
+    assert (kernel.value() == start.astype(np.float64) + np.sum(kernel.sums, axis=0)).all()
+    assert not (kernel.value() == kernel.rule(start)).any()
+
+
 def test_a_look_in_between_changes_nothing() -> None:
     kernel, looked = Kernel(), Kernel()
     rng = np.random.default_rng(7)
