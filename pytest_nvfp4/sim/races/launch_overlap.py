@@ -12,6 +12,8 @@ launch whose predecessor executes no ``launch_dependents`` begins when that has 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.races.access import Access
 from pytest_nvfp4.sim.races.clocks import Agent
@@ -20,6 +22,7 @@ from pytest_nvfp4.sim.races.global_shadow import EarlierAccess, GlobalShadow, Ro
 from pytest_nvfp4.sim.run.grid import Grid
 
 
+@dataclass(slots=True, eq=False)
 class LaunchOverlap:
     """A launch and the previous one, which may still run.
 
@@ -29,11 +32,10 @@ class LaunchOverlap:
         reporter: Reporter of the launch.
     """
 
-    def __init__(self, earlier: Grid, memory: GlobalShadow, reporter: Reporter) -> None:
-        self._earlier = earlier
-        self._memory = memory
-        self._reporter = reporter
-        self._lines: set[str] = set()
+    _earlier: Grid
+    _memory: GlobalShadow
+    _reporter: Reporter
+    _lines: set[str] = field(default_factory=set)
 
     @staticmethod
     def waited(agent: Agent) -> None:

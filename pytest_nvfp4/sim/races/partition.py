@@ -9,6 +9,7 @@ division belongs to the launch: its CTAs use the same layout, so that only the f
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,13 +20,11 @@ _CAPACITY = 1 << 15
 """Footprints that are cached. A kernel with more of them has patterns that do not recur."""
 
 
+@dataclass(slots=True, eq=False)
 class Footprint:
     """A set of units, as a list of parts that is updated when a part is split."""
 
-    __slots__ = ("parts",)
-
-    def __init__(self, parts: list[int]) -> None:
-        self.parts = parts
+    parts: list[int]
 
 
 class PartExtent(NamedTuple):

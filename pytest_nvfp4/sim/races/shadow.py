@@ -9,7 +9,7 @@ accesses before it are checked too, and stay (``covered``) until the next weak w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
@@ -50,6 +50,7 @@ class _Covered(NamedTuple):
     strong: int
 
 
+@dataclass(slots=True, eq=False)
 class Shadow:
     """The history of one memory of a CTA.
 
@@ -65,20 +66,15 @@ class Shadow:
         covered: By part, the accesses before its strong writes.
     """
 
-    __slots__ = ("clocks", "covered", "in_order", "name", "partition", "reads", "report", "writes")
-
-    def __init__(
-        self, partition: Partition, report: Callable[[Conflict], None], *, clocks: Clocks, name: str = "",
-        in_order: bool = False,
-    ) -> None:  # fmt: skip
-        self.partition = partition
-        self.report = report
-        self.clocks = clocks
-        self.name = name
-        self.in_order = in_order
-        self.writes: list[Access | None] = [None]
-        self.reads: list[Reads] = [None]
-        self.covered: dict[int, dict[_Covered, Access]] = {}
+    partition: Partition
+    report: Callable[[Conflict], None]
+    _: KW_ONLY
+    clocks: Clocks
+    name: str = ""
+    in_order: bool = False
+    writes: list[Access | None] = field(default_factory=lambda: [None])
+    reads: list[Reads] = field(default_factory=lambda: [None])
+    covered: dict[int, dict[_Covered, Access]] = field(default_factory=dict)
 
     def _follow(self) -> None:
         """Adopt the splits that the partition has made since."""

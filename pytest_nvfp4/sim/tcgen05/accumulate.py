@@ -27,6 +27,7 @@ The number of elements of K in a chain is bounded; a longer one continues from t
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -49,17 +50,15 @@ _LOWEST_GRID, _HIGHEST_GRID = -149, 100
 _NAN = np.uint32(0x7FFF_FFFF)
 
 
+@dataclass(slots=True, eq=False)
 class CtaRecording:
     """One CTA's part of a chain: its accumulator, and by instruction its rows of A and B and their scale factors."""
 
-    __slots__ = ("a", "b", "sfa", "sfb", "tmem")
-
-    def __init__(self, tmem: Tmem, a: Recording, b: Recording) -> None:
-        self.tmem = tmem
-        self.a = a
-        self.b = b
-        self.sfa = bytearray()
-        self.sfb = bytearray()
+    tmem: Tmem
+    a: Recording
+    b: Recording
+    sfa: bytearray = field(default_factory=bytearray)
+    sfb: bytearray = field(default_factory=bytearray)
 
 
 class Chain:

@@ -26,6 +26,7 @@ from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.access import WRITE
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.waiting import wake_all
 from pytest_nvfp4.sim.run.warp import Group, Warp
 from pytest_nvfp4.sim.sync.addresses import shared_address
 from pytest_nvfp4.sim.tcgen05.group import group_of, same_group
@@ -68,12 +69,6 @@ class Allocator:
             )
         held = ", ".join(f"[{c}, {c + n}) by warp {w}" for c, (n, w) in sorted(self.blocks.items())) or "none"
         return f"free TMEM columns (allocated: {held})"
-
-    def wake(self) -> None:
-        """Let waiting warps retry."""
-        waiters, self.waiters = self.waiters, []
-        for group in waiters:
-            group.wake()
 
     def fits(self, count: int) -> list[int]:
         """Return the columns at which a block of ``count`` columns could start."""
@@ -177,7 +172,7 @@ def _alloc_pair(w: Warp, unit: Allocator, columns: int, what: str) -> int | None
     peer.take(column, columns, peer.offer.warp)
     unit.take(column, columns, w.index)
     peer.granted = column
-    peer.wake()
+    wake_all(peer)
     return column
 
 
@@ -201,10 +196,10 @@ def dealloc(w: Warp, mask: int, address: Bits, count: Bits, group: int, at: int)
     if cta.launch.machine.monitor is not None:
         cta.launch.machine.monitor.tmem_freed(w, at, column, columns)
     cta.unit(Tmem).free(column, columns, warp=w.index, at=at)
-    unit.wake()
+    wake_all(unit)
     if group == 2:
         # Not cta.peer: the peer may have exited.
-        cta.cluster.ctas[cta.rank ^ 1].unit(Allocator).wake()
+        wake_all(cta.cluster.ctas[cta.rank ^ 1].unit(Allocator))
 
 
 def relinquish(w: Warp, group: int) -> None:

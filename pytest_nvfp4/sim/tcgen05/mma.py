@@ -105,8 +105,8 @@ def _plan(
             part.sfa_column, part.sfb_column = columns_a, columns_b
             steady &= tmem.is_replicated(columns_a, count_a)
             steady &= not path.halves and tmem.is_replicated(columns_b, count_b)
-            part.sfa = scales.words(tmem, columns_a, ins.rows)
-            part.sfb = scales.words(tmem, columns_b, ins.n, halves=path.halves)
+            part.sfa = scales.reader(tmem, columns_a, ins.rows)
+            part.sfb = scales.reader(tmem, columns_b, ins.n, halves=path.halves)
         if form.a_in_tmem:
             part.a_path, part.a_column = _tmem_a(each, a, decoded.family, path, what)
         else:

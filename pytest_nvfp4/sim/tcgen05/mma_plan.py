@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -76,6 +77,7 @@ def decode_mma(value: int, kind: str, group: int, vector: int, a_in_tmem: bool, 
     return DecodedMma(ins, (a, b), family, ins.n // group, a.element_bytes, b.element_bytes)
 
 
+@dataclass(slots=True, eq=False)
 class CtaOperands:
     """Operands of a checked instruction in one CTA.
 
@@ -83,25 +85,21 @@ class CtaOperands:
     ``a_column``).
     """
 
-    __slots__ = (
-        "a_chunks", "a_column", "a_first", "a_geometry", "a_path", "a_table", "b_chunks", "b_first", "b_geometry",
-        "b_table", "sfa", "sfa_column", "sfb", "sfb_column", "tmem",
-    )  # fmt: skip
-
-    def __init__(self, tmem: Tmem) -> None:
-        self.tmem = tmem
-        self.a_chunks: Chunks | None = None
-        self.a_geometry: Geometry | None = None
-        self.a_table: NDArray[np.intp] | None = None
-        self.a_path: Datapath | None = None
-        self.a_column = 0
-        self.a_first = self.b_first = 0
-        self.sfa_column = self.sfb_column = 0
-        self.b_chunks: Chunks
-        self.b_geometry: Geometry
-        self.b_table: NDArray[np.intp]
-        self.sfa: scales.ScaleWords
-        self.sfb: scales.ScaleWords
+    tmem: Tmem
+    a_chunks: Chunks | None = None
+    a_geometry: Geometry | None = None
+    a_table: NDArray[np.intp] | None = None
+    a_path: Datapath | None = None
+    a_column: int = 0
+    a_first: int = 0
+    b_first: int = 0
+    sfa_column: int = 0
+    sfb_column: int = 0
+    b_chunks: Chunks = field(init=False)
+    b_geometry: Geometry = field(init=False)
+    b_table: NDArray[np.intp] = field(init=False)
+    sfa: Callable[[], bytes] = field(init=False)
+    sfb: Callable[[], bytes] = field(init=False)
 
 
 class MmaPlan:
@@ -172,8 +170,8 @@ class MmaPlan:
                 recorded.a.gather(part.a_chunks, part.a_table)  # type: ignore[arg-type]
             recorded.b.gather(part.b_chunks, part.b_table)
             if ins.vector:
-                recorded.sfa += part.sfa.tobytes()
-                recorded.sfb += part.sfb.tobytes()
+                recorded.sfa += part.sfa()
+                recorded.sfb += part.sfb()
         if ins.vector:
             chain.a_ids.append(ins.a_id)
             chain.b_ids.append(ins.b_id)
@@ -182,7 +180,7 @@ class MmaPlan:
         """Return the chain that the instruction extends, or start a new one."""
         open_chain = None
         for pending in self.parts[0].tmem.pending:
-            if pending.first == self.column and isinstance(pending, Chain) and pending.key == self.key:
+            if pending.first == self.column and pending.key == self.key:
                 open_chain = pending
                 break
         if open_chain is not None:

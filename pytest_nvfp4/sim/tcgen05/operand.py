@@ -103,6 +103,7 @@ def first_chunk(start: int) -> int:
     return ((start & ~(_PATTERN - 1)) - RESERVED) >> 4
 
 
+@dataclass(slots=True, eq=False)
 class Recording:
     """Copies of an operand's chunks, one instruction after the other.
 
@@ -110,11 +111,8 @@ class Recording:
         count: Number of instructions recorded.
     """
 
-    __slots__ = ("_memory", "count")
-
-    def __init__(self, memory: Chunks) -> None:
-        self._memory = memory
-        self.count = 0
+    _memory: Chunks
+    count: int = 0
 
     def gather(self, chunks: Chunks, table: NDArray[np.intp]) -> None:
         """Record the chunks of a table, without a copy in between."""

@@ -16,37 +16,14 @@ and the DSL's layouts, which agree.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
 _ADDRESS_BITS = (1 << 30) - 1
-
-
-class ScaleWords(Protocol):
-    """The words of a scale-factor matrix; a view of TMEM, not a copy."""
-
-    def tobytes(self) -> bytes:
-        """Return the current words in the order of the rows."""
-
-
-class _HalvedWords:
-    """The words of a matrix whose upper half lies in lanes 64-127."""
-
-    def __init__(self, tmem: Tmem, column: int, rows: int) -> None:
-        half = np.arange(rows // 2)
-        self._data = tmem.data
-        self._column = np.concatenate([column + half // 32] * 2)
-        self._lane = np.concatenate([half % 32, 64 + half % 32])
-        self._padding = bytes(4 * (-rows % 32))
-
-    def tobytes(self) -> bytes:
-        words: NDArray[np.uint32] = self._data[self._column, self._lane]
-        return words.tobytes() + self._padding
 
 
 def columns(rows: int, *, halves: bool = False) -> int:
@@ -115,8 +92,11 @@ def check(tmem: Tmem, address: int, rows: int, sf_id: int, *, name: str, what: s
     return column
 
 
-def words(tmem: Tmem, column: int, rows: int, *, halves: bool = False) -> ScaleWords:
-    """Return the words of the rows, in order, padded to whole columns of 32."""
-    if halves:
-        return _HalvedWords(tmem, column, rows)
-    return tmem.data[column : column + columns(rows), :32]
+def reader(tmem: Tmem, column: int, rows: int, *, halves: bool = False) -> Callable[[], bytes]:
+    """Return a function that reads the current words of the rows, in order, padded to whole columns of 32."""
+    if not halves:
+        return tmem.data[column : column + columns(rows), :32].tobytes
+    half = np.arange(rows // 2)
+    places = np.concatenate([column + half // 32] * 2), np.concatenate([half % 32, 64 + half % 32])
+    padding = bytes(4 * (-rows % 32))
+    return lambda: tmem.data[places].tobytes() + padding

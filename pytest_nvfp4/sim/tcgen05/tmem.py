@@ -16,7 +16,7 @@ longer hold (the replicated columns change). An instruction issued again in the 
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,24 +24,14 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.run.cta import Cta
 
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.tcgen05.accumulate import Chain
+
 COLUMNS = 512
 """TMEM capacity in columns."""
 LANES = 128
 _ONES = bytes([1]) * COLUMNS
 _ZEROS = bytes(COLUMNS)
-
-
-class Pending(Protocol):
-    """An accumulator in columns [first, last) whose value has not been computed."""
-
-    first: int
-    last: int
-
-    def finish(self) -> None:
-        """Compute and write the value, and remove the accumulator from every memory's list."""
-
-    def forget(self) -> None:
-        """Remove the accumulator from every memory's list without computing it."""
 
 
 class FreedBlock(NamedTuple):
@@ -61,7 +51,7 @@ class Tmem:
         full: By column 1 if every lane was written.
         some: ``[column, lane]``: lanes written, of columns that are not full.
         replicated: By column 1 if a ``.warpx4`` copy wrote it last.
-        pending: Accumulators that have not been computed.
+        pending: Chains whose accumulators have not been computed.
         freed: The blocks freed last, by first column.
     """
 
@@ -73,7 +63,7 @@ class Tmem:
         self.full = bytearray(COLUMNS)
         self.some: NDArray[np.bool_] = np.zeros((COLUMNS, LANES), np.bool_)
         self.replicated = bytearray(COLUMNS)
-        self.pending: list[Pending] = []
+        self.pending: list[Chain] = []
         self.epoch = 0
         self.freed: dict[int, FreedBlock] = {}
 

@@ -17,6 +17,7 @@ Rules and their sources:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -37,6 +38,7 @@ _NAN_FILL = np.uint16(0x7FF7)
 _ADDRESSES = (1 << 64) - 1
 
 
+@dataclass(slots=True, eq=False)
 class TmaBox:
     """One box of a tensor.
 
@@ -45,13 +47,10 @@ class TmaBox:
         cut: For each dimension the bytes (dimension 0) or elements of the box inside the tensor; None if all are.
     """
 
-    __slots__ = ("cut", "offset", "region", "tile")
-
-    def __init__(self, tile: TmaTile, region: Region | None, offset: int, cut: tuple[slice, ...] | None) -> None:
-        self.tile = tile
-        self.region = region
-        self.offset = offset
-        self.cut = cut
+    tile: TmaTile
+    region: Region | None
+    offset: int
+    cut: tuple[slice, ...] | None
 
     def check_initialised(self, what: str) -> None:
         """Raise Fault if a byte inside the tensor was never written. The region must track initialisation."""

@@ -15,42 +15,41 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import lanes
 from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.waiting import wake_all
 from pytest_nvfp4.sim.run.warp import Group, Warp
 
 _PENDING, _READ, _DONE = range(3)
 
 
+@dataclass(slots=True, eq=False)
 class OutboundCopy:
     """One bulk store or reduction in flight: it reads shared memory, and writes the destination later.
 
     Args:
-        read: Reads the source and returns the argument of ``write``.
+        read_action: Reads the source and returns the argument of ``write_action``.
     """
 
-    __slots__ = ("at", "data", "read_action", "state", "thread", "what", "write_action")
-
-    def __init__(
-        self, thread: BulkThread, at: int, read: Callable[[], Any], write: Callable[[Any], None], *, what: str
-    ) -> None:
-        self.thread = thread
-        self.at = at
-        self.read_action = read
-        self.write_action = write
-        self.what = what
-        self.state = _PENDING
-        self.data: Any = None
+    thread: BulkThread
+    at: int
+    read_action: Callable[[], Any]
+    write_action: Callable[[Any], None]
+    _: KW_ONLY
+    what: str
+    state: int = _PENDING
+    data: Any = None
 
     def read(self) -> None:
         """Read the source and wake the thread."""
         self.data = self.read_action()
         self.state = _READ
         if self.thread.waiters:
-            self.thread.wake()
+            wake_all(self.thread)
 
     def write(self) -> None:
         """Write the destination and wake the thread. Raises Fault."""
@@ -65,7 +64,7 @@ class OutboundCopy:
         self.state = _DONE
         self.thread.warp.cta.launch.machine.changes += 1
         if self.thread.waiters:
-            self.thread.wake()
+            wake_all(self.thread)
 
 
 class BulkThread:
@@ -84,12 +83,6 @@ class BulkThread:
         self.groups: deque[list[OutboundCopy]] = deque()
         self.waiters: list[Group] = []
         self.unread = 0
-
-    def wake(self) -> None:
-        """Let waiting warps retry."""
-        waiters, self.waiters = self.waiters, []
-        for group in waiters:
-            group.wake()
 
     def waiting_for(self) -> str:
         """Return what the thread waits for, for the report of a deadlock."""

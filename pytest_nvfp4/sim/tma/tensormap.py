@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
@@ -68,6 +69,7 @@ class UsedMaps:
             self._checked[address] = _MapState(data, acquired, write, released)
 
 
+@dataclass(slots=True, eq=False)
 class MapUse:
     """A tensor map that was used, with the bytes that it had.
 
@@ -77,13 +79,10 @@ class MapUse:
         modifiable: The CTA's ``UsedMaps`` if the map lies in writable memory, else None.
     """
 
-    __slots__ = ("address", "data", "modifiable", "raw")
-
-    def __init__(self, address: int, raw: memoryview, data: bytes, modifiable: UsedMaps | None) -> None:
-        self.address = address
-        self.raw = raw
-        self.data = data
-        self.modifiable = modifiable
+    address: int
+    raw: memoryview
+    data: bytes
+    modifiable: UsedMaps | None
 
     def unchanged(self, *, what: str) -> bool:
         """Return whether the bytes are unchanged; reports a modification that was not made visible."""

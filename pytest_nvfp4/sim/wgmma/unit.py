@@ -31,6 +31,7 @@ from pytest_nvfp4.sim.deferred import Pending
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import FULL, Bits, Predicate, uniform
 from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.waiting import wake_all
 from pytest_nvfp4.sim.run.warp import Group, Warp
 from pytest_nvfp4.sim.wgmma.fragments import stack
 from pytest_nvfp4.sim.wgmma.operation import WgmmaForm, WgmmaOperation
@@ -69,9 +70,7 @@ class Warpgroup:
         operation.perform(self.cta)
         self.performed += 1
         self.cta.launch.machine.changes += 1
-        waiters, self.waiters = self.waiters, []
-        for group in waiters:
-            group.wake()
+        wake_all(self)
 
 
 class Warpgroups:
