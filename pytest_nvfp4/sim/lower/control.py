@@ -104,6 +104,6 @@ def converged(w: Warp, mask: int, members: Predicate | Bits) -> bool:
     named = uniform(members, mask)
     expected = w.live if named is None else named & w.live
     if expected & ~mask:
-        w.await_lanes()
+        w.wait_for(w.meeting)
         return False
     return True

@@ -9,7 +9,7 @@ that its consequences are not reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_nvfp4.finding import Finding, Where
@@ -136,25 +136,6 @@ _EDGES: dict[str, _Template] = {
     ),
 }
 """By kind of the earlier access's agent, the edge of the causality order that is missing."""
-
-
-class Deferred:
-    """Findings that are decided when the store that caused them has written its bytes.
-
-    Attributes:
-        storing: Whether the monitor is checking a warp's store to global memory.
-        doubts: The decisions that are pending.
-    """
-
-    def __init__(self) -> None:
-        self.storing = False
-        self.doubts: list[Callable[[], None]] = []
-
-    def global_written(self) -> None:
-        """Decide, after the store."""
-        doubts, self.doubts = self.doubts, []
-        for decide in doubts:
-            decide()
 
 
 class Reporter:

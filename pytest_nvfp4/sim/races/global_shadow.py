@@ -201,7 +201,7 @@ class GlobalShadow:
     def read_box(self, shadow: RegionShadow, key: object, rows: Rows, access: Access, clock: Clock) -> None:
         """Check and record a tensor copy's read of a box."""
         if shadow.written:
-            self.read(shadow, *rows(), access, clock)
+            self.read(shadow, shadow.units(*rows()), access, clock)
             return
         early = shadow.boxes.get(key)
         if early is None:
@@ -226,15 +226,8 @@ class GlobalShadow:
         if len(readers) < _READERS or reader in readers:
             readers[reader] = self.sets.number(access, self.sync_count)
 
-    def read(self, shadow: RegionShadow, offsets: Offsets, size: int, access: Access, clock: Clock) -> None:
-        """Check and record a read of items of ``size`` bytes."""
-        self._read(shadow, shadow.units(offsets, size), access, clock)
-
-    def read_items(self, shadow: RegionShadow, offset: int, where: Pattern | int, access: Access, clock: Clock) -> None:
-        """Check and record a warp's read of its items."""
-        self._read(shadow, shadow.items(offset, where), access, clock)
-
-    def _read(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
+    def read(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
+        """Check and record a read of units."""
         if shadow.writes is not None:
             self._check(shadow, shadow.writes[units], units, access, clock, old_writes=True, new_writes=False)
         self._join(shadow.array("reads"), units, self.sets.number(access, self.sync_count), clock)

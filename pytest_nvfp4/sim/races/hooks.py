@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,7 +11,7 @@ from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.monitor import TmemBox
 from pytest_nvfp4.sim.races.agents import BarrierState, CtaMemory, WarpAgent
 from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, INITS
-from pytest_nvfp4.sim.races.findings import RACE, WARNING, Deferred
+from pytest_nvfp4.sim.races.findings import RACE, WARNING
 from pytest_nvfp4.sim.races.launch import LANES_PER_UNIT, LaunchRaces
 from pytest_nvfp4.sim.races.partition import Footprint
 from pytest_nvfp4.sim.run.cta import Cta
@@ -20,16 +22,27 @@ ZERO = np.zeros(1, np.intp)
 """The offsets of one item at 0."""
 
 
-class Hooks(Deferred):
+class Hooks:
     """A part of the detector.
 
     Args:
         warnings: Whether to report also instructions that official kernels omit.
+
+    Attributes:
+        storing: Whether a warp's store to global memory is being checked.
+        doubts: Findings to decide when the store that caused them has written its bytes.
     """
 
     def __init__(self, *, warnings: bool = False) -> None:
-        super().__init__()
         self.warnings = warnings
+        self.storing = False
+        self.doubts: list[Callable[[], None]] = []
+
+    def global_written(self) -> None:
+        """Decide the pending findings, after the store."""
+        doubts, self.doubts = self.doubts, []
+        for decide in doubts:
+            decide()
 
     def _warp(self, w: Warp) -> WarpAgent:
         agent: WarpAgent | None = w.units.get(WarpAgent)

@@ -11,7 +11,6 @@ import numpy as np
 
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.monitor import PipeAccesses
 from pytest_nvfp4.sim.races.access import Access
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, Agent, Clocks, Memo, Ticks
@@ -184,16 +183,8 @@ class LaunchRaces:
         self._pair(conflict, RACE, place)
         _count_as_ordered(shadow.clocks, conflict.ticks, old, None)
 
-    def shared_lanes_conflict(self, agent: Agent, race: LaneRace, new: Access, *, writes: bool) -> None:
-        """Report a race of two lanes of a warp in shared memory."""
-        place = f"shared memory bytes [{race.access.low}, {race.access.high})"
-        self._lanes_pair(agent, race, new, place, writes=writes)
-
-    def global_lanes_conflict(self, agent: Agent, race: LaneRace, new: Access, region: Region, *, writes: bool) -> None:
-        """Report a race of two lanes of a warp in global memory."""
-        self._lanes_pair(agent, race, new, f"global memory at {region.place(race.byte)}", writes=writes)
-
-    def _lanes_pair(self, agent: Agent, race: LaneRace, new: Access, place: str, *, writes: bool) -> None:
+    def lanes_conflict(self, agent: Agent, race: LaneRace, new: Access, place: str, *, writes: bool) -> None:
+        """Report a race of two lanes of a warp."""
         old = Access(agent.number, new.tick, 0, race.access.at, new.warp)
         self.reporter.pair(AccessPair(RACE, place, old, new, agent.info, agent.info, race.writes, writes))
 

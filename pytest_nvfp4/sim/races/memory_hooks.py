@@ -63,7 +63,8 @@ class MemoryHooks(Hooks):
                 writes=writes,
             )
             if race is not None:
-                launch.shared_lanes_conflict(agent, race, access, writes=writes)
+                place = f"shared memory bytes [{race.access.low}, {race.access.high})"
+                launch.lanes_conflict(agent, race, access, place, writes=writes)
         if order.strong:
             if order.acquires:
                 agent.lanes.synchronise()
@@ -123,7 +124,7 @@ class MemoryHooks(Hooks):
         if early:
             memory.read_early(shadow, offset, where, access)
         elif not writes:
-            memory.read_items(shadow, offset, where, access, agent.clock)
+            memory.read(shadow, shadow.items(offset, where), access, agent.clock)
         else:
             self.storing = kind == WRITE
             memory.write_items(shadow, offset, where, access, agent.clock)
@@ -135,7 +136,8 @@ class MemoryHooks(Hooks):
             lane_access = GlobalLaneAccess(low, high, where, mask, order.strong, at, writes)
             race = lanes.global_access(lane_access, again=memory.again)
             if race is not None:
-                launch.global_lanes_conflict(agent, race, access, region, writes=writes)
+                place = f"global memory at {region.place(race.byte)}"
+                launch.lanes_conflict(agent, race, access, place, writes=writes)
         if order.strong:
             if order.acquires:
                 lanes.synchronise()
@@ -159,7 +161,8 @@ class MemoryHooks(Hooks):
                 rows = partial(item_rows, offset, where)
                 if launch.overlap is not None:
                     launch.overlap.check(agent, region, rows, access, writes=False)
-                launch.memory.read(launch.memory.shadow(region), *rows(), access, agent.clock)
+                shadow = launch.memory.shadow(region)
+                launch.memory.read(shadow, shadow.units(*rows()), access, agent.clock)
             else:
                 region.read_at = at
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,30 +33,8 @@ class TouchedUnits(NamedTuple):
     at: NDArray[np.int32]
 
 
-class TouchedBytes(Protocol):
-    """Bytes from ``low`` up to ``high``, which may have gaps."""
-
-    @property
-    def low(self) -> int:
-        """Lowest address."""
-
-    @property
-    def high(self) -> int:
-        """Address after the highest."""
-
-    @property
-    def kinds(self) -> int:
-        """Flags of all bytes together."""
-
-    def bytes(self, low: int, high: int) -> Kinds:
-        """Return the flags of each byte of a part of the range."""
-
-    def line(self, address: int) -> str:
-        """Return the line of the kernel that touches a byte, for messages; empty if there is none."""
-
-
 class TouchedExtent:
-    """A strided array; ``place`` is the line of the kernel that touches it."""
+    """A strided array from ``low`` up to ``high``; ``place`` is the line of the kernel that touches it."""
 
     __slots__ = ("extent", "high", "kinds", "low", "place")
 
@@ -69,7 +47,7 @@ class TouchedExtent:
         self.high = extent.address + (0 if 0 in extent.shape else reach + extent.size)
 
     def bytes(self, low: int, high: int) -> Kinds:
-        """See ``TouchedBytes``."""
+        """Return the flags of each byte of a part of the range."""
         extent = self.extent
         result = np.zeros(self.high - self.low, np.uint8)
         shape, strides = (*extent.shape, extent.size), (*extent.strides, 1)
@@ -77,12 +55,15 @@ class TouchedExtent:
         return result[low - self.low : high - self.low]
 
     def line(self, _address: int) -> str:
-        """See ``TouchedBytes``."""
+        """Return the line of the kernel, for messages."""
         return self.place
 
 
 class TouchedRegion:
-    """A region that a launch touches; ``place`` returns the line of an instruction, for messages."""
+    """A region that a launch touches, from ``low`` up to ``high``; ``place`` returns the line of an instruction.
+
+    ``kinds`` has the flags of all bytes together.
+    """
 
     __slots__ = ("at", "high", "kinds", "low", "place", "unit", "units")
 
@@ -94,13 +75,13 @@ class TouchedRegion:
         self.place = place
 
     def bytes(self, low: int, high: int) -> Kinds:
-        """See ``TouchedBytes``."""
+        """Return the flags of each byte of a part of the range."""
         first, last = (low - self.low) // self.unit, -(-(high - self.low) // self.unit)
         skip = (low - self.low) - first * self.unit
         return np.repeat(self.units[first:last], self.unit)[skip : skip + high - low]
 
     def line(self, address: int) -> str:
-        """See ``TouchedBytes``."""
+        """Return the line of the kernel that touches a byte, for messages; empty if there is none."""
         at = int(self.at[(address - self.low) // self.unit])
         return self.place(at - 1) if at and self.place is not None else ""
 
@@ -114,6 +95,9 @@ class TouchedRegion:
         self.at = np.where(self.units & (WRITE | STRONG_WRITE) | (units == 0), self.at, at)
         self.units = self.units | units
         self.kinds = int(np.bitwise_or.reduce(self.units)) if self.units.size else 0
+
+
+TouchedBytes: TypeAlias = TouchedExtent | TouchedRegion
 
 
 def _aligned(first: TouchedBytes, second: TouchedBytes, low: int, high: int) -> tuple[Kinds, Kinds, int]:

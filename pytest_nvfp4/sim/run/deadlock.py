@@ -79,7 +79,6 @@ def deadlock(scheduler: Scheduler) -> Fault:
 
 
 def _blocked(scheduler: Scheduler, cta: Cta) -> Iterator[_Blocked]:
-    spinning = set(scheduler.spinning)
     code = scheduler.grid.kernel.instructions
     for warp in cta.warps:
         for group in sorted(warp.groups, key=lambda g: g.pc):
@@ -87,7 +86,7 @@ def _blocked(scheduler: Scheduler, cta: Cta) -> Iterator[_Blocked]:
             if group.waiting is not None:
                 reason = f"waits for {group.waiting.waiting_for()}"
                 suspicion = getattr(group.waiting, "suspicion", lambda: _DEFAULT_SUSPICION)()
-            elif warp in spinning:
+            elif warp in scheduler.spinning:
                 reason = "spins on memory that no other warp changes"
             else:
                 reason = "can run"

@@ -115,7 +115,8 @@ class Grid(HasUnits):
                     data, f"variable {variable.name}", align=variable.align, writable=variable.space == "global"
                 )
         self._order: Iterator[int] = iter(machine.asynchronous.clusters(range(self._cluster_count)))
-        self._left = self._cluster_count
+        self.clusters_left = self._cluster_count
+        """Number of clusters that have not started."""
         self._repeats: Counter[tuple[str, str, int | None]] = Counter()
         for region in self._watched():
             region.begin_launch()
@@ -150,11 +151,6 @@ class Grid(HasUnits):
         return x * y * z
 
     @property
-    def clusters_left(self) -> int:
-        """Number of clusters that have not started."""
-        return self._left
-
-    @property
     def capacity(self) -> int:
         """Largest number of resident CTAs: SMs times CTAs per SM, limited by shared memory, threads and blocks."""
         model = self.machine.model
@@ -174,7 +170,7 @@ class Grid(HasUnits):
         if not any(instruction.root == "clusterlaunchcontrol" for instruction in self.kernel.instructions):
             return 1
         x, y, z = self.cluster_shape
-        return max(1, min(self.capacity // (x * y * z), -(-self._left // 2)))
+        return max(1, min(self.capacity // (x * y * z), -(-self.clusters_left // 2)))
 
     def sm_of(self, cta: Cta) -> int:
         """Return ``%smid``: the linear CTA modulo the number of SMs. Any value is legal."""
@@ -191,7 +187,7 @@ class Grid(HasUnits):
         number = next(self._order, None)
         if number is None:
             return None
-        self._left -= 1
+        self.clusters_left -= 1
         cluster = Cluster(self, self._index(number), self.cluster_shape)
         cx, cy, cz = self.cluster_shape
         threads = self.block[0] * self.block[1] * self.block[2]
@@ -211,7 +207,7 @@ class Grid(HasUnits):
         number = next(self._order, None)
         if number is None:
             return None
-        self._left -= 1
+        self.clusters_left -= 1
         self.counters["clusters.cancelled"] += 1
         return tuple(i * n for i, n in zip(self._index(number), self.cluster_shape, strict=True))  # type: ignore[return-value]
 
@@ -320,7 +316,7 @@ class Grid(HasUnits):
     def limit_to(self, clusters: range) -> None:
         """Select the clusters to start, by number."""
         self._order = iter(clusters)
-        self._left = len(clusters)
+        self.clusters_left = len(clusters)
 
     def begin_part(self) -> None:
         """Reset all results in a forked process, so that the parent can add them to its own."""

@@ -40,7 +40,8 @@ class Scheduler:
         self.ready: deque[Warp] = deque()
         self.running: Warp | None = None
         self.resident: list[Cluster] = []
-        self._spinning: list[Warp] = []
+        self.spinning: list[Warp] = []
+        """Warps that provably return to the same state until memory changes."""
         self._spun_at = -1
         self._idle_turns: Counter[Warp] = Counter()
         self._idle_blocks: Counter[Warp] = Counter()
@@ -63,13 +64,13 @@ class Scheduler:
                 if not warp.groups:
                     continue  # woken and ended in the same turn
                 self._turn(warp)
-                if self._spinning and machine.changes != self._spun_at:
+                if self.spinning and machine.changes != self._spun_at:
                     self._unspin()
                 continue
             if machine.asynchronous.step():
                 continue
             self._retire()
-            if self._spinning and machine.changes != self._spun_at:
+            if self.spinning and machine.changes != self._spun_at:
                 self._unspin()
             elif self._more() or self._force():
                 continue
@@ -110,7 +111,7 @@ class Scheduler:
         elif warp.select() is not None:
             if spins:
                 self._spun_at = before
-                self._spinning.append(warp)
+                self.spinning.append(warp)
             elif not warp.queued:
                 warp.queued = True
                 self.ready.append(warp)
@@ -229,16 +230,11 @@ class Scheduler:
         return False
 
     def _unspin(self) -> None:
-        for warp in self._spinning:
+        for warp in self.spinning:
             if not warp.queued:
                 warp.queued = True
                 self.ready.append(warp)
-        self._spinning.clear()
-
-    @property
-    def spinning(self) -> list[Warp]:
-        """Warps that provably return to the same state until memory changes."""
-        return list(self._spinning)
+        self.spinning.clear()
 
     def _suspect(self, warp: Warp, blocks: int) -> bool:
         """Return whether to check a warp that changed nothing in its turn for spinning.

@@ -137,10 +137,6 @@ class Warp(HasUnits):
             if group.waiting is self.meeting:
                 group.waiting = None
 
-    def await_lanes(self) -> None:
-        """Suspend the running group until other lanes of the warp arrive."""
-        self.wait_for(self.meeting)
-
     def select(self) -> Group | None:
         """Return the runnable group at the lowest place."""
         best: Group | None = None

@@ -47,6 +47,7 @@ class ClusterForm:
 
     what: str
     aligned: bool
+    waits: bool
     at: int
 
 
@@ -82,7 +83,7 @@ class ClusterBarrier:
             ", ".join(missing[:8]) + more
         )
 
-    def arrive(self, w: Warp, mask: int, form: ClusterForm) -> None:
+    def arrive(self, w: Warp, mask: int, form: ClusterForm) -> bool:
         """Record the arrival of lanes. Raises Fault for lanes that have arrived before and not waited."""
         before = (self.arrived.get(w, 0) | self.completed.get(w, 0)) & mask
         if before:
@@ -97,6 +98,7 @@ class ClusterBarrier:
         self.arrived[w] = self.arrived.get(w, 0) | mask
         machine.changes += 1
         self.check()
+        return True
 
     def check(self) -> None:
         """Complete the barrier if all live lanes have arrived."""
@@ -149,25 +151,16 @@ class _ExitHook:
     warp_exited = lanes_exited
 
 
-def arrive(w: Warp, mask: int, form: ClusterForm) -> None:
-    """Execute barrier.cluster.arrive."""
-    _check_aligned(w, mask, form)
-    w.cta.cluster.unit(ClusterBarrier).arrive(w, mask, form)
-
-
-def wait(w: Warp, mask: int, form: ClusterForm) -> bool | None:
-    """Execute barrier.cluster.wait; return True, or None after the group was suspended."""
-    _check_aligned(w, mask, form)
-    return w.cta.cluster.unit(ClusterBarrier).wait(w, mask, form)
-
-
-def _check_aligned(w: Warp, mask: int, form: ClusterForm) -> None:
+def execute(w: Warp, mask: int, form: ClusterForm) -> bool | None:
+    """Execute barrier.cluster.arrive or wait; return True, or None after the group was suspended."""
     if form.aligned and w.live & ~mask:
         raise Fault(
             "divergence",
             f"{form.what}: lanes {mask:#010x} execute it and lanes {w.live & ~mask:#010x} of the warp do not",
             hint="an aligned barrier must be executed by all lanes of the warp",
         )
+    barrier = w.cta.cluster.unit(ClusterBarrier)
+    return barrier.wait(w, mask, form) if form.waits else barrier.arrive(w, mask, form)
 
 
 # ---- addresses ---------------------------------------------------------------------------------------------------
@@ -222,11 +215,11 @@ def _barrier(ins: Instruction, e: Emitter) -> None:
     m.maybe(*(("release", "relaxed") if kind == "arrive" else ("acquire",)))
     aligned = m.has("aligned")
     m.end(0)
-    form = e.constant(ClusterForm(ins.opcode, aligned, e.at), "form")
+    form = e.constant(ClusterForm(ins.opcode, aligned, kind == "wait", e.at), "form")
     if kind == "arrive":
-        e.line(e.call(arrive, "w", e.mask, form))
-        return
-    e.park_if_none(e.temporary(e.call(wait, "w", e.mask, form)))
+        e.line(e.call(execute, "w", e.mask, form))
+    else:
+        e.park_if_none(e.temporary(e.call(execute, "w", e.mask, form)))
 
 
 def _address_width(m: OpcodeReader) -> tuple[int, bool]:

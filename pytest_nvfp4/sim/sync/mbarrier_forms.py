@@ -10,26 +10,17 @@ from collections.abc import Callable, Mapping
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Sink
-from pytest_nvfp4.sim.sync.mbarrier_ops import (
-    MbarrierForm,
-    arrive,
-    complete,
-    expect,
-    init,
-    invalidate,
-    pending_count,
-    wait_parity,
-    wait_state,
-)
+from pytest_nvfp4.sim.sync import mbarrier_ops
+from pytest_nvfp4.sim.sync.mbarrier_ops import MbarrierForm
 
 _SHARED = ("shared", "shared::cta", "shared::cluster")
 
 
 _FUNCTIONS: Mapping[str, Callable[..., None]] = {
-    "init": init,
-    "inval": invalidate,
-    "expect_tx": expect,
-    "complete_tx": complete,
+    "init": mbarrier_ops.init,
+    "inval": mbarrier_ops.invalidate,
+    "expect_tx": mbarrier_ops.count_bytes,
+    "complete_tx": mbarrier_ops.count_bytes,
 }
 
 
@@ -50,7 +41,7 @@ def _object(ins: Instruction, e: Emitter) -> None:
     counts_bytes = name in ("expect_tx", "complete_tx")
     if counts_bytes and m.has("relaxed"):
         m.one("cta", "cluster")
-    form = e.constant(_form(m, e, cluster=counts_bytes), "form")
+    form = e.constant(_form(m, e, cluster=counts_bytes, expects=name == "expect_tx"), "form")
     place, *amounts = m.operands(1 if name == "inval" else 2)
     address = e.address(place)
     e.line(e.call(_FUNCTIONS[name], "w", e.mask, address, *(e.value(amount, 32) for amount in amounts), form))
@@ -75,7 +66,7 @@ def _arrive(ins: Instruction, e: Emitter) -> None:
     if form.cluster and returns:
         raise m.refuse("a shared::cluster barrier returns no state; the result must be _")
     amount = e.value(amounts[0], 32) if amounts else "1"
-    text = e.call(arrive, "w", e.mask, e.address(place), amount, e.constant(form, "form"))
+    text = e.call(mbarrier_ops.arrive, "w", e.mask, e.address(place), amount, e.constant(form, "form"))
     e.assign(state, text, 64)
 
 
@@ -89,7 +80,7 @@ def _wait_lowering(ins: Instruction, e: Emitter) -> None:
     if len(operands) == 4:
         e.value(operands[3], 32)  # the suspend-time hint is checked and ignored
     place = e.address(operands[1])
-    function, bits = (wait_parity, 32) if parity else (wait_state, 64)
+    function, bits = (mbarrier_ops.wait_parity, 32) if parity else (mbarrier_ops.wait_state, 64)
     name = e.temporary(e.call(function, "w", e.mask, place, e.value(operands[2], bits), form))
     e.park_if_none(name)
     e.assign_predicate(operands[0], name)
@@ -99,7 +90,7 @@ def _pending_count(ins: Instruction, e: Emitter) -> None:
     m = OpcodeReader(ins, 2)
     m.one("b64")
     count, state = m.end(2)
-    e.assign(count, e.call(pending_count, e.mask, e.value(state, 64)), 32)
+    e.assign(count, e.call(mbarrier_ops.pending_count, e.mask, e.value(state, 64)), 32)
 
 
 LOWERINGS: Mapping[str, Lowering] = {

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.lanes import Bits, Predicate, lanes, uniform
+from pytest_nvfp4.sim.lanes import Bits, Predicate, lanes, uniform, value_in
 from pytest_nvfp4.sim.run.warp import Group, Warp
 from pytest_nvfp4.sim.sync import mbarrier
 from pytest_nvfp4.sim.sync.addresses import locate, shared_address
@@ -46,7 +46,7 @@ class MbarrierForm:
     cluster: bool = False
     generic: bool = False
     expects: bool = False
-    """``.expect_tx``: the amount is bytes, and the arrival count is 1."""
+    """``.expect_tx``: the amount is bytes; the count of an arrive is 1."""
     drop: bool = False
     completes: bool = True
     state: bool = False
@@ -78,8 +78,7 @@ def init(w: Warp, mask: int, address: Bits, count: Bits, form: MbarrierForm) -> 
     """
     seen: dict[int, int] = {}
     for lane in lanes(mask):
-        place = address if isinstance(address, int) else int(address[lane])
-        number = count if isinstance(count, int) else int(count[lane])
+        place, number = value_in(address, lane), value_in(count, lane)
         if place in seen:
             if seen[place] == number:
                 continue
@@ -100,23 +99,15 @@ def init(w: Warp, mask: int, address: Bits, count: Bits, form: MbarrierForm) -> 
 def invalidate(w: Warp, mask: int, address: Bits, form: MbarrierForm) -> None:
     """Execute mbarrier.inval in each lane."""
     for lane in lanes(mask):
-        place = address if isinstance(address, int) else int(address[lane])
-        owner, index = _locate(w, place, form)
+        owner, index = _locate(w, value_in(address, lane), form)
         owner.invalidate(index, what=mbarrier.actor_name((w, form.at)))
 
 
-def expect(w: Warp, mask: int, address: Bits, size: Bits, form: MbarrierForm) -> None:
-    """Execute mbarrier.expect_tx in each lane."""
+def count_bytes(w: Warp, mask: int, address: Bits, size: Bits, form: MbarrierForm) -> None:
+    """Execute mbarrier.expect_tx, or complete_tx, which counts bytes without moving data, in each lane."""
+    count = mbarrier.expect_tx if form.expects else mbarrier.complete_tx
     for lane in lanes(mask):
-        place = address if isinstance(address, int) else int(address[lane])
-        mbarrier.expect_tx(_barrier(w, place, form), _signed(size, lane, form), who=(w, form.at))
-
-
-def complete(w: Warp, mask: int, address: Bits, size: Bits, form: MbarrierForm) -> None:
-    """Execute mbarrier.complete_tx in each lane, which counts bytes without moving data."""
-    for lane in lanes(mask):
-        place = address if isinstance(address, int) else int(address[lane])
-        mbarrier.complete_tx(_barrier(w, place, form), _signed(size, lane, form), who=(w, form.at))
+        count(_barrier(w, value_in(address, lane), form), _signed(size, lane, form), who=(w, form.at))
 
 
 def arrive(w: Warp, mask: int, address: Bits, amount: Bits, form: MbarrierForm) -> Bits:
@@ -136,9 +127,9 @@ def arrive(w: Warp, mask: int, address: Bits, amount: Bits, form: MbarrierForm) 
     states = np.zeros(32, np.uint64)
     phases: dict[Mbarrier, int] = {}
     for lane in lanes(mask):
-        barrier = _barrier(w, address if isinstance(address, int) else int(address[lane]), form)
+        barrier = _barrier(w, value_in(address, lane), form)
         start = phases.setdefault(barrier, barrier.phase)
-        value = amount if isinstance(amount, int) else int(amount[lane])
+        value = value_in(amount, lane)
         if form.expects:
             mbarrier.expect_tx(barrier, value, who=(w, form.at))
             value = 1
@@ -232,7 +223,7 @@ def _wait(
     pending: list[Mbarrier] = []
     seen: dict[Mbarrier, int] = {}
     for lane in lanes(mask):
-        barrier = _barrier(w, address if isinstance(address, int) else int(address[lane]), form)
+        barrier = _barrier(w, value_in(address, lane), form)
         if complete(lane, barrier):
             answers[lane] = True
             barrier.seen = barrier.phase
@@ -299,7 +290,7 @@ def _state(barrier: Mbarrier, form: MbarrierForm) -> int:
 
 
 def _signed(size: Bits, lane: int, form: MbarrierForm) -> int:
-    value = size if isinstance(size, int) else int(size[lane])
+    value = value_in(size, lane)
     if value >> 31:
         raise Fault("mbarrier", f"{form.what}: {value - (1 << 32)} bytes, which must be 0 to {mbarrier.COUNT_LIMIT}")
     return value

@@ -213,7 +213,7 @@ def barrier(w: Warp, mask: int, operands: Operands, form: NamedBarrierForm, grou
         if new:
             if form.aligned and w.live & ~mask:
                 if w.live & ~mask & ~group:
-                    w.await_lanes()
+                    w.wait_for(w.meeting)
                     return None
                 raise Fault(
                     "divergence",

@@ -40,7 +40,7 @@ from pytest_nvfp4.sim.tma.groups import BulkGroups, OutboundCopy, submit_outboun
 from pytest_nvfp4.sim.tma.issue import SPACES, InboundCopy, by_lane, signed, submit_inbound, targets
 from pytest_nvfp4.sim.tma.load import boxes_of_rows, check_rank, tensor_coordinates, tensor_mode
 from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, SHARED_TYPES, WIDTHS, reduce_bytes
-from pytest_nvfp4.sim.tma.tensormap import find_tile
+from pytest_nvfp4.sim.tma.tensormap import use_map
 from pytest_nvfp4.sim.tma.traffic import TouchedSectors
 
 ALIGN = 16
@@ -68,16 +68,9 @@ _LOADS = (("global", "shared::cta"), ("global", "shared::cluster"))
 
 
 def lower_bulk(ins: Instruction, e: Emitter) -> None:
-    """Lower ``cp.async.bulk``."""
-    _lower(ins, e, OpcodeReader(ins, 3, ordered=False), reduces=False)
-
-
-def lower_bulk_reduce(ins: Instruction, e: Emitter) -> None:
-    """Lower ``cp.reduce.async.bulk``."""
-    _lower(ins, e, OpcodeReader(ins, 4, ordered=False), reduces=True)
-
-
-def _lower(ins: Instruction, e: Emitter, read: OpcodeReader, *, reduces: bool) -> None:
+    """Lower ``cp.async.bulk`` and ``cp.reduce.async.bulk``."""
+    reduces = ins.parts[1] == "reduce"
+    read = OpcodeReader(ins, 4 if reduces else 3, ordered=False)
     destination, source = read.one(*SPACES), read.one(*SPACES)
     route = (source, destination)
     if route not in (_STORE, _EXCHANGE) and (reduces or route not in _LOADS):
@@ -295,7 +288,7 @@ def prefetch_tensor(
     """Check the map and the box of a prefetch. Raises Fault."""
     memory = w.cta.launch.machine.memory
     for _, (address, *corner) in by_lane(mask, (where, *coordinates), what=what, fatal=False, report=None):
-        tile = check_rank(find_tile(w, address, what=what), rank, what)
+        tile = check_rank(use_map(w, address, what=what)[1], rank, what)
         first = tuple([signed(c) for c in corner])
         if four_rows:
             boxes_of_rows(tile, w, first, write=False, what=what)

@@ -40,7 +40,7 @@ from pytest_nvfp4.sim.tma.groups import BulkGroups, OutboundCopy, submit_outboun
 from pytest_nvfp4.sim.tma.issue import SPACES, by_lane, signed
 from pytest_nvfp4.sim.tma.load import boxes_of_rows, check_rank, tensor_coordinates, tensor_mode
 from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, reduce_bytes
-from pytest_nvfp4.sim.tma.tensormap import find_tile
+from pytest_nvfp4.sim.tma.tensormap import use_map
 from pytest_nvfp4.sim.tma.tile import ALIGN, TmaTile
 
 
@@ -55,17 +55,10 @@ class TensorStoreForm:
 
 
 def lower_store(ins: Instruction, e: Emitter) -> None:
-    """Lower a tensor store."""
-    _lower(ins, e, OpcodeReader(ins, 4, ordered=False), "")
-
-
-def lower_reduce(ins: Instruction, e: Emitter) -> None:
-    """Lower a tensor reduction."""
-    read = OpcodeReader(ins, 5, ordered=False)
-    _lower(ins, e, read, read.one(*OPERATIONS))
-
-
-def _lower(ins: Instruction, e: Emitter, read: OpcodeReader, operation: str) -> None:
+    """Lower a tensor store or reduction."""
+    reduces = ins.parts[1] == "reduce"
+    read = OpcodeReader(ins, 5 if reduces else 4, ordered=False)
+    operation = read.one(*OPERATIONS) if reduces else ""
     rank, four_rows = tensor_mode(read, "tile::scatter4")
     if four_rows and operation:
         raise Unsupported(f"{ins.opcode}: a reduction with .tile::scatter4")
@@ -100,7 +93,7 @@ def _issue(
     cta = w.cta
     launch = cta.launch
     machine = launch.machine
-    tile = check_rank(find_tile(w, where, what=what), form.rank, what)
+    tile = check_rank(use_map(w, where, what=what)[1], form.rank, what)
     if tile.row != tile.inner:
         raise Unsupported(f"{what}: a store of padded elements ({tile.map.describe()})")
     coordinates = tuple([signed(c) for c in coordinates])

@@ -8,12 +8,12 @@ from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-from pytest_nvfp4.sim.tma.bulk import lower_bulk, lower_bulk_reduce, lower_prefetch_bulk, lower_prefetch_tensor
+from pytest_nvfp4.sim.tma.bulk import lower_bulk, lower_prefetch_bulk, lower_prefetch_tensor
 from pytest_nvfp4.sim.tma.groups import commit_group, wait_group
 from pytest_nvfp4.sim.tma.issue import SPACES
 from pytest_nvfp4.sim.tma.load import lower_load
 from pytest_nvfp4.sim.tma.map_changes import lower_copy, lower_replace
-from pytest_nvfp4.sim.tma.store import lower_reduce, lower_store
+from pytest_nvfp4.sim.tma.store import lower_store
 from pytest_nvfp4.sim.tma.tensormap import lower_prefetch
 
 
@@ -47,8 +47,8 @@ LOWERINGS: Mapping[str, Lowering] = {
     "cp.async.bulk.prefetch.tensor": lower_prefetch_tensor,
     "cp.async.bulk.tensor": _tensor,
     "cp.async.bulk.wait_group": _wait,
-    "cp.reduce.async.bulk": lower_bulk_reduce,
-    "cp.reduce.async.bulk.tensor": lower_reduce,
+    "cp.reduce.async.bulk": lower_bulk,
+    "cp.reduce.async.bulk.tensor": lower_store,
     "prefetch.const.tensormap": lower_prefetch,
     "prefetch.param.tensormap": lower_prefetch,
     "prefetch.tensormap": lower_prefetch,

@@ -93,11 +93,6 @@ class MapUse:
         return data == self.data
 
 
-def find_tile(w: Warp, address: int, *, what: str) -> TmaTile:
-    """Return the tile of the tensor map at a generic address. Raises as ``use_map`` does."""
-    return use_map(w, address, what=what)[1]
-
-
 def use_map(w: Warp, address: int, *, what: str) -> tuple[MapUse, TmaTile]:
     """Return the use of the tensor map at a generic address, and its tile.
 
@@ -142,7 +137,7 @@ def prefetch_map(w: Warp, mask: int, what: str, address: Bits) -> None:
     """Execute a prefetch hint: report maps that do not exist or are illegal."""
     for map_address in dict.fromkeys(value_in(address, lane) for lane in lanes(mask)):
         try:
-            find_tile(w, map_address, what=what)
+            use_map(w, map_address, what=what)
         except Unsupported:
             pass
         except Fault as fault:

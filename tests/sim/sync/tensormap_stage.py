@@ -38,7 +38,7 @@ class TensormapStage:
 
     def _cluster(self, grid: Grid, number: int) -> Cluster:
         grid._order = iter([number])
-        grid._left = 1
+        grid.clusters_left = 1
         return grid.next_cluster(None)
 
     def use(self, cta: Cta) -> str:
