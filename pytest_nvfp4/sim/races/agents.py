@@ -175,7 +175,8 @@ class ClusterAgents:
     Attributes:
         barriers: The states of mbarriers.
         rounds: The states of named barriers and of the cluster barrier.
-        map_reads: By warp, the reads of tensor maps by its stores.
+        bulk: By warp and lane, the bulk stores of a thread.
+        copies, map_reads: By warp, its ``cp.async``, and the reads of tensor maps by its stores.
         maps: By address of a tensor map, the last store of each agent that uses it.
     """
 
@@ -186,10 +187,14 @@ class ClusterAgents:
         self.barriers = Memo["Mbarrier", BarrierState](lambda barrier: BarrierState(clocks, barrier))
         self.rounds = Memo[object, RoundState](lambda _: RoundState(clocks))
         self.pipes: dict[Hashable, Agent] = {}
-        self.bulk: dict[tuple[int, int], BulkStores] = {}
-        self.copies: dict[int, CpAsyncCopies] = {}
+        self.bulk = Memo[tuple[WarpAgent, int], BulkStores](lambda thread: BulkStores(clocks, thread[0].id, thread[1]))
+        self.copies = Memo[WarpAgent, CpAsyncCopies](
+            lambda agent: CpAsyncCopies(clocks.agent(AgentInfo("cp.async", f"cp.async of {agent.id}", agent.id)))
+        )
         self.warpgroups: dict[object, int] = {}
-        self.map_reads: dict[int, MapReads] = {}
+        self.map_reads = Memo[WarpAgent, MapReads](
+            lambda agent: MapReads(clocks.agent(AgentInfo("map-read", f"tensor stores of {agent.id}", agent.id)))
+        )
         self.maps: dict[int, dict[int, Access]] = {}
 
     def dissolve(self) -> None:
@@ -210,21 +215,6 @@ class ClusterAgents:
             info = AgentInfo("pipe", f"the tensor core of CTA rank {rank}")
             pipe = self.pipes[queue] = Agent(self.clocks, info, asynchronous=True)
         return pipe
-
-    def bulk_stores(self, agent: WarpAgent, lane: int) -> BulkStores:
-        """Return the bulk stores of a thread."""
-        stores = self.bulk.get((agent.number, lane))
-        if stores is None:
-            stores = self.bulk[agent.number, lane] = BulkStores(self.clocks, agent.id, lane)
-        return stores
-
-    def copies_of(self, agent: WarpAgent) -> CpAsyncCopies:
-        """Return the ``cp.async`` copies of a warp."""
-        copies = self.copies.get(agent.number)
-        if copies is None:
-            number = self.clocks.agent(AgentInfo("cp.async", f"cp.async of {agent.id}", agent.id))
-            copies = self.copies[agent.number] = CpAsyncCopies(number)
-        return copies
 
     def warpgroup(self, group: object, warp: WarpId) -> int:
         """Return the agent of a warpgroup's ``wgmma``; ``warp`` is one of its warps."""

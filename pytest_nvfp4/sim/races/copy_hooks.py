@@ -73,7 +73,7 @@ class CopyHooks(Hooks):
         """Record a bulk store's read of shared memory."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
-        stores = agent.agents.bulk_stores(agent, lane)
+        stores = agent.agents.bulk[agent, lane]
         stores.issued += 1
         stores.open += 1
         footprint = launch.shared.find((index, size)) or shared_footprint(launch, index, size)
@@ -136,7 +136,7 @@ class CopyHooks(Hooks):
     ) -> None:
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
-        stores = agent.agents.bulk_stores(agent, lane)
+        stores = agent.agents.bulk[agent, lane]
         # Reductions are relaxed atomics at GPU scope (PTX ISA, "cp.reduce.async.bulk").
         flags = ASYNC | STRONG if reduces else ASYNC
         access = Access(stores.write, stores.issued, flags, at, agent.id)
@@ -146,7 +146,7 @@ class CopyHooks(Hooks):
 
     def _bulk_stores(self, agent: WarpAgent, mask: int) -> list[BulkStores]:
         bulk = agent.agents.bulk
-        return [bulk[agent.number, lane] for lane in lanes(mask) if (agent.number, lane) in bulk] if bulk else []
+        return [bulk[agent, lane] for lane in lanes(mask) if (agent, lane) in bulk] if bulk else []
 
     def bulk_commit(self, w: Warp, mask: int, at: int) -> None:
         """Commit the bulk stores of some lanes as groups."""
@@ -162,7 +162,7 @@ class CopyHooks(Hooks):
                 agent.complete(stores.read, done)
                 if not read:
                     agent.complete(stores.write, done)
-        maps = agent.agents.map_reads.get(agent.number)
+        maps = agent.agents.map_reads.get(agent)
         if maps is not None:
             done = maps.done(allowed)
             if done:

@@ -16,9 +16,7 @@ from __future__ import annotations
 from pytest_nvfp4.sim.memory.access import READ, WRITE
 from pytest_nvfp4.sim.races.access import ASYNC, Access
 from pytest_nvfp4.sim.races.agents import WarpAgent
-from pytest_nvfp4.sim.races.groups import MapReads
 from pytest_nvfp4.sim.races.memory_hooks import MemoryHooks
-from pytest_nvfp4.sim.races.names import AgentInfo
 from pytest_nvfp4.sim.run.warp import Warp
 
 _BYTES = 128
@@ -48,11 +46,8 @@ class MapHooks(MemoryHooks):
         if not agent.launch.changes_maps:
             return
         agents = agent.agents
-        reads = agents.map_reads.get(agent.number)
-        if reads is None:
-            info = AgentInfo("map-read", f"tensor stores of {agent.id}", agent.id)
-            reads = agents.map_reads[agent.number] = MapReads(agent.clocks.agent(info))
-        tick = reads.add(agents.bulk_stores(agent, lane))
+        reads = agents.map_reads[agent]
+        tick = reads.add(agents.bulk[agent, lane])
         agents.maps.setdefault(address, {})[reads.number] = Access(reads.number, tick, ASYNC, at, agent.id)
 
     def _overwritten(self, w: Warp, at: int, address: int) -> None:

@@ -151,7 +151,7 @@ class MemoryHooks(Hooks):
         """Check and record a ``cp.async``."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
-        copies = agent.agents.copies_of(agent)
+        copies = agent.agents.copies[agent]
         copies.issued += 1
         access = Access(copies.number, copies.issued, 0, at, agent.id)
         footprint = launch.shared.find((index, target)) or shared_footprint(launch, index, target)
@@ -169,13 +169,13 @@ class MemoryHooks(Hooks):
     def async_committed(self, w: Warp) -> None:
         """Commit the ``cp.async`` of a warp as a group."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        copies = agent.agents.copies_of(agent)
+        copies = agent.agents.copies[agent]
         copies.groups.append(copies.issued)
 
     def async_waited(self, w: Warp, allowed: int | None) -> None:
         """Order all but the ``allowed`` youngest groups (None: all copies) of ``cp.async`` before what follows."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        copies = agent.agents.copies_of(agent)
+        copies = agent.agents.copies[agent]
         done = copies.done(allowed)
         if done:
             agent.complete_generic(copies.number, done)
@@ -185,7 +185,7 @@ class MemoryHooks(Hooks):
         agent = w.units.get(WarpAgent) or self._warp(w)
         state = agent.agents.barriers[barrier]
         self._use(agent, state, barrier, at)
-        copies = agent.agents.copies_of(agent)
+        copies = agent.agents.copies[agent]
         snapshot = agent.snapshot()
         snapshot[agent.clocks.number][BEFORE, copies.number] = copies.issued
         state.commits.append(snapshot)

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import multiprocessing
 import os
-import pickle
 import signal
-import struct
 import time
 from collections.abc import Iterator
-from typing import Any
+from multiprocessing.connection import Connection
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.ptx.syntax import Kernel
@@ -98,24 +97,28 @@ def _run_grid(grid: Grid, processes: int) -> None:
 
 
 def _share(grid: Grid, rest: range, processes: int) -> None:
-    children: list[tuple[int, int]] = []
+    children: list[tuple[int, Connection]] = []
     try:
         for worker in range(1, processes):
-            read, write = os.pipe()
+            reader, writer = multiprocessing.Pipe(duplex=False)
             child = os.fork()
             if child == 0:
-                os.close(read)
-                _child(grid, rest[worker::processes], write)
-            os.close(write)
-            children.append((child, read))
+                reader.close()
+                _child(grid, rest[worker::processes], writer)
+            writer.close()
+            children.append((child, reader))
         error: BaseException | None = None
         grid.limit_to(rest[0::processes])
         try:
             grid.run_part()
         except Fault as fault:
             error = fault
-        for child, read in children:
-            answer = _receive(read)
+        for child, reader in children:
+            answer = None
+            with contextlib.suppress(EOFError, OSError):
+                # Unpickling is safe: the writer is a fork of this process and sends this package's own data.
+                answer = reader.recv()
+            reader.close()
             os.waitpid(child, 0)
             if answer is None:
                 error = error or Fault("internal", "a process that simulated some of the CTAs ended without a result")
@@ -125,12 +128,12 @@ def _share(grid: Grid, rest: range, processes: int) -> None:
         if error is not None:
             raise error
     finally:
-        for child, read in children:
+        for child, reader in children:
             with contextlib.suppress(OSError):
                 os.kill(child, signal.SIGKILL)
             with contextlib.suppress(OSError):
                 os.waitpid(child, 0)
-            os.close(read)
+            reader.close()
 
 
 def _first(one: BaseException | None, other: Fault | None) -> BaseException | None:
@@ -142,7 +145,7 @@ def _first(one: BaseException | None, other: Fault | None) -> BaseException | No
     return one
 
 
-def _child(grid: Grid, clusters: range, write: int) -> None:
+def _child(grid: Grid, clusters: range, writer: Connection) -> None:
     # os._exit skips exit handlers and the flush of buffers that belong to the parent.
     code = 1
     try:
@@ -153,19 +156,7 @@ def _child(grid: Grid, clusters: range, write: int) -> None:
             grid.run_part()
         except Fault as error:
             fault = error
-        data = pickle.dumps(grid.part(fault))
-        with os.fdopen(write, "wb") as pipe:
-            pipe.write(struct.pack("<Q", len(data)) + data)
+        writer.send(grid.part(fault))
         code = 0
     finally:
         os._exit(code)
-
-
-def _receive(read: int) -> Any:
-    # Unpickling is safe: the writer is a fork of this process and sends this package's own data.
-    with os.fdopen(read, "rb") as pipe:
-        head = pipe.read(8)
-        if len(head) < 8:
-            return None
-        data = pipe.read(struct.unpack("<Q", head)[0])
-    return pickle.loads(data)

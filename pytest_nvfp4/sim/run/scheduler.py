@@ -81,6 +81,12 @@ class Scheduler:
 
                 raise deadlock(self)
 
+    def queue(self, warp: Warp) -> None:
+        """Let a warp run after those that are ready."""
+        if not warp.queued:
+            warp.queued = True
+            self.ready.append(warp)
+
     # ---- one warp ------------------------------------------------------------------------------------------------
 
     def _turn(self, warp: Warp) -> None:
@@ -112,9 +118,8 @@ class Scheduler:
             if spins:
                 self._spun_at = before
                 self.spinning.append(warp)
-            elif not warp.queued:
-                warp.queued = True
-                self.ready.append(warp)
+            else:
+                self.queue(warp)
 
     def _where(self, warp: Warp, error: BaseException) -> Where:
         at, mask = self.program.place_of(error.__traceback__) or (None, None)
@@ -207,8 +212,7 @@ class Scheduler:
         self.resident.append(cluster)
         for cta in cluster.ctas:
             for warp in cta.warps:
-                warp.queued = True
-                self.ready.append(warp)
+                self.queue(warp)
         return True
 
     def _force(self) -> bool:
@@ -231,9 +235,7 @@ class Scheduler:
 
     def _unspin(self) -> None:
         for warp in self.spinning:
-            if not warp.queued:
-                warp.queued = True
-                self.ready.append(warp)
+            self.queue(warp)
         self.spinning.clear()
 
     def _suspect(self, warp: Warp, blocks: int) -> bool:

@@ -116,13 +116,8 @@ class Session:
     def _before(self, launch: Launch) -> LaunchRecord | None:
         """Return the launch that may still run when this one begins (programmatic dependent launch)."""
         before = next((record for record in reversed(self.launches) if record.launch.stream == launch.stream), None)
-        if (
-            launch.programmatic_dependent_launch
-            and before is not None
-            and before.counters["griddepcontrol.launch_dependents"]
-        ):
-            return before
-        return None
+        allows = before is not None and before.counters["griddepcontrol.launch_dependents"]
+        return before if allows and launch.programmatic_dependent_launch else None
 
     def _check_dependence(self, launch: Launch, grid: Grid) -> None:
         """Report a launch that may overlap the one before it and never waits for it.

@@ -34,10 +34,7 @@ class Group:
     def wake(self) -> None:
         """Let the group run again. The caller removes it from the waiters first."""
         self.waiting = None
-        warp = self.warp
-        if not warp.queued:
-            warp.queued = True
-            warp.cta.scheduler.ready.append(warp)
+        self.warp.cta.scheduler.queue(self.warp)
 
 
 class Meeting:

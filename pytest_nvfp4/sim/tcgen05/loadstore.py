@@ -1,4 +1,4 @@
-"""``tcgen05.ld`` and ``tcgen05.st``: TMEM to and from the registers of a warp; ``tcgen05.wait``.
+"""``tcgen05.ld`` and ``tcgen05.st``: TMEM to and from the registers of a warp; ``tcgen05.wait`` and ``fence``.
 
 PTX ISA, "tcgen05.ld", "tcgen05.st", "Data Movement Shape", "Access restrictions", "Packing and Unpacking". A warp can
 access the lanes 32 * (warp % 4) to 32 * (warp % 4) + 31 only. For lane t of the warp, with the address's lane and
@@ -25,6 +25,9 @@ All lanes must give the same address, with two exceptions that the ISA leaves op
 Results are available when the instruction is issued. Registers may be used before ``tcgen05.wait::ld``, because true
 dependencies are respected (PTX ISA, "Register dependencies, same thread"); ``races`` can warn of such a use. ``.red``,
 which exists on sm_103 only, is unsupported.
+
+``tcgen05.fence`` only orders, and the simulated pipe is in order anyway: the monitor alone uses it. NVIDIA's kernels
+omit many; ``races.tensor_order`` defines what is reported for a missing one.
 
 Counters: ``tcgen05.ld.instructions``, ``tcgen05.ld.words``, ``tcgen05.st.instructions``, ``tcgen05.st.words``.
 """
@@ -156,6 +159,11 @@ def store(w: Warp, mask: int, address: Bits, values: tuple[Bits, ...], move: Mov
 def wait(w: Warp, mask: int, what: str, at: int) -> None:
     """Execute ``tcgen05.wait``. Loads and stores complete at their issue, so that only the monitor needs it."""
     _check_whole_warp(w, mask, what)
+    fence(w, mask, what, at)
+
+
+def fence(w: Warp, mask: int, what: str, at: int) -> None:
+    """Report a fence or wait to the monitor."""
     if w.cta.launch.machine.monitor is not None:
         w.cta.launch.machine.monitor.fence(w, mask, what, at)
 
@@ -263,7 +271,14 @@ def _lower_wait(ins: Instruction, e: Emitter) -> None:
     e.line(e.call(wait, "w", e.mask, repr(f"tcgen05.{ins.parts[1]}"), str(e.at)))
 
 
+def _lower_fence(ins: Instruction, e: Emitter) -> None:
+    OpcodeReader(ins, 2).end(0)
+    e.line(e.call(fence, "w", e.mask, repr(f"tcgen05.{ins.parts[1]}"), str(e.at)))
+
+
 LOWERINGS = {
+    "tcgen05.fence::after_thread_sync": _lower_fence,
+    "tcgen05.fence::before_thread_sync": _lower_fence,
     "tcgen05.ld": _lower_ld,
     "tcgen05.st": _lower_st,
     "tcgen05.wait::ld": _lower_wait,

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.numerics.formats import FORMATS, lowest_bits
 from pytest_nvfp4.sim.run.machine import Machine
-from pytest_nvfp4.sim.tcgen05.formats import NO_GRID, code_table
 from pytest_nvfp4.sim.tcgen05.operand import Chunks, Recordings, k_major_rows
 
 _BUDGET = 96 << 20
@@ -30,6 +30,34 @@ _SAMPLES = 64
 """Chunks of an operand that are part of its key."""
 _ROWS_AT_ONCE = 16
 """Rows that are decoded together: half a megabyte at 7,168 elements a row, which stays in the CPU's cache."""
+
+
+NO_GRID = 127
+"""Grid of zero and of values that are not finite: no constraint."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CodeTable:
+    """Values and grids of all bytes, each read as a code in its low bits; ``values`` are exact in float64.
+
+    The grid of a value is the exponent g of the largest 2**g that divides it exactly.
+    """
+
+    values: NDArray[np.float64]
+    grids: NDArray[np.int16]
+
+
+@cache
+def code_table(name: str) -> CodeTable:
+    """Return the table of a format of 8 bits or fewer: e2m1, e2m3, e3m2, e4m3, e5m2, s8, u8, ue4m3 or ue8m0."""
+    codes = np.arange(256)
+    if name in ("s8", "u8"):
+        values = codes.astype(np.uint8).view(np.int8 if name == "s8" else np.uint8).astype(np.float64)
+    else:
+        values = FORMATS[name].values[codes % FORMATS[name].codes]
+    grids = np.minimum(lowest_bits(values), NO_GRID).astype(np.int16)
+    values.flags.writeable = grids.flags.writeable = False
+    return CodeTable(values, grids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-from pytest_nvfp4.sim.tcgen05 import allocate, commit, copy, fence, loadstore, mma_forms
+from pytest_nvfp4.sim.tcgen05 import allocate, commit, copy, loadstore, mma_forms
 
 
 def _shift(ins: Instruction, _e: Emitter) -> None:
@@ -20,7 +20,6 @@ LOWERINGS: Mapping[str, Lowering] = {
     **allocate.LOWERINGS,
     **commit.LOWERINGS,
     **copy.LOWERINGS,
-    **fence.LOWERINGS,
     **loadstore.LOWERINGS,
     **mma_forms.LOWERINGS,
     "tcgen05.shift": _shift,

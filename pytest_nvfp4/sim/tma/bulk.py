@@ -37,7 +37,7 @@ from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.tma.box import box_at
 from pytest_nvfp4.sim.tma.groups import BulkGroups, OutboundCopy, submit_outbound
-from pytest_nvfp4.sim.tma.issue import SPACES, InboundCopy, by_lane, signed, submit_inbound, targets
+from pytest_nvfp4.sim.tma.issue import SPACES, InboundCopy, by_lane, check_aligned, signed, submit_inbound, targets
 from pytest_nvfp4.sim.tma.load import boxes_of_rows, check_rank, tensor_coordinates, tensor_mode
 from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, SHARED_TYPES, WIDTHS, reduce_bytes
 from pytest_nvfp4.sim.tma.tensormap import use_map
@@ -151,7 +151,7 @@ def _in(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, s
     )  # fmt: skip
     counters = launch.counters
     if form.source == "global":
-        _check_aligned(start, what)
+        check_aligned(start, ALIGN, what)
         region = machine.memory.region(start, size, write=False, what=what)
         offset = start - region.start
         if region.initialised is not None:
@@ -215,7 +215,7 @@ def _out(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, 
     launch = cta.launch
     machine = launch.machine
     _check_size(size, what)
-    _check_aligned(address, what)
+    check_aligned(address, ALIGN, what)
     region = machine.memory.region(address, size, write=True, what=what)
     shared = cta.shared
     index = shared.index(start, size, what=what, align=ALIGN)
@@ -278,7 +278,7 @@ def prefetch_bulk(w: Warp, mask: int, what: str, address: Bits, size: Bits) -> N
     memory = w.cta.launch.machine.memory
     for _, (start, count) in by_lane(mask, (address, size), what=what, fatal=False, report=None):
         _check_size(count, what)
-        _check_aligned(start, what)
+        check_aligned(start, ALIGN, what)
         memory.region(start, count, write=False, what=what)
 
 
@@ -299,8 +299,3 @@ def prefetch_tensor(
 def _check_size(size: int, what: str) -> None:
     if size % ALIGN:
         raise Fault("bulk-copy", f"{what}: {size} bytes; the size must be a multiple of {ALIGN}")
-
-
-def _check_aligned(address: int, what: str) -> None:
-    if address % ALIGN:
-        raise Fault("misaligned", f"{what}: global address {address:#x} is not a multiple of {ALIGN}")

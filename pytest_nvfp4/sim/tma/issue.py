@@ -60,6 +60,12 @@ def by_lane(
     return rows
 
 
+def check_aligned(address: int, align: int, what: str) -> None:
+    """Raise Fault if a global address is not a multiple of ``align`` bytes."""
+    if address % align:
+        raise Fault("misaligned", f"{what}: global address {address:#x} is not a multiple of {align}")
+
+
 def signal_rank(destination: int, barrier: int, group: int) -> int:
     """Return the rank of the CTA whose barrier is signalled for data that go to ``destination``.
 
@@ -91,16 +97,14 @@ def targets(
         wide = address if address > _SHARED_BITS else barrier
         raise Fault("out-of-bounds", f"{what}: {wide:#x} is not a shared address, which has 32 bits")
     if not cluster:
-        index = cta.shared.index(address, size, what=what, align=align)
-        _check_destination(cta, index, size, what)
+        index = _destination(cta, address, size, align, what)
         other = group == 2 and barrier >> RANK_SHIFT != cta.rank
         if other:
             _check_pair(cta.rank, barrier, what)
         return [CopyTarget(cta, index, resolve(cta, barrier, cluster=other, what=what))]
     if multicast is None:
         owner = cta.owner_of(address, what=what)
-        index = owner.shared.index(address, size, what=what, align=align)
-        _check_destination(owner, index, size, what)
+        index = _destination(owner, address, size, align, what)
         if barrier >> RANK_SHIFT != owner.rank:
             if group != 2:
                 raise Fault(
@@ -118,8 +122,7 @@ def targets(
     for rank in range(multicast.bit_length()):
         if multicast >> rank & 1:
             owner = cta.peer(rank, what=f"{what} (CTA mask {multicast:#06x})")
-            index = owner.shared.index((address & _OFFSET) | rank << RANK_SHIFT, size, what=what, align=align)
-            _check_destination(owner, index, size, what)
+            index = _destination(owner, (address & _OFFSET) | rank << RANK_SHIFT, size, align, what)
             where = (barrier & _OFFSET) | signal_rank(rank, parity, group) << RANK_SHIFT
             receivers.append(CopyTarget(owner, index, resolve(cta, where, cluster=True, what=what)))
     return receivers
@@ -134,9 +137,10 @@ def _check_pair(rank: int, barrier: int, what: str) -> None:
         )
 
 
-def _check_destination(cta: Cta, index: int, size: int, what: str) -> None:
-    """Raise Fault if a barrier lies in the destination; report another copy in flight to it."""
+def _destination(cta: Cta, address: int, size: int, align: int, what: str) -> int:
+    """Return the index of a destination. Raise Fault if a barrier lies in it; report another copy in flight to it."""
     shared = cta.shared
+    index = shared.index(address, size, what=what, align=align)
     if shared.opaque:
         shared.refuse_opaque(index, index + size, what=what)
     for start, length, copy in shared.in_flight.values():
@@ -147,7 +151,8 @@ def _check_destination(cta: Cta, index: int, size: int, what: str) -> None:
                 f"[{start}, {start + length}) is in flight",
                 hint="the stage was released before it was filled: check the wait on its full barrier",
             )
-            return
+            break
+    return index
 
 
 class InboundCopy:

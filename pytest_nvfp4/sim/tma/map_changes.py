@@ -31,7 +31,7 @@ from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.fences import TensormapWrites, fence
-from pytest_nvfp4.sim.tma.issue import SPACES
+from pytest_nvfp4.sim.tma.issue import SPACES, check_aligned
 from pytest_nvfp4.sim.tma.tensormap import ALIGN, BYTES
 
 _TAG = 2
@@ -181,8 +181,7 @@ def _replace(w: Warp, mask: int, at: int, form: ReplaceForm, address: int, value
         new = replaced(old, form.field, form.ordinal, value, what=what)
         memory.data[index : index + BYTES].data[:] = new
     else:
-        if address % BYTES:
-            raise Fault("misaligned", f"{what}: global address {address:#x} is not a multiple of {BYTES}")
+        check_aligned(address, BYTES, what)
         region = launch.machine.memory.region(address, BYTES, write=True, what=what)
         offset = address - region.start
         new = replaced(bytes(region.raw[offset : offset + BYTES]), form.field, form.ordinal, value, what=what)
@@ -215,8 +214,7 @@ def copy_map(w: Warp, mask: int, at: int, what: str, scope: str, to: Bits, sourc
     address, start = uniform(to, mask), uniform(source, mask)
     if address is None or start is None:
         raise Fault("divergence", f"{what}: the lanes of the warp give different addresses; it copies one map")
-    if address % BYTES:
-        raise Fault("misaligned", f"{what}: global address {address:#x} is not a multiple of {BYTES}")
+    check_aligned(address, BYTES, what)
     launch = w.cta.launch
     index, data = _in_shared(w.cta.shared, start, what=what)
     launch.machine.memory.write(address, np.frombuffer(data, np.uint8), what=what)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_nvfp4.sim.tcgen05 import accumulate, blas, formats
+from pytest_nvfp4.sim.tcgen05 import accumulate, blas, operand_tiles
 from pytest_nvfp4.sim.tcgen05.accumulate import Chain
 from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding, OperandTile, OperandTileCache, decode
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
@@ -245,9 +245,9 @@ def test_what_a_tile_was_made_of_is_not_the_memory_that_is_recorded_into() -> No
 
 @pytest.mark.parametrize("name", ["e2m1", "e2m3", "e3m2", "e4m3", "e5m2", "s8", "u8"])
 def test_grids_divide_the_values(name: str) -> None:
-    form = formats.code_table(name)
+    form = operand_tiles.code_table(name)
     for value, grid in zip(form.values, form.grids.tolist(), strict=True):
-        if grid != formats.NO_GRID:
+        if grid != operand_tiles.NO_GRID:
             steps = value / 2.0**grid
             assert steps == int(steps)
             assert int(steps) % 2
