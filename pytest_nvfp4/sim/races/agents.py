@@ -9,18 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_nvfp4.sim.races.access import Access, TensorUse
-from pytest_nvfp4.sim.races.clocks import (
-    BEFORE,
-    ISSUED,
-    TENSOR,
-    Agent,
-    Clock,
-    Clocks,
-    Epoch,
-    Memo,
-    Snapshot,
-    TickRow,
-)
+from pytest_nvfp4.sim.races.clocks import BEFORE, ISSUED, TENSOR, Agent, Clock, Clocks, Epoch, Memo, Snapshot, TickRow
 from pytest_nvfp4.sim.races.cta_exit import PeerAccesses
 from pytest_nvfp4.sim.races.groups import BulkStores, CpAsyncCopies, MapReads
 from pytest_nvfp4.sim.races.launch import LaunchRaces
@@ -208,14 +197,6 @@ class ClusterAgents:
         ):  # fmt: skip
             table.clear()
 
-    def pipe(self, queue: Hashable, rank: int) -> Agent:
-        """Return a tcgen05 pipe of the CTA with a rank."""
-        pipe = self.pipes.get(queue)
-        if pipe is None:
-            info = AgentInfo("pipe", f"the tensor core of CTA rank {rank}")
-            pipe = self.pipes[queue] = Agent(self.clocks, info, asynchronous=True)
-        return pipe
-
     def warpgroup(self, group: object, warp: WarpId) -> int:
         """Return the agent of a warpgroup's ``wgmma``; ``warp`` is one of its warps."""
         number = self.warpgroups.get(group)
@@ -231,8 +212,6 @@ class CtaMemory:
     Attributes:
         cluster_ticks: By warp that has passed a cluster barrier, its tick at that time: all CTAs had started.
     """
-
-    __slots__ = ("agents", "cluster_ticks", "cta", "launch", "peer_accesses", "shared", "tmem")
 
     def __init__(self, cta: Cta) -> None:
         launch = self.launch = cta.launch.unit(LaunchRaces)

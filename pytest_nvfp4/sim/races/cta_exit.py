@@ -30,8 +30,6 @@ class PeerAccesses:
         performed: Everything that waits of the CTA's threads observed as performed, without memory order.
     """
 
-    __slots__ = ("clocks", "last", "performed")
-
     def __init__(self, clocks: Clocks) -> None:
         self.clocks = clocks
         self.last: dict[int, Access] = {}

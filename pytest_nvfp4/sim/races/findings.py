@@ -346,7 +346,6 @@ def _issuer(access: Access, kind: str) -> int:
 
 
 def _short(parts: tuple[str, ...]) -> str:
-    """Return the short form of an opcode."""
     if parts[:3] == ("cp", "async", "bulk"):
         return ".".join(parts[: 4 if parts[3:4] == ("tensor",) else 3])
     if parts[:4] == ("cp", "reduce", "async", "bulk"):

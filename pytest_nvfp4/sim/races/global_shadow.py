@@ -89,8 +89,6 @@ class RegionShadow:
         written: Whether the region has been written.
     """
 
-    __slots__ = ("boxes", "reads", "region", "unit", "writes", "written")
-
     def __init__(self, region: Region) -> None:
         self.region = region
         self.unit = _LARGEST_UNIT

@@ -24,14 +24,7 @@ from pytest_nvfp4.sim.races.partition import Partition
 from pytest_nvfp4.sim.races.shadow import Conflict
 from pytest_nvfp4.sim.races.sync_variables import SyncVariables
 from pytest_nvfp4.sim.races.tensor_order import Omissions, ordered_by_fences
-from pytest_nvfp4.sim.races.touched import (
-    READ,
-    STRONG_READ,
-    TouchedBytes,
-    TouchedExtent,
-    TouchedRegion,
-    TouchedUnits,
-)
+from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, TouchedBytes, TouchedExtent, TouchedRegion, TouchedUnits
 from pytest_nvfp4.sim.races.warp_lanes import LaneRace, matrix_of
 from pytest_nvfp4.sim.run.grid import Grid
 

@@ -163,7 +163,6 @@ class Shadow:
             writes[part] = access
 
     def _cover(self, part: int, known: Access | dict[int, Access]) -> None:
-        """Record the reads before a strong write."""
         covered = self.covered.setdefault(part, {})
         for read in known.values() if isinstance(known, dict) else (known,):
             covered[_Covered(read[0], False, read[2] & STRONG)] = read

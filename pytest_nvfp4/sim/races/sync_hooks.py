@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pytest_nvfp4.sim.races.access import Access
-from pytest_nvfp4.sim.races.agents import BarrierState, ClusterAgents, FailedTest, WarpAgent
+from pytest_nvfp4.sim.races.agents import BarrierState, ClusterAgents, FailedTest, RoundState, WarpAgent
 from pytest_nvfp4.sim.races.clocks import INITS, ISSUED, TENSOR, Clock, Epoch
 from pytest_nvfp4.sim.races.findings import RACE
 from pytest_nvfp4.sim.races.hooks import Hooks
@@ -89,8 +89,7 @@ class SyncHooks(Hooks):
         if state.commits and w.cta.launch.kernel.instructions[at].opcode.startswith("cp.async"):
             state.arrived.join_snapshot(state.clocks.number, state.commits.popleft())
         elif agent.launch.relaxed[at]:
-            _release_relaxed(agent, state.arrived)
-            state.performed = _perform(agent, state.performed)
+            _release_relaxed(agent, state)
         else:
             state.join(agent)
 
@@ -164,8 +163,7 @@ class SyncHooks(Hooks):
         agent = w.units.get(WarpAgent) or self._warp(w)
         state = agent.agents.rounds[barrier]
         if agent.launch.relaxed[at]:
-            _release_relaxed(agent, state.arrived)
-            state.performed = _perform(agent, state.performed)
+            _release_relaxed(agent, state)
         else:
             agent.release(state.arrived)
 
@@ -185,23 +183,22 @@ class SyncHooks(Hooks):
             agent.memory.cluster_ticks.setdefault(agent.number, agent.epoch())
 
 
-def _release_relaxed(agent: WarpAgent, clock: Clock) -> None:
-    """Release, by a relaxed arrive, what a fence before it covered, the initialised mbarriers, and tcgen05 work."""
+def _release_relaxed(agent: WarpAgent, state: BarrierState | RoundState) -> None:
+    """Release, by a relaxed arrive, what a fence before it covered, the initialised mbarriers, and tcgen05 work.
+
+    Observers of the arrive know everything before it as performed (``cta_exit``).
+    """
+    clock = state.arrived
     fenced = agent.fences.fenced.get(CLUSTER)
     if fenced is not None:
         clock.join_snapshot(agent.clocks.number, fenced)
     row = clock.ticks[INITS]
     np.maximum(row, agent.clock.ticks[INITS], out=row)
     _pass_tensor_work(agent.clock, clock)
-
-
-def _perform(agent: WarpAgent, performed: Clock | None) -> Clock:
-    """Add everything before a relaxed arrive to what observers of the arrive know as performed (``cta_exit``)."""
-    if performed is None:
-        performed = agent.clocks.clock()
-    performed.join(agent.clock)
+    if state.performed is None:
+        state.performed = agent.clocks.clock()
+    state.performed.join(agent.clock)
     agent.advance()
-    return performed
 
 
 def _pass_tensor_work(source: Clock, target: Clock) -> None:
@@ -211,7 +208,6 @@ def _pass_tensor_work(source: Clock, target: Clock) -> None:
 
 
 def _fence_tcgen05(agent: WarpAgent, kind: str) -> None:
-    """Execute a tcgen05 fence or wait."""
     if kind.endswith("after_thread_sync"):
         agent.fence_after_sync()
     elif kind.endswith("before_thread_sync"):

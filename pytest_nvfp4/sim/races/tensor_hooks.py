@@ -7,7 +7,7 @@ Their operands in shared memory are read through the async proxy. ``tensor_order
 # ruff: noqa: ARG002 - every event has the instruction and its lanes
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -38,13 +38,15 @@ class TensorHooks(Hooks):
             found = agent.uses[key] = TensorUse(kind, agent, None, (of, touches.writes if touches is not None else ()))
         return found
 
-    def _pipe(self, agent: WarpAgent, queue: object, w: Warp) -> Agent:
-        """The pipe of a queue."""
-        agent.pipe = agent.agents.pipe(queue, w.cta.rank)
-        agent.queue = queue
-        return agent.pipe
+    def _pipe(self, agent: WarpAgent, queue: Hashable, w: Warp) -> Agent:
+        pipes = agent.agents.pipes
+        if queue not in pipes:
+            info = AgentInfo("pipe", f"the tensor core of CTA rank {w.cta.rank}")
+            pipes[queue] = Agent(agent.clocks, info, asynchronous=True)
+        agent.pipe, agent.queue = pipes[queue], queue
+        return pipes[queue]
 
-    def tensor_issued(self, w: Warp, at: int, queue: object, touched: tuple[CtaAccesses, ...]) -> None:
+    def tensor_issued(self, w: Warp, at: int, queue: Hashable, touched: tuple[CtaAccesses, ...]) -> None:
         """Check and record what an MMA or copy touches in each CTA that it works on, in the order of its pipe."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         pipe = agent.pipe if agent.queue is queue else self._pipe(agent, queue, w)
@@ -75,7 +77,7 @@ class TensorHooks(Hooks):
             if cta is not w.cta:
                 memory.peer_accesses.last[number] = tensor
 
-    def tensor_committed(self, w: Warp, at: int, queue: object, barriers: tuple[Mbarrier, ...]) -> None:
+    def tensor_committed(self, w: Warp, at: int, queue: Hashable, barriers: tuple[Mbarrier, ...]) -> None:
         """Record what the arrives of a ``tcgen05.commit`` will release: everything issued to the pipe before.
 
         PTX ISA, "tcgen05.commit": the arrive has an implicit ``fence::before_thread_sync``.
@@ -186,7 +188,6 @@ class TensorHooks(Hooks):
 
 
 def _add_agent(agent: WarpAgent, kind: AgentKind, opcode: str) -> int:
-    """Add the agent of a warp's asynchronous loads or stores."""
     return agent.clocks.agent(AgentInfo(kind, f"{opcode} of {agent.id}", agent.id))
 
 
@@ -203,7 +204,6 @@ def _parts_of(launch: LaunchRaces, touches: PipeAccesses) -> TensorParts:
 
 
 def _union(launch: LaunchRaces, boxes: tuple[TmemBox, ...]) -> Sequence[int]:
-    """Return the parts of several rectangles of TMEM."""
     footprints = [box_footprint(launch, box) for box in boxes]
     if len(footprints) < 2:
         return footprints[0].parts if footprints else []

@@ -158,7 +158,6 @@ def assert_failed(w: Warp, mask: int, _result: int | None, arguments: tuple[int,
 
 
 def _bytes(w: Warp, lane: int, address: int, size: int) -> bytes:
-    """Return bytes at a generic address."""
     high = address & _HIGH
     if high == LOCAL_WINDOW:
         return w.unit(LocalMemory).read(address, size, lane, what="vprintf")

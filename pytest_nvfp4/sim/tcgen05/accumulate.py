@@ -272,7 +272,6 @@ class Chain:
 
 
 def _below(value: NDArray[np.float32], limits: NDArray[np.float32], scratch: NDArray[np.float32]) -> bool:
-    """Return whether all magnitudes are below their limits."""
     np.abs(value, out=scratch)
     return bool((scratch < limits).all())
 

@@ -25,10 +25,6 @@ class TensorCore:
         plans: Plans of ``tcgen05.mma`` by operands and form.
     """
 
-    __slots__ = (
-        "cache", "chunks", "copies", "counters", "cta", "issuers", "machine", "pipe", "plans", "submit", "tmem",
-    )  # fmt: skip
-
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
         self.tmem = cta.unit(Tmem)

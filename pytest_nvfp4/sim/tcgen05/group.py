@@ -16,8 +16,6 @@ class Pipe:
     The operations of one CTA execute in order. The CTAs of a pair share one queue, that of the even CTA.
     """
 
-    __slots__ = ("cta", "group", "queue")
-
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
         self.group = 0

@@ -32,8 +32,6 @@ class _Uncommitted:
 class Issuers:
     """Issuing threads of one CTA: ``cta.unit(Issuers)``. A thread is a warp and the mask of one lane."""
 
-    __slots__ = ("_issued", "_uncommitted", "cta")
-
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
         self._issued: set[tuple[Warp, int]] = set()

@@ -169,7 +169,6 @@ def fence(w: Warp, mask: int, what: str, at: int) -> None:
 
 
 def _boxes(move: Movement, lane: int, column: int) -> tuple[TmemBox, ...]:
-    """Return the rectangles of TMEM accessed."""
     return tuple(TmemBox(column + first, count, lane, move.rows) for first, count in move.spans)
 
 

@@ -177,7 +177,6 @@ class OperandTileCache:
 
 
 def _same(one: list[NDArray[np.uint64]], other: list[NDArray[np.uint64]]) -> bool:
-    """Return whether all bytes are equal."""
     return all(a.size == b.size and bool((a == b).all()) for a, b in zip(one, other, strict=True))
 
 

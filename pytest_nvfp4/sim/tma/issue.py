@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -155,6 +156,7 @@ def _destination(cta: Cta, address: int, size: int, align: int, what: str) -> in
     return index
 
 
+@dataclass(slots=True, eq=False)
 class InboundCopy:
     """A copy to shared memory in flight. The scheduler calls it once, when the data arrive.
 
@@ -165,19 +167,15 @@ class InboundCopy:
         count: Bytes that complete at each barrier.
     """
 
-    __slots__ = ("at", "copy", "count", "done", "mask", "targets", "warp", "what")
-
-    def __init__(
-        self, warp: Warp, lane: int, at: int, receivers: list[CopyTarget], copy: CopyAction, *, count: int, what: str
-    ) -> None:
-        self.warp = warp
-        self.mask = 1 << lane
-        self.at = at
-        self.targets = receivers
-        self.copy = copy
-        self.count = count
-        self.what = what
-        self.done = False
+    warp: Warp
+    lane: int
+    at: int
+    targets: list[CopyTarget]
+    copy: CopyAction
+    _: KW_ONLY
+    count: int
+    what: str
+    done: bool = False
 
     def __call__(self) -> None:
         """Write the data to every target and complete their bytes at the barriers."""
@@ -199,7 +197,7 @@ class InboundCopy:
                 complete_tx(barrier, self.count, who=self.what)
         except Fault as fault:
             if fault.where is None:
-                fault.where = launch.where(self.warp, self.at, mask=self.mask)
+                fault.where = launch.where(self.warp, self.at, mask=1 << self.lane)
             raise
         launch.machine.changes += 1
 

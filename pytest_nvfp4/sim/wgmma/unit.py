@@ -287,7 +287,6 @@ def _check_whole_warp(mask: int, name: str) -> None:
 
 
 def _uniform(value: Bits | Predicate, what: str, form: WgmmaForm) -> int:
-    """Return the value that all lanes have in common. Raises Fault."""
     if isinstance(value, int):
         return value
     common = uniform(value, FULL)

@@ -40,8 +40,11 @@ def racy_by_shadow(program: Sequence[tuple[Any, ...]], *, sets: int = 1 << 17) -
         else:
             _, _, touched, writes, flags = step
             access = Access(agent.number, agent.epoch(), flags, index, WHO)  # type: ignore[arg-type]
-            call = memory.write if writes else memory.read
-            call(region, np.array(touched, np.intp), 1, access, agent.clock)
+            offsets = np.array(touched, np.intp)
+            if writes:
+                memory.write(region, offsets, 1, access, agent.clock)
+            else:
+                memory.read(region, region.units(offsets, 1), access, agent.clock)
             if found:
                 return index, set(found)
     return None
