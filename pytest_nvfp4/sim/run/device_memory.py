@@ -32,11 +32,7 @@ class SimulatedMemory:
         return address
 
     def free(self, address: int) -> None:
-        """Release an allocation; null is allowed.
-
-        Raises:
-            HostSideError: no live allocation starts at the address.
-        """
+        """Release an allocation; null is allowed. Raises HostSideError: no live allocation starts at the address."""
         if not address:
             return
         region = self._regions.pop(address, None)

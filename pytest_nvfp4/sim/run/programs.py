@@ -9,8 +9,6 @@ so lowering must run in any case; 23 ms could be saved in a process that takes s
 
 from __future__ import annotations
 
-import hashlib
-
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.lower.table import blocking, lowerings
@@ -32,14 +30,13 @@ class Programs:
             PtxError: the parser does not accept the text.
             Fault: the module has no such kernel.
         """
-        digest = hashlib.sha256(ptx.encode()).hexdigest()
-        program = self._programs.get((digest, kernel))
+        program = self._programs.get((ptx, kernel))
         if program is None:
-            module = self._modules.get(digest)
+            module = self._modules.get(ptx)
             if module is None:
-                module = self._modules[digest] = parse(ptx)
+                module = self._modules[ptx] = parse(ptx)
             if kernel not in module.kernels:
                 raise Fault("launch", f"the PTX has no kernel {kernel}; it has {', '.join(module.kernels)}")
             program = Program(module, module.kernels[kernel], lowerings=lowerings(), blocking=blocking())
-            self._programs[digest, kernel] = program
+            self._programs[ptx, kernel] = program
         return program

@@ -63,11 +63,7 @@ class Session:
         return "".join(record.output for record in self.launches)
 
     def launch(self, launch: Launch) -> None:
-        """Run a launch to its end.
-
-        Raises:
-            Fault: an error of the kernel, with its place; earlier writes remain.
-        """
+        """Run a launch to its end. Raises Fault: an error of the kernel, with its place; earlier writes remain."""
         if launch.module.ptx is None:
             raise Fault(
                 "launch",

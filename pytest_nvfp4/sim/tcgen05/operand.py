@@ -105,11 +105,7 @@ def first_chunk(start: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class Recording:
-    """Copies of an operand's chunks, one instruction after the other.
-
-    Attributes:
-        count: Number of instructions recorded.
-    """
+    """Copies of an operand's chunks, one instruction after the other. ``count``: number of instructions recorded."""
 
     _memory: Chunks
     count: int = 0

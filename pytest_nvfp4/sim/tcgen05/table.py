@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-from pytest_nvfp4.sim.tcgen05 import allocate, commit, copy, loadstore, mma_forms
+from pytest_nvfp4.sim.tcgen05 import allocate, commit, copy, loadstore, mma
 
 
 def _shift(ins: Instruction, _e: Emitter) -> None:
@@ -21,7 +21,7 @@ LOWERINGS: Mapping[str, Lowering] = {
     **commit.LOWERINGS,
     **copy.LOWERINGS,
     **loadstore.LOWERINGS,
-    **mma_forms.LOWERINGS,
+    **mma.LOWERINGS,
     "tcgen05.shift": _shift,
 }
 BLOCKING: frozenset[str] = allocate.BLOCKING

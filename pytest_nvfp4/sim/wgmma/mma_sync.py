@@ -44,11 +44,7 @@ class MmaSyncForm:
 def multiply(
     w: Warp, mask: int, form: MmaSyncForm, a: tuple[Bits, ...], b: tuple[Bits, ...], c: tuple[Bits, ...]
 ) -> tuple[NDArray[np.uint32], ...]:
-    """Return the registers of D.
-
-    Raises:
-        Fault: not all lanes of the warp execute the instruction.
-    """
+    """Return the registers of D. Raises Fault: not all lanes of the warp execute the instruction."""
     if mask != FULL:
         raise Fault("mma", f"{form.name}: executed by lanes {mask:#010x}; .aligned requires all 32 of the warp")
     counters = w.cta.launch.counters

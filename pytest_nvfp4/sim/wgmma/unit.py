@@ -81,11 +81,7 @@ class Warpgroups:
         self._groups: dict[int, Warpgroup] = {}
 
     def of(self, warp: Warp) -> Warpgroup:
-        """Return the warpgroup of a warp.
-
-        Raises:
-            Fault: it has fewer than four whole warps.
-        """
+        """Return the warpgroup of a warp. Raises Fault: it has fewer than four whole warps."""
         first = warp.index & ~3
         group = self._groups.get(first)
         if group is None:
