@@ -111,10 +111,6 @@ class BarrierState:
         performed: Everything before its relaxed arrives (see ``cta_exit``).
     """
 
-    __slots__ = (
-        "arrived", "at", "clocks", "commits", "complete", "fenced", "init", "joined", "number", "performed", "warp",
-    )  # fmt: skip
-
     def __init__(self, clocks: Clocks, barrier: Mbarrier) -> None:
         self.clocks = clocks
         self.joined: tuple[int, int] | None = None
@@ -145,8 +141,6 @@ class BarrierState:
 
 class RoundState:
     """The order that a named barrier or the cluster barrier creates. Its rounds form one chain, as an mbarrier's."""
-
-    __slots__ = ("arrived", "complete", "performed")
 
     def __init__(self, clocks: Clocks) -> None:
         self.arrived = clocks.clock()
@@ -224,7 +218,9 @@ class CtaMemory:
         self.shared = Shadow(launch.shared, launch.shared_conflict, clocks=clocks, name=f"shared memory{place}")
         name = f"TMEM{place}"
         self.tmem = (
-            TensorShadow(launch.tmem, launch.tmem_conflict, clocks=clocks, name=name, reported=launch.omissions)
+            TensorShadow(
+                launch.tmem, launch.tmem_conflict, clocks=clocks, name=name, in_order=True, reported=launch.omissions
+            )
             if launch.warnings
             else Shadow(launch.tmem, launch.tmem_conflict, clocks=clocks, name=name, in_order=True)
         )

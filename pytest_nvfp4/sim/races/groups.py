@@ -24,8 +24,6 @@ def _complete(groups: Sequence[int], allowed: int) -> int:
 class BulkStores:
     """The bulk stores of a thread: the agents of their reads and writes, the last tick issued, the ticks by group."""
 
-    __slots__ = ("groups", "issued", "open", "read", "write")
-
     def __init__(self, clocks: Clocks, warp: WarpId, lane: int) -> None:
         name = f"bulk stores of lane {lane} of {warp}"
         self.read = clocks.agent(AgentInfo("bulk-read", name, warp))

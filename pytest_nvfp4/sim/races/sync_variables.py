@@ -45,8 +45,6 @@ class FenceState:
         pending: What strong reads observed and no fence has acquired yet, by identity of the snapshot.
     """
 
-    __slots__ = ("fenced", "pending")
-
     def __init__(self) -> None:
         self.fenced: dict[int, Snapshot] = {}
         self.pending: dict[int, _PendingAcquire] = {}

@@ -46,11 +46,11 @@ only the fences were missing, and so as a warning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from pytest_nvfp4.sim.races.access import Access, TensorUse
-from pytest_nvfp4.sim.races.clocks import BEFORE, ISSUED, TENSOR, Clocks, TickRow, Ticks
-from pytest_nvfp4.sim.races.partition import Partition
+from pytest_nvfp4.sim.races.clocks import BEFORE, ISSUED, TENSOR, TickRow, Ticks
 from pytest_nvfp4.sim.races.shadow import Conflict, Shadow
 
 COMMIT = "a wait for a tcgen05.commit"
@@ -129,17 +129,11 @@ class Omissions:
         self.commits: set[tuple[int, int]] = set()
 
 
+@dataclass(eq=False)
 class TensorShadow(Shadow):
     """The history of a tensor memory, in which missing fences and waits are reported too."""
 
-    __slots__ = ("reported",)
-
-    def __init__(
-        self, partition: Partition, report: Callable[[Conflict], None], *, clocks: Clocks, name: str,
-        reported: Omissions,
-    ) -> None:  # fmt: skip
-        super().__init__(partition, report, clocks=clocks, name=name, in_order=True)
-        self.reported = reported
+    reported: Omissions = field(kw_only=True)
 
     def read(self, parts: Sequence[int], access: Access, ticks: Ticks) -> None:
         """Check and record a read."""

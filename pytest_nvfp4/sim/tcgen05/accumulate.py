@@ -75,11 +75,6 @@ class Chain:
         length: Number of instructions.
     """
 
-    __slots__ = (
-        "a_ids", "a_operand", "b_ids", "b_operand", "base", "cache", "enabled", "first", "ins", "key", "last",
-        "length", "parts", "path", "shift",
-    )  # fmt: skip
-
     def __init__(
         self, key: tuple[Any, ...], ins: InstructionDescriptor, path: Datapath, column: int, *, tmems: list[Tmem],
         cache: OperandTileCache, operands: tuple[OperandEncoding, OperandEncoding], base: bool, shift: int = 0,

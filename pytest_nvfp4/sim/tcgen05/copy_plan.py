@@ -59,8 +59,6 @@ class CopyPlan:
         accesses: What the copy reads and writes, for the monitor; None until a monitor needs it.
     """
 
-    __slots__ = ("accesses", "column", "epoch", "parts", "shape", "size")
-
     def __init__(self, parts: list[CtaCopy], shape: CopyShape, column: int) -> None:
         self.parts = parts
         self.shape = shape

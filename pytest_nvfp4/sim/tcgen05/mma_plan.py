@@ -110,10 +110,6 @@ class MmaPlan:
         key: What instructions that share a chain have in common.
     """
 
-    __slots__ = (
-        "_accesses", "cache", "column", "decoded", "enable", "enabled", "epoch", "form", "ins", "key", "parts", "path",
-    )  # fmt: skip
-
     def __init__(
         self, decoded: DecodedMma, path: Datapath, column: int, *, enable: bool, enabled: NDArray[np.bool_] | None,
         form: MmaForm, cache: OperandTileCache,

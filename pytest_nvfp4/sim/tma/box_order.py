@@ -61,8 +61,6 @@ class BoxOrder:
             box does not fill the footprint (it is narrower than the swizzle's span).
     """
 
-    __slots__ = ("footprint", "source", "units")
-
     def __init__(
         self, tensor_map: TensorMap, phase: int, offsets: NDArray[np.intp], *, inner: int, row: int, pitch: int
     ) -> None:

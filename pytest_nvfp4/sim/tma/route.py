@@ -28,8 +28,6 @@ class Route:
         targets: Where the data go.
     """
 
-    __slots__ = ("_opaque", "order", "targets", "tile", "use")
-
     def __init__(self, use: MapUse, tile: TmaTile, order: BoxOrder, targets: list[CopyTarget]) -> None:
         self.use = use
         self.tile = tile
