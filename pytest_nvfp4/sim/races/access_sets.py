@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pytest_nvfp4.sim.races.access import STRONG, Access
+from pytest_nvfp4.sim.races.clocks import Memo
 
 _PRUNED_SIZE = 4
 """A set is pruned of accesses that the new one covers at this size, and whenever it has doubled since."""
@@ -27,6 +28,7 @@ class AccessSets:
 
     Attributes:
         sync_counts: By access, how often its warp's lanes had been synchronised; 0 if it is no access of lanes.
+        singletons: By access, the set of it alone.
     """
 
     def __init__(self) -> None:
@@ -34,7 +36,7 @@ class AccessSets:
         self.sync_counts: list[int] = []
         self._numbers: dict[tuple[int, int, int, int, int, int], int] = {}
         self._sets: list[dict[_Key, int]] = [{}]
-        self._singletons: dict[int, int] = {}
+        self.singletons = Memo[int, int](lambda access: self._add({self._key(access): access}))
         self._unions: dict[tuple[int, int], int] = {}
 
     def number(self, access: Access, sync_count: int = 0) -> int:
@@ -58,20 +60,13 @@ class AccessSets:
     def __len__(self) -> int:
         return len(self._sets)
 
-    def singleton(self, access: int) -> int:
-        """Return the set of one access."""
-        number = self._singletons.get(access)
-        if number is None:
-            number = self._singletons[access] = self._add({self._key(access): access})
-        return number
-
     def joined(self, number: int, access: int, covers: Callable[[Access], bool]) -> int:
         """Return a set with one access more.
 
         ``covers`` returns whether everything that races with an earlier access also races with the new one.
         """
         if not number:
-            return self.singleton(access)
+            return self.singletons[access]
         union = self._unions.get((number, access))
         if union is None:
             union = self._unions[number, access] = self._join(number, access, covers)
@@ -93,7 +88,8 @@ class AccessSets:
     def retain(self, used: Iterable[int]) -> dict[int, int]:
         """Drop all sets but these, and return their new numbers by the old ones."""
         sets = self._sets
-        self._sets, self._singletons, self._unions = [{}], {}, {}
+        self._sets, self._unions = [{}], {}
+        self.singletons.clear()
         return {number: self._add(sets[number]) if number else 0 for number in used}
 
     def _add(self, members: dict[_Key, int]) -> int:

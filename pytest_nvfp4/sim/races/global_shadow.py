@@ -237,7 +237,7 @@ class GlobalShadow:
         sets = self.sets
         here = array[units]
         if not here.any():
-            array[units] = sets.singleton(number)
+            array[units] = sets.singletons[number]
             return
         if len(sets) > self._limit:
             self._collect()
@@ -292,7 +292,7 @@ class GlobalShadow:
             return
         if reads is not None:
             reads[units] = 0
-        writes[units] = self.sets.singleton(self.sets.number(access, self.sync_count))
+        writes[units] = self.sets.singletons[self.sets.number(access, self.sync_count)]
 
     def _settle(self, shadow: RegionShadow) -> None:
         """Move the reads before the first write to the arrays."""

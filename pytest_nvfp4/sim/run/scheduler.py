@@ -81,8 +81,7 @@ class Scheduler:
 
                 raise deadlock(self)
 
-    def queue(self, warp: Warp) -> None:
-        """Let a warp run after those that are ready."""
+    def _queue(self, warp: Warp) -> None:
         if not warp.queued:
             warp.queued = True
             self.ready.append(warp)
@@ -119,7 +118,7 @@ class Scheduler:
                 self._spun_at = before
                 self.spinning.append(warp)
             else:
-                self.queue(warp)
+                self._queue(warp)
 
     def _where(self, warp: Warp, error: BaseException) -> Where:
         at, mask = self.program.place_of(error.__traceback__) or (None, None)
@@ -212,7 +211,7 @@ class Scheduler:
         self.resident.append(cluster)
         for cta in cluster.ctas:
             for warp in cta.warps:
-                self.queue(warp)
+                self._queue(warp)
         return True
 
     def _force(self) -> bool:
@@ -235,7 +234,7 @@ class Scheduler:
 
     def _unspin(self) -> None:
         for warp in self.spinning:
-            self.queue(warp)
+            self._queue(warp)
         self.spinning.clear()
 
     def _suspect(self, warp: Warp, blocks: int) -> bool:

@@ -34,7 +34,10 @@ class Group:
     def wake(self) -> None:
         """Let the group run again. The caller removes it from the waiters first."""
         self.waiting = None
-        self.warp.cta.scheduler.queue(self.warp)
+        warp = self.warp
+        if not warp.queued:
+            warp.queued = True
+            warp.cta.scheduler.ready.append(warp)
 
 
 class Meeting:

@@ -110,8 +110,7 @@ def try_cancel(w: Warp, mask: int, place: Bits, barrier: Bits, form: ClcForm) ->
         target.shared.refuse_opaque(index, index + RESPONSE_BYTES, what=form.what)
         barriers.append(target.unit(MbarrierFile).at(signal, what=form.what))
 
-    monitor = launch.machine.monitor
-    if monitor is not None:
+    if (monitor := launch.machine.monitor) is not None:
         monitor.copy_in(
             w, form.at, [CopyTarget(t, index, b) for t, b in zip(targets, barriers, strict=True)], RESPONSE_BYTES
         )

@@ -123,8 +123,7 @@ class ClusterBarrier:
         done = self.completed.get(w, 0)
         if not mask & ~done:
             self.completed[w] = done & ~mask
-            monitor = self.cluster.launch.machine.monitor
-            if monitor is not None:
+            if (monitor := self.cluster.launch.machine.monitor) is not None:
                 monitor.barrier_passed(w, mask, self, form.at)
             return True
         absent = mask & ~done & ~self.arrived.get(w, 0)

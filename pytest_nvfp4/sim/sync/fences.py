@@ -36,8 +36,7 @@ def fence(w: Warp, mask: int, kind: str, at: int) -> None:
     """Execute a fence; ``kind`` is its opcode without the root (``acq_rel.gpu``, ``proxy.async.shared::cta`` ...)."""
     launch = w.cta.launch
     launch.counters[f"fence.{kind}"] += 1
-    monitor = launch.machine.monitor
-    if monitor is not None:
+    if (monitor := launch.machine.monitor) is not None:
         monitor.fence(w, mask, kind, at)
 
 

@@ -320,8 +320,7 @@ def actor_name(who: Actor) -> str:
 
 
 def _complete(barrier: Mbarrier) -> None:
-    monitor = barrier.cta.launch.machine.monitor
-    if monitor is not None:
+    if (monitor := barrier.cta.launch.machine.monitor) is not None:
         monitor.mbarrier_completed(barrier)
     trace = barrier.cta.launch.machine.trace
     if trace is not None:

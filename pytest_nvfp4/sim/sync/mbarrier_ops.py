@@ -230,8 +230,7 @@ def _wait(
             seen[barrier] = seen.get(barrier, 0) | 1 << lane
         elif barrier not in pending:
             pending.append(barrier)
-    monitor = w.cta.launch.machine.monitor
-    if monitor is not None:
+    if (monitor := w.cta.launch.machine.monitor) is not None:
         for barrier, which in seen.items():
             monitor.mbarrier_waited(w, which, barrier, form.at)
     w.cta.launch.counters["mbarrier.waits"] += bool(seen)

@@ -118,8 +118,7 @@ class NamedBarrier:
                 f"{'.red.' + self.operation if self.operation else '.sync and .arrive'} by warps {self._others(w)}",
                 hint="use another barrier number: a reduction excludes other instructions at its barrier",
             )
-        monitor = self.cta.launch.machine.monitor
-        if monitor is not None:
+        if (monitor := self.cta.launch.machine.monitor) is not None:
             monitor.barrier_arrived(w, new, self, form.at)
         self.expected, self.operation = expected, form.operation
         self.whole |= count is None
@@ -229,8 +228,7 @@ def barrier(w: Warp, mask: int, operands: Operands, form: NamedBarrierForm, grou
             w.wait_for(target)
             return None
     target.released[w.index] = free & ~mask
-    monitor = w.cta.launch.machine.monitor
-    if monitor is not None:
+    if (monitor := w.cta.launch.machine.monitor) is not None:
         monitor.barrier_passed(w, mask, target, form.at)
     return target.results[w.index]
 

@@ -144,8 +144,7 @@ def fence(w: Warp, mask: int) -> None:
     """Execute ``wgmma.fence``."""
     _check_whole_warp(mask, "wgmma.fence")
     w.unit(WarpgroupMember).fences += 1
-    monitor = w.cta.launch.machine.monitor
-    if monitor is not None:
+    if (monitor := w.cta.launch.machine.monitor) is not None:
         monitor.wgmma_fenced(w)
 
 
@@ -170,8 +169,7 @@ def wait(w: Warp, mask: int, pending: int) -> bool | None:
             return None
         member.complete = done
         member.commits = commits[len(commits) - pending :]
-        monitor = w.cta.launch.machine.monitor
-        if monitor is not None:
+        if (monitor := w.cta.launch.machine.monitor) is not None:
             monitor.wgmma_waited(w, member.group, done)
     return True
 
