@@ -105,12 +105,9 @@ class TmaBox:
         size = order.footprint
         units = shared.data[index : index + size].view(_UNIT)
         tile = self.tile
-        if tile.row != tile.inner:
-            _pad(units, order, self.dense(), tile)
-            shared.written[index : index + size].reshape(-1, 16)[order.units] = True
-            return
         if order.source is None:
-            units[order.units] = self.dense().view(_UNIT)
+            data = self.dense() if tile.row == tile.inner else _padded(self.dense(), tile)
+            units[order.units] = data.view(_UNIT)
             shared.written[index : index + size].reshape(-1, 16)[order.units] = True
             return
         if self.cut is None and not tile.convert:
@@ -254,12 +251,12 @@ def gathered(units: NDArray[np.uint8], order: BoxOrder) -> NDArray[np.uint8]:
     return units.view(_UNIT)[order.units].view(np.uint8)
 
 
-def _pad(units: NDArray[Any], order: BoxOrder, data: NDArray[np.uint8], tile: TmaTile) -> None:
-    """Write 16 packed elements to each unit; the rest of the unit is undefined and becomes ``_PADDING``."""
+def _padded(data: NDArray[np.uint8], tile: TmaTile) -> NDArray[np.uint8]:
+    """Return 16 packed elements in each unit; the rest of the unit is undefined and becomes ``_PADDING``."""
     packed = data.reshape(-1, 2 * tile.bits)
     wide = np.full((packed.shape[0], 16), _PADDING, np.uint8)
     wide[:, : packed.shape[1]] = packed
-    units[order.units] = wide.reshape(-1).view(_UNIT)
+    return wide.reshape(-1)
 
 
 def _rounded(data: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -158,7 +158,7 @@ def _issue(
     else:
         use, tile = use_map(w, where, what=what)
         check_rank(tile, form.rank, what)
-        order = tile.four_rows(address) if form.four_rows else tile.order(address)
+        order = tile.order(address, four_rows=form.four_rows)
     coordinates = tuple([c - 0x1_0000_0000 if c & 0x8000_0000 else c for c in at_box])
     if coordinates[0]:
         tile.check_alignment(coordinates[0], machine.model.capability, what=what, report=launch.report)

@@ -100,10 +100,9 @@ def _issue(
     tile.check_alignment(coordinates[0], machine.model.capability, what=what, report=launch.report)
     if form.four_rows:
         boxes = boxes_of_rows(tile, w, coordinates, write=True, what=what)
-        order = tile.four_rows(address)
     else:
         boxes = [box_at(tile, coordinates, machine.memory, write=True, what=what)]
-        order = tile.order(address)
+    order = tile.order(address, four_rows=form.four_rows)
     shared = cta.shared
     index = shared.index(address, order.footprint, what=what, align=ALIGN)
     if shared.opaque:

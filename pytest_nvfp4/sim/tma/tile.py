@@ -21,7 +21,6 @@ from functools import lru_cache
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_nvfp4.driver.tensormap import ElementType, Interleave, Swizzle, TensorMap, TensorMapError, decode
 from pytest_nvfp4.sim.fault import Fault, Unsupported
@@ -81,29 +80,22 @@ class TmaTile:
             self.row_offsets = (along[:, None] + self.row_offsets[None, :]).ravel()
         self.convert = bool(tensor_map.tf32)
         self.period = SWIZZLES[tensor_map.swizzle, tensor_map.swizzle_atomicity].period
-        self._orders: dict[int, BoxOrder] = {}
-        self._row_orders: dict[int, BoxOrder] = {}
+        self._orders: dict[tuple[int, bool], BoxOrder] = {}
 
-    def order(self, address: int) -> BoxOrder:
-        """Return the order of the box's units at a shared address."""
+    def order(self, address: int, *, four_rows: bool = False) -> BoxOrder:
+        """Return the order of the box's units at a shared address.
+
+        ``four_rows``: of the four rows of ``tile::gather4`` and ``tile::scatter4``. Raises Unsupported if padded.
+        """
         phase = address % self.period
-        order = self._orders.get(phase)
+        order = self._orders.get((phase, four_rows))
         if order is None:
-            order = self._orders[phase] = self._order(phase, self.row_offsets)
+            if four_rows and self.row != self.inner:
+                raise Unsupported(f"four rows of elements of type {self.map.element_type.name}")
+            offsets = np.zeros(4, np.intp) if four_rows else self.row_offsets
+            order = BoxOrder(self.map, phase, offsets, inner=self.inner, row=self.row, pitch=self.pitch)
+            self._orders[phase, four_rows] = order
         return order
-
-    def four_rows(self, address: int) -> BoxOrder:
-        """Return the order of the four rows of ``tile::gather4`` and ``tile::scatter4``. Raises Unsupported."""
-        if self.row != self.inner:
-            raise Unsupported(f"four rows of elements of type {self.map.element_type.name}")
-        phase = address % self.period
-        order = self._row_orders.get(phase)
-        if order is None:
-            order = self._row_orders[phase] = self._order(phase, np.zeros(4, np.intp))
-        return order
-
-    def _order(self, phase: int, offsets: NDArray[np.intp]) -> BoxOrder:
-        return BoxOrder(self.map, phase, offsets, inner=self.inner, row=self.row, pitch=self.pitch)
 
     def check_alignment(
         self, first: int, capability: tuple[int, int], *, what: str, report: Callable[..., None]

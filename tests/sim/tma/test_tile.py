@@ -92,7 +92,7 @@ def test_gather4_is_a_box_of_four_rows(rows, first, swizzle):
     tile = device.tile
     address = RESERVED + 384
     boxes = [box_at(tile, (first, row), device.memory, write=False, what="test") for row in rows]
-    gather4(boxes, tile.four_rows(address), device.shared, 384)
+    gather4(boxes, tile.order(address, four_rows=True), device.shared, 384)
     device.check((first, 0), address, rows)
 
 
