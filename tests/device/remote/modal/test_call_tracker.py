@@ -21,8 +21,7 @@ from tests.waiting import LONGEST_S
 
 from ..fakes import batch
 from ..loopback import Fault, Loopback
-from .test_execute import start
-from .user import User
+from .user import User, start
 
 Make = Callable[..., ModalRemote]
 APP = "pytest-nvfp4"

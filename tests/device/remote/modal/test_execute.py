@@ -16,7 +16,7 @@ from tests.waiting import LONGEST_S, alive, far_enough, until
 
 from ..loopback import Fault, Loopback
 from ..programs import SLEEPS, read_pids
-from .user import User
+from .user import User, start
 
 LAUNCHES = """
 import sys, torch
@@ -28,19 +28,6 @@ print(torch.cuda.get_device_name(0), int((torch.arange(8, device="cuda") * 3).su
 def user(shared_server: Loopback, tmp_path: Path) -> User:
     shared_server.forget()
     return User(shared_server, tmp_path)
-
-
-def start(
-    user: User, *arguments: object, stdin: int | None = subprocess.DEVNULL, backend: str = "none"
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "pytest_nvfp4.cli", "exec", "--device", "modal", *map(str, arguments)],
-        cwd=user.folder,
-        env=user.environment(PYTHONPATH=str(ROOT), NVFP4_MODAL_BACKEND=backend),
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
 
 
 def run(user: User, *arguments: object, stdin: bytes = b"", backend: str = "none") -> tuple[int, str, str]:

@@ -12,34 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Batch
-from pytest_nvfp4.device.remote.cache import RemoteResultCache
 from pytest_nvfp4.device.remote.device import RemoteDevice
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
 from pytest_nvfp4.device.remote.session import RemoteSession
 
-from ..fakes import source
 from ..loopback import Loopback
-from .test_many import jobs as lines_of
+from .exact_jobs import COUNT, executed_jobs, independent_jobs, result_cache
 
 Make = Callable[..., ModalRemote]
-COUNT = 8
-
-
-def jobs(text: str) -> list[Job]:
-    """Jobs that have nothing to do with one another."""
-    kernel = KernelSpec(files=(source(text),), main="kernel.py", arch="sm_100a")
-    problems = [ProblemSpec(name=f"p{number}", sizes=((4, 128, 256, 1),), seed=number) for number in range(COUNT)]
-    return [
-        Job(id=one.name, action="verify", kernel=kernel, cases=(JobCase(problem=one, family="pow2_exact"),))
-        for one in problems
-    ]
 
 
 def done(log: Path) -> Counter[str]:
     """How often each job was begun."""
-    return Counter(name for *_, names in lines_of(log) for name in names)
+    return Counter(name for *_, names in executed_jobs(log) for name in names)
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +50,6 @@ def server(exact: Loopback, log: Path, monkeypatch: pytest.MonkeyPatch) -> Loopb
     return exact
 
 
-def kept(folder: Path) -> RemoteResultCache:
-    return RemoteResultCache(folder, remote="modal B200 backend exact:run")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["SIGKILL", "SIGINT"])  # SIGINT is what Modal sends first when it preempts a container
 @pytest.mark.parametrize("restarts", [False, True])
@@ -77,7 +60,7 @@ def test_a_container_that_dies_takes_one_job_with_it(
     server.service.restarts = restarts
     session = RemoteSession(remote())
     device = RemoteDevice(session, name="modal", gpu="B200")
-    asked = jobs(f"DIES_AT = 4\nDIES_BY = {by!r}\n")
+    asked = independent_jobs(f"DIES_AT = 4\nDIES_BY = {by!r}\n")
     device.send_ahead(asked)
     assert [device.run(one, folder=tmp_path).status for one in asked] == ["passed"] * COUNT
     session.close()
@@ -91,7 +74,7 @@ def test_as_one_call_it_would_take_all_that_was_done(server: Loopback, remote: M
     """The negative control."""
     server.service.restarts = restarts
     session = RemoteSession(remote())
-    asked = jobs("DIES_AT = 4\n")
+    asked = independent_jobs("DIES_AT = 4\n")
     (request,) = session.add([Batch(jobs=tuple(asked))])
     assert len(request.wait().results) == COUNT
     session.close()
@@ -100,8 +83,8 @@ def test_as_one_call_it_would_take_all_that_was_done(server: Loopback, remote: M
 
 @pytest.mark.slow
 def test_after_ctrl_c_only_the_rest_is_paid_for(server: Loopback, remote: Make, log: Path, tmp_path: Path) -> None:
-    asked = jobs("TAKES_S = 0.2\n")
-    session = RemoteSession(remote(), cache=kept(tmp_path))
+    asked = independent_jobs("TAKES_S = 0.2\n")
+    session = RemoteSession(remote(), cache=result_cache(tmp_path))
     device = RemoteDevice(session, name="modal", gpu="B200")
     device.send_ahead(asked)
     for one in asked[:3]:
@@ -117,11 +100,11 @@ from pytest_nvfp4.device.remote.base import RemoteOptions
 from pytest_nvfp4.device.remote.device import RemoteDevice
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
 from pytest_nvfp4.device.remote.session import RemoteSession
-from tests.device.remote.modal.test_lost import jobs, kept
+from tests.device.remote.modal.exact_jobs import independent_jobs, result_cache
 
 folder = Path(sys.argv[1])
-device = RemoteDevice(RemoteSession(ModalRemote(RemoteOptions()), cache=kept(folder)), name="modal", gpu="B200")
-asked = jobs("TAKES_S = 0.2\\n")
+device = RemoteDevice(RemoteSession(ModalRemote(RemoteOptions()), cache=result_cache(folder)), name="modal", gpu="B200")
+asked = independent_jobs("TAKES_S = 0.2\\n")
 device.send_ahead(asked)
 for one in asked:
     device.run(one, folder=folder)
@@ -147,17 +130,17 @@ def test_after_this_machine_died_only_the_rest_is_paid_for(
         process.send_signal(signal.SIGKILL)
         process.communicate()
     assert said == ["p0", "p1", "p2"]
-    resume(server, remote, log, tmp_path, jobs("TAKES_S = 0.2\n"), least=3)
+    resume(server, remote, log, tmp_path, independent_jobs("TAKES_S = 0.2\n"), least=3)
 
 
 def resume(server: Loopback, remote: Make, log: Path, folder: Path, asked: list[Job], *, least: int) -> None:
     """A second session is sent what the first had no answer to, and nothing else."""
     server.end_apps()
     server.forget()
-    had = {one.id for one in asked if kept(folder).get(Batch(jobs=(one,), capability=(10, 0)))}
+    had = {one.id for one in asked if result_cache(folder).get(Batch(jobs=(one,), capability=(10, 0)))}
     assert least <= len(had) < COUNT
     log.write_text("")
-    session = RemoteSession(remote(), cache=kept(folder), reuse=True)
+    session = RemoteSession(remote(), cache=result_cache(folder), reuse=True)
     device = RemoteDevice(session, name="modal", gpu="B200")
     device.send_ahead(asked)
     assert {device.run(device.job_as_run(one), folder=folder).status for one in asked} == {"passed"}
@@ -171,10 +154,10 @@ def resume(server: Loopback, remote: Make, log: Path, folder: Path, asked: list[
 def test_a_container_that_answers_many_calls_costs_its_time_once(remote: Make, log: Path, tmp_path: Path) -> None:
     session = RemoteSession(remote())
     device = RemoteDevice(session, name="modal", gpu="B200")
-    asked = jobs("TAKES_S = 0.1\n")
+    asked = independent_jobs("TAKES_S = 0.1\n")
     device.send_ahead(asked)
     for one in asked:
         device.run(one, folder=tmp_path)
     assert 0.1 * COUNT <= session.cost.seconds < 0.1 * COUNT + 5
-    assert len({container for container, *_ in lines_of(log)}) == len(session.places) == 1
+    assert len({container for container, *_ in executed_jobs(log)}) == len(session.places) == 1
     session.close()

@@ -15,6 +15,7 @@ import pytest
 from tests.waiting import LONGEST_S
 
 from ..loopback import Fault, Loopback
+from .exact_jobs import executed_jobs
 from .user import User
 
 KERNEL = "def custom_kernel(data):\n    return [c for _, _, c in data[0]]\n"
@@ -60,11 +61,6 @@ def project(server: Loopback, folder: Path, *, problems: int, cache: Path | None
     return user
 
 
-def jobs(log: Path) -> list[tuple[int, str, list[str]]]:
-    """Container, kernel and problems of each job that was done."""
-    return [tuple(json.loads(line)) for line in log.read_text().splitlines()]
-
-
 CHECKS = ("-k", "verify", "--nvfp4-family=pow2_exact", "-q", "--tb=line", "-p", "no:syrupy")
 
 
@@ -92,7 +88,7 @@ def test_five_hundred_checks(
     assert failed == expected, said[-3000:]
     assert len(passed) == 500 - len(expected)
     assert f"{len(expected)} failed, {len(passed)} passed" in said
-    done = jobs(log)
+    done = executed_jobs(log)
     assert Counter((kernel, problem) for _, kernel, names in done for problem in names) == {
         (f"k{kernel}.py", f"p{number}"): 1 for kernel in range(5) for number in range(100)
     }, "every case was done once, and none twice"
@@ -154,7 +150,7 @@ def test_a_container_dies_in_job_seven_of_twenty(small: Loopback, tmp_path: Path
     assert "20 passed" in said, said
     assert "20 done" in said
     assert len(small.service.dead) >= 1
-    counts = Counter(problem for *_, names in jobs(log) for problem in names)
+    counts = Counter(problem for *_, names in executed_jobs(log) for problem in names)
     assert sorted(counts.values()) == [1] * 19 + [2], "the one that was lost was done twice, and no other"
 
 
@@ -188,9 +184,9 @@ def test_what_came_before_the_server_went_is_not_paid_for_again(
     assert float(found[3]) < LONGEST_S, "in bounded time"
     small.end_apps()
     small.forget()
-    done = len(jobs(log))
+    done = len(executed_jobs(log))
     again = user.run("kernel.py", *CHECKS, "--nvfp4-resume", "--nvfp4-remote-containers=20")
     assert "20 passed" in again, again
     assert f"{kept} from earlier sessions" in again
     assert small.count("FunctionMap") == lost
-    assert len(jobs(log)) == done + lost
+    assert len(executed_jobs(log)) == done + lost

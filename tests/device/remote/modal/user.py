@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.cli.helpers import ROOT
 from tests.waiting import LONGEST_S
 
 from ..loopback import Loopback
@@ -135,3 +136,17 @@ class User:
         found += [f"{variable} in headers" for variable, secret in planted.items() if secret.encode() in headers]
         assert not found, found
         assert TOKEN_SECRET.encode() in headers, "the search would find what is there"
+
+
+def start(
+    user: User, *arguments: object, stdin: int | None = subprocess.DEVNULL, backend: str = "none"
+) -> subprocess.Popen[bytes]:
+    """Start ``nvfp4 exec --device modal`` in the user's folder."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "pytest_nvfp4.cli", "exec", "--device", "modal", *map(str, arguments)],
+        cwd=user.folder,
+        env=user.environment(PYTHONPATH=str(ROOT), NVFP4_MODAL_BACKEND=backend),
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
