@@ -1,5 +1,10 @@
 """Measurements to test with."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 from pytest_nvfp4.device.result import DeviceInfo, Measurement
 from pytest_nvfp4.problem import Problem, parse_shape
 
@@ -19,7 +24,16 @@ UNKNOWN = DeviceInfo(name="Example GPU", capability=(9, 0))
 SMALL: Problem = parse_shape("96x128x256", name="small")
 
 
-def measurement(device_us, *, host_us=(60.0, 61.0, 59.0), call_us=20.0, late=0, method=METHOD, l2="cold", clocks=()):
+def measurement(
+    device_us: Sequence[float],
+    *,
+    host_us: Sequence[float] = (60.0, 61.0, 59.0),
+    call_us: float = 20.0,
+    late: int = 0,
+    method: str = METHOD,
+    l2: str = "cold",
+    clocks: Sequence[Any] = (),
+) -> Measurement:
     return Measurement(
         case=0,
         device_us=tuple(device_us),
