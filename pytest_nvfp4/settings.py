@@ -64,7 +64,6 @@ class KernelSettings:
         compile_options: Options in addition to the kernel's own.
         cost_tolerance: Patterns of counters, each with the share by which they may grow before the cost check fails
             (infinity for any growth).
-        configured: A table of pyproject.toml names this file.
     """
 
     name: str = ""
@@ -78,7 +77,6 @@ class KernelSettings:
     protected: tuple[str, ...] = ()
     compile_options: tuple[str, ...] = ()
     cost_tolerance: tuple[tuple[str, float], ...] = ()
-    configured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,32 +224,12 @@ def _share(value: object) -> float | None:
     return float(match[1]) / 100 if match else None
 
 
-_KERNEL_KEYS = (
-    "path",
-    "name",
-    "entry",
-    "exercise",
-    "arch",
-    "problems",
-    "verify-problems",
-    "simulate-problems",
-    "benchmark-problems",
-    "protected",
-    "compile-options",
-    "cost-tolerance",
+_COMMON_KEYS = (
+    *("arch", "problems", "verify-problems", "simulate-problems", "benchmark-problems"),
+    *("protected", "compile-options", "cost-tolerance"),
 )
-_TOP_KEYS = (
-    "arch",
-    "problems",
-    "protected",
-    "compile-options",
-    "cost-tolerance",
-    "kernel",
-    "default-problems",
-    "verify-problems",
-    "simulate-problems",
-    "benchmark-problems",
-)
+_KERNEL_KEYS = (*_COMMON_KEYS, "path", "name", "entry", "exercise")
+_TOP_KEYS = (*_COMMON_KEYS, "default-problems", "kernel")
 _ANY = re.compile(r".+", re.DOTALL)
 _FUNCTION = re.compile(r".+::\w+")
 
@@ -318,7 +296,6 @@ def parse(data: Mapping[str, Any], *, file: Path) -> Settings:
             name=reader.text("name", _NAME, "letters, digits, and . _ + - are expected", "") or "",
             entry=reader.text("entry", _FUNCTION, "FILE::FUNCTION is expected", None),
             exercise=reader.text("exercise", _FUNCTION, "FILE::FUNCTION is expected", None),
-            configured=True,
         )
         if settings.exercise is not None and settings.entry is None:
             raise reader.fail(

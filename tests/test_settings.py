@@ -43,7 +43,6 @@ def test_everything_is_read(tmp_path: Path) -> None:
     assert kernel.problems is not None
     assert [problem.name for problem in kernel.problems] == ["small", "gpumode-3"]
     assert kernel.protected == ("*.sA",)
-    assert kernel.configured
     one, two = settings.for_kernel(tmp_path / "examples/a/b/dense.py")
     assert (one.name, one.entry, one.arch, one.problems) == ("one", "examples/build.py::one", "sm_90a", None)
     assert (two.name, two.compile_options, two.protected) == ("two", ("--opt-level 2",), ("x.y",))
@@ -61,7 +60,6 @@ def test_an_exercise_goes_with_an_entry(tmp_path: Path) -> None:
 def test_other_kernels_get_the_defaults(tmp_path: Path) -> None:
     settings = load(project(tmp_path, FULL))
     (kernel,) = settings.for_kernel(tmp_path / "kernels/sm100.py")
-    assert not kernel.configured
     assert kernel.problems is None
     assert not settings.names_kernel(tmp_path / "kernels/sm100.py")
     assert settings.names_kernel(tmp_path / "kernels/gemm/sm100.py")

@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the options, and register the state and hooks of the run."""
     from pytest_nvfp4.plugin.background import Background
     from pytest_nvfp4.plugin.checks.registry import CheckRegistry
-    from pytest_nvfp4.plugin.session import FinishHook, SessionHooks
+    from pytest_nvfp4.plugin.session import SessionHooks
 
     config.stash[RUN] = Run(config, _options.read(config))
     options = _device_options.read(config)
@@ -75,9 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     registry.configure(config)
     listed = "".join(f"\n    {check.name}: {check.help}" for check in registry)
     config.addinivalue_line("markers", f"nvfp4: a check of a kernel file (set on its items), one of{listed}")
-    hooks = SessionHooks(config, registry)
-    config.pluginmanager.register(hooks, "nvfp4-session")
-    config.pluginmanager.register(FinishHook(hooks), "nvfp4-finish")
+    config.pluginmanager.register(SessionHooks(config, registry), "nvfp4-session")
     config.pluginmanager.register(Background(config), "nvfp4-background")
 
 

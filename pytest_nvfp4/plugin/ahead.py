@@ -15,16 +15,11 @@ import pytest
 from pytest_nvfp4.plugin.checks.base import CheckItem
 from pytest_nvfp4.plugin.checks.registry import CheckRegistry, check_items
 from pytest_nvfp4.plugin.remote import RemoteRun
+from pytest_nvfp4.plugin.state import xdist_worker
 
 
 class LookAhead:
-    """A pytest plugin that sends the remote jobs of a run, file by file.
-
-    Args:
-        config: pytest's configuration.
-        registry: The checks.
-        remote: The remote.
-    """
+    """A pytest plugin that sends the remote jobs of a run, file by file."""
 
     def __init__(self, config: pytest.Config, registry: CheckRegistry, remote: RemoteRun) -> None:
         self._config, self._registry, self._remote = config, registry, remote
@@ -32,8 +27,7 @@ class LookAhead:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Begin to send the jobs of the items."""
-        worker = getattr(self._config, "workerinput", {}).get("workerid")
-        if self._config.option.collectonly or worker not in (None, "gw0"):
+        if self._config.option.collectonly or xdist_worker(self._config) not in (None, "gw0"):
             return  # one test process is enough, because the broker gives all of them the same results
         if self._config.pluginmanager.hasplugin("dsession"):
             return  # the controlling process of xdist runs no items

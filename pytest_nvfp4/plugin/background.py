@@ -7,17 +7,18 @@ So only the order of the work changes, and nothing is run that no item of this r
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Hashable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pytest_nvfp4.plugin.checks.base import CheckItem
+from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
 from pytest_nvfp4.plugin.checks.registry import check_items
-from pytest_nvfp4.plugin.devices import DEVICES
-from pytest_nvfp4.plugin.state import RUN, is_xdist_worker
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.plugin.tasks import Task, Workers
+from pytest_nvfp4.plugin.devices import DEVICES, Devices
+from pytest_nvfp4.plugin.state import RUN, KernelCase, Run, is_xdist_worker
+from pytest_nvfp4.plugin.tasks import Task, Workers, default_workers
 
 
 class Background:
@@ -51,9 +52,6 @@ class Background:
         return not session.testsfailed or bool(option.continue_on_collection_errors)
 
     def _begin(self, items: Sequence[pytest.Item]) -> None:
-        from pytest_nvfp4.plugin.planning import BackgroundPlan
-        from pytest_nvfp4.plugin.tasks import Workers, default_workers
-
         devices = self._config.stash[DEVICES]
         threads = devices.options.jobs or default_workers()
         if threads < 2:
@@ -70,3 +68,62 @@ class Background:
         if self._workers is not None:
             for task in self._needs.get(item, ()):
                 self._workers.wait(task)
+
+
+class BackgroundPlan:
+    """The tasks of some items.
+
+    Attributes:
+        ordered: Traces first, because nothing else of their kernels can begin before, then the other work. Within both
+            groups, large files come first, so that no long task is left for the end. A task that an item waits for
+            overtakes this order.
+        needs: The tasks that each item waits for.
+    """
+
+    def __init__(self, items: Sequence[pytest.Item], run: Run, devices: Devices) -> None:
+        self._run = run
+        self._traces: dict[Hashable, tuple[int, Task]] = {}
+        self._work: dict[Hashable, tuple[int, Task]] = {}
+        self.needs: dict[pytest.Item, list[Task]] = {}
+        checked = [item for item in check_items(items) if not item.may_be_skipped]
+        # A GPU of this machine may time kernels, so the machine must do nothing else.
+        if not (any(item.check.uses_device for item in checked) and devices.local_hardware):
+            for item in checked:
+                self.needs[item] = self._tasks(item)
+        if self._work:
+            _ = devices.folder, devices.simulator  # made here, because cached properties are not safe for threads
+        groups = (self._traces.values(), self._work.values())
+        self.ordered = [task for group in groups for _, task in sorted(group, key=lambda sized: -sized[0])]
+
+    def _tasks(self, item: CheckItem) -> list[Task]:
+        if item.case.error is not None:
+            return []
+        needs = item.check.needs(item)
+        traces = [self._trace(case) for case in needs.traces]
+        work: list[tuple[Hashable, Callable[[], object]]] = [
+            (preparation.key, preparation.work) for preparation in needs.preparations
+        ]
+        if needs.simulations:
+            # One job simulates all cases of a configuration, so the first item's task does the work of all.
+            shared = ("simulations", item.case.path, item.case.settings.name)
+            work.append((shared, KernelUnderTest(item).simulated))
+        tasks = []
+        for key, function in work:
+            if key not in self._work:
+                self._work[key] = _size(item.case.path), Task(item.nodeid, function, after=traces)
+            tasks.append(self._work[key][1])
+        return [*traces, *tasks]
+
+    def _trace(self, case: KernelCase) -> Task:
+        key = (case.path, case.settings.name, case.problem)
+        if key not in self._traces:
+            task = Task(f"trace of {case.path.name}", lambda: self._run.trace(case))
+            self._traces[key] = (_size(case.path), task)
+        return self._traces[key][1]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

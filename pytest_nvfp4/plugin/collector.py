@@ -60,8 +60,9 @@ def collect_file(path: Path, parent: pytest.Collector, collectors: list[pytest.C
 
     A kernel keeps pytest's own collectors, which import it, only if it contains tests.
     """
-    kernel = recognise(path, run=parent.config.stash[RUN], config=parent.config, named=parent.session.isinitpath(path))
-    if kernel is None:
+    named = parent.session.isinitpath(path)
+    has_tests = recognise(path, run=parent.config.stash[RUN], config=parent.config, named=named)
+    if has_tests is None:
         return collectors
-    file: KernelFile = KernelFile.from_parent(parent, path=path, named=kernel.named)
-    return [file, *(collectors if kernel.has_tests else [])]
+    file: KernelFile = KernelFile.from_parent(parent, path=path, named=named)
+    return [file, *(collectors if has_tests else [])]

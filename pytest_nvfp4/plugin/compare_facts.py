@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import pytest
 
+from pytest_nvfp4.bench.cost import COUNTS, cost_changes, cost_facts
+from pytest_nvfp4.device.result import SimulatedCall
 from pytest_nvfp4.layout.launch_facts import FactChange, diff_facts
-from pytest_nvfp4.plugin.comparison import Change, Comparison, Pending, header, listed
+from pytest_nvfp4.plugin.comparison import Change, Comparison, header, listed
 from pytest_nvfp4.plugin.failure import CheckFailure, fails_at_caller
 from pytest_nvfp4.plugin.state import Run
-from pytest_nvfp4.toolchain.sheet import Sheet
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.device.result import SimulatedCall
-    from pytest_nvfp4.problem import Problem
-    from pytest_nvfp4.toolchain.trace import Trace
+from pytest_nvfp4.problem import Problem
+from pytest_nvfp4.text import plural
+from pytest_nvfp4.toolchain.sheet import Sheet, SheetError
+from pytest_nvfp4.toolchain.trace import Trace
 
 
 class FactKind(Protocol):
@@ -29,52 +30,13 @@ class FactKind(Protocol):
         """Return the changes that fail."""
 
 
-def _compare(
-    pending: Pending,
-    received: Sheet,
-    *,
-    changes: Callable[[Sheet], tuple[Sequence[Change], Sequence[Change]]],
-    failure: Callable[[int], str],
-    note: str = "",
-) -> None:
-    """Compare a sheet with the stored one.
+@dataclass(frozen=True, slots=True)
+class FactSnapshot:
+    """Comparison of facts of a trace with the stored snapshot; the kinds of facts are those of the checks, by name."""
 
-    Args:
-        pending: The comparison.
-        received: The sheet.
-        changes: Returns, for the stored sheet, all changes and those that fail.
-        failure: Returns the first words of a failure, for the number of changes that fail.
-        note: A line below the changes.
-
-    Raises:
-        CheckFailure: The snapshot is missing or damaged, or a change fails.
-    """
-    text = received.render()
-    pending.record(received.kind, text)
-    stored = pending.stored_sheet(received)
-    if stored is None:
-        return
-    every, gated = changes(stored)
-    if pending.settle(text, passes=not gated):
-        return
-    raise pending.failure(
-        f"{failure(len(gated))} against {pending.shown}:\n{listed(gated, others=len(every) - len(gated))}\n"
-        f"{note}if the change is meant: {pending.update_command()}, and commit the snapshot"
-    )
-
-
-class FactSnapshot(Comparison):
-    """Comparison of facts of a trace with the stored snapshot.
-
-    Args:
-        item: The test.
-        run: Options and settings of the run.
-        kinds: The kinds of facts, by name.
-    """
-
-    def __init__(self, item: pytest.Item, run: Run, kinds: Mapping[str, FactKind]) -> None:
-        super().__init__(item, run)
-        self._kinds = kinds
+    _item: pytest.Item
+    _run: Run
+    _kinds: Mapping[str, FactKind]
 
     @fails_at_caller
     def __call__(self, trace: Trace, *, kind: str, name: str | None = None) -> None:
@@ -92,23 +54,22 @@ class FactSnapshot(Comparison):
             known = " and ".join(map(repr, self._kinds))
             raise CheckFailure(f"nvfp4_fact_snapshot(kind={kind!r}): the kinds are {known}")
         rule = self._kinds[kind]
-
-        def changes(stored: Sheet) -> tuple[Sequence[Change], Sequence[Change]]:
-            every = diff_facts(stored.facts, received.facts)
-            return every, rule.gated(every, same_dsl=stored.header.get("dsl") == trace.dsl_version)
-
-        pending = self._begin(trace, name=name, what=f"{kind} facts")
+        comparison = Comparison(self._item, self._run, trace, name=name, what=f"{kind} facts")
         received = Sheet(kind, header(trace, self._run), rule.facts(trace))
-        _compare(
-            pending,
-            received,
-            changes=changes,
-            failure=lambda n: f"{n} {kind} fact{'' if n == 1 else 's'} of {pending.kernel} changed",
-        )
+        if (stored := _stored(comparison, received)) is None:
+            return
+        every = diff_facts(stored.facts, received.facts)
+        gated = rule.gated(every, same_dsl=stored.header.get("dsl") == trace.dsl_version)
+        changed = f"{plural(len(gated), f'{kind} fact')} of {comparison.kernel} changed"
+        _settle(comparison, received, every, gated, failure=changed)
 
 
-class CostSnapshot(Comparison):
+@dataclass(frozen=True, slots=True)
+class CostSnapshot:
     """Comparison of the costs of a simulated call with the stored snapshot."""
+
+    _item: pytest.Item
+    _run: Run
 
     @fails_at_caller
     def __call__(
@@ -132,28 +93,57 @@ class CostSnapshot(Comparison):
         Raises:
             CheckFailure: The snapshot is missing or damaged, or a cost grew.
         """
-        from pytest_nvfp4.bench.cost import COUNTS, cost_changes, cost_facts
-
-        def changes(stored: Sheet) -> tuple[Sequence[Change], Sequence[Change]]:
-            every = cost_changes(
-                stored.facts,
-                received.facts,
-                tolerance=tolerance,
-                same_dsl=stored.header.get("dsl") == trace.dsl_version,
-                same_counts=stored.header.get("counts") == COUNTS,
-            )
-            return every, [change for change in every if change.gates]
-
-        pending = self._begin(trace, name=name, what="costs")
+        comparison = Comparison(self._item, self._run, trace, name=name, what="costs")
         origin = {"problem": problem.name, "model": f"{call.model}, {call.sms} SMs", "counts": COUNTS}
         names = {code.symbol: code.source_name for code in trace.code if code.source_name}
         received = Sheet("cost", header(trace, self._run) | origin, cost_facts(call, problem, names))
-        _compare(
-            pending,
-            received,
-            changes=changes,
-            failure=lambda n: (
-                f"{n} cost{' of' if n == 1 else 's of'} {pending.kernel} on {problem.name} changed for the worse"
-            ),
-            note="these are counts of one call, simulated on a model of the device; none is a time\n",
+        if (stored := _stored(comparison, received)) is None:
+            return
+        every = cost_changes(
+            stored.facts,
+            received.facts,
+            tolerance=tolerance,
+            same_dsl=stored.header.get("dsl") == trace.dsl_version,
+            same_counts=stored.header.get("counts") == COUNTS,
+        )
+        gated = [change for change in every if change.gates]
+        changed = f"{plural(len(gated), 'cost')} of {comparison.kernel} on {problem.name} changed for the worse"
+        note = "these are counts of one call, simulated on a model of the device; none is a time\n"
+        _settle(comparison, received, every, gated, failure=changed, note=note)
+
+
+def _stored(comparison: Comparison, received: Sheet) -> Sheet | None:
+    """Record a comparison, and return the sheet to compare with; None if it was missing or damaged and is now written.
+
+    Raises:
+        CheckFailure: It is missing or damaged, and ``--snapshot-update`` was not given.
+    """
+    text = received.render()
+    comparison.record(received.kind, text)
+    if comparison.stored is None:
+        comparison.settle_new(text)
+        return None
+    try:
+        return Sheet.parse(comparison.stored, kind=received.kind)
+    except SheetError as error:
+        if not comparison.updating:
+            raise comparison.damaged(text, error) from error
+        comparison.settle(text, passes=False)
+        return None
+
+
+def _settle(
+    comparison: Comparison,
+    received: Sheet,
+    every: Sequence[Change],
+    gated: Sequence[Change],
+    *,
+    failure: str,
+    note: str = "",
+) -> None:
+    """Settle a comparison. Raises CheckFailure, with the changes and a note below them, if a change fails it."""
+    if not comparison.settle(received.render(), passes=not gated):
+        raise comparison.failure(
+            f"{failure} against {comparison.shown}:\n{listed(gated, others=len(every) - len(gated))}\n"
+            f"{note}if the change is meant: {comparison.update_command()}, and commit the snapshot"
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,14 +13,12 @@ from pytest_nvfp4.layout.change import Change, ListingDiff, Severity
 from pytest_nvfp4.layout.diff import diff_listings
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.listing import Listing
-from pytest_nvfp4.plugin.comparison import Comparison, Pending, header
+from pytest_nvfp4.plugin.comparison import Comparison, header
 from pytest_nvfp4.plugin.difftext import excerpt
 from pytest_nvfp4.plugin.failure import CheckFailure, fails_at_caller
 from pytest_nvfp4.plugin.state import KernelCase, Run
 from pytest_nvfp4.plugin.traces import TraceFactory
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.toolchain.trace import Trace
+from pytest_nvfp4.toolchain.trace import Trace
 
 _NAMED = 8
 """Protected layouts that a suggested command names one by one."""
@@ -30,17 +29,18 @@ def listing_of(trace: Trace, run: Run) -> Listing:
     return Listing.from_pairs(header(trace, run), ((value.name, value.type) for value in trace.values))
 
 
-class LayoutSnapshot(Comparison):
+@dataclass(frozen=True, slots=True)
+class LayoutSnapshot:
     """Comparison of a kernel's layouts with the stored snapshot.
 
     ``layout_snapshot(trace)`` or ``layout_snapshot("kernels/x.py", entry=...)``. A second snapshot of one test needs a
     ``name``. A change at or above the gate fails; milder ones are reported at the end of the run.
     """
 
-    def __init__(self, item: pytest.Item, run: Run, factory: TraceFactory, *, case: KernelCase | None = None) -> None:
-        super().__init__(item, run)
-        self._factory = factory
-        self._case = case
+    _item: pytest.Item
+    _run: Run
+    _factory: TraceFactory
+    _case: KernelCase | None
 
     @fails_at_caller
     def __call__(
@@ -70,10 +70,10 @@ class LayoutSnapshot(Comparison):
                 f"layout_snapshot(trace, {', '.join(options)}): give these to nvfp4_trace, which made the trace"
             )
         trace = self._factory(kernel, **options) if isinstance(kernel, str | Path) else kernel
-        pending = self._begin(trace, name=name, what="layouts")
+        comparison = Comparison(self._item, self._run, trace, name=name, what="layouts")
         patterns = (protected,) if isinstance(protected, str) else tuple(protected)
         all_protected = tuple(dict.fromkeys((*patterns, *self._configured(trace))))
-        _LayoutComparison(pending, self._run, all_protected, self._threshold(fail_on)).compare()
+        _LayoutComparison(comparison, self._run, all_protected, self._threshold(fail_on)).compare()
 
     def _configured(self, trace: Trace) -> tuple[str, ...]:
         """Return the protected patterns of the item's configuration, or for a test of all of the kernel's."""
@@ -90,75 +90,75 @@ class LayoutSnapshot(Comparison):
 class _LayoutComparison:
     """One comparison of layouts."""
 
-    def __init__(self, pending: Pending, run: Run, protected: Sequence[str], threshold: Severity) -> None:
-        self._pending, self._run, self._protected, self._threshold = pending, run, tuple(protected), threshold
+    def __init__(self, comparison: Comparison, run: Run, protected: Sequence[str], threshold: Severity) -> None:
+        self._comparison, self._run, self._protected, self._threshold = comparison, run, tuple(protected), threshold
         try:
-            self._received = listing_of(pending.trace, run)
+            self._received = listing_of(comparison.trace, run)
             self._text = self._received.render()
         except LayoutError as error:
             named = getattr(error, "name", None)
-            raise pending.failure(
-                f"the layouts of {pending.kernel} cannot be compared: {error}", line=self._line(named)
+            raise comparison.failure(
+                f"the layouts of {comparison.kernel} cannot be compared: {error}", line=self._line(named)
             ) from error
 
     def compare(self) -> None:
         """Compare, and update the snapshot if requested. Raises CheckFailure."""
-        pending = self._pending
-        record = pending.record("layouts", self._text, protected=self._protected)
-        if pending.stored is None:
-            pending.settle_new(self._text)
+        comparison = self._comparison
+        record = comparison.record("layouts", self._text, protected=self._protected)
+        if comparison.stored is None:
+            comparison.settle_new(self._text)
             return
         try:
-            stored = Listing.parse(pending.stored)
+            stored = Listing.parse(comparison.stored)
         except LayoutError as error:
             self._replace_damaged(error)
             return
         diff = diff_listings(stored, self._received, protected=self._protected)
         if diff.changes:
             record.line = self._line(diff.changes[0].name)
-        if pending.updating:
+        if comparison.updating:
             self._update(stored, diff)
         else:
             self._judge(diff)
 
     def _judge(self, diff: ListingDiff) -> None:
-        pending, gated = self._pending, diff.gate(self._threshold)
-        if pending.settle(self._text, passes=not gated):
+        comparison, gated = self._comparison, diff.gate(self._threshold)
+        if comparison.settle(self._text, passes=not gated):
             return
         shielded = [change for change in gated if change.protected]
-        command = pending.update_command(*_unprotect(shielded))
-        raise pending.failure(
-            f"{_count(gated)} of {pending.kernel} at or above the gate ({self._threshold.label}), against "
-            f"{pending.shown}:\n{self._excerpt(diff)}\nif the change is meant: {command}, and commit the snapshot",
+        command = comparison.update_command(*_unprotect(shielded))
+        raise comparison.failure(
+            f"{_count(gated)} of {comparison.kernel} at or above the gate ({self._threshold.label}), against "
+            f"{comparison.shown}:\n{self._excerpt(diff)}\nif the change is meant: {command}, and commit the snapshot",
             line=self._line(gated[0].name),
         )
 
     def _update(self, stored: Listing, diff: ListingDiff) -> None:
-        pending = self._pending
+        comparison = self._comparison
         if refused := self._refused(stored, diff):
-            pending.settle(self._text, passes=False, may_write=False)
-            raise pending.failure(
-                f"--snapshot-update would change {len(refused)} protected layout(s), so {pending.shown} was not "
+            comparison.settle(self._text, passes=False, may_write=False)
+            raise comparison.failure(
+                f"--snapshot-update would change {len(refused)} protected layout(s), so {comparison.shown} was not "
                 f"changed:\n{self._excerpt(diff, only=refused)}\n"
-                f"if that is meant: {pending.update_command(*_unprotect(refused))}",
+                f"if that is meant: {comparison.update_command(*_unprotect(refused))}",
                 line=self._line(refused[0].name),
             )
-        pending.settle(self._text, passes=False)
+        comparison.settle(self._text, passes=False)
 
     def _replace_damaged(self, error: LayoutError) -> None:
         """Write a damaged snapshot again when updating, unless it may have held a protected layout that changed."""
-        pending = self._pending
-        if not pending.updating:
-            raise pending.damaged(self._text, error) from error
+        comparison = self._comparison
+        if not comparison.updating:
+            raise comparison.damaged(self._text, error) from error
         nothing = Listing(self._received.header)
         if refused := self._refused(nothing, diff_listings(nothing, self._received, protected=self._protected)):
-            failure = pending.damaged(self._text, error)
-            command = pending.update_command(*_unprotect(refused))
-            raise pending.failure(
+            failure = comparison.damaged(self._text, error)
+            command = comparison.update_command(*_unprotect(refused))
+            raise comparison.failure(
                 f"{failure}\nit is unknown whether {len(refused)} protected layout(s) changed, so "
                 f"--snapshot-update did not change it; to write it again: {command}"
             ) from error
-        pending.settle(self._text, passes=False)
+        comparison.settle(self._text, passes=False)
 
     def _refused(self, stored: Listing, diff: ListingDiff) -> list[Change]:
         """Return the protected layouts that would change and that the command line does not name."""
@@ -173,11 +173,11 @@ class _LayoutComparison:
             only=diff.gate(self._threshold) if only is None else only,
             threshold=self._threshold,
             run=self._run,
-            snapshot=self._pending.file,
+            snapshot=self._comparison.file,
         )
 
     def _line(self, name: str | None) -> int | None:
-        trace = self._pending.trace
+        trace = self._comparison.trace
         plain = (name or "").partition("#")[0]
         lines = [value.line for value in trace.values if value.name == plain and value.file == trace.kernel]
         return lines[0] if lines else None

@@ -1,22 +1,20 @@
-"""Base of the comparisons with snapshots: the stored text, a damaged one, updates, and failures."""
+"""Comparison with a snapshot: the stored text, a damaged one, updates, and failures."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pytest
 
 from pytest_nvfp4.plugin.failure import CheckFailure, not_compiled
-from pytest_nvfp4.plugin.record import RECORDS, CheckRecord
-from pytest_nvfp4.plugin.snapshots import TextSnapshots, read_text
+from pytest_nvfp4.plugin.record import RECORDS, USED, CheckRecord
+from pytest_nvfp4.plugin.snapshots import read_text, settle, snapshot_file, syrupy_session
 from pytest_nvfp4.plugin.state import CASE, Run
-from pytest_nvfp4.toolchain.sheet import Sheet, SheetError
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.toolchain.trace import Trace
+from pytest_nvfp4.text import visible
+from pytest_nvfp4.toolchain.trace import Trace
 
 _SHOWN = 40
 
@@ -50,37 +48,37 @@ def header(trace: Trace, run: Run) -> dict[str, str]:
 
 
 class Comparison:
-    """Base of the comparisons of one test with its snapshots."""
+    """One comparison of a trace with one snapshot file of a test.
 
-    def __init__(self, item: pytest.Item, run: Run) -> None:
-        self._item = item
-        self._run = run
-
-    def _begin(self, trace: Trace, *, name: str | None, what: str) -> Pending:
-        """Return a comparison that has read the stored text.
-
-        Raises:
-            CheckFailure: The kernel did not compile, syrupy is missing, or the snapshot cannot be read.
-        """
-        if not trace.ok:
-            raise not_compiled(trace, self._run)
-        return Pending(self._item, self._run, trace, name=name, what=what)
-
-
-class Pending:
-    """One comparison with one snapshot file.
+    Syrupy's assertion compares them, so ``--snapshot-update`` and syrupy's counts work as its users expect.
 
     Attributes:
         trace: The trace.
         file: The snapshot's file.
         stored: Its text; None if there is none yet.
+        updating: Whether ``--snapshot-update`` was given.
+
+    Raises:
+        CheckFailure: The kernel did not compile, syrupy is missing, the test compared a snapshot of this name before,
+            or the snapshot cannot be read.
     """
 
     def __init__(self, item: pytest.Item, run: Run, trace: Trace, *, name: str | None, what: str) -> None:
+        if not trace.ok:
+            raise not_compiled(trace, run)
+        syrupy_session(item.config)
         self._item, self._run, self._name, self._what = item, run, name, what
-        self._snapshots = TextSnapshots(item)
         self.trace = trace
-        self.file = self._snapshots.claim(name)
+        self.file = snapshot_file(item, name)
+        self.updating = run.options.update
+        used = item.stash.setdefault(USED, set())
+        if str(self.file) in used:
+            called = "without a name" if name is None else f"named {name!r}"
+            raise CheckFailure(
+                f"{item.nodeid} compares a second snapshot {called}, which would be the same file; give each "
+                'its own name: layout_snapshot(trace, name="...")'
+            )
+        used.add(str(self.file))
         try:
             self.stored = read_text(self.file)
         except OSError as error:
@@ -99,12 +97,7 @@ class Pending:
         """The kernel file, relative to the root."""
         return self._run.relative(Path(self.trace.kernel))
 
-    @property
-    def updating(self) -> bool:
-        """Whether ``--snapshot-update`` was given."""
-        return self._snapshots.updating
-
-    def record(self, kind: str, new: str, *, protected: tuple[str, ...] = ()) -> CheckRecord:
+    def record(self, kind: str, new: str, *, protected: Sequence[str] = ()) -> CheckRecord:
         """Record the compared texts for the reports."""
         record = CheckRecord(
             self.kernel,
@@ -123,47 +116,25 @@ class Pending:
         return CheckFailure(text, file=self.trace.kernel, line=line)
 
     def settle(self, text: str, *, passes: bool, may_write: bool = True) -> bool:
-        """Count the comparison and update the snapshot if requested; see `TextSnapshots.settle`.
+        """Count the comparison and update the snapshot if requested; see `snapshots.settle`.
 
         Raises:
             CheckFailure: The snapshot could not be written.
         """
         try:
-            return self._snapshots.settle(text, name=self._name, passes=passes, may_write=may_write)
+            return settle(self._item, text, name=self._name, passes=passes, may_write=may_write)
         except OSError as error:
             raise self.failure(
                 f"the snapshot {self.shown} could not be written: {error}\nthe old one is unchanged"
             ) from error
 
     def settle_new(self, text: str) -> None:
-        """Record a first snapshot, with ``--snapshot-update``.
-
-        Raises:
-            CheckFailure: The option was not given.
-        """
+        """Record a first snapshot, with ``--snapshot-update``. Raises CheckFailure without that option."""
         if not self.settle(text, passes=False):
             raise self.failure(
                 f"there is no snapshot of the {self._what} yet ({self.shown})\n"
                 f"record it with: {self.update_command()}, look at it, and commit it"
             )
-
-    def stored_sheet(self, received: Sheet) -> Sheet | None:
-        """Return the sheet to compare with; None if it was missing or damaged and has been written.
-
-        Raises:
-            CheckFailure: It is missing or damaged, and ``--snapshot-update`` was not given.
-        """
-        text = received.render()
-        if self.stored is None:
-            self.settle_new(text)
-            return None
-        try:
-            return Sheet.parse(self.stored, kind=received.kind)
-        except SheetError as error:
-            if not self.updating:
-                raise self.damaged(text, error) from error
-            self.settle(text, passes=False)
-            return None
 
     def damaged(self, text: str, error: Exception) -> CheckFailure:
         """Return the failure of a damaged snapshot, which is not changed."""
@@ -172,8 +143,6 @@ class Pending:
 
     def update_command(self, *more: str) -> str:
         """Return the command that updates this snapshot, with this run's options about kernels."""
-        from pytest_nvfp4.text import visible
-
         options = self._run.options.about_kernels if CASE in self._item.stash else ()
         arguments = visible(shlex.join([*options, "--snapshot-update", *more]))
         return f"pytest {self._run.argument(self._item.path)} {arguments}"

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_nvfp4.plugin import remote
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.plugin.remote import RemoteRequest
+from pytest_nvfp4.plugin.remote import RemoteRequest
 
 
 @dataclass(frozen=True, slots=True)

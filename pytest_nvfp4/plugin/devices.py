@@ -13,7 +13,7 @@ import pytest
 from pytest_nvfp4.plugin.device_options import DeviceOptions
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.remote import RemoteRun
-from pytest_nvfp4.plugin.state import RUN
+from pytest_nvfp4.plugin.state import RUN, is_xdist_worker, xdist_worker
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.base import Device
@@ -28,13 +28,7 @@ class NoDeviceError(RuntimeError):
 
 
 class Devices:
-    """The devices of a run. Each is made when it is first required.
-
-    Args:
-        config: pytest's configuration.
-        options: The options about devices.
-        remote: The remote that replaces the device; None for none.
-    """
+    """The devices of a run, each made when it is first required; a remote replaces the device."""
 
     def __init__(self, config: pytest.Config, options: DeviceOptions, remote: RemoteRun | None) -> None:
         self._config = config
@@ -56,11 +50,7 @@ class Devices:
     @property
     def shared(self) -> bool:
         """Whether other test processes of this run work on the same items (xdist)."""
-        return self._xdist_worker is not None
-
-    @property
-    def _xdist_worker(self) -> str | None:
-        return getattr(self._config, "workerinput", {}).get("workerid")
+        return is_xdist_worker(self._config)
 
     @cached_property
     def simulator(self) -> Device:
@@ -84,28 +74,24 @@ class Devices:
         if self.remote is not None:
             return self.remote.device
         try:
-            device = select(self.options.device, folder=self.folder, worker=self._xdist_worker)
+            device = select(self.options.device, folder=self.folder, worker=xdist_worker(self._config))
         except DeviceUnavailableError as error:
             return NoDeviceError(str(error))
         return self.simulator if isinstance(device, SimDevice) else device
 
-    def choose(self) -> Device:
-        """Return the device of the run. Raises NoDeviceError."""
-        if isinstance(self._choice, NoDeviceError):
-            raise NoDeviceError(str(self._choice))
-        return self._choice
-
-    def choose_for(self, arch: str) -> Device:
-        """Return the device that runs code for an architecture.
+    def choose(self, arch: str | None = None) -> Device:
+        """Return the device of the run, which runs code for an architecture if one is given.
 
         With ``--nvfp4-device=auto`` the simulator replaces a GPU that cannot run the code.
 
         Raises:
             NoDeviceError: There is no device, or it cannot run the code.
         """
-        device = self.choose()
-        unsupported = _unsupported(device, arch)
-        if unsupported is not None and self.options.device == "auto" and device is not self.simulator:
+        if isinstance(self._choice, NoDeviceError):
+            raise NoDeviceError(str(self._choice))
+        device = self._choice
+        unsupported = None if arch is None else _unsupported(device, arch)
+        if arch is not None and unsupported and self.options.device == "auto" and device is not self.simulator:
             device, unsupported = self.simulator, self.simulator.unsupported(arch)
         if unsupported is not None:
             raise NoDeviceError(unsupported)
@@ -121,7 +107,7 @@ class Devices:
     def device(self, arch: str | None = None) -> Device:
         """Return the device, or the one for an architecture; without one, skip or fail the calling test."""
         try:
-            return self.choose() if arch is None else self.choose_for(arch)
+            return self.choose(arch)
         except NoDeviceError as error:
             self.not_run(str(error))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_nvfp4.layout.change import Change, HeaderChange, ListingDiff, Severity
+from pytest_nvfp4.plugin.state import Run
 from pytest_nvfp4.plugin.writing import write_whole
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.plugin.state import Run
+from pytest_nvfp4.report.model import CheckReport, Report
+from pytest_nvfp4.report.terminal import render_terminal
+from pytest_nvfp4.text import clip, visible
 
 MAX_IN_FULL = 6
 """Changes that a failure shows in full. More changes mostly have one cause, so it shows one line for each."""
@@ -26,12 +26,7 @@ FOLDER = Path(".nvfp4", "diffs")
 def excerpt(diff: ListingDiff, *, only: Sequence[Change], threshold: Severity, run: Run, snapshot: Path) -> str:
     """Return the changes that decide a verdict, and the path of a file with the whole diff if some are not shown.
 
-    Args:
-        diff: The whole diff.
-        only: The changes that decide the verdict, worst first.
-        threshold: The gate.
-        run: Options and settings of the run.
-        snapshot: The snapshot's file, which gives the file of the diff its name.
+    ``only`` has these changes, worst first; the file of the diff is named after the snapshot's file.
     """
     lines = overview(diff, only=only, threshold=threshold)
     if len(only) > MAX_IN_FULL:
@@ -54,8 +49,6 @@ def overview(diff: ListingDiff, *, only: Sequence[Change], threshold: Severity) 
 
 def _line(change: Change) -> str:
     """Return a change in one line: ``DIFFERENT kernel.sA: STAGE (mode 3): 3:32 -> 2:32; smem bytes 48 -> 32 B``."""
-    from pytest_nvfp4.text import clip, visible
-
     details = [mode.text() for mode in change.modes] + [delta.text() for delta in change.deltas]
     details = [change.error] if change.error else details or list(change.reasons)
     kind = "" if change.kind == "changed" else f" ({change.kind})"
@@ -70,16 +63,11 @@ def _heading(diff: ListingDiff) -> Iterator[str]:
 
 
 def _header_text(item: HeaderChange) -> str:
-    from pytest_nvfp4.text import visible
-
     return f"{visible(item.key)} {visible(item.old or 'absent')} -> {visible(item.new or 'absent')}"
 
 
 def _render(changes: Sequence[Change], *, threshold: Severity) -> list[str]:
     """Return the changes as `report.terminal` renders them, without the heading and end of a report."""
-    from pytest_nvfp4.report.model import CheckReport, Report
-    from pytest_nvfp4.report.terminal import render_terminal
-
     rendered: list[str] = []
     for start in range(0, len(changes), _AT_ONCE):
         check = CheckReport("", "", "failed", diff=ListingDiff(tuple(changes[start : start + _AT_ONCE])))

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import pytest
 
+from pytest_nvfp4.plugin.state import Run
+
 if TYPE_CHECKING:
     from pytest_nvfp4.device.simulate import SimulationResult
     from pytest_nvfp4.finding import Finding
-    from pytest_nvfp4.plugin.state import Run
     from pytest_nvfp4.toolchain.trace import Trace
 
 _P = ParamSpec("_P")
@@ -94,19 +95,11 @@ def failure_at(lines: Sequence[str], findings: Sequence[Finding], *, kernel: Pat
 
 
 def finding_lines(findings: Sequence[Finding], run: Run, *, most: int) -> list[str]:
-    """Return the text of findings, with files relative to the root.
-
-    Args:
-        findings: The findings.
-        run: The run, which has the root.
-        most: Findings to show; the others are counted.
-    """
+    """Return the text of the first findings, with files relative to the root, and the number of the others."""
     lines: list[str] = []
     for finding in findings[:most]:
-        shown = finding
-        if finding.file is not None:
-            shown = replace(finding, file=run.relative(Path(finding.file)))
-        lines += str(shown).splitlines()
+        file = None if finding.file is None else run.relative(Path(finding.file))
+        lines += str(replace(finding, file=file)).splitlines()
     if len(findings) > most:
         lines.append(f"and {len(findings) - most} more")
     return lines

@@ -56,8 +56,7 @@ def layout_snapshot(request: pytest.FixtureRequest) -> LayoutSnapshot:
     from pytest_nvfp4.plugin.compare_layouts import LayoutSnapshot
 
     factory: TraceFactory = request.getfixturevalue("nvfp4_trace")
-    case = request.node.stash.get(CASE, None)
-    return LayoutSnapshot(request.node, request.config.stash[RUN], factory, case=case)
+    return LayoutSnapshot(request.node, request.config.stash[RUN], factory, request.node.stash.get(CASE, None))
 
 
 @pytest.fixture

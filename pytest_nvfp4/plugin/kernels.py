@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.verify import Verification
+from pytest_nvfp4.numerics.families import FAMILIES, default_families
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.state import KernelCase, Run
 from pytest_nvfp4.plugin.verifications import Verifications
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.device.verify import Verification
+from pytest_nvfp4.problem import ProblemError
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,6 @@ class RunnableKernel:
         Raises:
             CheckFailure: An output is wrong, or an argument cannot be used.
         """
-        from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
-        from pytest_nvfp4.numerics.families import FAMILIES, default_families
-        from pytest_nvfp4.problem import ProblemError
-
         settings = self._case.settings
         verifier = self._verifications.verifier(settings.arch)
         try:

@@ -120,11 +120,7 @@ def add(parser: pytest.Parser) -> None:
 
 
 def read(config: pytest.Config) -> Options:
-    """Read the options.
-
-    Raises:
-        pytest.UsageError: A value cannot be used.
-    """
+    """Read the options. Raises pytest.UsageError if a value cannot be used."""
     here = config.invocation_params.dir
     arch = config.getoption("--nvfp4-arch")
     if arch is not None and not _ARCH.fullmatch(arch):

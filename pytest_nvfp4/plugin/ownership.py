@@ -13,7 +13,7 @@ snapshot of a check that did not run.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,32 +93,17 @@ class Ledger:
             and ids.isdisjoint(self.not_passed)
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the part that a test process sends to the controller, which receives the outcomes by itself."""
-        return {
-            "modules": sorted(self.modules),
-            "items": {path: sorted(ids) for path, ids in self.items.items()},
-            "checks": {path: sorted(names) for path, names in self.checks.items()},
-            "partial": sorted(self.partial),
-            "used": sorted(self.used),
-        }
-
-    def merge(self, data: dict[str, Any]) -> None:
-        """Add the part that a test process sent."""
-        self.modules.update(data["modules"])
-        for own, sent in ((self.items, data["items"]), (self.checks, data["checks"])):
-            for path, names in sent.items():
-                own.setdefault(path, set()).update(names)
-        self.partial.update(data["partial"])
-        self.used.update(data["used"])
+    def merge(self, sent: Mapping[str, Any]) -> None:
+        """Add the ledger of a test process: the values of `dataclasses.asdict`."""
+        for name in ("modules", "partial", "used"):
+            getattr(self, name).update(sent[name])
+        for name in ("items", "checks"):
+            for module, names in sent[name].items():
+                getattr(self, name).setdefault(module, set()).update(names)
 
 
 def unused(
-    options: Options,
-    ledger: Ledger,
-    arguments: Sequence[str],
-    *,
-    not_made: Callable[[str, Sequence[str]], bool],
+    options: Options, ledger: Ledger, arguments: Sequence[str], *, not_made: Callable[[str, Sequence[str]], bool]
 ) -> list[Path]:
     """Return the snapshot files that no test compares any more, after a complete run.
 

@@ -4,46 +4,25 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_nvfp4.plugin.state import Run
-from pytest_nvfp4.toolchain.source import read_source, syntax_problem
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.toolchain.source import KernelSource
+from pytest_nvfp4.settings import SettingsError, matches_any
+from pytest_nvfp4.toolchain.source import KernelSource, read_source, syntax_problem
 
 _LAUNCHES = re.compile(rb"\.launch\s*\(")
 
 
-@dataclass(frozen=True, slots=True)
-class RecognisedKernel:
-    """A file that is checked as a kernel.
+def recognise(path: Path, *, run: Run, config: pytest.Config, named: bool) -> bool | None:
+    """Return whether a kernel file also contains tests, which pytest collects; None if it is not checked as a kernel.
 
-    Attributes:
-        named: The file is named on the command line.
-        has_tests: The file also contains tests, which pytest collects.
-    """
+    It is checked if the settings configure it with an entry or by its exact path. It also is if it is named on the
+    command line or covered by a glob of the settings, and either defines ``custom_kernel`` or launches a kernel and so
+    lacks an entry. Another file in a folder of kernels is a helper.
 
-    named: bool
-    has_tests: bool
-
-
-def recognise(path: Path, *, run: Run, config: pytest.Config, named: bool) -> RecognisedKernel | None:
-    """Return whether and how a file is checked as a kernel; None if it is not.
-
-    It is if the settings configure it with an entry or by its exact path. It also is if it is named on the command line
-    or covered by a glob of the settings, and either defines ``custom_kernel`` or launches a kernel and so lacks an
-    entry. Another file in a folder of kernels is a helper.
-
-    Args:
-        path: A file that pytest visits.
-        run: Options and settings of the run.
-        config: pytest's configuration, which has the patterns of test modules.
-        named: The file is named on the command line.
+    ``named`` files are named on the command line; ``config`` has the patterns of test modules.
     """
     if path.suffix != ".py" or path.name in ("conftest.py", "__init__.py"):
         return None
@@ -55,22 +34,20 @@ def recognise(path: Path, *, run: Run, config: pytest.Config, named: bool) -> Re
     test_module = _is_test_module(path, config)
     by_entry = named and run.options.entry is not None and not (test_module and (tests or source is None))
     if configured or by_entry:
-        return RecognisedKernel(named, tests)
+        return tests
     if source is None:
         return None
     if source.defines_contract:
         if test_module and tests and not covered:
             return None
-        return RecognisedKernel(named, tests and (named or test_module))
+        return tests and (named or test_module)
     if tests or test_module:
         return None
-    return RecognisedKernel(named, has_tests=False) if named or _launches(path) else None
+    return False if named or _launches(path) else None
 
 
 def _covered(path: Path, run: Run) -> tuple[bool, bool]:
     """Return whether a glob of the settings matches a file, and whether they name its exact path or an entry."""
-    from pytest_nvfp4.settings import SettingsError, matches_any
-
     if not run.options.kernels and not run.settings.tables:
         return False, False
     by_ini = matches_any(path, run.options.kernels, root=run.options.root)

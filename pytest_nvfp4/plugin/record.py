@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 
@@ -32,16 +32,7 @@ class CheckRecord:
     old: str | None = None
     new: str | None = None
     kind: str = ""
-    protected: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> CheckRecord:
-        """Return the record of the values that `to_dict` returned."""
-        return cls(**{**data, "protected": tuple(data["protected"])})
+    protected: Sequence[str] = ()
 
     @property
     def changed(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Generator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class SessionHooks:
                 last.message = str(report.longrepr[2])
             else:
                 last.message = str(report.longreprtext)
-        return [record.to_dict() for record in records]
+        return [asdict(record) for record in records]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record the outcome and the records of an item."""
@@ -99,7 +100,7 @@ class SessionHooks:
             if report.failed:
                 self._ledger.failed.add(report.nodeid)
         for record in getattr(report, _OUTPUT, ()):
-            self._entries.append(Entry(report.nodeid, report.outcome, CheckRecord.from_dict(record)))
+            self._entries.append(Entry(report.nodeid, report.outcome, CheckRecord(**record)))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -112,27 +113,33 @@ class SessionHooks:
             known = self._run.uncollected
             known += [Path(path) for path in data["uncollected"] if Path(path) not in known]
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
-        """Keep syrupy from deleting snapshots after a failed or stopped run; send the ledger to the controller."""
+        """Send the ledger to the controller; in the controller, settle the run after all test processes have ended.
+
+        As the innermost wrapper it runs before and after the hooks of all plugins that are no wrappers (syrupy and
+        xdist's controller), and ends before the terminal summary, which a wrapper writes.
+        """
         if is_xdist_worker(self._config):
             self._config.workeroutput[_OUTPUT] = {  # type: ignore[attr-defined]
-                "ledger": self._ledger.to_dict(),
+                "ledger": asdict(self._ledger),
                 "uncollected": [] if self._ledger.items else [str(path) for path in overlooked(self._run.uncollected)],
             }
         elif (self._entries or self._ledger.used) and self._run.options.find_unused:
             option = self._config.option
             option.no_cleanup = bool(self._ledger.failed) or self._stopped(session) or not self._run.options.cleanup
+            # Syrupy must not delete snapshots after a failed or stopped run.
             option.disable_unused_snapshots = self._stopped(session)
-        return (yield)
+        result = yield
+        if not is_xdist_worker(self._config) and not self._config.option.collectonly:
+            self._finish(session)
+        return result
 
     def _stopped(self, session: pytest.Session) -> bool:
         return bool(session.shouldstop or session.shouldfail or session.exitstatus in _CUT_SHORT)
 
-    def finish(self, session: pytest.Session) -> None:
-        """Write the reports and settle unused snapshots, after all test processes have ended."""
-        if is_xdist_worker(self._config) or self._config.option.collectonly:
-            return
+    def _finish(self, session: pytest.Session) -> None:
+        """Write the reports and settle unused snapshots."""
         if self._run.options.find_unused:
             # The value set above has had its effect, and syrupy's summary would show it as the user's option.
             self._config.option.disable_unused_snapshots = False
@@ -191,15 +198,3 @@ class SessionHooks:
 def _fail(session: pytest.Session) -> None:
     if session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-class FinishHook:
-    """A pytest plugin whose hook runs after those of all other plugins and before the terminal summary."""
-
-    def __init__(self, hooks: SessionHooks) -> None:
-        self._hooks = hooks
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Settle the run."""
-        self._hooks.finish(session)

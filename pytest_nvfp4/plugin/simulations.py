@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,35 +24,16 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.simulate import SimulationResult
 
 
-@dataclass(frozen=True, slots=True)
-class KernelKey:
-    """Identity of a kernel within a run."""
-
-    sha256: str
-    arch: str
-    options: tuple[str, ...]
-
-    @classmethod
-    def of(cls, kernel: KernelSpec) -> KernelKey:
-        """Return the key of a kernel."""
-        return cls(kernel.sha256, kernel.arch, tuple(kernel.compile_options))
-
-
 class Simulations:
-    """The simulations of a run.
-
-    Args:
-        config: pytest's configuration.
-        devices: The devices of the run.
-    """
+    """The simulations of a run."""
 
     def __init__(self, config: pytest.Config, devices: Devices) -> None:
         self._config = config
         self._devices = devices
         self._lock = threading.Lock()
-        self._locks: dict[tuple[str, KernelKey], threading.Lock] = {}
-        self._simulated: dict[KernelKey, dict[JobCase, SimulationResult]] = {}
-        self._raced: dict[tuple[KernelKey, JobCase, str], SimulationResult | None] = {}
+        self._locks: dict[tuple[str, KernelSpec], threading.Lock] = {}
+        self._simulated: dict[KernelSpec, dict[JobCase, SimulationResult]] = {}
+        self._raced: dict[tuple[KernelSpec, JobCase, str], SimulationResult | None] = {}
         self._verdicts: dict[str, VerdictCache] = {}
         self.cache_hits = 0
         """Number of cases whose result an earlier run stored."""
@@ -89,18 +69,15 @@ class Simulations:
     def lookup(self, part: str, kernel: KernelSpec, case: JobCase) -> bool:
         """Return whether an earlier run stored that a case passed, and count the cache hit."""
         hit = not self._devices.options.fresh and self.verdicts(part).has(kernel, case)
-        self._count(hit)
-        return hit
-
-    def _count(self, hit: bool) -> None:
         with self._lock:
             self.cache_hits += hit
+        return hit
 
     @contextlib.contextmanager
     def locked(self, what: str, kernel: KernelSpec) -> Iterator[None]:
         """Hold the lock on one computation for a kernel, so that two threads do not both do it."""
         with self._lock:
-            lock = self._locks.setdefault((what, KernelKey.of(kernel)), threading.Lock())
+            lock = self._locks.setdefault((what, kernel), threading.Lock())
         with lock:
             yield
 
@@ -115,19 +92,16 @@ class Simulations:
             others: Cases that this process requires later: they run in the same job.
             base: The folder that the kernel's files are relative to.
         """
+        from filelock import FileLock
+
         self._devices.require_simulator(kernel.arch)
         with self.locked("simulate", kernel):
-            known = self._simulated.setdefault(KernelKey.of(kernel), {})
-            if case in known:
-                return known[case]
-            if not self._devices.shared:
-                self._simulate(kernel, [case, *others], base=base, known=known)
-                return known[case]
-            # If two test processes require one case, the second waits here and then reads the stored result.
-            from filelock import FileLock
-
-            with FileLock(self._stored.lock(kernel, case)):
-                self._simulate(kernel, [case, *others], base=base, known=known)
+            known = self._simulated.setdefault(kernel, {})
+            if case not in known:
+                # If two test processes require one case, the second waits here and then reads the stored result.
+                shared = self._devices.shared
+                with FileLock(self._stored.lock(kernel, case)) if shared else contextlib.nullcontext():
+                    self._simulate(kernel, [case, *others], base=base, known=known)
             return known[case]
 
     def _simulate(
@@ -141,8 +115,10 @@ class Simulations:
             for case in missing:
                 if (stored := self._stored.get(kernel, case)) is not None:
                     known[case] = stored
-                    self._count(True)
-            missing = [case for case in missing if case not in known]
+            new = [case for case in missing if case not in known]
+            with self._lock:
+                self.cache_hits += len(missing) - len(new)
+            missing = new
         if not missing:
             return
         done = simulate(
@@ -167,7 +143,7 @@ class Simulations:
         """
         self._devices.require_simulator(kernel.arch)
         with self.locked(f"races of {case.problem.name}, {schedule}", kernel):
-            key = (KernelKey.of(kernel), case, schedule)
+            key = kernel, case, schedule
             if key not in self._raced:
                 self._raced[key] = self._race(kernel, case, schedule, warnings=warnings, base=base)
             return self._raced[key]

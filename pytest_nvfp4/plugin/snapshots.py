@@ -17,7 +17,6 @@ from syrupy.location import PyTestLocation
 
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.places import folder_of, safe_name
-from pytest_nvfp4.plugin.record import USED
 from pytest_nvfp4.plugin.state import RUN
 from pytest_nvfp4.plugin.writing import write_whole
 
@@ -94,86 +93,56 @@ def read_text(file: Path) -> str | None:
         return None
 
 
-class TextSnapshots:
-    """The text snapshots of one test.
+def snapshot_file(item: pytest.Item, name: str | None) -> Path:
+    """Return the file of a snapshot of a test."""
+    index = 0 if name is None else name
+    return Path(TextSnapshotExtension.get_location(test_location=PyTestLocation(item), index=index))
 
-    They are compared with syrupy's assertion, so ``--snapshot-update`` and syrupy's counts work as its users expect.
+
+def settle(item: pytest.Item, text: str, *, name: str | None, passes: bool, may_write: bool) -> bool:
+    """Count a comparison in syrupy, and write the text with ``--snapshot-update``.
+
+    Args:
+        item: The test.
+        text: The received text.
+        name: Name of the snapshot within the test, or None.
+        passes: Whether the text passes against the stored one. When updating, a text that differs is written.
+        may_write: Whether ``--snapshot-update`` applies.
+
+    Returns:
+        Whether the text passes or was written.
 
     Raises:
-        CheckFailure: Syrupy's plugin is not active.
+        OSError: The text could not be written; the stored text is unchanged.
     """
+    session = syrupy_session(item.config)
+    updates = item.config.stash[RUN].options.update and may_write
+    new_only = bool(item.config.getoption("update_new_snapshots_only", default=False)) and may_write
+    assertion = SnapshotAssertion(
+        update_snapshots=updates,
+        update_new_snapshots_only=updates or new_only,
+        extension_class=TextSnapshotExtension,
+        test_location=PyTestLocation(item),
+        session=session,
+    )
+    extension = assertion.extension
+    assert isinstance(extension, TextSnapshotExtension)
+    extension.passes = None if updates else passes
+    matched = bool(assertion == text) if name is None else bool(assertion(name=name) == text)
+    # At the end of a run with xdist, syrupy removes a lock file for each file that it wrote, and raises if its
+    # folder is missing. These files have no locks, because each is written by one rename.
+    getattr(session, "_written_snapshot_locations", set()).discard(str(snapshot_file(item, name)))
+    if (exception := assertion.executions[0].exception) is not None:
+        raise exception
+    return matched
 
-    def __init__(self, item: pytest.Item) -> None:
-        self._item = item
-        self._session: Any = getattr(item.config, "_syrupy", None)  # syrupy has no public access to its session
-        if self._session is None:
-            raise CheckFailure(
-                "snapshots need syrupy, whose plugin is not part of this run (disabled with -p no:syrupy?); add "
-                "-p syrupy, or select checks that compare no snapshots: -k compile"
-            )
 
-    @property
-    def updating(self) -> bool:
-        """Whether ``--snapshot-update`` was given."""
-        return self._item.config.stash[RUN].options.update
-
-    def location(self, name: str | None) -> Path:
-        """Return the file of a snapshot of this test."""
-        return Path(
-            TextSnapshotExtension.get_location(
-                test_location=PyTestLocation(self._item), index=0 if name is None else name
-            )
+def syrupy_session(config: pytest.Config) -> Any:
+    """Return syrupy's session. Raises CheckFailure if syrupy's plugin is not active."""
+    session = getattr(config, "_syrupy", None)  # syrupy has no public access to its session
+    if session is None:
+        raise CheckFailure(
+            "snapshots need syrupy, whose plugin is not part of this run (disabled with -p no:syrupy?); add "
+            "-p syrupy, or select checks that compare no snapshots: -k compile"
         )
-
-    def claim(self, name: str | None) -> Path:
-        """Return the file of a snapshot, and reserve it for one comparison.
-
-        Raises:
-            CheckFailure: This test compared a snapshot of that name before.
-        """
-        location = self.location(name)
-        used = self._item.stash.setdefault(USED, set())
-        if str(location) in used:
-            called = "without a name" if name is None else f"named {name!r}"
-            raise CheckFailure(
-                f"{self._item.nodeid} compares a second snapshot {called}, which would be the same file; give each "
-                'its own name: layout_snapshot(trace, name="...")'
-            )
-        used.add(str(location))
-        return location
-
-    def settle(self, text: str, *, name: str | None, passes: bool, may_write: bool = True) -> bool:
-        """Count the comparison in syrupy, and write the text with ``--snapshot-update``.
-
-        Args:
-            text: The received text.
-            name: Name of the snapshot within the test, or None.
-            passes: Whether the text passes against the stored one. When updating, a text that differs is written.
-            may_write: Whether ``--snapshot-update`` applies.
-
-        Returns:
-            Whether the text passes or was written.
-
-        Raises:
-            OSError: The text could not be written; the stored text is unchanged.
-        """
-        config = self._item.config
-        new_only = bool(config.getoption("update_new_snapshots_only", default=False))
-        assertion = SnapshotAssertion(
-            update_snapshots=self.updating and may_write,
-            update_new_snapshots_only=(self.updating or new_only) and may_write,
-            extension_class=TextSnapshotExtension,
-            test_location=PyTestLocation(self._item),
-            session=self._session,
-        )
-        extension = assertion.extension
-        assert isinstance(extension, TextSnapshotExtension)
-        extension.passes = None if self.updating and may_write else passes
-        matched = bool(assertion == text) if name is None else bool(assertion(name=name) == text)
-        # At the end of a run with xdist, syrupy removes a lock file for each file that it wrote, and raises if its
-        # folder is missing. These files have no locks, because each is written by one rename.
-        getattr(self._session, "_written_snapshot_locations", set()).discard(str(self.location(name)))
-        exception = assertion.executions[0].exception
-        if exception is not None:
-            raise exception
-        return matched
+    return session

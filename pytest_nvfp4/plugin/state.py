@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_nvfp4.plugin.options import Options
+from pytest_nvfp4.text import visible
 
 if TYPE_CHECKING:
     from pytest_nvfp4.problem import Problem
@@ -111,20 +112,14 @@ class Run:
 
     def relative(self, path: Path) -> str:
         """Return a path for messages: relative to the root if it is below it, with control characters escaped."""
-        from pytest_nvfp4.text import visible
-
         return visible(self._below(path) or str(path))
 
     def argument(self, path: Path) -> str:
         """Return a path as an argument for the shell, relative to the folder that pytest was started in."""
-        from pytest_nvfp4.text import visible
-
         return visible(shlex.quote(os.path.relpath(path, self.options.here)))
 
     def portable(self, path: Path) -> str:
         """Return a path that is the same on every machine: relative to the root, or the bare name outside it."""
-        from pytest_nvfp4.text import visible
-
         return " ".join(visible(self._below(path) or path.name).split())
 
     def _below(self, path: Path) -> str | None:
@@ -215,6 +210,11 @@ def _with_unique_labels(cases: list[KernelCase]) -> list[KernelCase]:
             )
             return [replace(cases[0], label="", error=error)]
     return cases
+
+
+def xdist_worker(config: pytest.Config) -> str | None:
+    """Return the name of this process if it is a test process of xdist."""
+    return getattr(config, "workerinput", {}).get("workerid")
 
 
 def is_xdist_worker(config: pytest.Config) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_nvfp4 import __version__
 from pytest_nvfp4.plugin.checks.registry import CheckRegistry
 from pytest_nvfp4.plugin.recognise import overlooked
 from pytest_nvfp4.plugin.record import CheckRecord
@@ -112,7 +113,6 @@ class Summary:
         return all(written)
 
     def _report(self, entries: Sequence[Entry]) -> Report:
-        from pytest_nvfp4 import __version__
         from pytest_nvfp4.layout.change import Severity
         from pytest_nvfp4.report.model import Report
         from pytest_nvfp4.toolchain.request import installed_dsl_version

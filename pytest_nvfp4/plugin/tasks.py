@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_nvfp4.cores import cores
-from pytest_nvfp4.isolation import stopped_by
 
 _JOB_BYTES = 4 << 30
 """Free memory for each task. A compile or simulation of the shipped kernels takes up to 1.4 GB (measured)."""
@@ -107,6 +106,8 @@ class Workers:
             return None
 
     def _run(self) -> None:
+        from pytest_nvfp4.isolation import stopped_by  # here, because runs without kernels do not need it
+
         with stopped_by(self._stop):
             while (task := self._next()) is not None:
                 try:

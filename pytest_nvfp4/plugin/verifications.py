@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_nvfp4.plugin.devices import Devices
-from pytest_nvfp4.plugin.simulations import KernelKey, Simulations
+from pytest_nvfp4.plugin.simulations import Simulations
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
@@ -20,18 +20,13 @@ _PART = ""
 
 
 class Verifications:
-    """The verifications of a run.
-
-    Args:
-        devices: The devices of the run.
-        simulations: The simulations of the run, whose verdict cache holds the cases that pass in the simulator.
-    """
+    """The verifications of a run. The verdict cache of the simulations holds the cases that pass in the simulator."""
 
     def __init__(self, devices: Devices, simulations: Simulations) -> None:
         self._devices = devices
         self._simulations = simulations
         self._verifiers: dict[str, Verifier] = {}
-        self._known: dict[KernelKey, dict[JobCase, Verification]] = {}
+        self._known: dict[KernelSpec, dict[JobCase, Verification]] = {}
 
     def verifier(self, arch: str) -> Verifier:
         """Return the verifier of the device for an architecture; without a device, skip or fail the calling test."""
@@ -57,7 +52,7 @@ class Verifications:
             base: The folder that the kernel's files are relative to.
         """
         with self._simulations.locked("verification", kernel):
-            known = self._known.setdefault(KernelKey.of(kernel), {})
+            known = self._known.setdefault(kernel, {})
             # A remote matches a job with one that was sent ahead by its cases, so their order must not depend on
             # which item comes first.
             ordered = [*others, *cases] if self._devices.remote is not None else [*cases, *others]

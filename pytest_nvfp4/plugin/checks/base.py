@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
+from pytest_nvfp4.plugin.device_options import DeviceOptions
 from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.record import CheckRecord
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.layout.change import ListingDiff
     from pytest_nvfp4.layout.launch_facts import FactChange
     from pytest_nvfp4.plugin.compare_facts import FactKind
-    from pytest_nvfp4.plugin.device_options import DeviceOptions
 
 _LINES_SHOWN = 30
 
@@ -192,11 +192,7 @@ class Check:
         """Declare command-line options and ini settings; options go to ``parser.getgroup("nvfp4")``."""
 
     def configure(self, config: pytest.Config) -> None:
-        """Read the options into an attribute.
-
-        Raises:
-            pytest.UsageError: A value cannot be used.
-        """
+        """Read the options into an attribute. Raises pytest.UsageError if a value cannot be used."""
 
     def cases(self, kernel: CollectedKernel) -> Iterable[KernelCase]:
         """Return the cases of a kernel file; each becomes an item. By default those that the kernel is compiled for."""

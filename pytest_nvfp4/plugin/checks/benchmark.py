@@ -21,6 +21,7 @@ from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.failure import CheckFailure, TimingWarning, failure_at
 from pytest_nvfp4.plugin.remote import remote_error
 from pytest_nvfp4.plugin.state import KernelCase
+from pytest_nvfp4.problem import GPUMODE_BENCH, Problem
 
 if TYPE_CHECKING:
     from pytest_nvfp4.bench.provenance import Provenance
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.job import Job, KernelSpec
     from pytest_nvfp4.device.result import DeviceInfo, Measurement, Result
     from pytest_nvfp4.device.verdict import CaseVerdict
-    from pytest_nvfp4.problem import Problem
 
 _MARKER = "nvfp4_threshold"
 _FINDINGS_SHOWN = 4
@@ -123,8 +123,6 @@ class BenchmarkCheck(Check):
 
     def cases(self, kernel: CollectedKernel) -> Iterator[KernelCase]:
         """Yield one case for each problem; none with ``--nvfp4-device=none`` or without pytest-benchmark."""
-        from pytest_nvfp4.problem import GPUMODE_BENCH
-
         if kernel.device_options.device == "none" or not kernel.config.pluginmanager.hasplugin("benchmark"):
             return
         for case, *_ in kernel.runnable:

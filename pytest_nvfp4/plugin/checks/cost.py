@@ -9,35 +9,24 @@ other code. No counter is a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Differences, Needs
-from pytest_nvfp4.plugin.checks.coverage import require_call, simulate_launches
+from pytest_nvfp4.plugin.checks.base import Differences
+from pytest_nvfp4.plugin.checks.coverage import SimulatedCheck, require_call, simulate_launches
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
 from pytest_nvfp4.plugin.record import CheckRecord
-from pytest_nvfp4.plugin.state import KernelCase
 
 if TYPE_CHECKING:
     from pytest_nvfp4.plugin.compare_facts import CostSnapshot
 
 
-class CostCheck(Check):
+class CostCheck(SimulatedCheck):
     """The check of a call's counters against their snapshot."""
 
     name = "cost"
     help = "no counter of what one call does grew (simulated)"
-    stage = 40
     optional = True
     wrong_results_reported_by = "coverage"
-
-    def cases(self, kernel: CollectedKernel) -> Iterable[KernelCase]:
-        """Return the simulated cases."""
-        return kernel.simulated_cases()
-
-    def needs(self, item: CheckItem) -> Needs:
-        """Return the trace and one simulation."""
-        return Needs(traces=(item.case.trace_case,), simulations=(item.case,))
 
     def run(self, nvfp4_case: KernelUnderTest, nvfp4_cost_snapshot: CostSnapshot) -> None:
         """Fail if a counter grew by more than its tolerance."""

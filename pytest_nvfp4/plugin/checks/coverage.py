@@ -26,14 +26,10 @@ _KINDS = frozenset({"never-written", "written-by-two"})
 _FINDINGS_SHOWN = 8
 
 
-class CoverageCheck(Check):
-    """The check of which CTA wrote which output element."""
+class SimulatedCheck(Check):
+    """Base class of the checks that count what one call does in the simulator."""
 
-    name = "coverage"
-    help = "every output element is written, and by one CTA (simulated)"
     stage = 40
-    wrong_results_reported_by = "verify"
-    summary_title = "coverage (simulated)"
 
     def cases(self, kernel: CollectedKernel) -> Iterable[KernelCase]:
         """Return the simulated cases."""
@@ -42,6 +38,15 @@ class CoverageCheck(Check):
     def needs(self, item: CheckItem) -> Needs:
         """Return the trace and one simulation."""
         return Needs(traces=(item.case.trace_case,), simulations=(item.case,))
+
+
+class CoverageCheck(SimulatedCheck):
+    """The check of which CTA wrote which output element."""
+
+    name = "coverage"
+    help = "every output element is written, and by one CTA (simulated)"
+    wrong_results_reported_by = "verify"
+    summary_title = "coverage (simulated)"
 
     def run(self, nvfp4_case: KernelUnderTest) -> None:
         """Fail if an element was never written, or by two CTAs; note a line about the CTAs."""

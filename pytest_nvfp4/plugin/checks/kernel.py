@@ -16,13 +16,13 @@ from pytest_nvfp4.plugin.remote import RemoteRun
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
 from pytest_nvfp4.plugin.state import RUN, Run
 from pytest_nvfp4.plugin.writing import write_whole
+from pytest_nvfp4.problem import Problem
+from pytest_nvfp4.toolchain.request import Entry, EntryError
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
     from pytest_nvfp4.device.simulate import SimulationResult
     from pytest_nvfp4.finding import Finding
-    from pytest_nvfp4.problem import Problem
-    from pytest_nvfp4.toolchain.request import Entry
     from pytest_nvfp4.toolchain.trace import Trace
 
 _FAMILY = "gpumode"
@@ -37,14 +37,7 @@ def job_case(problem: Problem, family: str = _FAMILY) -> JobCase:
 
 
 class KernelUnderTest:
-    """The kernel of a check item.
-
-    Attributes:
-        item: The item.
-        case: Its case.
-        run: Options and settings of the run.
-        devices: The devices of the run.
-    """
+    """The kernel of a check item, with the item, its case, the run's options and settings, and its devices."""
 
     def __init__(self, item: CheckItem) -> None:
         self.item = item
@@ -58,8 +51,6 @@ class KernelUnderTest:
         Raises:
             CheckFailure: It did not compile; the text has the findings with the kernel's own lines.
         """
-        from pytest_nvfp4.toolchain.request import EntryError
-
         if self.case.error:
             raise CheckFailure(self.case.error, file=str(self.case.path))
         try:
@@ -179,11 +170,7 @@ class KernelUnderTest:
                 self.warn(" ".join(described(finding, self.run)))
 
     def write_timeline(self, done: SimulationResult) -> None:
-        """Write the timeline of a simulation, with ``--nvfp4-trace``.
-
-        Raises:
-            CheckFailure: It cannot be written.
-        """
+        """Write the timeline of a simulation, with ``--nvfp4-trace``. Raises CheckFailure if it cannot be written."""
         folder = self.devices.options.trace
         if folder is None or done.trace is None:
             return

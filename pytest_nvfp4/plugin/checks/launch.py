@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.plugin.checks.facts import FactsCheck
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.layout.launch_facts import FactChange
     from pytest_nvfp4.toolchain.trace import Trace
 
 
@@ -24,7 +22,3 @@ class LaunchCheck(FactsCheck):
         from pytest_nvfp4.toolchain.sheet import launch_facts
 
         return launch_facts(trace)
-
-    def gated(self, changes: Sequence[FactChange], *, same_dsl: bool) -> list[FactChange]:  # noqa: ARG002
-        """Return all changes."""
-        return list(changes)

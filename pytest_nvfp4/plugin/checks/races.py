@@ -22,14 +22,14 @@ from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, job_case
 from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines, simulated_stderr
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
 from pytest_nvfp4.plugin.state import KernelCase
+from pytest_nvfp4.problem import GPUMODE, Problem
 from pytest_nvfp4.schedules import WORDS, is_schedule
+from pytest_nvfp4.toolchain.request import Entry, EntryError
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
     from pytest_nvfp4.device.simulate import SimulationResult
     from pytest_nvfp4.finding import Finding
-    from pytest_nvfp4.problem import Problem
-    from pytest_nvfp4.toolchain.request import Entry
 
 _RACES = frozenset({"race", "proxy", "tensormap"})
 """Kinds of findings that are this check's subject."""
@@ -120,8 +120,6 @@ class RacesCheck(Check):
         The small problem has the fewest multiplications of those the kernel is compiled for. A kernel with an entry
         runs its ``exercise`` once, if it has one. There are no cases without the simulator.
         """
-        from pytest_nvfp4.problem import GPUMODE
-
         if not kernel.device_options.simulates or self.options.problems == "off":
             return
         exercised: list[KernelCase] = []
@@ -189,8 +187,6 @@ class _Races:
 
     def _exercise(self) -> Entry | None:
         """Return the function to call instead of ``custom_kernel``. Raises CheckFailure."""
-        from pytest_nvfp4.toolchain.request import Entry, EntryError
-
         run, case = self._kernel.run, self._kernel.case
         if case.settings.exercise is None:
             return None

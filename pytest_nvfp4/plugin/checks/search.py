@@ -18,11 +18,11 @@ from pytest_nvfp4.plugin.checks.base import Check, CollectedKernel
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, job_case
 from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines
 from pytest_nvfp4.plugin.state import KernelCase
+from pytest_nvfp4.problem import Problem
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import KernelSpec
     from pytest_nvfp4.device.simulate import SimulationResult
-    from pytest_nvfp4.problem import Problem
     from pytest_nvfp4.search.problem_search import Bounds, Searched
     from pytest_nvfp4.toolchain.trace import Trace
 

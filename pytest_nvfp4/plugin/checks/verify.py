@@ -17,6 +17,7 @@ from pytest_nvfp4.plugin.remote import remote_error
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
 from pytest_nvfp4.plugin.state import KernelCase
 from pytest_nvfp4.plugin.verifications import VERIFICATIONS
+from pytest_nvfp4.problem import GPUMODE
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
@@ -47,8 +48,6 @@ class VerifyCheck(Check):
 
         There are none with ``--nvfp4-device=none``.
         """
-        from pytest_nvfp4.problem import GPUMODE
-
         if kernel.device_options.device == "none":
             return
         chosen = kernel.run.chosen_problems
