@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from pytest_nvfp4.layout.listing import Record
+from pytest_nvfp4.layout.listing import Record
 
 Kind = Literal["added", "removed", "changed", "renamed"]
 Method = Literal["text", "canonical", "enumerated", "not provable"]
@@ -231,28 +229,9 @@ class Change:
             "new": self.new_raw,
             "roles": list(self.roles),
             "role_source": self.role_source,
-            "modes": [
-                {"path": list(mode.path), "role": mode.role, "old": mode.old, "new": mode.new} for mode in self.modes
-            ],
-            "first": None
-            if self.first is None
-            else {
-                "index": self.first.index,
-                "coord": self.first.coord,
-                "old": self.first.old,
-                "new": self.first.new,
-            },
-            "deltas": [
-                {
-                    "field": item.field,
-                    "old": item.old,
-                    "new": item.new,
-                    "unit": item.unit,
-                    "severity": item.severity.name.lower(),
-                    "note": item.note,
-                }
-                for item in self.deltas
-            ],
+            "modes": [asdict(mode) for mode in self.modes],
+            "first": None if self.first is None else asdict(self.first),
+            "deltas": [asdict(delta) | {"severity": delta.severity.name.lower()} for delta in self.deltas],
         }
 
 
@@ -323,8 +302,8 @@ class ListingDiff:
         return {
             "worst": self.worst.name.lower(),
             "counts": {severity.name.lower(): count for severity, count in self.counts.items()},
-            "dsl_version": _header_json(self.dsl_version),
-            "header": [_header_json(item) for item in self.header],
+            "dsl_version": None if self.dsl_version is None else asdict(self.dsl_version),
+            "header": [asdict(item) for item in self.header],
             "changes": [change.to_json() for change in self.changes],
         }
 
@@ -339,7 +318,3 @@ def gates(change: Change, threshold: Severity) -> bool:
 def worst_first(changes: Iterable[Change]) -> tuple[Change, ...]:
     """Return the changes by decreasing severity, hard errors and protected layouts first among equals, then by name."""
     return tuple(sorted(changes, key=lambda item: (-item.severity, item.error is None, not item.protected, item.name)))
-
-
-def _header_json(change: HeaderChange | None) -> dict[str, object] | None:
-    return None if change is None else {"key": change.key, "old": change.old, "new": change.new}

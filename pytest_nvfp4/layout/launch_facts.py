@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 Direction = Literal["up", "down", "same size", "changed", "added", "removed"]
@@ -44,11 +44,6 @@ class FactChange:
     percent: float | None = None
     costs: bool = False
 
-    @property
-    def numeric(self) -> bool:
-        """Whether both values are numbers of the same unit."""
-        return self.change is not None
-
     def text(self) -> str:
         """Format as ``registers 128 -> 168 (+40, +31.2 %)``."""
         line = f"{self.name} {self.old or 'absent'} -> {self.new or 'absent'}"
@@ -61,15 +56,7 @@ class FactChange:
 
     def to_json(self) -> dict[str, object]:
         """Return the fact as JSON-ready values."""
-        return {
-            "name": self.name,
-            "old": self.old,
-            "new": self.new,
-            "direction": self.direction,
-            "change": self.change,
-            "percent": self.percent,
-            "costs": self.costs,
-        }
+        return asdict(self)
 
 
 def diff_facts(old: Mapping[str, str], new: Mapping[str, str]) -> list[FactChange]:

@@ -187,11 +187,6 @@ class Packing:
         """Smallest lead of all accumulators."""
         return min(self.leads)
 
-    @property
-    def waits_for(self) -> int:
-        """Largest number of subtiles of the previous tile that must be read before an MMA may start."""
-        return max(0, self.placement.subtiles - self.lead)
-
     def prove(self) -> Disjoint:
         """Prove that no two live segments overlap in any phase."""
         return prove_disjoint(self.placement, self.leads)
@@ -298,19 +293,6 @@ def _shortest(
             return starts, looked
     assert best is not None
     return best[1], len(orders)
-
-
-def pack_tile(
-    tile: MmaTile, *, stages: Sequence[int] | None = None, subtile: int = 32, capacity: int = COLUMNS
-) -> list[PackingSearch]:
-    """Search for each number of accumulators: those given, or 1 to 4 while a packing fits."""
-    searches: list[PackingSearch] = []
-    for count in stages or range(1, 5):
-        search = pack(PackingRequest.of(replace(tile, stages=count), subtile=subtile, capacity=capacity))
-        if stages is None and searches and search.best is None:
-            break
-        searches.append(search)
-    return searches
 
 
 def best_of(searches: Sequence[PackingSearch]) -> Packing | None:

@@ -121,12 +121,10 @@ class Disjoint:
     Attributes:
         phases: Number of reachable phases.
         clash: The first phase with two overlapping live segments; None if there is none.
-        most_unread: Largest number of unread subtiles in any phase.
     """
 
     phases: int
     clash: Clash | None
-    most_unread: int
 
     @property
     def proved(self) -> bool:
@@ -170,17 +168,15 @@ def prove_disjoint(placement: Placement, leads: Sequence[int]) -> Disjoint:
     start = Phase(0, 0, 0, False)
     seen = {start}
     waiting = deque([start])
-    most = 0
     while waiting:
         phase = waiting.popleft()
-        most = max(most, _unread(placement, phase))
         if (clash := _clash(placement, phase)) is not None:
-            return Disjoint(len(seen), clash, most)
+            return Disjoint(len(seen), clash)
         for following in _steps(placement, phase, leads):
             if following not in seen:
                 seen.add(following)
                 waiting.append(following)
-    return Disjoint(len(seen), None, most)
+    return Disjoint(len(seen), None)
 
 
 def _unread(placement: Placement, phase: Phase) -> int:

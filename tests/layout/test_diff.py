@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_nvfp4.layout.diff import Severity, diff_facts, diff_listings
+from pytest_nvfp4.layout.change import Severity
+from pytest_nvfp4.layout.diff import diff_listings
 from pytest_nvfp4.layout.grammar import parse_type
+from pytest_nvfp4.layout.launch_facts import diff_facts
 from pytest_nvfp4.layout.listing import Listing
 from pytest_nvfp4.layout.measures import bank_ways, smem_bytes, tmem_columns
 from pytest_nvfp4.layout.notation import Layout, Swizzle
@@ -509,7 +511,7 @@ def test_launch_facts():
     )
     assert (found["spills"].percent, found["spills"].costs) == (None, True)
     assert found["spills"].text() == "spills 0 -> 12 (+12, from zero)"
-    assert not found["smem"].numeric  # other units are not compared as numbers
+    assert found["smem"].change is None  # other units are not compared as numbers
     assert (found["arch"].direction, found["gone"].direction, found["come"].direction) == (
         "changed",
         "removed",
@@ -526,7 +528,7 @@ def test_equal_facts_are_left_out_and_equal_products_are_told():
 @pytest.mark.parametrize("text", ["inf", "nan", "1e999", "", "x", "(1,?,1)", "1,5"])
 def test_what_is_no_number_is_text(text):
     (fact,) = diff_facts({"a": "1"}, {"a": text})
-    assert not fact.numeric
+    assert fact.change is None
     json.dumps(fact.to_json(), allow_nan=False)
 
 
